@@ -1,0 +1,149 @@
+"""Backward liveness sweep of a run sequence: peak, memory profile, time, ends of residency; range maxima over the profile.
+
+A run sequence is an int32 array of node indices; drops are implied (after the last read before the next production), exactly as
+`Schedule.from_runs` places them. All kernels take a `Flat` (see `csr`) and plain arrays, allocate nothing in their inner loops and
+count in int64 bytes and nanoseconds. They are heuristics' eyes only: what a plan costs is said by `remat.ir.validate`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+BLOCK = 32  # positions per block of the range-maximum index
+
+
+@njit(cache=True)
+def sweep(g, seq, n, mem):
+    """Fill `mem[:n]` with the bytes charged at each run; return the peak."""
+    runs = np.zeros(g.time.size, np.int32)
+    for i in range(n):
+        runs[seq[i]] += 1
+    live = g.keep.copy()
+    held = np.int64(0)
+    for d in range(g.size.size):
+        if live[d]:
+            held += g.size[d]
+    peak = np.int64(0)
+    for i in range(n - 1, -1, -1):
+        v = seq[i]
+        runs[v] -= 1
+        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+            d = g.write_idx[k]
+            if live[d] and (runs[v] == 0 or not g.keep[d]):
+                live[d] = False
+                held -= g.size[d]
+        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+            d = g.read_idx[k]
+            if not live[d]:
+                live[d] = True
+                held += g.size[d]
+        charged = held + g.charge[v]
+        mem[i] = charged
+        peak = max(peak, charged)
+    return peak
+
+
+@njit(cache=True)
+def fits(g, seq, n, skip, budget, runs, live):
+    """Whether the sequence without position `skip` (-1: none) stays within the budget; `runs` and `live` are scratch."""
+    runs[:] = 0
+    for i in range(n):
+        runs[seq[i]] += 1
+    if skip >= 0:
+        runs[seq[skip]] -= 1
+    held = np.int64(0)
+    for d in range(g.size.size):
+        live[d] = g.keep[d]
+        if live[d]:
+            held += g.size[d]
+    for i in range(n - 1, -1, -1):
+        if i == skip:
+            continue
+        v = seq[i]
+        runs[v] -= 1
+        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+            d = g.write_idx[k]
+            if live[d] and (runs[v] == 0 or not g.keep[d]):
+                live[d] = False
+                held -= g.size[d]
+        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+            d = g.read_idx[k]
+            if not live[d]:
+                live[d] = True
+                held += g.size[d]
+        if held + g.charge[v] > budget:
+            return False
+    return True
+
+
+@njit(cache=True)
+def total_time(g, seq, n):
+    """Sum of the times of the runs [ns]."""
+    total = np.int64(0)
+    for i in range(n):
+        total += g.time[seq[i]]
+    return total
+
+
+@njit(cache=True)
+def overshoot(mem, n, budget):
+    """Sum over positions of the bytes above the budget."""
+    total = np.int64(0)
+    for i in range(n):
+        if mem[i] > budget:
+            total += mem[i] - budget
+    return total
+
+
+@njit(cache=True)
+def ends_of_residency(g, seq, n, out_ptr, out_end):
+    """For each position and each datum it produces: the position of the last read before the next production.
+
+    `out_ptr[i]` is the offset of position i in `out_end`, in the order of `write_idx`; a datum nobody reads ends where it is
+    produced. Kept data end like the others here: callers ask `keep`.
+    """
+    total = 0
+    for i in range(n):
+        out_ptr[i] = total
+        v = seq[i]
+        total += g.write_ptr[v + 1] - g.write_ptr[v]
+    out_ptr[n] = total
+    last = np.full(g.size.size, -1, np.int32)
+    for i in range(n - 1, -1, -1):
+        v = seq[i]
+        o = out_ptr[i]
+        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+            d = g.write_idx[k]
+            out_end[o] = last[d] if last[d] >= 0 else i
+            o += 1
+            last[d] = -1
+        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+            d = g.read_idx[k]
+            if last[d] < 0:
+                last[d] = i
+
+
+@njit(cache=True)
+def block_maxima(mem, n, top):
+    """Fill `top` with the maximum of each block of `BLOCK` positions."""
+    for b in range((n + BLOCK - 1) // BLOCK):
+        best = np.int64(0)
+        for i in range(b * BLOCK, min(n, (b + 1) * BLOCK)):
+            best = max(best, mem[i])
+        top[b] = best
+
+
+@njit(cache=True)
+def range_max(mem, top, lo, hi):
+    """Maximum of mem[lo..hi], both included; 0 when empty."""
+    best = np.int64(0)
+    i = lo
+    while i <= hi:
+        if i % BLOCK == 0 and i + BLOCK - 1 <= hi:
+            best = max(best, top[i // BLOCK])
+            i += BLOCK
+        else:
+            best = max(best, mem[i])
+            i += 1
+    return best

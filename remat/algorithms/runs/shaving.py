@@ -1,0 +1,204 @@
+"""Peak shaving: evict data from the gaps between their reads until the profile is under the budget.
+
+While the peak exceeds the budget: list every gap (datum resident, not read, between two events) that covers a position over the
+budget, score it by bytes saved over the budget against the time of the rerun chain that would bring it back, try the best few
+exactly and apply the best. An input of the chain whose residency can be extended under the budget costs nothing; any other is run
+again, recursively. Source: this project (see docs/explanation/planner.md).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from remat.algorithms.runs.chance import fraction
+from remat.algorithms.runs.liveness import BLOCK, block_maxima, ends_of_residency, overshoot, range_max, sweep
+
+TOP = 8  # candidates tried exactly per step
+LONGEST = 512  # nodes in a rerun chain; longer chains are not considered
+
+
+@njit(cache=True)
+def rerun_chain(g, d, b, residency_end, mem, top, budget, small, mark, stamp, chain):
+    """Nodes to run right before position b so that datum d is there again.
+
+    Returns (length, time [ns], bytes of forced extensions); length 0 when no chain exists. `chain` receives the nodes,
+    unsorted; `mark[v] == stamp` marks membership. Inputs of at most `small` bytes are extended whatever the budget says.
+    """
+    first = g.producer[d]
+    chain[0] = first
+    mark[first] = stamp
+    length, done = 1, 0
+    cost = g.time[first]
+    forced = np.int64(0)
+    while done < length:
+        v = chain[done]
+        done += 1
+        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+            x = g.read_idx[k]
+            if g.keep[x] or residency_end[x] >= b:
+                continue
+            p = g.producer[x]
+            if mark[p] == stamp:
+                continue
+            if range_max(mem, top, residency_end[x] + 1, b - 1) + g.size[x] <= budget:
+                continue
+            if g.size[x] <= small or not g.rerun[p]:
+                forced += g.size[x]
+                continue
+            if length == chain.size:
+                return 0, cost, forced
+            mark[p] = stamp
+            chain[length] = p
+            length += 1
+            cost += g.time[p]
+    return length, cost, forced
+
+
+@njit(cache=True)
+def list_gaps(g, seq, n, mem, budget, exponent, noise, share, rng, best_score, best_at, best_len, best_chain):
+    """Score all gaps over the budget; keep the TOP best with their chains (sorted by node). Returns how many were kept."""
+    top = np.empty(n // BLOCK + 1, np.int64)
+    block_maxima(mem, n, top)
+    over_count = np.zeros(n + 1, np.int64)
+    over_bytes = np.zeros(n + 1, np.int64)
+    for i in range(n):
+        above = mem[i] - budget
+        over_count[i + 1] = over_count[i] + (1 if above > 0 else 0)
+        over_bytes[i + 1] = over_bytes[i] + max(above, 0)
+    out_ptr = np.empty(n + 1, np.int32)
+    out_end = np.empty(g.write_idx.size * 2 + n * 8, np.int32)
+    total = 0
+    for i in range(n):
+        total += g.write_ptr[seq[i] + 1] - g.write_ptr[seq[i]]
+    if total > out_end.size:
+        out_end = np.empty(total, np.int32)
+    ends_of_residency(g, seq, n, out_ptr, out_end)
+    data = g.size.size
+    residency_end = np.full(data, -1, np.int32)
+    last_event = np.full(data, -1, np.int32)
+    mark = np.zeros(g.time.size, np.int64)
+    stamp = 0
+    kept = 0
+    chain = np.empty(best_chain.shape[1], np.int32)
+    for b in range(n):
+        v = seq[b]
+        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+            d = g.read_idx[k]
+            a = last_event[d]
+            last_event[d] = b
+            if g.keep[d] or b - a < 2 or not g.rerun[g.producer[d]]:
+                continue
+            count = over_count[b] - over_count[a + 1]
+            if count == 0:
+                continue
+            gain = np.float64(min(g.size[d] * count, over_bytes[b] - over_bytes[a + 1]))
+            if kept == TOP:  # a chain costs at least its last node
+                if gain / max(1, g.time[g.producer[d]]) ** exponent * (1 + noise) <= best_score[TOP - 1]:
+                    continue
+            stamp += 1
+            small = np.int64(g.size[d] * share)
+            length, cost, forced = rerun_chain(g, d, b, residency_end, mem, top, budget, small, mark, stamp, chain)
+            if length == 0 or forced >= g.size[d]:
+                continue
+            gain *= 1.0 - forced / g.size[d]
+            score = gain / max(1, cost) ** exponent
+            if noise > 0:
+                score *= 1.0 + noise * (2 * fraction(rng) - 1)
+            if kept == TOP and score <= best_score[TOP - 1]:
+                continue
+            j = kept if kept < TOP else TOP - 1
+            kept = min(TOP, kept + 1)
+            while j > 0 and best_score[j - 1] < score:
+                best_score[j] = best_score[j - 1]
+                best_at[j] = best_at[j - 1]
+                best_len[j] = best_len[j - 1]
+                best_chain[j, : best_len[j]] = best_chain[j - 1, : best_len[j]]
+                j -= 1
+            best_score[j] = score
+            best_at[j] = b
+            best_len[j] = length
+            best_chain[j, :length] = np.sort(chain[:length])
+        o = out_ptr[b]
+        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+            d = g.write_idx[k]
+            last_event[d] = b
+            residency_end[d] = out_end[o]
+            o += 1
+    return kept
+
+
+@njit(cache=True)
+def insert(seq, n, at, chain, length, out):
+    """Write to `out` the sequence with `chain[:length]` inserted before position `at`; return the new length."""
+    out[:at] = seq[:at]
+    out[at : at + length] = chain[:length]
+    out[at + length : n + length] = seq[at:n]
+    return n + length
+
+
+@njit(cache=True)
+def shave(g, base, budget, exponent, noise, share, rng, ceiling):
+    """Add reruns to `base` until its peak is within the budget.
+
+    Returns (sequence, whether it fits). Gives up when no candidate lowers the overshoot, or the time exceeds `ceiling` [ns].
+    """
+    n = base.size
+    capacity = 2 * n + 4 * LONGEST
+    seq = np.empty(capacity, np.int32)
+    seq[:n] = base
+    trial = np.empty(capacity, np.int32)
+    chosen = np.empty(capacity, np.int32)
+    mem = np.empty(capacity, np.int64)
+    trial_mem = np.empty(capacity, np.int64)
+    score = np.empty(TOP, np.float64)
+    at = np.empty(TOP, np.int32)
+    length = np.empty(TOP, np.int32)
+    chains = np.empty((TOP, LONGEST), np.int32)
+    time = np.int64(0)
+    for i in range(n):
+        time += g.time[seq[i]]
+    peak = sweep(g, seq, n, mem)
+    while peak > budget:
+        if time > ceiling or n + LONGEST > 6 * base.size + LONGEST:
+            return seq[:n].copy(), False
+        kept = list_gaps(g, seq, n, mem, budget, exponent, noise, share, rng, score, at, length, chains)
+        over = overshoot(mem, n, budget)
+        best, best_value, best_n = -1, 0.0, 0
+        for j in range(kept):
+            if n + length[j] > capacity:
+                continue
+            m = insert(seq, n, at[j], chains[j], length[j], trial)
+            sweep(g, trial, m, trial_mem)
+            fall = over - overshoot(trial_mem, m, budget)
+            cost = np.int64(0)
+            for k in range(length[j]):
+                cost += g.time[chains[j, k]]
+            value = fall / max(1, cost) ** exponent
+            if fall > 0 and value > best_value:
+                best, best_value, best_n = j, value, m
+                chosen[:m] = trial[:m]
+        if best < 0:
+            return seq[:n].copy(), False
+        n = best_n
+        seq[:n] = chosen[:n]
+        for k in range(length[best]):
+            time += g.time[chains[best, k]]
+        peak = sweep(g, seq, n, mem)
+        if n + LONGEST > capacity:
+            capacity = capacity * 2
+            seq = grow(seq, n, capacity)
+            trial = np.empty(capacity, np.int32)
+            chosen = np.empty(capacity, np.int32)
+            mem = np.empty(capacity, np.int64)
+            trial_mem = np.empty(capacity, np.int64)
+            peak = sweep(g, seq, n, mem)
+    return seq[:n].copy(), True
+
+
+@njit(cache=True)
+def grow(seq, n, capacity):
+    """A copy of `seq[:n]` in an array of `capacity`."""
+    out = np.empty(capacity, np.int32)
+    out[:n] = seq[:n]
+    return out

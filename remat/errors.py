@@ -1,0 +1,146 @@
+"""Every error this library raises: the rule that was broken, where, with which numbers, and the way out.
+
+One family, so that `except RematError` catches all of them. The facts are attributes; the message is built from them.
+"""
+
+from __future__ import annotations
+
+
+class RematError(Exception):
+    """Base of all errors of this library.
+
+    Attributes:
+        rule: id of the broken rule (`G-…` of graphs, `S-…` of schedules, `F-…` of files, …).
+        fix: what to do about it, one sentence.
+    """
+
+    def __init__(self, rule: str, what: str, *, fix: str = "") -> None:
+        self.rule = rule
+        self.what = what
+        self.fix = fix
+        super().__init__(f"{rule}: {what}" + (f" Fix: {fix}" if fix else ""))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross process borders (worker pools): rebuild without calling a subclass' own signature.
+        return (_rebuild, (type(self), self.args, self.__dict__.copy()))
+
+
+def _rebuild(kind: type[RematError], args: tuple[object, ...], state: dict[str, object]) -> RematError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class IllFormed(RematError):
+    """A value, node, graph, layer or link that breaks a `G-…` rule; refused at birth."""
+
+
+class MalformedFile(RematError):
+    """A file or text that is not what it claims to be (rules `F-…`).
+
+    Attributes:
+        where: place in the document, as a path of keys (`computes[3].time`) or a line.
+    """
+
+    def __init__(self, rule: str, what: str, *, where: str, fix: str = "") -> None:
+        self.where = where
+        super().__init__(rule, f"at {where}: {what}", fix=fix)
+
+
+class InvalidSchedule(RematError):
+    """A schedule that breaks a replay rule (`S-…`).
+
+    Attributes:
+        step: index of the offending step in the schedule; its length when the end of the schedule is at fault.
+        place: text of the offending step, e.g. `F7` or `drop a0`.
+    """
+
+    def __init__(self, rule: str, what: str, *, step: int, place: str, fix: str = "") -> None:
+        self.step = step
+        self.place = place
+        super().__init__(rule, what, fix=fix)
+        self.args = (f"{type(self).__name__} {rule} at step {step}, {place}: {what}" + (f" Fix: {fix}" if fix else ""),)
+
+
+class UnknownName(InvalidSchedule):
+    """S-NAME: a step names a node, an option or a datum that the graph does not have."""
+
+
+class MissingRead(InvalidSchedule):
+    """S-READ: a step reads what is not resident, not complete, or a phantom of another option."""
+
+
+class WrongPhase(InvalidSchedule):
+    """S-PHASE: the loss not exactly once, a forward node first run after it, or a backward node before it."""
+
+
+class WrongOrder(InvalidSchedule):
+    """S-ORDER: nodes that draw random numbers first run in another order than the graph's."""
+
+
+class RunTwice(InvalidSchedule):
+    """S-ONCE: a run-once node replayed, or a gradient contribution repeated or out of order."""
+
+
+class KeptDropped(InvalidSchedule):
+    """S-KEEP: a complete kept datum is dropped or offloaded."""
+
+
+class NotResident(InvalidSchedule):
+    """S-DROP: a drop, offload or prefetch of something that is not there to be dropped, offloaded or prefetched."""
+
+
+class Unfinished(InvalidSchedule):
+    """S-END: the schedule ends and a kept datum is missing or incomplete."""
+
+
+class BudgetExceeded(InvalidSchedule):
+    """S-MEM: more bytes are live in a step than the budget allows.
+
+    Attributes:
+        live: bytes live in the step. budget: bytes allowed. residents: the largest resident data, as (name, bytes).
+    """
+
+    def __init__(self, *, step: int, place: str, live: int, budget: int, residents: tuple[tuple[str, int], ...]) -> None:
+        self.live = live
+        self.budget = budget
+        self.residents = residents
+        largest = ", ".join(f"{name} {size} B" for name, size in residents)
+        super().__init__(
+            "S-MEM",
+            f"{live} B live, budget {budget} B ({live - budget} B over). Largest residents: {largest or 'none'}.",
+            step=step,
+            place=place,
+            fix=f"give {live} B, or drop one of them before step {step}.",
+        )
+
+
+class LinkViolation(InvalidSchedule):
+    """S-LINK: a copy that its link cannot make (no link given, or memory for it never comes free)."""
+
+
+class UnsoundBound(RematError):
+    """A lower bound above a validated schedule's time: one of the two parts is wrong, and this is a bug to report."""
+
+
+class BackendMissing(RematError):
+    """A solver back end or an optional dependency that is not installed; the message carries the install line."""
+
+
+class Infeasible(RematError):
+    """No schedule under the budget was found.
+
+    Attributes:
+        budget: bytes asked for. found: smallest budget a plan was found for, or None. floor: proved lower limit [bytes].
+    """
+
+    def __init__(self, what: str, *, budget: int, found: int | None, floor: int, fix: str = "") -> None:
+        self.budget = budget
+        self.found = found
+        self.floor = floor
+        super().__init__("B-INFEASIBLE", what, fix=fix)
+
+
+class Uncapturable(RematError):
+    """A module whose training step cannot be captured as one graph; the message names the operation."""

@@ -1,0 +1,361 @@
+"""JSON forms of graphs and schedules, versioned. Reading refuses what it does not know, and names the place.
+
+The forms are documented in `docs/reference/forms.md`, with JSON schemas beside it, well enough for another language to
+write them. Files are written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from remat.errors import IllFormed, MalformedFile
+from remat.ir.graph import Graph
+from remat.ir.node import Compute, Data, Kind, Layer, Phase
+from remat.ir.option import LayerOption, Moment, Option
+from remat.ir.schedule import Drop, Offload, Prefetch, Run, Schedule, Step
+
+GRAPH_FORMAT = "remat-graph/1"
+SCHEDULE_FORMAT = "remat-schedule/1"
+
+_STEPS: dict[str, type[Drop] | type[Offload] | type[Prefetch]] = {"drop": Drop, "offload": Offload, "prefetch": Prefetch}
+_STEP_NAMES = {kind: name for name, kind in _STEPS.items()}
+_PHASES = {phase.value: phase for phase in Phase}
+_KINDS = {kind.value: kind for kind in Kind}
+T = TypeVar("T")
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def dump(thing: Graph | Schedule, path: str | os.PathLike[str]) -> None:
+    """Write a graph or schedule as JSON (gzipped when the name ends in `.gz`), whole or not at all."""
+    path = Path(path)
+    text = dumps(thing).encode()
+    raw = gzip.compress(text, mtime=0) if path.suffix == ".gz" else text
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(raw)
+        os.replace(partial, path)
+    except BaseException:
+        os.unlink(partial)
+        raise
+
+
+def load(path: str | os.PathLike[str]) -> Graph | Schedule:
+    """Read a graph or schedule that `dump` wrote.
+
+    Raises:
+        MalformedFile: with the place in the document; OSError when the file cannot be read.
+    """
+    raw = Path(path).read_bytes()
+    if raw[:2] == b"\x1f\x8b":
+        try:
+            raw = gzip.decompress(raw)
+        except (OSError, EOFError, ValueError, gzip.zlib.error) as error:  # type: ignore[attr-defined]
+            raise MalformedFile("F-GZIP", f"not a whole gzip file ({error}).", where="the file", fix="copy it again.") from error
+    return loads(raw)
+
+
+def dumps(thing: Graph | Schedule) -> str:
+    """The JSON text of a graph or schedule."""
+    document = graph_to_json(thing) if isinstance(thing, Graph) else schedule_to_json(thing)
+    return json.dumps(document, indent=None, separators=(",", ":"), ensure_ascii=False)
+
+
+def loads(raw: bytes | str) -> Graph | Schedule:
+    """The graph or schedule of a JSON text.
+
+    Raises:
+        MalformedFile: with the place in the document.
+    """
+    if isinstance(raw, bytes):
+        try:
+            raw = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            fix = "save it as UTF-8."
+            raise MalformedFile("F-UTF8", "not UTF-8 text.", where=f"byte {error.start}", fix=fix) from error
+    try:
+        document = json.loads(raw, object_pairs_hook=_no_twins, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise MalformedFile("F-JSON", f"not JSON: {error.msg}.", where=where, fix="write it again, whole.") from error
+    except RecursionError as error:
+        raise MalformedFile("F-JSON", "nested too deep.", where="$", fix="write one of the documented forms.") from error
+    except ValueError as error:  # an integer of more digits than Python converts
+        raise MalformedFile("F-JSON", f"not JSON: {error}.", where="$", fix="write numbers below 2^63.") from error
+    form = document.get("format") if isinstance(document, dict) else None
+    if form == GRAPH_FORMAT:
+        return graph_from_json(document)
+    if form == SCHEDULE_FORMAT:
+        return schedule_from_json(document)
+    known = f"{GRAPH_FORMAT} and {SCHEDULE_FORMAT}"
+    raise MalformedFile("F-FORMAT", f"format is {form!r:.80}.", where="$.format", fix=f"this version reads {known}.")
+
+
+def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise MalformedFile("F-KEY", f"the key {twice!r} stands twice in one object.", where="$", fix="write each key once.")
+    return found
+
+
+def _no_constant(text: str) -> Any:
+    raise MalformedFile("F-TYPE", f"{text} is not a number of JSON.", where="$", fix="write whole numbers.")
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def graph_to_json(graph: Graph) -> dict[str, Any]:
+    """The JSON document of a graph; what has its default value is left out."""
+    return {
+        "format": GRAPH_FORMAT,
+        "name": graph.name,
+        "computes": [_compute(node, graph.layer_by_node) for node in graph.computes],
+        "data": [_datum(datum) for datum in graph.data],
+        "layers": [_layer(layer) for layer in graph.layers],
+    }
+
+
+def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
+    """The JSON document of a schedule: steps as `["run", node, option]`, `["drop", datum]`, …."""
+    return {"format": SCHEDULE_FORMAT, "steps": _write_steps(schedule.steps)}
+
+
+def _write_steps(steps: tuple[Step, ...]) -> list[list[Any]]:
+    return [
+        (["run", one.node, one.option] if one.option else ["run", one.node])
+        if isinstance(one, Run)
+        else [_STEP_NAMES[type(one)], one.datum]
+        for one in steps
+    ]
+
+
+def _lean(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value not in ((), [], "", False, None)}
+
+
+def _compute(node: Compute, layers: Mapping[str, Layer]) -> dict[str, Any]:
+    options = [] if node.name in layers else [[one.time, one.workspace] for one in node.options]
+    return {
+        "name": node.name,
+        "phase": node.phase.value,
+        **_lean(
+            options=options,
+            reads=list(node.reads),
+            writes=list(node.writes),
+            scope=node.scope,
+            signature=node.signature,
+            draws=node.draws,
+            run_once=node.run_once,
+            after=list(node.after),
+        ),
+    }
+
+
+def _datum(datum: Data) -> dict[str, Any]:
+    lean = {"name": datum.name, "size": datum.size, "kind": datum.kind.value}
+    default = Data(name="x", size=0, kind=datum.kind, writers=datum.writers).keep
+    return lean | ({"writers": list(datum.writers)} if datum.writers else {}) | ({} if datum.keep == default else {"keep": datum.keep})
+
+
+def _layer(layer: Layer) -> dict[str, Any]:
+    return {
+        "forward": layer.forward,
+        "backward": layer.backward,
+        "phantom": layer.phantom,
+        "bare": [layer.bare.time, layer.bare.workspace],
+        "options": [_layer_option(one) for one in layer.options],
+        **_lean(bare_steps=_write_steps(layer.bare_steps)),
+    }
+
+
+def _layer_option(one: LayerOption) -> dict[str, Any]:
+    return {
+        "forward": one.forward,
+        "backward": one.backward,
+        "phantom": one.phantom,
+        "forward_workspace": one.forward_workspace,
+        "backward_workspace": one.backward_workspace,
+        **_lean(
+            backward_reads=list(one.backward_reads),
+            forward_profile=[[m.live, list(m.absent)] for m in one.forward_profile],
+            backward_profile=[[m.live, list(m.absent)] for m in one.backward_profile],
+            forward_steps=_write_steps(one.forward_steps),
+            backward_steps=_write_steps(one.backward_steps),
+        ),
+    }
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def graph_from_json(document: Any) -> Graph:
+    """The graph of a JSON document.
+
+    Raises:
+        MalformedFile: for a missing, unknown or wrongly typed field, or a broken `G-…` rule, with the place.
+    """
+    top = _Object(document, "$", {"format", "name", "computes", "data", "layers"})
+    data = top.each("data", _read_datum)
+    layers = top.each("layers", _read_layer, default=[])
+    options = {}
+    for layer in layers:
+        options[layer.forward] = layer.forward_options
+        options[layer.backward] = layer.backward_options
+    computes = top.each("computes", lambda value, where: _read_compute(value, where, options))
+    return _born("$", lambda: Graph(name=top.get("name", str), computes=tuple(computes), data=tuple(data), layers=tuple(layers)))
+
+
+def schedule_from_json(document: Any) -> Schedule:
+    """The schedule of a JSON document.
+
+    Raises:
+        MalformedFile: with the place of what is wrong.
+    """
+    top = _Object(document, "$", {"format", "steps"})
+    return Schedule(tuple(top.each("steps", _read_step)))
+
+
+class _Object:
+    """A JSON object under reading: knows where it stands, refuses unknown keys, checks types."""
+
+    def __init__(self, value: Any, where: str, keys: set[str]) -> None:
+        if not isinstance(value, dict):
+            raise MalformedFile("F-TYPE", f"{value!r:.60} is not an object.", where=where, fix="write an object here.")
+        unknown = sorted(set(value) - keys)
+        if unknown:
+            fix = f"known keys are {', '.join(sorted(keys))}."
+            raise MalformedFile("F-KEY", f"unknown key {unknown[0]!r:.80}.", where=where, fix=fix)
+        self.value = value
+        self.where = where
+
+    def get(self, key: str, kind: type[T], default: T | None = None) -> T:
+        if key not in self.value:
+            if default is not None:
+                return default
+            raise MalformedFile("F-KEY", f"the key {key!r} is missing.", where=self.where, fix="add it.")
+        found = self.value[key]
+        if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
+            what = f"{found!r:.60} is not {kind.__name__}."
+            raise MalformedFile("F-TYPE", what, where=f"{self.where}.{key}", fix=f"write a value of type {kind.__name__}.")
+        return found
+
+    def each(self, key: str, read: Callable[[Any, str], T], default: list[Any] | None = None) -> list[T]:
+        found = self.get(key, list, default)
+        return [read(value, f"{self.where}.{key}[{i}]") for i, value in enumerate(found)]
+
+    def names(self, key: str) -> tuple[str, ...]:
+        return tuple(self.get(key, list, []))
+
+
+def _born(where: str, make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except IllFormed as error:
+        raise MalformedFile(error.rule, error.what, where=where, fix=error.fix) from error
+
+
+_COMPUTE_KEYS = {"name", "phase", "options", "reads", "writes", "scope", "signature", "draws", "run_once", "after"}
+
+
+def _read_compute(value: Any, where: str, of_layers: Mapping[str, tuple[Option, ...]]) -> Compute:
+    o = _Object(value, where, _COMPUTE_KEYS)
+    name = o.get("name", str)
+    if name in of_layers:
+        if "options" in o.value:
+            fix = "leave them out; they follow from the layer."
+            raise MalformedFile("F-KEY", "the options of a layer's node stand in the layer.", where=where, fix=fix)
+        options = of_layers[name]
+    else:
+        options = tuple(o.each("options", _read_option))
+    return _born(
+        where,
+        lambda: Compute(
+            name=name,
+            phase=_one_of(_PHASES, o.get("phase", str), f"{where}.phase"),
+            reads=o.names("reads"),
+            writes=o.names("writes"),
+            options=options,
+            scope=o.get("scope", str, ""),
+            signature=o.get("signature", str, ""),
+            draws=o.get("draws", bool, False),
+            run_once=o.get("run_once", bool, False),
+            after=o.names("after"),
+        ),
+    )
+
+
+def _read_datum(value: Any, where: str) -> Data:
+    o = _Object(value, where, {"name", "size", "kind", "writers", "keep"})
+    own = {"keep": o.get("keep", bool)} if "keep" in o.value else {}
+    kind = _one_of(_KINDS, o.get("kind", str), f"{where}.kind")
+    return _born(where, lambda: Data(name=o.get("name", str), size=o.get("size", int), kind=kind, writers=o.names("writers"), **own))
+
+
+_LAYER_KEYS = {"forward", "backward", "phantom", "bare", "options", "bare_steps"}
+_OPTION_INTS = ("forward", "backward", "phantom", "forward_workspace", "backward_workspace")
+_OPTION_LISTS = ("backward_reads", "forward_profile", "backward_profile", "forward_steps", "backward_steps")
+
+
+def _read_layer(value: Any, where: str) -> Layer:
+    o = _Object(value, where, _LAYER_KEYS)
+    options = tuple(o.each("options", _read_layer_option))
+    bare = _read_option(o.get("bare", list), f"{where}.bare")
+    steps = tuple(o.each("bare_steps", _read_step, default=[]))
+    names = {key: o.get(key, str) for key in ("forward", "backward", "phantom")}
+    return _born(where, lambda: Layer(options=options, bare=bare, bare_steps=steps, **names))
+
+
+def _read_layer_option(value: Any, where: str) -> LayerOption:
+    o = _Object(value, where, {*_OPTION_INTS, *_OPTION_LISTS})
+    ints = {key: o.get(key, int) for key in _OPTION_INTS}
+    return _born(
+        where,
+        lambda: LayerOption(
+            backward_reads=o.names("backward_reads"),
+            forward_profile=tuple(o.each("forward_profile", _read_moment, default=[])),
+            backward_profile=tuple(o.each("backward_profile", _read_moment, default=[])),
+            forward_steps=tuple(o.each("forward_steps", _read_step, default=[])),
+            backward_steps=tuple(o.each("backward_steps", _read_step, default=[])),
+            **ints,
+        ),
+    )
+
+
+def _read_option(value: Any, where: str) -> Option:
+    if not isinstance(value, list) or len(value) != 2:
+        raise MalformedFile("F-TYPE", f"{value!r:.60} is not [time, workspace].", where=where, fix="write two ints.")
+    return _born(where, lambda: Option(time=value[0], workspace=value[1]))
+
+
+def _read_moment(value: Any, where: str) -> Moment:
+    if not isinstance(value, list) or len(value) != 2 or not isinstance(value[1], list):
+        raise MalformedFile("F-TYPE", f"{value!r:.60} is not [live, [absent…]].", where=where, fix="write an int and a list.")
+    return _born(where, lambda: Moment(live=value[0], absent=tuple(value[1])))
+
+
+def _read_step(value: Any, where: str) -> Step:
+    fix = 'write ["run", node], ["run", node, option], ["drop", datum], ["offload", datum] or ["prefetch", datum].'
+    if not isinstance(value, list) or not value or not isinstance(value[0], str):
+        raise MalformedFile("F-STEP", f"{value!r:.60} is not a step.", where=where, fix=fix)
+    if value[0] == "run" and len(value) in (2, 3):
+        return _born(where, lambda: Run(*value[1:]))
+    if value[0] in _STEPS and len(value) == 2:
+        return _born(where, lambda: _STEPS[value[0]](value[1]))
+    raise MalformedFile("F-STEP", f"{value!r:.60} is not a step.", where=where, fix=fix)
+
+
+def _one_of(table: Mapping[str, T], value: str, where: str) -> T:
+    if value not in table:
+        raise MalformedFile("F-VALUE", f"{value!r:.60} is not known.", where=where, fix=f"write one of {', '.join(table)}.")
+    return table[value]

@@ -1,0 +1,68 @@
+"""Reader of captured joint graphs in the form `remat-joint-graph/1` (plain arrays; see `docs/reference/forms.md`).
+
+The form leaves parameters, inputs and tangents outside. A tangent of no bytes is added, so that the loss has one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+from remat.errors import IllFormed, MalformedFile
+from remat.ir.build import GraphBuilder
+from remat.ir.graph import Graph
+from remat.ir.node import Kind, Phase
+
+_PHASES = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD)
+_KINDS = {
+    "activation": Kind.ACTIVATION,
+    "grad": Kind.GRADIENT,
+    "param_grad": Kind.PARAM_GRAD,
+    "loss": Kind.OUTPUT,
+    "buffer_out": Kind.UPDATED_BUFFER,
+}
+
+
+def read_joint_graph(path: str | os.PathLike[str]) -> Graph:
+    """The graph of a `remat-joint-graph/1` file, gzipped or not.
+
+    Raises:
+        MalformedFile: when it is not one, or breaks a `G-…` rule.
+    """
+    raw = Path(path).read_bytes()
+    try:
+        document = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+        if document["schema"] != "remat-joint-graph/1":
+            fix = "give a remat-joint-graph/1 file."
+            raise MalformedFile("F-FORMAT", f"schema is {document['schema']!r}.", where="$.schema", fix=fix)
+        return _build(document)
+    except (ValueError, KeyError, TypeError, IndexError, EOFError, OSError) as error:
+        what = f"not a remat-joint-graph/1 file ({type(error).__name__}: {error})."
+        raise MalformedFile("F-FORMAT", what, where="$", fix="write it again, whole.") from error
+    except IllFormed as error:
+        raise MalformedFile(error.rule, error.what, where="$", fix=error.fix) from error
+
+
+def _build(document: dict[str, list[list[object]]]) -> Graph:
+    builder = GraphBuilder(str(document["name"]))
+    data = document["data"]
+    names = [f"{name}:{i}" for i, (name, _, _) in enumerate(data)]
+    for name, (_, size, kind) in zip(names, data, strict=True):
+        builder.data(name, size, _KINDS[kind])  # type: ignore[arg-type, index]
+    builder.data("tangent", 0, Kind.TANGENT)
+    for i, (name, phase, time, workspace, reads, writes, twin, draws, layer, op) in enumerate(document["nodes"]):
+        tangent = ["tangent"] if phase == 1 else []
+        builder.compute(
+            f"{name}.{i}",
+            _PHASES[phase],  # type: ignore[index]
+            reads=list(dict.fromkeys(names[d] for d in reads)),  # type: ignore[attr-defined]
+            writes=[names[d] for d in writes] + tangent,  # type: ignore[attr-defined]
+            time=time,  # type: ignore[arg-type]
+            workspace=workspace,  # type: ignore[arg-type]
+            scope=f"layers.{layer}" if layer != -1 else "",
+            draws=bool(draws),
+        )
+        del twin, op
+    return builder.build()

@@ -1,0 +1,161 @@
+"""The rules of a well-formed graph, each with its id (`G-…`). `check_graph` raises the first that is broken.
+
+The ids are stable: they stand in errors, tests and `docs/reference/rules.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING
+
+from remat.errors import IllFormed
+from remat.ir.node import Compute, Data, Kind, Phase
+
+if TYPE_CHECKING:
+    from remat.ir.graph import Graph
+
+GRAPH_RULES = {
+    "G-INT": "sizes and times are ints",
+    "G-RANGE": "sizes and times are from 0 to 2^63 - 1, and so are their sums over a graph",
+    "G-NAME": "names are text without white space",
+    "G-TUPLE": "collections are tuples of the right class",
+    "G-TWICE": "a name stands for one thing; a list of names holds each once",
+    "G-OPT": "a node has at least one option; an option has both sub-schedules or neither",
+    "G-KEEP": "tangents, outputs, updated buffers and gradients of parameters and inputs are kept",
+    "G-INPUT": "inputs and buffers live outside the step: nobody writes them, nothing keeps them",
+    "G-WRITER": "every other datum has writers; nodes and data agree on who writes what, in the graph's order",
+    "G-INPLACE": "no node reads and writes one datum",
+    "G-UNKNOWN": "every name that is referred to exists",
+    "G-CYCLE": "no datum depends on itself",
+    "G-ORDER": "nodes stand in a topological order",
+    "G-LOSS": "there is exactly one loss node",
+    "G-PHASE": "forward nodes stand before the loss, backward nodes after it",
+    "G-TANGENT": "tangents are written by the loss alone",
+    "G-LAYER": "a layer pairs one forward and one backward node, whose options are those of the layer",
+}
+
+_RANK = {Phase.FORWARD: 0, Phase.LOSS: 1, Phase.BACKWARD: 2}
+
+
+def check_graph(graph: Graph) -> None:
+    """Raise `IllFormed` for the first broken rule that concerns more than one node."""
+    _unique(graph)
+    _known(graph)
+    _writers(graph)
+    _order(graph)
+    _phases(graph)
+    _layers(graph)
+    _sums(graph)
+
+
+def _unique(graph: Graph) -> None:
+    seen: set[str] = set()
+    names: Iterable[str] = (one.name for group in (graph.computes, graph.data) for one in group)
+    for name in (*names, *(layer.phantom for layer in graph.layers)):
+        if name in seen:
+            raise IllFormed("G-TWICE", f"the name {name!r} stands for two things.", fix="rename one of them.")
+        seen.add(name)
+
+
+def _known(graph: Graph) -> None:
+    nodes, data = graph.node_index, graph.data_index
+    for node in graph.computes:
+        for role, names, there in (("reads", node.reads, data), ("writes", node.writes, data), ("after", node.after, nodes)):
+            for name in names:
+                if name not in there:
+                    raise IllFormed("G-UNKNOWN", f"{node.name!r} {role} {name!r}, which is not there.", fix="add it.")
+    for datum in graph.data:
+        for name in datum.writers:
+            if name not in nodes:
+                raise IllFormed("G-UNKNOWN", f"{datum.name!r} is written by {name!r}, which is not there.", fix="add it.")
+    for layer in graph.layers:
+        for name in (layer.forward, layer.backward):
+            if name not in nodes:
+                raise IllFormed("G-UNKNOWN", f"a layer names the node {name!r}, which is not there.", fix="add it.")
+        for name in (name for one in layer.options for name in one.backward_reads):
+            if name not in data:
+                fix = "add it, or correct `backward_reads`."
+                raise IllFormed("G-UNKNOWN", f"an option of {layer.backward!r} reads {name!r}, which is not there.", fix=fix)
+
+
+def _writers(graph: Graph) -> None:
+    said = {(writer, datum.name) for datum in graph.data for writer in datum.writers}
+    done = {(node.name, name) for node in graph.computes for name in node.writes}
+    for writer, name in sorted(said ^ done):
+        side = "the node does not write it" if (writer, name) in said else "the datum does not list that writer"
+        raise IllFormed("G-WRITER", f"{writer!r} and {name!r} disagree: {side}.", fix="state it on both sides.")
+    for datum in graph.data:
+        places = [graph.node_index[name] for name in datum.writers]
+        if places != sorted(places):
+            fix = "list contributions in the order of first runs."
+            raise IllFormed("G-WRITER", f"the writers of {datum.name!r} are not in the graph's order.", fix=fix)
+
+
+def _order(graph: Graph) -> None:
+    nodes, data = graph.node_index, graph.data_index
+    for i, node in enumerate(graph.computes):
+        layer = graph.layer_by_node.get(node.name) if graph.layers else None
+        extra = () if layer is None or node.name == layer.forward else (n for o in layer.options for n in o.backward_reads)
+        for name in (*node.reads, *extra):
+            datum = graph.data[data[name]]
+            if datum.writers and nodes[datum.writers[-1]] >= i:
+                raise _cycle(graph) or _late(node, datum)
+
+
+def _late(node: Compute, datum: Data) -> IllFormed:
+    late = datum.writers[-1]
+    what = f"{node.name!r} reads {datum.name!r} and stands before its writer {late!r}."
+    return IllFormed("G-ORDER", what, fix="list nodes in a topological order.")
+
+
+def _cycle(graph: Graph) -> IllFormed | None:
+    needs = {node.name: [w for name in node.reads for w in graph.datum(name).writers] for node in graph.computes}
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as error:
+        ring = " -> ".join(reversed(error.args[1]))
+        return IllFormed("G-CYCLE", f"a cycle of nodes: {ring}.", fix="break it; give rewritten values new names.")
+    return None
+
+
+def _phases(graph: Graph) -> None:
+    losses = [node.name for node in graph.computes if node.phase is Phase.LOSS]
+    if len(losses) != 1:
+        named = ", ".join(losses) or "none"
+        raise IllFormed("G-LOSS", f"{len(losses)} loss nodes ({named}).", fix="give the step exactly one loss node.")
+    last = 0
+    for node in graph.computes:
+        if _RANK[node.phase] < last:
+            what = f"the {node.phase.value} node {node.name!r} stands too late."
+            raise IllFormed("G-PHASE", what, fix="list forward nodes, the loss, then backward nodes.")
+        last = _RANK[node.phase]
+    for datum in graph.data:
+        if datum.kind is Kind.TANGENT and datum.writers != (losses[0],):
+            what = f"the tangent {datum.name!r} is written by {', '.join(datum.writers)}."
+            raise IllFormed("G-TANGENT", what, fix=f"let the loss {losses[0]!r} write it.")
+
+
+def _layers(graph: Graph) -> None:
+    taken: set[str] = set()
+    for layer in graph.layers:
+        place = f"the layer of {layer.forward!r} and {layer.backward!r}"
+        forward, backward = graph.node(layer.forward), graph.node(layer.backward)
+        if {layer.forward, layer.backward} & taken or layer.forward == layer.backward:
+            raise IllFormed("G-LAYER", f"{place} shares a node with another.", fix="give each node one layer.")
+        taken |= {layer.forward, layer.backward}
+        if (forward.phase, backward.phase) != (Phase.FORWARD, Phase.BACKWARD):
+            raise IllFormed("G-LAYER", f"{place} has the wrong phases.", fix="pair a forward with a backward node.")
+        if forward.options != layer.forward_options or backward.options != layer.backward_options:
+            fix = "build the nodes with `GraphBuilder.layer`."
+            raise IllFormed("G-LAYER", f"{place} and its nodes have different options.", fix=fix)
+
+
+def _sums(graph: Graph) -> None:
+    largest = 1 << 63
+    size = sum(datum.size for datum in graph.data) + sum(max(phantom.sizes) for phantom in graph.phantoms)
+    work = max((one.workspace for node in graph.computes for one in node.options), default=0)
+    time = sum(max(one.time for one in node.options) for node in graph.computes)
+    for what, value in (("sizes of the data and the largest workspace", 2 * size + work), ("times of the nodes", time)):
+        if value >= largest:
+            raise IllFormed("G-RANGE", f"the {what} add up to {value}.", fix="stay below 2^63 in all.")

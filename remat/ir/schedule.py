@@ -1,0 +1,146 @@
+"""Schedules: tuples of steps over one graph, named by the names of its nodes and data.
+
+Without copies the natural form is the *run sequence*, the list of runs alone: `Schedule.from_runs` places every drop.
+Whether a schedule is valid, and what it costs, only `validate` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from attrs import field, frozen
+
+from remat.errors import IllFormed
+from remat.ir.checks import a_name, at_least
+from remat.ir.graph import Graph
+
+
+@frozen
+class Run:
+    """Run a compute node by one of its options."""
+
+    node: str = field(validator=a_name)
+    option: int = field(default=0, validator=at_least(0, "(index of an option)"))
+
+    def __str__(self) -> str:
+        return f"run {self.node}" + (f"#{self.option}" if self.option else "")
+
+
+@frozen
+class Drop:
+    """Free a resident datum or phantom."""
+
+    datum: str = field(validator=a_name)
+
+    def __str__(self) -> str:
+        return f"drop {self.datum}"
+
+
+@frozen
+class Offload:
+    """Start to copy a resident datum to the host; its device bytes are free when the copy has ended."""
+
+    datum: str = field(validator=a_name)
+
+    def __str__(self) -> str:
+        return f"offload {self.datum}"
+
+
+@frozen
+class Prefetch:
+    """Start to copy an offloaded datum back; it takes its bytes when the copy starts and is readable when it ends."""
+
+    datum: str = field(validator=a_name)
+
+    def __str__(self) -> str:
+        return f"prefetch {self.datum}"
+
+
+Step: TypeAlias = Run | Drop | Offload | Prefetch
+
+
+def _steps(instance: Schedule, attribute: object, value: object) -> None:
+    if type(value) is not tuple or not all(isinstance(one, (Run, Drop, Offload, Prefetch)) for one in value):
+        fix = "give Run, Drop, Offload and Prefetch steps."
+        raise IllFormed("G-TUPLE", f"Schedule: steps is {value!r:.80}, not a tuple of steps.", fix=fix)
+
+
+@frozen
+class Schedule:
+    """A sequence of steps of one training step."""
+
+    steps: tuple[Step, ...] = field(validator=_steps)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __repr__(self) -> str:
+        return f"<Schedule: {len(self.runs)} runs, {len(self.steps)} steps>"
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The run sequence: the runs alone, in order."""
+        return tuple(step for step in self.steps if isinstance(step, Run))
+
+    @classmethod
+    def from_runs(cls, graph: Graph, runs: Iterable[Run | str | int]) -> Schedule:
+        """The schedule of a run sequence, each drop placed as early as it can be.
+
+        A datum is dropped at its last read before its next production; one that nobody reads before its next production
+        is dropped after its run; kept data are never dropped. Of a datum with several writers, the next production is the
+        next run of its first writer.
+
+        Args:
+            graph: the graph of the runs.
+            runs: runs, or names or indices of nodes (run by their option 0).
+
+        Raises:
+            IllFormed: G-UNKNOWN, when a run names a node or option that the graph does not have.
+        """
+        sequence = [_named(graph, one) for one in runs]
+        drops = _drops(graph, sequence)
+        steps: list[Step] = []
+        for run, dropped in zip(sequence, drops, strict=True):
+            steps.append(run)
+            steps.extend(Drop(name) for name in dropped)
+        return cls(tuple(steps))
+
+
+def _named(graph: Graph, one: Run | str | int) -> Run:
+    if isinstance(one, int):
+        if not 0 <= one < len(graph):
+            fix = f"give 0 to {len(graph) - 1}."
+            raise IllFormed("G-UNKNOWN", f"a run names node {one} of {len(graph)}.", fix=fix)
+        return Run(graph.computes[one].name)
+    run = Run(one) if isinstance(one, str) else one
+    if run.node not in graph.node_index or run.option >= len(graph.node(run.node).options):
+        raise IllFormed("G-UNKNOWN", f"{run} names a node or option that is not there.", fix="correct the name.")
+    return run
+
+
+def _drops(graph: Graph, sequence: list[Run]) -> list[list[str]]:
+    """The names to drop after each run: one backward sweep that knows whether a datum is read before it is made anew."""
+    needed = {datum.name: datum.keep for datum in graph.data}
+    needed.update((layer.phantom, False) for layer in graph.layers)
+    for_ever = {datum.name for datum in graph.data if datum.keep or datum.outside}
+    first_writer = {datum.name: datum.writers[0] for datum in graph.data if datum.writers}
+    drops: list[list[str]] = []
+    for run in reversed(sequence):
+        node = graph.node(run.node)
+        reads, makes = [*node.reads], [*node.writes]
+        layer = graph.layer_by_node.get(run.node)
+        if layer is not None and run.node == layer.backward:
+            own = layer.options[run.option]
+            reads += [layer.phantom, *own.backward_reads]
+        elif layer is not None and run.option < len(layer.options):
+            makes.append(layer.phantom)
+        touched = dict.fromkeys((*reads, *makes))
+        drops.append([name for name in touched if not needed[name] and name not in for_ever])
+        for name in makes:
+            # A later contribution needs the earlier ones: only the first writer's run starts a residency.
+            needed[name] = first_writer.get(name, run.node) != run.node
+        for name in reads:
+            needed[name] = True
+    drops.reverse()
+    return drops

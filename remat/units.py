@@ -1,0 +1,60 @@
+"""Units: bytes and nanoseconds, always integers. `MiB` and `GiB` to write budgets, parsing and printing of sizes and times."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import TypeAlias
+
+from remat.errors import IllFormed
+
+Bytes: TypeAlias = int
+Ns: TypeAlias = int
+
+KiB: Bytes = 1 << 10
+MiB: Bytes = 1 << 20
+GiB: Bytes = 1 << 30
+
+LARGEST = (1 << 63) - 1
+"""The largest size or time a graph may state: one signed 64-bit word, so that compiled solvers can hold it."""
+
+_UNITS = {
+    "": 1, "b": 1,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": KiB, "mib": MiB, "gib": GiB, "tib": 1 << 40,
+}  # fmt: skip
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+
+
+def parse_bytes(text: str | int) -> Bytes:
+    """Read a size: `6GiB`, `1.5 MB`, `4096`. Fractions of a byte are cut off.
+
+    Raises:
+        IllFormed: U-SIZE, when the text is not a size.
+    """
+    if isinstance(text, bool) or not isinstance(text, (int, str)):
+        raise IllFormed("U-SIZE", f"{text!r} is not a size.", fix='write bytes as an int, or text such as "6GiB".')
+    if isinstance(text, int):
+        if text < 0:
+            raise IllFormed("U-SIZE", f"{text} B is negative.", fix="give a size of at least 0 bytes.")
+        return text
+    match = _SIZE.fullmatch(text)
+    if match is None or match.group(2).lower() not in _UNITS:
+        raise IllFormed("U-SIZE", f"{text!r} is not a size.", fix='write it like "6GiB", "512MiB", "1.5GB" or "4096".')
+    return int(Fraction(match.group(1)) * _UNITS[match.group(2).lower()])
+
+
+def format_bytes(size: Bytes) -> str:
+    """Print a size for people: `17 B`, `1.50 MiB`."""
+    for name, unit in (("GiB", GiB), ("MiB", MiB), ("KiB", KiB)):
+        if abs(size) >= unit:
+            return f"{size / unit:.2f} {name}"
+    return f"{size} B"
+
+
+def format_ns(time: Ns) -> str:
+    """Print a time for people: `250 ns`, `1.20 ms`, `3.40 s`."""
+    for name, unit in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
+        if abs(time) >= unit:
+            return f"{time / unit:.2f} {name}"
+    return f"{time} ns"
