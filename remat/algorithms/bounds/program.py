@@ -1,0 +1,141 @@
+"""Small linear and mixed programmes over variables in [0, 1], solved by HiGHS through CVXPY, with bounds that are proofs.
+
+A bound of a linear programme is evaluated again from the solver's duals in exact integers: for minimise c·x, A x ≤ b, 0 ≤ x ≤ 1
+and any λ ≥ 0, every feasible x costs at least -λ·b + Σ min(0, c + Aᵀλ), whatever the solver's tolerances were. A bound of a mixed
+programme is the solver's dual bound, lowered by its tolerance. Solves are limited by nodes and iterations, never by seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from attrs import field, frozen
+from numpy.typing import NDArray
+
+_BITS = 60  # exact evaluations count in units of 2**-60
+_SCALE = 1000.0  # the objective is scaled so that all costs sum to this
+MIXED_TOLERANCE = 1e-5  # relative, taken off a mixed programme's dual bound (HiGHS: feasibility 1e-6, 1e-7)
+
+
+class Rows:
+    """Rows of `A x <= b` under construction, with integer coefficients."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.columns: list[int] = []
+        self.values: list[int] = []
+        self.rhs: list[int] = []
+
+    def add(self, terms: list[tuple[int, int]], rhs: int) -> None:
+        """One row: the sum of coefficient times column is at most `rhs`."""
+        row = len(self.rhs)
+        for column, value in terms:
+            self.rows.append(row)
+            self.columns.append(column)
+            self.values.append(value)
+        self.rhs.append(rhs)
+
+
+@frozen
+class Program:
+    """Minimise cost·x subject to rows, x in [0, 1], integral where `integral` says so; all data integers."""
+
+    cost: list[int]
+    rows: Rows
+    integral: NDArray[np.bool_]
+
+    @property
+    def size(self) -> int:
+        """Number of variables."""
+        return len(self.cost)
+
+
+@frozen
+class Answer:
+    """What a solve gave: the point (None without one), a proved bound (None: proved infeasible), and whether it is exact."""
+
+    x: NDArray[np.float64] | None = field(eq=False)
+    bound: int | None
+    finished: bool
+
+
+def solve_relaxed(program: Program, iterations: int = 200_000) -> Answer:
+    """Solve with all variables continuous; the bound is exact (from the duals)."""
+    problem, x, scaled = _modelled(program, relaxed=True)
+    _run(problem, simplex_iteration_limit=iterations)
+    matrix, unit, row_scale = scaled
+    duals = problem.constraints[0].dual_value
+    if problem.status in ("infeasible", "infeasible_or_unbounded"):
+        for sign in (1.0, -1.0):
+            if duals is not None and _exact(program, sign * duals / row_scale, costs=False) > 0:
+                return Answer(x=None, bound=None, finished=True)
+        return Answer(x=None, bound=0, finished=False)
+    if x.value is None or duals is None:
+        return Answer(x=None, bound=0, finished=False)
+    bound = _exact(program, duals / row_scale / unit, costs=True)
+    return Answer(x=np.asarray(x.value), bound=max(0, bound), finished=problem.status == "optimal")
+
+
+def solve_mixed(program: Program, gap: float = 1e-4, nodes: int = 2000) -> Answer:
+    """Solve with integral variables; the bound is the solver's dual bound less its tolerance."""
+    problem, x, scaled = _modelled(program, relaxed=False)
+    _run(problem, mip_rel_gap=gap, mip_max_nodes=nodes)
+    if problem.status in ("infeasible", "infeasible_or_unbounded"):
+        # Small programmes have been called infeasible wrongly by presolve: ask again without it.
+        _run(problem, mip_rel_gap=gap, mip_max_nodes=nodes, presolve="off")
+        if problem.status == "infeasible":
+            return Answer(x=None, bound=None, finished=True)
+    info: Any = problem.solver_stats.extra_stats if problem.solver_stats is not None else None
+    dual = float(getattr(info, "mip_dual_bound", 0.0)) if info is not None else 0.0
+    _, unit, _ = scaled
+    bound = 0
+    if np.isfinite(dual) and dual > 0:
+        bound = int(np.floor(dual * (1 - MIXED_TOLERANCE) / unit - 1))
+    incumbent = info is not None and np.isfinite(float(getattr(info, "mip_gap", np.inf)))
+    point = np.concatenate([v.value for v in x]) if incumbent and all(v.value is not None for v in x) else None
+    return Answer(x=point, bound=max(0, bound), finished=problem.status == "optimal")
+
+
+def _modelled(program: Program, relaxed: bool) -> Any:
+    import cvxpy as cp
+
+    rows = program.rows
+    raw = sp.csr_matrix((np.array(rows.values, float), (rows.rows, rows.columns)), (len(rows.rhs), program.size))
+    biggest = np.maximum(1.0, abs(raw).max(axis=1).toarray().ravel()) if raw.nnz else np.ones(len(rows.rhs))
+    matrix = sp.diags(1.0 / biggest) @ raw
+    rhs = np.array(rows.rhs, float) / biggest
+    total = sum(program.cost)
+    unit = _SCALE / total if total else 1.0
+    cost = np.array(program.cost, float) * unit
+    if relaxed:
+        x = cp.Variable(program.size, bounds=[0, 1])
+        problem = cp.Problem(cp.Minimize(cost @ x), [matrix @ x <= rhs])
+        return problem, x, (matrix, unit, biggest)
+    whole, part = np.flatnonzero(program.integral), np.flatnonzero(~program.integral)
+    binary = cp.Variable(len(whole), boolean=True)
+    share = cp.Variable(len(part), bounds=[0, 1])
+    columns = sp.csc_matrix(matrix)
+    constraint = columns[:, whole] @ binary + columns[:, part] @ share <= rhs
+    problem = cp.Problem(cp.Minimize(cost[whole] @ binary + cost[part] @ share), [constraint])
+    return problem, (binary, share), (matrix, unit, biggest)
+
+
+def _run(problem: Any, **options: Any) -> None:
+    import cvxpy as cp
+
+    problem.solve(solver=cp.HIGHS, threads=1, random_seed=0, **options)
+
+
+def _exact(program: Program, duals: NDArray[np.float64], costs: bool) -> int:
+    """The bound that multipliers prove [unit of the costs], rounded up: any cost is an integer at least this."""
+    rows = program.rows
+    multiplier = [int(max(0.0, float(value)) * (1 << _BITS)) for value in duals]
+    reduced = [one << _BITS for one in program.cost] if costs else [0] * program.size
+    for row, column, value in zip(rows.rows, rows.columns, rows.values, strict=True):
+        if multiplier[row]:
+            reduced[column] += value * multiplier[row]
+    total = -sum(one * rhs for one, rhs in zip(multiplier, rows.rhs, strict=True))
+    total += sum(one for one in reduced if one < 0)
+    return -((-total) >> _BITS)

@@ -1,0 +1,143 @@
+"""The only user of private torch names, so that one file changes when torch does (works with 2.11 and later).
+
+What is used, and why nothing public would do: the joint export (the only trace of forward and backward in one graph), the node
+annotations of the tracer (module paths on nodes), an overload's unchecked entry (saves 0.3 us a call), and the fake tensor class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.fx.traceback as fx_traceback
+from attrs import frozen
+from torch import nn
+from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+__all__ = [
+    "FakeTensor",
+    "HigherOrderOperator",
+    "Joint",
+    "OpOverload",
+    "aliases_an_input",
+    "constant_of",
+    "entry",
+    "export_joint",
+    "scopes",
+    "storage_key",
+]
+
+_SCOPE = "remat_scope"
+
+
+@frozen
+class Joint:
+    """A joint graph with what its placeholders and outputs mean.
+
+    Attributes:
+        module: the traced graph module; its placeholders are parameters, buffers, inputs, tangents.
+        inputs: one per placeholder: ("param", name), ("buffer", name), ("input", position) or ("tangent", position of output).
+        outputs: one per output of the graph: ("update", input), ("output", position), ("grad", input) or None.
+        aliased: positions of module outputs that share storage with an input or with another output.
+    """
+
+    module: torch.fx.GraphModule
+    inputs: tuple[tuple[str, Any], ...]
+    outputs: tuple[tuple[str, Any] | None, ...]
+    aliased: frozenset[int]
+
+
+def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...]) -> Joint:
+    """Trace forward and backward of `module` under fake tensors into one functional graph of ATen operations."""
+    with ExitStack() as stack, fx_traceback.preserve_node_meta():
+        joint = aot_export_joint_with_descriptors(stack, module, args)
+    graph = joint.graph_module.graph
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    inputs = tuple(_role(node.meta["desc"]) for node in placeholders)
+    outputs = tuple(None if one is None else _role(one) for one in output.meta["desc"])
+    infos = joint._aot_state.fw_metadata.output_info
+    plain = {"non_alias", "unsafe_view_alias", "custom_function_view"}
+    aliased = frozenset(i for i, info in enumerate(infos) if info.output_type.name not in plain)
+    return Joint(joint.graph_module, inputs, outputs, aliased)
+
+
+def _role(desc: Any) -> tuple[str, Any]:
+    """What a descriptor of the joint graph says, in plain words."""
+    kind = type(desc).__name__
+    if kind == "ParamAOTInput":
+        return "param", desc.target
+    if kind == "BufferAOTInput":
+        return "buffer", desc.target
+    if kind == "PlainAOTInput":
+        return "input", desc.idx
+    if kind == "TangentAOTInput":
+        return "tangent", _role(desc.output)
+    if kind == "PlainAOTOutput":
+        return "output", desc.idx
+    if kind == "InputMutationAOTOutput":
+        return "update", _role(desc.mutated_input)
+    if kind == "GradAOTOutput":
+        return "grad", _role(desc.grad_of)
+    return "other", kind
+
+
+@contextmanager
+def scopes(paths: dict[nn.Module, str]) -> Iterator[None]:
+    """Write the path of the running module on every node traced inside; modules without a path keep the enclosing one."""
+    running: list[Any] = []
+
+    def enter(module: nn.Module, _args: Any) -> None:
+        if module in paths:
+            note = fx_traceback.annotate({_SCOPE: paths[module]})
+            note.__enter__()
+            running.append(note)
+
+    def leave(module: nn.Module, _args: Any, _out: Any) -> None:
+        if module in paths and running:
+            running.pop().__exit__(None, None, None)
+
+    first = register_module_forward_pre_hook(enter)
+    last = register_module_forward_hook(leave, always_call=True)
+    try:
+        yield
+    finally:
+        first.remove()
+        last.remove()
+
+
+def scope_of(node: torch.fx.Node) -> str:
+    """The module path written on a node, or an empty text."""
+    return (node.meta.get("custom") or {}).get(_SCOPE, "")
+
+
+def is_backward(node: torch.fx.Node) -> bool:
+    """Whether the tracer made this node while running the backward."""
+    return node.meta.get("partitioner_tag") == "is_backward"
+
+
+def entry(overload: OpOverload) -> Callable[..., Any]:
+    """What an overload's call goes through after its own checks."""
+    return overload._op
+
+
+def storage_key(value: torch.Tensor) -> int:
+    """A number that two tensors share if and only if they share their storage."""
+    return value.untyped_storage()._cdata
+
+
+def aliases_an_input(overload: OpOverload) -> bool:
+    """Whether the schema says that an output is a view of an input."""
+    return any(one.alias_info is not None and not one.alias_info.is_write for one in overload._schema.returns)
+
+
+def constant_of(value: Any) -> torch.Tensor | None:
+    """The real tensor behind a constant that the tracer stored, or None where there is none."""
+    if isinstance(value, FakeTensor):
+        return value.constant
+    return value if isinstance(value, torch.Tensor) else None
