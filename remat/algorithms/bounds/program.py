@@ -1,12 +1,14 @@
-"""Small linear and mixed programmes over variables in [0, 1], solved by HiGHS through CVXPY, with bounds that are proofs.
+"""Linear and mixed programmes over variables in [0, 1], solved by HiGHS through CVXPY, with bounds that are proofs.
 
-A bound of a linear programme is evaluated again from the solver's duals in exact integers: for minimise c·x, A x ≤ b, 0 ≤ x ≤ 1
-and any λ ≥ 0, every feasible x costs at least -λ·b + Σ min(0, c + Aᵀλ), whatever the solver's tolerances were. A bound of a mixed
-programme is the solver's dual bound, lowered by its tolerance. Solves are limited by nodes and iterations, never by seconds.
+A bound of a linear programme is evaluated again from the solver's duals in exact integers: for minimise c·x, A x ≤ b,
+0 ≤ x ≤ 1 and any λ ≥ 0, every feasible x costs at least -λ·b + Σ min(0, c + Aᵀλ), whatever the solver's tolerances
+were. A bound of a mixed programme is the solver's dual bound, lowered by its tolerance. Solves are limited by nodes
+and iterations, never by seconds.
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -54,7 +56,7 @@ class Program:
 
 @frozen
 class Answer:
-    """What a solve gave: the point (None without one), a proved bound (None: proved infeasible), and whether it is exact."""
+    """What a solve gave: the point (None without one), a proved bound (None: infeasible), whether it ended by itself."""
 
     x: NDArray[np.float64] | None = field(eq=False)
     bound: int | None
@@ -65,7 +67,7 @@ def solve_relaxed(program: Program, iterations: int = 200_000) -> Answer:
     """Solve with all variables continuous; the bound is exact (from the duals)."""
     problem, x, scaled = _modelled(program, relaxed=True)
     _run(problem, simplex_iteration_limit=iterations)
-    matrix, unit, row_scale = scaled
+    unit, row_scale = scaled
     duals = problem.constraints[0].dual_value
     if problem.status in ("infeasible", "infeasible_or_unbounded"):
         for sign in (1.0, -1.0):
@@ -89,7 +91,7 @@ def solve_mixed(program: Program, gap: float = 1e-4, nodes: int = 2000) -> Answe
             return Answer(x=None, bound=None, finished=True)
     info: Any = problem.solver_stats.extra_stats if problem.solver_stats is not None else None
     dual = float(getattr(info, "mip_dual_bound", 0.0)) if info is not None else 0.0
-    _, unit, _ = scaled
+    unit, _ = scaled
     bound = 0
     if np.isfinite(dual) and dual > 0:
         bound = int(np.floor(dual * (1 - MIXED_TOLERANCE) / unit - 1))
@@ -112,20 +114,23 @@ def _modelled(program: Program, relaxed: bool) -> Any:
     if relaxed:
         x = cp.Variable(program.size, bounds=[0, 1])
         problem = cp.Problem(cp.Minimize(cost @ x), [matrix @ x <= rhs])
-        return problem, x, (matrix, unit, biggest)
+        return problem, x, (unit, biggest)
     whole, part = np.flatnonzero(program.integral), np.flatnonzero(~program.integral)
     binary = cp.Variable(len(whole), boolean=True)
     share = cp.Variable(len(part), bounds=[0, 1])
     columns = sp.csc_matrix(matrix)
     constraint = columns[:, whole] @ binary + columns[:, part] @ share <= rhs
     problem = cp.Problem(cp.Minimize(cost[whole] @ binary + cost[part] @ share), [constraint])
-    return problem, (binary, share), (matrix, unit, biggest)
+    return problem, (binary, share), (unit, biggest)
 
 
 def _run(problem: Any, **options: Any) -> None:
     import cvxpy as cp
 
-    problem.solve(solver=cp.HIGHS, threads=1, random_seed=0, **options)
+    with warnings.catch_warnings():
+        # a solve that met its limit is announced as inexact; its bound is taken from duals or the dual bound anyway
+        warnings.filterwarnings("ignore", message="Solution may be inaccurate")
+        problem.solve(solver=cp.HIGHS, threads=1, random_seed=0, **options)
 
 
 def _exact(program: Program, duals: NDArray[np.float64], costs: bool) -> int:

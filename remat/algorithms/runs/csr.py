@@ -1,9 +1,9 @@
 """A flat training graph as arrays (CSR), the form the numba kernels of this package read.
 
-INPUT and BUFFER data cost nothing and never leave, so they are left out of the reads. A datum with several writers (gradient
-contributions) is produced by its first writer and *read* by the later ones: it grows in place, in order, and is charged once more
-at each contribution. Nodes that may not run twice (LOSS, run-once nodes, nodes that contribute to such a datum) have `rerun` false:
-what only they produce can be kept longer, never made again.
+INPUT and BUFFER data cost nothing and never leave, so they are left out of the reads. A datum with several writers
+(gradient contributions) is produced by its first writer and *read* by the later ones: it grows in place, in order,
+and is charged once more at each contribution. Nodes that may not run twice (LOSS, run-once nodes, nodes that
+contribute to such a datum) have `rerun` false: what only they produce can be kept longer, never made again.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ class Flat(NamedTuple):
         write_ptr, write_idx: data each node produces (as their first writer).
         use_ptr, use_idx: nodes that read each datum (CSR, the transpose of reads).
         producer: first writer of each datum, -1 for free data.
+        contributions: number of writers of each datum.
         charge: bytes a run needs besides what is resident: all its outputs and its workspace.
-        order_ptr, order_idx: nodes that must have run before a node's first run (producers, writers in order, draws in order).
+        rerun: nodes the planner may run again; replay: nodes that the rules allow to run again.
+        order_ptr, order_idx: nodes that must have run before a node's first run (producers, writers in order, draws
+        in order).
     """
 
     read_ptr: Ints
@@ -41,11 +44,13 @@ class Flat(NamedTuple):
     use_ptr: Ints
     use_idx: Ints
     producer: Ints
+    contributions: Ints
     size: Longs
     keep: Flags
     time: Longs
     charge: Longs
     rerun: Flags
+    replay: Flags
     phase: NDArray[np.int8]
     draws: Flags
     order_ptr: Ints
@@ -103,6 +108,7 @@ def flatten(graph: Graph, backward_reruns: bool = True) -> Flat:
     write_ptr, write_idx = csr(writes)
     use_ptr, use_idx = transpose(read_ptr, read_idx, len(data))
     order_ptr, order_idx = csr(order)
+    outs = graph.writes_by_node
     size = np.array([d.size if writers[i] else 0 for i, d in enumerate(data)], np.int64)
     return Flat(
         read_ptr=read_ptr,
@@ -112,14 +118,19 @@ def flatten(graph: Graph, backward_reruns: bool = True) -> Flat:
         use_ptr=use_ptr,
         use_idx=use_idx,
         producer=np.array([w[0] if w else -1 for w in writers], np.int32),
+        contributions=np.array([len(w) for w in writers], np.int32),
         size=size,
         keep=np.array([d.keep and bool(writers[i]) for i, d in enumerate(data)], np.bool_),
         time=np.array([c.options[0].time for c in computes], np.int64),
         charge=np.array(
-            [sum(data[d].size for d in graph.writes_by_node[v]) + c.options[0].workspace for v, c in enumerate(computes)],
+            [
+                sum(data[d].size for d in graph.writes_by_node[v]) + c.options[0].workspace
+                for v, c in enumerate(computes)
+            ],
             np.int64,
         ),
         rerun=rerun,
+        replay=np.array([c.phase is not Phase.LOSS and not c.run_once for c in computes], np.bool_),
         phase=np.array([phases[c.phase] for c in computes], np.int8),
         draws=np.array([c.draws for c in computes], np.bool_),
         order_ptr=order_ptr,

@@ -13,8 +13,8 @@ from remat.algorithms.runs.liveness import BLOCK, block_maxima, ends_of_residenc
 def removable(g, seq, n, mem, budget, found):
     """Positions whose removal might keep the peak within the budget (a necessary test); returns how many, in `found`.
 
-    A rerun's removal extends the earlier residency of its outputs over the gap before it; what it read may go earlier. The
-    first run of a backward node may go when nothing reads it before a later run of the node.
+    A rerun's removal extends the earlier residency of its outputs over the gap before it; what it read may go
+    earlier. The first run of a backward node may go when nothing reads it before a later run of the node.
     """
     top = np.empty(n // BLOCK + 1, np.int64)
     block_maxima(mem, n, top)
@@ -34,7 +34,9 @@ def removable(g, seq, n, mem, budget, found):
         v = seq[i]
         left[v] -= 1
         o = out_ptr[i]
-        if seen[v]:
+        if not g.rerun[v]:
+            pass  # it runs once, or its contributions belong together
+        elif seen[v]:
             release = np.int64(0)
             for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
                 if residency_end[g.read_idx[k]] == i:

@@ -1,8 +1,9 @@
 """Backward liveness sweep of a run sequence: peak, memory profile, time, ends of residency; range maxima over the profile.
 
-A run sequence is an int32 array of node indices; drops are implied (after the last read before the next production), exactly as
-`Schedule.from_runs` places them. All kernels take a `Flat` (see `csr`) and plain arrays, allocate nothing in their inner loops and
-count in int64 bytes and nanoseconds. They are heuristics' eyes only: what a plan costs is said by `remat.ir.validate`.
+A run sequence is an int32 array of node indices; drops are implied (after the last read before the next production),
+exactly as `Schedule.from_runs` places them. All kernels take a `Flat` (see `csr`) and plain arrays, allocate nothing
+in their inner loops and count in int64 bytes and nanoseconds. They are heuristics' eyes only: what a plan costs is
+said by `remat.ir.validate`.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ def overshoot(mem, n, budget):
 def ends_of_residency(g, seq, n, out_ptr, out_end):
     """For each position and each datum it produces: the position of the last read before the next production.
 
-    `out_ptr[i]` is the offset of position i in `out_end`, in the order of `write_idx`; a datum nobody reads ends where it is
-    produced. Kept data end like the others here: callers ask `keep`.
+    `out_ptr[i]` is the offset of position i in `out_end`, in the order of `write_idx`; a datum nobody reads ends
+    where it is produced. Kept data end like the others here: callers ask `keep`.
     """
     total = 0
     for i in range(n):

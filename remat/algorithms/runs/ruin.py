@@ -1,9 +1,9 @@
 """Ruin and recreate: a large-neighbourhood search over run sequences.
 
-Each iteration takes out the reruns of a random window, node range or subset, shaves the peak again with random preferences,
-deletes what has become needless, and keeps the result when it is not (much) worse. Work is counted in iterations; the same seed
-gives the same plan. Source of the scheme: Schrimpf et al., Record breaking optimization results using the ruin and recreate
-principle, 2000; Shaw, 1998 (large-neighbourhood search).
+Each iteration takes out the reruns of a random window, node range or subset, shaves the peak again with random
+preferences, deletes what has become needless, and keeps the result when it is not (much) worse. Work is counted in
+iterations; the same seed gives the same plan. Source of the scheme: Schrimpf et al., Record breaking optimization
+results using the ruin and recreate principle, 2000; Shaw, 1998 (large-neighbourhood search).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def ruin(g, seq, rng):
         chance = 0.5
     for i in range(n):
         v = seq[i]
-        if not seen[v]:
+        if not seen[v] or not g.rerun[v]:
             seen[v] = True
             continue
         place = v if kind == 1 else i
@@ -56,15 +56,15 @@ def ruin(g, seq, rng):
 
 
 @njit(cache=True)
-def ruin_and_recreate(g, start, budget, iterations, temperature, rng, history):
-    """Best sequence after `iterations`; `history[k]` is the best time [ns] after iteration k.
+def ruin_and_recreate(g, start, budget, iterations, temperature, rng):
+    """(best, last accepted) sequences after `iterations`, from `start`, which must fit.
 
-    `start` must fit. `temperature` is the relative worsening accepted at the first iteration; it falls linearly to zero.
+    `temperature` is the largest relative worsening accepted; each iteration draws its own share of it.
     """
     current = delete(g, start, budget)
     current_time = total_time(g, current, current.size)
     best, best_time = current, current_time
-    for it in range(iterations):
+    for _ in range(iterations):
         exponent = 0.6 + 0.8 * fraction(rng)
         noise = 0.6 * fraction(rng)
         share = 0.3 * fraction(rng) if fraction(rng) < 0.5 else 0.0
@@ -74,10 +74,9 @@ def ruin_and_recreate(g, start, budget, iterations, temperature, rng, history):
         if fit:
             trial = delete(g, trial, budget)
             time = total_time(g, trial, trial.size)
-            allowed = current_time * (1.0 + temperature * (1.0 - it / iterations) * fraction(rng))
+            allowed = current_time * (1.0 + temperature * fraction(rng))
             if time <= allowed:
                 current, current_time = trial, time
                 if time < best_time:
                     best, best_time = trial, time
-        history[it] = best_time
-    return best
+    return best, current

@@ -1,9 +1,9 @@
 """Peak shaving: evict data from the gaps between their reads until the profile is under the budget.
 
-While the peak exceeds the budget: list every gap (datum resident, not read, between two events) that covers a position over the
-budget, score it by bytes saved over the budget against the time of the rerun chain that would bring it back, try the best few
-exactly and apply the best. An input of the chain whose residency can be extended under the budget costs nothing; any other is run
-again, recursively. Source: this project (see docs/explanation/planner.md).
+While the peak exceeds the budget: list every gap (datum resident, not read, between two events) that covers a
+position over the budget, score it by bytes saved over the budget against the time of the rerun chain that would bring
+it back, try the best few exactly and apply the best. An input of the chain whose residency can be extended under the
+budget costs nothing; any other is run again, recursively. Source: this project (see docs/explanation/planner.md).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def rerun_chain(g, d, b, residency_end, mem, top, budget, small, mark, stamp, ch
     """Nodes to run right before position b so that datum d is there again.
 
     Returns (length, time [ns], bytes of forced extensions); length 0 when no chain exists. `chain` receives the nodes,
-    unsorted; `mark[v] == stamp` marks membership. Inputs of at most `small` bytes are extended whatever the budget says.
+    unsorted; `mark[v] == stamp` marks membership. Inputs of at most `small` bytes are extended whatever the budget
+    says.
     """
     first = g.producer[d]
     chain[0] = first
@@ -141,7 +142,8 @@ def insert(seq, n, at, chain, length, out):
 def shave(g, base, budget, exponent, noise, share, rng, ceiling):
     """Add reruns to `base` until its peak is within the budget.
 
-    Returns (sequence, whether it fits). Gives up when no candidate lowers the overshoot, or the time exceeds `ceiling` [ns].
+    Returns (sequence, whether it fits). Gives up when no candidate lowers the overshoot, or the time exceeds
+    `ceiling` [ns].
     """
     n = base.size
     capacity = 2 * n + 4 * LONGEST

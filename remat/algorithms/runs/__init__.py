@@ -1,0 +1,1 @@
+"""Planning over run sequences of flat graphs: kernels, moves, the search they share. See docs/explanation/planner.md."""

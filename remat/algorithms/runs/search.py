@@ -1,0 +1,138 @@
+"""What moves over run sequences share: the arrays of the graph, the best sequence, the proved bound, and when to stop.
+
+A *move* (`RunMove`) is a solver that improves a `Search`. Alone it makes a `Search`, improves it and returns its
+plan; in a `Polish` many moves work on one. Work is counted in iterations and everything is seeded: the clock can only
+cut a search short.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.algorithms.clock import Clock
+from remat.algorithms.combine import WarmStarted
+from remat.algorithms.protocol import IMPOSSIBLE, ClassBound, Plan, Problem, refuse_unless_flat
+from remat.algorithms.runs.csr import flatten
+from remat.algorithms.runs.liveness import sweep, total_time
+from remat.ir import Graph, Schedule
+from remat.units import Ns
+
+Sequence = NDArray[np.int32]
+
+
+class Search:
+    """The state of a search over run sequences of one problem.
+
+    Attributes:
+        flat: the graph as arrays. base: the captured order. budget: bytes.
+        best, best_time: the best sequence within the budget and its time [ns], or None and infinity.
+        lower: proved bound [ns], `IMPOSSIBLE` when no schedule exists. beside: bounds of restricted classes.
+        near: sequences over the budget that came closest, for moves that repair.
+        trail: what happened, in words. spent: process CPU seconds by purpose (`plan`, `bound`).
+    """
+
+    def __init__(self, problem: Problem, clock: Clock, seed: int, who: object) -> None:
+        self.problem, self.clock, self.seed, self.who = problem, clock, seed, who
+        self.flat = flatten(problem.graph)
+        self.budget = problem.budget
+        self.base: Sequence = np.arange(len(problem.graph), dtype=np.int32)
+        self.profile = np.zeros(len(self.base), np.int64)
+        self.base_peak = int(sweep(self.flat, self.base, len(self.base), self.profile))
+        self.base_time = int(self.flat.time.sum())
+        self.best: Sequence | None = None
+        self.best_time: float = float("inf")
+        self.lower: Ns | float = self.base_time
+        self.beside: list[ClassBound] = []
+        self.trail: list[str] = []
+        self.spent = {"plan": 0.0, "bound": 0.0}
+        self._purpose: list[str] = []
+        if self.base_peak <= self.budget:
+            self.offer(self.base, "the captured order")
+
+    def chance(self, purpose: int) -> NDArray[np.uint64]:
+        """A generator's state for one purpose; the same for the same seed."""
+        mixed = (self.seed * 0x9E3779B97F4A7C15 + purpose * 0xBF58476D1CE4E5B9 + 1) % (1 << 64)
+        return np.array([mixed], np.uint64)
+
+    def fits(self, sequence: Sequence) -> bool:
+        """Whether a sequence is within the budget."""
+        memory = np.empty(len(sequence), np.int64)
+        return bool(sweep(self.flat, sequence, len(sequence), memory) <= self.budget)
+
+    def offer(self, sequence: Sequence, how: str) -> bool:
+        """Take a sequence as the best when it fits and is faster; returns whether it was taken."""
+        took = int(total_time(self.flat, sequence, len(sequence)))
+        if took >= self.best_time or not self.fits(sequence):
+            return False
+        self.best, self.best_time = sequence, took
+        self.trail.append(f"{how}: time {took / max(1, self.base_time):.5f} of the captured order's")
+        self.clock.report(self.who, schedule=self.schedule(), time=took, lower=self.lower, note=how)
+        return True
+
+    def prove(self, lower: Ns | float, how: str) -> None:
+        """Raise the proved bound."""
+        if lower > self.lower:
+            self.lower = lower
+            ratio = "no schedule exists" if lower == IMPOSSIBLE else f"{lower / max(1, self.base_time):.5f}"
+            self.trail.append(f"bound by {how}: {ratio}")
+            shown = None if self.best is None else int(self.best_time)
+            self.clock.report(self.who, time=shown, lower=lower, note=how)
+
+    def show(self, lower: Ns | float, assumes: str) -> None:
+        """Keep a bound of a restricted class, to be shown beside the proved one."""
+        self.beside.append(ClassBound(value=lower, assumes=assumes))
+
+    def within(self, gap: float) -> bool:
+        """Whether nothing is left to do: the plan is within `gap` of the bound, or none exists."""
+        return self.lower == IMPOSSIBLE or self.best_time <= self.lower * (1 + gap)
+
+    def schedule(self) -> Schedule | None:
+        """The best sequence as a schedule."""
+        return None if self.best is None else Schedule.from_runs(self.problem.graph, self.best.tolist())
+
+    def plan(self) -> Plan:
+        """What is to be returned."""
+        spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.spent.items())
+        trail = (*self.trail, f"process CPU: {spent}")
+        return Plan(schedule=self.schedule(), lower=self.lower, trail=trail, beside=tuple(self.beside))
+
+    @contextmanager
+    def charged(self, purpose: str) -> Iterator[None]:
+        """Count the process CPU time of the block for `purpose` (and for no enclosing block)."""
+        start = time.process_time()
+        inner = sum(self.spent.values())
+        try:
+            yield
+        finally:
+            nested = sum(self.spent.values()) - inner
+            self.spent[purpose] += time.process_time() - start - nested
+
+
+class RunMove(WarmStarted):
+    """A solver that improves a search over run sequences of a flat graph."""
+
+    __slots__ = ()
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Flat graphs only."""
+        return refuse_unless_flat(graph)
+
+    @abstractmethod
+    def improve(self, search: Search) -> None:
+        """Offer better sequences or prove better bounds; return when done or when the clock has expired."""
+
+    def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
+        """Search from the captured order, and from `start` when there is one."""
+        search = Search(problem, clock, seed, self)
+        if start is not None:
+            at = problem.graph.node_index
+            search.offer(np.array([at[run.node] for run in start.runs], np.int32), "the start")
+        with search.charged("plan"):
+            self.improve(search)
+        return search.plan()
