@@ -102,7 +102,9 @@ class BudgetExceeded(InvalidSchedule):
         live: bytes live in the step. budget: bytes allowed. residents: the largest resident data, as (name, bytes).
     """
 
-    def __init__(self, *, step: int, place: str, live: int, budget: int, residents: tuple[tuple[str, int], ...]) -> None:
+    def __init__(
+        self, *, step: int, place: str, live: int, budget: int, residents: tuple[tuple[str, int], ...]
+    ) -> None:
         self.live = live
         self.budget = budget
         self.residents = residents

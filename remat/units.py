@@ -1,4 +1,4 @@
-"""Units: bytes and nanoseconds, always integers. `MiB` and `GiB` to write budgets, parsing and printing of sizes and times."""
+"""Units: bytes and nanoseconds, always integers. `MiB` and `GiB` to write budgets; reading and printing of sizes and times."""
 
 from __future__ import annotations
 

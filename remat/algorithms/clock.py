@@ -57,7 +57,9 @@ class Clock:
         parent: Clock | None = None,
     ) -> None:
         if seconds is not None and (not isinstance(seconds, (int, float)) or math.isnan(seconds) or seconds < 0):
-            raise RematError("A-DEADLINE", f"{seconds!r} is not a number of seconds.", fix="give seconds >= 0, or None.")
+            raise RematError(
+                "A-DEADLINE", f"{seconds!r} is not a number of seconds.", fix="give seconds >= 0, or None."
+            )
         self._now = now
         self._start = now()
         self._end = math.inf if seconds is None else self._start + seconds
@@ -96,7 +98,13 @@ class Clock:
         return Clock(seconds, now=self._now, listener=self._listener, parent=self)
 
     def report(
-        self, who: object, *, schedule: Schedule | None = None, time: Ns | None = None, lower: Ns | float = 0, note: str = ""
+        self,
+        who: object,
+        *,
+        schedule: Schedule | None = None,
+        time: Ns | None = None,
+        lower: Ns | float = 0,
+        note: str = "",
     ) -> None:
         """Say what was reached; `schedule` becomes the plan that is kept when the work is interrupted.
 

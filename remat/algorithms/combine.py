@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 from attrs import field, frozen
 
@@ -33,12 +34,12 @@ def _all_refuse(solvers: tuple[Solver, ...], graph: Graph) -> str | None:
     return "; ".join(f"{one!r}: {reason}" for one, reason in zip(solvers, reasons, strict=True))
 
 
-def _solvers(instance: object, attribute: object, value: object) -> None:
+def _solvers(instance: object, attribute: object, value: Any) -> None:
     if not isinstance(value, tuple) or not value or not all(isinstance(one, Solver) for one in value):
         raise RematError("A-SOLVER", f"{value!r:.80} is not a list of solvers.", fix="give at least one solver.")
 
 
-def _solver(instance: object, attribute: object, value: object) -> None:
+def _solver(instance: object, attribute: object, value: Any) -> None:
     if not isinstance(value, Solver):
         raise RematError("A-SOLVER", f"{value!r:.80} is not a solver.", fix="give a solver, e.g. StoreAll().")
 
@@ -137,12 +138,13 @@ class When(Solver):
 
 
 @frozen
-class nodes_at_most:  # noqa: N801 (reads as a word of the algebra)
+class nodes_at_most:
     """Test: the graph has at most so many compute nodes."""
 
     limit: int
 
     def __call__(self, graph: Graph) -> bool:
+        """Whether the graph is small enough."""
         return len(graph) <= self.limit
 
     def __repr__(self) -> str:

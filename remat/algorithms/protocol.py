@@ -104,7 +104,9 @@ class Outcome:
     def __attrs_post_init__(self) -> None:
         if self.lower > self.upper:
             what = f"a lower bound of {self.lower} ns above a validated schedule of {self.upper} ns"
-            raise UnsoundBound("A-BOUND", f"{what} ({'; '.join(self.trail)}).", fix="report it: one of the two has a bug.")
+            raise UnsoundBound(
+                "A-BOUND", f"{what} ({'; '.join(self.trail)}).", fix="report it: one of the two has a bug."
+            )
 
     @property
     def upper(self) -> Ns | float:

@@ -1,0 +1,53 @@
+# Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+WORKERS ?= 2
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: venv demo test test-thorough test-cuda lint format bench docs clean
+
+venv: $(STAMP)
+
+# torch first and alone: an unpinned torch, or another tool, pulls several GB of CUDA packages.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $(STAMP)
+
+demo: venv
+	$(BIN)/remat demo
+
+test: venv
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+test-thorough: venv
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile property_tests
+
+test-cuda: venv
+	$(BIN)/python -m tests.cuda
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: venv
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# make bench-exec, bench-plan, bench-ir, bench-chains, bench-ilp: a table, JSON in build/bench, exit 1 on a missed bar.
+bench-%: venv
+	@mkdir -p build/bench
+	$(BIN)/python -m tests.benchmarks.bench_$*
+
+bench: bench-ir bench-plan bench-exec bench-chains bench-ilp
+
+docs: venv
+	$(BIN)/python -m pytest tests/test_docs.py
+
+clean:
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
