@@ -1,0 +1,57 @@
+"""What the docs say is executed: every `python` block of every page, the examples, the links, the ids of the rules."""
+
+import doctest
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def name_of(path):
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if FENCE.search(page.read_text())], ids=name_of)
+def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
+    """The blocks of a page run in order, in one namespace and an empty folder; what they assert must hold."""
+    monkeypatch.chdir(tmp_path)
+    namespace = {"__name__": "docs"}
+    text = page.read_text()
+    for block in FENCE.finditer(text):
+        line = text[: block.start()].count("\n") + 2
+        code = compile("\n" * (line - 1) + block.group(1), str(page), "exec")
+        exec(code, namespace)
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "docs" / "examples").glob("*.py")), ids=name_of)
+def test_an_example_runs(example, tmp_path):
+    done = subprocess.run([sys.executable, str(example)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page):
+    targets = [link for link in LINK.findall(page.read_text()) if "://" not in link and not link.startswith("mailto:")]
+    missing = [link for link in targets if not (page.parent / link).exists()]
+    assert missing == []
+
+
+def test_every_rule_has_its_line_in_the_reference():
+    from remat.ir import GRAPH_RULES, SCHEDULE_RULES
+
+    page = (ROOT / "docs" / "reference" / "rules.md").read_text()
+    missing = [rule for rule in (*GRAPH_RULES, *SCHEDULE_RULES) if rule not in page]
+    assert missing == []
+
+
+@pytest.mark.parametrize("module", ["remat.ir.build", "remat.units"])
+def test_examples_in_docstrings(module):
+    assert doctest.testmod(importlib.import_module(module)).failed == 0
