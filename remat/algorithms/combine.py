@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import field, frozen
 
@@ -48,6 +48,8 @@ def _solver(instance: object, attribute: object, value: Any) -> None:
 class First(Solver):
     """Ask in turn and merge, until the outcome is settled. Associative, idempotent; keeps proofs."""
 
+    models_link: ClassVar[bool] = True  # its parts were asked one by one
+
     solvers: tuple[Solver, ...] = field(validator=_solvers)
 
     def __repr__(self) -> str:
@@ -70,6 +72,8 @@ class First(Solver):
 @frozen
 class Best(Solver):
     """Ask all and merge. Associative, commutative, idempotent; never worse than any of its parts."""
+
+    models_link: ClassVar[bool] = True  # its parts were asked one by one
 
     solvers: tuple[Solver, ...] = field(validator=_solvers)
 
@@ -96,6 +100,8 @@ class Best(Solver):
 class Within(Solver):
     """A solver with a deadline in seconds."""
 
+    models_link: ClassVar[bool] = True  # its parts were asked one by one
+
     solver: Solver = field(validator=_solver)
     seconds: float
 
@@ -117,6 +123,8 @@ class Within(Solver):
 @frozen
 class When(Solver):
     """A solver where a test of the graph holds."""
+
+    models_link: ClassVar[bool] = True  # its parts were asked one by one
 
     solver: Solver = field(validator=_solver)
     test: Callable[[Graph], bool]
@@ -174,6 +182,8 @@ class WarmStarted(Solver):
 class Warm(Solver):
     """`main`, started from the seed's schedule. Never worse than the seed."""
 
+    models_link: ClassVar[bool] = True  # its parts were asked one by one
+
     main: WarmStarted
     seed_solver: Solver = field(validator=_solver)
 
@@ -209,6 +219,10 @@ class _Started(Solver):
 
     def __repr__(self) -> str:
         return repr(self.main)
+
+    @property
+    def models_link(self) -> bool:  # type: ignore[override]
+        return self.main.models_link
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         return self.main.plan_from(problem, self.start, clock, seed)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 from attrs import evolve, field, frozen
 
 from remat.algorithms.clock import Clock
 from remat.errors import BudgetExceeded, UnsoundBound
-from remat.ir import Cost, Graph, Schedule, validate
+from remat.ir import Cost, Graph, Link, Schedule, validate
 from remat.ir.checks import at_least
 from remat.units import Bytes, Ns
 
@@ -46,11 +46,13 @@ class Problem:
     Attributes:
         graph: the training step.
         budget: most bytes live in any step, inputs and buffers not counted.
+        link: the link to the host; None: schedules may hold no copies.
         deadline: seconds of planning; None: no limit.
     """
 
     graph: Graph
     budget: Bytes = field(validator=at_least(0, "bytes"))
+    link: Link | None = None
     deadline: float | None = None
 
 
@@ -161,6 +163,9 @@ class Solver(ABC):
 
     __slots__ = ()
 
+    models_link: ClassVar[bool] = False
+    """Whether its bounds hold for schedules with copies too; elsewhere they are not taken over for a problem with a link."""
+
     def refuses(self, graph: Graph) -> str | None:
         """Why this solver cannot treat the graph, with the way out; None when it can."""
         del graph
@@ -199,11 +204,14 @@ class Solver(ABC):
         return self._replayed(problem, plan)
 
     def _replayed(self, problem: Problem, plan: Plan) -> Outcome:
+        if problem.link is not None and plan.lower and not self.models_link:
+            note = f"{self!r}: a bound of {plan.lower} ns is not taken over, it knows no copies"
+            plan = evolve(plan, lower=0, beside=(), trail=(*plan.trail, note))
         bounds: dict[str, Any] = {"lower": plan.lower, "beside": plan.beside}
         if plan.schedule is None:
             return Outcome(trail=(*plan.trail, f"{self!r} found no schedule"), **bounds)
         try:
-            cost = validate(problem.graph, plan.schedule, problem.budget)
+            cost = validate(problem.graph, plan.schedule, problem.budget, problem.link)
         except BudgetExceeded as error:
             return Outcome(trail=(*plan.trail, f"{self!r} proposed a schedule over the budget: {error.what}"), **bounds)
         return Outcome(schedule=plan.schedule, cost=cost, trail=plan.trail or (f"{self!r} planned it",), **bounds)

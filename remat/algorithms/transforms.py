@@ -115,6 +115,8 @@ def _then(first: Transform, second: Transform) -> Transform:
 class Through(Solver):
     """`transform >> solver`."""
 
+    models_link: ClassVar[bool] = True  # the solver was asked about the transformed problem, and its link
+
     transform: Transform
     solver: Solver
 
@@ -133,7 +135,8 @@ class Through(Solver):
             return Plan(trail=(refusal.what,))
         found = self.solver.solve(applied.problem, clock=clock, seed=seed)
         schedule = None if found.schedule is None else applied.lift(found.schedule)
-        keeps = self.transform.keeps_proofs
+        unlinked = problem.link is not None and applied.problem.link is None
+        keeps = self.transform.keeps_proofs and not unlinked
         return Plan(
             schedule=schedule,
             lower=found.lower if keeps else 0,

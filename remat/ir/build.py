@@ -10,6 +10,7 @@ from remat.errors import IllFormed
 from remat.ir.graph import Graph
 from remat.ir.node import Compute, Data, Kind, Layer, Phase
 from remat.ir.option import LayerOption, Option
+from remat.ir.schedule import Step
 from remat.units import Bytes, Ns
 
 
@@ -55,6 +56,7 @@ class GraphBuilder:
         workspace: Bytes = 0,
         options: Iterable[Option] = (),
         scope: str = "",
+        twin: str = "",
         signature: str = "",
         draws: bool = False,
         run_once: bool = False,
@@ -68,6 +70,7 @@ class GraphBuilder:
             writes=tuple(writes),
             options=tuple(options) or (Option(time=time, workspace=workspace),),
             scope=scope,
+            twin=twin,
             signature=signature,
             draws=draws,
             run_once=run_once,
@@ -88,12 +91,22 @@ class GraphBuilder:
         self.compute(name, Phase.BACKWARD, **more)  # type: ignore[arg-type]
 
     def layer(
-        self, forward: str, backward: str, options: Iterable[LayerOption], *, phantom: str = "", bare: Option | None = None
+        self,
+        forward: str,
+        backward: str,
+        options: Iterable[LayerOption],
+        *,
+        phantom: str = "",
+        bare: Option | None = None,
+        bare_steps: Iterable[Step] = (),
     ) -> None:
         """Make a layer of two nodes already added; their options become the layer's. The phantom is `forward` + `.phantom`."""
-        own = {} if bare is None else {"bare": bare}
         name = phantom or f"{forward}.phantom"
-        layer = Layer(forward=forward, backward=backward, phantom=name, options=tuple(options), **own)
+        layer = Layer(
+            forward=forward, backward=backward, phantom=name, options=tuple(options), bare_steps=tuple(bare_steps)
+        )
+        if bare is not None:
+            layer = evolve(layer, bare=bare)
         self._replace(forward, layer.forward_options)
         self._replace(backward, layer.backward_options)
         self._layers.append(layer)
@@ -114,7 +127,9 @@ class GraphBuilder:
         for node in self._computes:
             for name in node.writes:
                 if name not in writers:
-                    raise IllFormed("G-UNKNOWN", f"{node.name!r} writes {name!r}, which is not there.", fix="declare it.")
+                    raise IllFormed(
+                        "G-UNKNOWN", f"{node.name!r} writes {name!r}, which is not there.", fix="declare it."
+                    )
                 writers[name].append(node.name)
         data = []
         for name, (size, kind, keep) in self._data.items():

@@ -86,7 +86,9 @@ class Graph:
     @cached_property
     def readers_by_data(self) -> Indices:
         """For each datum, the nodes that read it under some option, in the graph's order."""
-        extra = {layer.backward: {name for one in layer.options for name in one.backward_reads} for layer in self.layers}
+        extra = {
+            layer.backward: {name for one in layer.options for name in one.backward_reads} for layer in self.layers
+        }
         readers: list[list[int]] = [[] for _ in self.data]
         for i, node in enumerate(self.computes):
             for name in dict.fromkeys((*node.reads, *sorted(extra.get(node.name, ())))):

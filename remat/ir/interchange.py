@@ -16,14 +16,18 @@ from typing import Any, TypeVar
 
 from remat.errors import IllFormed, MalformedFile
 from remat.ir.graph import Graph
-from remat.ir.node import Compute, Data, Kind, Layer, Phase
+from remat.ir.node import KEPT, Compute, Data, Kind, Layer, Phase
 from remat.ir.option import LayerOption, Moment, Option
 from remat.ir.schedule import Drop, Offload, Prefetch, Run, Schedule, Step
 
 GRAPH_FORMAT = "remat-graph/1"
 SCHEDULE_FORMAT = "remat-schedule/1"
 
-_STEPS: dict[str, type[Drop] | type[Offload] | type[Prefetch]] = {"drop": Drop, "offload": Offload, "prefetch": Prefetch}
+_STEPS: dict[str, type[Drop] | type[Offload] | type[Prefetch]] = {
+    "drop": Drop,
+    "offload": Offload,
+    "prefetch": Prefetch,
+}
 _STEP_NAMES = {kind: name for name, kind in _STEPS.items()}
 _PHASES = {phase.value: phase for phase in Phase}
 _KINDS = {kind.value: kind for kind in Kind}
@@ -59,7 +63,9 @@ def load(path: str | os.PathLike[str]) -> Graph | Schedule:
         try:
             raw = gzip.decompress(raw)
         except (OSError, EOFError, ValueError, gzip.zlib.error) as error:  # type: ignore[attr-defined]
-            raise MalformedFile("F-GZIP", f"not a whole gzip file ({error}).", where="the file", fix="copy it again.") from error
+            raise MalformedFile(
+                "F-GZIP", f"not a whole gzip file ({error}).", where="the file", fix="copy it again."
+            ) from error
     return loads(raw)
 
 
@@ -87,7 +93,9 @@ def loads(raw: bytes | str) -> Graph | Schedule:
         where = f"line {error.lineno}, column {error.colno}"
         raise MalformedFile("F-JSON", f"not JSON: {error.msg}.", where=where, fix="write it again, whole.") from error
     except RecursionError as error:
-        raise MalformedFile("F-JSON", "nested too deep.", where="$", fix="write one of the documented forms.") from error
+        raise MalformedFile(
+            "F-JSON", "nested too deep.", where="$", fix="write one of the documented forms."
+        ) from error
     except ValueError as error:  # an integer of more digits than Python converts
         raise MalformedFile("F-JSON", f"not JSON: {error}.", where="$", fix="write numbers below 2^63.") from error
     form = document.get("format") if isinstance(document, dict) else None
@@ -104,7 +112,9 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise MalformedFile("F-KEY", f"the key {twice!r} stands twice in one object.", where="$", fix="write each key once.")
+        raise MalformedFile(
+            "F-KEY", f"the key {twice!r} stands twice in one object.", where="$", fix="write each key once."
+        )
     return found
 
 
@@ -154,6 +164,7 @@ def _compute(node: Compute, layers: Mapping[str, Layer]) -> dict[str, Any]:
             reads=list(node.reads),
             writes=list(node.writes),
             scope=node.scope,
+            twin=node.twin,
             signature=node.signature,
             draws=node.draws,
             run_once=node.run_once,
@@ -163,9 +174,12 @@ def _compute(node: Compute, layers: Mapping[str, Layer]) -> dict[str, Any]:
 
 
 def _datum(datum: Data) -> dict[str, Any]:
-    lean = {"name": datum.name, "size": datum.size, "kind": datum.kind.value}
-    default = Data(name="x", size=0, kind=datum.kind, writers=datum.writers).keep
-    return lean | ({"writers": list(datum.writers)} if datum.writers else {}) | ({} if datum.keep == default else {"keep": datum.keep})
+    lean: dict[str, Any] = {"name": datum.name, "size": datum.size, "kind": datum.kind.value}
+    if datum.writers:
+        lean["writers"] = list(datum.writers)
+    if datum.keep != (datum.kind in KEPT):
+        lean["keep"] = datum.keep
+    return lean
 
 
 def _layer(layer: Layer) -> dict[str, Any]:
@@ -213,7 +227,9 @@ def graph_from_json(document: Any) -> Graph:
         options[layer.forward] = layer.forward_options
         options[layer.backward] = layer.backward_options
     computes = top.each("computes", lambda value, where: _read_compute(value, where, options))
-    return _born("$", lambda: Graph(name=top.get("name", str), computes=tuple(computes), data=tuple(data), layers=tuple(layers)))
+    return _born(
+        "$", lambda: Graph(name=top.get("name", str), computes=tuple(computes), data=tuple(data), layers=tuple(layers))
+    )
 
 
 def schedule_from_json(document: Any) -> Schedule:
@@ -247,7 +263,9 @@ class _Object:
         found = self.value[key]
         if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
             what = f"{found!r:.60} is not {kind.__name__}."
-            raise MalformedFile("F-TYPE", what, where=f"{self.where}.{key}", fix=f"write a value of type {kind.__name__}.")
+            raise MalformedFile(
+                "F-TYPE", what, where=f"{self.where}.{key}", fix=f"write a value of type {kind.__name__}."
+            )
         return found
 
     def each(self, key: str, read: Callable[[Any, str], T], default: list[Any] | None = None) -> list[T]:
@@ -265,7 +283,19 @@ def _born(where: str, make: Callable[[], T]) -> T:
         raise MalformedFile(error.rule, error.what, where=where, fix=error.fix) from error
 
 
-_COMPUTE_KEYS = {"name", "phase", "options", "reads", "writes", "scope", "signature", "draws", "run_once", "after"}
+_COMPUTE_KEYS = {
+    "name",
+    "phase",
+    "options",
+    "reads",
+    "writes",
+    "scope",
+    "twin",
+    "signature",
+    "draws",
+    "run_once",
+    "after",
+}
 
 
 def _read_compute(value: Any, where: str, of_layers: Mapping[str, tuple[Option, ...]]) -> Compute:
@@ -287,6 +317,7 @@ def _read_compute(value: Any, where: str, of_layers: Mapping[str, tuple[Option, 
             writes=o.names("writes"),
             options=options,
             scope=o.get("scope", str, ""),
+            twin=o.get("twin", str, ""),
             signature=o.get("signature", str, ""),
             draws=o.get("draws", bool, False),
             run_once=o.get("run_once", bool, False),
@@ -299,7 +330,8 @@ def _read_datum(value: Any, where: str) -> Data:
     o = _Object(value, where, {"name", "size", "kind", "writers", "keep"})
     own = {"keep": o.get("keep", bool)} if "keep" in o.value else {}
     kind = _one_of(_KINDS, o.get("kind", str), f"{where}.kind")
-    return _born(where, lambda: Data(name=o.get("name", str), size=o.get("size", int), kind=kind, writers=o.names("writers"), **own))
+    name, size, writers = o.get("name", str), o.get("size", int), o.names("writers")
+    return _born(where, lambda: Data(name=name, size=size, kind=kind, writers=writers, **own))
 
 
 _LAYER_KEYS = {"forward", "backward", "phantom", "bare", "options", "bare_steps"}
@@ -340,7 +372,9 @@ def _read_option(value: Any, where: str) -> Option:
 
 def _read_moment(value: Any, where: str) -> Moment:
     if not isinstance(value, list) or len(value) != 2 or not isinstance(value[1], list):
-        raise MalformedFile("F-TYPE", f"{value!r:.60} is not [live, [absent…]].", where=where, fix="write an int and a list.")
+        raise MalformedFile(
+            "F-TYPE", f"{value!r:.60} is not [live, [absent…]].", where=where, fix="write an int and a list."
+        )
     return _born(where, lambda: Moment(live=value[0], absent=tuple(value[1])))
 
 
@@ -357,5 +391,7 @@ def _read_step(value: Any, where: str) -> Step:
 
 def _one_of(table: Mapping[str, T], value: str, where: str) -> T:
     if value not in table:
-        raise MalformedFile("F-VALUE", f"{value!r:.60} is not known.", where=where, fix=f"write one of {', '.join(table)}.")
+        raise MalformedFile(
+            "F-VALUE", f"{value!r:.60} is not known.", where=where, fix=f"write one of {', '.join(table)}."
+        )
     return table[value]

@@ -9,6 +9,7 @@ import gzip
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from remat.errors import IllFormed, MalformedFile
 from remat.ir.build import GraphBuilder
@@ -45,24 +46,28 @@ def read_joint_graph(path: str | os.PathLike[str]) -> Graph:
         raise MalformedFile(error.rule, error.what, where="$", fix=error.fix) from error
 
 
-def _build(document: dict[str, list[list[object]]]) -> Graph:
+def _build(document: dict[str, Any]) -> Graph:
     builder = GraphBuilder(str(document["name"]))
     data = document["data"]
     names = [f"{name}:{i}" for i, (name, _, _) in enumerate(data)]
     for name, (_, size, kind) in zip(names, data, strict=True):
-        builder.data(name, size, _KINDS[kind])  # type: ignore[arg-type, index]
+        builder.data(name, size, _KINDS[kind])
     builder.data("tangent", 0, Kind.TANGENT)
-    for i, (name, phase, time, workspace, reads, writes, twin, draws, layer, op) in enumerate(document["nodes"]):
-        tangent = ["tangent"] if phase == 1 else []
+    forward_of: dict[int, str] = {}
+    for i, (op, phase, time, workspace, reads, writes, sequence, draws, layer, _) in enumerate(document["nodes"]):
+        if phase == 0:
+            forward_of.setdefault(
+                sequence, f"{op}.{i}"
+            )  # several forward nodes of one number: the first is differentiated
         builder.compute(
-            f"{name}.{i}",
-            _PHASES[phase],  # type: ignore[index]
-            reads=list(dict.fromkeys(names[d] for d in reads)),  # type: ignore[attr-defined]
-            writes=[names[d] for d in writes] + tangent,  # type: ignore[attr-defined]
-            time=time,  # type: ignore[arg-type]
-            workspace=workspace,  # type: ignore[arg-type]
+            f"{op}.{i}",
+            _PHASES[phase],
+            reads=list(dict.fromkeys(names[d] for d in reads)),
+            writes=[names[d] for d in writes] + (["tangent"] if phase == 1 else []),
+            time=time,
+            workspace=workspace,
             scope=f"layers.{layer}" if layer != -1 else "",
             draws=bool(draws),
+            twin=forward_of.get(sequence, "") if phase == 2 else "",
         )
-        del twin, op
     return builder.build()

@@ -6,6 +6,7 @@ A node never changes; what a schedule does with it is in `schedule.py`, and what
 from __future__ import annotations
 
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 from attrs.validators import in_, instance_of
@@ -14,6 +15,9 @@ from remat.errors import IllFormed
 from remat.ir.checks import a_name, a_tuple, at_least
 from remat.ir.option import LayerOption, Option
 from remat.units import Bytes
+
+if TYPE_CHECKING:
+    from remat.ir.schedule import Step
 
 
 class Phase(Enum):
@@ -97,6 +101,7 @@ class Compute:
         reads, writes: names of data.
         options: the ways it may run, at least one; a schedule names one by its index.
         scope: path of the module it came from, outermost first (`layers.3.mlp`); empty: not known.
+        twin: of a backward node, the forward node it is a part of the backward of; empty: not known, or none.
         signature: equal signatures are the same code on the same shapes; empty: not known.
         draws: it draws random numbers; first runs of such nodes keep the graph's order (S-ORDER).
         run_once: it may not be replayed (S-ONCE).
@@ -110,6 +115,7 @@ class Compute:
     writes: tuple[str, ...] = field(default=(), validator=a_tuple(str))
     options: tuple[Option, ...] = field(validator=a_tuple(Option))
     scope: str = field(default="", validator=instance_of(str))
+    twin: str = field(default="", validator=instance_of(str))
     signature: str = field(default="", validator=instance_of(str))
     draws: bool = field(default=False, validator=in_((False, True)))
     run_once: bool = field(default=False, validator=in_((False, True)))
@@ -171,7 +177,7 @@ class Layer:
     phantom: str = field(validator=a_name)
     options: tuple[LayerOption, ...] = field(validator=a_tuple(LayerOption))
     bare: Option = field(validator=instance_of(Option))
-    bare_steps: tuple[object, ...] = ()
+    bare_steps: tuple[Step, ...] = ()
 
     @bare.default
     def _(self) -> Option:

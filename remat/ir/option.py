@@ -74,4 +74,6 @@ class LayerOption:
 
     def __attrs_post_init__(self) -> None:
         if bool(self.forward_steps) != bool(self.backward_steps):
-            raise IllFormed("G-OPT", "one part has a sub-schedule and the other has none.", fix="give both, or neither.")
+            raise IllFormed(
+                "G-OPT", "one part has a sub-schedule and the other has none.", fix="give both, or neither."
+            )

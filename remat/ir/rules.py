@@ -32,6 +32,7 @@ GRAPH_RULES = {
     "G-LOSS": "there is exactly one loss node",
     "G-PHASE": "forward nodes stand before the loss, backward nodes after it",
     "G-TANGENT": "tangents are written by the loss alone",
+    "G-TWIN": "the twin of a backward node is a forward node; no other node has one",
     "G-LAYER": "a layer pairs one forward and one backward node, whose options are those of the layer",
 }
 
@@ -61,14 +62,23 @@ def _unique(graph: Graph) -> None:
 def _known(graph: Graph) -> None:
     nodes, data = graph.node_index, graph.data_index
     for node in graph.computes:
-        for role, names, there in (("reads", node.reads, data), ("writes", node.writes, data), ("after", node.after, nodes)):
+        for role, names, there in (
+            ("reads", node.reads, data),
+            ("writes", node.writes, data),
+            ("after", node.after, nodes),
+        ):
             for name in names:
                 if name not in there:
                     raise IllFormed("G-UNKNOWN", f"{node.name!r} {role} {name!r}, which is not there.", fix="add it.")
+        if node.twin and (node.phase is not Phase.BACKWARD or not _is_forward(graph, node.twin)):
+            fix = "let a backward node name a forward node, or leave `twin` out."
+            raise IllFormed("G-TWIN", f"{node.name!r} names the twin {node.twin!r}.", fix=fix)
     for datum in graph.data:
         for name in datum.writers:
             if name not in nodes:
-                raise IllFormed("G-UNKNOWN", f"{datum.name!r} is written by {name!r}, which is not there.", fix="add it.")
+                raise IllFormed(
+                    "G-UNKNOWN", f"{datum.name!r} is written by {name!r}, which is not there.", fix="add it."
+                )
     for layer in graph.layers:
         for name in (layer.forward, layer.backward):
             if name not in nodes:
@@ -76,7 +86,14 @@ def _known(graph: Graph) -> None:
         for name in (name for one in layer.options for name in one.backward_reads):
             if name not in data:
                 fix = "add it, or correct `backward_reads`."
-                raise IllFormed("G-UNKNOWN", f"an option of {layer.backward!r} reads {name!r}, which is not there.", fix=fix)
+                raise IllFormed(
+                    "G-UNKNOWN", f"an option of {layer.backward!r} reads {name!r}, which is not there.", fix=fix
+                )
+
+
+def _is_forward(graph: Graph, name: str) -> bool:
+    index = graph.node_index.get(name)
+    return index is not None and graph.computes[index].phase is Phase.FORWARD
 
 
 def _writers(graph: Graph) -> None:
@@ -96,7 +113,9 @@ def _order(graph: Graph) -> None:
     nodes, data = graph.node_index, graph.data_index
     for i, node in enumerate(graph.computes):
         layer = graph.layer_by_node.get(node.name) if graph.layers else None
-        extra = () if layer is None or node.name == layer.forward else (n for o in layer.options for n in o.backward_reads)
+        extra = (
+            () if layer is None or node.name == layer.forward else (n for o in layer.options for n in o.backward_reads)
+        )
         for name in (*node.reads, *extra):
             datum = graph.data[data[name]]
             if datum.writers and nodes[datum.writers[-1]] >= i:

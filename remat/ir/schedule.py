@@ -23,8 +23,13 @@ class Run:
     node: str = field(validator=a_name)
     option: int = field(default=0, validator=at_least(0, "(index of an option)"))
 
+    @property
+    def label(self) -> str:
+        """The node, with the option unless it is the first: `F1#2`."""
+        return f"{self.node}#{self.option}" if self.option else self.node
+
     def __str__(self) -> str:
-        return f"run {self.node}" + (f"#{self.option}" if self.option else "")
+        return f"run {self.label}"
 
 
 @frozen
