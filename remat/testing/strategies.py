@@ -1,0 +1,273 @@
+"""Hypothesis strategies: training graphs, chains, graphs of layers, problems, links, and schedules that are valid.
+
+One home for all of them. Domains are small (a handful of nodes, sizes and times below ten) so that an oracle can keep up, and
+wide in kind: several contributions per gradient, tied parameters, nodes that draw random numbers, run-once nodes, workspaces,
+kept activations, data of no bytes. Schedules that break a rule: `remat.testing.corruptions`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from attrs import frozen
+from hypothesis import strategies as st
+
+from remat.algorithms.protocol import Problem
+from remat.ir import (
+    Graph,
+    GraphBuilder,
+    Kind,
+    LayerOption,
+    Link,
+    Option,
+    Schedule,
+    validate,
+)
+from remat.testing.walks import Walk
+
+T = TypeVar("T")
+Draw = Any
+"""The `draw` function that hypothesis hands to a composite strategy."""
+
+sizes = st.integers(0, 5)
+"""Bytes of a datum or workspace."""
+times = st.integers(0, 4)
+"""Nanoseconds of a run."""
+_seldom = st.integers(0, 7).map(lambda value: value == 7)
+
+
+# -- flat graphs -------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def training_graphs(
+    draw: Draw, *, min_forward: int = 1, max_forward: int = 4, random: bool = True, contributions: bool = True
+) -> Graph:
+    """Flat graphs of a training step: a random forward graph, its loss, and the backward that differentiates it.
+
+    Args:
+        draw: given by hypothesis.
+        min_forward, max_forward: number of forward nodes.
+        random: whether nodes may draw random numbers or be run-once.
+        contributions: whether a datum may have several readers, and so its gradient several contributions.
+    """
+    forward = _Forward(draw, random=random, contributions=contributions)
+    for i in range(draw(st.integers(min_forward, max_forward))):
+        forward.node(i)
+    forward.loss()
+    forward.differentiate()
+    return forward.builder.build()
+
+
+@st.composite
+def chain_graphs(draw: Draw, *, min_length: int = 1, max_length: int = 4) -> Graph:
+    """Flat chains: each forward node reads the one before, each backward its gradient and its input or its output."""
+    b = GraphBuilder("chain")
+    length = draw(st.integers(min_length, max_length))
+    b.data("x", 0, Kind.INPUT)
+    b.data("t", draw(sizes), Kind.TANGENT)
+    for i in range(length):
+        b.data(f"a{i}", draw(sizes))
+        b.data(f"g{i}", draw(sizes), Kind.GRADIENT if i else Kind.INPUT_GRAD)
+        before = "x" if i == 0 else f"a{i - 1}"
+        b.forward(f"F{i}", reads=[before], writes=[f"a{i}"], time=draw(times), workspace=draw(sizes), scope=f"l.{i}")
+    b.loss("L", reads=[f"a{length - 1}"], writes=["t"], time=draw(times))
+    for i in reversed(range(length)):
+        saved = draw(
+            st.sampled_from([("x" if i == 0 else f"a{i - 1}",), (f"a{i}",), (f"a{i}", "x" if i == 0 else f"a{i - 1}")])
+        )
+        gradient = "t" if i == length - 1 else f"g{i + 1}"
+        own = {"time": draw(times), "workspace": draw(sizes), "twin": f"F{i}", "scope": f"l.{i}"}
+        b.backward(f"B{i}", reads=dict.fromkeys((gradient, *saved)), writes=[f"g{i}"], **own)
+    return b.build()
+
+
+class _Forward:
+    """Draws a forward graph node by node, then its loss and its backward."""
+
+    def __init__(self, draw: Draw, *, random: bool, contributions: bool) -> None:
+        self.draw = draw
+        self.random = random
+        self.contributions = contributions
+        self.builder = GraphBuilder("random")
+        self.builder.data("x", 0, Kind.INPUT)
+        self.nodes: list[tuple[str, list[str], list[str]]] = []  # name, reads, writes
+        self.free: list[str] = []  # data that nobody reads yet
+        self.made: list[str] = []
+        self.phantoms: dict[str, str] = {}  # node -> what it leaves for its backward alone
+        self.to_loss: list[str] = []
+
+    def node(self, i: int) -> None:
+        draw, b, name = self.draw, self.builder, f"F{i}"
+        pool = self.made if self.contributions else self.free
+        reads = draw(st.lists(st.sampled_from(pool[::-1]), min_size=1, max_size=2, unique=True)) if pool else ["x"]
+        if pool and draw(_seldom):
+            reads = [*reads[:1], "x"]
+        writes = [f"a{i}.{k}" for k in range(1 + draw(_seldom))]
+        for datum in writes:
+            if draw(_seldom):
+                b.data(datum, draw(sizes), keep=True)
+            else:
+                b.data(datum, draw(sizes))
+        extra = []
+        if draw(_seldom):
+            self.phantoms[name] = f"s{i}"
+            b.data(f"s{i}", draw(sizes), Kind.PHANTOM)
+            extra.append(f"s{i}")
+        draws = self.random and draw(_seldom)
+        once = self.random and draw(_seldom)
+        own = {"time": draw(times), "workspace": draw(sizes), "draws": draws, "run_once": once, "scope": f"m.{i // 2}"}
+        b.forward(name, reads=reads, writes=[*writes, *extra], **own)
+        self.nodes.append((name, reads, writes))
+        self.free = [one for one in self.free if one not in reads] + writes
+        self.made += writes
+
+    def loss(self) -> None:
+        draw, b = self.draw, self.builder
+        last = self.made[-1]
+        more = draw(st.lists(st.sampled_from(self.made), max_size=1)) if self.contributions else []
+        self.to_loss = list(dict.fromkeys([last, *more]))
+        writes = []
+        for datum in self.to_loss:
+            b.data(f"t.{datum}", draw(sizes), Kind.TANGENT)
+            writes.append(f"t.{datum}")
+        if draw(st.booleans()):
+            b.data("loss", draw(sizes), Kind.OUTPUT)
+            writes.append("loss")
+        b.loss("L", reads=self.to_loss, writes=writes, time=draw(times), workspace=draw(sizes))
+
+    def differentiate(self) -> None:
+        draw, b = self.draw, self.builder
+        has_gradient: dict[str, bool] = {}  # forward datum -> whether its gradient datum is declared
+        tied = draw(st.integers(0, 3)) == 3
+        parts = 0
+        for name, reads, writes in reversed(self.nodes):
+            incoming = [f"t.{datum}" for datum in writes if datum in self.to_loss]
+            incoming += [f"g.{datum}" for datum in writes if has_gradient.get(datum)]
+            if not incoming:
+                continue  # no path to the loss: no backward
+            saved = [datum for datum in (*reads, *writes) if draw(st.booleans())]
+            saved += [self.phantoms[name]] if name in self.phantoms else []
+            outgoing = []
+            for datum in reads:
+                if datum != "x" and not has_gradient.get(datum):
+                    b.data(f"g.{datum}", draw(sizes), Kind.GRADIENT)
+                    has_gradient[datum] = True
+                outgoing += [f"g.{datum}"] if datum != "x" else []
+            weights = f"w.{'tied' if tied else name}"
+            if not outgoing or draw(st.booleans()):
+                if not (tied and parts):
+                    b.data(weights, draw(sizes), Kind.PARAM_GRAD)
+                parts += 1
+                outgoing.append(weights)
+            self._backward(name, incoming, saved, outgoing)
+
+    def _backward(self, forward: str, incoming: list[str], saved: list[str], outgoing: list[str]) -> None:
+        """One backward node, or two that share the work and the twin."""
+        draw = self.draw
+        halves = [outgoing[:1], outgoing[1:]] if len(outgoing) > 1 and draw(_seldom) else [outgoing]
+        for k, writes in enumerate(halves):
+            reads = dict.fromkeys((*incoming, *saved))
+            own = {"time": draw(times), "workspace": draw(sizes), "twin": forward}
+            self.builder.backward(f"B{forward[1:]}" + ("" if k == 0 else "w"), reads=reads, writes=writes, **own)
+
+
+# -- graphs of layers --------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def layered_graphs(draw: Draw, *, max_layers: int = 3, max_options: int = 3) -> Graph:
+    """Condensed graphs: a chain with a skip, most of its nodes paired in layers with options and a phantom."""
+    b = GraphBuilder("layered")
+    length = draw(st.integers(1, max_layers))
+    b.data("x", 0, Kind.INPUT)
+    b.data("t", draw(sizes), Kind.TANGENT)
+    skips = [draw(_seldom) for _ in range(length)]
+    for i in range(length):
+        b.data(f"a{i}", draw(sizes))
+        b.data(f"g{i}", draw(sizes), Kind.GRADIENT if i else Kind.INPUT_GRAD)
+        reads = ["x" if i == 0 else f"a{i - 1}"] + ([f"a{i - 2}"] if skips[i] and i > 1 else [])
+        b.forward(f"F{i}", reads=reads, writes=[f"a{i}"], time=draw(times), workspace=draw(sizes))
+    b.loss("L", reads=[f"a{length - 1}"], writes=["t"], time=draw(times), workspace=draw(sizes))
+    for i in reversed(range(length)):
+        reads = ["t" if i == length - 1 else f"g{i + 1}"]
+        b.backward(f"B{i}", reads=reads, writes=[f"g{i}"], time=draw(times), workspace=draw(sizes), twin=f"F{i}")
+    for i in range(length):
+        if i and draw(_seldom):
+            continue  # a plain pair of nodes
+        readable = ["x" if i == 0 else f"a{i - 1}", f"a{i}"]
+        options = [_option(draw, readable) for _ in range(draw(st.integers(1, max_options)))]
+        bare = Option(time=draw(times), workspace=draw(sizes)) if draw(st.booleans()) else None
+        b.layer(f"F{i}", f"B{i}", options, bare=bare)
+    return b.build()
+
+
+def _option(draw: Draw, readable: list[str]) -> LayerOption:
+    return LayerOption(
+        forward=draw(times),
+        backward=draw(times),
+        phantom=draw(sizes),
+        forward_workspace=draw(sizes),
+        backward_workspace=draw(sizes),
+        backward_reads=tuple(draw(st.lists(st.sampled_from(readable), max_size=2, unique=True))),
+    )
+
+
+def graphs(**more: Any) -> st.SearchStrategy[Graph]:
+    """Any graph: flat, chain or of layers."""
+    return st.one_of(training_graphs(**more), chain_graphs(), layered_graphs())
+
+
+# -- problems and links ------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def links(draw: Draw) -> Link:
+    """Links: one way faster than the other, latencies, sometimes unbounded. Times are a few nanoseconds per byte."""
+    speeds = st.one_of(st.none(), st.integers(1, 4).map(lambda value: value * 10**9 // 2))
+    return Link(
+        to_host=draw(speeds),
+        to_device=draw(speeds),
+        to_host_latency=draw(st.integers(0, 2)),
+        to_device_latency=draw(st.integers(0, 2)),
+    )
+
+
+@st.composite
+def problems(draw: Draw, graph: st.SearchStrategy[Graph] | None = None, *, linked: bool = False) -> Problem:
+    """Problems: a graph and a budget from below what any schedule needs to above what the captured order needs."""
+    one = draw(training_graphs() if graph is None else graph)
+    peak = validate(one, Schedule.from_runs(one, captured(one))).peak
+    budget = draw(st.integers(max(0, peak // 3), peak + 1))
+    return Problem(graph=one, budget=budget, link=draw(links()) if linked else None)
+
+
+def captured(graph: Graph) -> list[Any]:
+    """The runs of the captured order: every node once, a layer by its first option."""
+    return [node.name for node in graph.computes]
+
+
+# -- schedules ---------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def valid_schedules(draw: Draw, graph: Graph, *, copies: bool = False) -> Schedule:
+    """Valid schedules of a graph: any order of first runs, drops anywhere, what is missing recomputed or copied back."""
+    return Walk(graph, lambda low, high: draw(st.integers(low, high)), copies=copies).schedule()
+
+
+@frozen(kw_only=True)
+class Scheduled:
+    """A graph, a schedule of it that is valid with this link, and the link (None: the schedule has no copies)."""
+
+    graph: Graph
+    schedule: Schedule
+    link: Link | None = None
+
+
+@st.composite
+def scheduled(draw: Draw, graph: st.SearchStrategy[Graph] | None = None, *, copies: bool = False) -> Scheduled:
+    """A graph with a valid schedule, and a link where there are copies."""
+    one = draw(graphs() if graph is None else graph)
+    schedule = draw(valid_schedules(one, copies=copies))
+    return Scheduled(graph=one, schedule=schedule, link=draw(links()) if copies else None)

@@ -1,0 +1,160 @@
+"""Random valid schedules of any graph, by a walk that keeps the replay rules itself: for tests, not for planning.
+
+The walk runs every node once, in a random topological order, and between two of them drops or offloads what it likes; what a
+run then misses is made again, or copied back. It keeps its own small account of what is resident, and asks nobody: the
+validator is what its schedules are tried on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from remat.ir import Drop, Graph, Offload, Phase, Prefetch, Run, Schedule, Step
+
+Choose = Callable[[int, int], int]
+"""`choose(low, high)`: any int from `low` to `high`, ends included."""
+
+
+class Walk:
+    """One walk. `choose` makes every choice, so that hypothesis can shrink it and a seeded generator repeat it."""
+
+    def __init__(self, graph: Graph, choose: Choose, *, copies: bool = False) -> None:
+        self.graph = graph
+        self.choose = choose
+        self.copies = copies
+        self.steps: list[Step] = []
+        self.done = {datum.name: 0 for datum in graph.data if datum.outside}
+        self.whole = {datum.name: len(datum.writers) for datum in graph.data}
+        self.phantom_options = {layer.phantom: len(layer.options) for layer in graph.layers}
+        self.host: dict[str, int] = {}
+        self.ran: set[str] = set()
+        self.droppable = {datum.name for datum in graph.data if self._may_be_made_again(datum.name)}
+
+    def schedule(self) -> Schedule:
+        """The walk's schedule."""
+        left = [node.name for node in self.graph.computes]
+        while left:
+            ready = [name for name in left if self._may_first_run(name)]
+            name = ready[self.choose(0, len(ready) - 1)]
+            self._tidy()
+            self.run(name)
+            left.remove(name)
+            if self.choose(0, 9) == 9:
+                self._again()
+        self._tidy()
+        return Schedule(tuple(self.steps))
+
+    # -- what may be done ----------------------------------------------------------------------------------------------
+
+    def _may_be_made_again(self, name: str) -> bool:
+        """Whether dropping it leaves a way back: its writers may run again, and complete nothing else that is in the way."""
+        datum = self.graph.datum(name)
+        writers = [self.graph.node(one) for one in datum.writers]
+        several = {other for node in writers for other in node.writes if self.whole[other] > 1}
+        return (
+            not datum.keep
+            and not datum.outside
+            and all(not node.run_once and node.phase is not Phase.LOSS for node in writers)
+            and several <= {name}
+        )
+
+    def _may_first_run(self, name: str) -> bool:
+        graph, node = self.graph, self.graph.node(name)
+        before = graph.computes[: graph.node_index[name]]
+        if node.phase is not Phase.FORWARD and any(
+            one.name not in self.ran for one in before if one.phase is not node.phase
+        ):
+            return False
+        if node.draws and any(one.draws and one.name not in self.ran for one in before):
+            return False
+        layer = graph.layer_by_node.get(name)
+        needs = {writer for datum in node.reads for writer in graph.datum(datum).writers}
+        if layer is not None and name == layer.backward:
+            needs |= {w for one in layer.options for datum in one.backward_reads for w in graph.datum(datum).writers}
+        for datum in node.writes:
+            writers = graph.datum(datum).writers
+            needs |= set(writers[: writers.index(name)])
+        return needs <= self.ran
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def run(self, name: str) -> None:
+        """Run a node, after whatever it needs."""
+        graph, node = self.graph, self.graph.node(name)
+        layer = graph.layer_by_node.get(name)
+        option = self.choose(0, len(node.options) - 1)
+        reads = list(node.reads)
+        if layer is not None and name == layer.backward:
+            held = self.done.get(layer.phantom)
+            option = option if held is None else held
+            reads += layer.options[option].backward_reads
+        for datum in node.writes:
+            writers = graph.datum(datum).writers
+            while len(writers) > 1 and self.done.get(datum, 0) < writers.index(name):
+                self._make(datum, self.done.get(datum, 0) + 1)
+        for datum in reads:
+            self._make(datum, self.whole[datum])
+        if layer is not None and name == layer.backward:
+            self._make_phantom(layer.forward, layer.phantom, option)
+            for datum in reads:
+                self._make(datum, self.whole[datum])
+        self.steps.append(Run(name, option))
+        self.ran.add(name)
+        for datum in node.writes:
+            self.done[datum] = self.done.get(datum, 0) + 1 if self.whole[datum] > 1 else 1
+            self.host.pop(datum, None)
+        if layer is not None and name == layer.forward and option < len(layer.options):
+            self.done[layer.phantom] = option
+            self.host.pop(layer.phantom, None)
+
+    def _make(self, datum: str, contributions: int) -> None:
+        if datum in self.done and self.done[datum] >= contributions:
+            return
+        if datum in self.host and datum not in self.done:
+            self.steps.append(Prefetch(datum))
+            self.done[datum] = self.host[datum]
+            return
+        writers = self.graph.datum(datum).writers
+        while self.done.get(datum, 0) < contributions:
+            self.run(writers[self.done.get(datum, 0)])
+
+    def _make_phantom(self, forward: str, phantom: str, option: int) -> None:
+        if phantom not in self.done and self.host.get(phantom) == option:
+            self.steps.append(Prefetch(phantom))
+            self.done[phantom] = option
+        if self.done.get(phantom) != option:
+            for datum in self.graph.node(forward).reads:
+                self._make(datum, self.whole[datum])
+            self.steps.append(Run(forward, option))
+            for datum in self.graph.node(forward).writes:
+                self.done[datum] = 1
+                self.host.pop(datum, None)
+            self.done[phantom] = option
+            self.host.pop(phantom, None)
+
+    def _tidy(self) -> None:
+        """Drop or offload some of what is resident."""
+        for name in sorted(self.done):
+            phantom = name in self.phantom_options
+            if not phantom and name not in self.droppable:
+                continue
+            fate = self.choose(0, 5)
+            if fate >= 4 and self.copies and (phantom or self.done[name] == self.whole[name]):
+                self.steps.append(Offload(name))
+                self.host[name] = self.done.pop(name)
+            elif fate in (2, 3):
+                self.steps.append(Drop(name))
+                del self.done[name]
+
+    def _again(self) -> None:
+        """Run something once more for nothing: it costs time and is allowed."""
+        able = [
+            node.name
+            for node in self.graph.computes
+            if node.name in self.ran
+            and not node.run_once
+            and node.phase is Phase.FORWARD
+            and all(self.whole[datum] == 1 for datum in node.writes)
+        ]
+        if able:
+            self.run(able[self.choose(0, len(able) - 1)])
