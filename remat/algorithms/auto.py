@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from remat.algorithms.baselines import PerLayerCheckpoint
 from remat.algorithms.bounds.single import SingleInstant
 from remat.algorithms.protocol import Solver
-from remat.algorithms.runs.moves import MultiStart, RuinAndRecreate
+from remat.algorithms.runs.moves import Continuation, MultiStart, RuinAndRecreate
 from remat.algorithms.runs.polish import Polish
+from remat.algorithms.runs.saved_set import SavedSet
 
-GAP = 0.002
-"""Plan over proved bound, less one, that is good enough to stop."""
+GOOD = 0.002
+"""Plan over proved bound, less one, above which the long search is worth its time."""
 
-auto: Solver = Polish((MultiStart(starts=20), SingleInstant(gap=GAP), RuinAndRecreate(iterations=200)), gap=GAP)
+DONE = 0.0005
+"""Plan over proved bound, less one, at which everything stops."""
+
+auto: Solver = (
+    Polish(
+        (
+            MultiStart(),
+            SingleInstant(gap=GOOD / 2),
+            SavedSet(),
+            Continuation(),
+            RuinAndRecreate(work=1e7, gap=DONE),
+            RuinAndRecreate(work=6e7, gap=GOOD),
+        ),
+        gap=DONE,
+    )
+    | PerLayerCheckpoint()
+)
 """The default planner."""

@@ -56,7 +56,7 @@ class Program:
 
 @frozen
 class Answer:
-    """What a solve gave: the point (None without one), a proved bound (None: infeasible), whether it ended by itself."""
+    """What a solve gave: the point (None without one), a proved bound (None: infeasible), whether it ended."""
 
     x: NDArray[np.float64] | None = field(eq=False)
     bound: int | None

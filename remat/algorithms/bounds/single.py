@@ -72,6 +72,7 @@ class SingleInstant(RunMove):
                 return
             search.prove(search.base_time + answer.bound, f"the single instant at {name} (relaxed, exact)")
             found.append((-answer.bound, at))
+            search.hardness[at] = answer.bound
         for _, at in sorted(found)[: self.mixed]:
             if search.clock.expired or search.within(self.gap):
                 return

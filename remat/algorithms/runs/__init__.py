@@ -1,1 +1,1 @@
-"""Planning over run sequences of flat graphs: kernels, moves, the search they share. See docs/explanation/planner.md."""
+"""Planning over run sequences: kernels, moves, the search they share. See docs/explanation/planner.md."""

@@ -123,10 +123,7 @@ def flatten(graph: Graph, backward_reruns: bool = True) -> Flat:
         keep=np.array([d.keep and bool(writers[i]) for i, d in enumerate(data)], np.bool_),
         time=np.array([c.options[0].time for c in computes], np.int64),
         charge=np.array(
-            [
-                sum(data[d].size for d in graph.writes_by_node[v]) + c.options[0].workspace
-                for v, c in enumerate(computes)
-            ],
+            [sum(data[d].size for d in made) + c.option.workspace for c, made in zip(computes, outs, strict=True)],
             np.int64,
         ),
         rerun=rerun,

@@ -45,10 +45,11 @@ def removable(g, seq, n, mem, budget, found):
             for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
                 d = g.write_idx[k]
                 end = out_end[o + k - g.write_ptr[v]]
-                if end > i and not g.keep[d]:
-                    if range_max(mem, top, residency_end[d] + 1, i - 1) + g.size[d] - release > budget:
-                        possible = False
-                        break
+                if end <= i or g.keep[d]:
+                    continue
+                if range_max(mem, top, residency_end[d] + 1, i - 1) + g.size[d] - release > budget:
+                    possible = False
+                    break
             if possible:
                 found[count] = i
                 count += 1
@@ -78,7 +79,7 @@ def first_position(seq, n, p):
 
 @njit(cache=True)
 def delete(g, base, budget):
-    """Remove reruns from a sequence that fits, most expensive first, until none can go; returns the shorter sequence."""
+    """Remove reruns from a sequence that fits, most expensive first, until none can go."""
     n = base.size
     seq = base.copy()
     mem = np.empty(n, np.int64)

@@ -1,4 +1,4 @@
-"""Backward liveness sweep of a run sequence: peak, memory profile, time, ends of residency; range maxima over the profile.
+"""Backward liveness sweep of a run sequence: peak, profile, time, ends of residency; range maxima over the profile.
 
 A run sequence is an int32 array of node indices; drops are implied (after the last read before the next production),
 exactly as `Schedule.from_runs` places them. All kernels take a `Flat` (see `csr`) and plain arrays, allocate nothing
@@ -47,7 +47,7 @@ def sweep(g, seq, n, mem):
 
 @njit(cache=True)
 def fits(g, seq, n, skip, budget, runs, live):
-    """Whether the sequence without position `skip` (-1: none) stays within the budget; `runs` and `live` are scratch."""
+    """Whether the sequence without position `skip` (-1: none) is within the budget; `runs` and `live` are scratch."""
     runs[:] = 0
     for i in range(n):
         runs[seq[i]] += 1

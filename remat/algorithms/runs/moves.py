@@ -1,15 +1,18 @@
-"""Moves over run sequences, each usable alone: shaving, deletion, many starts, ruin and recreate.
+"""Moves over run sequences, each usable alone: shaving, deletion, shifting, many starts, ruin and recreate, continuation.
 
-The kernels are in `shaving`, `deletion` and `ruin`; this module gives them settings, seeds and the search they work on.
+The kernels are in `shaving`, `deletion`, `ordering` and `ruin`; this module gives them settings, seeds and the search they work on.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from attrs import field, frozen
+from attrs.validators import optional
+from numpy.typing import NDArray
 
 from remat.algorithms.runs.deletion import delete
 from remat.algorithms.runs.liveness import total_time
+from remat.algorithms.runs.ordering import shift
 from remat.algorithms.runs.ruin import ruin_and_recreate
 from remat.algorithms.runs.search import RunMove, Search, Sequence
 from remat.algorithms.runs.shaving import shave
@@ -19,17 +22,9 @@ _NO_CEILING = np.int64(1 << 62)
 _PATIENCE = 25  # iterations of ruin and recreate between looks at the clock
 
 
-def shaved(
-    search: Search, start: Sequence, exponent: float, noise: float, share: float, chance: np.ndarray
-) -> Sequence | None:
-    """`start` shaved under the budget and thinned by deletion; None when shaving gives up."""
-    found, fit = shave(search.flat, start, search.budget, exponent, noise, share, chance, _NO_CEILING)
-    return delete(search.flat, found, search.budget) if fit else None
-
-
 @frozen
-class PeakShaving(RunMove):
-    """Greedy eviction from gaps until the peak is under the budget, then deletion. Proves nothing.
+class Taste:
+    """Preferences of one shaving.
 
     Attributes:
         exponent: weight of the rerun chain's time in a gap's score.
@@ -41,9 +36,30 @@ class PeakShaving(RunMove):
     noise: float = 0.0
     share: float = 0.0
 
+
+def taste(k: int) -> Taste:
+    """The k-th of a list of tastes; the first is the plain one, from the ninth on there is noise."""
+    return Taste((1.0, 0.7, 0.5, 1.4)[k % 4], 0.0 if k < 8 else 0.25, 0.0 if (k // 4) % 2 == 0 else 0.2)
+
+
+def shaved(search: Search, start: Sequence, taste: Taste, chance: NDArray[np.uint64], budget: int) -> Sequence | None:
+    """`start` shaved under `budget` and thinned by deletion; None when shaving gives up."""
+    found, fit = shave(
+        search.flat, search.price, start, budget, taste.exponent, taste.noise, taste.share, chance, _NO_CEILING
+    )
+    thin: Sequence = delete(search.flat, found, budget) if fit else None
+    return thin
+
+
+@frozen
+class PeakShaving(RunMove):
+    """Greedy eviction from gaps until the peak is under the budget, then deletion. Proves nothing."""
+
+    taste: Taste = Taste()
+
     def improve(self, search: Search) -> None:
         """One shaving of the captured order."""
-        found = shaved(search, search.base, self.exponent, self.noise, self.share, search.chance(1))
+        found = shaved(search, search.base, self.taste, search.chance(1), search.budget)
         if found is not None:
             search.offer(found, repr(self))
 
@@ -59,50 +75,137 @@ class Delete(RunMove):
 
 
 @frozen
-class MultiStart(RunMove):
-    """Peak shaving from the captured order, many times with other preferences and a little noise. Proves nothing."""
+class Shift(RunMove):
+    """Move runs to other legal places while the bytes near the budget fall, then delete. Needs a start.
 
-    starts: int = field(default=20, validator=at_least(1, "starts"))
+    Attributes:
+        level: share of the budget from which bytes count.
+        passes: most passes over the sequence.
+    """
+
+    level: float = 0.8
+    passes: int = field(default=10, validator=at_least(1, "passes"))
 
     def improve(self, search: Search) -> None:
-        """The best of all starts; the first is the plain `PeakShaving()`."""
+        """Shift the best sequence."""
+        if search.best is not None:
+            found = shift(search.flat, search.best, search.budget, self.level, self.passes, search.chance(2))
+            search.offer(delete(search.flat, found, search.budget), repr(self))
+
+
+@frozen
+class MultiStart(RunMove):
+    """Peak shaving many times with other tastes, from the captured order and from a shifted one. Proves nothing."""
+
+    starts: int = field(default=16, validator=at_least(1, "starts"))
+
+    def improve(self, search: Search) -> None:
+        """The best of all starts; the first is the plain `PeakShaving()`. Later starts come from the shifted order."""
+        plain = (self.starts + 1) // 2
         for k in range(self.starts):
             if search.clock.expired:
                 return
-            exponent = (1.0, 0.7, 0.5, 1.4)[k % 4]
-            noise = 0.0 if k < 8 else 0.25
-            share = 0.0 if (k // 4) % 2 == 0 else 0.2
-            found = shaved(search, search.base, exponent, noise, share, search.chance(100 + k))
+            start, k_taste = (search.base, k) if k < plain else (search.shifted, k - plain)
+            found = shaved(search, start, taste(k_taste), search.chance(100 + k), search.budget)
             if found is not None:
                 search.offer(found, f"start {k + 1} of {self!r}")
+
+
+def iterations_for(nodes: int, work: float) -> int:
+    """Iterations that take about the same time on graphs of any size: an iteration costs about nodes ** 1.75."""
+    return max(10, min(8000, int(work / nodes**1.75)))
 
 
 @frozen
 class RuinAndRecreate(RunMove):
     """Large-neighbourhood search: take reruns of a random part out, shave and delete again, keep what is not worse.
 
-    Without a start it begins with `PeakShaving()`.
+    Without a start it begins with `PeakShaving()`. It begins with each of the best distinct plans known for a share of the
+    iterations, and goes on with the best.
 
     Attributes:
-        iterations: how many.
+        work: how much, whatever the size of the graph: 5e7 is about two seconds.
         temperature: relative worsening accepted at first; falls to zero.
+        gap: stop when plan and bound are this close.
     """
 
-    iterations: int = field(default=300, validator=at_least(1, "iterations"))
+    work: float = 5e7
     temperature: float = 0.0005
+    gap: float = 0.0
 
     def improve(self, search: Search) -> None:
-        """Search from the best sequence."""
+        """Search from the best sequences."""
         if search.best is None:
             PeakShaving().improve(search)
         if search.best is None:
             return
-        current, chance = search.best, search.chance(7)
-        for done in range(0, self.iterations, _PATIENCE):
-            if search.clock.expired:
+        total = iterations_for(len(search.base), self.work)
+        others = search.pool[1:3] if total >= 4 * _PATIENCE else []
+        for rank, (_, start) in enumerate(others):
+            self._run(search, start, total // 5, 70 + rank)
+        self._run(search, search.best, total - len(others) * (total // 5), 80)
+
+    def _run(self, search: Search, start: Sequence, iterations: int, purpose: int) -> None:
+        current, chance = start, search.chance(purpose)
+        for done in range(0, iterations, _PATIENCE):
+            if search.clock.expired or search.within(self.gap):
                 return
-            some = min(_PATIENCE, self.iterations - done)
-            heat = self.temperature * (1 - done / self.iterations)
+            some = min(_PATIENCE, iterations - done)
+            heat = self.temperature * (1 - done / iterations)
             best, current = ruin_and_recreate(search.flat, current, search.budget, some, heat, chance)
             if total_time(search.flat, best, len(best)) < search.best_time:
                 search.offer(best, f"iteration {done + some} of {self!r}")
+
+
+@frozen
+class Continuation(RunMove):
+    """Lower the budget step by step from one that is easy; each step starts from the plan of the last. Proves nothing.
+
+    Only where no plan is known yet: it finds plans at budgets where shaving the captured order gives up.
+
+    Attributes:
+        step: ratio of one budget to the one before.
+        iterations: of ruin and recreate at each budget; None: by the size of the graph.
+        tries: shavings tried at each budget before giving up.
+    """
+
+    step: float = 0.94
+    iterations: int | None = field(default=None, validator=optional(at_least(1, "iterations")))
+    tries: int = field(default=12, validator=at_least(1, "shavings"))
+
+    def improve(self, search: Search) -> None:
+        """Find the tightest easy budget, then step down to the problem's."""
+        if search.best is not None:
+            return
+        budgets = [search.budget]
+        current = None
+        while current is None and budgets[-1] < search.base_peak:
+            budgets.append(min(search.base_peak, int(budgets[-1] / self.step) + 1))
+            current = shaved(search, search.shifted, taste(0), search.chance(300), budgets[-1])
+        if current is None:
+            return
+        rounds = self.iterations or iterations_for(len(search.base), 4e6)
+        for k, (above, budget) in enumerate(zip(budgets[:0:-1], budgets[-2::-1], strict=True)):
+            if search.clock.expired:
+                return
+            current = self._lowered(search, current, above, budget, rounds, 310 + k)
+            if current is None:
+                return
+        search.offer(current, repr(self))
+
+    def _lowered(
+        self, search: Search, current: Sequence, above: int, budget: int, rounds: int, purpose: int
+    ) -> Sequence | None:
+        """A plan for `budget` from one for the budget `above` it."""
+        chance = search.chance(purpose)
+        _, current = ruin_and_recreate(search.flat, current, above, rounds, 0.002, chance)
+        found = None
+        for k in range(self.tries):
+            trial = shaved(search, current, taste(k), chance, budget)
+            if trial is not None and (found is None or search.time_of(trial) < search.time_of(found)):
+                found = trial
+            if found is not None and k >= 3:
+                break
+            if trial is None:
+                _, current = ruin_and_recreate(search.flat, current, above, rounds, 0.01, chance)
+        return found

@@ -56,6 +56,20 @@ def ruin(g, seq, rng):
 
 
 @njit(cache=True)
+def prices(g, rng, price):
+    """Fill `price` with the nodes' times under random distortion: none, a little everywhere, or much for a few."""
+    kind = below(rng, 3)
+    spread = 0.5 * fraction(rng)
+    rare = 0.15 * fraction(rng)
+    for v in range(g.time.size):
+        price[v] = g.time[v]
+        if kind == 1:
+            price[v] *= 1.0 + spread * (2 * fraction(rng) - 1)
+        elif kind == 2 and fraction(rng) < rare:
+            price[v] *= 20.0
+
+
+@njit(cache=True)
 def ruin_and_recreate(g, start, budget, iterations, temperature, rng):
     """(best, last accepted) sequences after `iterations`, from `start`, which must fit.
 
@@ -64,13 +78,15 @@ def ruin_and_recreate(g, start, budget, iterations, temperature, rng):
     current = delete(g, start, budget)
     current_time = total_time(g, current, current.size)
     best, best_time = current, current_time
+    price = np.empty(g.time.size, np.float64)
     for _ in range(iterations):
         exponent = 0.6 + 0.8 * fraction(rng)
         noise = 0.6 * fraction(rng)
         share = 0.3 * fraction(rng) if fraction(rng) < 0.5 else 0.0
         broken = ruin(g, current, rng)
+        prices(g, rng, price)
         ceiling = np.int64(current_time * 1.04)
-        trial, fit = shave(g, broken, budget, exponent, noise, share, rng, ceiling)
+        trial, fit = shave(g, price, broken, budget, exponent, noise, share, rng, ceiling)
         if fit:
             trial = delete(g, trial, budget)
             time = total_time(g, trial, trial.size)

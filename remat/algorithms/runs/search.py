@@ -20,10 +20,13 @@ from remat.algorithms.combine import WarmStarted
 from remat.algorithms.protocol import IMPOSSIBLE, ClassBound, Plan, Problem, refuse_unless_flat
 from remat.algorithms.runs.csr import flatten
 from remat.algorithms.runs.liveness import sweep, total_time
+from remat.algorithms.runs.ordering import shift
 from remat.ir import Graph, Schedule
 from remat.units import Ns
 
 Sequence = NDArray[np.int32]
+
+_POOL = 4  # best distinct sequences kept
 
 
 class Search:
@@ -33,7 +36,8 @@ class Search:
         flat: the graph as arrays. base: the captured order. budget: bytes.
         best, best_time: the best sequence within the budget and its time [ns], or None and infinity.
         lower: proved bound [ns], `IMPOSSIBLE` when no schedule exists. beside: bounds of restricted classes.
-        near: sequences over the budget that came closest, for moves that repair.
+        pool: the best distinct sequences with their times, best first.
+        hardness: bound on the recomputation at each instant (node index) asked so far [ns].
         trail: what happened, in words. spent: process CPU seconds by purpose (`plan`, `bound`).
     """
 
@@ -44,16 +48,31 @@ class Search:
         self.base: Sequence = np.arange(len(problem.graph), dtype=np.int32)
         self.profile = np.zeros(len(self.base), np.int64)
         self.base_peak = int(sweep(self.flat, self.base, len(self.base), self.profile))
+        self.price = self.flat.time.astype(np.float64)
         self.base_time = int(self.flat.time.sum())
         self.best: Sequence | None = None
         self.best_time: float = float("inf")
         self.lower: Ns | float = self.base_time
+        self.pool: list[tuple[int, Sequence]] = []
+        self._shifted: Sequence | None = None
+        self.hardness: dict[int, int] = {}
         self.beside: list[ClassBound] = []
         self.trail: list[str] = []
         self.spent = {"plan": 0.0, "bound": 0.0}
         self._purpose: list[str] = []
         if self.base_peak <= self.budget:
             self.offer(self.base, "the captured order")
+
+    def time_of(self, sequence: Sequence) -> Ns:
+        """Time of a sequence [ns]."""
+        return int(total_time(self.flat, sequence, len(sequence)))
+
+    @property
+    def shifted(self) -> Sequence:
+        """The captured order with runs moved to where the profile is lower."""
+        if self._shifted is None:
+            self._shifted = shift(self.flat, self.base, self.budget, 0.8, 10, self.chance(3))
+        return self._shifted
 
     def chance(self, purpose: int) -> NDArray[np.uint64]:
         """A generator's state for one purpose; the same for the same seed."""
@@ -67,8 +86,12 @@ class Search:
 
     def offer(self, sequence: Sequence, how: str) -> bool:
         """Take a sequence as the best when it fits and is faster; returns whether it was taken."""
-        took = int(total_time(self.flat, sequence, len(sequence)))
-        if took >= self.best_time or not self.fits(sequence):
+        took = self.time_of(sequence)
+        known = any(took == time for time, _ in self.pool)
+        if (known and took >= self.best_time) or not self.fits(sequence):
+            return False
+        self.pool = sorted([*self.pool, (took, sequence)], key=lambda one: one[0])[:_POOL]
+        if took >= self.best_time:
             return False
         self.best, self.best_time = sequence, took
         self.trail.append(f"{how}: time {took / max(1, self.base_time):.5f} of the captured order's")

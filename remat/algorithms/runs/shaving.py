@@ -19,10 +19,10 @@ LONGEST = 512  # nodes in a rerun chain; longer chains are not considered
 
 
 @njit(cache=True)
-def rerun_chain(g, d, b, residency_end, mem, top, budget, small, mark, stamp, chain):
+def rerun_chain(g, price, d, b, residency_end, mem, top, budget, small, mark, stamp, chain):
     """Nodes to run right before position b so that datum d is there again.
 
-    Returns (length, time [ns], bytes of forced extensions); length 0 when no chain exists. `chain` receives the nodes,
+    Returns (length, price, bytes of forced extensions); length 0 when no chain exists. `chain` receives the nodes,
     unsorted; `mark[v] == stamp` marks membership. Inputs of at most `small` bytes are extended whatever the budget
     says.
     """
@@ -30,7 +30,7 @@ def rerun_chain(g, d, b, residency_end, mem, top, budget, small, mark, stamp, ch
     chain[0] = first
     mark[first] = stamp
     length, done = 1, 0
-    cost = g.time[first]
+    cost = price[first]
     forced = np.int64(0)
     while done < length:
         v = chain[done]
@@ -52,13 +52,13 @@ def rerun_chain(g, d, b, residency_end, mem, top, budget, small, mark, stamp, ch
             mark[p] = stamp
             chain[length] = p
             length += 1
-            cost += g.time[p]
+            cost += price[p]
     return length, cost, forced
 
 
 @njit(cache=True)
-def list_gaps(g, seq, n, mem, budget, exponent, noise, share, rng, best_score, best_at, best_len, best_chain):
-    """Score all gaps over the budget; keep the TOP best with their chains (sorted by node). Returns how many were kept."""
+def list_gaps(g, price, seq, n, mem, budget, exponent, noise, share, rng, best_score, best_at, best_len, best_chain):
+    """Score all gaps over the budget; keep the TOP best with their chains (sorted by node). Returns how many."""
     top = np.empty(n // BLOCK + 1, np.int64)
     block_maxima(mem, n, top)
     over_count = np.zeros(n + 1, np.int64)
@@ -94,16 +94,17 @@ def list_gaps(g, seq, n, mem, budget, exponent, noise, share, rng, best_score, b
             if count == 0:
                 continue
             gain = np.float64(min(g.size[d] * count, over_bytes[b] - over_bytes[a + 1]))
-            if kept == TOP:  # a chain costs at least its last node
-                if gain / max(1, g.time[g.producer[d]]) ** exponent * (1 + noise) <= best_score[TOP - 1]:
-                    continue
+            # a chain costs at least its last node
+            ceiling = gain / max(1.0, price[g.producer[d]]) ** exponent * (1 + noise)
+            if kept == TOP and ceiling <= best_score[TOP - 1]:
+                continue
             stamp += 1
             small = np.int64(g.size[d] * share)
-            length, cost, forced = rerun_chain(g, d, b, residency_end, mem, top, budget, small, mark, stamp, chain)
+            length, cost, forced = rerun_chain(g, price, d, b, residency_end, mem, top, budget, small, mark, stamp, chain)
             if length == 0 or forced >= g.size[d]:
                 continue
             gain *= 1.0 - forced / g.size[d]
-            score = gain / max(1, cost) ** exponent
+            score = gain / max(1.0, cost) ** exponent
             if noise > 0:
                 score *= 1.0 + noise * (2 * fraction(rng) - 1)
             if kept == TOP and score <= best_score[TOP - 1]:
@@ -139,10 +140,10 @@ def insert(seq, n, at, chain, length, out):
 
 
 @njit(cache=True)
-def shave(g, base, budget, exponent, noise, share, rng, ceiling):
+def shave(g, price, base, budget, exponent, noise, share, rng, ceiling):
     """Add reruns to `base` until its peak is within the budget.
 
-    Returns (sequence, whether it fits). Gives up when no candidate lowers the overshoot, or the time exceeds
+    `price` stands for the nodes' times in the scores. Returns (sequence, whether it fits). Gives up when no candidate lowers the overshoot, or the time exceeds
     `ceiling` [ns].
     """
     n = base.size
@@ -164,7 +165,7 @@ def shave(g, base, budget, exponent, noise, share, rng, ceiling):
     while peak > budget:
         if time > ceiling or n + LONGEST > 6 * base.size + LONGEST:
             return seq[:n].copy(), False
-        kept = list_gaps(g, seq, n, mem, budget, exponent, noise, share, rng, score, at, length, chains)
+        kept = list_gaps(g, price, seq, n, mem, budget, exponent, noise, share, rng, score, at, length, chains)
         over = overshoot(mem, n, budget)
         best, best_value, best_n = -1, 0.0, 0
         for j in range(kept):
@@ -173,10 +174,10 @@ def shave(g, base, budget, exponent, noise, share, rng, ceiling):
             m = insert(seq, n, at[j], chains[j], length[j], trial)
             sweep(g, trial, m, trial_mem)
             fall = over - overshoot(trial_mem, m, budget)
-            cost = np.int64(0)
+            cost = 0.0
             for k in range(length[j]):
-                cost += g.time[chains[j, k]]
-            value = fall / max(1, cost) ** exponent
+                cost += price[chains[j, k]]
+            value = fall / max(1.0, cost) ** exponent
             if fall > 0 and value > best_value:
                 best, best_value, best_n = j, value, m
                 chosen[:m] = trial[:m]

@@ -1,0 +1,118 @@
+"""Shift: move runs to other legal places while the profile near and over the budget falls.
+
+A run may stand anywhere after the first runs of what its node depends on; a first run must also stand before every run that reads
+what it makes, before the node's other runs, and on its side of the loss; drawing nodes keep their order. What is lowered is the
+sum of the squares of the bytes over a share of the budget.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from remat.algorithms.runs.chance import below
+from remat.algorithms.runs.csr import LOSS
+from remat.algorithms.runs.liveness import sweep
+
+
+@njit(cache=True)
+def pressure(mem, n, level):
+    """Sum of the squares of the bytes over `level`, in units of the level."""
+    total = 0.0
+    for i in range(n):
+        if mem[i] > level:
+            over = (mem[i] - level) / level
+            total += over * over
+    return total
+
+
+@njit(cache=True)
+def legal_range(g, seq, n, i, first):
+    """First and last position the run at i may be moved to (as an index after removal from i)."""
+    v = seq[i]
+    lo, hi = 0, n - 1
+    if first[v] != i:
+        lo = first[v] + 1
+        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+            lo = max(lo, first[g.producer[g.read_idx[k]]] + 1)
+        return lo, hi
+    for k in range(g.order_ptr[v], g.order_ptr[v + 1]):
+        lo = max(lo, first[g.order_idx[k]] + 1)
+    for j in range(n):
+        u = seq[j]
+        if j == i:
+            continue
+        if g.phase[u] == LOSS:
+            if j < i:
+                lo = max(lo, j + 1)
+            else:
+                hi = min(hi, j - 1)
+        if j > i and j <= hi:
+            if u == v:
+                hi = j - 1
+            for k in range(g.order_ptr[u], g.order_ptr[u + 1]):
+                if g.order_idx[k] == v:
+                    hi = min(hi, j - 1)
+    return lo, hi
+
+
+@njit(cache=True)
+def moved(seq, n, i, j, out):
+    """Write to `out[:n]` the sequence with the run at i taken out and put at index j."""
+    v = seq[i]
+    if j <= i:
+        out[:j] = seq[:j]
+        out[j] = v
+        out[j + 1 : i + 1] = seq[j:i]
+        out[i + 1 : n] = seq[i + 1 : n]
+    else:
+        out[:i] = seq[:i]
+        out[i:j] = seq[i + 1 : j + 1]
+        out[j] = v
+        out[j + 1 : n] = seq[j + 1 : n]
+
+
+@njit(cache=True)
+def shift(g, base, budget, level, passes, rng):
+    """Move runs to their earliest or latest legal place, or one between, while the pressure falls.
+
+    The peak never rises above the larger of the budget and the start's peak. `level` is the share of the budget from which
+    bytes count.
+    """
+    n = base.size
+    seq = base.copy()
+    trial = np.empty(n, np.int32)
+    mem = np.empty(n, np.int64)
+    first = np.empty(g.time.size, np.int32)
+    roof = max(budget, sweep(g, seq, n, mem))
+    floor = budget * level
+    best = pressure(mem, n, floor)
+    for _ in range(passes):
+        improved = False
+        for k in range(n):
+            i = below(rng, n)
+            v = seq[i]
+            if g.phase[v] == LOSS:
+                continue
+            for j in range(n - 1, -1, -1):
+                first[seq[j]] = j
+            lo, hi = legal_range(g, seq, n, i, first)
+            choice = k % 3
+            if choice == 0:
+                j = lo
+            elif choice == 1:
+                j = hi
+            else:
+                j = lo + below(rng, max(1, hi - lo + 1))
+            if j == i or lo > hi:
+                continue
+            moved(seq, n, i, j, trial)
+            peak = sweep(g, trial, n, mem)
+            value = pressure(mem, n, floor)
+            if peak <= roof and value < best:
+                best = value
+                seq, trial = trial, seq
+                improved = True
+        if not improved:
+            break
+    return seq
