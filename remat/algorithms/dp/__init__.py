@@ -1,0 +1,5 @@
+"""The dynamic programmes over chains: Rotor, rk-Rotor and POFO, with their compiled kernels."""
+
+from remat.algorithms.dp.rotor import RkRotor, Rotor
+
+__all__ = ["RkRotor", "Rotor"]

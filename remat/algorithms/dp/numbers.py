@@ -1,0 +1,112 @@
+"""The numbers of a chain as the kernels take them: memory in slots of one unit, times in nanoseconds, 64-bit words.
+
+The unit is the greatest common divisor of all sizes that count, so that nothing is rounded here; `Quantise` makes it large.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+
+from remat.ir.chain import Chain
+from remat.units import Bytes, Ns
+
+Ints = npt.NDArray[np.int64]
+
+NEVER = 1 << 61
+"""The value of a sub-chain that does not fit: two of them and any finite value still add up in 64 bits."""
+
+
+@frozen(kw_only=True, eq=False)
+class Numbers:
+    """A chain of L stages in slots and nanoseconds; see `remat.ir.chain.Stage` for the quantities.
+
+    Attributes:
+        unit: bytes of a slot. slots: slots of the budget, capped where more memory changes nothing.
+        option_start: first option of each stage in the arrays of options, length L + 1.
+        option_index: the option's index in its stage. time: forward + backward. saves, forward, backward: see `Stage`.
+        bare_time, bare_needs: the run that keeps nothing. held: `held[i]` holds the input of stage i, length L + 1.
+        after, before: `Chain.after` and `Chain.kept_before`. loss_time, loss_needs: of the loss.
+    """
+
+    unit: Bytes
+    slots: int
+    option_start: Ints
+    option_index: Ints
+    time: Ints
+    saves: Ints
+    forward: Ints
+    backward: Ints
+    forward_time: Ints
+    backward_time: Ints
+    bare_time: Ints
+    bare_needs: Ints
+    held: Ints
+    after: Ints
+    before: Ints
+    loss_time: Ns
+    loss_needs: int
+
+    def __len__(self) -> int:
+        return len(self.bare_time)
+
+
+def too_long(chain: Chain) -> str | None:
+    """Why the times of the chain do not fit the kernels' words; None when they do."""
+    slowest = chain.loss_time + sum(
+        max(one.forward + one.backward for one in stage.options) + stage.bare.time for stage in chain.stages
+    )
+    if slowest * (len(chain) + 1) < NEVER:
+        return None
+    return f"times of {slowest} ns over {len(chain)} stages exceed 64-bit words; state times in a coarser unit"
+
+
+def numbers(chain: Chain, budget: Bytes, choice: Sequence[Sequence[int]] | None = None) -> Numbers:
+    """The numbers of a chain under a budget.
+
+    Args:
+        chain: the chain. budget: bytes.
+        choice: for each stage, the options to consider; None: all of them.
+    """
+    stages = chain.stages
+    picked = [range(len(stage.options)) for stage in stages] if choice is None else choice
+    pairs = [(stage, o) for stage, own in zip(stages, picked, strict=True) for o in own]
+    saves = [stage.saves(o) for stage, o in pairs]
+    forward = [stage.forward_needs(o) for stage, o in pairs]
+    backward = [stage.backward_needs(o) for stage, o in pairs]
+    bare = [stage.forward_needs(len(stage.options)) for stage in stages]
+    held = [0, *(stage.held for stage in stages)]
+    sizes = (*saves, *forward, *backward, *bare, *held, *chain.after, *chain.kept_before, chain.loss_needs)
+    unit = math.gcd(*sizes) or 1
+    # Beyond this no programme needs more: everything saved, and the neediest step on top.
+    most = sum(saves) + sum(held) + max(*forward, *backward, *bare, chain.loss_needs) + max(*chain.after, *chain.kept_before)
+
+    def slots(values: Sequence[int]) -> Ints:
+        return np.array([value // unit for value in values], dtype=np.int64)
+
+    def words(values: Sequence[int]) -> Ints:
+        return np.array(values, dtype=np.int64)
+
+    return Numbers(
+        unit=unit,
+        slots=min(budget, most) // unit,
+        option_start=words([0, *np.cumsum([len(own) for own in picked]).tolist()]),
+        option_index=words([o for own in picked for o in own]),
+        time=words([stage.options[o].forward + stage.options[o].backward for stage, o in pairs]),
+        forward_time=words([stage.options[o].forward for stage, o in pairs]),
+        backward_time=words([stage.options[o].backward for stage, o in pairs]),
+        saves=slots(saves),
+        forward=slots(forward),
+        backward=slots(backward),
+        bare_time=words([stage.bare.time for stage in stages]),
+        bare_needs=slots(bare),
+        held=slots(held),
+        after=slots(chain.after),
+        before=slots(chain.kept_before),
+        loss_time=chain.loss_time,
+        loss_needs=chain.loss_needs // unit,
+    )
