@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from remat.algorithms.baselines import PerLayerCheckpoint
+from remat.algorithms.bounds.multi import MultiInstant
 from remat.algorithms.bounds.single import SingleInstant
 from remat.algorithms.protocol import Solver
 from remat.algorithms.runs.moves import Continuation, MultiStart, RuinAndRecreate
@@ -24,6 +25,7 @@ auto: Solver = (
             Continuation(),
             RuinAndRecreate(work=1e7, gap=DONE),
             RuinAndRecreate(work=6e7, gap=GOOD),
+            MultiInstant(gap=0.01),
         ),
         gap=DONE,
     )

@@ -96,7 +96,10 @@ def solve_mixed(program: Program, gap: float = 1e-4, nodes: int = 2000) -> Answe
     if np.isfinite(dual) and dual > 0:
         bound = int(np.floor(dual * (1 - MIXED_TOLERANCE) / unit - 1))
     incumbent = info is not None and np.isfinite(float(getattr(info, "mip_gap", np.inf)))
-    point = np.concatenate([v.value for v in x]) if incumbent and all(v.value is not None for v in x) else None
+    point = None
+    if incumbent and all(v.value is not None for v in x):
+        point = np.empty(program.size)
+        point[program.integral], point[~program.integral] = x[0].value, x[1].value
     return Answer(x=point, bound=max(0, bound), finished=problem.status == "optimal")
 
 
