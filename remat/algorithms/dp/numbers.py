@@ -83,7 +83,12 @@ def numbers(chain: Chain, budget: Bytes, choice: Sequence[Sequence[int]] | None 
     sizes = (*saves, *forward, *backward, *bare, *held, *chain.after, *chain.kept_before, chain.loss_needs)
     unit = math.gcd(*sizes) or 1
     # Beyond this no programme needs more: everything saved, and the neediest step on top.
-    most = sum(saves) + sum(held) + max(*forward, *backward, *bare, chain.loss_needs) + max(*chain.after, *chain.kept_before)
+    most = (
+        sum(saves)
+        + sum(held)
+        + max(*forward, *backward, *bare, chain.loss_needs)
+        + max(*chain.after, *chain.kept_before)
+    )
 
     def slots(values: Sequence[int]) -> Ints:
         return np.array([value // unit for value in values], dtype=np.int64)
