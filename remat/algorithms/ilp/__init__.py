@@ -1,0 +1,1 @@
+"""Integer programmes of rematerialization, written in CVXPY: Checkmate, rk-Checkmate, H-ILP, and a faster form of them."""

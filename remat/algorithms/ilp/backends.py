@@ -1,0 +1,361 @@
+"""Back ends: who solves a model, and what they may be believed.
+
+`Highs` hands CVXPY's problem data to HiGHS through its own interface, for a start of our own, progress, and
+interruption. `Cvxpy` solves with any solver CVXPY knows (SCIP by default). Both say what they have evidence for: a
+point only when the solver has an incumbent (CVXPY turns a time limit without one into zero vectors under the status
+`user_limit`), `infeasible` only as *said once*: whoever claims it asks again without presolve (HiGHS 1.13 to 1.15.1
+have called small feasible programmes infeasible).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, Final
+
+import numpy as np
+from attrs import field, frozen
+
+from remat.algorithms.ilp.model import Floats, Model
+from remat.errors import BackendMissing, RematError
+
+_INSTALL: Final = {"HIGHS": "highspy", "SCIP": "pyscipopt", "GUROBI": "gurobipy", "CPLEX": "cplex", "MOSEK": "Mosek"}
+MIP_TOLERANCE: Final = 1e-5
+"""Taken off a mixed bound, as a fraction of it: feasibility tolerances are 1e-6 in scaled rows, 1e-7 in reduced costs."""
+
+
+def _fraction(instance: object, attribute: Any, value: object) -> None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < math.inf:
+        raise RematError("A-LIMIT", f"{attribute.name} is {value!r}.", fix="give a number of at least 0.")
+
+
+def _count(instance: object, attribute: Any, value: object) -> None:
+    if value is not None and (type(value) is not int or value < 1):
+        raise RematError("A-LIMIT", f"{attribute.name} is {value!r}.", fix="give an int of at least 1, or None.")
+
+
+@frozen(kw_only=True)
+class Answer:
+    """What a back end has evidence for.
+
+    Attributes:
+        point: the incumbent, in the columns of the programme; None: there is none.
+        bound: the solver's bound of the objective [ns], less its tolerance; 0: none.
+        finished: it stopped because the gap was reached, not at a limit.
+        infeasible: it said that there is no point; said once, hence no proof.
+        note: its own word for the end.
+    """
+
+    point: Floats | None = field(default=None, eq=False)
+    bound: int = 0
+    finished: bool = False
+    infeasible: bool = False
+    note: str = ""
+
+
+@frozen(kw_only=True)
+class Limits:
+    """When to stop.
+
+    Attributes:
+        gap: relative gap between incumbent and bound that is good enough.
+        seconds: wall clock.
+        nodes: of the branch and bound tree; None: no limit.
+    """
+
+    gap: float = 1e-2
+    seconds: float = math.inf
+    nodes: int | None = None
+
+
+Seen = Callable[[Floats | None, int], bool]
+"""Called with a new incumbent (or None) and the bound so far [ns]; returns whether to stop."""
+
+
+class Backend(ABC):
+    """Solves a model under limits. Subclasses are frozen attrs classes of settings."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise `BackendMissing` when it is not installed."""
+
+    @abstractmethod
+    def solve(
+        self,
+        model: Model,
+        limits: Limits,
+        *,
+        start: Floats | None = None,
+        seen: Seen | None = None,
+        presolve: bool = True,
+    ) -> Answer:
+        """Solve.
+
+        Args:
+            model: with its budgets set.
+            limits: when to stop.
+            start: a feasible point in the columns of the programme (integral ones count); a back end without starts
+                leaves it aside.
+            seen: told of incumbents and bounds while the solver works, where the back end can.
+            presolve: off for a second opinion.
+        """
+
+
+def _missing(solver: str) -> BackendMissing:
+    package = _INSTALL.get(solver, solver.lower())
+    return BackendMissing("A-BACKEND", f"the solver {solver} is not installed.", fix=f"pip install {package}")
+
+
+@frozen(kw_only=True)
+class Highs(Backend):
+    """HiGHS, by its own interface on CVXPY's problem data.
+
+    Attributes:
+        threads, nodes: limits; the gap and the time come from the solver that asks.
+        seed: of its random choices.
+    """
+
+    threads: int = field(default=1, validator=_count)
+    nodes: int | None = field(default=None, validator=_count)
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raise `BackendMissing` when highspy or CVXPY is not installed."""
+        for module, solver in (("cvxpy", "cvxpy"), ("highspy", "HIGHS")):
+            if find_spec(module) is None:
+                raise _missing(solver)
+
+    def solve(
+        self,
+        model: Model,
+        limits: Limits,
+        *,
+        start: Floats | None = None,
+        seen: Seen | None = None,
+        presolve: bool = True,
+    ) -> Answer:
+        """Solve; see `Backend.solve`."""
+        self.check()
+        import cvxpy as cp
+        import highspy
+
+        data, _, _ = model.problem.get_problem_data(cp.HIGHS)
+        solver, columns = _loaded(highspy, data), model.columns(data)
+        options: dict[str, Any] = {
+            "mip_rel_gap": limits.gap,
+            "threads": self.threads,
+            "random_seed": self.seed,
+            "presolve": "choose" if presolve else "off",
+        }
+        if math.isfinite(limits.seconds):
+            options["time_limit"] = max(0.0, limits.seconds)
+        if (limits.nodes or self.nodes) is not None:
+            options["mip_max_nodes"] = limits.nodes or self.nodes
+        for name, value in options.items():
+            solver.setOptionValue(name, value)
+        if start is not None:
+            solution = highspy.HighsSolution()
+            solution.col_value = start[columns].tolist()
+            solution.value_valid = True
+            solver.setSolution(solution)
+        watch = _Watch(model, seen, columns)
+        if seen is not None:
+            watch.attach(solver)
+        solver.run()
+        if watch.interrupted:
+            raise KeyboardInterrupt
+        return _answer(highspy, solver, model, columns)
+
+
+def _loaded(highspy: Any, data: Any) -> Any:
+    """HiGHS with CVXPY's problem: rows A x (= or <=) b, equations first."""
+    matrix, right, equations = data["A"].tocsc(), data["b"], data["dims"].zero
+    model = highspy.HighsModel()
+    lp = model.lp_
+    lp.num_row_, lp.num_col_ = matrix.shape
+    lp.col_cost_ = data["c"]
+    lp.row_upper_ = right
+    lp.row_lower_ = np.concatenate([right[:equations], np.full(len(right) - equations, -highspy.kHighsInf)])
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = matrix.indptr, matrix.indices, matrix.data
+    # every column of these programmes lies in [0, 1]
+    lp.col_lower_, lp.col_upper_ = np.zeros(lp.num_col_), np.ones(lp.num_col_)
+    kinds = [highspy.HighsVarType.kContinuous] * lp.num_col_
+    for column in data["bool_vars_idx"]:
+        kinds[column] = highspy.HighsVarType.kInteger
+    lp.integrality_ = kinds
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.passModel(model)
+    return solver
+
+
+class _Watch:
+    """Listens to HiGHS: hands on incumbents and bounds, and stops it when told to or at Ctrl-C."""
+
+    def __init__(self, model: Model, seen: Seen | None, columns: Any) -> None:
+        self.model, self.seen, self.columns = model, seen, columns
+        self.stop = self.interrupted = False
+
+    def attach(self, solver: Any) -> None:
+        solver.cbMipImprovingSolution.subscribe(self.improved)
+        solver.cbMipInterrupt.subscribe(self.asked)
+        solver.cbSimplexInterrupt.subscribe(self.asked)
+
+    def improved(self, event: Any) -> None:
+        self._tell(event, np.array(event.data_out.mip_solution))
+
+    def asked(self, event: Any) -> None:
+        self._tell(event, None)
+
+    def _tell(self, event: Any, values: Floats | None) -> None:
+        try:
+            if self.seen is not None and not self.stop:
+                bound = _bound(self.model, event.data_out.mip_dual_bound)
+                point = None if values is None or not len(values) else self.model.in_order(values, self.columns)
+                self.stop = self.seen(point, bound)
+        except KeyboardInterrupt:
+            self.interrupted = self.stop = True
+        if self.stop:
+            event.data_in.user_interrupt = True
+
+
+def _bound(model: Model, value: float) -> int:
+    """A solver's bound in nanoseconds, less its tolerance."""
+    if not math.isfinite(value) or value <= 0:
+        return 0
+    return max(0, math.ceil(value * (1 - MIP_TOLERANCE) / model.cost_unit))
+
+
+def _answer(highspy: Any, solver: Any, model: Model, columns: Any) -> Answer:
+    status, info = solver.getModelStatus(), solver.getInfo()
+    kinds = highspy.HighsModelStatus
+    point = None
+    if info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible and status != kinds.kInfeasible:
+        point = model.in_order(np.array(solver.getSolution().col_value), columns)
+    mixed = bool(model.linear.integral.any()) and model.binary is not None
+    done = status == kinds.kOptimal
+    value = info.mip_dual_bound if mixed else (info.objective_function_value if done else 0.0)
+    return Answer(
+        point=point,
+        bound=_bound(model, value),
+        finished=done,
+        infeasible=status in (kinds.kInfeasible, kinds.kUnboundedOrInfeasible),
+        note=f"HiGHS: {solver.modelStatusToString(status)}",
+    )
+
+
+@frozen(kw_only=True)
+class Cvxpy(Backend):
+    """Any mixed-integer solver that CVXPY knows; no start, no progress.
+
+    Attributes:
+        solver: CVXPY's name of it. options: passed on, as (name, value) pairs.
+        threads, nodes: limits, for HiGHS and SCIP.
+    """
+
+    solver: str = "SCIP"
+    threads: int = field(default=1, validator=_count)
+    nodes: int | None = field(default=None, validator=_count)
+    options: tuple[tuple[str, object], ...] = ()
+
+    def check(self) -> None:
+        """Raise `BackendMissing` when CVXPY or the solver is not installed."""
+        if find_spec("cvxpy") is None:
+            raise _missing("cvxpy")
+        import cvxpy as cp
+
+        if self.solver not in cp.installed_solvers():
+            raise _missing(self.solver)
+
+    def solve(
+        self,
+        model: Model,
+        limits: Limits,
+        *,
+        start: Floats | None = None,
+        seen: Seen | None = None,
+        presolve: bool = True,
+    ) -> Answer:
+        """Solve; see `Backend.solve`."""
+        del start, seen
+        self.check()
+        import cvxpy as cp
+
+        options = {**self._limits(limits, presolve), **dict(self.options)}
+        if self.solver == "SCIP":
+            return self._scip(model, options)
+        try:
+            model.problem.solve(solver=self.solver, **options)
+        except cp.error.SolverError as error:
+            return Answer(note=f"{self.solver}: {error}")
+        return self._answer(model)
+
+    def _scip(self, model: Model, options: dict[str, Any]) -> Answer:
+        """SCIP by CVXPY's data and driver; its own object says more than CVXPY's status does."""
+        import cvxpy as cp
+
+        data, chain, _ = model.problem.get_problem_data(cp.SCIP)
+        found = chain.solve_via_data(model.problem, data, solver_opts=options)
+        solver, word = found["model"], str(found["scip_status"])
+        if word == "userinterrupt":
+            raise KeyboardInterrupt
+        bound = float(solver.getDualbound())
+        point = model.in_order(found["primal"], model.columns(data)) if "primal" in found else None
+        return Answer(
+            point=point,
+            bound=_bound(model, bound if abs(bound) < solver.infinity() else 0.0),
+            finished=word in ("optimal", "gaplimit"),
+            infeasible=word in ("infeasible", "inforunbd"),
+            note=f"SCIP: {word}",
+        )
+
+    def _limits(self, limits: Limits, presolve: bool) -> dict[str, Any]:
+        seconds, nodes = limits.seconds, limits.nodes or self.nodes
+        if self.solver == "SCIP":
+            options: dict[str, Any] = {
+                "limits/gap": limits.gap,
+                "parallel/maxnthreads": self.threads,
+                "lp/threads": self.threads,
+            }
+            if math.isfinite(seconds):
+                options["limits/time"] = max(0.0, seconds)
+            if nodes is not None:
+                options["limits/nodes"] = nodes
+            if not presolve:
+                options |= {"presolving/maxrounds": 0, "propagating/maxroundsroot": 0}
+            return {"scip_params": options}
+        if self.solver == "HIGHS":
+            options = {"mip_rel_gap": limits.gap, "threads": self.threads, "presolve": "choose" if presolve else "off"}
+            if math.isfinite(seconds):
+                options["time_limit"] = max(0.0, seconds)
+            if nodes is not None:
+                options["mip_max_nodes"] = nodes
+            return options
+        return {}
+
+    def _answer(self, model: Model) -> Answer:
+        problem = model.problem
+        status = str(problem.status)
+        bound, incumbent = self._evidence(problem)
+        point = model.point() if incumbent else None
+        return Answer(
+            point=point,
+            bound=_bound(model, bound),
+            finished=status == "optimal",
+            infeasible=status in ("infeasible", "infeasible_or_unbounded"),
+            note=f"{self.solver}: {status}",
+        )
+
+    def _evidence(self, problem: Any) -> tuple[float, bool]:
+        """The bound, and whether there is an incumbent at all: the status alone does not say it."""
+        extra = problem.solver_stats.extra_stats if problem.solver_stats is not None else None
+        if self.solver == "HIGHS":
+            found = bool(np.isfinite(float(getattr(extra, "mip_gap", np.inf))))
+            return float(getattr(extra, "mip_dual_bound", 0.0)), found and problem.status != "infeasible"
+        good = problem.status in ("optimal", "optimal_inaccurate")
+        return (float(problem.value) if problem.status == "optimal" else 0.0), good

@@ -1,0 +1,179 @@
+"""One programme, many budgets: solve, decode, replay, repair, and say what there is evidence for.
+
+A plan leaves this module only after the validator has replayed it within the budget. A solver's tolerance can let a
+point through whose exact bytes are over: then the programme is solved again with the budget lowered by what was
+missing. "Infeasible" is believed when it was said twice, the second time without presolve.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from remat.algorithms.ilp.backends import Answer, Backend, Limits
+from remat.algorithms.ilp.decode import point_of, schedule_of
+from remat.algorithms.ilp.events import Form
+from remat.algorithms.ilp.model import Floats, Model, model_of
+from remat.errors import BudgetExceeded
+from remat.ir import Cost, Schedule, validate
+
+_ROUNDS = 5  # re-solves with a lowered budget
+
+
+@frozen(kw_only=True)
+class Found:
+    """What a solve of one budget has evidence for.
+
+    Attributes:
+        schedule, cost: the best replayed plan, or neither.
+        bound: of every schedule of the programme's class [ns]; infinite: proved twice that it holds none.
+        finished: the gap was reached (or infeasibility proved).
+        notes: the story, for the trail.
+        point: the plan's point, as a start of the next solve.
+    """
+
+    schedule: Schedule | None = None
+    cost: Cost | None = None
+    bound: int | float = 0
+    finished: bool = False
+    notes: tuple[str, ...] = ()
+    point: Floats | None = field(default=None, eq=False)
+
+    def better(self, other: Found) -> bool:
+        """Whether the plan beats that of `other`: less time, or as much and a smaller peak."""
+        if self.cost is None:
+            return False
+        return other.cost is None or (self.cost.time, self.cost.peak) < (other.cost.time, other.cost.peak)
+
+
+class Programme:
+    """A form and its model, built once; `solve` may be called with any number of budgets.
+
+    Args:
+        form: the programme.
+        backend: who solves it.
+        gap: relative gap that is good enough.
+    """
+
+    def __init__(self, form: Form, backend: Backend, gap: float) -> None:
+        self.form, self.backend, self.gap = form, backend, gap
+        self.model: Model = model_of(form.linear)
+
+    def replay(self, point: Floats, budget: int) -> Found | int:
+        """The plan of a point, or the bytes it is over the budget."""
+        schedule = schedule_of(self.form, point)
+        try:
+            cost = validate(self.form.stage.graph, schedule, budget)
+        except BudgetExceeded:
+            return validate(self.form.stage.graph, schedule).peak - budget
+        return Found(schedule=schedule, cost=cost, point=point)
+
+    def start(self, schedule: Schedule, budget: int) -> Floats | None:
+        """The point of a schedule, when the slots can hold it and it fits as they hold it."""
+        point = point_of(self.form, schedule)
+        if point is None:
+            return None
+        found = self.replay(point, budget)
+        return point if isinstance(found, Found) else None
+
+    def solve(self, budget: int, *, save: int = 0, start: Floats | None = None, watch: Watch | None = None) -> Found:
+        """Solve one budget.
+
+        Args:
+            budget: bytes live in any step.
+            save: bytes saved during the loss; counts where the form has its row.
+            start: a point that fits the budgets.
+            watch: where progress goes and when to stop; None: silent, no limit.
+        """
+        watch = Watch() if watch is None else watch
+        watch.programme, watch.budget = self, budget
+        best, room, finished, notes = Found(), budget, False, []
+        bound: int | float = 0
+        for attempt in range(_ROUNDS):
+            self.model.set(room, save)
+            answer = self._ask(watch, start if attempt == 0 else None)
+            notes.append(answer.note)
+            if attempt == 0:
+                bound, finished = answer.bound, answer.finished
+            if answer.infeasible and answer.point is None:
+                if attempt == 0 and self._second_opinion(watch, notes):
+                    return Found(bound=math.inf, finished=True, notes=tuple(notes))
+                break
+            if answer.point is None:
+                break
+            replayed = self.replay(answer.point, budget)
+            if isinstance(replayed, Found):
+                best = replayed
+                break
+            room -= max(replayed << attempt, (budget >> 24) << attempt, 1)
+            notes.append(
+                f"the point is {replayed} B over the budget by the solver's tolerance: asked again with {room} B"
+            )
+            if room < 0 or watch.expired:
+                break
+        if watch.best.better(best):
+            best = watch.best
+        if best.cost is not None:
+            bound = min(bound, best.cost.time)
+        return evolve(best, bound=bound, finished=finished, notes=tuple(notes))
+
+    def _ask(self, watch: Watch, start: Floats | None) -> Answer:
+        limits = Limits(gap=self.gap, seconds=watch.remaining)
+        return self.backend.solve(self.model, limits, start=start, seen=watch.seen if watch.listens else None)
+
+    def _second_opinion(self, watch: Watch, notes: list[str]) -> bool:
+        """Whether infeasibility is said again, without presolve."""
+        limits = Limits(gap=self.gap, seconds=watch.remaining)
+        again = self.backend.solve(self.model, limits, presolve=False, seen=watch.seen if watch.listens else None)
+        notes.append(f"{again.note} (asked again without presolve)")
+        if again.point is not None:
+            replayed = self.replay(again.point, watch.budget)
+            if isinstance(replayed, Found) and replayed.better(watch.best):
+                watch.best = replayed
+        return again.infeasible and again.point is None
+
+
+class Watch:
+    """Takes incumbents while a solver works, keeps the best replayed plan, and says when to stop.
+
+    Args:
+        clock: a `Clock`, or None. who: named in its reports.
+        minimum: incumbents that are not at least this fraction better than the last are not replayed.
+    """
+
+    def __init__(self, clock: Any = None, who: object = None) -> None:
+        self.clock, self.who = clock, who
+        self.programme: Programme | None = None
+        self.budget = 0
+        self.best = Found()
+
+    @property
+    def remaining(self) -> float:
+        """Seconds left."""
+        return math.inf if self.clock is None else float(self.clock.remaining)
+
+    @property
+    def expired(self) -> bool:
+        """Whether to stop."""
+        return self.clock is not None and bool(self.clock.expired)
+
+    @property
+    def listens(self) -> bool:
+        """Whether anybody wants to know."""
+        return self.clock is not None
+
+    def seen(self, point: Floats | None, bound: int) -> bool:
+        """An incumbent or a bound of a solver at work."""
+        if point is not None and self.programme is not None:
+            replayed = self.programme.replay(point, self.budget)
+            if isinstance(replayed, Found) and replayed.better(self.best):
+                self.best = replayed
+                self._report(replayed, bound)
+        return self.expired
+
+    def _report(self, found: Found, bound: int) -> None:
+        time = None if found.cost is None else found.cost.time
+        # the bound is one of a class: it is shown, and never taken as proved
+        self.clock.report(self.who, schedule=found.schedule, time=time, note=f"bound of the class {bound} ns")

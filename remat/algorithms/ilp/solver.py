@@ -1,0 +1,167 @@
+"""`Ilp` and `HIlp`: the integer programmes as solvers. Settings here; the programmes in `events`, `published`, `checkmate`."""
+
+from __future__ import annotations
+
+import math
+from typing import Final, Literal
+
+from attrs import field, fields, frozen
+
+from remat.algorithms.clock import Clock
+from remat.algorithms.combine import WarmStarted
+from remat.algorithms.ilp.backends import Backend, Highs
+from remat.algorithms.ilp.cells import Stage
+from remat.algorithms.ilp.certify import Found, Programme, Watch
+from remat.algorithms.ilp.checkmate import checkmate_form, refuse_unless_checkmate
+from remat.algorithms.ilp.decode import reordered
+from remat.algorithms.ilp.events import Form, events_form
+from remat.algorithms.ilp.published import published_form
+from remat.algorithms.ilp.slots import Reruns, Slots, check_reruns, check_window, slots_of
+from remat.algorithms.protocol import IMPOSSIBLE, ClassBound, Plan, Problem, refuse_unless_flat
+from remat.errors import RematError
+from remat.ir import Graph, Schedule, validate
+
+FormName = Literal["events", "published", "checkmate"]
+FORMS: Final = ("events", "published", "checkmate")
+
+LARGE: Final = 100
+"""Nodes above which the knapsack rows pay for themselves."""
+
+
+def _form(instance: object, attribute: object, value: object) -> None:
+    if value not in FORMS:
+        raise RematError("A-FORM", f"{value!r} is not a form.", fix=f"write one of {', '.join(FORMS)}.")
+
+
+def _backend(instance: object, attribute: object, value: object) -> None:
+    if not isinstance(value, Backend):
+        raise RematError("A-BACKEND", f"{value!r:.80} is not a back end.", fix='give Highs() or Cvxpy(solver="SCIP").')
+
+
+def _gap(instance: object, attribute: object, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise RematError("A-GAP", f"{value!r} is not a relative gap.", fix="give a number such as 0.01.")
+
+
+@frozen(kw_only=True, repr=False)
+class HIlp(WarmStarted):
+    """H-ILP (HiRemate, App. B); on an undivided graph it is rk-Checkmate (Rockmate, App. B).
+
+    Optimal, within `gap`, over *staged* schedules: first runs in one order, each node at most once between two of
+    them. On some branching graphs other schedules are faster, so its bound is one of a class and its "infeasible"
+    too; both stand in `beside`. Not a method for flat graphs of more than about 100 nodes: start it from a plan
+    (`warm(HIlp(), seed=auto)`), thin it out, or divide the graph.
+
+    Attributes:
+        form: `events`, the production form; `published`, the papers'.
+        reruns, window: thin the slots out; what each may lose stands at `slots_of`.
+        gap: relative gap at which to stop.
+        cuts: knapsack rows at the loss; None: above 100 nodes.
+        order: of first runs; `start`: that of the start where there is one, else the graph's; `graph`: the graph's.
+        backend: who solves.
+        entries: refuse programmes of more matrix entries than this (about 100 bytes each).
+    """
+
+    form: FormName = field(default="events", validator=_form)
+    reruns: Reruns = field(default="full", validator=check_reruns)
+    window: int | None = field(default=None, validator=check_window)
+    gap: float = field(default=1e-3, validator=_gap)
+    cuts: bool | None = None
+    order: Literal["start", "graph"] = "start"
+    backend: Backend = field(factory=Highs, validator=_backend)
+    entries: int = 20_000_000
+
+    def __repr__(self) -> str:
+        # only what is not default, so that trails stay readable
+        plain = type(self)()
+        said = ((one.name, getattr(self, one.name)) for one in fields(type(self)))
+        own = ", ".join(f"{name}={value!r}" for name, value in said if value != getattr(plain, name))
+        return f"{type(self).__name__}({own})"
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Refuses programmes that would not fit in memory, and what its form cannot say."""
+        if self.form == "checkmate":
+            reason = refuse_unless_checkmate(graph)
+            if reason is not None:
+                return reason
+        size = self._entries(graph)
+        if size <= self.entries:
+            return None
+        return (
+            f"{len(graph)} nodes make a programme of about {size:.0e} entries; thin it out (reruns='bonce', window=20), "
+            "divide the graph (hierarchical), or plan it with auto"
+        )
+
+    def _entries(self, graph: Graph) -> float:
+        """A rough count of matrix entries: a memory row per slot over half of the cells."""
+        n = len(graph)
+        slots = n * (n + 1) // 2 if self.window is None else n * (self.window + 2)
+        return slots * len(graph.data) / 2
+
+    def build(self, graph: Graph, *, save: bool = False) -> Programme:
+        """The programme of a graph, for many budgets."""
+        self.backend.check()
+        return Programme(self._form_of(Stage(graph), save), self.backend, self.gap)
+
+    def _form_of(self, stage: Stage, save: bool) -> Form:
+        slots: Slots = slots_of(stage, self.reruns, self.window, every=self.form != "events")
+        if self.form == "checkmate":
+            return checkmate_form(stage, slots)
+        if self.form == "published":
+            return published_form(stage, slots, tight=False, save=save)
+        cuts: bool = len(stage.graph) > LARGE if self.cuts is None else self.cuts
+        return events_form(stage, slots, cuts=cuts, save=save)
+
+    @property
+    def restriction(self) -> str:
+        """The restriction in words, or nothing."""
+        words = [] if self.reruns == "full" else [self.reruns]
+        return ", ".join([*words, *([f"window {self.window}"] if self.window is not None else [])])
+
+    def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
+        """Solve; the start is the incumbent where the slots can hold it, and the fallback in any case."""
+        del seed  # the back end has a seed of its own among its settings
+        if getattr(problem, "link", None) is not None:
+            return Plan(schedule=start, trail=(f"{self!r}: schedules with copies are not modelled",))
+        if Stage(problem.graph).floor > problem.budget:
+            return Plan(lower=IMPOSSIBLE, trail=(f"{self!r}: one node alone needs {Stage(problem.graph).floor} B",))
+        graph = problem.graph
+        if start is not None and self.order == "start":
+            graph = reordered(graph, start)
+        ordered = "the graph's order" if graph is problem.graph else "the start's order"
+        programme = self.build(graph)
+        point = None if start is None else programme.start(start, problem.budget)
+        found = programme.solve(problem.budget, start=point, watch=Watch(clock, self))
+        return self._plan(problem, start, found, ordered, point is not None)
+
+    def _plan(self, problem: Problem, start: Schedule | None, found: Found, ordered: str, started: bool) -> Plan:
+        restriction = f", {self.restriction}" if self.restriction else ""
+        assumes = f"staged schedules, first runs in {ordered}{restriction}"
+        trail = [f"{self!r}: {self._story(found)}; {'; '.join(found.notes)}"]
+        schedule = found.schedule
+        if start is not None:
+            told = "it was the first incumbent" if started else "the slots cannot hold it"
+            trail.append(f"start: {told}")
+            cost = validate(problem.graph, start, problem.budget)
+            if found.cost is None or (cost.time, cost.peak) <= (found.cost.time, found.cost.peak):
+                schedule = start
+                trail.append("the start was not improved")
+        beside: tuple[ClassBound, ...] = (ClassBound(value=found.bound, assumes=assumes),) if found.bound else ()
+        return Plan(schedule=schedule, trail=tuple(trail), beside=beside)
+
+    def _story(self, found: Found) -> str:
+        if found.bound == math.inf:
+            return "no schedule of its class fits (said twice)"
+        if found.cost is None:
+            return "stopped without a plan"
+        gap = f"{found.cost.time / found.bound - 1:.2%}" if found.bound else "unknown"
+        return f"{'finished' if found.finished else 'stopped at a limit'}, gap to the bound of its class {gap}"
+
+
+@frozen(kw_only=True, repr=False)
+class Ilp(HIlp):
+    """Checkmate (Jain et al., 2020) with the production form: `OneOutputPerOp() >> Ilp()`. Flat graphs only; else as `HIlp`."""
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Refuses graphs with layers or options, and what `HIlp` refuses."""
+        return refuse_unless_flat(graph) or super().refuses(graph)
