@@ -119,6 +119,7 @@ class Op:
         unpack: it returns a tuple or list, which is unpacked.
         phase, scope, draws, run_once: as in `remat.ir.Compute`.
         subject: what it is about, for the roles made by capture: the input it writes or copies, the node that draws.
+        needs: values it needs besides its arguments: the saved generator state, the copy of an input it will write.
     """
 
     name: str
@@ -133,11 +134,12 @@ class Op:
     draws: bool = False
     run_once: bool = False
     subject: str = ""
+    needs: tuple[str, ...] = ()
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
         """Names of the values it reads, in order, each once."""
-        return tuple(dict.fromkeys(ref.name for ref in refs((self.args, self.kwargs))))
+        return tuple(dict.fromkeys((*(ref.name for ref in refs((self.args, self.kwargs))), *self.needs)))
 
 
 def refs(tree: Any) -> Iterator[Ref]:

@@ -6,7 +6,8 @@ annotations of the tracer (module paths on nodes), an overload's unchecked entry
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -16,20 +17,32 @@ from attrs import frozen
 from torch import nn
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._ops import HigherOrderOperator, OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 __all__ = [
     "FakeTensor",
+    "FakeTensorMode",
     "HigherOrderOperator",
     "Joint",
     "OpOverload",
+    "TreeSpec",
     "aliases_an_input",
+    "allocator_events",
     "constant_of",
     "entry",
     "export_joint",
+    "flatten",
+    "is_backward",
+    "memory_profile",
+    "profiling",
+    "scope_of",
     "scopes",
+    "spans",
     "storage_key",
+    "unflatten",
 ]
 
 _SCOPE = "remat_scope"
@@ -141,3 +154,38 @@ def constant_of(value: Any) -> torch.Tensor | None:
     if isinstance(value, FakeTensor):
         return value.constant
     return value if isinstance(value, torch.Tensor) else None
+
+
+def flatten(tree: Any) -> tuple[list[Any], TreeSpec]:
+    """Leaves of nested containers, registered classes among them, and what rebuilds them."""
+    return tree_flatten(tree)
+
+
+def unflatten(leaves: list[Any], spec: TreeSpec) -> Any:
+    """The inverse of `flatten`."""
+    return tree_unflatten(leaves, spec)
+
+
+def memory_profile() -> profile:
+    """A profile of the CPU allocator's events; use it as a context, or with `start` and `stop`."""
+    # The profiler's library writes two lines to the error stream per profile unless it is told not to before its first.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    return profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+
+
+def profiling() -> bool:
+    """Whether somebody is profiling already; profiles do not nest."""
+    return torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
+
+
+def allocator_events(profiler: Any) -> list[tuple[int, int]]:
+    """The CPU allocator's events of a finished profile: (time [ns], signed bytes), in order of time."""
+    events = profiler.profiler.kineto_results.events()
+    found = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]" and e.device_type().name == "CPU"]
+    return sorted(found, key=lambda one: one[0])
+
+
+def spans(profiler: Any, names: Collection[str]) -> dict[str, tuple[int, int]]:
+    """Start and end [ns] of the marks with these names in a finished profile."""
+    events = profiler.profiler.kineto_results.events()
+    return {e.name(): (e.start_ns(), e.end_ns()) for e in events if e.name() in names}

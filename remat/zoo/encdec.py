@@ -1,6 +1,5 @@
 """``nn.Transformer`` with embeddings and a head: the encoder's output is read by every layer of the decoder."""
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -27,8 +26,6 @@ class EncoderDecoder(nn.Module):
         mask = nn.Transformer.generate_square_subsequent_mask(
             target.shape[1], device=target.device, dtype=self.embedding.weight.dtype
         )
-        hidden = self.transformer(
-            self.embedding(source), self.embedding(target), tgt_mask=mask, tgt_is_causal=True
-        )
+        hidden = self.transformer(self.embedding(source), self.embedding(target), tgt_mask=mask, tgt_is_causal=True)
         logits = self.head(hidden)
         return logits if labels is None else functional.cross_entropy(logits.flatten(0, 1), labels.flatten())

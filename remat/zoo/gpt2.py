@@ -1,7 +1,7 @@
 """A decoder-only transformer in plain torch: classic softmax attention, dropout, tied embeddings.
 
-The attention is written out (fused qkv split into views, ``masked_fill`` with minus infinity, explicit softmax, dropout on the
-probabilities), because that is the form whose activations rematerialization is about. Reference: Radford et al., 2019 (layout only).
+The attention is written out (fused qkv split into views, ``masked_fill`` with minus infinity, explicit softmax, dropout on
+the probabilities): the form whose activations rematerialization is about. Layout: Radford et al., 2019.
 """
 
 import math

@@ -13,9 +13,7 @@ class MLP(nn.Module):
     def __init__(self, *, layers: int = 4, width: int = 64, outputs: int = 8, dropout: float = 0.2) -> None:
         """Hidden layers are linear, ReLU, dropout."""
         super().__init__()
-        hidden = [
-            module for _ in range(layers) for module in (nn.Linear(width, width), nn.ReLU(), nn.Dropout(dropout))
-        ]
+        hidden = [module for _ in range(layers) for module in (nn.Linear(width, width), nn.ReLU(), nn.Dropout(dropout))]
         self.body = nn.Sequential(*hidden)
         self.head = nn.Linear(width, outputs)
 

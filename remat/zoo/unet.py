@@ -25,9 +25,7 @@ class UNet(nn.Module):
         wide = [channels * 2**level for level in range(levels + 1)]
         self.down = nn.ModuleList(_double(inputs if i == 0 else wide[i - 1], wide[i]) for i in range(levels))
         self.bottom = _double(wide[-2], wide[-1])
-        self.up = nn.ModuleList(
-            nn.ConvTranspose2d(wide[i + 1], wide[i], 2, stride=2) for i in reversed(range(levels))
-        )
+        self.up = nn.ModuleList(nn.ConvTranspose2d(wide[i + 1], wide[i], 2, stride=2) for i in reversed(range(levels)))
         self.merge = nn.ModuleList(_double(2 * wide[i], wide[i]) for i in reversed(range(levels)))
         self.head = nn.Conv2d(channels, outputs, 1)
 

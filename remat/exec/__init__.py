@@ -1,0 +1,34 @@
+"""Execution: capture any module's training step, plan it, and run the plan inside PyTorch autograd."""
+
+from remat.exec.audit import StepMemory, measure_step
+from remat.exec.build import build_graph
+from remat.exec.capture import Captured, capture
+from remat.exec.cost import OpCost, estimate, resized
+from remat.exec.lower import Lowered, lower
+from remat.exec.measure import measure
+from remat.exec.planning import Planned, Settings, plan_step
+from remat.exec.report import Report, report
+from remat.exec.runtime import StepError
+from remat.exec.wrap import RematWarning, wrap
+
+__all__ = [
+    "Captured",
+    "Lowered",
+    "OpCost",
+    "Planned",
+    "RematWarning",
+    "Report",
+    "Settings",
+    "StepError",
+    "StepMemory",
+    "build_graph",
+    "capture",
+    "estimate",
+    "lower",
+    "measure",
+    "measure_step",
+    "plan_step",
+    "report",
+    "resized",
+    "wrap",
+]

@@ -1,0 +1,109 @@
+"""From a captured program and measured costs to the graph that solvers plan on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from remat.exec.cost import OpCost
+from remat.exec.program import Op, Program, Role
+from remat.ir import Graph, GraphBuilder, Kind, Phase
+from remat.units import Bytes
+
+_BY_PREFIX = {"param": Kind.INPUT, "buffer": Kind.BUFFER, "input": Kind.INPUT, "const": Kind.INPUT}
+
+
+def build_graph(
+    program: Program, costs: Mapping[str, OpCost], *, loss_reserve: Bytes = 0, loss_held: Bytes = 0
+) -> Graph:
+    """The IR of a step: one node per operation that allocates, one datum per storage.
+
+    Args:
+        program: the captured step.
+        costs: time and workspace by name of operation; sizes are the program's.
+        loss_reserve: workspace of the loss node: what a loss outside the module holds besides its gradients [bytes].
+        loss_held: what of it stays to the end of the backward, as part of the first tangent [bytes].
+    """
+    builder = GraphBuilder(program.name)
+    kinds = _kinds(program)
+    for storage in program.storages.values():
+        outside = storage.outside
+        size = 0 if outside else storage.size
+        if program.tangents and storage.name == program.values[program.tangents[0][0]].storage:
+            size += loss_held
+        builder.data(storage.name, size, kinds[storage.name])
+    for op in program.nodes:
+        cost = costs.get(op.name, OpCost())
+        builder.compute(
+            op.name,
+            op.phase,
+            reads=program.read(op),
+            writes=program.written(op),
+            time=cost.time,
+            workspace=loss_reserve if op.role is Role.LOSS else cost.workspace,
+            scope=op.scope,
+            signature=signature(program, op),
+            draws=op.draws,
+            run_once=op.run_once,
+        )
+    return builder.build()
+
+
+def _kinds(program: Program) -> dict[str, Kind]:
+    """The kind of every storage."""
+    makers: dict[str, Op] = {}
+    readers: dict[str, list[Phase]] = {}
+    for op in program.nodes:
+        for name in program.written(op):
+            makers[name] = op
+        for name in program.read(op):
+            readers.setdefault(name, []).append(op.phase)
+    outputs = {program.values[value].storage for value in program.outputs}
+    grads = {program.values[value].storage: kind for (kind, _), value in program.grads.items()}
+    kinds: dict[str, Kind] = {}
+    for storage in program.storages.values():
+        name = storage.name
+        prefix = name.partition(":")[0]
+        maker = makers.get(name)
+        if storage.outside:
+            kinds[name] = _BY_PREFIX[prefix]
+        elif name in grads:
+            kinds[name] = Kind.PARAM_GRAD if grads[name] == "param" else Kind.INPUT_GRAD
+        elif name in outputs:
+            kinds[name] = Kind.OUTPUT
+        elif maker is None or maker.role is Role.LOSS:
+            kinds[name] = Kind.TANGENT
+        elif maker.role is Role.UPDATE:
+            kinds[name] = Kind.UPDATED_BUFFER
+        elif maker.role is Role.RNG:
+            kinds[name] = Kind.RNG_STATE
+        elif maker.phase is Phase.BACKWARD:
+            kinds[name] = Kind.GRADIENT
+        else:
+            late = readers.get(name, [])
+            only_late = bool(late) and all(phase is Phase.BACKWARD for phase in late)
+            kinds[name] = Kind.PHANTOM if only_late else Kind.ACTIVATION
+    return kinds
+
+
+def signature(program: Program, op: Op) -> str:
+    """What two operations share if and only if they are the same code on the same shapes, strides and types."""
+    if op.role in (Role.LOSS, Role.RNG):
+        return op.role.value
+
+    def text(tree: object) -> str:
+        name = getattr(tree, "name", None)
+        if type(tree).__name__ == "Ref" and isinstance(name, str):
+            return str(program.values[name].spec)
+        if isinstance(tree, (tuple, list)):
+            return "[" + ",".join(text(one) for one in tree) + "]"
+        return repr(tree)
+
+    args = ",".join(text(one) for one in op.args)
+    kwargs = ",".join(f"{key}={text(one)}" for key, one in sorted(op.kwargs.items()))
+    replayed = "~" if op.draws else ""
+    return f"{replayed}{target_name(op)}({args}{';' if kwargs else ''}{kwargs})".replace(" ", "")
+
+
+def target_name(op: Op) -> str:
+    """The name of what an operation calls."""
+    return str(op.target) if "." in str(op.target) and "<" not in str(op.target) else getattr(op.target, "__name__", "")

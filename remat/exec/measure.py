@@ -1,0 +1,217 @@
+"""Measuring what each operation costs: once per signature, on tensors made for it, one operation at a time.
+
+Inputs have the shapes, strides and types of the trace; integers that index something are drawn over all they may index, so that
+look-ups touch memory as real ones do. Time is the median of a few calls; workspace is what the allocator gives during a call beyond
+the outputs. The module, its buffers and gradients are not touched, and the generators are put back.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch.profiler import record_function
+
+from remat.errors import RematError
+from remat.exec import rng, torch_private
+from remat.exec.build import signature
+from remat.exec.capture import charged
+from remat.exec.cost import OpCost
+from remat.exec.program import Op, Program, Ref, Role, Spec, refs
+from remat.units import Bytes, Ns
+
+PATIENCE_NS = 20_000_000
+"""Time spent on repeating one signature [ns]; at least `FEWEST` and at most `MOST` calls."""
+FEWEST, MOST = 3, 15
+
+
+def measure(program: Program, cache: dict[str, OpCost] | None = None) -> Mapping[str, OpCost]:
+    """Costs of every node of a step, by name.
+
+    Args:
+        program: the captured step; it must be for a device of this machine.
+        cache: costs by signature that are known already; what is measured is added.
+
+    Raises:
+        RematError: X-MEASURE, when an operation does not run on inputs made for it.
+    """
+    known = {} if cache is None else cache
+    signatures = {op.name: signature(program, op) for op in program.nodes if op.role is not Role.LOSS}
+    first: dict[str, Op] = {}
+    for op in program.nodes:
+        if op.role is not Role.LOSS and signatures[op.name] not in known:
+            first.setdefault(signatures[op.name], op)
+    with _generators_kept(program.device), torch.no_grad():
+        timed = {text: _time(program, op) for text, op in first.items()}
+        peaks = _peaks(program, first)
+    for text, op in first.items():
+        time_ns, sizes = timed[text]
+        made = sum(size for size in sizes if size is not None)
+        state = rng.state_bytes(program.device) if op.draws and op.role is not Role.RNG else 0
+        known[text] = OpCost(time=time_ns, workspace=max(0, peaks[text] - made) + state, outputs=sizes)
+    return {name: known[text] for name, text in signatures.items()}
+
+
+@contextmanager
+def _generators_kept(device: torch.device) -> Iterator[None]:
+    states = {one: rng.save(one) for one in {torch.device("cpu"), device}}
+    try:
+        yield
+    finally:
+        for one, state in states.items():
+            rng.restore(one, state)
+
+
+def _time(program: Program, op: Op) -> tuple[Ns, tuple[Bytes | None, ...]]:
+    """Median time of a call, after one to warm up that says how large the outputs really are."""
+    if op.role is Role.RNG:
+        return _median(lambda: rng.save(program.device), program.device), ()
+    args, kwargs = made_inputs(program, op)
+    target = _callable(op)
+    try:
+        sizes = _sizes(program, op, target(*args, **kwargs))
+    except (RuntimeError, IndexError, ValueError) as error:
+        fix = 'give cost="estimate", and report the operation.'
+        raise RematError("X-MEASURE", f"{op.target} does not run on made inputs: {error}", fix=fix) from error
+    return _median(lambda: target(*args, **kwargs), program.device), sizes
+
+
+def _sizes(program: Program, op: Op, result: Any) -> tuple[Bytes | None, ...]:
+    """Bytes of each output's storage; refuses outputs laid out otherwise than the trace says."""
+    if op.role is Role.UPDATE:
+        return (0,)
+    sizes: list[Bytes | None] = []
+    for value, tensor in zip(op.outputs, result if op.unpack else [result], strict=True):
+        if value is None:
+            sizes.append(None)
+            continue
+        traced, real = program.values[value].spec, Spec.of(tensor)
+        if (traced.shape, traced.dtype) != (real.shape, real.dtype):
+            what = f"{op.target} returned {real} where the trace says {traced}."
+            raise RematError("X-MEASURE", what, fix="report the operation; its trace does not describe it.")
+        sizes.append(charged(tensor.untyped_storage().nbytes(), tensor.device))
+    return tuple(sizes)
+
+
+def _median(call: Any, device: torch.device) -> Ns:
+    spent, times = 0, []
+    while len(times) < FEWEST or (spent < PATIENCE_NS and len(times) < MOST):
+        _wait(device)
+        start = time.perf_counter_ns()
+        out = call()
+        _wait(device)
+        times.append(time.perf_counter_ns() - start)
+        spent += times[-1]
+        del out
+    return max(1, int(statistics.median(times)))
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _callable(op: Op) -> Any:
+    return torch_private.entry(op.target) if isinstance(op.target, torch_private.OpOverload) else op.target
+
+
+def _peaks(program: Program, first: Mapping[str, Op]) -> dict[str, Bytes]:
+    """Most bytes held during one call of each signature, outputs included."""
+    peaks = dict.fromkeys(first, 0)
+    todo = {text: op for text, op in first.items() if op.role is not Role.RNG}
+    if program.device.type == "cuda":
+        return peaks | {text: _cuda_peak(program, op) for text, op in todo.items()}
+    names = {f"remat.signature.{i}": text for i, text in enumerate(todo)}
+    with torch_private.memory_profile() as profiler:
+        for name, text in names.items():
+            args, kwargs = made_inputs(program, todo[text])
+            with record_function(name):
+                out = _callable(todo[text])(*args, **kwargs)
+            del out
+    events = torch_private.allocator_events(profiler)
+    times = [at for at, _ in events]
+    for name, (start, end) in torch_private.spans(profiler, names).items():
+        inside = events[bisect_left(times, start) : bisect_right(times, end)]
+        peaks[names[name]] = max((0, *accumulate(size for _, size in inside)))
+    return peaks
+
+
+def _cuda_peak(program: Program, op: Op) -> Bytes:
+    args, kwargs = made_inputs(program, op)
+    torch.cuda.synchronize(program.device)
+    torch.cuda.reset_peak_memory_stats(program.device)
+    before = torch.cuda.memory_allocated(program.device)
+    out = _callable(op)(*args, **kwargs)
+    torch.cuda.synchronize(program.device)
+    peak = torch.cuda.max_memory_allocated(program.device) - before
+    del out
+    return peak
+
+
+# -- inputs ----------------------------------------------------------------------------------------------------------------
+
+
+def made_inputs(program: Program, op: Op) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments for one call of an operation, with tensors made for it; the same every time."""
+    generator = torch.Generator(program.device).manual_seed(0)
+    counter = iter(range(1 << 30))
+
+    def build(tree: Any) -> Any:
+        if isinstance(tree, Ref):
+            position = next(counter)
+            spec = program.values[tree.name].spec
+            return make(spec, index_limit(program, op, position), generator)
+        if isinstance(tree, (list, tuple)):
+            return type(tree)(build(one) for one in tree)
+        return tree
+
+    return tuple(build(one) for one in op.args), {key: build(one) for key, one in op.kwargs.items()}
+
+
+def make(spec: Spec, limit: int, generator: torch.Generator) -> torch.Tensor:
+    """A tensor of that spec: floats in [0.05, 1), indices below `limit`, flags mostly set."""
+    count = max(spec.extent // spec.dtype.itemsize, 0)
+    kwargs: dict[str, Any] = {
+        "device": spec.device,
+        "generator": generator if spec.device == generator.device else None,
+    }
+    if spec.dtype is torch.bool:
+        flat = torch.rand(count, **kwargs) < 0.9
+    elif spec.dtype.is_complex:
+        flat = torch.randn(count, dtype=spec.dtype, **kwargs)
+    elif spec.dtype.is_floating_point:
+        flat = torch.rand(count, **kwargs).mul_(0.95).add_(0.05).to(spec.dtype)
+    else:
+        flat = torch.randint(max(limit, 1), (count,), **kwargs).to(spec.dtype)
+    return flat.as_strided(spec.shape, spec.stride)
+
+
+def index_limit(program: Program, op: Op, position: int) -> int:
+    """How far the integers of the tensor argument number `position` may go: what they index, else 1 (all zeros)."""
+    name = str(op.target).removeprefix("aten.").partition(".")[0]
+    specs = [program.values[ref.name].spec for ref in refs((op.args, op.kwargs))]
+    shape = specs[0].shape
+    if name == "embedding":
+        return shape[0]
+    if name == "embedding_dense_backward":
+        return int(op.args[2])
+    if name.startswith("nll_loss"):
+        return (
+            specs[1].shape[1 if len(specs[1].shape) > 1 else 0]
+            if "backward" in name
+            else shape[-1 if len(shape) < 2 else 1]
+        )
+    if name in ("gather", "scatter", "scatter_add", "index_select", "index_add", "scatter_reduce"):
+        return shape[int(op.args[1])] if shape else 1
+    if name in ("index", "index_put", "_unsafe_index", "_unsafe_index_put"):
+        places = [at for at, one in enumerate(op.args[1]) if one is not None]
+        return shape[places[position - 1]] if 0 < position <= len(places) else 1
+    if "with_indices" in name and "backward" in name:
+        return max(1, specs[1].shape[-1] * specs[1].shape[-2]) if len(specs[1].shape) > 2 else 1
+    return 1

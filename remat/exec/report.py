@@ -1,0 +1,143 @@
+"""The report of a wrapped module: what was promised, what was measured, who planned it and how good it is."""
+
+from __future__ import annotations
+
+from attrs import frozen
+from torch import nn
+
+from remat.algorithms import IMPOSSIBLE
+from remat.errors import IllFormed
+from remat.exec.wrap import Bare, Ready, _State
+from remat.ir import Cost, Graph, Schedule
+from remat.units import Bytes, Ns, format_bytes, format_ns
+
+
+@frozen(kw_only=True)
+class Report:
+    """What is known about the planned step of a wrapped module. `str` of it is for people.
+
+    Attributes:
+        budget: [bytes]; None: nothing was planned, the module runs bare.
+        predicted_peak, measured_peak: most bytes the step holds; measured on a rehearsal.
+        store_all_peak: what a step that keeps everything would hold by prediction [bytes].
+        predicted_time, measured_time: of one step, forward and backward [ns]; measured: the median of the last steps, or the rehearsal.
+        store_all_time: predicted time of a step that keeps everything [ns].
+        reruns, recomputation: number and time of the runs after each node's first [ns].
+        lower: a proved bound on the predicted time of every schedule within the budget [ns].
+        gap: predicted time over that bound, less one; None without a bound.
+        planner: who planned.
+        trail: what the planners said.
+        planning_seconds: time of the planning alone; `seconds` has every stage.
+        seconds: of capture, cost, plan and lower.
+        loss_reserve: bytes the plan has for a loss outside the module.
+        reserved: most bytes the caching allocator held from the driver in the rehearsal (CUDA), else 0.
+        graph, schedule, cost: what was planned on, the plan, and its replayed cost.
+        source: the generated functions; empty where the bare module runs.
+        plans: number of plans the module has, one per combination of shapes.
+    """
+
+    budget: Bytes | None
+    predicted_peak: Bytes
+    measured_peak: Bytes | None
+    store_all_peak: Bytes
+    predicted_time: Ns
+    measured_time: Ns | None
+    store_all_time: Ns
+    reruns: int
+    recomputation: Ns
+    lower: Ns | float
+    gap: float | None
+    planner: str
+    trail: tuple[str, ...]
+    planning_seconds: float
+    seconds: dict[str, float]
+    loss_reserve: Bytes
+    reserved: Bytes
+    graph: Graph
+    schedule: Schedule
+    cost: Cost
+    source: str
+    plans: int
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name.ljust(width)}  {value}" for name, value in rows)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The table: name and value."""
+        measured = "not measured yet" if self.measured_peak is None else format_bytes(self.measured_peak)
+        took = "not measured yet" if self.measured_time is None else format_ns(self.measured_time)
+        extra = self.predicted_time / self.store_all_time - 1 if self.store_all_time else 0.0
+        bound = "none" if self.lower <= 0 or self.lower == IMPOSSIBLE else format_ns(int(self.lower))
+        gap = "no bound" if self.gap is None else f"{self.gap:.2%}"
+        share = (
+            f" ({self.predicted_peak / self.store_all_peak:.1%} of keeping everything)" if self.store_all_peak else ""
+        )
+        stages = ", ".join(f"{name} {value:.2f} s" for name, value in self.seconds.items())
+        rows = [
+            ("budget", "none: the module runs bare" if self.budget is None else format_bytes(self.budget)),
+            ("predicted peak", format_bytes(self.predicted_peak) + share),
+            ("measured peak", measured),
+            ("predicted time", f"{format_ns(self.predicted_time)} ({extra:+.1%} over keeping everything)"),
+            ("measured time", took),
+            ("recomputations", f"{self.reruns} runs, {format_ns(self.recomputation)}"),
+            ("proved lower bound", bound),
+            ("gap", gap),
+            ("planned by", self.planner),
+            ("planning", f"{self.planning_seconds:.2f} s ({stages})"),
+        ]
+        if self.loss_reserve:
+            rows.append(("for the loss outside", format_bytes(self.loss_reserve)))
+        if self.reserved:
+            rows.append(("reserved by the allocator", format_bytes(self.reserved)))
+        return rows
+
+
+def report(model: nn.Module) -> Report:
+    """The report of the plan that the last call used, or of the first plan before any call.
+
+    Raises:
+        IllFormed: X-REPORT, when the module is not wrapped, or what it runs is not planned; the message says why.
+    """
+    state = model.__dict__.get("_remat")
+    if not isinstance(state, _State):
+        raise IllFormed("X-REPORT", "the module is not wrapped.", fix="give what `remat.exec.wrap` returned.")
+    ready = state.last if state.last is not None else next(iter(state.plans.values()), None)
+    if ready is None:
+        raise IllFormed("X-REPORT", "nothing has been planned yet (plans are not pickled).", fix="run a training step.")
+    if isinstance(ready, Bare):
+        raise IllFormed("X-REPORT", f"the module runs bare: {ready.reason}", fix="see the reason.")
+    return _report(state, ready)
+
+
+def _report(state: _State, ready: Ready) -> Report:
+    planned = ready.planned
+    outcome, tried = planned.outcome, ready.rehearsal
+    if outcome.cost is None or outcome.schedule is None:
+        raise IllFormed("X-REPORT", "there is no plan.", fix="give a larger budget.")
+    keeps_all = outcome.cost.reruns == 0 and outcome.cost.peak == planned.store_all
+    return Report(
+        budget=planned.budget,
+        predicted_peak=outcome.cost.peak,
+        measured_peak=None if tried is None else tried.peak,
+        store_all_peak=planned.store_all,
+        predicted_time=outcome.cost.time,
+        measured_time=ready.meter.time or (None if tried is None else tried.time),
+        store_all_time=planned.graph.time,
+        reruns=outcome.cost.reruns,
+        recomputation=outcome.cost.recomputation,
+        lower=outcome.lower,
+        gap=outcome.gap,
+        planner="StoreAll()" if keeps_all else repr(state.settings.planner()),
+        trail=outcome.trail,
+        planning_seconds=planned.seconds["plan"],
+        seconds=planned.seconds,
+        loss_reserve=planned.reserve + planned.held,
+        reserved=0 if tried is None else tried.reserved,
+        graph=planned.graph,
+        schedule=outcome.schedule,
+        cost=outcome.cost,
+        source="" if planned.lowered is None else planned.lowered.source,
+        plans=len(state.plans),
+    )
