@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from remat.algorithms.baselines import PerLayerCheckpoint
+from remat.algorithms.bounds.floor import Floor
 from remat.algorithms.bounds.multi import MultiInstant
 from remat.algorithms.bounds.single import SingleInstant
 from remat.algorithms.protocol import Solver
@@ -19,6 +20,7 @@ DONE = 0.0005
 auto: Solver = (
     Polish(
         (
+            Floor(),
             MultiStart(),
             SingleInstant(gap=GOOD / 2),
             SavedSet(),
@@ -32,3 +34,6 @@ auto: Solver = (
     | PerLayerCheckpoint()
 )
 """The default planner."""
+
+quick: Solver = Polish((Floor(), MultiStart(starts=8), SingleInstant(mixed=0), SavedSet(instants=2)), gap=0.05)
+"""A plan and a bound in a fraction of the time of `auto`, where many budgets are asked."""

@@ -188,24 +188,46 @@ class Continuation(RunMove):
         for k, (above, budget) in enumerate(zip(budgets[:0:-1], budgets[-2::-1], strict=True)):
             if search.clock.expired:
                 return
-            current = self._lowered(search, current, above, budget, rounds, 310 + k)
+            current = lowered(search, current, above, budget, rounds, 310 + k, self.tries)
             if current is None:
                 return
         search.offer(current, repr(self))
 
-    def _lowered(
-        self, search: Search, current: Sequence, above: int, budget: int, rounds: int, purpose: int
-    ) -> Sequence | None:
-        """A plan for `budget` from one for the budget `above` it."""
-        chance = search.chance(purpose)
-        _, current = ruin_and_recreate(search.flat, current, above, rounds, 0.002, chance)
-        found = None
-        for k in range(self.tries):
-            trial = shaved(search, current, taste(k), chance, budget)
-            if trial is not None and (found is None or search.time_of(trial) < search.time_of(found)):
-                found = trial
-            if found is not None and k >= 3:
-                break
-            if trial is None:
-                _, current = ruin_and_recreate(search.flat, current, above, rounds, 0.01, chance)
-        return found
+
+def lowered(
+    search: Search, current: Sequence, above: int, budget: int, rounds: int, purpose: int, tries: int = 12
+) -> Sequence | None:
+    """A plan for `budget` from one for the budget `above` it; `rounds` of ruin and recreate come first and between tries."""
+    chance = search.chance(purpose)
+    _, current = ruin_and_recreate(search.flat, current, above, rounds, 0.002, chance)
+    found = None
+    for k in range(tries):
+        trial = shaved(search, current, taste(k), chance, budget)
+        if trial is not None and (found is None or search.time_of(trial) < search.time_of(found)):
+            found = trial
+        if found is not None and k >= 3:
+            break
+        if trial is None:
+            _, current = ruin_and_recreate(search.flat, current, above, rounds, 0.01, chance)
+    return found
+
+
+def descended(search: Search, start: Sequence, floor: int, accuracy: int, purpose: int) -> tuple[Sequence, int]:
+    """The plan of the lowest peak reached from `start` by lowering the budget in steps, and that peak [bytes].
+
+    Steps begin at a sixteenth of the peak and are halved where no plan is found, until they are below `accuracy` bytes.
+    """
+    current, above = start, search.peak_of(start)
+    step = max(accuracy, above // 16)
+    rounds = iterations_for(len(search.base), 2e6)
+    while above > floor and not search.clock.expired:
+        budget = max(floor, above - step)
+        trial = lowered(search, current, above, budget, rounds, purpose, tries=6)
+        purpose += 1
+        if trial is not None:
+            current, above = trial, search.peak_of(trial)
+        elif step <= accuracy:
+            break
+        else:
+            step = max(accuracy, step // 2)
+    return current, above

@@ -21,48 +21,67 @@ from remat.ir.checks import at_least
 
 
 @njit(cache=True)
-def recompute_on_demand(g, base, at, saved):
-    """`base` with, after the first run of `at`, each datum that is not `saved` made again right before its first read."""
+def add_chain(g, there, chain, length, wanted, out, n):
+    """Append to `out` the `length` nodes of `chain` and all they miss, in order; mark what they make as there."""
+    done = 0
+    while done < length:
+        u = chain[done]
+        done += 1
+        for k in range(g.read_ptr[u], g.read_ptr[u + 1]):
+            p = g.producer[g.read_idx[k]]
+            if not there[g.read_idx[k]] and not wanted[p]:
+                wanted[p] = True
+                chain[length] = p
+                length += 1
+    for u in np.sort(chain[:length]):
+        wanted[u] = False
+        out[n] = u
+        n += 1
+        for k in range(g.write_ptr[u], g.write_ptr[u + 1]):
+            there[g.write_idx[k]] = True
+    return n
+
+
+@njit(cache=True)
+def recompute_on_demand(g, base, instants, saved):
+    """`base` with reruns on demand: at each instant all but `saved[k]` is gone, and comes back right before its next read.
+
+    What the next instant wants saved and nobody has brought back by then is made right before it.
+    """
     nodes, data = g.time.size, g.size.size
     there = np.zeros(data, np.bool_)
-    out = np.empty(base.size + nodes, np.int32)
+    made = np.zeros(data, np.bool_)
+    out = np.empty(base.size + nodes * (1 + 2 * instants.size), np.int32)
     chain = np.empty(nodes, np.int32)
     wanted = np.zeros(nodes, np.bool_)
-    n = 0
-    after = False
+    n, stage = 0, 0
     for i in range(base.size):
         v = base[i]
-        if v == at:
-            after = True
+        if stage < instants.size and v == instants[stage]:
+            length = 0
             for d in range(data):
-                there[d] = there[d] and (saved[d] or g.keep[d] or not g.rerun[g.producer[d]])
-        if after:
-            length, done = 0, 0
-            wanted[:] = False
-            for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-                p = g.producer[g.read_idx[k]]
-                if not there[g.read_idx[k]] and not wanted[p]:
+                p = g.producer[d]
+                if made[d] and saved[stage, d] and not there[d] and g.rerun[p] and not wanted[p]:
                     wanted[p] = True
                     chain[length] = p
                     length += 1
-            while done < length:
-                u = chain[done]
-                done += 1
-                for k in range(g.read_ptr[u], g.read_ptr[u + 1]):
-                    p = g.producer[g.read_idx[k]]
-                    if not there[g.read_idx[k]] and not wanted[p]:
-                        wanted[p] = True
-                        chain[length] = p
-                        length += 1
-            for u in np.sort(chain[:length]):
-                out[n] = u
-                n += 1
-                for k in range(g.write_ptr[u], g.write_ptr[u + 1]):
-                    there[g.write_idx[k]] = True
+            n = add_chain(g, there, chain, length, wanted, out, n)
+            for d in range(data):
+                there[d] = there[d] and (saved[stage, d] or g.keep[d] or not g.rerun[g.producer[d]])
+            stage += 1
+        length = 0
+        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+            p = g.producer[g.read_idx[k]]
+            if not there[g.read_idx[k]] and not wanted[p]:
+                wanted[p] = True
+                chain[length] = p
+                length += 1
+        n = add_chain(g, there, chain, length, wanted, out, n)
         out[n] = v
         n += 1
         for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
             there[g.write_idx[k]] = True
+            made[g.write_idx[k]] = True
     return out[:n].copy()
 
 
@@ -120,4 +139,6 @@ class SavedSet(RunMove):
         saved[with_column] = answer.x[instant.resident[with_column]] >= self.threshold
         given = search.flat.read_idx[search.flat.read_ptr[instant.at] : search.flat.read_ptr[instant.at + 1]]
         saved[given] = True
-        return recompute_on_demand(search.flat, search.base, instant.at, saved)
+        at = np.array([instant.at], np.int32)
+        started: Sequence = recompute_on_demand(search.flat, search.base, at, saved[None, :])
+        return started

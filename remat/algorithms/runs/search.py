@@ -22,7 +22,7 @@ from remat.algorithms.runs.csr import flatten
 from remat.algorithms.runs.liveness import sweep, total_time
 from remat.algorithms.runs.ordering import shift
 from remat.ir import Graph, Schedule
-from remat.units import Ns
+from remat.units import Bytes, Ns
 
 Sequence = NDArray[np.int32]
 
@@ -63,6 +63,11 @@ class Search:
         if self.base_peak <= self.budget:
             self.offer(self.base, "the captured order")
 
+    def sequence_of(self, schedule: Schedule) -> Sequence:
+        """The run sequence of a schedule of this graph."""
+        at = self.problem.graph.node_index
+        return np.array([at[run.node] for run in schedule.runs], np.int32)
+
     def time_of(self, sequence: Sequence) -> Ns:
         """Time of a sequence [ns]."""
         return int(total_time(self.flat, sequence, len(sequence)))
@@ -79,10 +84,13 @@ class Search:
         mixed = (self.seed * 0x9E3779B97F4A7C15 + purpose * 0xBF58476D1CE4E5B9 + 1) % (1 << 64)
         return np.array([mixed], np.uint64)
 
+    def peak_of(self, sequence: Sequence) -> Bytes:
+        """Peak of a sequence [bytes]."""
+        return int(sweep(self.flat, sequence, len(sequence), np.empty(len(sequence), np.int64)))
+
     def fits(self, sequence: Sequence) -> bool:
         """Whether a sequence is within the budget."""
-        memory = np.empty(len(sequence), np.int64)
-        return bool(sweep(self.flat, sequence, len(sequence), memory) <= self.budget)
+        return self.peak_of(sequence) <= self.budget
 
     def offer(self, sequence: Sequence, how: str) -> bool:
         """Take a sequence as the best when it fits and is faster; returns whether it was taken."""
@@ -154,8 +162,7 @@ class RunMove(WarmStarted):
         """Search from the captured order, and from `start` when there is one."""
         search = Search(problem, clock, seed, self)
         if start is not None:
-            at = problem.graph.node_index
-            search.offer(np.array([at[run.node] for run in start.runs], np.int32), "the start")
+            search.offer(search.sequence_of(start), "the start")
         with search.charged("plan"):
             self.improve(search)
         return search.plan()
