@@ -1,7 +1,8 @@
 """The proved floor: bytes that some step of every schedule needs, whatever is recomputed.
 
-When a node first runs, its reads are resident, its outputs and workspace are charged, and what its ancestors (for a backward node:
-also all forward nodes) made and must be kept is there. At the end all kept data are. The largest of these is a floor.
+When a node first runs, its reads are resident, its outputs and workspace are charged, and what its ancestors (for a
+backward node: also all forward nodes) made and must be kept is there. At the end all kept data are. The largest of
+these is a floor.
 """
 
 from __future__ import annotations

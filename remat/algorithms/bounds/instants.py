@@ -62,7 +62,7 @@ class Dependencies:
         nodes = flat.time.size
         if fixed or flat.phase[at] == LOSS:
             return np.where(np.arange(nodes) < at, DONE, AHEAD).astype(np.int8)
-        state = np.full(nodes, EITHER, np.int8)
+        state = np.where(flat.required, EITHER, DONE).astype(np.int8)
         state[flat.phase != BACKWARD] = DONE
         state[self.reach(at, *self.before)] = DONE
         state[self.reach(at, *self.after)] = AHEAD

@@ -1,7 +1,7 @@
 """`MultiInstant`: a bound for schedules in the captured order, from several instants at once, and plans from its solutions.
 
-Instants are added one at a time, each where the plan of the last solution exceeds its budget most: when the plan fits, it is
-optimal (within the programme's gap) among schedules whose first runs keep the captured order.
+Instants are added one at a time, each where the plan of the last solution exceeds its budget most: when the plan
+fits, it is optimal (within the programme's gap) among schedules whose first runs keep the captured order.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class MultiInstant(RunMove):
 
     def improve(self, search: Search) -> None:
         """Solve, plan, add the instant where the plan is worst, until the plan fits."""
+        if not search.proves:
+            return
         size = len(search.base) + search.flat.size.size
         if search.within(self.gap) or size > self.largest:
             return

@@ -17,7 +17,7 @@ def candidate_instants(search: Search, after_loss: int, heaviest: int) -> list[i
     """Instants worth asking: the loss, those after it, positions of most memory, heaviest working sets (spread out)."""
     flat = search.flat
     loss = int(np.flatnonzero(flat.phase == LOSS)[0])
-    backward = np.flatnonzero(flat.phase == BACKWARD)
+    backward = np.flatnonzero((flat.phase == BACKWARD) & flat.required)
     chosen = [loss, *backward[:after_loss].tolist()]
     reads = np.add.reduceat(np.append(flat.size[flat.read_idx], 0), flat.read_ptr[:-1]) * (np.diff(flat.read_ptr) > 0)
     working = flat.charge + reads

@@ -1,10 +1,11 @@
 """The saved-set programme at several instants at once: what to hold at each, what to run again between them.
 
-Instants cut the captured order into stages. Per instant k and datum d: s = d is resident; per stage and node: y = the node runs
-again in the stage. A node that first runs in a stage, or runs again in it, finds what it reads resident at the stage's start or made
-again in it; a datum is resident at an instant if it was at the last one, or was made since. Reruns are counted once per stage and
-those of the first stage are free, so the optimum bounds every schedule whose first runs keep the captured order: an assumption that
-travels with the bound. With one stage per node this is Checkmate's programme (Jain et al., 2020); few, hard instants keep it small.
+Instants cut the captured order into stages. Per instant k and datum d: s = d is resident; per stage and node: y = the
+node runs again in the stage. A node that first runs in a stage, or runs again in it, finds what it reads resident at
+the stage's start or made again in it; a datum is resident at an instant if it was at the last one, or was made since.
+Reruns are counted once per stage and those of the first stage are free, so the optimum bounds every schedule whose
+first runs keep the captured order: an assumption that travels with the bound. With one stage per node this is
+Checkmate's programme (Jain et al., 2020); few, hard instants keep it small.
 """
 
 from __future__ import annotations
@@ -36,9 +37,7 @@ def stages_program(flat: Flat, instants: tuple[int, ...], budget: int) -> Stages
         impossible |= build.memory_row(k, budget)
         build.stage_rows(k)
     program = Program(cost=build.cost, rows=build.rows, integral=np.array(build.integral, np.bool_))
-    return Stages(
-        instants=instants, program=program, resident=build.resident, again=build.again, impossible=impossible
-    )
+    return Stages(instants=instants, program=program, resident=build.resident, again=build.again, impossible=impossible)
 
 
 class _Build:
@@ -71,9 +70,7 @@ class _Build:
     def _last_use(self) -> list[int]:
         flat = self.flat
         ends = flat.use_ptr[1:]
-        return [
-            int(flat.use_idx[ends[d] - 1]) if ends[d] > flat.use_ptr[d] else -1 for d in range(flat.size.size)
-        ]
+        return [int(flat.use_idx[ends[d] - 1]) if ends[d] > flat.use_ptr[d] else -1 for d in range(flat.size.size)]
 
     def memory_row(self, k: int, budget: int) -> bool:
         """Residents, kept data and the working set of the instant fit; returns whether they cannot."""

@@ -21,6 +21,8 @@ Flags = NDArray[np.bool_]
 
 FORWARD, LOSS, BACKWARD = 0, 1, 2
 
+_PHASES = {Phase.FORWARD: FORWARD, Phase.LOSS: LOSS, Phase.BACKWARD: BACKWARD}
+
 
 class Flat(NamedTuple):
     """Arrays of one graph; nodes and data by index, sizes in bytes, times in ns.
@@ -33,6 +35,7 @@ class Flat(NamedTuple):
         contributions: number of writers of each datum.
         charge: bytes a run needs besides what is resident: all its outputs and its workspace.
         rerun: nodes the planner may run again; replay: nodes that the rules allow to run again.
+        required: nodes that every schedule runs; the others are isolated here and cost nothing.
         order_ptr, order_idx: nodes that must have run before a node's first run (producers, writers in order, draws
         in order).
     """
@@ -51,6 +54,7 @@ class Flat(NamedTuple):
     charge: Longs
     rerun: Flags
     replay: Flags
+    required: Flags
     phase: NDArray[np.int8]
     draws: Flags
     order_ptr: Ints
@@ -73,43 +77,59 @@ def transpose(pointers: Ints, indices: Ints, columns: int) -> tuple[Ints, Ints]:
     return csr(rows)
 
 
-def flatten(graph: Graph, backward_reruns: bool = True) -> Flat:
-    """The arrays of `graph`; `backward_reruns=False` forbids running a backward node again."""
-    data, computes = graph.data, graph.computes
+def _before(graph: Graph) -> list[list[int]]:
+    """For each node, who must have run before its first run: producers, earlier contributors, earlier draws."""
     writers = graph.writers_by_data
-    phases = {Phase.FORWARD: FORWARD, Phase.LOSS: LOSS, Phase.BACKWARD: BACKWARD}
-    reads: list[list[int]] = []
-    writes: list[list[int]] = []
     order: list[list[int]] = []
-    rerun = np.zeros(len(computes), np.bool_)
     last_draw = -1
-    for v, compute in enumerate(computes):
-        outputs = graph.writes_by_node[v]
-        needed = [d for d in graph.reads_by_node[v] if writers[d]]
-        before = {w for d in needed for w in writers[d]}
-        for d in outputs:
-            earlier = writers[d][: writers[d].index(v)]
-            before.update(earlier)
-            if earlier and d not in needed:
-                needed.append(d)
-        in_draw_order = compute.draws or any(data[d].kind is Kind.RNG_STATE for d in outputs)
-        if in_draw_order:
+    for v, compute in enumerate(graph.computes):
+        before = {w for d in graph.reads_by_node[v] for w in writers[d]}
+        for d in graph.writes_by_node[v]:
+            before.update(writers[d][: writers[d].index(v)])
+        if compute.draws or any(graph.data[d].kind is Kind.RNG_STATE for d in graph.writes_by_node[v]):
             if last_draw >= 0:
                 before.add(last_draw)
             last_draw = v
         before.discard(v)
-        reads.append(needed)
-        writes.append([d for d in outputs if writers[d][0] == v])
         order.append(sorted(before))
+    return order
+
+
+def _required(graph: Graph, order: list[list[int]]) -> set[int]:
+    """Nodes that every schedule runs: forward nodes, the loss, and what leads to kept data."""
+    needed = {v for v, compute in enumerate(graph.computes) if compute.phase is not Phase.BACKWARD}
+    stack = [v for d, datum in enumerate(graph.data) if datum.keep for v in graph.writers_by_data[d]]
+    while stack:
+        v = stack.pop()
+        if v not in needed:
+            needed.add(v)
+            stack += order[v]
+    return needed
+
+
+def flatten(graph: Graph) -> Flat:
+    """The arrays of a flat graph. Backward nodes that lead to nothing kept are left out: no schedule need run them."""
+    writers, phase = graph.writers_by_data, [_PHASES[one.phase] for one in graph.computes]
+    order = _before(graph)
+    required = _required(graph, order)
+    nodes, data = len(graph), len(graph.data)
+    producer = np.array([w[0] if w and set(w) <= required else -1 for w in writers], np.int32)
+    reads: list[list[int]] = [[] for _ in range(nodes)]
+    writes: list[list[int]] = [[] for _ in range(nodes)]
+    charge = np.zeros(nodes, np.int64)
+    rerun = np.zeros(nodes, np.bool_)
+    for v in sorted(required):
+        compute, outputs = graph.computes[v], graph.writes_by_node[v]
+        grown = [d for d in outputs if writers[d][0] != v and producer[d] >= 0]
+        reads[v] = list(dict.fromkeys([*(d for d in graph.reads_by_node[v] if producer[d] >= 0), *grown]))
+        writes[v] = [d for d in outputs if producer[d] == v]
+        charge[v] = sum(graph.data[d].size for d in outputs) + compute.option.workspace
         alone = all(len(writers[d]) == 1 for d in outputs)
-        free = compute.phase is Phase.FORWARD or (backward_reruns and compute.phase is Phase.BACKWARD)
-        rerun[v] = alone and free and not compute.run_once
+        rerun[v] = alone and phase[v] != LOSS and not compute.run_once
     read_ptr, read_idx = csr(reads)
     write_ptr, write_idx = csr(writes)
-    use_ptr, use_idx = transpose(read_ptr, read_idx, len(data))
-    order_ptr, order_idx = csr(order)
-    outs = graph.writes_by_node
-    size = np.array([d.size if writers[i] else 0 for i, d in enumerate(data)], np.int64)
+    use_ptr, use_idx = transpose(read_ptr, read_idx, data)
+    order_ptr, order_idx = csr([one if v in required else [] for v, one in enumerate(order)])
     return Flat(
         read_ptr=read_ptr,
         read_idx=read_idx,
@@ -117,19 +137,17 @@ def flatten(graph: Graph, backward_reruns: bool = True) -> Flat:
         write_idx=write_idx,
         use_ptr=use_ptr,
         use_idx=use_idx,
-        producer=np.array([w[0] if w else -1 for w in writers], np.int32),
+        producer=producer,
         contributions=np.array([len(w) for w in writers], np.int32),
-        size=size,
-        keep=np.array([d.keep and bool(writers[i]) for i, d in enumerate(data)], np.bool_),
-        time=np.array([c.options[0].time for c in computes], np.int64),
-        charge=np.array(
-            [sum(data[d].size for d in made) + c.option.workspace for c, made in zip(computes, outs, strict=True)],
-            np.int64,
-        ),
+        size=np.array([one.size if producer[d] >= 0 else 0 for d, one in enumerate(graph.data)], np.int64),
+        keep=np.array([one.keep and producer[d] >= 0 for d, one in enumerate(graph.data)], np.bool_),
+        time=np.array([c.option.time if v in required else 0 for v, c in enumerate(graph.computes)], np.int64),
+        charge=charge,
         rerun=rerun,
-        replay=np.array([c.phase is not Phase.LOSS and not c.run_once for c in computes], np.bool_),
-        phase=np.array([phases[c.phase] for c in computes], np.int8),
-        draws=np.array([c.draws for c in computes], np.bool_),
+        replay=np.array([c.phase is not Phase.LOSS and not c.run_once for c in graph.computes], np.bool_),
+        required=np.array([v in required for v in range(nodes)], np.bool_),
+        phase=np.array(phase, np.int8),
+        draws=np.array([c.draws for c in graph.computes], np.bool_),
         order_ptr=order_ptr,
         order_idx=order_idx,
     )

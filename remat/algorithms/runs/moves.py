@@ -1,6 +1,7 @@
 """Moves over run sequences, each usable alone: shaving, deletion, shifting, many starts, ruin and recreate, continuation.
 
-The kernels are in `shaving`, `deletion`, `ordering` and `ruin`; this module gives them settings, seeds and the search they work on.
+The kernels are in `shaving`, `deletion`, `ordering` and `ruin`; this module gives them settings, seeds and the search
+they work on.
 """
 
 from __future__ import annotations
@@ -120,8 +121,8 @@ def iterations_for(nodes: int, work: float) -> int:
 class RuinAndRecreate(RunMove):
     """Large-neighbourhood search: take reruns of a random part out, shave and delete again, keep what is not worse.
 
-    Without a start it begins with `PeakShaving()`. It begins with each of the best distinct plans known for a share of the
-    iterations, and goes on with the best.
+    Without a start it begins with `PeakShaving()`. It begins with each of the best distinct plans known for a share
+    of the iterations, and goes on with the best.
 
     Attributes:
         work: how much, whatever the size of the graph: 5e7 is about two seconds.

@@ -1,8 +1,8 @@
 """Shift: move runs to other legal places while the profile near and over the budget falls.
 
-A run may stand anywhere after the first runs of what its node depends on; a first run must also stand before every run that reads
-what it makes, before the node's other runs, and on its side of the loss; drawing nodes keep their order. What is lowered is the
-sum of the squares of the bytes over a share of the budget.
+A run may stand anywhere after the first runs of what its node depends on; a first run must also stand before every
+run that reads what it makes, before the node's other runs, and on its side of the loss; drawing nodes keep their
+order. What is lowered is the sum of the squares of the bytes over a share of the budget.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def moved(seq, n, i, j, out):
 def shift(g, base, budget, level, passes, rng):
     """Move runs to their earliest or latest legal place, or one between, while the pressure falls.
 
-    The peak never rises above the larger of the budget and the start's peak. `level` is the share of the budget from which
-    bytes count.
+    The peak never rises above the larger of the budget and the start's peak. `level` is the share of the budget from
+    which bytes count.
     """
     n = base.size
     seq = base.copy()

@@ -1,9 +1,9 @@
 """`SavedSet`: the saved-set programme at the hardest instants as a plan: solve, round, recompute on demand, repair.
 
-The relaxed programme says what to hold at one instant and what to run again after it. Rounded at one half it becomes a plan: drop
-the rest at its last read before the instant, and run each chain again right before its first later read. Such a plan often exceeds
-the budget elsewhere; shaving repairs it and deletion thins it. Source: this project; the programme at the loss alone is the
-saved-set knapsack.
+The relaxed programme says what to hold at one instant and what to run again after it. Rounded at one half it becomes
+a plan: drop the rest at its last read before the instant, and run each chain again right before its first later read.
+Such a plan often exceeds the budget elsewhere; shaving repairs it and deletion thins it. Source: this project; the
+programme at the loss alone is the saved-set knapsack.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ class Search:
     """The state of a search over run sequences of one problem.
 
     Attributes:
-        flat: the graph as arrays. base: the captured order. budget: bytes.
+        flat: the graph as arrays. base: the captured order of the nodes that must run. budget: bytes.
+        profile: bytes charged at each node in that order.
         best, best_time: the best sequence within the budget and its time [ns], or None and infinity.
         lower: proved bound [ns], `IMPOSSIBLE` when no schedule exists. beside: bounds of restricted classes.
         pool: the best distinct sequences with their times, best first.
@@ -45,9 +46,13 @@ class Search:
         self.problem, self.clock, self.seed, self.who = problem, clock, seed, who
         self.flat = flatten(problem.graph)
         self.budget = problem.budget
-        self.base: Sequence = np.arange(len(problem.graph), dtype=np.int32)
-        self.profile = np.zeros(len(self.base), np.int64)
-        self.base_peak = int(sweep(self.flat, self.base, len(self.base), self.profile))
+        self.base: Sequence = np.flatnonzero(self.flat.required).astype(np.int32)
+        profile = np.zeros(len(self.base), np.int64)
+        self.base_peak = int(sweep(self.flat, self.base, len(self.base), profile))
+        self.profile = np.zeros(len(problem.graph), np.int64)
+        self.profile[self.base] = profile
+        # a copy to the host can do what only recomputation can do here: no bound but the base time is proved then
+        self.proves = getattr(problem, "link", None) is None
         self.price = self.flat.time.astype(np.float64)
         self.base_time = int(self.flat.time.sum())
         self.best: Sequence | None = None
@@ -108,7 +113,7 @@ class Search:
 
     def prove(self, lower: Ns | float, how: str) -> None:
         """Raise the proved bound."""
-        if lower > self.lower:
+        if self.proves and lower > self.lower:
             self.lower = lower
             ratio = "no schedule exists" if lower == IMPOSSIBLE else f"{lower / max(1, self.base_time):.5f}"
             self.trail.append(f"bound by {how}: {ratio}")
@@ -117,7 +122,8 @@ class Search:
 
     def show(self, lower: Ns | float, assumes: str) -> None:
         """Keep a bound of a restricted class, to be shown beside the proved one."""
-        self.beside.append(ClassBound(value=lower, assumes=assumes))
+        if self.proves:
+            self.beside.append(ClassBound(value=lower, assumes=assumes))
 
     def within(self, gap: float) -> bool:
         """Whether nothing is left to do: the plan is within `gap` of the bound, or none exists."""

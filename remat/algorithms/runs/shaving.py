@@ -100,7 +100,9 @@ def list_gaps(g, price, seq, n, mem, budget, exponent, noise, share, rng, best_s
                 continue
             stamp += 1
             small = np.int64(g.size[d] * share)
-            length, cost, forced = rerun_chain(g, price, d, b, residency_end, mem, top, budget, small, mark, stamp, chain)
+            length, cost, forced = rerun_chain(
+                g, price, d, b, residency_end, mem, top, budget, small, mark, stamp, chain
+            )
             if length == 0 or forced >= g.size[d]:
                 continue
             gain *= 1.0 - forced / g.size[d]
@@ -143,8 +145,8 @@ def insert(seq, n, at, chain, length, out):
 def shave(g, price, base, budget, exponent, noise, share, rng, ceiling):
     """Add reruns to `base` until its peak is within the budget.
 
-    `price` stands for the nodes' times in the scores. Returns (sequence, whether it fits). Gives up when no candidate lowers the overshoot, or the time exceeds
-    `ceiling` [ns].
+    `price` stands for the nodes' times in the scores. Returns (sequence, whether it fits). Gives up when no candidate
+    lowers the overshoot, or the time exceeds `ceiling` [ns].
     """
     n = base.size
     capacity = 2 * n + 4 * LONGEST

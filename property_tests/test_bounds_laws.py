@@ -1,0 +1,72 @@
+"""Laws of the bounds: none exceeds the oracle's optimum, none calls a feasible problem impossible, whatever the order."""
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from remat.algorithms.bounds.floor import Floor, proved_floor
+from remat.algorithms.bounds.instants import Dependencies, instant_program
+from remat.algorithms.bounds.multi import MultiInstant
+from remat.algorithms.bounds.program import solve_mixed, solve_relaxed
+from remat.algorithms.bounds.single import SingleInstant
+from remat.algorithms.exhaustive import Exhaustive
+from remat.algorithms.protocol import IMPOSSIBLE, Problem
+from remat.algorithms.runs.csr import flatten
+from remat.algorithms.sweep import lowest_budget
+from remat.ir import validate
+from remat.testing.strategies import problems, training_graphs, valid_schedules
+
+SMALL = problems(training_graphs(max_forward=3))
+
+
+@pytest.mark.parametrize("bound", [Floor(), SingleInstant(mixed=0), SingleInstant()], ids=["floor", "relaxed", "mixed"])
+@given(problem=SMALL)
+def test_no_bound_exceeds_the_optimum(bound, problem):
+    assert bound.solve(problem).lower <= Exhaustive().solve(problem).upper
+
+
+@given(problem=SMALL)
+def test_every_instant_bounds_the_optimum(problem):
+    exact = Exhaustive().solve(problem)
+    assume(exact.cost is not None)
+    flat = flatten(problem.graph)
+    spare = exact.upper - int(flat.time.sum())
+    dependencies = Dependencies(flat)
+    for at in range(problem.graph.loss, len(problem.graph)):
+        if flat.required[at]:
+            instant = instant_program(flat, dependencies, at, problem.budget)
+            assert not instant.impossible
+            relaxed, mixed = solve_relaxed(instant.program), solve_mixed(instant.program)
+            assert relaxed.bound is not None and relaxed.bound <= spare
+            assert mixed.bound is not None and mixed.bound <= spare
+
+
+@given(data=st.data(), graph=training_graphs(max_forward=5))
+def test_no_valid_schedule_fits_below_the_floor(data, graph):
+    schedule = data.draw(valid_schedules(graph))
+    assert validate(graph, schedule).peak >= proved_floor(graph)
+
+
+@given(problem=SMALL)
+def test_the_multi_instant_bound_stays_beside_and_bounds_the_captured_order(problem):
+    outcome = MultiInstant(rounds=3).solve(problem)
+    exact = Exhaustive().solve(problem)
+    assert outcome.lower <= exact.upper
+    for one in outcome.beside:
+        assert "captured order" in one.assumes
+        if exact.cost is not None and _keeps_the_order(problem, exact.schedule):
+            assert one.value <= exact.upper
+
+
+def _keeps_the_order(problem, schedule):
+    firsts = list(dict.fromkeys(run.node for run in schedule.runs))
+    return firsts == sorted(firsts, key=lambda name: problem.graph.node_index[name])
+
+
+@given(graph=training_graphs(max_forward=3))
+def test_the_lowest_budget_has_a_plan_and_nothing_proved_impossible_has_one(graph):
+    lowest = lowest_budget(graph)
+    assert lowest.point.outcome.cost.peak <= lowest.point.budget
+    assert lowest.floor - 1 <= lowest.impossible < lowest.point.budget
+    if lowest.impossible >= 0:
+        assert Exhaustive().solve(Problem(graph=graph, budget=lowest.impossible)).lower == IMPOSSIBLE

@@ -1,0 +1,124 @@
+"""Laws of the planner over run sequences: its kernels see what the validator sees, its plans replay, its claims hold."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remat.algorithms.auto import auto, quick
+from remat.algorithms.exhaustive import Exhaustive
+from remat.algorithms.protocol import Problem
+from remat.algorithms.runs.csr import flatten
+from remat.algorithms.runs.deletion import delete
+from remat.algorithms.runs.liveness import sweep, total_time
+from remat.algorithms.runs.moves import Continuation, Delete, MultiStart, PeakShaving, RuinAndRecreate, Shift
+from remat.algorithms.runs.ordering import shift
+from remat.algorithms.runs.saved_set import SavedSet
+from remat.algorithms.sweep import sweep as curve
+from remat.ir import Schedule, validate
+from remat.testing.strategies import problems, training_graphs
+
+MOVES = [PeakShaving(), MultiStart(starts=4), RuinAndRecreate(work=50.0), Continuation(), Delete(), Shift()]
+
+
+@st.composite
+def sequences(draw):
+    """A graph, its arrays, and its captured order with random reruns inserted, some taken out again."""
+    graph = draw(training_graphs(max_forward=5))
+    flat = flatten(graph)
+    sequence = np.flatnonzero(flat.required).tolist()
+    able = [v for v in sequence if flat.rerun[v]]
+    for _ in range(draw(st.integers(0, 8)) if able else 0):
+        v = draw(st.sampled_from(able))
+        sequence.insert(draw(st.integers(sequence.index(v) + 1, len(sequence))), v)
+    for _ in range(draw(st.integers(0, 3))):
+        reruns = [i for i, v in enumerate(sequence) if sequence.index(v) != i]
+        if reruns:
+            del sequence[draw(st.sampled_from(reruns))]
+    return graph, flat, sequence
+
+
+def replayed(graph, sequence, budget=None):
+    return validate(graph, Schedule.from_runs(graph, [int(v) for v in sequence]), budget)
+
+
+@given(sequences())
+def test_the_sweep_sees_the_peak_and_the_time_that_the_validator_sees(drawn):
+    graph, flat, sequence = drawn
+    array = np.array(sequence, np.int32)
+    memory = np.empty(len(array), np.int64)
+    peak = sweep(flat, array, len(array), memory)
+    cost = replayed(graph, sequence)
+    assert (peak, total_time(flat, array, len(array))) == (cost.peak, cost.time)
+    steps = Schedule.from_runs(graph, sequence).steps
+    assert memory.tolist() == [cost.timeline[i] for i, step in enumerate(steps) if hasattr(step, "node")]
+
+
+@given(sequences())
+def test_deletion_keeps_a_valid_sequence_within_its_budget_and_is_never_slower(drawn):
+    graph, flat, sequence = drawn
+    cost = replayed(graph, sequence)
+    thin = delete(flat, np.array(sequence, np.int32), cost.peak)
+    assert replayed(graph, thin, cost.peak).time <= cost.time
+
+
+@given(sequences(), st.integers(0, 2**32))
+def test_shifting_keeps_a_valid_sequence_and_its_runs(drawn, seed):
+    graph, flat, sequence = drawn
+    cost = replayed(graph, sequence)
+    moved = shift(flat, np.array(sequence, np.int32), cost.peak // 2, 0.8, 3, np.array([seed], np.uint64))
+    assert sorted(moved.tolist()) == sorted(sequence)
+    assert replayed(graph, moved, cost.peak).time == cost.time
+
+
+@pytest.mark.parametrize("solver", MOVES, ids=lambda one: type(one).__name__)
+@given(problem=problems(training_graphs(max_forward=4)))
+def test_no_move_beats_the_oracle(solver, problem):
+    exact, found = Exhaustive().solve(problem), solver.solve(problem)
+    assert exact.lower <= found.upper
+    assert found.lower <= exact.upper
+
+
+@given(problem=problems(training_graphs(max_forward=3)))
+def test_auto_never_beats_the_oracle_nor_overclaims(problem):
+    exact, found = Exhaustive().solve(problem), auto.solve(problem)
+    assert found.lower <= exact.upper
+    assert exact.lower <= found.upper
+
+
+@given(problem=problems(training_graphs(max_forward=3)))
+def test_saved_sets_give_plans_that_replay(problem):
+    found = SavedSet(instants=2).solve(problem)
+    assert found.cost is None or found.cost.peak <= problem.budget
+
+
+@given(problem=problems(training_graphs(max_forward=4)), seed=st.integers(0, 3))
+def test_the_same_problem_and_seed_give_the_same_plan(problem, seed):
+    solver = RuinAndRecreate(work=200.0)
+    assert solver.solve(problem, seed=seed) == solver.solve(problem, seed=seed)
+
+
+@given(training_graphs(max_forward=3), st.lists(st.integers(0, 60), min_size=2, max_size=4))
+def test_times_and_bounds_do_not_rise_with_the_budget(graph, budgets):
+    points = curve(graph, budgets, quick).points
+    assert [one.budget for one in points] == sorted(set(budgets))
+    for small, large in zip(points, points[1:], strict=False):
+        assert large.outcome.upper <= small.outcome.upper
+        assert large.outcome.lower <= small.outcome.lower
+
+
+@given(problem=problems(training_graphs(max_forward=4)))
+def test_a_move_started_from_a_plan_is_never_worse(problem):
+    start = PeakShaving().solve(problem)
+    if start.schedule is None:
+        start = auto.solve(problem)
+    for move in (Delete(), Shift(), RuinAndRecreate(work=100.0)):
+        plan = move.plan_from(Problem(graph=problem.graph, budget=problem.budget), start.schedule, _clock(), 0)
+        if start.cost is not None:
+            assert validate(problem.graph, plan.schedule, problem.budget).time <= start.cost.time
+
+
+def _clock():
+    from remat.algorithms.clock import Clock
+
+    return Clock()
