@@ -25,10 +25,12 @@ class Applied:
     Attributes:
         problem: the transformed problem.
         lift: turns a schedule of the transformed problem into one of the original; the result is replayed.
+        note: what the transform could and could not do, for the trail; empty: nothing to say.
     """
 
     problem: Problem
     lift: Callable[[Schedule], Schedule]
+    note: str = ""
 
 
 class Transform(ABC):
@@ -82,6 +84,7 @@ class Then(Transform):
     def apply(self, problem: Problem) -> Applied:
         """The last part's problem, and all ways back."""
         lifts: list[Callable[[Schedule], Schedule]] = []
+        notes: list[str] = []
         for one in self.parts:
             reason = one.refuses(problem.graph)
             if reason is not None:
@@ -89,13 +92,14 @@ class Then(Transform):
             applied = one.apply(problem)
             problem = applied.problem
             lifts.append(applied.lift)
+            notes += [applied.note] if applied.note else []
 
         def lift(schedule: Schedule) -> Schedule:
             for back in reversed(lifts):
                 schedule = back(schedule)
             return schedule
 
-        return Applied(problem=problem, lift=lift)
+        return Applied(problem=problem, lift=lift, note="; ".join(notes))
 
 
 class RefusedTransform(RematError):
@@ -137,9 +141,11 @@ class Through(Solver):
         schedule = None if found.schedule is None else applied.lift(found.schedule)
         unlinked = problem.link is not None and applied.problem.link is None
         keeps = self.transform.keeps_proofs and not unlinked
+        said = f"{self.transform!r}" + (f": {applied.note}" if applied.note else "")
+        said += "" if keeps else " (its bounds are not lifted)"
         return Plan(
             schedule=schedule,
             lower=found.lower if keeps else 0,
-            trail=(f"{self.transform!r}" + ("" if keeps else " (its bounds are not lifted)"), *found.trail),
+            trail=(said, *found.trail),
             beside=found.beside if keeps else (),
         )

@@ -36,6 +36,9 @@ class Stage:
         kept: outputs of the forward node that stay from its first run to the end of the step [bytes].
         options, bare: as those of the layer.
         reads_output: for each option, whether the backward reads the stage's own output.
+        frees_input: for each option, whether the input is dropped once the saving forward has run: its backward does not read
+            it, and neither does the backward of the stage before, whose output it is.
+        input_held: bytes it takes to hold the input.
     """
 
     forward: str
@@ -49,6 +52,8 @@ class Stage:
     options: tuple[LayerOption, ...]
     bare: Option
     reads_output: tuple[bool, ...]
+    frees_input: tuple[bool, ...]
+    input_held: Bytes
 
     def forward_needs(self, option: int) -> Bytes:
         """What a run of the forward needs beyond what is resident, its input among it [bytes]; `len(options)`: bare."""
@@ -66,6 +71,10 @@ class Stage:
     def saves(self, option: int) -> Bytes:
         """What stays between forward and backward under an option while later stages run: phantom and output [bytes]."""
         return self.options[option].phantom + self.held
+
+    def freed(self, option: int) -> Bytes:
+        """What the saving forward gives back of its input [bytes]."""
+        return self.input_held if self.frees_input[option] else 0
 
 
 @frozen
@@ -94,7 +103,12 @@ class Chain:
         """The stages, first to last."""
         graph, count = self.graph, len(self)
         layers = {layer.forward: layer for layer in graph.layers}
-        return tuple(_stage(graph, layers[graph.computes[i].name], graph.computes[i + 1]) for i in range(count))
+        found: list[Stage] = []
+        for i in range(count):
+            found.append(
+                _stage(graph, layers[graph.computes[i].name], graph.computes[i + 1], found[-1] if found else None)
+            )
+        return tuple(found)
 
     @cached_property
     def loss(self) -> str:
@@ -158,10 +172,12 @@ class Chain:
         return self.loss_time + sum(min(one.forward + one.backward for one in stage.options) for stage in self.stages)
 
 
-def _stage(graph: Graph, layer: Layer, follower: Compute) -> Stage:
+def _stage(graph: Graph, layer: Layer, follower: Compute, before: Stage | None) -> Stage:
     forward, backward = graph.node(layer.forward), graph.node(layer.backward)
     output = graph.datum(next(name for name in forward.writes if name in follower.reads))
     kept = sum(graph.datum(name).size for name in forward.writes if graph.datum(name).keep)
+    needed = before is None or any(before.reads_output)
+    inner = "" if before is None else before.output
     return Stage(
         forward=layer.forward,
         backward=layer.backward,
@@ -174,6 +190,8 @@ def _stage(graph: Graph, layer: Layer, follower: Compute) -> Stage:
         options=layer.options,
         bare=layer.bare,
         reads_output=tuple(output.name in (*backward.reads, *one.backward_reads) for one in layer.options),
+        frees_input=tuple(not needed and inner not in (*backward.reads, *one.backward_reads) for one in layer.options),
+        input_held=0 if before is None else before.held,
     )
 
 

@@ -76,12 +76,17 @@ def rotor_table(
                 else:
                     rest_row = row_of(s + 1, t, length)
                     first = max(first, saves[o] + lowest[rest_row])
+                    first = max(first, 0)
                     if first < width:
-                        rest = table[rest_row, first - saves[o] :]
-                        mine = row[first:]
                         cost = time[o]
+                        # a stage that frees more than it saves looks beyond the table, where nothing changes any more
+                        last = min(width, width + saves[o])
+                        rest = table[rest_row, first - saves[o] : last - saves[o]]
+                        mine = row[first:last]
                         for m in range(len(mine)):
                             mine[m] = min(mine[m], rest[m] + cost)
+                        for m in range(max(first, last), width):
+                            row[m] = min(row[m], table[rest_row, width - 1] + cost)
             # from `top` on the row is at its least: nothing below can improve it
             while top > 0 and row[top - 1] == least[0]:
                 top -= 1

@@ -28,7 +28,8 @@ class Numbers:
     Attributes:
         unit: bytes of a slot. slots: slots of the budget, capped where more memory changes nothing.
         option_start: first option of each stage in the arrays of options, length L + 1.
-        option_index: the option's index in its stage. time: forward + backward. saves, forward, backward: see `Stage`.
+        option_index: the option's index in its stage. time: forward + backward.
+        saves, forward, backward: see `Stage`; the first and the last less what the option frees of its input.
         bare_time, bare_needs: the run that keeps nothing. held: `held[i]` holds the input of stage i, length L + 1.
         after, before: `Chain.after` and `Chain.kept_before`. loss_time, loss_needs: of the loss.
     """
@@ -69,15 +70,17 @@ def numbers(chain: Chain, budget: Bytes, choice: Sequence[Sequence[int]] | None 
     """The numbers of a chain under a budget.
 
     Args:
-        chain: the chain. budget: bytes.
+        chain: the chain.
+        budget: bytes.
         choice: for each stage, the options to consider; None: all of them.
     """
     stages = chain.stages
     picked = [range(len(stage.options)) for stage in stages] if choice is None else choice
     pairs = [(stage, o) for stage, own in zip(stages, picked, strict=True) for o in own]
-    saves = [stage.saves(o) for stage, o in pairs]
+    # memory is counted beside the input; where that is freed, there is so much more for the rest and for the backward
+    saves = [stage.saves(o) - stage.freed(o) for stage, o in pairs]
     forward = [stage.forward_needs(o) for stage, o in pairs]
-    backward = [stage.backward_needs(o) for stage, o in pairs]
+    backward = [stage.backward_needs(o) - stage.freed(o) for stage, o in pairs]
     bare = [stage.forward_needs(len(stage.options)) for stage in stages]
     held = [0, *(stage.held for stage in stages)]
     sizes = (*saves, *forward, *backward, *bare, *held, *chain.after, *chain.kept_before, chain.loss_needs)

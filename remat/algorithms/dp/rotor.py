@@ -85,7 +85,7 @@ class RotorTable:
                 runs.append(Run(stage.forward, index))
                 todo.append(Run(stage.backward, index))
                 if t > s:
-                    todo.append((s + 1, t, m - int(own.saves[option])))
+                    todo.append((s + 1, t, min(m - int(own.saves[option]), own.slots)))
             else:
                 runs.extend(Run(chain.stages[k].forward, len(chain.stages[k].options)) for k in range(s, split))
                 todo.append((s, split - 1, m))
@@ -103,7 +103,7 @@ class RotorTable:
                 continue
             rest = 0
             if t > s:
-                left = m - int(own.saves[o])
+                left = min(m - int(own.saves[o]), own.slots)
                 rest = int(values[row_of(s + 1, t, length), left]) if left >= 0 else NEVER
             if rest + int(own.time[o]) == value:
                 return o, 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
+from attrs import evolve
 from hypothesis import strategies as st
 
 from remat.ir import LayerOption, Option, Run
@@ -15,10 +16,14 @@ Runs = tuple[Run, ...]
 
 @st.composite
 def blocks(draw, index: int, options: int, size: int, time: int, plain: bool):
+    """A stage. A backward that does not read its input comes after stages whose backward does not read their output."""
     sizes, times = st.integers(0, size), st.integers(0, time)
     own = []
+    reads_input = plain or draw(st.sampled_from((True, True, False)))
     for _ in range(draw(st.integers(1, options))):
         reads = (f"a{index + 1}",) if draw(st.booleans()) else ()
+        if not reads_input and index and draw(st.booleans()):
+            reads += (f"a{index}",)
         own.append(
             LayerOption(
                 forward=draw(times),
@@ -36,6 +41,7 @@ def blocks(draw, index: int, options: int, size: int, time: int, plain: bool):
         bare=Option(time=draw(times), workspace=draw(sizes)),
         param_grad=0 if plain else draw(st.integers(0, 2)),
         kept=0 if plain else draw(st.integers(0, 1)),
+        reads_input=reads_input,
     )
 
 
@@ -43,9 +49,17 @@ def blocks(draw, index: int, options: int, size: int, time: int, plain: bool):
 def chains(draw, *, max_stages: int = 6, options: int = 1, size: int = 4, time: int = 4, plain: bool = False) -> Chain:
     """Chains with ties, zero sizes and zero times; one stage too."""
     count = draw(st.integers(1, max_stages))
+    found = [draw(blocks(i, options, size, time, plain)) for i in range(count)]
+    for i in range(count - 1):
+        if not found[i + 1].reads_input:
+            quiet = tuple(
+                evolve(one, backward_reads=tuple(n for n in one.backward_reads if n == f"a{i}"))
+                for one in found[i].options
+            )
+            found[i] = evolve(found[i], options=quiet)
     return Chain(
         chain_graph(
-            [draw(blocks(i, options, size, time, plain)) for i in range(count)],
+            found,
             loss=Option(time=draw(st.integers(0, time)), workspace=draw(st.integers(0, size))),
             loss_gradient=draw(st.integers(0, size)),
             tangent=draw(st.integers(0, 1)),

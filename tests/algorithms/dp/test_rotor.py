@@ -71,8 +71,8 @@ def test_more_options_and_more_memory_never_cost_time(chain):
     before = None
     for budget in range(0, most, 3):
         many, one = wide.value(budget), narrow.value(budget)
-        assert one is None or many is not None and many <= one
-        assert before is None or many is not None and many <= before
+        assert one is None or (many is not None and many <= one)
+        assert before is None or (many is not None and many <= before)
         before = many
 
 

@@ -1,0 +1,519 @@
+"""Linearise: a flat training graph as a chain of stages, cut at its 1-separators in the captured order.
+
+A place between two forward nodes is a cut when a single datum crosses it (small data beside it are *pinned*: held to the end).
+Backward nodes go to the stage whose saved data they read; where one reads of two stages, the stages become one. What cannot be
+cut stays inside a stage, and the note of the transform says how much that is.
+
+Every stage gets one option, which saves all its backward reads, with its sub-schedules. Reference: Rotor (Beaumont et al., 2019);
+1-separators: Rockmate, section 3.2. The remainder is what POFO, section 3.2, calls the second limitation.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+from attrs import evolve, field, frozen
+
+from remat.algorithms.protocol import Problem
+from remat.algorithms.quantise import Quantise, UnitCost
+from remat.algorithms.transforms import Applied, RefusedTransform, Transform
+from remat.errors import RematError
+from remat.ir import (
+    Compute,
+    Drop,
+    Graph,
+    Kind,
+    Layer,
+    LayerOption,
+    Offload,
+    Option,
+    Phase,
+    Prefetch,
+    Run,
+    Schedule,
+    Step,
+)
+from remat.ir.chain import is_chain
+from remat.units import Bytes
+
+__all__ = ["Linearise", "Linearised", "Quantise", "UnitCost", "linearised"]
+
+
+def _fraction(instance: object, attribute: object, value: object) -> None:
+    if not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise RematError("A-SETTING", f"pin={value!r} is not a fraction.", fix="give 0 (pin nothing) to 1.")
+
+
+@frozen
+class Linearise(Transform):
+    """A flat training graph as a chain of stages; a chain stays as it is.
+
+    Attributes:
+        pin: a datum up to this fraction of the largest one may cross a cut beside the one datum that is handed on; it is then
+            held from its first run to the end (position tables, masks). 0: never.
+    """
+
+    pin: float = field(default=1 / 64, validator=_fraction)
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Refuses graphs with layers that are no chain, and flat graphs whose loss reads nothing of the forward."""
+        if graph.flat:
+            return None if _final(graph) else "the loss reads nothing that the forward computes"
+        return None if is_chain(graph) else "the graph has layers and is not a chain; expand it first"
+
+    def apply(self, problem: Problem) -> Applied:
+        """The chain; schedules are lifted stage by stage, reruns that nobody needs left out."""
+        if not problem.graph.flat:
+            return Applied(problem=problem, lift=lambda schedule: schedule)
+        found = linearised(problem.graph, self.pin)
+        return Applied(problem=evolve(problem, graph=found.graph), lift=found.lift, note=found.note)
+
+
+@frozen(kw_only=True)
+class Part:
+    """A stage in terms of the flat graph: indices of nodes in the order they run, and of data."""
+
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    input: int | None
+    output: int
+    saved: tuple[int, ...]
+
+
+@frozen(kw_only=True, eq=False)
+class Linearised:
+    """A chain made of a flat graph, and the way back.
+
+    Attributes:
+        flat: the flat graph. parts: its stages. pinned: data held from their first run to the end, in every schedule.
+        graph: the chain.
+    """
+
+    flat: Graph
+    parts: tuple[Part, ...]
+    pinned: frozenset[int]
+    graph: Graph
+
+    @property
+    def note(self) -> str:
+        """What was linearised and what was not."""
+        sizes = [len(part.forward) + len(part.backward) for part in self.parts]
+        held = sum(self.flat.data[d].size for d in self.pinned)
+        pins = f", {len(self.pinned)} small data pinned ({held} B)" if self.pinned else ""
+        return f"{len(sizes)} stages, the largest has {max(sizes)} of {len(self.flat)} nodes{pins}"
+
+    @cached_property
+    def cells(self) -> dict[str, tuple[str, ...]]:
+        """The flat data behind each datum or phantom of the chain."""
+        found = {datum.name: (datum.name,) for datum in self.graph.data}
+        for i, part in enumerate(self.parts):
+            found[f"stage.{i}.saved"] = tuple(self.flat.data[d].name for d in part.saved)
+        return found
+
+    def lift(self, schedule: Schedule) -> Schedule:
+        """The schedule of the flat graph: no slower, its peak no larger."""
+        if any(isinstance(step, (Offload, Prefetch)) for step in schedule.steps):
+            return Schedule(tuple(self._steps(schedule)))
+        names: list[str] = []
+        ran: set[str] = set()
+        for run in schedule.runs:
+            for name in self._nodes(run):
+                if name not in ran or not self.flat.node(name).run_once:
+                    names.append(name)
+                    ran.add(name)
+        return Schedule.from_runs(self.flat, _needed(self.flat, names))
+
+    def _nodes(self, run: Run) -> Iterable[str]:
+        layer = self.graph.layer_by_node.get(run.node)
+        if layer is None:
+            return (run.node,)
+        part = self.parts[self.graph.layers.index(layer)] if layer else None
+        indices = part.forward if part and run.node == layer.forward else part.backward if part else ()
+        return (self.flat.computes[i].name for i in indices)
+
+    def _steps(self, schedule: Schedule) -> Iterable[Step]:
+        """Step by step, for schedules with copies: drops stay where the chain's schedule and its sub-schedules put them."""
+        there: set[str] = set()
+        ran: set[str] = set()
+        for step in schedule.steps:
+            for own in self._expanded(step):
+                if isinstance(own, Run):
+                    node = self.flat.node(own.node)
+                    if node.run_once and own.node in ran:
+                        continue
+                    ran.add(own.node)
+                    there.update(node.writes)
+                elif isinstance(own, Prefetch):
+                    there.add(own.datum)
+                elif own.datum not in there:
+                    continue
+                else:
+                    there.discard(own.datum)
+                yield own
+
+    def _expanded(self, step: Step) -> Iterable[Step]:
+        if not isinstance(step, Run):
+            return tuple(type(step)(name) for name in self.cells[step.datum])
+        layer = self.graph.layer_by_node.get(step.node)
+        if layer is None:
+            return (step,)
+        if step.node == layer.backward:
+            return layer.options[step.option].backward_steps
+        saving = () if step.option == len(layer.options) else layer.options[step.option].forward_steps
+        return saving or layer.bare_steps  # a stage without backward nodes saves nothing
+
+
+def linearised(graph: Graph, pin: float = 1 / 64) -> Linearised:
+    """The chain of a flat graph.
+
+    Raises:
+        RefusedTransform: when backward nodes that draw random numbers would have to change their order.
+    """
+    cuts = _cuts(graph, pin)
+    while True:
+        split = _Split(graph, cuts)
+        clash = split.clash()
+        if clash is None:
+            break
+        low, high = clash
+        # stages low .. high become one: the cuts between them go
+        del cuts[low:high]
+    order = [split.graph.computes[i] for part in reversed(split.parts) for i in part.backward]
+    draws = [node.name for node in order if node.draws]
+    if draws != [node.name for node in graph.computes[graph.loss :] if node.draws]:
+        raise RefusedTransform("Linearise refused: backward nodes that draw random numbers would change their order")
+    chain = _Assembly(split).graph()
+    return Linearised(flat=graph, parts=split.parts, pinned=frozenset(split.pinned), graph=chain)
+
+
+# -- where to cut ------------------------------------------------------------------------------------------------------
+
+
+def _final(graph: Graph) -> list[int]:
+    """The data of the forward that the loss reads, those that are not kept anyway first."""
+    loss = graph.loss
+    read = [d for d in graph.reads_by_node[loss] if graph.writers_by_data[d] and graph.writers_by_data[d][-1] < loss]
+    return sorted(read, key=lambda d: (graph.data[d].keep, -graph.writers_by_data[d][-1]))
+
+
+def _cuts(graph: Graph, pin: float) -> list[tuple[int, int]]:
+    """(index of the first node behind the cut, the one datum that crosses it); the last cut is before the loss."""
+    loss = graph.loss
+    spans: list[tuple[int, int, int]] = []
+    for d, (writers, readers) in enumerate(zip(graph.writers_by_data, graph.readers_by_data, strict=True)):
+        late = [i for i in readers if i <= loss]
+        if writers and writers[-1] < loss and late and graph.data[d].kind is not Kind.RNG_STATE:
+            spans.append((writers[0] + 1, late[-1], d))
+    starts: dict[int, list[int]] = {}
+    ends: dict[int, list[int]] = {}
+    for first, last, d in spans:
+        starts.setdefault(first, []).append(d)
+        ends.setdefault(last + 1, []).append(d)
+    small = pin * max((graph.data[d].size for _, _, d in spans), default=0)
+    crossing: set[int] = set()
+    cuts: list[tuple[int, int]] = []
+    for at in range(1, loss):
+        crossing.update(starts.get(at, ()))
+        crossing.difference_update(ends.get(at, ()))
+        one = _handed_on(graph, crossing, small)
+        # the datum handed on must be made in the stage before the cut
+        if one is not None:
+            writers, begin = graph.writers_by_data[one], cuts[-1][0] if cuts else 0
+            if begin <= writers[0] and writers[-1] < at:
+                cuts.append((at, one))
+    final = _final(graph)[0]
+    while cuts and graph.writers_by_data[final][0] < cuts[-1][0]:
+        cuts.pop()
+    return [*cuts, (loss, final)]
+
+
+def _handed_on(graph: Graph, crossing: set[int], small: float) -> int | None:
+    """The one datum that is handed on where `crossing` cross, the small and the kept ones being held beside it."""
+    loose = [d for d in crossing if not graph.data[d].keep]
+    large = [d for d in loose if graph.data[d].size > small]
+    for candidates in (large, loose):
+        if len(candidates) == 1:
+            return candidates[0]
+    if not loose and crossing:
+        return max(crossing, key=lambda d: graph.writers_by_data[d][-1])
+    return None
+
+
+class _Split:
+    """The stages that some cuts make; `clash` names two stages that must become one."""
+
+    def __init__(self, graph: Graph, cuts: Sequence[tuple[int, int]]) -> None:
+        self.graph = graph
+        self.cuts = [at for at, _ in cuts]
+        self.count = len(cuts)
+        self.outputs = [datum for _, datum in cuts]
+        self.stage_of: dict[int, int] = {k: bisect_right(self.cuts, k) for k in range(graph.loss)}
+        self.pinned = self._pinned()
+        self.saved: list[list[int]] = [[] for _ in range(self.count)]
+        self._clash = self._forward_clash() or self._place_backward()
+
+    def clash(self) -> tuple[int, int] | None:
+        """Two stages that cannot be apart, or None."""
+        return self._clash
+
+    def _pinned(self) -> set[int]:
+        """Data of the forward that later stages read and that are not handed on, and what runs only once."""
+        graph, pinned = self.graph, set()
+        for d, writers in enumerate(graph.writers_by_data):
+            if not writers or writers[0] >= graph.loss or graph.data[d].keep:
+                continue
+            stages = {self.stage_of[k] for k in writers}
+            if d in self.outputs:
+                stages.add(max(stages) + 1)
+            read_by = {self.stage_of.get(k, self.count) for k in graph.readers_by_data[d] if k <= graph.loss}
+            once = any(graph.computes[k].run_once for k in writers)
+            if once or graph.data[d].kind is Kind.RNG_STATE or read_by - stages:
+                pinned.add(d)
+        return pinned
+
+    def _forward_clash(self) -> tuple[int, int] | None:
+        for d, writers in enumerate(self.graph.writers_by_data):
+            stages = {self.stage_of[k] for k in writers if k < self.graph.loss}
+            if len(stages) > 1:
+                return min(stages), max(stages)
+        return None
+
+    def _span(self, d: int) -> tuple[int, int] | None:
+        """The stages whose backward may read a datum of the forward; None: all may, it stays to the end or is outside."""
+        writers = self.graph.writers_by_data[d]
+        if not writers or writers[0] >= self.graph.loss or self.graph.data[d].keep or d in self.pinned:
+            return None
+        own = self.stage_of[writers[0]]
+        return own, min(own + 1, self.count - 1) if d in self.outputs else own
+
+    def _place_backward(self) -> tuple[int, int] | None:
+        """Give every backward node its stage: what it reads must be saved there, and what it needs computed before."""
+        graph = self.graph
+        for k in range(graph.loss + 1, len(graph)):
+            low, high = 0, self.count - 1
+            for d in (*graph.reads_by_node[k], *graph.writes_by_node[k]):
+                earlier = [self.stage_of[w] for w in graph.writers_by_data[d] if graph.loss < w < k]
+                high = min([high, *earlier])
+            ceiling = high
+            for d in graph.reads_by_node[k]:
+                span = self._span(d)
+                if span is not None:
+                    low, high = max(low, span[0]), min(high, span[1])
+            if low > high:
+                return min(high, ceiling), low
+            twin = graph.node_index.get(graph.computes[k].twin, -1)
+            liked = self.stage_of.get(twin, high)
+            self.stage_of[k] = liked if low <= liked <= high else high
+        return None
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The stages."""
+        graph = self.graph
+        parts = []
+        for i in range(self.count):
+            nodes = [k for k in range(len(graph)) if k != graph.loss and self.stage_of[k] == i]
+            backward = [k for k in nodes if k > graph.loss]
+            read = {d for k in backward for d in graph.reads_by_node[k]}
+            saved = sorted(
+                d
+                for d in read
+                if graph.writers_by_data[d]
+                and graph.writers_by_data[d][0] < graph.loss
+                and not graph.data[d].keep
+                and d not in self.pinned
+                and d not in self.outputs
+            )
+            parts.append(
+                Part(
+                    forward=tuple(k for k in nodes if k < graph.loss),
+                    backward=tuple(backward),
+                    input=self.outputs[i - 1] if i else None,
+                    output=self.outputs[i],
+                    saved=tuple(saved),
+                )
+            )
+        return tuple(parts)
+
+
+# -- the chain of the stages -------------------------------------------------------------------------------------------
+
+
+class _Assembly:
+    """Builds the chain graph of a split."""
+
+    def __init__(self, split: _Split) -> None:
+        self.flat = split.graph
+        self.split = split
+        self.parts = split.parts
+
+    def graph(self) -> Graph:
+        flat, parts = self.flat, self.parts
+        layers = [self.layer(i, part) for i, part in enumerate(parts)]
+        forward = [self.forward_node(part, layer) for part, layer in zip(parts, layers, strict=True)]
+        backward = [
+            self.backward_node(i, part, layer) for i, (part, layer) in enumerate(zip(parts, layers, strict=True))
+        ]
+        loss = flat.computes[flat.loss]
+        made = tuple(loss.writes)
+        last = flat.data[parts[-1].output].name
+        nodes = [*forward, evolve(loss, reads=(last,), writes=made, after=()), *reversed(backward)]
+        writers: dict[str, list[str]] = {}
+        for node in nodes:
+            for name in node.writes:
+                writers.setdefault(name, []).append(node.name)
+        held = {flat.data[d].name for d in self.split.pinned}
+        data = tuple(
+            evolve(flat.datum(name), writers=tuple(own), keep=flat.datum(name).keep or name in held)
+            for name, own in writers.items()
+        )
+        return Graph(name=f"{flat.name}.chain", computes=tuple(nodes), data=data, layers=tuple(layers))
+
+    def forward_node(self, part: Part, layer: Layer) -> Compute:
+        return Compute(
+            name=layer.forward,
+            phase=Phase.FORWARD,
+            reads=() if part.input is None else (self.flat.data[part.input].name,),
+            writes=self.names((part.output, *self.stays(part))),
+            options=layer.forward_options,
+            draws=any(self.flat.computes[k].draws for k in part.forward),
+        )
+
+    def backward_node(self, i: int, part: Part, layer: Layer) -> Compute:
+        # what it completes of others' contributions stays until then without being read (G-INPLACE)
+        outgoing = self.outgoing(i, part)
+        reads = [d for d in self.incoming(i, part) if d not in outgoing]
+        if part.input is not None and self.reads(part, part.input) and self.loose(part.input):
+            reads.append(part.input)
+        return Compute(
+            name=layer.backward,
+            phase=Phase.BACKWARD,
+            reads=self.names(reads),
+            writes=self.names(outgoing),
+            options=layer.backward_options,
+            draws=any(self.flat.computes[k].draws for k in part.backward),
+        )
+
+    def layer(self, i: int, part: Part) -> Layer:
+        flat = self.flat
+        size = [datum.size for datum in flat.data]
+        stays = (part.output, *self.stays(part))
+        saving, saving_steps = _local(flat, part.forward, (), {*stays, *part.saved})
+        bare, bare_steps = _local(flat, part.forward, (), set(stays))
+        incoming, outgoing = self.incoming(i, part), self.outgoing(i, part)
+        begun = tuple(d for d in outgoing if self.split.stage_of[flat.writers_by_data[d][0]] != i)
+        later = {d for d in incoming if flat.data[d].keep or self.reads_below(i, d)}
+        start = (*part.saved, *incoming, *(d for d in begun if d not in incoming))
+        back, back_steps = _local(flat, part.backward, start, {*outgoing, *later})
+        phantom = sum(size[d] for d in part.saved)
+        time = sum(flat.computes[k].option.time for k in part.forward)
+        own_output = self.reads(part, part.output) and self.loose(part.output)
+        option = LayerOption(
+            forward=time,
+            backward=sum(flat.computes[k].option.time for k in part.backward),
+            phantom=phantom,
+            forward_workspace=max(0, saving - phantom - sum(size[d] for d in stays)),
+            backward_workspace=max(0, back - sum(size[d] for d in start) - sum(size[d] for d in outgoing)),
+            backward_reads=(flat.data[part.output].name,) if own_output else (),
+            forward_steps=saving_steps if back_steps else (),
+            backward_steps=back_steps,
+        )
+        return Layer(
+            forward=f"stage.{i}",
+            backward=f"stage.{i}.backward",
+            phantom=f"stage.{i}.saved",
+            options=(option,),
+            bare=Option(time=time, workspace=max(0, bare - sum(size[d] for d in stays))),
+            bare_steps=bare_steps,
+        )
+
+    # -- data of a stage -----------------------------------------------------------------------------------------------
+
+    def names(self, data: Iterable[int]) -> tuple[str, ...]:
+        return tuple(self.flat.data[d].name for d in dict.fromkeys(data))
+
+    def stays(self, part: Part) -> tuple[int, ...]:
+        """What the forward leaves for good: kept data and pinned ones, the output apart."""
+        made = dict.fromkeys(d for k in part.forward for d in self.flat.writes_by_node[k])
+        return tuple(d for d in made if d != part.output and (self.flat.data[d].keep or d in self.split.pinned))
+
+    def loose(self, d: int) -> bool:
+        """Whether a datum of the forward may go before the end."""
+        return not self.flat.data[d].keep and d not in self.split.pinned
+
+    def reads(self, part: Part, d: int) -> bool:
+        return any(d in self.flat.reads_by_node[k] for k in part.backward)
+
+    def reads_below(self, i: int, d: int) -> bool:
+        """Whether the backward of a stage before stage i reads or completes a datum."""
+        loss, stage_of = self.flat.loss, self.split.stage_of
+        users = (*self.flat.readers_by_data[d], *self.flat.writers_by_data[d])
+        return any(k > loss and stage_of[k] < i for k in users)
+
+    def incoming(self, i: int, part: Part) -> tuple[int, ...]:
+        """What this backward reads of the loss and of later stages' backward."""
+        loss, stage_of = self.flat.loss, self.split.stage_of
+        found: dict[int, None] = {}
+        for k in part.backward:
+            for d in self.flat.reads_by_node[k]:
+                writers = self.flat.writers_by_data[d]
+                if writers and writers[0] >= loss and any(w == loss or stage_of[w] != i for w in writers):
+                    found[d] = None
+        return tuple(found)
+
+    def outgoing(self, i: int, part: Part) -> tuple[int, ...]:
+        """What this backward writes for others: kept data, and what another stage's backward reads or adds to."""
+        stage_of = self.split.stage_of
+        found: dict[int, None] = {}
+        for k in part.backward:
+            for d in self.flat.writes_by_node[k]:
+                users = (*self.flat.readers_by_data[d], *self.flat.writers_by_data[d])
+                if self.flat.data[d].keep or any(stage_of[u] != i for u in users):
+                    found[d] = None
+        return tuple(found)
+
+
+def _local(flat: Graph, nodes: Sequence[int], start: Iterable[int], stays: set[int]) -> tuple[Bytes, tuple[Step, ...]]:
+    """Most bytes while `nodes` run with `start` resident, and their steps; all but `stays` is dropped at its last use."""
+    size = [datum.size for datum in flat.data]
+    last: dict[int, int] = {}
+    for at, k in enumerate(nodes):
+        for d in (*flat.reads_by_node[k], *flat.writes_by_node[k]):
+            last[d] = at
+    there = set(start)
+    live = peak = sum(size[d] for d in there)
+    steps: list[Step] = []
+    for at, k in enumerate(nodes):
+        node = flat.computes[k]
+        writes = flat.writes_by_node[k]
+        peak = max(peak, live + sum(size[d] for d in writes) + node.option.workspace)
+        live += sum(size[d] for d in writes if d not in there)
+        there.update(writes)
+        steps.append(Run(node.name))
+        for d in dict.fromkeys((*flat.reads_by_node[k], *writes)):
+            if d in there and last[d] == at and d not in stays:
+                there.discard(d)
+                live -= size[d]
+                steps.append(Drop(flat.data[d].name))
+    return peak, tuple(steps)
+
+
+def _needed(flat: Graph, names: Sequence[str]) -> list[str]:
+    """The runs without the reruns that write nothing anybody reads."""
+    first = {}
+    for at, name in enumerate(names):
+        first.setdefault(name, at)
+    wanted: set[str] = set()
+    kept = []
+    for at in reversed(range(len(names))):
+        node = flat.node(names[at])
+        several = any(len(flat.datum(name).writers) > 1 for name in node.writes)
+        if first[node.name] != at and not several and not wanted.intersection(node.writes):
+            continue
+        wanted.difference_update(name for name in node.writes if len(flat.datum(name).writers) == 1)
+        wanted.update(node.reads)
+        kept.append(node.name)
+    kept.reverse()
+    return kept

@@ -1,0 +1,133 @@
+"""Linearise: stages of flat graphs, and the way back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remat.algorithms.dp import Rotor
+from remat.algorithms.linearise import Linearise, Quantise, UnitCost, linearised
+from remat.algorithms.periodic import Periodic
+from remat.algorithms.protocol import Problem
+from remat.algorithms.revolve import Revolve
+from remat.errors import RematError
+from remat.ir import Graph, GraphBuilder, Kind, LayerOption, Option, Run, Schedule, validate
+from remat.ir.chain import Block, Chain, chain_graph
+from remat.testing.strategies import training_graphs
+
+
+def residual(blocks: int, *, dropout: bool = False, table: bool = False) -> Graph:
+    """Blocks x + g(f(x)), with a saved mask or a shared small table."""
+    b = GraphBuilder("residual")
+    b.data("in", 0, Kind.INPUT)
+    b.data("x0", 100)
+    b.forward("embed", reads=["in"], writes=["x0"], time=5)
+    if table:
+        b.data("table", 1)
+        b.forward("make_table", reads=["in"], writes=["table"], time=1)
+    for i in range(blocks):
+        for name, size in (("f", 300), ("g", 100), ("x", 100)):
+            b.data(f"{name}{i + 1}", size)
+        own = ["table"] if table else []
+        if dropout:
+            b.data(f"state{i}", 8, Kind.RNG_STATE)
+            b.forward(f"save{i}", reads=["in"], writes=[f"state{i}"], run_once=True)
+            own.append(f"state{i}")
+        b.forward(f"lin{i}", reads=[f"x{i}", *own], writes=[f"f{i + 1}"], time=10, draws=dropout)
+        b.forward(f"h{i}", reads=[f"f{i + 1}"], writes=[f"g{i + 1}"], time=20, workspace=50)
+        b.forward(f"add{i}", reads=[f"x{i}", f"g{i + 1}"], writes=[f"x{i + 1}"], time=2)
+    b.data("t", 0, Kind.TANGENT)
+    b.data(f"dx{blocks}", 100, Kind.GRADIENT)
+    b.loss("loss", reads=[f"x{blocks}"], writes=["t", f"dx{blocks}"], time=3)
+    for i in reversed(range(blocks)):
+        b.data(f"df{i}", 300, Kind.GRADIENT)
+        b.data(f"dx{i}", 100, Kind.GRADIENT)
+        b.data(f"wh{i}", 7, Kind.PARAM_GRAD)
+        b.data(f"wf{i}", 5, Kind.PARAM_GRAD)
+        # the gradient of x_i has two contributions: through the block, and past it
+        b.backward(f"dh{i}", reads=[f"dx{i + 1}", f"f{i + 1}"], writes=[f"df{i}", f"wh{i}"], time=40)
+        b.backward(f"dlin{i}", reads=[f"df{i}", f"x{i}"], writes=[f"dx{i}", f"wf{i}"], time=20)
+        b.backward(f"past{i}", reads=[f"dx{i + 1}"], writes=[f"dx{i}"], time=2)
+    return b.build()
+
+
+@pytest.mark.parametrize("more", [{}, {"dropout": True}, {"table": True}, {"dropout": True, "table": True}])
+def test_residual_blocks_become_stages(more):
+    graph = residual(6, **more)
+    found = linearised(graph)
+    # the stem, then one stage per block
+    assert len(Chain(found.graph)) == 7
+    assert {name for i in found.pinned for name in [graph.data[i].name]} == (
+        {f"state{i}" for i in range(6)} if "dropout" in more else set()
+    ) | ({"table"} if "table" in more else set())
+    base = validate(graph, Schedule.from_runs(graph, range(len(graph))))
+    all_saved = [*(Run(s.forward) for s in Chain(found.graph).stages), Run("loss")]
+    all_saved += [Run(s.backward) for s in reversed(Chain(found.graph).stages)]
+    same = validate(graph, found.lift(Schedule.from_runs(found.graph, all_saved)))
+    assert (same.time, same.recomputation) == (base.time, 0) and same.peak <= base.peak + 100
+    for part in (70, 50):
+        outcome = (Linearise() >> Quantise() >> Rotor()).solve(Problem(graph=graph, budget=base.peak * part // 100))
+        assert outcome.cost is not None and outcome.cost.time < 1.5 * base.time
+        assert any("7 stages" in line for line in outcome.trail)
+
+
+def test_what_cannot_be_cut_stays_in_a_stage():
+    b = GraphBuilder("ladder")
+    b.data("in", 0, Kind.INPUT)
+    for i in range(6):
+        b.data(f"a{i}", 10)
+        reads = ["in"] if i == 0 else [f"a{i - 1}"] if i < 4 else [f"a{i - 1}", f"a{5 - i}"]
+        b.forward(f"n{i}", reads=reads, writes=[f"a{i}"], time=1)
+    b.data("t", 0, Kind.TANGENT)
+    b.data("w", 1, Kind.PARAM_GRAD)
+    b.loss("loss", reads=["a5"], writes=["t"])
+    b.backward("d", reads=["t", "a5"], writes=["w"])
+    found = linearised(b.build())
+    # a0 and a1 are read again at the end: only the first and the last place can be cut
+    assert [len(part.forward) for part in found.parts] == [1, 5]
+    assert "of 8 nodes" in found.note
+
+
+@given(training_graphs(), st.integers(0, 100), st.sampled_from((0, 1 / 64, 1)))
+def test_every_flat_graph_is_linearised_and_lifted(graph, percent, pin):
+    transform = Linearise(pin)
+    if transform.refuses(graph):
+        return
+    found = linearised(graph, pin)
+    chain = Chain(found.graph)
+    nodes = sorted([k for part in found.parts for k in (*part.forward, *part.backward)] + [graph.loss])
+    assert nodes == list(range(len(graph)))
+    for every in (1, 2, len(chain)):
+        planned = Periodic(every).solve(Problem(graph=found.graph, budget=10**9))
+        lifted = validate(graph, found.lift(planned.schedule))
+        assert lifted.time <= planned.cost.time
+        assert lifted.peak <= planned.cost.peak
+        stepped = validate(graph, Schedule(tuple(found._steps(planned.schedule))))
+        assert stepped.time <= planned.cost.time and stepped.peak <= planned.cost.peak
+    base = validate(graph, Schedule.from_runs(graph, range(len(graph)))).peak
+    for solver in (Quantise(50) >> Rotor(), UnitCost() >> Revolve()):
+        outcome = (transform >> solver).solve(Problem(graph=graph, budget=base * percent // 100))
+        assert not any("over the budget" in line for line in outcome.trail)
+        assert outcome.lower == 0
+
+
+def test_a_chain_stays_as_it_is():
+    block = Block(output=1, gradient=1, options=(LayerOption(forward=1, backward=1, phantom=1),))
+    problem = Problem(graph=chain_graph([block], loss=Option(time=1), loss_gradient=1), budget=10)
+    assert Linearise().apply(problem).problem is problem
+
+
+def test_a_loss_that_reads_nothing_is_refused():
+    b = GraphBuilder()
+    b.data("in", 0, Kind.INPUT)
+    b.data("a", 1)
+    b.data("t", 0, Kind.TANGENT)
+    b.forward("f", reads=["in"], writes=["a"])
+    b.loss("loss", reads=["in"], writes=["t"])
+    assert "reads nothing" in Linearise().refuses(b.build())
+
+
+@pytest.mark.parametrize("pin", [-1, 2, "x"])
+def test_pin_is_a_fraction(pin):
+    with pytest.raises(RematError, match="fraction"):
+        Linearise(pin)
+    assert eval(repr(Linearise(0.5))) == Linearise(0.5)
