@@ -1,8 +1,11 @@
 """The typed IR of a training step: graphs, schedules, the validator, and their forms. Needs attrs only."""
 
 from remat.ir.build import GraphBuilder
+from remat.ir.canonical import cluster_classes, node_classes, renaming, translate, translate_steps
+from remat.ir.cluster import Cluster, clusters, is_convex
 from remat.ir.cost import Cost, Interval, Lane
 from remat.ir.graph import Graph
+from remat.ir.hierarchy import Condensed, condense, expand, layer_option, part, plain_options
 from remat.ir.interchange import dump, dumps, load, loads
 from remat.ir.joint import read_joint_graph
 from remat.ir.link import Link
@@ -17,7 +20,9 @@ __all__ = [
     "KEPT",
     "OUTSIDE",
     "SCHEDULE_RULES",
+    "Cluster",
     "Compute",
+    "Condensed",
     "Cost",
     "Data",
     "Drop",
@@ -38,10 +43,22 @@ __all__ = [
     "Run",
     "Schedule",
     "Step",
+    "cluster_classes",
+    "clusters",
+    "condense",
     "dump",
     "dumps",
+    "expand",
+    "is_convex",
+    "layer_option",
     "load",
     "loads",
+    "node_classes",
+    "part",
+    "plain_options",
     "read_joint_graph",
+    "renaming",
+    "translate",
+    "translate_steps",
     "validate",
 ]

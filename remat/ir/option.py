@@ -32,13 +32,14 @@ class Option:
 
 @frozen(kw_only=True)
 class Moment:
-    """One step of a sub-schedule as the level above sees it: the correction terms of H-ILP (HiRemate, App. B.4).
+    """One run of a sub-schedule as the level above sees it: the correction terms of H-ILP (HiRemate, App. B.4).
 
     Attributes:
-        live: bytes live inside the layer during the step, without the interface data listed below [bytes].
-        absent: names of interface data (reads or writes of the layer's node) that the sub-schedule does not hold during
-            the step: not needed any more, or not yet made. If the level above has such a datum resident during the run,
-            its bytes come on top of `live`; if not, they are saved.
+        live: bytes live inside the layer during the run: what is interior, the phantom so far, and border data (reads and
+            writes of the layer's node) that the sub-schedule holds [bytes].
+        absent: names of border data that it does not hold: reads that are not needed any more, writes not made before. The
+            bytes of such a datum come on top of `live` if the level above holds it by itself: a read that stays resident
+            after the layer's run, a write that was resident before it.
     """
 
     live: Bytes = field(validator=at_least(0, "bytes"))

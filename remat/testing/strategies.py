@@ -13,14 +13,22 @@ from attrs import frozen
 from hypothesis import strategies as st
 
 from remat.algorithms.protocol import Problem
+from remat.errors import IllFormed
 from remat.ir import (
+    Cluster,
     Graph,
     GraphBuilder,
     Kind,
     LayerOption,
     Link,
     Option,
+    Phase,
     Schedule,
+    clusters,
+    condense,
+    is_convex,
+    layer_option,
+    part,
     validate,
 )
 from remat.testing.walks import Walk
@@ -47,7 +55,8 @@ def training_graphs(
 
     Args:
         draw: given by hypothesis.
-        min_forward, max_forward: number of forward nodes.
+        min_forward: fewest forward nodes.
+        max_forward: most forward nodes.
         random: whether nodes may draw random numbers or be run-once.
         contributions: whether a datum may have several readers, and so its gradient several contributions.
     """
@@ -216,6 +225,42 @@ def _option(draw: Draw, readable: list[str]) -> LayerOption:
 def graphs(**more: Any) -> st.SearchStrategy[Graph]:
     """Any graph: flat, chain or of layers."""
     return st.one_of(training_graphs(**more), chain_graphs(), layered_graphs())
+
+
+@frozen(kw_only=True)
+class Clustered:
+    """A flat graph, clusters of it that can be condensed, and options for some of them, by name."""
+
+    graph: Graph
+    clusters: tuple[Cluster, ...]
+    options: dict[str, tuple[LayerOption, ...]]
+
+
+@st.composite
+def clustered_graphs(draw: Draw, *, max_forward: int = 5) -> Clustered:
+    """Flat graphs with one level of clusters: stretches of the forward order, or sets closed under paths; random options."""
+    graph = draw(training_graphs(min_forward=2, max_forward=max_forward))
+    forward = [node.name for node in graph.computes if node.phase is Phase.FORWARD]
+    cuts = sorted(draw(st.sets(st.integers(1, len(forward) - 1), max_size=2)))
+    stretches = [forward[low:high] for low, high in zip([0, *cuts], [*cuts, len(forward)], strict=True)]
+    groups: dict[str, list[str]] = {}
+    for k, stretch in enumerate(stretches):
+        some = [name for name in stretch if not draw(_seldom)]
+        if some and is_convex(graph, some):
+            groups[f"c{k}"] = some
+    while True:  # what cannot be condensed together is dissolved, one cluster at a time
+        try:
+            found = clusters(graph, groups)
+            condense(graph, found)
+            break
+        except IllFormed:
+            groups.popitem()
+    options = {}
+    for one in found:
+        if one.backward and draw(st.booleans()):
+            walks = [draw(valid_schedules(part(graph, one))) for _ in range(draw(st.integers(1, 2)))]
+            options[one.name] = tuple(dict.fromkeys(layer_option(graph, one, walk.runs) for walk in walks))
+    return Clustered(graph=graph, clusters=found, options=options)
 
 
 # -- problems and links ------------------------------------------------------------------------------------------------

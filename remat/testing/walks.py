@@ -28,6 +28,8 @@ class Walk:
         self.phantom_options = {layer.phantom: len(layer.options) for layer in graph.layers}
         self.host: dict[str, int] = {}
         self.ran: set[str] = set()
+        self.once = {layer.forward for layer in graph.layers if not self._may_run_again(layer.forward)}
+        self.fixed = {layer.phantom for layer in graph.layers if layer.forward in self.once}
         self.droppable = {datum.name for datum in graph.data if self._may_be_made_again(datum.name)}
 
     def schedule(self) -> Schedule:
@@ -58,6 +60,10 @@ class Walk:
             and several <= {name}
         )
 
+    def _may_run_again(self, name: str) -> bool:
+        node = self.graph.node(name)
+        return not node.run_once and all(self.whole[datum] == 1 for datum in node.writes)
+
     def _may_first_run(self, name: str) -> bool:
         graph, node = self.graph, self.graph.node(name)
         before = graph.computes[: graph.node_index[name]]
@@ -82,7 +88,8 @@ class Walk:
         """Run a node, after whatever it needs."""
         graph, node = self.graph, self.graph.node(name)
         layer = graph.layer_by_node.get(name)
-        option = self.choose(0, len(node.options) - 1)
+        bare = layer is not None and name in self.once  # the only run must leave the phantom
+        option = self.choose(0, len(node.options) - 1 - bare)
         reads = list(node.reads)
         if layer is not None and name == layer.backward:
             held = self.done.get(layer.phantom)
@@ -139,6 +146,8 @@ class Walk:
             if not phantom and name not in self.droppable:
                 continue
             fate = self.choose(0, 5)
+            if name in self.fixed and fate < 4:
+                continue
             if fate >= 4 and self.copies and (phantom or self.done[name] == self.whole[name]):
                 self.steps.append(Offload(name))
                 self.host[name] = self.done.pop(name)
@@ -151,10 +160,7 @@ class Walk:
         able = [
             node.name
             for node in self.graph.computes
-            if node.name in self.ran
-            and not node.run_once
-            and node.phase is Phase.FORWARD
-            and all(self.whole[datum] == 1 for datum in node.writes)
+            if node.name in self.ran and node.phase is Phase.FORWARD and self._may_run_again(node.name)
         ]
         if able:
             self.run(able[self.choose(0, len(able) - 1)])

@@ -1,0 +1,112 @@
+"""Equal parts found by canonical form and hash table, in linear time; and the renaming from one to another.
+
+Reference: HiRemate, App. C.1.1. The order of the nodes is that of the captured code, so equal code gives equal forms and no
+graph isomorphism is solved. A form states classes of nodes and, in place of names, indices by first appearance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from attrs import evolve
+
+from remat.ir.cluster import Cluster
+from remat.ir.graph import Graph
+from remat.ir.node import Kind
+from remat.ir.option import LayerOption, Moment
+from remat.ir.schedule import Run, Step
+
+
+def node_classes(graph: Graph) -> tuple[int, ...]:
+    """The class of each node: equal for the same code on data of the same sizes and kinds, at the same cost.
+
+    Classes are numbered by first appearance. Where no signature is known, cost and data alone decide.
+    """
+    kinds = {kind: number for number, kind in enumerate(Kind)}
+    data = [(datum.size, kinds[datum.kind], datum.keep) for datum in graph.data]
+    numbers: dict[tuple[object, ...], int] = {}
+    options: dict[tuple[object, ...], int] = {}
+    found = []
+    for node, reads, writes in zip(graph.computes, graph.reads_by_node, graph.writes_by_node, strict=True):
+        form = (
+            node.signature,
+            node.phase.value,
+            node.draws,
+            node.run_once,
+            options.setdefault(tuple((one.time, one.workspace) for one in node.options), len(options)),
+            tuple([data[one] for one in reads]),
+            tuple([data[one] for one in writes]),
+        )
+        found.append(numbers.setdefault(form, len(numbers)))
+    return tuple(found)
+
+
+def cluster_classes(graph: Graph, clusters: Sequence[Cluster], nodes: Sequence[int] | None = None) -> tuple[int, ...]:
+    """The class of each cluster: equal clusters may use each other's options, by `translate`.
+
+    Args:
+        graph: the flat graph.
+        clusters: clusters of it.
+        nodes: classes of the nodes, when they are known already.
+    """
+    nodes = node_classes(graph) if nodes is None else nodes
+    numbers: dict[tuple[object, ...], int] = {}
+    return tuple(numbers.setdefault(_form(graph, one, nodes), len(numbers)) for one in clusters)
+
+
+def _form(graph: Graph, cluster: Cluster, classes: Sequence[int]) -> tuple[object, ...]:
+    at = graph.node_index
+    indices = [at[name] for name in cluster.nodes]
+    inside = set(indices)
+    local: dict[int, int] = {}
+    rows: list[object] = [len(cluster.forward)]
+    for i in indices:
+        for datum in (*graph.reads_by_node[i], *graph.writes_by_node[i]):
+            if datum not in local:
+                local[datum] = len(local)
+                # Who else writes and reads it decides what crosses the border.
+                writers = graph.writers_by_data[datum]
+                rows.append((len(writers), tuple(k for k, w in enumerate(writers) if w in inside)))
+                rows.append(any(reader not in inside for reader in graph.readers_by_data[datum]))
+        rows.append(classes[i])
+        rows.append(tuple([local[one] for one in graph.reads_by_node[i]]))
+        rows.append(tuple([local[one] for one in graph.writes_by_node[i]]))
+    return tuple(rows)
+
+
+def renaming(graph: Graph, source: Cluster, target: Cluster) -> dict[str, str]:
+    """Names of nodes and data of one cluster, by the names of an equal one."""
+    return dict(zip(_names(graph, source), _names(graph, target), strict=True))
+
+
+def _names(graph: Graph, cluster: Cluster) -> list[str]:
+    names = list(cluster.nodes)
+    data: dict[str, None] = {}
+    for name in cluster.nodes:
+        node = graph.node(name)
+        data.update(dict.fromkeys((*node.reads, *node.writes)))
+    return [*names, *data]
+
+
+def translate(option: LayerOption, names: Mapping[str, str]) -> LayerOption:
+    """A layer option of one cluster as the option of an equal one; `names` as `renaming` gives them."""
+    return evolve(
+        option,
+        backward_reads=tuple(names[one] for one in option.backward_reads),
+        forward_profile=_moments(option.forward_profile, names),
+        backward_profile=_moments(option.backward_profile, names),
+        forward_steps=translate_steps(option.forward_steps, names),
+        backward_steps=translate_steps(option.backward_steps, names),
+    )
+
+
+def translate_steps(steps: Iterable[Step], names: Mapping[str, str]) -> tuple[Step, ...]:
+    """Steps with every name replaced."""
+    return tuple(
+        Run(names[one.node], one.option) if isinstance(one, Run) else evolve(one, datum=names[one.datum])
+        for one in steps
+    )
+
+
+def _moments(profile: Iterable[Moment], names: Mapping[str, str]) -> tuple[Moment, ...]:
+    return tuple(Moment(live=one.live, absent=tuple(names[name] for name in one.absent)) for one in profile)

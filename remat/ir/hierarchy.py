@@ -1,0 +1,264 @@
+"""Levels of a hierarchy: `condense` makes a graph of layers, `expand` brings a schedule of it back to the flat graph.
+
+A cluster's own training step (`part`) is an ordinary flat graph, which any solver plans; a run sequence of it is an option of
+the cluster (`layer_option`), with times, phantom, workspaces and memory profile taken from its replay. Every name stays that
+of the flat graph, so that levels nest: a part may be condensed by the children of its cluster, and what is expanded from
+there is again a run sequence of the part.
+
+Why a peak never grows: an option's workspace covers every moment of its replay with all of the layer's outputs and its
+phantom present, and `expand` drops each datum at its last read. Reference: HiRemate, section 3.2 and App. B.4.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from attrs import evolve, field, frozen
+
+from remat.errors import IllFormed
+from remat.ir.cluster import Cluster
+from remat.ir.graph import Graph
+from remat.ir.node import Compute, Data, Layer, Phase
+from remat.ir.option import LayerOption, Option
+from remat.ir.part import Part
+from remat.ir.schedule import Drop, Run, Schedule
+
+
+@frozen(kw_only=True)
+class Condensed:
+    """A level of a hierarchy.
+
+    Attributes:
+        graph: the level: a layer for each cluster with a backward, a plain node for any other, and what is in no cluster.
+        flat: the graph it was made of.
+        clusters: the clusters, in the order given.
+        plain: for clusters without a backward: the runs that their node stands for.
+    """
+
+    graph: Graph
+    flat: Graph
+    clusters: tuple[Cluster, ...]
+    plain: Mapping[str, tuple[Run, ...]] = field(repr=False)
+
+    def expand(self, schedule: Schedule) -> Schedule:
+        """See `expand`."""
+        return expand(self, schedule)
+
+
+def condense(
+    graph: Graph, clusters: Sequence[Cluster], options: Mapping[str, Iterable[LayerOption]] | None = None
+) -> Condensed:
+    """The level of a graph that sees each cluster as one layer.
+
+    Args:
+        graph: a flat graph.
+        clusters: disjoint clusters of it, as `clusters` makes them.
+        options: layer options by name of the cluster; left out for a cluster: `plain_options`.
+
+    Raises:
+        IllFormed: G-CLUSTER, when clusters depend on each other, or cut a sum of contributions or the order of random draws.
+    """
+    if not graph.flat:
+        raise IllFormed("G-CLUSTER", f"{graph!r} has layers or options.", fix="condense a flat graph.")
+    given = {} if options is None else options
+    return _Condenser(graph, clusters, given).result()
+
+
+def expand(condensed: Condensed, schedule: Schedule) -> Schedule:
+    """The flat schedule: sub-schedules inlined, each datum dropped at its last read. Same time, a peak no larger.
+
+    Raises:
+        IllFormed: G-OPT, when an option that runs has no sub-schedule; G-COPY, when the schedule makes copies.
+    """
+    runs: list[Run] = []
+    for step in schedule.steps:
+        if isinstance(step, Run):
+            runs.extend(_inner(condensed, step))
+        elif not isinstance(step, Drop):
+            fix = "expand first, and copy data of the flat graph."
+            raise IllFormed("G-COPY", f"{step} in a schedule of layers.", fix=fix)
+    return Schedule.from_runs(condensed.flat, runs)
+
+
+def _inner(condensed: Condensed, run: Run) -> Iterable[Run]:
+    if run.node in condensed.plain:
+        return condensed.plain[run.node]
+    layer = condensed.graph.layer_by_node.get(run.node)
+    if layer is None:
+        return (run,)
+    if run.node == layer.backward:
+        steps = layer.options[run.option].backward_steps
+    elif run.option < len(layer.options):
+        steps = layer.options[run.option].forward_steps
+    else:
+        steps = layer.bare_steps
+    if not steps:
+        fix = "make options with `layer_option`."
+        raise IllFormed("G-OPT", f"{run} has no sub-schedule, so it cannot be expanded.", fix=fix)
+    return (step for step in steps if isinstance(step, Run))
+
+
+def part(graph: Graph, cluster: Cluster) -> Graph:
+    """The training step of a cluster alone: its nodes, and one loss node in place of all that happens between.
+
+    What it reads from outside is INPUT; gradients that come in are written by the loss node, named `<cluster>.rest`; its
+    outputs are read by that node; gradients that go out are kept.
+    """
+    return Part(graph, cluster).graph
+
+
+def layer_option(graph: Graph, cluster: Cluster, runs: Iterable[Run | str | int]) -> LayerOption:
+    """The layer option of a run sequence of `part(graph, cluster)`: all its numbers from the replay.
+
+    Raises:
+        InvalidSchedule: when the runs break a rule of the part.
+    """
+    return Part(graph, cluster).option(runs)
+
+
+def plain_options(graph: Graph, cluster: Cluster) -> tuple[LayerOption, ...]:
+    """Two options that need no solver: keep all that the backward reads; keep nothing and run the forward again."""
+    return Part(graph, cluster).plain_options()
+
+
+class _Condenser:
+    """One level in the making. A *place* is a node of the level: its index among the flat nodes' owners."""
+
+    def __init__(self, graph: Graph, clusters: Sequence[Cluster], options: Mapping[str, Iterable[LayerOption]]) -> None:
+        self.flat = graph
+        self.clusters = tuple(clusters)
+        self.options = options
+        self.parts = {one.name: Part(graph, one) for one in self.clusters}
+        self.owner = {node.name: node.name for node in graph.computes}
+        for one in self.clusters:
+            for names, place in ((one.forward, one.name), (one.backward, self.backward_name(one))):
+                for name in names:
+                    if self.owner.get(name, "") != name:
+                        fix = "give each node of the graph one cluster."
+                        raise IllFormed("G-CLUSTER", f"{name!r} of {one.name!r} is not free to be in it.", fix=fix)
+                    self.owner[name] = place
+
+    @staticmethod
+    def backward_name(cluster: Cluster) -> str:
+        return f"{cluster.name}.backward"
+
+    def result(self) -> Condensed:
+        layers = tuple(self.layer(one) for one in self.clusters if one.backward)
+        data = self.data()
+        nodes = {node.name: node for node in self.nodes(layers, {one.name for one in data})}
+        ordered = tuple(nodes[name] for name in self.order(nodes.values(), layers, data))
+        plain = {one.name: self.parts[one.name].forward_runs for one in self.clusters if not one.backward}
+        graph = Graph(name=self.flat.name, computes=ordered, data=data, layers=layers)
+        return Condensed(graph=graph, flat=self.flat, clusters=self.clusters, plain=plain)
+
+    def layer(self, cluster: Cluster) -> Layer:
+        part = self.parts[cluster.name]
+        options = tuple(self.options.get(cluster.name, ())) or part.plain_options()
+        bare = part.bare
+        return Layer(
+            forward=cluster.name,
+            backward=self.backward_name(cluster),
+            phantom=f"{cluster.name}.phantom",
+            options=options,
+            bare=bare,
+            bare_steps=part.bare_steps,
+        )
+
+    def data(self) -> tuple[Data, ...]:
+        """What more than one node of the level sees; writers are nodes of the level."""
+        interior = frozenset().union(*(part.interior for part in self.parts.values()))
+        found = []
+        for index, datum in enumerate(self.flat.data):
+            owners = [self.owner[name] for name in datum.writers]
+            writers = [one for i, one in enumerate(owners) if i == 0 or owners[i - 1] != one]
+            if len(set(writers)) != len(writers):
+                fix = "put all contributions of a cluster next to each other, or in no cluster."
+                raise IllFormed("G-CLUSTER", f"contributions to {datum.name!r} alternate between clusters.", fix=fix)
+            for name in (self.flat.computes[reader].name for reader in self.flat.readers_by_data[index]):
+                if len(writers) > 1 and self.owner[name] in writers:
+                    fix = "take all contributions in, or leave the reader out."
+                    raise IllFormed(
+                        "G-CLUSTER", f"{self.owner[name]!r} adds to {datum.name!r} and reads the sum.", fix=fix
+                    )
+            if datum.name not in interior:
+                found.append(evolve(datum, writers=tuple(writers)))
+        return tuple(found)
+
+    def nodes(self, layers: tuple[Layer, ...], seen: set[str]) -> Iterable[Compute]:
+        by_name = {layer.forward: layer for layer in layers}
+        owned = {name for one in self.clusters for name in one.nodes}
+        for node in self.flat.computes:
+            if node.name not in owned:
+                after = tuple(dict.fromkeys(self.owner[name] for name in node.after))
+                twin = self.owner.get(node.twin, "")
+                yield evolve(node, after=after, twin=twin)
+        for cluster in self.clusters:
+            part = self.parts[cluster.name]
+            layer = by_name.get(cluster.name)
+            yield self.half(cluster.name, part.forward_nodes, part, layer.forward_options if layer else (part.bare,))
+            if layer is not None:
+                backward = self.half(layer.backward, part.backward_nodes, part, layer.backward_options)
+                yield evolve(backward, twin=cluster.name)
+
+    def half(self, name: str, nodes: Sequence[Compute], part: Part, options: tuple[Option, ...]) -> Compute:
+        forward = nodes[0].phase is Phase.FORWARD
+        after = (self.owner[other] for node in nodes for other in node.after)
+        writes = part.outputs if forward else part.outgoing
+        return Compute(
+            name=name,
+            phase=nodes[0].phase,
+            reads=part.inputs if forward else part.incoming,
+            writes=writes,
+            options=options,
+            scope=part.cluster.name,
+            draws=any(node.draws for node in nodes),
+            run_once=any(node.run_once for node in nodes) or part.sums_once(writes),
+            after=tuple(one for one in dict.fromkeys(after) if one != name),
+        )
+
+    def order(self, nodes: Iterable[Compute], layers: tuple[Layer, ...], data: tuple[Data, ...]) -> list[str]:
+        """A topological order of the level, near the flat order; sums and random draws keep theirs."""
+        first: dict[str, int] = {}
+        for i, node in enumerate(self.flat.computes):
+            first.setdefault(self.owner[node.name], i)
+        writers = {datum.name: datum.writers for datum in data}
+        before: dict[str, set[str]] = {}
+        extra = {layer.backward: [name for one in layer.options for name in one.backward_reads] for layer in layers}
+        for node in nodes:
+            reads = (*node.reads, *extra.get(node.name, ()))
+            before[node.name] = {writer for name in reads for writer in writers[name]}
+        for row in (*writers.values(), self.draws()):
+            for one, other in pairwise(row):
+                before[other].add(one)
+        after: dict[str, list[str]] = {name: [] for name in before}
+        for name, earlier in before.items():
+            for one in earlier:
+                after[one].append(name)
+        left = {name: len(earlier) for name, earlier in before.items()}
+        ready = [(first[name], name) for name, count in left.items() if not count]
+        heapq.heapify(ready)
+        found = []
+        while ready:
+            name = heapq.heappop(ready)[1]
+            found.append(name)
+            for other in after[name]:
+                left[other] -= 1
+                if not left[other]:
+                    heapq.heappush(ready, (first[other], other))
+        if len(found) < len(before):
+            stuck = ", ".join(sorted(set(before) - set(found))[:6])
+            raise IllFormed("G-CLUSTER", f"clusters depend on each other: {stuck}.", fix="merge or split them.")
+        return found
+
+    def draws(self) -> tuple[str, ...]:
+        owners = [self.owner[node.name] for node in self.flat.computes if node.draws]
+        row = tuple(one for i, one in enumerate(owners) if i == 0 or owners[i - 1] != one)
+        if len(set(row)) != len(row):
+            fix = "take in all draws between, or leave some out."
+            raise IllFormed("G-CLUSTER", "clusters alternate in drawing random numbers.", fix=fix)
+        return row
+
+
+__all__ = ["Condensed", "condense", "expand", "layer_option", "part", "plain_options"]
