@@ -93,8 +93,8 @@ class Schedule:
         """The schedule of a run sequence, each drop placed as early as it can be.
 
         A datum is dropped at its last read before its next production; one that nobody reads before its next production
-        is dropped after its run; kept data are never dropped. Of a datum with several writers, the next production is the
-        next run of its first writer.
+        is dropped after its run. Of a datum with several writers, the next production is the next run of its first
+        writer. Kept data are never dropped, but an incomplete sum of them that is begun anew.
 
         Args:
             graph: the graph of the runs.
@@ -128,7 +128,8 @@ def _drops(graph: Graph, sequence: list[Run]) -> list[list[str]]:
     """The names to drop after each run: one backward sweep that knows whether a datum is read before it is made anew."""
     needed = {datum.name: datum.keep for datum in graph.data}
     needed.update((layer.phantom, False) for layer in graph.layers)
-    for_ever = {datum.name for datum in graph.data if datum.keep or datum.outside}
+    # a kept sum may be dropped while it is incomplete: before its first writer begins it anew
+    for_ever = {datum.name for datum in graph.data if (datum.keep and len(datum.writers) == 1) or datum.outside}
     first_writer = {datum.name: datum.writers[0] for datum in graph.data if datum.writers}
     drops: list[list[str]] = []
     for run in reversed(sequence):

@@ -10,7 +10,7 @@ import numpy as np
 
 from remat.algorithms.ilp.events import Form
 from remat.algorithms.ilp.model import Floats
-from remat.ir import Drop, Graph, Run, Schedule
+from remat.ir import Graph, Run, Schedule
 
 
 def runs_of(form: Form, point: Floats) -> list[Run]:
@@ -29,24 +29,7 @@ def runs_of(form: Form, point: Floats) -> list[Run]:
 def schedule_of(form: Form, point: Floats) -> Schedule:
     """The schedule of a point."""
     graph = form.stage.graph
-    schedule = Schedule.from_runs(graph, without_dead_runs(graph, runs_of(form, point)))
-    return _without_lost_sums(graph, schedule)
-
-
-def _without_lost_sums(graph: Graph, schedule: Schedule) -> Schedule:
-    """Drop an incomplete sum of kept gradients that is begun anew later: `from_runs` drops nothing that is kept."""
-    kept = [datum for datum in graph.data if datum.keep and len(datum.writers) > 1]
-    drops: dict[int, list[Drop]] = {}
-    for datum in kept:
-        last = -1
-        for at, step in enumerate(schedule.steps):
-            if isinstance(step, Run) and step.node in datum.writers:
-                if step.node == datum.writers[0] and last >= 0:
-                    drops.setdefault(last, []).append(Drop(datum.name))
-                last = at
-    if not drops:
-        return schedule
-    return Schedule(tuple(one for at, step in enumerate(schedule.steps) for one in (step, *drops.get(at, ()))))
+    return Schedule.from_runs(graph, without_dead_runs(graph, runs_of(form, point)))
 
 
 def without_dead_runs(graph: Graph, runs: list[Run]) -> list[Run]:
