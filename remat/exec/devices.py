@@ -1,8 +1,8 @@
 """Cost models of devices by name: what each operation of a captured step would cost on a device that is not here.
 
-A model is a roofline: a call costs its launch, plus the longer of its arithmetic and its traffic. Workspaces follow three rules of
-thumb (convolution, Fourier transform, backward of layer normalisation). Good for ranking plans and for models too large for this
-machine; a plan that will run is better made from measured costs (`measure.py`).
+A model is a roofline: a call costs its launch, plus the longer of its arithmetic and its traffic. Workspaces follow three rules
+of thumb (convolution, Fourier transform, backward of layer normalisation). Good for ranking plans and for models too large for
+this machine; a plan that will run is better made from measured costs (`measure.py`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,116 @@
+"""Capture without weights: the training step of a model too large for this machine, as a graph to plan on.
+
+The model is built under fake tensors, which have shapes and types but no memory, traced as any other, and costed by a model of a
+named device (`devices.py`). Nothing is allocated and nothing runs: what depends on the values of tensors cannot be captured so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import nn
+
+from remat.errors import RematError
+from remat.exec import torch_private
+from remat.exec.build import build_graph
+from remat.exec.capture import Captured, capture
+from remat.exec.devices import Device, device_model
+from remat.ir import Graph
+
+Factory = Callable[[], tuple[Any, ...]]
+"""Makes a module and the arguments of one step: `(module, args)` or `(module, args, kwargs)`; one tensor may stand for `args`."""
+
+
+@frozen(kw_only=True, eq=False)
+class Weightless:
+    """A captured step whose tensors have no memory.
+
+    Attributes:
+        captured: the trace.
+        parameters: bytes of the parameters and buffers the real model would have, each once; they are outside any budget.
+    """
+
+    captured: Captured
+    parameters: int
+
+    def graph(self, device: str | Device = "v100") -> Graph:
+        """The step on a device, to plan on.
+
+        Raises:
+            RematError: X-DEVICE-MODEL, for a device nobody knows.
+        """
+        model = device_model(device)
+        program = model.resized(self.captured.program)
+        return build_graph(program, model.costs(program))
+
+
+def capture_without_weights(factory: Factory, *, differentiable: str = "auto") -> Weightless:
+    """Build and trace one training step without memory for weights, inputs or activations.
+
+    Args:
+        factory: builds the module and its sample arguments, without naming a device. Initial values are lost.
+        differentiable: as in `remat.exec.capture.capture`.
+
+    Raises:
+        Uncapturable: the step cannot be one graph.
+        RematError: X-FACTORY, when the factory fails under fake tensors, or returns something else.
+    """
+    with torch_private.FakeTensorMode():
+        try:
+            made = factory()
+        except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+            first = (str(error).strip().splitlines() or [""])[0]
+            what = f"the factory failed under fake tensors with {type(error).__name__}: {first:.300}"
+            raise RematError("X-FACTORY", what, fix="let it read no values of tensors and name no device.") from error
+    module, args, kwargs = _parts(made)
+    held = _tensors(module, args, kwargs)
+    _check_fake(held)
+    captured = capture(module, args, kwargs, differentiable=differentiable)
+    return Weightless(captured=captured, parameters=_bytes_once([*module.parameters(), *module.buffers()]))
+
+
+def graph_without_weights(factory: Factory, *, device: str | Device = "v100", differentiable: str = "auto") -> Graph:
+    """The graph of one training step of a model that is never built: `capture_without_weights`, then the device's costs."""
+    model = device_model(device)  # an unknown name should not cost a trace
+    return capture_without_weights(factory, differentiable=differentiable).graph(model)
+
+
+_FIX = "return (module, args) or (module, args, kwargs)."
+
+
+def _parts(made: object) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], nn.Module):
+        raise RematError("X-FACTORY", f"the factory returned a {type(made).__name__} of another form.", fix=_FIX)
+    module, args = made[:2]
+    kwargs = made[2] if len(made) == 3 else {}
+    args = (args,) if isinstance(args, torch.Tensor) else args
+    if not isinstance(args, (tuple, list)) or not isinstance(kwargs, dict):
+        raise RematError("X-FACTORY", "the factory's arguments are no tuple, or its keywords no dict.", fix=_FIX)
+    return module, tuple(args), kwargs
+
+
+def _tensors(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+    leaves, _ = torch_private.flatten((args, kwargs))
+    for at, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor):
+            yield f"argument {at}", leaf
+
+
+def _check_fake(tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
+    for name, tensor in tensors:
+        if not isinstance(tensor, torch_private.FakeTensor):
+            fix = "build the module and its arguments inside the factory."
+            raise RematError("X-FACTORY", f"{name} is a real tensor: it was made outside the factory.", fix=fix)
+
+
+def _bytes_once(tensors: list[torch.Tensor]) -> int:
+    sizes = {torch_private.storage_key(one): one.untyped_storage().nbytes() for one in tensors}
+    return sum(sizes.values())
+
+
+__all__ = ["Factory", "Weightless", "capture_without_weights", "graph_without_weights"]

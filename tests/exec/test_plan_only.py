@@ -1,0 +1,142 @@
+import resource
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from remat.errors import RematError, Uncapturable
+from remat.exec.capture import capture
+from remat.exec.devices import device_model
+from remat.exec.plan_only import capture_without_weights, graph_without_weights
+from remat.ir import Phase, Schedule, validate
+from remat.units import GiB
+from remat.zoo.gpt2 import GPT2
+from remat.zoo.unet import UNet
+
+TERA = 1 << 40
+
+
+def little_gpt():
+    return GPT2(layers=2, width=32, heads=2, context=16), (
+        torch.randint(0, 256, (2, 16)),
+        torch.randint(0, 256, (2, 16)),
+    )
+
+
+def little_unet():
+    return UNet(levels=2, channels=4), (torch.randn(2, 3, 16, 16), torch.randn(2, 1, 16, 16))
+
+
+@pytest.mark.parametrize("factory", [little_gpt, little_unet])
+def test_the_graph_is_the_one_of_the_real_model(factory):
+    module, args = factory()
+    real = capture(module, args).program
+    weightless = capture_without_weights(factory)
+    fake = weightless.captured.program
+    assert [(op.name, op.reads, op.outputs, op.phase, op.scope) for op in real.ops] == [
+        (op.name, op.reads, op.outputs, op.phase, op.scope) for op in fake.ops
+    ]
+    assert {name: one.size for name, one in real.storages.items()} == {
+        name: one.size for name, one in fake.storages.items()
+    }
+    assert weightless.parameters == sum(
+        4 * one.numel() if one.dtype is torch.float32 else one.numel() * one.element_size()
+        for one in (*module.parameters(), *module.buffers())
+    )
+    v100 = device_model("v100")
+    graph = weightless.graph()
+    assert {node.name: node.option.time for node in graph.computes if node.phase is not Phase.LOSS} == {
+        name: one.time for name, one in v100.costs(real).items()
+    }
+
+
+def test_a_model_of_a_terabyte_takes_no_memory():
+    def factory():
+        side = 1 << 19
+        return Squared(side), torch.randn(4, side)
+
+    class Squared(nn.Module):
+        def __init__(self, side):
+            super().__init__()
+            self.layer = nn.Linear(side, side, bias=False)
+
+        def forward(self, x):
+            return self.layer(x).relu().sum()
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    weightless = capture_without_weights(factory)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert weightless.parameters == TERA
+    graph = weightless.graph()
+    peak = validate(graph, Schedule.from_runs(graph, range(len(graph)))).peak
+    assert peak >= TERA
+    assert grown < GiB // 4
+
+
+def test_the_generator_stands_where_it_stood():
+    before = torch.get_rng_state()
+    graph_without_weights(little_gpt)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_keywords_and_a_single_tensor_are_arguments_too():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x, *, scale=None):
+            out = self.layer(x)
+            return out.sum() if scale is None else (out * scale).sum()
+
+    alone = graph_without_weights(lambda: (Scaled(), torch.randn(2, 8)))
+    scaled = graph_without_weights(lambda: (Scaled(), [torch.randn(2, 8)], {"scale": torch.randn(8)}))
+    assert len(scaled) == len(alone) + 2  # the product, and its backward
+
+
+def test_an_unknown_device_is_refused_before_anything_is_built():
+    def never():
+        raise AssertionError("the factory was called")
+
+    with pytest.raises(RematError, match="X-DEVICE-MODEL"):
+        graph_without_weights(never, device="abacus")
+
+
+@pytest.mark.parametrize(
+    ("factory", "says"),
+    [
+        (lambda: nn.Linear(2, 2), "returned a Linear"),
+        (lambda: (nn.Linear(2, 2),), "returned a tuple"),
+        (lambda: (nn.Linear(2, 2), 3), "no tuple"),
+        (lambda: (nn.Linear(2, 2), (torch.randn(3, 2),), 5), "no dict"),
+        (lambda: (nn.Linear(int(torch.randint(2, (1,)).item()), 2), torch.randn(2, 2)), "failed under fake tensors"),
+    ],
+    ids=["module", "short", "arguments", "keywords", "values"],
+)
+def test_a_factory_that_gives_something_else_is_refused(factory, says):
+    with pytest.raises(RematError, match=says) as caught:
+        capture_without_weights(factory)
+    assert caught.value.rule == "X-FACTORY"
+
+
+def test_real_tensors_from_outside_the_factory_are_named():
+    module, sample = nn.Linear(2, 2), torch.randn(3, 2)
+    with pytest.raises(RematError, match="weight is a real tensor"):
+        capture_without_weights(lambda: (module, torch.randn(3, 2)))
+    with pytest.raises(RematError, match="argument 0 is a real tensor"):
+        capture_without_weights(lambda: (nn.Linear(2, 2), sample))
+
+
+def test_a_step_that_reads_values_cannot_be_captured_without_them():
+    class Branching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, x):
+            out = self.layer(x)
+            return functional.relu(out).sum() if out.sum() > 0 else out.sum()
+
+    with pytest.raises(Uncapturable):
+        capture_without_weights(lambda: (Branching(), torch.randn(3, 2)))
