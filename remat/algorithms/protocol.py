@@ -23,6 +23,8 @@ from remat.units import Bytes, Ns
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from remat.algorithms.pool import OptionSource
+
 IMPOSSIBLE: Final = math.inf
 """The lower bound of a problem that was proved to have no schedule."""
 
@@ -227,6 +229,12 @@ class Solver(ABC):
         from remat.algorithms.combine import Within
 
         return Within(self, seconds)
+
+    def sweep(self, *, peaks: int = 8, saves: int = 6) -> OptionSource:
+        """This solver under many budgets of a block: options for the level above (see `remat.algorithms.pool`)."""
+        from remat.algorithms.pool import Sweep
+
+        return Sweep(self, peaks=peaks, saves=saves)
 
     def when(self, test: Callable[[Graph], bool]) -> Solver:
         """This solver where `test(graph)` holds; it refuses elsewhere. Give a test whose repr names it."""

@@ -10,6 +10,7 @@ from remat.ir.interchange import dump, dumps, load, loads
 from remat.ir.joint import read_joint_graph
 from remat.ir.link import Link
 from remat.ir.node import KEPT, OUTSIDE, Compute, Data, Kind, Layer, Phantom, Phase
+from remat.ir.offer import option_of
 from remat.ir.option import LayerOption, Moment, Option
 from remat.ir.rules import GRAPH_RULES
 from remat.ir.schedule import Drop, Offload, Prefetch, Run, Schedule, Step
@@ -54,6 +55,7 @@ __all__ = [
     "load",
     "loads",
     "node_classes",
+    "option_of",
     "part",
     "plain_options",
     "read_joint_graph",

@@ -1,4 +1,4 @@
-"""The part of a training step that a cluster is, and the numbers of its options: all of them from replays."""
+"""The part of a training step that a cluster is: its borders, its own graph, and the options that need no solver."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from functools import cached_property
 
 from attrs import evolve, frozen
 
-from remat.errors import IllFormed
 from remat.ir.cluster import Cluster
 from remat.ir.graph import Graph
 from remat.ir.node import Compute, Data, Kind, Phase
-from remat.ir.option import LayerOption, Moment, Option
-from remat.ir.schedule import Drop, Run, Schedule, Step
+from remat.ir.offer import option_of
+from remat.ir.option import LayerOption, Option
+from remat.ir.schedule import Run, Schedule, Step
 from remat.ir.validate import validate
 from remat.units import Bytes
 
@@ -147,7 +147,7 @@ class Part:
 
     def _datum(self, datum: Data, own: set[str], incoming: Iterable[str]) -> Data:
         if datum.outside:
-            return datum
+            return Data(name=datum.name, size=0, kind=Kind.BUFFER)  # always there, at every level
         if datum.name in incoming:
             return Data(name=datum.name, size=datum.size, kind=Kind.GRADIENT, writers=(self.rest,))
         writers = tuple(one for one in datum.writers if one in own)
@@ -170,8 +170,8 @@ class Part:
     @cached_property
     def bare_steps(self) -> tuple[Step, ...]:
         """The forward that keeps its outputs alone."""
-        end = _index_of(self._bare_schedule, self.rest)
-        return self._bare_schedule.steps[:end]
+        steps = self._bare_schedule.steps
+        return steps[: steps.index(Run(self.rest))]
 
     @cached_property
     def bare(self) -> Option:
@@ -195,118 +195,7 @@ class Part:
 
     def option(self, runs: Iterable[Run | str | int]) -> LayerOption:
         """The option of a run sequence of the part's graph."""
-        schedule = Schedule.from_runs(self.graph, runs)
-        return _Numbers(self, schedule).option()
+        return option_of(self.graph, Schedule.from_runs(self.graph, runs))
 
     def _size(self, names: Iterable[str]) -> Bytes:
         return sum(self.flat.datum(name).size for name in names)
-
-
-class _Numbers:
-    """The account of one sub-schedule: what is resident at each of its runs, and who holds it."""
-
-    def __init__(self, part: Part, schedule: Schedule) -> None:
-        self.part = part
-        self.graph = part.graph
-        self.schedule = schedule
-        self.timeline = validate(self.graph, schedule).timeline
-        self.border = _index_of(schedule, part.rest)
-        self.size = {d.name: 0 if part.flat.datum(d.name).outside else d.size for d in self.graph.data}
-        # what is resident before each step
-        self.resident: list[frozenset[str]] = []
-        now: set[str] = set()
-        for step in schedule.steps:
-            self.resident.append(frozenset(now))
-            if isinstance(step, Run):
-                now.update(self.graph.node(step.node).writes)
-            elif isinstance(step, Drop):
-                now.discard(step.datum)
-        self.resident.append(frozenset(now))
-        self.last_read: tuple[dict[str, int], dict[str, int]] = ({}, {})  # in the forward part, in the backward part
-        for at, step in enumerate(schedule.steps):
-            if isinstance(step, Run):
-                half = self.last_read[at > self.border]
-                half.update(dict.fromkeys(self.graph.node(step.node).reads, at))
-
-    def option(self) -> LayerOption:
-        part, steps = self.part, self.schedule.steps
-        end = self.border + 1
-        while end < len(steps) and isinstance(steps[end], Drop):
-            end += 1
-        held = self.resident[end] - set(part.incoming)
-        phantom = self.sum(held - set(part.outputs))
-        backward = [step.node for step in steps[end:] if isinstance(step, Run)]
-        reads = self.first_reads(backward)
-        above = [*part.incoming, *(name for name in part.outputs if name in held)]
-        forward_moments = [self.forward_moment(i) for i in range(self.border) if isinstance(steps[i], Run)]
-        backward_moments = [
-            self.backward_moment(i, above, reads) for i in range(end, len(steps)) if isinstance(steps[i], Run)
-        ]
-        forward_peak = max((self.timeline[i] for i in range(self.border)), default=0)
-        backward_peak = max((self.timeline[i] + self.gone(i, above) for i in range(end, len(steps))), default=0)
-        return LayerOption(
-            forward=self.time(steps[: self.border]),
-            backward=self.time(steps[end:]),
-            phantom=phantom,
-            forward_workspace=max(0, forward_peak - self.sum(part.outputs) - phantom),
-            backward_workspace=max(0, backward_peak - phantom - self.sum(above) - self.sum(part.outgoing)),
-            backward_reads=reads,
-            forward_profile=_lean(forward_moments),
-            backward_profile=_lean(backward_moments),
-            forward_steps=steps[: self.border],
-            backward_steps=steps[end:],
-        )
-
-    def time(self, steps: Sequence[Step]) -> int:
-        return sum(self.graph.node(step.node).option.time for step in steps if isinstance(step, Run))
-
-    def sum(self, names: Iterable[str]) -> Bytes:
-        return sum(self.size[name] for name in names)
-
-    def gone(self, step: int, names: Iterable[str]) -> Bytes:
-        """Bytes of border data that the sub-schedule does not hold before a step, and the level above may."""
-        return sum(self.size[name] for name in names if name not in self.resident[step])
-
-    def first_reads(self, runs: Sequence[str]) -> tuple[str, ...]:
-        """Data of the level above that the backward reads before it makes them itself; gradients apart."""
-        made: set[str] = set()
-        found: dict[str, None] = {}
-        border = {*self.part.outputs, *(d.name for d in self.graph.data if d.outside)}
-        for name in runs:
-            node = self.graph.node(name)
-            found.update(dict.fromkeys(one for one in node.reads if one in border and one not in made))
-            made.update(node.writes)
-        return tuple(name for name in found if not self.part.flat.datum(name).outside)
-
-    def forward_moment(self, step: int) -> Moment:
-        inputs = [name for name in self.part.inputs if self.size[name]]
-        return self.moment(step, inputs, self.part.outputs)
-
-    def backward_moment(self, step: int, above: Sequence[str], reads: Sequence[str]) -> Moment:
-        inputs = [name for name in reads if self.graph.datum(name).outside]
-        return self.moment(step, inputs, (*above, *self.part.outgoing))
-
-    def moment(self, step: int, inputs: Sequence[str], others: Iterable[str]) -> Moment:
-        """One run: inputs count until their last read in this half, other border data while the sub-schedule holds them."""
-        last = self.last_read[step > self.border]
-        needed = [name for name in inputs if last.get(name, -1) >= step]
-        absent = [name for name in inputs if last.get(name, -1) < step]
-        absent += [name for name in others if name not in self.resident[step]]
-        return Moment(live=self.timeline[step] + self.sum(needed), absent=tuple(absent))
-
-
-def _lean(moments: Iterable[Moment]) -> tuple[Moment, ...]:
-    """One moment for each set of absent data: the largest (HiRemate, end of App. B.4)."""
-    most: dict[tuple[str, ...], Bytes] = {}
-    for one in moments:
-        most[one.absent] = max(one.live, most.get(one.absent, 0))
-    return tuple(Moment(live=live, absent=absent) for absent, live in most.items())
-
-
-def _index_of(schedule: Schedule, name: str) -> int:
-    for index, step in enumerate(schedule.steps):
-        if isinstance(step, Run) and step.node == name:
-            return index
-    raise IllFormed(
-        "G-OPT", f"the runs of an option do not pass {name!r}.", fix=f"run {name!r} once, between the halves."
-    )

@@ -1,0 +1,165 @@
+"""What a schedule of a block offers to the level above: a layer option, all of its numbers from the replay.
+
+A *block* is a flat graph whose loss node stands for the rest of the network: it reads the outputs of the block and writes the
+gradients that come back; kept data of the backward go out. `remat.ir.part` makes the block of a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+from attrs import frozen
+
+from remat.errors import IllFormed
+from remat.ir.graph import Graph
+from remat.ir.node import Kind, Phase
+from remat.ir.option import LayerOption, Moment
+from remat.ir.schedule import Drop, Run, Schedule, Step
+from remat.ir.validate import validate
+from remat.units import Bytes
+
+
+def option_of(block: Graph, schedule: Schedule) -> LayerOption:
+    """The layer option that a schedule of a block is.
+
+    The phantom is what the schedule holds of the block's interior while the loss node runs; outputs and inputs that the
+    backward reads from the level above become its `backward_reads`.
+
+    Args:
+        block: a flat graph, its loss node in place of the rest of the network.
+        schedule: a valid schedule of it without copies. Its drops are placed anew, each at the last read.
+
+    Raises:
+        InvalidSchedule: when the schedule breaks a rule of the block.
+        IllFormed: G-OPT, when the block is not flat.
+    """
+    if not block.flat:
+        raise IllFormed(
+            "G-OPT", f"{block!r} has layers or options.", fix="expand the schedule to the flat graph first."
+        )
+    validate(block, schedule)
+    return _Account(block, Schedule.from_runs(block, schedule.runs)).option()
+
+
+@frozen
+class _Borders:
+    """What crosses the border of a block."""
+
+    block: Graph
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """Data of the level above that the forward or the backward reads; what is always there at every level apart."""
+        return tuple(datum.name for datum in self.block.data if datum.kind is Kind.INPUT)
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """Data of the forward that the rest of the network reads, or that are kept."""
+        loss = set(self.block.computes[self.block.loss].reads)
+        own = [datum for datum in self.block.data if self._phase(datum.writers) is Phase.FORWARD]
+        return tuple(datum.name for datum in own if datum.keep or datum.name in loss)
+
+    @cached_property
+    def incoming(self) -> tuple[str, ...]:
+        return self.block.computes[self.block.loss].writes
+
+    @cached_property
+    def outgoing(self) -> tuple[str, ...]:
+        own = [datum for datum in self.block.data if self._phase(datum.writers) is Phase.BACKWARD]
+        return tuple(datum.name for datum in own if datum.keep)
+
+    def _phase(self, writers: Sequence[str]) -> Phase | None:
+        return self.block.node(writers[0]).phase if writers else None
+
+
+class _Account:
+    """What is resident at each step of a schedule of a block, and who holds it."""
+
+    def __init__(self, block: Graph, schedule: Schedule) -> None:
+        self.block = block
+        self.schedule = schedule
+        self.borders = _Borders(block)
+        self.timeline = validate(block, schedule).timeline
+        loss = block.computes[block.loss].name
+        self.border = next(i for i, step in enumerate(schedule.steps) if isinstance(step, Run) and step.node == loss)
+        self.size = {datum.name: datum.size for datum in block.data}
+        self.resident: list[frozenset[str]] = []  # before each step
+        self.last_read: tuple[dict[str, int], dict[str, int]] = ({}, {})  # in the forward half, in the backward half
+        now: set[str] = set()
+        for at, step in enumerate(schedule.steps):
+            self.resident.append(frozenset(now))
+            if isinstance(step, Run):
+                now.update(block.node(step.node).writes)
+                self.last_read[at > self.border].update(dict.fromkeys(block.node(step.node).reads, at))
+            elif isinstance(step, Drop):
+                now.discard(step.datum)
+        self.resident.append(frozenset(now))
+
+    def option(self) -> LayerOption:
+        """The numbers. Workspaces cover every step with all outputs, the phantom and all border data above present."""
+        steps, borders = self.schedule.steps, self.borders
+        end = self.border + 1
+        while end < len(steps) and isinstance(steps[end], Drop):
+            end += 1
+        held = self.resident[end] - set(borders.incoming)
+        phantom = self.sum(held - set(borders.outputs))
+        reads = self.reads_of_above([step.node for step in steps[end:] if isinstance(step, Run)])
+        above = (*borders.incoming, *(name for name in borders.outputs if name in held))
+        forward = [i for i in range(self.border) if isinstance(steps[i], Run)]
+        backward = [i for i in range(end, len(steps)) if isinstance(steps[i], Run)]
+        forward_peak = max((self.timeline[i] for i in forward), default=0)
+        backward_peak = max((self.timeline[i] + self.gone(i, above) for i in backward), default=0)
+        inputs = [name for name in reads if name in set(borders.inputs)]
+        return LayerOption(
+            forward=self.time(steps[: self.border]),
+            backward=self.time(steps[end:]),
+            phantom=phantom,
+            forward_workspace=max(0, forward_peak - self.sum(borders.outputs) - phantom),
+            backward_workspace=max(0, backward_peak - phantom - self.sum(above) - self.sum(borders.outgoing)),
+            backward_reads=reads,
+            forward_profile=_lean(self.moment(i, borders.inputs, borders.outputs) for i in forward),
+            backward_profile=_lean(self.moment(i, inputs, (*above, *borders.outgoing)) for i in backward),
+            forward_steps=steps[: self.border],
+            backward_steps=steps[end:],
+        )
+
+    def time(self, steps: Sequence[Step]) -> int:
+        return sum(self.block.node(step.node).option.time for step in steps if isinstance(step, Run))
+
+    def sum(self, names: Iterable[str]) -> Bytes:
+        return sum(self.size[name] for name in names)
+
+    def gone(self, step: int, names: Iterable[str]) -> Bytes:
+        """Bytes of border data that the schedule does not hold before a step, and the level above may."""
+        return sum(self.size[name] for name in names if name not in self.resident[step])
+
+    def reads_of_above(self, runs: Sequence[str]) -> tuple[str, ...]:
+        """Inputs and outputs that the backward half reads before it makes them itself."""
+        made: set[str] = set()
+        found: dict[str, None] = {}
+        border = {*self.borders.outputs, *self.borders.inputs}
+        for name in runs:
+            node = self.block.node(name)
+            found.update(dict.fromkeys(one for one in node.reads if one in border and one not in made))
+            made.update(node.writes)
+        return tuple(found)
+
+    def moment(self, step: int, inputs: Iterable[str], others: Iterable[str]) -> Moment:
+        """One run: inputs count until their last read in this half, other border data while the schedule holds them.
+
+        Inputs that this half never reads are none of its reads, and left out.
+        """
+        last = self.last_read[step > self.border]
+        needed = [name for name in inputs if last.get(name, -1) >= step]
+        absent = [name for name in inputs if 0 <= last.get(name, -1) < step]
+        absent += [name for name in others if name not in self.resident[step]]
+        return Moment(live=self.timeline[step] + self.sum(needed), absent=tuple(absent))
+
+
+def _lean(moments: Iterable[Moment]) -> tuple[Moment, ...]:
+    """One moment for each set of absent data: the largest (HiRemate, end of App. B.4)."""
+    most: dict[tuple[str, ...], Bytes] = {}
+    for one in moments:
+        most[one.absent] = max(one.live, most.get(one.absent, 0))
+    return tuple(Moment(live=live, absent=absent) for absent, live in most.items())
