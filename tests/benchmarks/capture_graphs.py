@@ -3,7 +3,7 @@
     python -m tests.benchmarks.capture_graphs [--into build/graphs] [--device-model v100] [NAME ...]
 
 Without names: the graphs of the planner's benchmark. `--all` adds GPT-400 (22 000 nodes, minutes). A graph that is there already
-is kept unless `--again` is given. Prints a table; memory is the largest resident set of this process, which no weights are part of.
+is kept unless `--again` is given. Prints a table; memory is the largest resident set of the process: no weights in it.
 """
 
 from __future__ import annotations
