@@ -101,13 +101,13 @@ def wrap(
     wrapped.__dict__.update(model.__dict__)
     state = _State(settings=settings, on_uncapturable=on_uncapturable, rehearse=rehearse)
     wrapped.__dict__["_remat"] = state
-    args, kwargs = _call_of(sample)
-    with _training(wrapped):
+    args, kwargs = call_of(sample)
+    with in_training(wrapped):
         state.planned_for(wrapped, args, kwargs)
     return wrapped
 
 
-def _call_of(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def call_of(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments from a sample."""
     if isinstance(sample, torch.Tensor):
         return (sample,), {}
@@ -120,7 +120,7 @@ def _call_of(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def _training(module: nn.Module) -> Iterator[None]:
+def in_training(module: nn.Module) -> Iterator[None]:
     """As in training, whatever mode the module is in; the mode is put back."""
     if module.training:
         yield
