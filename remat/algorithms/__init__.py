@@ -21,7 +21,7 @@ _HOME = {
         "nodes_at_most",
         "warm",
     ),
-    "pool": ("OptionSource", "Pool", "Sweep", "pool", "undominated"),
+    "options": ("OptionSource", "Pool", "Sweep", "pool", "undominated"),
     "transforms": ("Applied", "Through", "Transform"),
     "baselines": ("PerLayerCheckpoint", "StoreAll", "least_time", "store_all_peak"),
     "exhaustive": ("Exhaustive",),

@@ -23,7 +23,7 @@ from remat.units import Bytes, Ns
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from remat.algorithms.pool import OptionSource
+    from remat.algorithms.options import OptionSource
 
 IMPOSSIBLE: Final = math.inf
 """The lower bound of a problem that was proved to have no schedule."""
@@ -231,8 +231,8 @@ class Solver(ABC):
         return Within(self, seconds)
 
     def sweep(self, *, peaks: int = 8, saves: int = 6) -> OptionSource:
-        """This solver under many budgets of a block: options for the level above (see `remat.algorithms.pool`)."""
-        from remat.algorithms.pool import Sweep
+        """This solver under many budgets of a block: options for the level above (see `remat.algorithms.options`)."""
+        from remat.algorithms.options import Sweep
 
         return Sweep(self, peaks=peaks, saves=saves)
 

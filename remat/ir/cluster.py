@@ -84,8 +84,8 @@ def is_convex(graph: Graph, names: Iterable[str], *, soft: bool = True) -> bool:
 def clusters(graph: Graph, groups: Mapping[str, Iterable[str]]) -> tuple[Cluster, ...]:
     """Clusters of disjoint convex groups of forward nodes, each with its part of the backward.
 
-    The backward part holds the twins of the group's nodes; backward nodes without a twin in any group join the group whose
-    nodes they lie between, or the group of the last node they read from, or of their readers, where the part stays convex.
+    The backward part holds the twins of the group's nodes and what lies between them. Backward nodes without a twin join
+    the group of the last node they read from, or of their readers, where the part stays convex.
 
     Args:
         graph: the flat graph.
@@ -140,9 +140,10 @@ def _backward_parts(graph: Graph, of: Mapping[int, str]) -> dict[str, list[int]]
                 raise IllFormed("G-CLUSTER", what, fix="merge the two clusters, or split them otherwise.")
             color[odd] = name
             part.add(odd)
-    for i in range(graph.loss + 1, len(graph)):
+    free = [i for i in range(graph.loss + 1, len(graph)) if i not in color and not graph.computes[i].twin]
+    for i in free:
         reads_from = [j for j in before[i] if j in color]
-        if i in color or not reads_from:
+        if not reads_from:
             continue
         name = color[reads_from[-1]]
         if not _would_leave(before, parts[name], i):
@@ -152,7 +153,7 @@ def _backward_parts(graph: Graph, of: Mapping[int, str]) -> dict[str, list[int]]
     for i in range(graph.loss + 1, len(graph)):
         for j in before[i]:
             after.setdefault(j, []).append(i)
-    for i in range(len(graph) - 1, graph.loss, -1):
+    for i in reversed(free):
         names = {color.get(j) for j in after.get(i, ())}
         if i not in color and len(names) == 1 and (only := names.pop()) and not _would_leave(before, parts[only], i):
             color[i] = only
