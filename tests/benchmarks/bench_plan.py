@@ -1,0 +1,318 @@
+"""`make bench-plan`: how good and how fast the default planner is, beside what users know, on captured whole models.
+
+    python -m tests.benchmarks.bench_plan [FILES …]    the table, on the captured graphs in tests/data and on FILES
+    … --zoo NAMES      also capture these models of remat.zoo.large without weights (needs torch), e.g. gpt24,regnet,uno
+    … --only NAMES     only graphs of these names
+    … --lowest         also the lowest budget a plan is found for
+    … --seeds 10       instead: spread of the time over seeds at .35 and .25
+    … --tiny 5000      instead: against the oracle on random tiny graphs
+    … --first          instead: wall seconds from the call to the first plan, fresh process, warm compilation cache
+
+Times are process CPU seconds. Writes build/bench/plan*.json; exits 1 when a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from remat.algorithms.auto import auto
+from remat.algorithms.baselines import PerLayerCheckpoint, store_all_peak
+from remat.algorithms.bounds.instants import Dependencies, instant_program
+from remat.algorithms.bounds.program import solve_relaxed
+from remat.algorithms.clock import Clock
+from remat.algorithms.exhaustive import Exhaustive
+from remat.algorithms.protocol import IMPOSSIBLE, Problem
+from remat.algorithms.runs.saved_set import recompute_on_demand
+from remat.algorithms.runs.search import Search
+from remat.algorithms.sweep import lowest_budget
+from remat.ir import Graph, GraphBuilder, Kind, load, read_joint_graph
+
+CAPTURED = Path(__file__).parents[1] / "data" / "captured"
+OUT = Path("build/bench")
+BUDGETS = (0.7, 0.5, 0.35, 0.25, 0.2)
+
+
+def bars(name: str, share: float, nodes: int) -> dict[str, float]:
+    """What is asked of a plan: gap in per cent, CPU seconds of plan and bound. Missing: nothing is asked."""
+    seconds = {"bound": 10 if nodes <= 1700 else 60}
+    if name.startswith(("gpt", "encdec")) and share >= 0.25:
+        return {"gap": 0.2, "plan": 2 if nodes <= 1700 else 10, **seconds}
+    if name.startswith(("resnet", "regnet")):
+        return {"gap": 0.15 if share >= 0.35 else 1.2 if share >= 0.25 else 3.0, "plan": 5, **seconds}
+    if name.startswith("mixer"):
+        return {"gap": 0.5, "plan": 2, **seconds}
+    if name.startswith("unet"):
+        gap = {0.7: 0.1, 0.5: 0.6, 0.35: 5.0}.get(share)
+        return {"plan": 3, **seconds} if gap is None else {"gap": gap, "plan": 3, **seconds}
+    return seconds
+
+
+def graphs(args: argparse.Namespace) -> list[tuple[str, Graph]]:
+    """The graphs asked for, by name."""
+    found = [(path.name.split(".")[0], read_joint_graph(path)) for path in sorted(CAPTURED.glob("*.json.gz"))]
+    found += [(Path(one).name.split(".")[0], load(one)) for one in args.files]
+    if args.zoo:
+        from remat.exec.plan_only import capture_without_weights
+        from remat.zoo import large
+
+        found += [(one, capture_without_weights(getattr(large, one)).graph()) for one in args.zoo.split(",")]
+    chosen = args.only.split(",") if args.only else None
+    return [(name, graph) for name, graph in found if chosen is None or name in chosen]
+
+
+def loss_knapsack(graph: Graph, budget: int) -> int | None:
+    """Time of the best plan from the saved-set programme at the loss alone, recomputed on demand, not repaired."""
+    search = Search(Problem(graph=graph, budget=budget), Clock(), 0, "loss knapsack")
+    dependencies, best = Dependencies(search.flat), None
+    for share in np.linspace(1.0, 0.4, 14):
+        instant = instant_program(search.flat, dependencies, graph.loss, int(budget * share), fixed=True)
+        answer = None if instant.impossible else solve_relaxed(instant.program)
+        if answer is None or answer.x is None:
+            continue
+        saved = np.ones(len(graph.data), np.bool_)
+        saved[instant.resident >= 0] = answer.x[instant.resident[instant.resident >= 0]] >= 0.5
+        sequence = recompute_on_demand(search.flat, search.base, np.array([graph.loss], np.int32), saved[None, :])
+        if search.fits(sequence):
+            best = min(best or math.inf, search.time_of(sequence))
+    return best
+
+
+def measured(name: str, graph: Graph, share: float, peak: int) -> dict[str, object]:
+    """One row of the table."""
+    problem = Problem(graph=graph, budget=int(peak * share))
+    start = time.process_time()
+    outcome = auto.solve(problem)
+    total = time.process_time() - start
+    # summed: a fallback after the planner spends CPU of its own, counted as the plan's
+    bound = sum(
+        float(line.split("bound ")[1].split(" s")[0]) for line in outcome.trail if line.startswith("process CPU")
+    )
+    base = graph.time
+    layers = PerLayerCheckpoint().solve(problem)
+    knapsack = loss_knapsack(graph, problem.budget)
+    beside = max((one.value for one in outcome.beside), default=None)
+    row: dict[str, object] = {
+        "graph": name,
+        "nodes": len(graph),
+        "share": share,
+        "status": outcome.status.value,
+        "time": None if outcome.cost is None else outcome.cost.time / base,
+        "bound": None if outcome.lower == IMPOSSIBLE else outcome.lower / base,
+        "gap": None if outcome.gap is None else 100 * outcome.gap,
+        "fixed_order_bound": None if beside in (None, IMPOSSIBLE) else beside / base,
+        "plan_cpu": total - bound,
+        "bound_cpu": bound,
+        "per_layer": None if layers.cost is None else layers.cost.time / base,
+        "loss_knapsack": None if knapsack is None else knapsack / base,
+    }
+    asked = bars(name, share, len(graph))
+    missed = []
+    if outcome.status.value != "infeasible" and "gap" in asked and (row["gap"] is None or row["gap"] > asked["gap"]):
+        missed.append(f"gap {asked['gap']} %")
+    missed += [
+        f"{what} {asked[what]} s" for what in ("plan", "bound") if row[f"{what}_cpu"] > asked.get(what, math.inf)
+    ]
+    row["missed"] = missed
+    return row
+
+
+def shown(value: object, digits: int = 4) -> str:
+    """A number or a dash."""
+    return f"{value:.{digits}f}" if isinstance(value, float) else "-"
+
+
+def table(args: argparse.Namespace) -> int:
+    """The main table."""
+    rows, lowest = [], []
+    auto.solve(Problem(graph=tiny_graph(random.Random(1), 3), budget=12))  # load the compiled kernels
+    print("graph f | time | bound | gap % | fixed order | plan s | bound s | per layer | loss knapsack | missed")
+    for name, graph in graphs(args):
+        peak = store_all_peak(graph)
+        for share in args.budgets:
+            row = measured(name, graph, share, peak)
+            rows.append(row)
+            cells = [row["status"] if row["time"] is None else shown(row["time"]), shown(row["bound"])]
+            cells += [shown(row["gap"], 3), shown(row["fixed_order_bound"])]
+            cells += [shown(row["plan_cpu"], 2), shown(row["bound_cpu"], 2)]
+            cells += [shown(row["per_layer"]), shown(row["loss_knapsack"]), ", ".join(row["missed"]) or "-"]
+            print(f"{name} {share} | " + " | ".join(str(one) for one in cells), flush=True)
+        if args.lowest:
+            start = time.process_time()
+            found = lowest_budget(graph)
+            limits = {"floor": found.floor, "impossible": found.impossible, "found": found.point.budget}
+            one = {"graph": name, **{key: value / peak for key, value in limits.items()}}
+            one["time"] = found.point.outcome.upper / graph.time
+            one["cpu"] = time.process_time() - start
+            lowest.append(one)
+            print(
+                "lowest budget", {key: v if isinstance(v, str) else round(v, 3) for key, v in one.items()}, flush=True
+            )
+    write("plan", {"rows": rows, "lowest": lowest})
+    missed = [f"{row['graph']} {row['share']}: {', '.join(row['missed'])}" for row in rows if row["missed"]]
+    print(f"{len(missed)} of {len(rows)} rows miss a bar", *missed, sep="\n  ")
+    return bool(missed)
+
+
+def seeds(args: argparse.Namespace) -> int:
+    """Spread of the time over seeds."""
+    rows = []
+    for name, graph in graphs(args):
+        peak = store_all_peak(graph)
+        for share in (0.35, 0.25):
+            problem = Problem(graph=graph, budget=int(peak * share))
+            times = [auto.solve(problem, seed=seed).upper / graph.time for seed in range(args.seeds)]
+            row = {
+                "graph": name,
+                "share": share,
+                "min": min(times),
+                "median": statistics.median(times),
+                "max": max(times),
+            }
+            rows.append(row)
+            print(row, flush=True)
+    write("plan-seeds", {"rows": rows})
+    return 0
+
+
+def tiny_graph(rng: random.Random, forward: int) -> Graph:
+    """A random joint graph: each forward node reads one or two earlier data, each backward what its twin read or made."""
+    b = GraphBuilder("tiny")
+    b.data("t", rng.randint(0, 4), Kind.TANGENT)
+    readers: dict[int, list[int]] = {i: [] for i in range(forward)}
+    reads: list[list[int]] = []
+    for i in range(forward):
+        picked = sorted(set(rng.sample(range(i), min(i, rng.choice((1, 1, 2)))))) if i else []
+        if i and i - 1 not in picked and rng.random() < 0.7:
+            picked = sorted({*picked[:1], i - 1})
+        reads.append(picked)
+        for j in picked:
+            readers[j].append(i)
+        b.data(f"a{i}", rng.randint(1, 8))
+        own = {"time": rng.randint(1, 9), "workspace": rng.choice((0, 0, rng.randint(0, 4)))}
+        b.forward(f"F{i}", reads=[f"a{j}" for j in picked], writes=[f"a{i}"], **own)
+    ends = [i for i in range(forward) if not readers[i]]
+    b.loss("L", reads=[f"a{i}" for i in ends], writes=["t"], time=rng.randint(1, 3))
+    for i in range(forward):
+        if i not in ends:
+            b.data(f"g{i}", rng.randint(1, 8), Kind.GRADIENT)
+        b.data(f"w{i}", rng.randint(1, 2), Kind.PARAM_GRAD)
+    for i in reversed(range(forward)):
+        saved = [f"a{j}" for j in reads[i] if rng.random() < 0.8] + ([f"a{i}"] if rng.random() < 0.5 else [])
+        b.backward(
+            f"B{i}",
+            reads=["t" if i in ends else f"g{i}", *saved],
+            writes=[f"w{i}"] + [f"g{j}" for j in reads[i]],
+            time=rng.randint(1, 9),
+            workspace=rng.choice((0, 0, rng.randint(0, 4))),
+        )
+    return b.build()
+
+
+def tiny(args: argparse.Namespace) -> int:
+    """Against the oracle."""
+    rng = random.Random(0)
+    count = {
+        "feasible": 0,
+        "optimal": 0,
+        "found": 0,
+        "bound above": 0,
+        "called impossible": 0,
+        "infeasible": 0,
+        "below": 0,
+    }
+    proved = 0
+    while count["feasible"] < args.tiny:
+        graph = tiny_graph(rng, rng.choice((3, 4, 5)))
+        peak = store_all_peak(graph)
+        for budget in range(peak, 0, -1):
+            problem = Problem(graph=graph, budget=budget)
+            exact, found = Exhaustive().solve(problem), auto.solve(problem)
+            if exact.cost is None:
+                count["infeasible"] += 1
+                count["found"] += found.cost is not None
+                break
+            count["feasible"] += 1
+            count["found"] += found.cost is not None
+            count["optimal"] += found.upper == exact.upper
+            count["below"] += found.upper < exact.upper
+            count["bound above"] += found.lower > exact.upper
+            count["called impossible"] += found.lower == IMPOSSIBLE
+            proved += found.lower == found.upper
+    total = count["feasible"]
+    shares = {key: count[key] / total for key in ("optimal", "found")}
+    print(count, shares, f"proved optimal {proved / total:.3f}")
+    write("plan-tiny", {"count": count, "shares": shares, "proved": proved / total})
+    unsound = count["bound above"] + count["called impossible"] + count["below"]
+    return bool(unsound or shares["optimal"] < 0.98 or shares["found"] < 0.99)
+
+
+_FIRST = """
+import sys, time
+from remat.algorithms.baselines import store_all_peak
+from remat.algorithms.protocol import Problem
+from remat.algorithms.clock import Clock
+from remat.ir import read_joint_graph
+graph = read_joint_graph(sys.argv[1])
+budget = store_all_peak(graph) // 2
+start = time.monotonic()
+from remat.algorithms.auto import auto
+class Found(Exception): pass
+def listener(progress):
+    if progress.time is not None:
+        print(time.monotonic() - start)
+        raise Found
+try:
+    auto.solve(Problem(graph=graph, budget=budget), clock=Clock(listener=listener))
+except Found:
+    pass
+"""
+
+
+def first(args: argparse.Namespace) -> int:
+    """Wall seconds to the first plan in a fresh process; the first run of all warms the compilation cache."""
+    seconds = []
+    for _ in range(4):
+        command = [sys.executable, "-c", _FIRST, str(CAPTURED / "gpt12.json.gz")]
+        seconds.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    print("first plan of gpt12, seconds of wall time after the import of the graph:", seconds[1:])
+    write("plan-first", {"seconds": seconds[1:]})
+    return statistics.median(seconds[1:]) > 1.0
+
+
+def write(name: str, content: dict[str, object]) -> None:
+    """JSON under build/bench."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    (OUT / f"{name}.json").write_text(json.dumps(content, indent=1))
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", help="graphs in the library's JSON form")
+    parser.add_argument("--zoo", default="")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--budgets", type=lambda text: [float(one) for one in text.split(",")], default=list(BUDGETS))
+    parser.add_argument("--lowest", action="store_true")
+    parser.add_argument("--seeds", type=int, default=0)
+    parser.add_argument("--tiny", type=int, default=0)
+    parser.add_argument("--first", action="store_true")
+    args = parser.parse_args()
+    if args.seeds:
+        return seeds(args)
+    if args.tiny:
+        return tiny(args)
+    return first(args) if args.first else table(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
