@@ -278,6 +278,7 @@ class _Reader:
         self.late: set[str] = set()
         self.roles: dict[tuple[str, Any], str] = {}
         self.constants: dict[str, torch.Tensor] = {}
+        self.shared: set[str] = set()
         self.device = next((one.device for one in (*module.parameters(), *module.buffers())), torch.device("cpu"))
 
     def add(
@@ -308,7 +309,8 @@ class _Reader:
             self.named[node] = Ref(self.storages[twin].roots[0])
             return
         if twin is not None:
-            raise Uncapturable("X-ALIAS", f"{kind} {about} shares its storage with another.", fix="clone one of them.")
+            # Two looks at one memory (tokens and targets cut from one batch): harmless as long as nobody writes them.
+            self.shared.update((twin, f"{kind}:{about}"))
         ref = self.add(node.name, tensor, f"{kind}:{about}", outside=kind != "tangent")
         self.roles[kind, about] = node.name
         self.named[node] = ref
@@ -430,6 +432,9 @@ def _draft(joint: Joint, module: nn.Module) -> Draft:
         elif kind != "output":
             raise Uncapturable("X-OUTPUT", f"the trace has an output of kind {about}.", fix=_FIX)
         ends[kind, about] = reader.named[node].name
+    for kind, about in ends:
+        if kind == "update":
+            _check_write(about, shared=f"{about[0]}:{about[1]}" in reader.shared, differentiable=("grad", about) in ends)
     return Draft(
         ops=reader.ops,
         values=reader.values,
@@ -439,6 +444,17 @@ def _draft(joint: Joint, module: nn.Module) -> Draft:
         constants=reader.constants,
         device=reader.device,
     )
+
+
+def _check_write(about: tuple[str, Any], *, shared: bool, differentiable: bool) -> None:
+    """Refuse in-place writes that a captured step could not repeat."""
+    kind, which = about
+    if kind == "param" or differentiable:
+        what = f"the forward writes the {kind} {which} in place, which requires a gradient."
+        raise Uncapturable("X-WRITE", what, fix="write a copy of it.")
+    if shared:
+        what = f"the forward writes the {kind} {which} in place, which shares its storage with another."
+        raise Uncapturable("X-ALIAS", what, fix="clone one of them.")
 
 
 __all__ = ["Captured", "FakeTensor", "Plain", "capture", "charged"]

@@ -14,7 +14,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 from torch import nn
 
-from remat.algorithms import IMPOSSIBLE, Outcome, PerLayerCheckpoint, Problem, Solver, StoreAll, store_all_peak
+from remat.algorithms import IMPOSSIBLE, Outcome, Problem, Solver, StoreAll, store_all_peak
 from remat.errors import IllFormed, Infeasible
 from remat.exec.build import build_graph
 from remat.exec.capture import Captured, capture
@@ -89,6 +89,18 @@ class Settings:
         from remat.algorithms.auto import auto  # imports compiled kernels, so only when it is asked for
 
         return auto
+
+    def prober(self) -> Solver:
+        """What is asked for many budgets in turn: the solver named, or the quick form of the default one."""
+        if self.solver is not None:
+            return self.solver
+        from remat.algorithms.auto import quick
+
+        return quick
+
+    def name(self) -> str:
+        """Who plans, for people."""
+        return "auto" if self.solver is None else repr(self.solver)
 
 
 @frozen(kw_only=True, eq=False)
@@ -220,7 +232,7 @@ def solve(graph: Graph, budget: Bytes | None, settings: Settings, peak: Bytes) -
     problem = Problem(graph=graph, budget=budget, deadline=settings.seconds)
     outcome = settings.planner().solve(problem, seed=settings.seed)
     if outcome.schedule is None:
-        raise _infeasible(graph, budget, outcome, settings, peak)
+        raise _infeasible(graph, budget, outcome, settings)
     return outcome
 
 
@@ -247,37 +259,52 @@ def floor_of(graph: Graph) -> Bytes:
     return max(kept, *held)
 
 
-def _infeasible(graph: Graph, budget: Bytes, outcome: Outcome, settings: Settings, peak: Bytes) -> Infeasible:
-    """Look for the smallest budget a plan is found for, and say it."""
-    floor = floor_of(graph)
-    if outcome.lower == IMPOSSIBLE:
-        floor = max(floor, budget + 1)
-    found = min(peak, _checkpointed_peak(graph) or peak)
-    low = max(floor, budget)
+@frozen
+class Smallest:
+    """What is known about how little memory a graph can be run in.
+
+    Attributes:
+        found: smallest budget that a plan was found for [bytes].
+        floor: below this no schedule fits, proved [bytes].
+    """
+
+    found: Bytes
+    floor: Bytes
+
+
+def smallest_budget(graph: Graph, solver: Solver, *, below: Bytes = 0, seed: int = 0) -> Smallest:
+    """Look for the smallest budget that a solver finds a plan for, to within 1 % of the peak of `StoreAll`.
+
+    Args:
+        graph: the step.
+        solver: asked a few times, each with a deadline.
+        below: a budget that is known not to do [bytes].
+        seed: of the solver.
+    """
+    peak = store_all_peak(graph)
+    floor, found = floor_of(graph), peak
+    low = max(floor, below)
     for _ in range(PROBES):
         if found - low <= peak // 100:
             break
         middle = (low + found) // 2
-        tried = settings.planner().solve(
-            Problem(graph=graph, budget=middle, deadline=PROBE_SECONDS), seed=settings.seed
-        )
-        if tried.cost is not None:
-            found = min(found, tried.cost.peak)
+        tried = solver.solve(Problem(graph=graph, budget=middle, deadline=PROBE_SECONDS), seed=seed)
+        if tried.schedule is not None:
+            found = middle
         else:
             low = middle
             floor = max(floor, middle + 1) if tried.lower == IMPOSSIBLE else floor
+    return Smallest(found, floor)
+
+
+def _infeasible(graph: Graph, budget: Bytes, outcome: Outcome, settings: Settings) -> Infeasible:
+    """Say what would have done, and what cannot."""
+    known = smallest_budget(graph, settings.prober(), below=budget, seed=settings.seed)
+    floor = max(known.floor, budget + 1) if outcome.lower == IMPOSSIBLE else known.floor
+    found = known.found
     what = (
         f"no plan for {format_bytes(budget)} ({budget} B) was found; the smallest budget a plan was found for is "
         f"{format_bytes(found)} ({found} B), and none can exist below {format_bytes(floor)} ({floor} B)."
     )
-    return Infeasible(
-        what, budget=budget, found=found, floor=floor, fix=f"give at least {found} bytes, or a smaller batch."
-    )
-
-
-def _checkpointed_peak(graph: Graph) -> Bytes | None:
-    solver = PerLayerCheckpoint()
-    if solver.refuses(graph) is not None:
-        return None
-    cost = solver.solve(Problem(graph=graph, budget=2**62)).cost
-    return None if cost is None else cost.peak
+    fix = f"give at least {found} bytes, or a smaller batch."
+    return Infeasible(what, budget=budget, found=found, floor=floor, fix=fix)

@@ -129,7 +129,7 @@ def _report(state: _State, ready: Ready) -> Report:
         recomputation=outcome.cost.recomputation,
         lower=outcome.lower,
         gap=outcome.gap,
-        planner="StoreAll()" if keeps_all else repr(state.settings.planner()),
+        planner="StoreAll()" if keeps_all else state.settings.name(),
         trail=outcome.trail,
         planning_seconds=planned.seconds["plan"],
         seconds=planned.seconds,
