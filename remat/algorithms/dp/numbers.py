@@ -66,21 +66,25 @@ def too_long(chain: Chain) -> str | None:
     return f"times of {slowest} ns over {len(chain)} stages exceed 64-bit words; state times in a coarser unit"
 
 
-def numbers(chain: Chain, budget: Bytes, choice: Sequence[Sequence[int]] | None = None) -> Numbers:
+def numbers(
+    chain: Chain, budget: Bytes, choice: Sequence[Sequence[int]] | None = None, *, freeing: bool = True
+) -> Numbers:
     """The numbers of a chain under a budget.
 
     Args:
         chain: the chain.
         budget: bytes.
         choice: for each stage, the options to consider; None: all of them.
+        freeing: whether an input goes where nobody reads it again; without, it stays until the stage's backward.
     """
     stages = chain.stages
     picked = [range(len(stage.options)) for stage in stages] if choice is None else choice
     pairs = [(stage, o) for stage, own in zip(stages, picked, strict=True) for o in own]
     # memory is counted beside the input; where that is freed, there is so much more for the rest and for the backward
-    saves = [stage.saves(o) - stage.freed(o) for stage, o in pairs]
+    freed = [stage.freed(o) if freeing else 0 for stage, o in pairs]
+    saves = [stage.saves(o) - back for (stage, o), back in zip(pairs, freed, strict=True)]
     forward = [stage.forward_needs(o) for stage, o in pairs]
-    backward = [stage.backward_needs(o) - stage.freed(o) for stage, o in pairs]
+    backward = [stage.backward_needs(o) - back for (stage, o), back in zip(pairs, freed, strict=True)]
     bare = [stage.forward_needs(len(stage.options)) for stage in stages]
     held = [0, *(stage.held for stage in stages)]
     sizes = (*saves, *forward, *backward, *bare, *held, *chain.after, *chain.kept_before, chain.loss_needs)

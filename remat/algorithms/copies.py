@@ -1,0 +1,245 @@
+"""Whole transfers for a run sequence: which cells leave over the loss, when their copies start, and what that costs in a fluid.
+
+Every cell offloaded here leaves before the loss and comes back after it, once: POFO's first assumption. `place` writes the
+steps; the copies of the backward are placed by running it in reversed time, where a prefetch is an offload. `fluid` is the
+makespan under POFO's third assumption, continuous transfers that free and take memory byte by byte; what a replay takes
+beyond it is the price of whole transfers.
+
+Reference: POFO (Beaumont, Eyraud-Dubois, Shilova, 2021), section 3.2 and Lemma 1, applied to a whole sequence at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from fractions import Fraction
+
+from attrs import frozen
+
+from remat.ir import Drop, Graph, Link, Offload, Phase, Prefetch, Run, Schedule, Step
+from remat.units import Bytes, Ns
+
+_SECOND = 10**9
+
+
+@frozen
+class Stay:
+    """A cell (datum or phantom) that is resident across the loss.
+
+    Attributes:
+        cell: its name. size: its bytes. made: the run that made it.
+        leaves: the last run before the loss that makes or reads it; a copy out may start after it.
+        wanted: the first run behind the loss that reads it; a copy in must have ended before it.
+    """
+
+    cell: str
+    size: Bytes
+    made: int
+    leaves: int
+    wanted: int
+
+
+@frozen(kw_only=True)
+class Trace:
+    """A run sequence with its drops, as `Schedule.from_runs` places them.
+
+    Attributes:
+        runs: the runs. drops: cells dropped after each run. charges: bytes live in each run, its outputs and workspace included.
+        loss: index of the loss. stays: cells that could leave over the loss, in the order in which they are made.
+    """
+
+    graph: Graph
+    runs: tuple[Run, ...]
+    drops: tuple[tuple[str, ...], ...]
+    charges: tuple[Bytes, ...]
+    loss: int
+    stays: tuple[Stay, ...]
+
+    def times(self) -> list[Ns]:
+        """Time of each run [ns]."""
+        return [self.graph.node(run.node).options[run.option].time for run in self.runs]
+
+    def without(self, cells: Collection[str]) -> list[Bytes]:
+        """Bytes live in each run when `cells` are away wherever they can be."""
+        charges = list(self.charges)
+        for stay in self.stays:
+            if stay.cell in cells:
+                for k in range(stay.leaves + 1, stay.wanted):
+                    charges[k] -= stay.size
+        return charges
+
+
+def trace(graph: Graph, runs: Sequence[Run]) -> Trace:
+    """The residencies of a run sequence (of a flat graph or of one with layers)."""
+    schedule = Schedule.from_runs(graph, runs)
+    kept = {datum.name for datum in graph.data if datum.keep}
+    outside = {datum.name for datum in graph.data if datum.outside}
+    sizes: dict[str, Bytes] = {datum.name: datum.size for datum in graph.data}
+    held: dict[str, tuple[int, Bytes, list[int]]] = {}
+    drops: list[tuple[str, ...]] = []
+    charges: list[Bytes] = []
+    ended: list[tuple[str, int, Bytes, list[int]]] = []
+    live, loss = 0, -1
+    for step in schedule.steps:
+        if isinstance(step, Drop):
+            made, size, touched = held.pop(step.datum)
+            ended.append((step.datum, made, size, touched))
+            live -= size
+            drops[-1] = (*drops[-1], step.datum)
+            continue
+        assert isinstance(step, Run)
+        node, k = graph.node(step.node), len(charges)
+        loss = k if node.phase is Phase.LOSS else loss
+        reads, writes = [*node.reads], {name: sizes[name] for name in node.writes}
+        layer = graph.layer_by_node.get(step.node)
+        if layer is not None and step.node == layer.backward:
+            reads += [layer.phantom, *layer.options[step.option].backward_reads]
+        elif layer is not None and step.option < len(layer.options):
+            writes[layer.phantom] = layer.options[step.option].phantom
+        charges.append(live + sum(writes.values()) + node.options[step.option].workspace)
+        drops.append(())
+        for name in reads:
+            if name not in outside:
+                held[name][2].append(k)
+        for name, size in writes.items():
+            if name in held:
+                held[name][2].append(k)
+            else:
+                held[name] = (k, size, [k])
+                live += size
+    stays = []
+    for name, made, size, touched in ended:
+        before, after = [k for k in touched if k <= loss], [k for k in touched if k > loss]
+        if before and after and name not in kept:
+            stays.append(Stay(name, size, made, before[-1], after[0]))
+    return Trace(
+        graph=graph,
+        runs=schedule.runs,
+        drops=tuple(drops),
+        charges=tuple(charges),
+        loss=loss,
+        stays=tuple(sorted(stays, key=lambda stay: (stay.made, stay.cell))),
+    )
+
+
+def place(found: Trace, cells: Collection[str], budget: Bytes, link: Link) -> Schedule | None:
+    """The schedule of a run sequence whose `cells` leave over the loss; None when some run does not fit even so."""
+    away = [stay for stay in found.stays if stay.cell in cells]
+    if max(found.without({stay.cell for stay in away})) > budget:
+        return None
+    leaving: dict[int, list[str]] = {}
+    for stay in away:
+        leaving.setdefault(stay.leaves, []).append(stay.cell)
+    coming: dict[int, list[str]] = {}
+    for cell, k in _issues(found, away, budget, link):
+        coming.setdefault(k, []).append(cell)
+    steps: list[Step] = []
+    for k, run in enumerate(found.runs):
+        steps += [Prefetch(cell) for cell in coming.get(k, ())]
+        steps.append(run)
+        steps += [Drop(cell) for cell in found.drops[k]]
+        steps += [Offload(cell) for cell in leaving.get(k, ())]
+    return Schedule(tuple(steps))
+
+
+def _issues(found: Trace, away: Sequence[Stay], budget: Bytes, link: Link) -> list[tuple[str, int]]:
+    """For each prefetch, in the order of need, the run before which it starts: the backward phase in reversed time.
+
+    A copy may begin (in reversed time) once the run that wants the cell is done; a run waits until enough of the copies under
+    way have ended to fit. The copy is issued before the earliest run, in true time, during which it is under way.
+    """
+    times, charges = found.times(), found.without({stay.cell for stay in away})
+    wanted: dict[int, list[Stay]] = {}
+    for stay in sorted(away, key=lambda stay: (stay.wanted, stay.made)):
+        wanted.setdefault(stay.wanted, []).append(stay)
+    now = lane = 0
+    under_way: list[tuple[Ns, Stay]] = []  # (end in reversed time, cell), in the order of the lane
+    begun: list[tuple[int, Ns]] = []  # (run, its start in reversed time)
+    issued: list[tuple[Ns, Stay]] = []
+    for k in range(len(found.runs) - 1, found.loss, -1):
+        pending = [(end, stay) for end, stay in under_way if end > now]
+        while pending and charges[k] + sum(stay.size for _, stay in pending) > budget:
+            now = pending.pop(0)[0]
+        under_way = pending
+        begun.append((k, now))
+        now += times[k]
+        for stay in reversed(wanted.get(k, ())):
+            lane = max(now, lane) + link.prefetch_time(stay.size)
+            under_way.append((lane, stay))
+            issued.append((lane, stay))
+    places = []
+    for end, stay in issued:
+        during = [k for k, start in begun if start < end and k < stay.wanted]
+        places.append((stay.cell, min(during, default=stay.wanted)))
+    places.reverse()
+    return places
+
+
+def fluid(found: Trace, cells: Mapping[str, int], budget: Bytes, link: Link | None) -> tuple[Fraction, Fraction] | None:
+    """Makespan [ns] with continuous transfers, and the part of it that waits at the loss for copies out; None: it does not fit.
+
+    Args:
+        found: the run sequence. budget: bytes. link: latencies are not modelled here; None: nothing is copied.
+        cells: what leaves, each with the run from which on its copy out may be under way. While that run is on, the cell is
+            wholly resident. Behind the loss a cell is wholly there when the first run that wants any cell of its group
+            begins; a group is what leaves at one run.
+    """
+    away = [stay for stay in found.stays if stay.cell in cells]
+    if away and link is None:
+        return None
+    back: dict[int, int] = {}
+    for stay in away:
+        back[cells[stay.cell]] = min(stay.wanted, back.get(cells[stay.cell], stay.wanted))
+    charges, times = list(found.charges), found.times()
+    out: dict[int, Bytes] = {}
+    home: dict[int, Bytes] = {}
+    for stay in away:
+        first, last = cells[stay.cell], back[cells[stay.cell]]
+        out[first] = out.get(first, 0) + stay.size
+        home[last] = home.get(last, 0) + stay.size
+        for k in range(first + 1, last):
+            charges[k] -= stay.size
+    ahead = _phase(range(found.loss + 1), charges, times, out, budget, link.to_host if link else None, fresh=True)
+    if ahead is None:
+        return None
+    behind = range(len(found.runs) - 1, found.loss, -1)
+    after = _phase(behind, charges, times, home, budget, link.to_device if link else None, fresh=False)
+    return None if after is None else (sum(ahead) + sum(after), ahead[1])
+
+
+def _phase(
+    order: Sequence[int],
+    charges: Sequence[Bytes],
+    times: Sequence[Ns],
+    starts: Mapping[int, Bytes],
+    budget: Bytes,
+    bandwidth: int | None,
+    *,
+    fresh: bool,
+) -> tuple[Fraction, Fraction] | None:
+    """(time of the runs and their waiting, time to empty the link behind them); backwards in time for the second phase.
+
+    `fresh`: a cell may move while the run it starts at is on (before the loss); else only once that run is done.
+    """
+    per_byte = Fraction(0) if bandwidth is None else Fraction(_SECOND, bandwidth)
+    queue, clock = Fraction(0), Fraction(0)
+    for k in order:
+        over = charges[k] + queue - budget
+        if charges[k] > budget:
+            return None
+        wait = max(over, Fraction(0)) * per_byte
+        spent = wait + times[k]
+        new = starts.get(k, 0)
+        if per_byte == 0:
+            queue = Fraction(0)
+        elif fresh:
+            queue = max(queue + new - spent / per_byte, Fraction(0))
+        else:
+            queue = max(queue - spent / per_byte, Fraction(0)) + new
+        clock += spent
+    return clock, queue * per_byte
+
+
+def rounded(value: Fraction) -> Ns:
+    """A fluid makespan as whole nanoseconds, downwards."""
+    return math.floor(value)
