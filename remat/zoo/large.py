@@ -100,9 +100,9 @@ def fno(batch: int = 8, grid: int = 256) -> Sample:
     return FNO(blocks=6, width=64, modes=24), _fields(batch, grid)
 
 
-def uno(batch: int = 16, grid: int = 256) -> Sample:
-    """A U-NO of 9 spectral blocks with skips."""
-    return UNO(levels=4, width=32, modes=32), _fields(batch, grid)
+def uno(batch: int = 8, grid: int = 256) -> Sample:
+    """A U-NO of 9 spectral blocks with skips, from width 64 and 24 modes a side."""
+    return UNO(levels=4, width=64, modes=24), _fields(batch, grid)
 
 
 def _tokens(vocabulary: int, batch: int, time: int) -> Tensor:
