@@ -1,0 +1,148 @@
+"""Shared by the suites of execution: runs of training steps, comparisons to the last bit, and steps at many budgets."""
+
+import copy
+from functools import cached_property
+
+import torch
+
+import remat.exec
+from remat.algorithms import Problem, StoreAll, store_all_peak
+from remat.algorithms.auto import quick
+from remat.exec.planning import smallest_budget
+from remat.exec.runtime import Call, run_step
+from remat.zoo import cases
+
+SMALL = {case.name: case for case in cases("small")}
+MEDIUM = {case.name: case for case in cases("medium")}
+TIED = 1e-15
+"""How far, relative to the largest entry, the gradient of a tied parameter may be off: its terms may be added in another order."""
+
+
+def loss_of(out):
+    return out[0] if isinstance(out, tuple) else out
+
+
+def train(module, sample, iterations=3, seed=0):
+    """Steps with gradients set to None before each; what each leaves: outputs, gradients, buffers, random state."""
+    torch.manual_seed(seed)
+    trace = []
+    optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.01)
+    for _ in range(iterations):
+        for tensor in (*module.parameters(), *sample):
+            tensor.grad = None
+        out = module(*sample)
+        loss_of(out).backward()
+        trace.append(
+            {
+                "out": [t.detach().clone() for t in (out if isinstance(out, tuple) else (out,))],
+                "grad": {name: clone(p.grad) for name, p in module.named_parameters()},
+                "input": {str(i): clone(t.grad) for i, t in enumerate(sample)},
+                "buffer": {name: b.detach().clone() for name, b in module.named_buffers()},
+                "random": {"state": torch.get_rng_state()},
+            }
+        )
+        optimizer.step()
+    return trace
+
+
+def clone(tensor):
+    return None if tensor is None else tensor.detach().clone()
+
+
+def differences(bare, wrapped, tied=()):
+    """What is not the same, in words, one line each; empty: equal to the last bit (tied gradients: to `TIED`)."""
+    found = []
+    for at, (one, two) in enumerate(zip(bare, wrapped, strict=True)):
+        for i, (x, y) in enumerate(zip(one["out"], two["out"], strict=True)):
+            if not torch.equal(x, y):
+                found.append(f"step {at}: output {i}")
+        for kind in ("grad", "input", "buffer", "random"):
+            assert one[kind].keys() == two[kind].keys()
+            for name, x in one[kind].items():
+                y = two[kind][name]
+                if (x is None) != (y is None):
+                    found.append(f"step {at}: {kind} {name} is there once")
+                elif x is not None and not torch.equal(x, y):
+                    off = float((x - y).abs().max() / x.abs().max()) if x.is_floating_point() else 1.0
+                    if name not in tied or off > TIED:
+                        found.append(f"step {at}: {kind} {name} off by {off:.3g}")
+    return found
+
+
+def assert_same(case, budget, iterations=3, **how):
+    """A wrapped model of the case trains as the bare one, in float64; returns the wrapped model."""
+    bare, sample = case.made(torch.float64)
+    other, same_sample = case.made(torch.float64)
+    options = {"cost": "estimate", "solver": quick, "rehearse": False, "on_uncapturable": "raise"} | how
+    wrapped = remat.exec.wrap(other, same_sample, budget, **options)
+    assert differences(train(bare, sample, iterations), train(wrapped, same_sample, iterations), case.tied) == []
+    return wrapped
+
+
+class Rig:
+    """A case captured and measured once, to run at many budgets."""
+
+    def __init__(self, case, dtype=torch.float32):
+        self.case = case
+        self.module, self.sample = case.made(dtype)
+        self.captured = remat.exec.capture(self.module, self.sample)
+        costs = remat.exec.measure(self.captured.program)
+        self.program = remat.exec.resized(self.captured.program, costs)
+        self.graph = remat.exec.build_graph(self.program, costs)
+        self.peak = store_all_peak(self.graph)
+
+    @cached_property
+    def smallest(self):
+        return smallest_budget(self.graph, quick).found
+
+    def plan(self, budget):
+        solver = StoreAll() if budget >= self.peak else quick
+        outcome = solver.solve(Problem(graph=self.graph, budget=budget))
+        assert outcome.schedule is not None, f"no plan for {budget} B: {outcome.trail}"
+        return outcome
+
+    def clear(self):
+        for tensor in (*self.module.parameters(), *self.sample):
+            tensor.grad = None
+
+    def bare_step(self):
+        loss = loss_of(self.module(*self.sample))
+        loss.backward()
+        return loss
+
+    def step(self, schedule):
+        """A training step of a schedule, through autograd, as a function."""
+        lowered = remat.exec.lower(self.program, schedule)
+        call = Call(
+            lowered=lowered,
+            requires_grad=self.captured.requires_grad,
+            differentiable=self.captured.differentiable,
+        )
+        params, buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
+        primals = (
+            *(params[path] for _, path in self.program.params),
+            *(buffers[path] for _, path in self.program.buffers),
+            *(self.sample[at] for _, at in self.program.inputs),
+        )
+
+        def step():
+            out = run_step(call, primals)
+            out[self.captured.differentiable[0]].backward()
+            return out
+
+        return step
+
+    def measured(self, step):
+        """Memory of a warmed step with no gradients before it."""
+        for _ in range(2):
+            self.clear()
+            step()
+        self.clear()
+        memory = remat.exec.measure_step(step)
+        self.clear()
+        return memory
+
+
+def twins(module):
+    """Two modules with the same weights."""
+    return module, copy.deepcopy(module)

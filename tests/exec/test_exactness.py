@@ -1,0 +1,33 @@
+"""A wrapped model computes what the bare one computes: loss, gradients, buffers, random state, to the last bit of float64."""
+
+import pytest
+import torch
+
+import remat.exec
+from remat.algorithms.auto import quick
+from remat.errors import Infeasible
+from tests.exec.support import SMALL, assert_same
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_keeping_everything_changes_nothing(name):
+    wrapped = assert_same(SMALL[name], "100%")
+    assert remat.exec.report(wrapped).reruns == 0
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_half_of_the_memory_changes_nothing(name):
+    wrapped = assert_same(SMALL[name], "50%")
+    assert remat.exec.report(wrapped).reruns > 0
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_smallest_budget_with_a_plan_changes_nothing(name):
+    case = SMALL[name]
+    module, sample = case.made(torch.float64)
+    with pytest.raises(Infeasible) as refused:
+        remat.exec.wrap(module, sample, 1, cost="estimate", solver=quick)
+    found, floor = refused.value.found, refused.value.floor
+    assert 1 < floor <= found
+    wrapped = assert_same(case, found)
+    assert floor <= remat.exec.report(wrapped).predicted_peak <= found
