@@ -13,11 +13,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from attrs import field, frozen
 
+from remat.algorithms.ilp.linear import Flags
 from remat.algorithms.ilp.model import Floats, Model
 from remat.errors import BackendMissing, RematError
 
@@ -45,6 +46,7 @@ class Answer:
         bound: the solver's bound of the objective [ns], less its tolerance; 0: none.
         finished: it stopped because the gap was reached, not at a limit.
         infeasible: it said that there is no point; said once, hence no proof.
+        duals: of a continuous programme: multipliers of its rows [ns per unit]; of one without a point: a ray.
         note: its own word for the end.
     """
 
@@ -52,6 +54,7 @@ class Answer:
     bound: int = 0
     finished: bool = False
     infeasible: bool = False
+    duals: Floats | None = field(default=None, eq=False)
     note: str = ""
 
 
@@ -78,6 +81,9 @@ class Backend(ABC):
     """Solves a model under limits. Subclasses are frozen attrs classes of settings."""
 
     __slots__ = ()
+
+    takes_start: ClassVar[bool] = False
+    """Whether it can begin from a point."""
 
     @abstractmethod
     def check(self) -> None:
@@ -116,11 +122,15 @@ class Highs(Backend):
 
     Attributes:
         threads, nodes: limits; the gap and the time come from the solver that asks.
+        implied: tell HiGHS which continuous columns are integral in some optimum: it cuts on them, without branching.
         seed: of its random choices.
     """
 
+    takes_start: ClassVar[bool] = True
+
     threads: int = field(default=1, validator=_count)
     nodes: int | None = field(default=None, validator=_count)
+    implied: bool = True
     seed: int = 0
 
     def check(self) -> None:
@@ -144,7 +154,10 @@ class Highs(Backend):
         import highspy
 
         data, _, _ = model.problem.get_problem_data(cp.HIGHS)
-        solver, columns = _loaded(highspy, data), model.columns(data)
+        columns = model.columns(data)
+        mixed = model.binary is not None
+        implied = model.linear.implied[columns] if mixed and self.implied else None
+        solver = _loaded(highspy, data, implied)
         options: dict[str, Any] = {
             "mip_rel_gap": limits.gap,
             "threads": self.threads,
@@ -171,7 +184,7 @@ class Highs(Backend):
         return _answer(highspy, solver, model, columns)
 
 
-def _loaded(highspy: Any, data: Any) -> Any:
+def _loaded(highspy: Any, data: Any, implied: Flags | None = None) -> Any:
     """HiGHS with CVXPY's problem: rows A x (= or <=) b, equations first."""
     matrix, right, equations = data["A"].tocsc(), data["b"], data["dims"].zero
     model = highspy.HighsModel()
@@ -187,6 +200,9 @@ def _loaded(highspy: Any, data: Any) -> Any:
     kinds = [highspy.HighsVarType.kContinuous] * lp.num_col_
     for column in data["bool_vars_idx"]:
         kinds[column] = highspy.HighsVarType.kInteger
+    if implied is not None:
+        for column in np.flatnonzero(implied).tolist():
+            kinds[column] = highspy.HighsVarType.kImplicitInteger
     lp.integrality_ = kinds
     solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
@@ -240,11 +256,17 @@ def _answer(highspy: Any, solver: Any, model: Model, columns: Any) -> Answer:
     mixed = bool(model.linear.integral.any()) and model.binary is not None
     done = status == kinds.kOptimal
     value = info.mip_dual_bound if mixed else (info.objective_function_value if done else 0.0)
+    infeasible = status in (kinds.kInfeasible, kinds.kUnboundedOrInfeasible)
+    duals = None
+    if not mixed:
+        rows = solver.getDualRay()[2] if infeasible else (solver.getSolution().row_dual if done else None)
+        duals = None if rows is None or len(rows) == 0 else model.multipliers(-np.array(rows))
     return Answer(
         point=point,
         bound=_bound(model, value),
         finished=done,
-        infeasible=status in (kinds.kInfeasible, kinds.kUnboundedOrInfeasible),
+        infeasible=infeasible,
+        duals=duals,
         note=f"HiGHS: {solver.modelStatusToString(status)}",
     )
 

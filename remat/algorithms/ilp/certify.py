@@ -10,16 +10,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 from attrs import evolve, field, frozen
 
 from remat.algorithms.ilp.backends import Answer, Backend, Limits
 from remat.algorithms.ilp.decode import point_of, schedule_of
 from remat.algorithms.ilp.events import Form
 from remat.algorithms.ilp.model import Floats, Model, model_of
-from remat.errors import BudgetExceeded
+from remat.errors import InvalidSchedule
 from remat.ir import Cost, Schedule, validate
+from remat.ir.hierarchy import Condensed, expand
 
 _ROUNDS = 5  # re-solves with a lowered budget
+_LEAN = 60  # reruns up to which each is tried out
 
 
 @frozen(kw_only=True)
@@ -55,19 +58,33 @@ class Programme:
         form: the programme.
         backend: who solves it.
         gap: relative gap that is good enough.
+        condensed: replay the expanded schedule on the flat graph, for a form with correction terms.
+        lower: a thinner programme of the same graph, whose plan is the start where there is none.
     """
 
-    def __init__(self, form: Form, backend: Backend, gap: float) -> None:
-        self.form, self.backend, self.gap = form, backend, gap
+    def __init__(
+        self,
+        form: Form,
+        backend: Backend,
+        gap: float,
+        condensed: Condensed | None = None,
+        lower: Programme | None = None,
+    ) -> None:
+        self.form, self.backend, self.gap, self.condensed, self.lower = form, backend, gap, condensed, lower
+        self.graph = form.stage.graph if condensed is None else condensed.flat
         self.model: Model = model_of(form.linear)
+
+    def schedule(self, point: Floats) -> Schedule:
+        """The schedule of a point, of the flat graph where there is one."""
+        schedule = schedule_of(self.form, point)
+        return schedule if self.condensed is None else expand(self.condensed, schedule)
 
     def replay(self, point: Floats, budget: int) -> Found | int:
         """The plan of a point, or the bytes it is over the budget."""
-        schedule = schedule_of(self.form, point)
-        try:
-            cost = validate(self.form.stage.graph, schedule, budget)
-        except BudgetExceeded:
-            return validate(self.form.stage.graph, schedule).peak - budget
+        schedule = self.schedule(point)
+        cost = validate(self.graph, schedule)
+        if cost.peak > budget:
+            return cost.peak - budget
         return Found(schedule=schedule, cost=cost, point=point)
 
     def start(self, schedule: Schedule, budget: int) -> Floats | None:
@@ -88,6 +105,8 @@ class Programme:
             watch: where progress goes and when to stop; None: silent, no limit.
         """
         watch = Watch() if watch is None else watch
+        if start is None and self.lower is not None and self.backend.takes_start:
+            start = self._from_below(budget, save, watch)
         watch.programme, watch.budget = self, budget
         best, room, finished, notes = Found(), budget, False, []
         bound: int | float = 0
@@ -115,9 +134,44 @@ class Programme:
                 break
         if watch.best.better(best):
             best = watch.best
+        best = self.lean(best, budget)
         if best.cost is not None:
             bound = min(bound, best.cost.time)
         return evolve(best, bound=bound, finished=finished, notes=tuple(notes))
+
+    def _from_below(self, budget: int, save: int, watch: Watch) -> Floats | None:
+        """The plan of the thinner programme, as a start; the watch keeps it."""
+        assert self.lower is not None
+        found = self.lower.solve(budget, save=save, watch=watch)
+        if found.schedule is None or found.point is None:
+            return None
+        if found.better(watch.best):
+            watch.best = found
+        slots = self.form.slots
+        point = np.zeros(self.form.linear.shape[1])
+        own = self.lower.form.slots
+        for slot, (stage, node) in enumerate(zip(own.stage.tolist(), own.node.tolist(), strict=True)):
+            target = slots.at[stage, node]
+            if target >= 0:
+                count = len(self.form.stage.graph.computes[node].options)
+                point[slots.column[target] :][:count] = found.point[own.column[slot] :][:count]
+        return point
+
+    def lean(self, found: Found, budget: int) -> Found:
+        """Without reruns that the plan does not need: those a solver's tolerance left in, of next to no time."""
+        if found.schedule is None or found.cost is None or found.cost.reruns > _LEAN:
+            return found
+        runs = list(found.schedule.runs)
+        again = [at for at, run in enumerate(runs) if run.node in {one.node for one in runs[:at]}]
+        for at in reversed(again):
+            fewer = runs[:at] + runs[at + 1 :]
+            schedule = Schedule.from_runs(self.graph, fewer)
+            try:
+                cost = validate(self.graph, schedule, budget)
+            except InvalidSchedule:
+                continue
+            runs, found = fewer, evolve(found, schedule=schedule, cost=cost)
+        return found
 
     def _ask(self, watch: Watch, start: Floats | None) -> Answer:
         limits = Limits(gap=self.gap, seconds=watch.remaining)

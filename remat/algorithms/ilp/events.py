@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from remat.algorithms.ilp.cells import Cell, Stage, Use
 from remat.algorithms.ilp.linear import Builder, Linear
 from remat.algorithms.ilp.slots import Slots, slots_of
+from remat.ir import Layer, Moment
 
 _Ints = NDArray[np.int64]
 
@@ -70,6 +71,10 @@ class _Flow:
         inside = (place >= 0) & (place < len(self.events) - 1)
         return np.where(inside, self.first + place, -1)
 
+    def after(self, slots: _Ints) -> _Ints:
+        """The column of the gap that begins at each slot, or covers the time just after it; -1: no gap does."""
+        return self.before(slots + 1)
+
 
 class _Events:
     def __init__(self, stage: Stage, slots: Slots) -> None:
@@ -89,7 +94,10 @@ class _Events:
                 self._flow(at, cell)
         for layer in range(len(self.stage.graph.layers)):
             self._one_phantom(layer)
-        memory = self._memory()
+        memory = self._memory(corrections)
+        if corrections:
+            for one in self.stage.graph.layers:
+                _Moments(self, one).add()
         if save:
             self._save()
         if cuts:
@@ -133,7 +141,7 @@ class _Events:
             self._read(flow, slots, options)
 
     def _new_flow(self, at: int, events: _Ints) -> _Flow:
-        first = self.b.new(len(events) - 1)
+        first = self.b.new(len(events) - 1, implied=True)
         self.flows[at] = flow = _Flow(events, first, first + len(events) - 1)
         return flow
 
@@ -233,7 +241,7 @@ class _Events:
                 place = int(flow.before(self.slots.begin[t]))
                 if place < 0:
                     break
-                done[t] = b.new(1)
+                done[t] = b.new(1, implied=True)
                 b.row([(done[t], 1), (place, -1)])
                 back = [(done[t - 1], 1)] if t - 1 in done else []
                 slot = self.slots.at[t - 1, node]
@@ -247,8 +255,9 @@ class _Events:
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
-    def _memory(self) -> _Ints:
+    def _memory(self, corrections: bool) -> _Ints:
         slots, b = self.slots, self.b
+        profiled = _profiled(self.stage) if corrections else set()
         rows = b.rows(len(slots), budget=1) + np.arange(len(slots))
         b.add_rhs(rows, -self.held)
         for at, flow in self.flows.items():
@@ -259,7 +268,7 @@ class _Events:
         for node, charges in enumerate(self.stage.charge):
             mine = slots.of(node)
             for o, charge in enumerate(charges):
-                if charge:
+                if charge and (node, o) not in profiled:
                     b.entries(rows[mine], slots.column[mine] + o, charge)
         return rows
 
@@ -282,7 +291,7 @@ class _Events:
             mine = self.slots.of(node)
             mine = mine[mine > at_loss]
             if len(mine):
-                again[node] = b.new(1)
+                again[node] = b.new(1, implied=True)
                 row = b.row([(again[node], 1)])
                 self.activity(row, mine, tuple(range(len(self.stage.graph.computes[node].options))), -1)
         for at, flow in self.flows.items():
@@ -298,3 +307,61 @@ class _Events:
                     b.row(supply, -1)
                 elif reader in again and whole:
                     b.row([*supply, (again[reader], 1)])
+
+
+def _profiled(stage: Stage) -> set[tuple[int, int]]:
+    """Nodes and options whose memory is known moment by moment."""
+    found = set()
+    for layer in stage.graph.layers:
+        for o, option in enumerate(layer.options):
+            if option.forward_profile:
+                found.add((stage.graph.node_index[layer.forward], o))
+            if option.backward_profile:
+                found.add((stage.graph.node_index[layer.backward], o))
+    return found
+
+
+class _Moments:
+    """Memory rows of the moments of a layer's options, in place of their charge (HiRemate, App. B.3 and B.4).
+
+    In a moment the layer holds `live` bytes. Data of its border that it does not hold then count where the level above has
+    them: what is not read any more, when it is kept after the run; what is not written yet, when it was there before. Other
+    data count as before the run; of the backward's own phantom, what is kept after it.
+    """
+
+    def __init__(self, events: _Events, layer: Layer) -> None:
+        self.e, self.layer = events, layer
+        self.cells = {cell.name: at for at, cell in enumerate(events.stage.cells) if cell.layer < 0}
+
+    def add(self) -> None:
+        graph = self.e.stage.graph
+        forward, backward = graph.node(self.layer.forward), graph.node(self.layer.backward)
+        for o, option in enumerate(self.layer.options):
+            border = {*forward.reads, *forward.writes}
+            for moment in option.forward_profile:
+                self.moment(graph.node_index[forward.name], o, moment, border, set(forward.writes), None)
+            border = {*backward.reads, *backward.writes, *option.backward_reads}
+            own = next(at for at, c in enumerate(self.e.stage.cells) if c.name == self.layer.phantom and c.option == o)
+            for moment in option.backward_profile:
+                self.moment(graph.node_index[backward.name], o, moment, border, set(backward.writes), own)
+
+    def moment(self, node: int, o: int, moment: Moment, border: set[str], made: set[str], own: int | None) -> None:
+        e = self.e
+        slots = e.slots.of(node)
+        rows = e.b.rows(len(slots), budget=1) + np.arange(len(slots))
+        e.b.entries(rows, e.slots.column[slots] + o, moment.live)
+        within = border - set(moment.absent)
+        e.b.add_rhs(rows, -e.held[slots])
+        for name in within:
+            cell = e.stage.cells[self.cells[name]] if name in self.cells else None
+            if cell is not None and cell.keep:  # counted in `live`, hence not once more
+                complete = e.slots.at[cell.writers[-1][0], cell.writers[-1][0]]
+                e.b.add_rhs(rows[slots > complete], cell.size)
+        for at, flow in e.flows.items():
+            cell = e.stage.cells[at]
+            if cell.name in within:
+                continue
+            later = at == own or (cell.name in moment.absent and cell.name not in made)
+            columns = flow.after(slots) if later else flow.before(slots)
+            there = columns >= 0
+            e.b.entries(rows[there], columns[there], cell.size)

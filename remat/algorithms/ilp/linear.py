@@ -23,7 +23,8 @@ class Linear:
 
     Attributes:
         cost: per column [ns].
-        integral: per column.
+        integral: per column, to be declared integral.
+        implied: per column, integral in some optimum whenever the integral ones are.
         row, col, val: entries of A; no (row, col) stands twice.
         rhs: per row, without the budgets.
         budget, save: per row, 1 where the budget (save budget) belongs to the right-hand side, else 0.
@@ -32,6 +33,7 @@ class Linear:
 
     cost: Ints = field(eq=False)
     integral: Flags = field(eq=False)
+    implied: Flags = field(eq=False)
     row: Ints = field(eq=False)
     col: Ints = field(eq=False)
     val: Ints = field(eq=False)
@@ -56,6 +58,7 @@ class Builder:
     def __init__(self) -> None:
         self._cost: list[int] = []
         self._integral: list[bool] = []
+        self._implied: list[bool] = []
         self._parts: list[tuple[Any, Any, Any]] = []
         self._rhs: list[int] = []
         self._equal: list[bool] = []
@@ -68,11 +71,12 @@ class Builder:
         """Columns so far."""
         return len(self._cost)
 
-    def new(self, count: int, *, cost: int = 0, integral: bool = False) -> int:
+    def new(self, count: int, *, cost: int = 0, integral: bool = False, implied: bool = False) -> int:
         """Add columns; returns the first."""
         first = len(self._cost)
         self._cost += [cost] * count
         self._integral += [integral] * count
+        self._implied += [implied] * count
         return first
 
     def rows(self, count: int, rhs: int = 0, *, equal: bool = False, budget: int = 0, save: int = 0) -> int:
@@ -117,6 +121,7 @@ class Builder:
         return Linear(
             cost=np.array(self._cost, np.int64),
             integral=np.array(self._integral, np.bool_),
+            implied=np.array(self._implied, np.bool_),
             row=row[keep],
             col=col[keep],
             val=val[keep],

@@ -74,16 +74,11 @@ class Model:
         point[self.order if columns is None else columns] = values[: len(self.order)]
         return point
 
-    def duals(self) -> Floats:
-        """Multipliers of the rows of `linear` [ns per unit of the row], after a continuous solve."""
+    def multipliers(self, values: Floats) -> Floats:
+        """Multipliers of the solver's rows (equations first), as those of `linear` [ns per unit of the row]."""
         found = np.zeros(len(self.linear.rhs))
-        for constraint, rows in zip(self.problem.constraints, self._groups(), strict=True):
-            if constraint.dual_value is not None:
-                found[rows] = constraint.dual_value
+        found[np.concatenate(row_groups(self.linear))] = values
         return np.asarray(found * self.row_scale / self.cost_unit)
-
-    def _groups(self) -> list[NDArray[np.int64]]:
-        return [rows for rows in row_groups(self.linear) if len(rows)]
 
 
 def row_groups(linear: Linear) -> tuple[NDArray[np.int64], ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final, Literal
 
-from attrs import field, fields, frozen
+from attrs import evolve, field, fields, frozen
 
 from remat.algorithms.clock import Clock
 from remat.algorithms.combine import WarmStarted
@@ -20,12 +20,17 @@ from remat.algorithms.ilp.slots import Reruns, Slots, check_reruns, check_window
 from remat.algorithms.protocol import IMPOSSIBLE, ClassBound, Plan, Problem, refuse_unless_flat
 from remat.errors import RematError
 from remat.ir import Graph, Schedule, validate
+from remat.ir.hierarchy import Condensed
 
 FormName = Literal["events", "published", "checkmate"]
 FORMS: Final = ("events", "published", "checkmate")
 
 LARGE: Final = 100
 """Nodes above which the knapsack rows pay for themselves."""
+
+
+RUNG: Final = 60
+"""Nodes from which a thinner programme is solved first."""
 
 
 def _form(instance: object, attribute: object, value: object) -> None:
@@ -57,6 +62,7 @@ class HIlp(WarmStarted):
         reruns, window: thin the slots out; what each may lose stands at `slots_of`.
         gap: relative gap at which to stop.
         cuts: knapsack rows at the loss; None: above 100 nodes.
+        ladder: solve with `bonce` first and start from its plan (60 nodes and more, where the back end takes a start).
         order: of first runs; `start`: that of the start where there is one, else the graph's; `graph`: the graph's.
         backend: who solves.
         entries: refuse programmes of more matrix entries than this (about 100 bytes each).
@@ -67,6 +73,7 @@ class HIlp(WarmStarted):
     window: int | None = field(default=None, validator=check_window)
     gap: float = field(default=1e-3, validator=_gap)
     cuts: bool | None = None
+    ladder: bool = True
     order: Literal["start", "graph"] = "start"
     backend: Backend = field(factory=Highs, validator=_backend)
     entries: int = 20_000_000
@@ -101,7 +108,18 @@ class HIlp(WarmStarted):
     def build(self, graph: Graph, *, save: bool = False) -> Programme:
         """The programme of a graph, for many budgets."""
         self.backend.check()
-        return Programme(self._form_of(Stage(graph), save), self.backend, self.gap)
+        stage = Stage(graph)
+        lower = None
+        if (
+            self.ladder
+            and self.form == "events"
+            and self.reruns != "bonce"
+            and self.window is None
+            and len(graph) >= RUNG
+        ):
+            thin = evolve(self, reruns="bonce")
+            lower = Programme(thin._form_of(stage, save), self.backend, self.gap)
+        return Programme(self._form_of(stage, save), self.backend, self.gap, lower=lower)
 
     def _form_of(self, stage: Stage, save: bool) -> Form:
         slots: Slots = slots_of(stage, self.reruns, self.window, every=self.form != "events")
@@ -111,6 +129,18 @@ class HIlp(WarmStarted):
             return published_form(stage, slots, tight=False, save=save)
         cuts: bool = len(stage.graph) > LARGE if self.cuts is None else self.cuts
         return events_form(stage, slots, cuts=cuts, save=save)
+
+    def top(self, condensed: Condensed) -> Programme:
+        """The programme of a level with H-ILP's correction terms, for many budgets of the *flat* graph.
+
+        Exact where the options' profiles are: its plans are replayed expanded. They may exceed the budget as the condensed
+        graph's own replay counts it, which knows only workspaces.
+        """
+        self.backend.check()
+        stage = Stage(condensed.graph)
+        slots = slots_of(stage, self.reruns, self.window)
+        form = events_form(stage, slots, cuts=bool(self.cuts), corrections=True)
+        return Programme(form, self.backend, self.gap, condensed)
 
     @property
     def restriction(self) -> str:
