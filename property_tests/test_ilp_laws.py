@@ -1,0 +1,175 @@
+"""Laws of the integer programmes: forms agree with each other and with brute force, bounds hold, more budget never costs more.
+
+The thorough profile carries the big counts (200 graphs, 1 000 budgets and more).
+"""
+
+import math
+from functools import cache
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remat.algorithms.exhaustive import Exhaustive
+from remat.algorithms.ilp.backends import Cvxpy, Highs, Limits
+from remat.algorithms.ilp.bounds import FullRelaxation, SavedSetKnapsack, TightenedKnapsack
+from remat.algorithms.ilp.cells import Stage
+from remat.algorithms.ilp.certify import Programme
+from remat.algorithms.ilp.checkmate import OneOutputPerOp, checkmate_form
+from remat.algorithms.ilp.decode import point_of, schedule_of
+from remat.algorithms.ilp.events import events_form
+from remat.algorithms.ilp.model import model_of
+from remat.algorithms.ilp.published import published_form
+from remat.algorithms.ilp.slots import slots_of
+from remat.algorithms.ilp.solver import HIlp, Ilp
+from remat.algorithms.protocol import IMPOSSIBLE, Problem
+from remat.ir import Schedule, load, validate
+from remat.testing.strategies import captured, chain_graphs, graphs, layered_graphs, training_graphs
+from tests.algorithms.ilp.oracle import staged_optimum
+
+BLOCKS = Path(__file__).parent.parent / "tests" / "data" / "blocks"
+EIGHT = (
+    "cross_attention", "fno_block", "gpt2_attention", "gpt2_mlp", "mixer_block", "resnet_bottleneck", "unet_down", "unet_level",
+)  # fmt: skip
+
+
+@st.composite
+def problems(draw, graph=None, low=0.0):
+    """A graph and a budget between its floor and the peak of the captured order."""
+    one = draw(graphs(max_forward=3) if graph is None else graph)
+    peak = validate(one, Schedule.from_runs(one, captured(one))).peak
+    floor = max(Stage(one).floor, int(peak * low))
+    return Problem(graph=one, budget=draw(st.integers(min(floor, peak), peak)))
+
+
+def value(form, budget, *, relaxed=False, backend=None):
+    """Optimum of a form [ns], with its point; (None, None) where it has none."""
+    model = model_of(form.linear, relaxed=relaxed)
+    model.set(budget)
+    answer = (backend or Highs()).solve(model, Limits(gap=0))
+    if answer.point is None:
+        assert answer.infeasible
+        return None, None
+    return float(form.linear.cost @ answer.point), answer.point
+
+
+def close(a, b):
+    return (a is None) == (b is None) and (a is None or abs(a - b) <= 1e-5 * max(1.0, abs(a)))
+
+
+@given(problems())
+def test_production_and_published_form_have_the_same_optimum_and_relaxation(problem):
+    stage = Stage(problem.graph)
+    events, published = events_form(stage), published_form(stage)
+    assert close(value(events, problem.budget, relaxed=True)[0], value(published, problem.budget, relaxed=True)[0])
+    ours, theirs = value(events, problem.budget), value(published, problem.budget)
+    assert close(ours[0], theirs[0])
+    for form, (time, point) in ((events, ours), (published, theirs)):
+        if point is not None:
+            assert validate(problem.graph, schedule_of(form, point), problem.budget).time <= time + 1e-5
+
+
+@given(problems())
+def test_both_equal_brute_force_over_their_class(problem):
+    exact = staged_optimum(problem)
+    for form in (events_form(Stage(problem.graph)), published_form(Stage(problem.graph), tight=False)):
+        assert close(value(form, problem.budget)[0], exact)
+
+
+@given(problems())
+def test_the_solver_plans_the_optimum_of_its_class_and_no_bound_overclaims(problem):
+    outcome, exact = HIlp(gap=0).solve(problem), staged_optimum(problem)
+    every = Exhaustive().solve(problem)
+    assert outcome.upper == (math.inf if exact is None else exact)
+    assert outcome.lower <= every.upper <= outcome.upper
+    for bound in outcome.beside:
+        assert bound.value <= (math.inf if exact is None else exact)
+
+
+@given(problems(st.one_of(training_graphs(max_forward=3, contributions=False), chain_graphs())))
+def test_checkmate_as_published_equals_the_production_form_on_one_output_per_operator(problem):
+    small = OneOutputPerOp().apply(problem).problem
+    stage = Stage(small.graph)
+    if any(len(cell.writers) > 1 for cell in stage.cells):
+        assert (OneOutputPerOp() >> Ilp(form="checkmate")).solve(problem).schedule is None
+        return
+    assert close(value(checkmate_form(stage), small.budget)[0], value(events_form(stage), small.budget)[0])
+    lifted = (OneOutputPerOp() >> Ilp(gap=0, form="checkmate")).solve(problem)
+    whole = HIlp(gap=0).solve(problem)
+    assert lifted.lower in (0, IMPOSSIBLE) and whole.upper <= lifted.upper
+
+
+@given(problems(layered_graphs()))
+def test_tying_phantoms_to_their_backward_never_helps(problem):
+    free, tied = (value(published_form(Stage(problem.graph), tied=one), problem.budget)[0] for one in (False, True))
+    assert tied is None or (free is not None and free <= tied + 1e-5)
+
+
+@given(problems(), st.sampled_from(["bwdonly", "bonce"]), st.one_of(st.none(), st.integers(1, 3)))
+def test_restrictions_lose_and_never_gain(problem, reruns, window):
+    whole, thin = HIlp(gap=0).solve(problem), HIlp(gap=0, reruns=reruns, window=window).solve(problem)
+    assert whole.upper <= thin.upper
+    cut = HIlp(gap=0, cuts=True).solve(problem)
+    assert cut.upper == whole.upper
+
+
+@given(problems(low=0.5))
+def test_bounds_hold_and_order(problem):
+    exact, staged = Exhaustive().solve(problem).upper, staged_optimum(problem)
+    knapsack, tight = SavedSetKnapsack().solve(problem), TightenedKnapsack().solve(problem)
+    relaxed = TightenedKnapsack(nodes=0).solve(problem)
+    assert knapsack.lower <= exact and relaxed.lower <= exact and tight.lower <= exact
+    assert SavedSetKnapsack(nodes=0).solve(problem).lower <= relaxed.lower
+    full = FullRelaxation().solve(problem)
+    assert full.lower == 0 and full.schedule is None
+    assert all(bound.value <= (math.inf if staged is None else staged) for bound in full.beside)
+
+
+@pytest.mark.parametrize("backend", [Highs(), Highs(implied=False), Cvxpy(solver="SCIP")], ids=repr)
+@settings(settings(), max_examples=max(5, settings().max_examples // 8))
+@given(graphs(max_forward=4), st.data())
+def test_the_optimum_never_rises_with_the_budget(backend, graph, data):
+    peak = validate(graph, Schedule.from_runs(graph, captured(graph))).peak
+    floor = min(Stage(graph).floor, peak)
+    budgets = sorted(data.draw(st.lists(st.integers(floor, peak), min_size=6, max_size=6)))
+    programme = evolve(HIlp(gap=0), backend=backend).build(graph)
+    times = [math.inf if (found := programme.solve(one)).cost is None else found.cost.time for one in budgets]
+    assert times == sorted(times, reverse=True)
+
+
+@given(problems())
+def test_a_plan_survives_the_way_to_a_point_and_back(problem):
+    programme = HIlp(gap=0).build(problem.graph)
+    found = programme.solve(problem.budget)
+    if found.schedule is None:
+        return
+    point = point_of(programme.form, found.schedule)
+    assert point is not None
+    assert schedule_of(programme.form, point).runs == found.schedule.runs
+    assert programme.start(found.schedule, problem.budget) is not None
+
+
+@cache
+def block(name):
+    graph = load(BLOCKS / f"{name}.json")
+    return graph, validate(graph, Schedule.from_runs(graph, captured(graph))).peak
+
+
+@pytest.mark.parametrize("name", EIGHT)
+def test_forms_agree_on_captured_blocks(name):
+    graph, peak = block(name)
+    stage = Stage(graph)
+    thin = slots_of(stage, "bonce")
+    forms = {"events": events_form(stage, thin), "published": published_form(stage, thin)}
+    floor = HIlp(reruns="bonce").build(graph)
+    for share in (1.0, 0.97, 0.93) if settings().max_examples < 100 else (1.0, 0.97, 0.95, 0.93, 0.9, 0.85):
+        budget = int(peak * share)
+        values = [value(form, budget, relaxed=True)[0] for form in forms.values()]
+        assert close(*values), (share, values)
+        ours = floor.solve(budget)
+        theirs = Programme(forms["published"], Highs(), 1e-3).solve(budget)
+        assert (ours.cost is None) == (theirs.cost is None)
+        if ours.cost is not None:
+            assert abs(ours.cost.time - theirs.cost.time) <= 1e-3 * ours.cost.time + 1
