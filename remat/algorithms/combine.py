@@ -34,6 +34,17 @@ def _all_refuse(solvers: tuple[Solver, ...], graph: Graph) -> str | None:
     return "; ".join(f"{one!r}: {reason}" for one, reason in zip(solvers, reasons, strict=True))
 
 
+def operand(one: object) -> str:
+    """The repr of a part before a method call: in brackets where it is an operation itself (`t >> s`)."""
+    text = repr(one)
+    depth = 0
+    for i, letter in enumerate(text):
+        depth += (letter in "([{") - (letter in ")]}")
+        if not depth and text.startswith((" >> ", " | "), i):
+            return f"({text})"
+    return text
+
+
 def _solvers(instance: object, attribute: object, value: Any) -> None:
     if not isinstance(value, tuple) or not value or not all(isinstance(one, Solver) for one in value):
         raise RematError("A-SOLVER", f"{value!r:.80} is not a list of solvers.", fix="give at least one solver.")
@@ -106,7 +117,7 @@ class Within(Solver):
     seconds: float
 
     def __repr__(self) -> str:
-        return f"{self.solver!r}.within({self.seconds!r})"
+        return f"{operand(self.solver)}.within({self.seconds!r})"
 
     def __attrs_post_init__(self) -> None:
         Clock(self.seconds)  # refuses what is not a number of seconds
@@ -131,7 +142,7 @@ class When(Solver):
 
     def __repr__(self) -> str:
         name = getattr(self.test, "__name__", None) or repr(self.test)
-        return f"{self.solver!r}.when({name})"
+        return f"{operand(self.solver)}.when({name})"
 
     def refuses(self, graph: Graph) -> str | None:
         """Refuses where the test fails, and what its solver refuses."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from attrs import evolve, field, frozen
 
 from remat.algorithms.clock import Clock
+from remat.algorithms.combine import operand
 from remat.algorithms.protocol import Problem, Solver
 from remat.errors import RematError
 from remat.ir import Graph, LayerOption, Option, Schedule, option_of, validate
@@ -76,7 +77,7 @@ class Sweep(OptionSource):
     saves: int = field(default=6, kw_only=True, validator=at_least(1, "budgets"))
 
     def __repr__(self) -> str:
-        return f"{self.solver!r}.sweep(peaks={self.peaks}, saves={self.saves})"
+        return f"{operand(self.solver)}.sweep(peaks={self.peaks}, saves={self.saves})"
 
     def options(self, block: Graph, *, clock: Clock | None = None, seed: int = 0) -> tuple[LayerOption, ...]:
         """The options of all schedules found; none when the solver refuses the block."""

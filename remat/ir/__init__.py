@@ -14,6 +14,7 @@ from remat.ir.offer import option_of
 from remat.ir.option import LayerOption, Moment, Option
 from remat.ir.rules import GRAPH_RULES
 from remat.ir.schedule import Drop, Offload, Prefetch, Run, Schedule, Step
+from remat.ir.text import parse_text, print_text
 from remat.ir.validate import SCHEDULE_RULES, validate
 
 __all__ = [
@@ -56,8 +57,10 @@ __all__ = [
     "loads",
     "node_classes",
     "option_of",
+    "parse_text",
     "part",
     "plain_options",
+    "print_text",
     "read_joint_graph",
     "renaming",
     "translate",

@@ -32,9 +32,23 @@ def at_least(low: int, unit: str) -> Check:
     return check
 
 
+def _encodes(value: str) -> bool:
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def a_text(instance: Any, attribute: Attribute[Any], value: Any) -> None:
+    """Check for text that a file can hold."""
+    if not isinstance(value, str) or not _encodes(value):
+        raise _refuse("G-NAME", instance, attribute, f"is {value!r:.80}, not text", "give text that UTF-8 can hold.")
+
+
 def a_name(instance: Any, attribute: Attribute[Any], value: Any) -> None:
     """Check for a name: non-empty text without white space (the text form separates by it)."""
-    if not isinstance(value, str) or not value or value.split() != [value]:
+    if not isinstance(value, str) or value.split() != [value] or not (value.isascii() or _encodes(value)):
         raise _refuse("G-NAME", instance, attribute, f"is {value!r}, not a name", "give text without white space.")
 
 

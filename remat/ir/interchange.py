@@ -19,6 +19,7 @@ from remat.ir.graph import Graph
 from remat.ir.node import KEPT, Compute, Data, Kind, Layer, Phase
 from remat.ir.option import LayerOption, Moment, Option
 from remat.ir.schedule import Drop, Offload, Prefetch, Run, Schedule, Step
+from remat.ir.text import parse_text, print_text
 
 GRAPH_FORMAT = "remat-graph/1"
 SCHEDULE_FORMAT = "remat-schedule/1"
@@ -38,9 +39,9 @@ T = TypeVar("T")
 
 
 def dump(thing: Graph | Schedule, path: str | os.PathLike[str]) -> None:
-    """Write a graph or schedule as JSON (gzipped when the name ends in `.gz`), whole or not at all."""
+    """Write a graph or schedule, whole or not at all: as JSON, gzipped when the name ends in `.gz`, as text for `.remat`."""
     path = Path(path)
-    text = dumps(thing).encode()
+    text = (print_text(thing) if path.suffix == ".remat" else dumps(thing)).encode()
     raw = gzip.compress(text, mtime=0) if path.suffix == ".gz" else text
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -76,7 +77,7 @@ def dumps(thing: Graph | Schedule) -> str:
 
 
 def loads(raw: bytes | str) -> Graph | Schedule:
-    """The graph or schedule of a JSON text.
+    """The graph or schedule of a JSON text, or of the text form.
 
     Raises:
         MalformedFile: with the place in the document.
@@ -87,6 +88,8 @@ def loads(raw: bytes | str) -> Graph | Schedule:
         except UnicodeDecodeError as error:
             fix = "save it as UTF-8."
             raise MalformedFile("F-UTF8", "not UTF-8 text.", where=f"byte {error.start}", fix=fix) from error
+    if raw.lstrip()[:6] == "remat ":
+        return parse_text(raw)
     try:
         document = json.loads(raw, object_pairs_hook=_no_twins, parse_constant=_no_constant)
     except json.JSONDecodeError as error:

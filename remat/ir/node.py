@@ -12,7 +12,7 @@ from attrs import field, frozen
 from attrs.validators import in_, instance_of
 
 from remat.errors import IllFormed
-from remat.ir.checks import a_name, a_tuple, at_least
+from remat.ir.checks import a_name, a_text, a_tuple, at_least
 from remat.ir.option import LayerOption, Option
 from remat.units import Bytes
 
@@ -114,9 +114,9 @@ class Compute:
     reads: tuple[str, ...] = field(default=(), validator=a_tuple(str))
     writes: tuple[str, ...] = field(default=(), validator=a_tuple(str))
     options: tuple[Option, ...] = field(validator=a_tuple(Option))
-    scope: str = field(default="", validator=instance_of(str))
-    twin: str = field(default="", validator=instance_of(str))
-    signature: str = field(default="", validator=instance_of(str))
+    scope: str = field(default="", validator=a_text)
+    twin: str = field(default="", validator=a_text)
+    signature: str = field(default="", validator=a_text)
     draws: bool = field(default=False, validator=in_((False, True)))
     run_once: bool = field(default=False, validator=in_((False, True)))
     after: tuple[str, ...] = field(default=(), validator=a_tuple(str))

@@ -1,0 +1,85 @@
+"""What several commands read: graphs, schedules, budgets and links from the command line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from remat.errors import MalformedFile, RematError
+from remat.ir import Graph, Link, Schedule, load, read_joint_graph, validate
+from remat.units import Bytes, Ns, parse_bytes
+
+_TIMES = {"": 1, "ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+
+
+def read(path: Path) -> Graph | Schedule:
+    """A graph or schedule in any form this library reads: JSON, gzipped or not, or text."""
+    try:
+        return load(path)
+    except MalformedFile as error:
+        if error.rule != "F-FORMAT":
+            raise
+        return read_joint_graph(path)
+
+
+def read_graph(path: Path) -> Graph:
+    """A graph.
+
+    Raises:
+        RematError: C-KIND, when the file holds a schedule.
+    """
+    found = read(path)
+    if isinstance(found, Graph):
+        return found
+    raise RematError("C-KIND", f"{path} holds a schedule, not a graph.", fix="give the graph first.")
+
+
+def read_schedule(path: Path) -> Schedule:
+    """A schedule.
+
+    Raises:
+        RematError: C-KIND, when the file holds a graph.
+    """
+    found = read(path)
+    if isinstance(found, Schedule):
+        return found
+    raise RematError("C-KIND", f"{path} holds a graph, not a schedule.", fix="give the schedule second.")
+
+
+def read_budget(text: str, graph: Graph) -> Bytes:
+    """A budget: `6GiB`, `4096`, or `40%` of the peak of the captured order."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*", text)
+    if match is None:
+        return parse_bytes(text)
+    peak = validate(graph, Schedule.from_runs(graph, range(len(graph)))).peak
+    return int(peak * float(match.group(1)) / 100)
+
+
+def read_link(text: str) -> Link:
+    """A link: `12GB/s`, `12GB/s,10us`, or both ways apart, to the host first: `12GB/s,10us:16GB/s,5us`.
+
+    Raises:
+        RematError: C-LINK, when the text is not a link.
+    """
+    ways = [_way(part) for part in text.split(":")]
+    if not 1 <= len(ways) <= 2:
+        raise _no_link(text)
+    (down, wait_down), (up, wait_up) = ways[0], ways[-1]
+    return Link(to_host=down, to_device=up, to_host_latency=wait_down, to_device_latency=wait_up)
+
+
+def _way(text: str) -> tuple[int | None, Ns]:
+    speed, _, latency = text.partition(",")
+    bandwidth = None
+    if speed.strip() != "unbounded":
+        if not speed.strip().endswith("/s"):
+            raise _no_link(text)
+        bandwidth = parse_bytes(speed.strip().removesuffix("/s"))
+    match = re.fullmatch(r"\s*([0-9]*)\s*([a-z]*)\s*", latency)
+    if match is None or match.group(2) not in _TIMES:
+        raise _no_link(text)
+    return bandwidth, int(match.group(1) or 0) * _TIMES[match.group(2)]
+
+
+def _no_link(text: str) -> RematError:
+    return RematError("C-LINK", f"{text!r} is not a link.", fix='write "12GB/s", "12GB/s,10us" or "12GB/s:16GB/s".')

@@ -1,0 +1,98 @@
+"""Graphviz files as plain text: forward blue, backward violet, the loss grey, data gold, phantoms dashed.
+
+No dependency: write the text to a file and run `dot -Tsvg` on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from remat.ir import Cluster, Compute, Graph, Kind, LayerOption, Phase
+from remat.units import format_bytes, format_ns
+
+_COLORS = {Phase.FORWARD: "#9ecae1", Phase.LOSS: "#d9d9d9", Phase.BACKWARD: "#cab2e6"}
+_GOLD = "#ffd966"
+
+
+def graph_dot(graph: Graph) -> str:
+    """One level: nodes and data, layers with their phantoms and options."""
+    return "\n".join(["digraph {", *_HEAD, *(f"  {line}" for line in _level(graph)), "}"]) + "\n"
+
+
+def hierarchy_dot(graph: Graph, clusters: Sequence[Cluster]) -> str:
+    """The flat graph with its clusters, and their children, as boxes within boxes."""
+    lines = ["digraph {", *_HEAD]
+    for cluster in clusters:
+        lines += [f"  {line}" for line in _boxes(cluster)]
+    lines += [f"  {line}" for line in _level(graph)]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+_HEAD = ('  rankdir="TB"', '  node [style="filled", fontname="sans-serif", fontsize=10]', '  edge [color="#555555"]')
+
+
+def _level(graph: Graph) -> Iterator[str]:
+    for node in graph.computes:
+        yield _compute(node, graph)
+    for datum in graph.data:
+        color = "#f2f2f2" if datum.outside else _GOLD
+        border = ", penwidth=2" if datum.keep else ""
+        dashed = ', style="filled,dashed"' if datum.kind is Kind.PHANTOM else ""
+        label = _label(datum.name, format_bytes(datum.size))
+        yield f'{_id(datum.name)} [label="{label}", shape=ellipse, fillcolor="{color}"{border}{dashed}]'
+    for node in graph.computes:
+        yield from (f"{_id(name)} -> {_id(node.name)}" for name in node.reads)
+        yield from (f"{_id(node.name)} -> {_id(name)}" for name in node.writes)
+        yield from (f"{_id(name)} -> {_id(node.name)} [style=dotted]" for name in node.after)
+    for layer in graph.layers:
+        sizes = [format_bytes(one.phantom) for one in layer.options]
+        label = _label(layer.phantom, " | ".join(sizes))
+        yield f'{_id(layer.phantom)} [label="{label}", shape=ellipse, fillcolor="{_GOLD}", style="filled,dashed"]'
+        yield f"{_id(layer.forward)} -> {_id(layer.phantom)} [style=dashed]"
+        yield f"{_id(layer.phantom)} -> {_id(layer.backward)} [style=dashed]"
+        extra = {name: i for i, one in reversed(list(enumerate(layer.options))) for name in one.backward_reads}
+        for name, first in extra.items():
+            yield f'{_id(name)} -> {_id(layer.backward)} [style=dashed, label="{first}"]'
+
+
+def _compute(node: Compute, graph: Graph) -> str:
+    layer = graph.layer_by_node.get(node.name)
+    lines = [node.name]
+    if layer is None:
+        lines += [format_ns(one.time) for one in node.options]
+    else:
+        forward = node.name == layer.forward
+        lines += [f"{i}: {_half(one, forward)}" for i, one in enumerate(layer.options)]
+        lines += [f"bare: {format_ns(layer.bare.time)}"] if forward else []
+    marks = [word for word, on in (("draws", node.draws), ("once", node.run_once)) if on]
+    label = _label(*lines, *marks)
+    return f'{_id(node.name)} [label="{label}", shape=box, fillcolor="{_COLORS[node.phase]}"]'
+
+
+def _half(option: LayerOption, forward: bool) -> str:
+    return format_ns(option.forward if forward else option.backward)
+
+
+def _boxes(cluster: Cluster) -> Iterator[str]:
+    for half in ("forward", "backward"):
+        yield from _box(cluster, half)
+
+
+def _box(cluster: Cluster, half: str) -> Iterator[str]:
+    nodes = cluster.forward if half == "forward" else cluster.backward
+    if not nodes:
+        return
+    yield f"subgraph {_id(f'cluster {cluster.name} {half}')} {{"
+    yield f'  label="{_label(cluster.name)}"; style="rounded"'
+    for child in cluster.children:
+        yield from (f"  {line}" for line in _box(child, half))
+    yield from (f"  {_id(one)}" for one in nodes)
+    yield "}"
+
+
+def _id(name: str) -> str:
+    return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _label(*lines: str) -> str:
+    return "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in lines)

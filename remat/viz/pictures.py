@@ -1,0 +1,64 @@
+"""Memory over time, and a Gantt chart of runs and copies. matplotlib is imported when a picture is drawn."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from remat.errors import BackendMissing
+from remat.ir import Cost, Lane
+from remat.units import Bytes, MiB, format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LANES = {Lane.COMPUTE: "#6baed6", Lane.TO_HOST: "#fd8d3c", Lane.TO_DEVICE: "#74c476"}
+
+
+def draw_memory(cost: Cost, path: str | os.PathLike[str], *, budget: Bytes | None = None) -> None:
+    """Draw bytes on the device, and on the host where there are copies, over the steps.
+
+    Raises:
+        BackendMissing: when matplotlib is not installed.
+    """
+    figure, axes = _figure()
+    axes.fill_between(range(len(cost.timeline)), [one / MiB for one in cost.timeline], step="post", color="#9ecae1")
+    axes.plot(cost.peak_step, cost.peak / MiB, "v", color="#08519c", label=f"peak {format_bytes(cost.peak)}")
+    if cost.host_peak:
+        axes.step(
+            range(len(cost.timeline)),
+            [one / MiB for one in cost.host_timeline],
+            where="post",
+            color="#fd8d3c",
+            label="host",
+        )
+    if budget is not None:
+        axes.axhline(budget / MiB, color="#cb181d", linestyle="--", label=f"budget {format_bytes(budget)}")
+    axes.set(xlabel="step", ylabel="MiB", ylim=(0, None))
+    axes.legend(loc="upper right")
+    figure.savefig(path)
+
+
+def draw_gantt(cost: Cost, path: str | os.PathLike[str]) -> None:
+    """Draw the runs and the copies each way over time; gaps in the first row are waiting.
+
+    Raises:
+        BackendMissing: when matplotlib is not installed.
+    """
+    figure, axes = _figure()
+    lanes = [lane for lane in Lane if lane is Lane.COMPUTE or any(one.lane is lane for one in cost.copies)]
+    for row, lane in enumerate(lanes):
+        spans = [(one.start, one.end - one.start) for one in cost.intervals if one.lane is lane]
+        axes.broken_barh(spans, (row - 0.4, 0.8), facecolors=_LANES[lane], edgecolor="white", linewidth=0.3)
+    axes.set(xlabel="ns", yticks=range(len(lanes)), yticklabels=[lane.value for lane in lanes])
+    axes.invert_yaxis()
+    figure.savefig(path)
+
+
+def _figure() -> tuple[Any, Axes]:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise BackendMissing("V-MATPLOTLIB", "no matplotlib to draw with.", fix="pip install 'remat[viz]'.") from error
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    return figure, figure.add_subplot()

@@ -1,0 +1,64 @@
+"""Graphs, schedules and costs as lines of text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from remat.ir import Cost, Graph, Phase, Schedule
+from remat.units import Bytes, format_bytes, format_ns
+
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+def summary(thing: Graph | Schedule) -> Iterator[str]:
+    """What a graph or schedule holds."""
+    if isinstance(thing, Schedule):
+        kinds = Counter(type(step).__name__.lower() for step in thing.steps)
+        yield repr(thing)
+        yield from (f"{kind:10} {count}" for kind, count in sorted(kinds.items()))
+        again = len(thing.runs) - len({run.node for run in thing.runs})
+        yield f"{'reruns':10} {again}"
+        return
+    yield repr(thing)
+    for phase in Phase:
+        nodes = [node for node in thing.computes if node.phase is phase]
+        time = sum(min(one.time for one in node.options) for node in nodes)
+        yield f"{phase.value:10} {len(nodes)} nodes, {format_ns(time)}"
+    sizes: Counter[str] = Counter()
+    for datum in thing.data:
+        sizes[datum.kind.value] += 0 if datum.outside else datum.size
+    yield from (f"{kind:14} {format_bytes(size)}" for kind, size in sizes.items() if size)
+    flags = {
+        "draws": sum(node.draws for node in thing.computes),
+        "run once": sum(node.run_once for node in thing.computes),
+        "sums": sum(len(datum.writers) > 1 for datum in thing.data),
+        "options": sum(len(layer.options) for layer in thing.layers),
+    }
+    yield from (f"{what:14} {count}" for what, count in flags.items() if count)
+
+
+def cost_lines(graph: Graph, cost: Cost) -> Iterator[str]:
+    """A replay's cost, and its memory over the steps as one line of bars."""
+    least = graph.time
+    more = f", {cost.time / least - 1:+.2%} on every node once" if least else ""
+    yield f"time       {cost.time} ns ({format_ns(cost.time)}){more}"
+    yield f"recomputed {cost.recomputation} ns in {cost.reruns} reruns"
+    if cost.idle:
+        yield f"idle       {cost.idle} ns waiting for copies"
+    yield f"peak       {cost.peak} B ({format_bytes(cost.peak)}) at step {cost.peak_step}"
+    if cost.host_peak:
+        yield f"host       {cost.host_peak} B ({format_bytes(cost.host_peak)})"
+    yield f"memory     {bars(cost.timeline)}"
+
+
+def bars(levels: Sequence[Bytes], width: int = 64) -> str:
+    """Bytes over the steps as a line of bars, the largest of each stretch; the highest bar is the peak."""
+    if not levels:
+        return ""
+    count = min(width, len(levels))
+    edges = [i * len(levels) // count for i in range(count + 1)]
+    tops = [max(levels[low:high]) for low, high in pairwise(edges)]
+    peak = max(tops) or 1
+    return "".join(_BARS[-(-top * 8 // peak)] for top in tops)
