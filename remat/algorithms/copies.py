@@ -45,7 +45,7 @@ class Trace:
 
     Attributes:
         runs: the runs. drops: cells dropped after each run. charges: bytes live in each run, its outputs and workspace included.
-        loss: index of the loss. stays: cells that could leave over the loss, in the order in which they are made.
+        loss: index of the loss. stays: cells that could leave over the loss, in the order in which they are made, the larger first.
     """
 
     graph: Graph
@@ -118,7 +118,7 @@ def trace(graph: Graph, runs: Sequence[Run]) -> Trace:
         drops=tuple(drops),
         charges=tuple(charges),
         loss=loss,
-        stays=tuple(sorted(stays, key=lambda stay: (stay.made, stay.cell))),
+        stays=tuple(sorted(stays, key=lambda stay: (stay.made, -stay.size, stay.cell))),
     )
 
 
@@ -175,26 +175,32 @@ def _issues(found: Trace, away: Sequence[Stay], budget: Bytes, link: Link) -> li
     return places
 
 
-def fluid(found: Trace, cells: Mapping[str, int], budget: Bytes, link: Link | None) -> tuple[Fraction, Fraction] | None:
+def fluid(
+    found: Trace, cells: Mapping[str, int], budget: Bytes, link: Link | None, *, apart: bool = False
+) -> tuple[Fraction, Fraction] | None:
     """Makespan [ns] with continuous transfers, and the part of it that waits at the loss for copies out; None: it does not fit.
 
     Args:
-        found: the run sequence. budget: bytes. link: latencies are not modelled here; None: nothing is copied.
+        found: the run sequence.
+        budget: bytes.
+        link: latencies are not modelled here; None: nothing is copied.
         cells: what leaves, each with the run from which on its copy out may be under way. While that run is on, the cell is
             wholly resident. Behind the loss a cell is wholly there when the first run that wants any cell of its group
-            begins; a group is what leaves at one run.
+            begins; a group is what leaves at one run (POFO's a-bar: a phantom and an output).
+        apart: every cell is a group of its own: no replay of the same runs and cells is faster, but for the second number.
     """
     away = [stay for stay in found.stays if stay.cell in cells]
     if away and link is None:
         return None
-    back: dict[int, int] = {}
+    back: dict[int | str, int] = {}
+    group: dict[str, int | str] = {cell: cell for cell in cells} if apart else {**cells}
     for stay in away:
-        back[cells[stay.cell]] = min(stay.wanted, back.get(cells[stay.cell], stay.wanted))
+        back[group[stay.cell]] = min(stay.wanted, back.get(group[stay.cell], stay.wanted))
     charges, times = list(found.charges), found.times()
     out: dict[int, Bytes] = {}
     home: dict[int, Bytes] = {}
     for stay in away:
-        first, last = cells[stay.cell], back[cells[stay.cell]]
+        first, last = cells[stay.cell], back[group[stay.cell]]
         out[first] = out.get(first, 0) + stay.size
         home[last] = home.get(last, 0) + stay.size
         for k in range(first + 1, last):

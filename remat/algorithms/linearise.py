@@ -274,7 +274,7 @@ class _Split:
         return pinned
 
     def _forward_clash(self) -> tuple[int, int] | None:
-        for d, writers in enumerate(self.graph.writers_by_data):
+        for writers in self.graph.writers_by_data:
             stages = {self.stage_of[k] for k in writers if k < self.graph.loss}
             if len(stages) > 1:
                 return min(stages), max(stages)

@@ -4,15 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remat.algorithms import named
 from remat.algorithms.dp import Rotor
 from remat.algorithms.linearise import Linearise, Quantise, UnitCost, linearised
 from remat.algorithms.periodic import Periodic
 from remat.algorithms.protocol import Problem
 from remat.algorithms.revolve import Revolve
 from remat.errors import RematError
-from remat.ir import Graph, GraphBuilder, Kind, LayerOption, Option, Run, Schedule, validate
+from remat.ir import Graph, GraphBuilder, Kind, LayerOption, Link, Option, Run, Schedule, validate
 from remat.ir.chain import Block, Chain, chain_graph
-from remat.testing.strategies import training_graphs
+from remat.testing.strategies import links, training_graphs
 
 
 def residual(blocks: int, *, dropout: bool = False, table: bool = False) -> Graph:
@@ -131,3 +132,38 @@ def test_pin_is_a_fraction(pin):
     with pytest.raises(RematError, match="fraction"):
         Linearise(pin)
     assert eval(repr(Linearise(0.5))) == Linearise(0.5)
+
+
+COPYING = [named.pofo, named.offload_only, named.autocapper, named.opportunist]
+
+
+@given(training_graphs(), st.integers(20, 100), links())
+def test_copies_of_stages_are_lifted(graph, percent, link):
+    base = validate(graph, Schedule.from_runs(graph, range(len(graph)))).peak
+    for solver in COPYING:
+        outcome = solver.solve(Problem(graph=graph, budget=base * percent // 100, link=link))
+        assert not any("over the budget" in line for line in outcome.trail)
+
+
+@pytest.mark.parametrize("solver", COPYING)
+def test_a_link_helps_residual_blocks(solver):
+    graph = residual(8, dropout=True, table=True)
+    base = validate(graph, Schedule.from_runs(graph, range(len(graph))))
+    link = Link(to_host=10**11, to_device=10**11)
+    outcome = solver.solve(Problem(graph=graph, budget=base.peak // 2, link=link))
+    assert outcome.cost is not None and outcome.cost.time < 1.25 * base.time
+    assert outcome.cost.peak <= base.peak // 2
+
+
+@pytest.mark.parametrize(
+    "name", ["chen", "revolve", "rotor", "rk_rotor", "pofo", "offload_only", "autocapper", "opportunist"]
+)
+def test_named_expressions_rebuild(name):
+    import remat.algorithms as algorithms
+    from remat.algorithms import dp, linearise, offload, periodic, revolve
+
+    solver = getattr(named, name)
+    words = {**vars(dp), **vars(linearise), **vars(offload), **vars(periodic), **vars(revolve), "best": algorithms.best}
+    assert eval(repr(solver), words) == solver
+    graph = residual(5)
+    assert solver.solve(Problem(graph=graph, budget=10**6, link=Link(to_host=1, to_device=1))).cost is not None

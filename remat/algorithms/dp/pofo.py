@@ -9,6 +9,7 @@ Time O(L^2 N^3 + L^3 N^2), memory O(L^2 N^2 + L N^3) for L stages and N slots.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -66,7 +67,7 @@ class Moves:
                 sums.append(sums[-1] + time)
             # more than all slots never matters; whole slots of the cumulated time, so that errors do not add up
             whole = [total * bandwidth // (_SECOND * own.unit) for total in sums]
-            steps = [min(after - before, own.slots + 1) for before, after in zip(whole, whole[1:], strict=False)]
+            steps = [min(after - before, own.slots + 1) for before, after in pairwise(whole)]
             return np.cumsum([0, *steps]).astype(np.int64)
 
         return cls(
@@ -184,7 +185,7 @@ class Programme:
             path.append(self._decoded(int(state)))
             state = came[state]
         path.reverse()
-        decisions = [self._decision(here, there) for here, there in zip(path, path[1:], strict=False)]
+        decisions = [self._decision(here, there) for here, there in pairwise(path)]
         runs, away = self._written(decisions)
         return PofoPlan(value=float(value), runs=runs, away=away)
 

@@ -56,19 +56,25 @@ class RotorTable:
         """The runs of an optimal persistent schedule under a budget, or None."""
         if self.value(budget) is None:
             return None
-        return tuple(self._runs(self._slots(budget)))
+        return tuple(self._runs((0, len(self.chain), self._slots(budget))))
+
+    def part(self, first: int, last: int, budget: Bytes) -> tuple[Run, ...] | None:
+        """The runs of stages `first` to `last` alone, after the loss, with `budget` beside the input of the first; or None."""
+        if budget < 0 or self.values[row_of(first, last, len(self.chain)), self._slots(budget)] >= NEVER:
+            return None
+        return tuple(self._runs((first, last, self._slots(budget))))
 
     def schedule(self, budget: Bytes) -> Schedule | None:
         """An optimal persistent schedule under a budget, or None."""
         runs = self.runs(budget)
         return None if runs is None else Schedule.from_runs(self.chain.graph, runs)
 
-    def _runs(self, slots: int) -> list[Run]:
+    def _runs(self, part: tuple[int, int, int]) -> list[Run]:
         """Rockmate's Algorithm 3 with a stack of its own: chains may be longer than Python's."""
         chain, own = self.chain, self.numbers
         length = len(chain)
         runs: list[Run] = []
-        todo: list[Run | tuple[int, int, int]] = [(0, length, slots)]
+        todo: list[Run | tuple[int, int, int]] = [part]
         while todo:
             item = todo.pop()
             if isinstance(item, Run):

@@ -104,7 +104,7 @@ def replayed(chain: Chain, runs: Runs) -> tuple[int, int]:
         touched.append((reads, writes, node.options[run.option]))
     held: dict[str, int] = {}
     time = peak = 0
-    for at, (reads, writes, option) in enumerate(touched):
+    for at, (_, writes, option) in enumerate(touched):
         time += option.time
         peak = max(peak, sum(held.values()) + sum(writes.values()) + option.workspace)
         held.update(writes)

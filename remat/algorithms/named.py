@@ -1,0 +1,47 @@
+"""The published systems, each one expression over the parts of this library, with its source and where it departs from it.
+
+None of them states a bound of its own on a flat graph: what they are optimal in is a class of schedules, named in the trail.
+"""
+
+from __future__ import annotations
+
+from remat.algorithms.combine import best
+from remat.algorithms.dp import Pofo, RkRotor, Rotor
+from remat.algorithms.linearise import Linearise, Quantise, UnitCost
+from remat.algorithms.offload import Autocapper, OffloadOnly, Opportunist
+from remat.algorithms.periodic import Periodic
+from remat.algorithms.revolve import Revolve
+
+# -- chains ------------------------------------------------------------------------------------------------------------
+
+chen = Linearise() >> best(Periodic(), Periodic(balanced=True))
+"""Chen et al., 2016: hold every sqrt(n)-th input, or close segments by size. Stages, not operators, are the units; the bound of
+the balanced variant is searched over 24 values."""
+
+revolve = Linearise() >> UnitCost() >> Revolve()
+"""Griewank and Walther, 2000, on stages made alike: as many checkpoints as the budget holds largest inputs beside the neediest
+step. The paper's chains are alike by assumption; ours are not, so the plan is only a heuristic here."""
+
+rotor = Linearise() >> Quantise() >> Rotor()
+"""Beaumont et al., 2019. Sizes are rounded to max(500, 10 per stage) slots instead of 500; an input that no backward reads goes
+at once instead of staying until its stage's backward."""
+
+rk_rotor = Linearise() >> Quantise() >> RkRotor()
+"""Rockmate, App. C (2023), Algorithms 2 and 3. On a flat graph a stage has one option and this is `rotor`; options come from
+`hierarchical(...)`. Departures as of `rotor`."""
+
+# -- chains with a link ------------------------------------------------------------------------------------------------
+
+pofo = Linearise() >> Pofo(slots=50)
+"""POFO (Beaumont, Eyraud-Dubois, Shilova, 2021), App. B, 50 slots as in the paper. The loss is one node, which offloads may
+overlap and prefetches follow; what the link moves is rounded on cumulated times; the schedule has whole transfers."""
+
+offload_only = Linearise() >> OffloadOnly(slots=50)
+"""The programme of POFO without recomputation, in the role of the dynamic programme of Beaumont et al., Euro-Par 2020, which
+plans without POFO's restriction to offloads before the loss."""
+
+autocapper = Linearise() >> Autocapper()
+"""POFO, section 5.1: 40 limits, Rotor under each, the first idle activations leave until the peak fits."""
+
+opportunist = Linearise() >> Opportunist()
+"""POFO, section 5.1: save and offload whenever the link is idle, run bare meanwhile."""
