@@ -7,6 +7,7 @@ literals are all it may hold.
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from typing import Any
 
 from remat.algorithms.registry import word
@@ -16,8 +17,12 @@ METHODS = ("within", "when", "sweep")
 """Methods that an expression may call."""
 
 
-def parse(text: str) -> Any:
+def parse(text: str, *, words: Mapping[str, Any] | None = None) -> Any:
     """What an expression stands for: mostly a `Solver`.
+
+    Args:
+        text: the expression.
+        words: more names, and what they stand for.
 
     Raises:
         RematError: A-EXPR, with the column of what cannot be read; P-NAME for an unknown name; whatever a solver says of its
@@ -28,7 +33,7 @@ def parse(text: str) -> Any:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise RematError("A-EXPR", f"{text!r:.200} is not an expression ({error}).", fix=_EXAMPLE) from error
     try:
-        return _Reader(text.strip()).read(tree.body)
+        return _Reader(text.strip(), words or {}).read(tree.body)
     except RecursionError as error:
         raise RematError("A-EXPR", "the expression is nested too deep.", fix=_EXAMPLE) from error
 
@@ -37,14 +42,15 @@ _EXAMPLE = 'write for instance "auto.within(60) | PerLayerCheckpoint()".'
 
 
 class _Reader:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, words: Mapping[str, Any]) -> None:
         self.text = text
+        self.words = words
 
     def read(self, node: ast.expr) -> Any:
         if isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float, str, type(None))):
             return node.value
         if isinstance(node, ast.Name):
-            return word(node.id)
+            return self.words[node.id] if node.id in self.words else word(node.id)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
             return self.tried(node, lambda value: -value, [self.read(node.operand)], {})
         if isinstance(node, (ast.Tuple, ast.List)):

@@ -280,11 +280,23 @@ def links(draw: Draw) -> Link:
 
 @st.composite
 def problems(draw: Draw, graph: st.SearchStrategy[Graph] | None = None, *, linked: bool = False) -> Problem:
-    """Problems: a graph and a budget from below what any schedule needs to above what the captured order needs."""
+    """Problems: a graph and a budget from just below what a run of one node needs to above what the captured order needs."""
     one = draw(training_graphs() if graph is None else graph)
     peak = validate(one, Schedule.from_runs(one, captured(one))).peak
-    budget = draw(st.integers(max(0, peak // 3), peak + 1))
+    low = max(0, min(least_need(one), peak) - 1)
+    fit = st.integers(low, peak + 1) if peak < 2 else st.one_of(st.integers(peak - 2, peak), st.integers(low, peak + 1))
+    budget = draw(fit)
     return Problem(graph=one, budget=budget, link=draw(links()) if linked else None)
+
+
+def least_need(graph: Graph) -> int:
+    """Bytes that no schedule can do without: what one run reads, writes and works in; what is kept."""
+    sizes = {datum.name: 0 if datum.outside else datum.size for datum in graph.data}
+    runs = [
+        sum(sizes[name] for name in (*node.reads, *node.writes)) + min(one.workspace for one in node.options)
+        for node in graph.computes
+    ]
+    return max(*runs, sum(datum.size for datum in graph.data if datum.keep))
 
 
 def captured(graph: Graph) -> list[Any]:

@@ -1,0 +1,266 @@
+"""The laws of a solver, and `check_solver`, which tries all of them on small problems and keeps the smallest example.
+
+Laws live beside the interface they govern: those of `Solver` are here, those of transforms and partitioners next door.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from attrs import field, frozen
+
+from remat.algorithms.exhaustive import Exhaustive
+from remat.algorithms.expression import parse
+from remat.algorithms.protocol import IMPOSSIBLE, Plan, Problem, Solver
+from remat.errors import BudgetExceeded, InvalidSchedule, RematError
+from remat.ir import Schedule, print_text, validate
+from remat.testing.clock import memory_clock
+from remat.testing.report import LawBroken, Report, Say, Tally
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+    from remat.ir import Graph
+
+SOLVER_LAWS = {
+    "L-REFUSE": "`refuses` answers None or a line of text, always the same; nothing is planned for a refused graph",
+    "L-REPLAY": "a proposed schedule breaks no replay rule",
+    "L-BUDGET": "a proposed schedule fits the budget",
+    "L-BOUND": "`lower` is at most the time of every schedule of the problem; IMPOSSIBLE only where there is none",
+    "L-INT": "`lower` is an int, or IMPOSSIBLE; the trail is a tuple of text",
+    "L-REPEAT": "the same problem and seed give the same plan",
+    "L-PURE": "the problem is left as it was",
+    "L-STOP": "when the time is over the plan is still valid and the bound still proved",
+    "L-REPORT": "what is handed to the clock on the way is valid, fits, and is proved",
+    "L-LINK": "with a link, schedules stay valid and bounds hold for schedules with copies too",
+    "L-REPR": "`repr` rebuilds the solver",
+    "L-PICKLE": "it survives pickling, as worker pools need",
+}
+
+
+@frozen(kw_only=True)
+class Case:
+    """One example: a problem, schedules known to fit it, and how often the clock may be looked at before it is over."""
+
+    problem: Problem
+    witnesses: tuple[Schedule, ...]
+    linked: Problem
+    linked_witnesses: tuple[Schedule, ...]
+    looks: int
+    seed: int = field(default=0)
+
+    @property
+    def text(self) -> str:
+        """For people: budget and graph."""
+        return f"# budget {self.problem.budget}\n{print_text(self.problem.graph)}"
+
+
+def check_solver(
+    solver: Solver,
+    *,
+    graphs: SearchStrategy[Graph] | None = None,
+    exclude: Mapping[str, str] | None = None,
+    examples: int = 60,
+    say: Say | None = None,
+) -> Report:
+    """Try every law of a solver on small random problems, whose optimum an exhaustive search knows.
+
+    Args:
+        solver: the solver under check.
+        graphs: a hypothesis strategy of graphs it accepts; None: flat graphs, chains, and graphs of layers, all tiny.
+        exclude: laws to leave out, each with a reason; the report prints them.
+        examples: number of problems.
+        say: takes the report as text; None: the standard output.
+
+    Raises:
+        LawBroken: with the law and the smallest example; `L-NONE` when the solver refused everything.
+    """
+    from hypothesis import HealthCheck, given, settings
+
+    from remat.testing.cases import cases
+
+    tally = Tally(solver, SOLVER_LAWS, exclude)
+    _check_itself(solver, tally)
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(cases(graphs))
+    def all_laws(case: Case) -> None:
+        _Trial(solver, case, tally).run()
+
+    all_laws()
+    return tally.report(say)
+
+
+def _check_itself(solver: Solver, tally: Tally) -> None:
+    if tally.tries("L-REPR"):
+        try:
+            again = parse(repr(solver), words={type(solver).__name__: type(solver)})
+        except RematError as error:
+            raise LawBroken("L-REPR", f"{solver!r} cannot be read back: {error}") from error
+        if again != solver:
+            raise LawBroken("L-REPR", f"{solver!r} reads back as {again!r}.")
+    if tally.tries("L-PICKLE"):
+        try:
+            again = pickle.loads(pickle.dumps(solver))
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise LawBroken("L-PICKLE", f"{solver!r} cannot be pickled: {error}") from error
+        if again != solver:
+            raise LawBroken("L-PICKLE", f"{solver!r} comes back as {again!r}.")
+
+
+class _Trial:
+    """One example tried under all laws."""
+
+    def __init__(self, solver: Solver, case: Case, tally: Tally) -> None:
+        self.solver = solver
+        self.case = case
+        self.tally = tally
+        self.problem = case.problem
+
+    def run(self) -> None:
+        if self.refused():
+            self.tally.refused += 1
+            return
+        before = print_text(self.problem.graph)
+        plan = self.planned(self.problem, None)
+        self.law("L-PURE", lambda: self.expect(print_text(self.problem.graph) == before, "the graph has changed."))
+        self.law("L-INT", lambda: self.well_typed(plan))
+        self.law("L-REPLAY", lambda: self.replays(plan, self.problem))
+        self.law("L-BUDGET", lambda: self.fits(plan))
+        self.law("L-BOUND", lambda: self.proved(plan.lower, self.best()))
+        self.law("L-REPEAT", lambda: self.repeats(plan))
+        self.law("L-STOP", self.stops)
+        self.law("L-REPORT", self.reports)
+        self.law("L-LINK", self.links)
+
+    def law(self, law: str, check: Callable[[], None]) -> None:
+        if not self.tally.tries(law):
+            return
+        try:
+            check()
+        except _Fails as failure:
+            what = f"{self.solver!r}: {failure.what} ({SOLVER_LAWS[law]})"
+            raise LawBroken(law, what, example=self.case.text) from failure
+
+    def expect(self, holds: bool, what: str) -> None:
+        if not holds:
+            raise _Fails(what)
+
+    # -- laws ----------------------------------------------------------------------------------------------------------
+
+    def refused(self) -> bool:
+        answers = [self.solver.refuses(self.problem.graph) for _ in range(2)]
+
+        def check() -> None:
+            self.expect(answers[0] == answers[1], f"it answers {answers[0]!r}, then {answers[1]!r}.")
+            fine = answers[0] is None or (isinstance(answers[0], str) and bool(answers[0].strip()))
+            self.expect(fine, f"it answers {answers[0]!r}.")
+            if answers[0] is not None:
+                outcome = self.solver.solve(self.problem, clock=memory_clock(), seed=self.case.seed)
+                self.expect(outcome.schedule is None and outcome.lower == 0, "it refuses and plans all the same.")
+
+        self.law("L-REFUSE", check)
+        return answers[0] is not None
+
+    def well_typed(self, plan: Plan) -> None:
+        self.expect(type(plan.lower) is int or plan.lower == IMPOSSIBLE, f"lower is {plan.lower!r}.")
+        self.expect(type(plan.lower) is not int or plan.lower >= 0, f"lower is {plan.lower!r}.")
+        words = isinstance(plan.trail, tuple) and all(isinstance(one, str) for one in plan.trail)
+        self.expect(words, f"the trail is {plan.trail!r}.")
+
+    def replays(self, plan: Plan, problem: Problem) -> None:
+        if plan.schedule is None:
+            return
+        try:
+            validate(problem.graph, plan.schedule, None, problem.link)
+        except InvalidSchedule as error:
+            raise _Fails(f"{error}\n{_lines(plan.schedule)}") from error
+
+    def fits(self, plan: Plan) -> None:
+        if plan.schedule is None:
+            return
+        try:
+            validate(self.problem.graph, plan.schedule, self.problem.budget, self.problem.link)
+        except BudgetExceeded as error:
+            raise _Fails(f"{error}\n{_lines(plan.schedule)}") from error
+        except InvalidSchedule:
+            return  # another rule is broken: L-REPLAY says so
+
+    def proved(self, lower: float, best: tuple[float, Schedule | None], who: str = "lower") -> None:
+        time, witness = best
+        if lower > time:
+            raise _Fails(f"{who} is {lower}, and this schedule takes {time} ns:\n{_lines(witness)}")
+
+    def repeats(self, plan: Plan) -> None:
+        again = self.planned(self.problem, None)
+        same = (again.schedule, again.lower) == (plan.schedule, plan.lower)
+        self.expect(same, f"asked again it answers another plan, or bound ({plan.lower}, then {again.lower}).")
+
+    def stops(self) -> None:
+        plan = self.planned(self.problem, self.case.looks)
+        self.replays(plan, self.problem)
+        self.proved(plan.lower, self.best(), f"after {self.case.looks} looks at the clock lower")
+
+    def reports(self) -> None:
+        clock = memory_clock()
+        self.solver.plan(self.problem, clock, self.case.seed)
+        self.proved(clock.lower, self.best(), "a bound on the way")
+        if clock.best is not None:
+            try:
+                validate(self.problem.graph, clock.best, self.problem.budget)
+            except InvalidSchedule as error:
+                raise _Fails(f"a schedule on the way: {error}") from error
+
+    def links(self) -> None:
+        problem = self.case.linked
+        if self.solver.refuses(problem.graph) is not None:
+            return
+        plan = self.planned(problem, None)
+        self.replays(plan, problem)
+        lower = plan.lower if self.solver.models_link else 0
+        self.proved(lower, _fastest(problem, self.case.linked_witnesses))
+
+    # -- help ----------------------------------------------------------------------------------------------------------
+
+    def planned(self, problem: Problem, looks: int | None) -> Plan:
+        return self.solver.plan(problem, memory_clock(looks), self.case.seed)
+
+    def best(self) -> tuple[float, Schedule | None]:
+        """The fastest schedule known: of the oracle, or of the witnesses."""
+        found = _fastest(self.problem, self.case.witnesses)
+        exact = Exhaustive(max_states=3000).solve(self.problem)
+        return (exact.upper, exact.schedule) if exact.upper < found[0] else found
+
+
+class _Fails(Exception):
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(what)
+
+
+def _fastest(problem: Problem, witnesses: tuple[Schedule, ...]) -> tuple[float, Schedule | None]:
+    best: tuple[float, Schedule | None] = (IMPOSSIBLE, None)
+    for one in witnesses:
+        try:
+            time = validate(problem.graph, one, problem.budget, problem.link).time
+        except BudgetExceeded:
+            continue
+        if time < best[0]:
+            best = (time, one)
+    return best
+
+
+def _lines(schedule: Schedule | None) -> str:
+    return "(the exhaustive search found it)" if schedule is None else "; ".join(map(str, schedule.steps))
+
+
+__all__ = ["SOLVER_LAWS", "Case", "check_solver"]
