@@ -45,7 +45,8 @@ class Trace:
 
     Attributes:
         runs: the runs. drops: cells dropped after each run. charges: bytes live in each run, its outputs and workspace included.
-        loss: index of the loss. stays: cells that could leave over the loss, in the order in which they are made, the larger first.
+        loss: index of the loss. stays: cells that could leave over the loss, in the order in which
+            they are made, the larger first.
     """
 
     graph: Graph
@@ -210,7 +211,7 @@ def fluid(
         return None
     behind = range(len(found.runs) - 1, found.loss, -1)
     after = _phase(behind, charges, times, home, budget, link.to_device if link else None, fresh=False)
-    return None if after is None else (sum(ahead) + sum(after), ahead[1])
+    return None if after is None else (ahead[0] + ahead[1] + after[0] + after[1], ahead[1])
 
 
 def _phase(

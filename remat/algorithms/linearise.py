@@ -107,7 +107,7 @@ class Linearised:
     @cached_property
     def cells(self) -> dict[str, tuple[str, ...]]:
         """The flat data behind each datum or phantom of the chain."""
-        found = {datum.name: (datum.name,) for datum in self.graph.data}
+        found: dict[str, tuple[str, ...]] = {datum.name: (datum.name,) for datum in self.graph.data}
         for i, part in enumerate(self.parts):
             found[f"stage.{i}.saved"] = tuple(self.flat.data[d].name for d in part.saved)
         return found
@@ -502,7 +502,7 @@ def _local(flat: Graph, nodes: Sequence[int], start: Iterable[int], stays: set[i
 
 def _needed(flat: Graph, names: Sequence[str]) -> list[str]:
     """The runs without the reruns that write nothing anybody reads."""
-    first = {}
+    first: dict[str, int] = {}
     for at, name in enumerate(names):
         first.setdefault(name, at)
     wanted: set[str] = set()

@@ -54,8 +54,8 @@ class Periodic(Solver):
         low, high = max(1, min(saves)), max(1, sum(saves))
         bounds = sorted({round(low * (high / low) ** (i / (_BOUNDS - 1))) for i in range(_BOUNDS)}, reverse=True)
         best: tuple[int, int, Schedule] | None = None
-        for starts in dict.fromkeys(tuple(balanced_starts(saves, bound)) for bound in bounds):
-            schedule = segmented(chain, starts)
+        for placed in dict.fromkeys(tuple(balanced_starts(saves, bound)) for bound in bounds):
+            schedule = segmented(chain, placed)
             try:
                 cost = validate(chain.graph, schedule, problem.budget)
             except BudgetExceeded:

@@ -108,10 +108,11 @@ def _rounded(graph: Graph, unit: Bytes) -> Graph:
 def _kept_sizes(graph: Graph, unit: Bytes) -> dict[str, Bytes]:
     """Sizes of what is kept, such that those of the first k to be written are together the true sum, rounded up."""
     written = [(graph.node_index[datum.writers[0]], datum) for datum in graph.data if datum.keep]
+    written.sort(key=lambda pair: pair[0])
     sizes: dict[str, Bytes] = {}
-    for part in (lambda at: at < graph.loss, lambda at: at >= graph.loss):
+    for late in (False, True):
         total = 0
-        for _, datum in sorted(((at, datum) for at, datum in written if part(at)), key=lambda pair: pair[0]):
+        for datum in (datum for at, datum in written if (at >= graph.loss) is late):
             sizes[datum.name] = _up(total + datum.size, unit) - _up(total, unit)
             total += datum.size
     return sizes
@@ -214,7 +215,7 @@ def unit_chain(stages: Sequence[Stage], loss: str) -> Graph:
 
 def lifted(chain: Chain, schedule: Schedule) -> Schedule:
     """A schedule of the unit chain on the true one: the same runs, drops placed anew."""
-    fastest = {}
+    fastest: dict[str, tuple[int, ...]] = {}
     for stage in chain.stages:
         order = [(one.forward + one.backward, one.phantom, i) for i, one in enumerate(stage.options)]
         fastest[stage.forward] = (min(order)[2], len(stage.options))

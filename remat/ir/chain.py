@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from attrs.validators import instance_of
 
 from remat.errors import IllFormed
@@ -310,8 +310,8 @@ def chain_graph(
     layers = []
     data = [Data(name="a0", size=0, kind=Kind.INPUT)]
     for i, block in enumerate(blocks):
-        own = {} if block.bare is None else {"bare": block.bare}
-        layers.append(Layer(forward=f"F{i}", backward=f"B{i}", phantom=f"p{i}", options=block.options, **own))
+        layer = Layer(forward=f"F{i}", backward=f"B{i}", phantom=f"p{i}", options=block.options)
+        layers.append(layer if block.bare is None else evolve(layer, bare=block.bare))
         data.append(Data(name=f"a{i + 1}", size=block.output, writers=(f"F{i}",)))
         kept = (f"k{i}",) if block.kept else ()
         data.extend(Data(name=k, size=block.kept, kind=Kind.UPDATED_BUFFER, writers=(f"F{i}",)) for k in kept)

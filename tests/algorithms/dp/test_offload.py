@@ -32,7 +32,7 @@ def test_every_plan_replays_within_the_budget(chain, budget, link):
 @given(chains(max_stages=6, options=2), links)
 def test_with_enough_memory_nothing_is_copied(chain, link):
     for solver in SOLVERS:
-        found = solver.solve(Problem(graph=chain.graph, budget=peak_of(chain) + 40, link=link))
+        found = solver.solve(Problem(graph=chain.graph, budget=peak_of(chain) + 200, link=link))
         assert found.upper == chain.time
         assert not any(isinstance(step, Offload) for step in found.schedule.steps) or found.cost.idle == 0
 
