@@ -29,6 +29,8 @@ COSTS = ("measure", "estimate")
 PROBES = 7
 """Budgets tried when the one asked for does not fit: enough to come within 1 % of the peak of `StoreAll`."""
 PROBE_SECONDS = 5.0
+SCALARS: Bytes = 4096
+"""What a loss outside the module is taken to hold in scalars while the backward runs."""
 
 
 @frozen
@@ -204,13 +206,16 @@ class _timed:
 
 
 def _outside(program: Program, captured: Captured, settings: Settings) -> Outside:
-    """Nothing for a loss inside; else what the user says, else twice what the loss gets: its copy of it and one gradient."""
+    """Nothing for a loss inside; else what the user says, else twice what the loss gets: its copy of it and one gradient.
+
+    A few scalars (the loss, the gradient it starts with) stay until the backward has ended.
+    """
     if settings.loss_reserve is not None:
-        return Outside(settings.loss_reserve, 0)
+        return Outside(max(0, settings.loss_reserve - SCALARS), min(SCALARS, settings.loss_reserve))
     if is_loss_inside(captured):
         return Outside(0, 0)
     got = [program.storage_of(program.outputs[at]).size for at in captured.differentiable]
-    return Outside(2 * sum(got) + 4096, 0)
+    return Outside(2 * sum(got), SCALARS)
 
 
 def is_loss_inside(captured: Captured) -> bool:

@@ -33,7 +33,7 @@ def restore(device: torch.device, state: torch.Tensor) -> None:
         torch.cuda.set_rng_state(state, device)
 
 
-def replay(device: torch.device, state: torch.Tensor, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def replay(device: torch.device, state: torch.Tensor, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Run `call` with the generator in `state`; the generator is afterwards as it was before."""
     now = save(device)
     restore(device, state)

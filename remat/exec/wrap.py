@@ -60,7 +60,8 @@ def wrap(
         model: any module; the result shares its parameters, buffers and submodules, and it can still be called bare.
         sample: a call to plan for: a tensor, a tuple of arguments, or a mapping of keyword arguments. Values are not looked at.
         budget: most bytes the step may hold above what lived before it (parameters, inputs, buffers, gradients already
-            there): an int, `"6GiB"`, `"40%"` of the peak of a step that keeps everything, or None: plan nothing, report only.
+            there): an int, `"6GiB"`, `"40%"` of what the sample's step holds if it keeps everything, or None: plan nothing,
+            report only.
         loss: computes the loss from the module and the sample, `loss(module, *args, **kwargs)`, where the module does not
             return it; the wrapped module is then called with the same arguments and returns what `loss` returns.
         loss_reserve: bytes that a loss outside the wrapped module may hold besides its gradients; left out, they are taken to
@@ -103,7 +104,10 @@ def wrap(
     wrapped.__dict__["_remat"] = state
     args, kwargs = call_of(sample)
     with in_training(wrapped):
-        state.planned_for(wrapped, args, kwargs)
+        ready, _ = state.planned_for(wrapped, args, kwargs)
+    if isinstance(ready, Ready):
+        # A share is of the sample's step, once and for all: other shapes get as many bytes, not a share of their own peak.
+        state.settings = evolve(settings, budget=ready.planned.budget)
     return wrapped
 
 

@@ -10,6 +10,7 @@ from remat.algorithms import Problem, StoreAll, store_all_peak
 from remat.algorithms.auto import quick
 from remat.exec.planning import smallest_budget
 from remat.exec.runtime import Call, run_step
+from remat.ir import Phase, Schedule
 from remat.zoo import cases
 
 SMALL = {case.name: case for case in cases("small")}
@@ -22,15 +23,16 @@ def loss_of(out):
     return out[0] if isinstance(out, tuple) else out
 
 
-def train(module, sample, iterations=3, seed=0):
+def train(module, sample, iterations=3, seed=0, call=None):
     """Steps with gradients set to None before each; what each leaves: outputs, gradients, buffers, random state."""
+    call = call or module
     torch.manual_seed(seed)
     trace = []
     optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.01)
     for _ in range(iterations):
         for tensor in (*module.parameters(), *sample):
             tensor.grad = None
-        out = module(*sample)
+        out = call(*sample)
         loss_of(out).backward()
         trace.append(
             {
@@ -79,14 +81,34 @@ def assert_same(case, budget, iterations=3, **how):
     return wrapped
 
 
-class Rig:
-    """A case captured and measured once, to run at many budgets."""
+def evicting(graph):
+    """The run sequence that keeps nothing for the backward: each backward node finds all forward values made anew."""
+    computes = graph.computes
+    stays = {name for node in computes if node.run_once for name in node.writes}
+    stays |= {datum.name for datum in graph.data if datum.keep or datum.outside}
+    maker = {name: i for i, node in enumerate(computes) if node.phase is Phase.FORWARD for name in node.writes}
+    runs = []
+    for i, node in enumerate(computes):
+        if node.phase is Phase.BACKWARD:
+            chain, stack = set(), [name for name in node.reads]
+            while stack:
+                name = stack.pop()
+                if name in maker and name not in stays and maker[name] not in chain:
+                    chain.add(maker[name])
+                    stack += computes[maker[name]].reads
+            runs += sorted(chain)
+        runs.append(i)
+    return Schedule.from_runs(graph, runs)
 
-    def __init__(self, case, dtype=torch.float32):
-        self.case = case
-        self.module, self.sample = case.made(dtype)
-        self.captured = remat.exec.capture(self.module, self.sample)
-        costs = remat.exec.measure(self.captured.program)
+
+class Rig:
+    """A module captured and measured once, to run at many budgets."""
+
+    def __init__(self, module, sample, cost="measure", **how):
+        self.module, self.sample = module, sample
+        self.captured = remat.exec.capture(self.module, self.sample, **how)
+        program = self.captured.program
+        costs = remat.exec.measure(program) if cost == "measure" else remat.exec.estimate(program)
         self.program = remat.exec.resized(self.captured.program, costs)
         self.graph = remat.exec.build_graph(self.program, costs)
         self.peak = store_all_peak(self.graph)
@@ -110,8 +132,8 @@ class Rig:
         loss.backward()
         return loss
 
-    def step(self, schedule):
-        """A training step of a schedule, through autograd, as a function."""
+    def forward(self, schedule):
+        """The module with its training step run by a schedule, as a function of the sample."""
         lowered = remat.exec.lower(self.program, schedule)
         call = Call(
             lowered=lowered,
@@ -119,14 +141,23 @@ class Rig:
             differentiable=self.captured.differentiable,
         )
         params, buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
-        primals = (
-            *(params[path] for _, path in self.program.params),
-            *(buffers[path] for _, path in self.program.buffers),
-            *(self.sample[at] for _, at in self.program.inputs),
-        )
+
+        def forward(*sample):
+            primals = (
+                *(params[path] for _, path in self.program.params),
+                *(buffers[path] for _, path in self.program.buffers),
+                *(sample[at] for _, at in self.program.inputs),
+            )
+            return run_step(call, primals)
+
+        return forward
+
+    def step(self, schedule):
+        """A whole step of a schedule, through autograd."""
+        forward = self.forward(schedule)
 
         def step():
-            out = run_step(call, primals)
+            out = forward(*self.sample)
             out[self.captured.differentiable[0]].backward()
             return out
 

@@ -6,7 +6,7 @@ import torch
 import remat.exec
 from remat.algorithms.auto import quick
 from remat.errors import Infeasible
-from tests.exec.support import SMALL, assert_same
+from tests.exec.support import SMALL, Rig, assert_same, differences, evicting, train
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -31,3 +31,12 @@ def test_the_smallest_budget_with_a_plan_changes_nothing(name):
     assert 1 < floor <= found
     wrapped = assert_same(case, found)
     assert floor <= remat.exec.report(wrapped).predicted_peak <= found
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_evicting_every_forward_value_changes_nothing(name):
+    case = SMALL[name]
+    bare, sample = case.made(torch.float64)
+    rig = Rig(*case.made(torch.float64), cost="estimate")
+    forward = rig.forward(evicting(rig.graph))
+    assert differences(train(bare, sample), train(rig.module, rig.sample, call=forward), case.tied) == []

@@ -8,7 +8,7 @@ from tests.exec.support import MEDIUM, Rig
 
 @pytest.fixture(scope="module", params=MEDIUM)
 def rig(request):
-    return Rig(MEDIUM[request.param])
+    return Rig(*MEDIUM[request.param].made())
 
 
 def test_the_bare_model_is_large_enough_to_tell(rig):

@@ -1,0 +1,362 @@
+"""The wrapped module is a good citizen: state, optimizers, copies, modes, hooks, budgets, errors."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import remat.exec
+from remat.algorithms import PerLayerCheckpoint
+from remat.algorithms.auto import quick
+from remat.errors import IllFormed, Infeasible, Uncapturable
+from remat.exec import RematWarning
+from remat.zoo import GPT2, MLP
+from tests.exec.support import SMALL, differences, train
+
+EASY = {"cost": "estimate", "solver": quick, "rehearse": False, "on_uncapturable": "raise"}
+
+
+def made(name="mlp"):
+    """Bare and wrapped of one case, with samples, in float64."""
+    bare, one = SMALL[name].made(torch.float64)
+    other, two = SMALL[name].made(torch.float64)
+    return bare, one, remat.exec.wrap(other, two, "60%", **EASY), two
+
+
+def test_state_parameters_and_class_are_the_modules_own():
+    module, sample = SMALL["gpt2"].made()
+    wrapped = remat.exec.wrap(module, sample, "70%", **EASY)
+    assert wrapped.state_dict().keys() == module.state_dict().keys()
+    assert [n for n, _ in wrapped.named_parameters()] == [n for n, _ in module.named_parameters()]
+    assert all(x is y for x, y in zip(wrapped.parameters(), module.parameters(), strict=True))
+    assert isinstance(wrapped, GPT2) and wrapped.blocks is module.blocks
+    wrapped.load_state_dict(GPT2(layers=2, width=16, heads=4, vocabulary=32, context=12).state_dict())
+    assert torch.equal(module.norm.weight, wrapped.norm.weight)
+
+
+def test_optimizers_step_over_several_shapes():
+    bare, one, wrapped, two = made()
+    for optimizer in (torch.optim.Adam, torch.optim.AdamW):
+        results = []
+        for module, sample in ((bare, one), (wrapped, two)):
+            torch.manual_seed(1)
+            adam = optimizer(module.parameters(), lr=0.01)
+            losses = []
+            for n in (96, 40, 96, 40):
+                adam.zero_grad()
+                loss = module(*(t[:n] for t in sample))
+                loss.backward()
+                adam.step()
+                losses.append(loss.item())
+            results.append(losses)
+        assert results[0] == results[1]
+    assert len(wrapped.__dict__["_remat"].plans) == 2
+
+
+def test_copies_train_on_their_own():
+    bare, one, wrapped, two = made()
+    twin = copy.deepcopy(wrapped)
+    assert type(twin) is type(wrapped)
+    expected = train(bare, one)
+    assert differences(expected, train(twin, two)) == []
+    assert all(p.grad is None for p in wrapped.parameters())
+    assert differences(expected, train(wrapped, two)) == []
+
+
+@pytest.mark.parametrize("how", ["pickle", "torch"])
+def test_a_pickled_module_plans_anew_and_trains_the_same(how):
+    bare, one, wrapped, two = made()
+    if how == "pickle":
+        back = pickle.loads(pickle.dumps(wrapped))
+    else:
+        buffer = io.BytesIO()
+        torch.save(wrapped, buffer)
+        buffer.seek(0)
+        back = torch.load(buffer, weights_only=False)
+    assert isinstance(back, MLP) and type(back) is type(wrapped)
+    assert differences(train(bare, one), train(back, two)) == []
+    assert remat.exec.report(back).budget == remat.exec.report(wrapped).budget
+
+
+def test_gradients_accumulate():
+    bare, one, wrapped, two = made()
+    for module, sample in ((bare, one), (wrapped, two)):
+        torch.manual_seed(5)
+        for _ in range(3):
+            module(*sample).backward()
+    for x, y in zip(bare.parameters(), wrapped.parameters(), strict=True):
+        assert torch.equal(x.grad, y.grad)
+
+
+def test_eval_and_no_grad_pass_through():
+    bare, one, wrapped, two = made("resnet")
+    plans = len(wrapped.__dict__["_remat"].plans)
+    with torch.no_grad():
+        assert torch.equal(wrapped(*two), bare(*one))
+    assert torch.equal(wrapped.eval()(two[0][:1]), bare.eval()(one[0][:1]))
+    with torch.inference_mode():
+        assert torch.equal(wrapped(two[0]), bare(one[0]))
+    assert len(wrapped.__dict__["_remat"].plans) == plans
+    assert not wrapped.training and not wrapped.stem[1].training
+    assert wrapped.train().training
+
+
+def test_gradients_of_a_subset_and_hooks_on_parameters():
+    bare, one, wrapped, two = made()
+    grads = []
+    for module, sample in ((bare, one), (wrapped, two)):
+        torch.manual_seed(2)
+        grads.append(torch.autograd.grad(module(*sample), [module.head.weight, module.body[0].bias]))
+    assert all(torch.equal(x, y) for x, y in zip(*grads, strict=True))
+    calls = []
+    wrapped.head.weight.register_hook(lambda g: calls.append("hook") or g * 2)
+    wrapped.head.weight.register_post_accumulate_grad_hook(lambda p: calls.append("post"))
+    torch.manual_seed(2)
+    wrapped(*two).backward()
+    assert calls == ["hook", "post"]
+    assert torch.equal(wrapped.head.weight.grad, 2 * grads[0][0])
+
+
+def test_hooks_of_the_module_run_every_time_and_those_inside_are_warned_of():
+    module, sample = SMALL["mlp"].made()
+    calls = []
+    module.register_forward_hook(lambda *_: calls.append("outer"))
+    wrapped = remat.exec.wrap(module, sample, "100%", **EASY)
+    wrapped(*sample)
+    wrapped(*sample)
+    assert calls == ["outer", "outer"]
+    module, sample = SMALL["mlp"].made()
+    module.body[0].register_forward_hook(lambda *_: None)
+    with pytest.warns(RematWarning, match=r"body\.0"):
+        remat.exec.wrap(module, sample, "100%", **EASY)
+
+
+def test_autocast_and_a_gradient_scaler():
+    bare, one = SMALL["mlp"].made()
+    other, two = SMALL["mlp"].made()
+    results = []
+    for module, sample in ((bare, one), (remat.exec.wrap(other, two, "100%", **EASY), two)):
+        torch.manual_seed(0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+        sgd = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(3):
+            sgd.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = module(*sample)
+            scaler.scale(loss).backward()
+            scaler.step(sgd)
+            scaler.update()
+        results.append([p.detach().clone() for p in module.parameters()])
+    assert all(torch.equal(x, y) for x, y in zip(*results, strict=True))
+
+
+# -- where the loss is -------------------------------------------------------------------------------------------------------
+
+
+def gpt_pair():
+    case = SMALL["gpt2"]
+    bare, (tokens, targets) = case.made(torch.float64)
+    other, _ = case.made(torch.float64)
+    return bare, other, tokens, targets
+
+
+def cross_entropy(module, tokens, targets):
+    return functional.cross_entropy(module(tokens).flatten(0, 1), targets.flatten())
+
+
+def test_a_loss_given_as_a_function_is_inside_the_plan():
+    bare, other, tokens, targets = gpt_pair()
+    wrapped = remat.exec.wrap(other, (tokens, targets), "60%", loss=cross_entropy, **EASY)
+    results = []
+    for loss in (lambda: cross_entropy(bare, tokens, targets), lambda: wrapped(tokens, targets)):
+        torch.manual_seed(0)
+        value = loss()
+        value.backward()
+        results.append(value.detach())
+    assert torch.equal(*results)
+    for (name, x), y in zip(bare.named_parameters(), wrapped.parameters(), strict=True):
+        torch.testing.assert_close(x.grad, y.grad, rtol=0 if name != "tokens.weight" else 1e-12, atol=1e-16)
+    with torch.no_grad():
+        wrapped.eval(), bare.eval()
+        assert torch.equal(wrapped(tokens, targets), cross_entropy(bare, tokens, targets))
+
+
+def test_a_loss_outside_with_a_reserve():
+    bare, other, tokens, targets = gpt_pair()
+    wrapped = remat.exec.wrap(other, (tokens,), "80%", loss_reserve="64KiB", **EASY)
+    assert remat.exec.report(wrapped).loss_reserve == 64 * 1024
+    results = []
+    for module in (bare, wrapped):
+        torch.manual_seed(0)
+        loss = cross_entropy(module, tokens, targets)
+        loss.backward()
+        results.append(loss.detach())
+    assert torch.equal(*results)
+    assert torch.equal(bare.norm.weight.grad, wrapped.norm.weight.grad)
+
+
+def test_a_loss_outside_is_estimated_audited_and_planned_for_anew():
+    _, other, tokens, targets = gpt_pair()
+    wrapped = remat.exec.wrap(other, (tokens,), "90%", **EASY)
+    first = remat.exec.report(wrapped).loss_reserve
+    assert first >= 2 * tokens.numel() * 32 * 8
+
+    def step(greed):
+        logits = wrapped(tokens)
+        held = [logits.detach().clone() for _ in range(greed)]
+        functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
+        return held
+
+    step(0)
+    step(0)
+    assert remat.exec.report(wrapped).loss_reserve == first
+    wrapped = remat.exec.wrap(other, (tokens,), "90%", **EASY)
+    step(12)
+    with pytest.warns(RematWarning, match="loss_reserve="):
+        step(12)
+    learnt = remat.exec.report(wrapped).loss_reserve
+    assert learnt >= 12 * tokens.numel() * 32 * 8
+    step(12)
+    assert remat.exec.report(wrapped).loss_reserve == learnt
+
+
+# -- budgets, refusals -------------------------------------------------------------------------------------------------------
+
+
+def test_budgets_are_bytes_text_shares_or_nothing():
+    module, sample = SMALL["mlp"].made()
+    peak = remat.exec.report(remat.exec.wrap(module, sample, "100%", **EASY)).store_all_peak
+    for budget, meant in ((peak, peak), ("0.25MiB", 2**18), ("77.5%", int(peak * 0.775)), ("150 %", int(peak * 1.5))):
+        assert remat.exec.report(remat.exec.wrap(module, sample, budget, **EASY)).budget == meant
+    for wrong in ("40 percent", "-3%", "x%", "0%", -1, 0.4, True):
+        with pytest.raises(IllFormed, match="U-SIZE"):
+            remat.exec.wrap(module, sample, wrong, **EASY)
+
+
+def test_no_budget_plans_nothing_and_reports():
+    bare, one = SMALL["mlp"].made(torch.float64)
+    other, two = SMALL["mlp"].made(torch.float64)
+    wrapped = remat.exec.wrap(other, two, None, **EASY)
+    assert differences(train(bare, one), train(wrapped, two)) == []
+    report = remat.exec.report(wrapped)
+    assert report.budget is None and report.source == ""
+    assert report.predicted_peak == report.store_all_peak > 0
+    assert "runs bare" in str(report)
+
+
+def test_an_infeasible_budget_says_what_would_do_and_what_cannot():
+    module, sample = SMALL["mlp"].made()
+    with pytest.raises(Infeasible) as refused:
+        remat.exec.wrap(module, sample, "1KiB", **EASY)
+    error = refused.value
+    assert error.budget == 1024 < error.floor <= error.found
+    assert str(error.found) in str(error) and str(error.floor) in str(error)
+    assert remat.exec.report(remat.exec.wrap(module, sample, error.found, **EASY)).predicted_peak <= error.found
+
+
+def test_the_report_says_who_planned_and_shows_the_code():
+    module, sample = SMALL["gpt2"].made()
+    wrapped = remat.exec.wrap(module, sample, "80%", cost="estimate", solver=PerLayerCheckpoint())
+    report = remat.exec.report(wrapped)
+    assert report.planner == repr(PerLayerCheckpoint())
+    assert report.measured_peak is not None and report.measured_time > 0
+    for name in ("budget", "predicted peak", "measured peak", "recomputations", "proved lower bound", "gap", "planned by"):
+        assert name in str(report)
+    assert "def forward(primals):" in report.source and "# blocks.1.attention" in report.source
+    with pytest.raises(IllFormed, match="not wrapped"):
+        remat.exec.report(module)
+
+
+class Looks(nn.Module):
+    """A forward that depends on a value."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        out = self.linear(x)
+        return out.sum() if out.abs().max().item() > 0 else out.mean()
+
+
+def test_what_cannot_be_captured_runs_bare_with_a_warning_or_raises():
+    module, x = Looks(), torch.randn(3, 4)
+    with pytest.warns(RematWarning, match="_local_scalar_dense"):
+        wrapped = remat.exec.wrap(module, (x,), "50%")
+    assert torch.equal(wrapped(x), module(x))
+    wrapped(x).backward()
+    assert module.linear.weight.grad is not None
+    with pytest.raises(IllFormed, match="runs bare"):
+        remat.exec.report(wrapped)
+    with pytest.raises(Uncapturable, match="_local_scalar_dense"):
+        remat.exec.wrap(module, (x,), "50%", on_uncapturable="raise")
+
+
+def test_a_forward_that_sets_attributes_is_refused_and_leaves_none_behind():
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            self.last = self.linear(x)
+            return self.last.sum()
+
+    module = Counts()
+    with pytest.raises(Uncapturable, match="attribute 'calls'"):
+        remat.exec.wrap(module, (torch.randn(3, 4),), "100%", on_uncapturable="raise")
+    assert module.calls == 0 and not hasattr(module, "last")
+
+
+def test_arguments_are_checked():
+    module, sample = SMALL["mlp"].made()
+    for wrong in ({"cost": "guess"}, {"differentiable": "some"}, {"on_uncapturable": "ignore"}):
+        with pytest.raises(IllFormed, match="X-ARG"):
+            remat.exec.wrap(module, sample, "100%", **(EASY | wrong))
+    with pytest.raises(IllFormed, match="wrapped already"):
+        remat.exec.wrap(remat.exec.wrap(module, sample, "100%", **EASY), sample, "100%", **EASY)
+    with pytest.raises(IllFormed, match="not a call"):
+        remat.exec.wrap(module, 3, "100%", **EASY)
+
+
+def test_samples_and_outputs_of_many_forms():
+    class Forms(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x, *, scale=1.0, extra=None, flag=True):
+            out = self.linear(x) * scale
+            out = out if extra is None else out + extra["a"]
+            return {"loss": out.square().sum(), "parts": [out, None, 3, "text"], "flag": flag}
+
+    torch.manual_seed(0)
+    module, x, a = Forms(), torch.randn(3, 4), torch.randn(3, 4)
+    wrapped = remat.exec.wrap(module, {"x": x, "extra": {"a": a}, "scale": 2.0}, "100%", **EASY)
+    out, bare = wrapped(x=x, extra={"a": a}, scale=2.0), module(x=x, extra={"a": a}, scale=2.0)
+    assert out.keys() == bare.keys() and out["parts"][1:] == [None, 3, "text"] and out["flag"] is True
+    assert torch.equal(out["loss"], bare["loss"]) and torch.equal(out["parts"][0], bare["parts"][0])
+    assert len(wrapped.__dict__["_remat"].plans) == 1
+    assert torch.equal(wrapped(x)["loss"], module(x)["loss"])
+    assert len(wrapped.__dict__["_remat"].plans) == 2
+
+
+def test_inputs_may_share_their_memory():
+    torch.manual_seed(0)
+    batch = torch.randint(32, (4, 13))
+    module = GPT2(layers=1, width=16, heads=4, vocabulary=32, context=12, dropout=0.0)
+    wrapped = remat.exec.wrap(module, (batch[:, :-1], batch[:, 1:]), "100%", **EASY)
+    assert torch.equal(wrapped(batch[:, :-1], batch[:, 1:]), module(batch[:, :-1], batch[:, 1:]))
+
+
+def test_a_module_without_trained_parameters_runs_bare():
+    module = nn.Linear(4, 4).requires_grad_(False)
+    x = torch.randn(2, 4)
+    wrapped = remat.exec.wrap(module, x, "100%", **EASY)
+    assert torch.equal(wrapped(x), module(x))
