@@ -1,0 +1,110 @@
+"""The picture of step time over memory: the plans that were found, and below them what no plan can beat."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import field, frozen
+
+from remat.errors import BackendMissing, RematError
+from remat.units import Bytes, GiB, KiB, MiB, Ns
+
+
+@frozen(kw_only=True)
+class Mark:
+    """What is known at one budget.
+
+    Attributes:
+        budget: [bytes].
+        time: of the best plan; None: none was found [ns].
+        lower: proved bound on the time of every plan; infinite: proved that there is none [ns].
+    """
+
+    budget: Bytes
+    time: Ns | None = field(default=None)
+    lower: Ns | float = field(default=0)
+
+
+def draw_curve(
+    marks: Sequence[Mark], path: str | os.PathLike[str] | None = None, *, peak: Bytes, time: Ns, title: str = ""
+) -> Any:
+    """Draw plans over budgets, the bound below them, the span between, and where no plan exists.
+
+    Args:
+        marks: by budget, in any order; at least one.
+        path: file to write, its ending says the format; None: write nothing.
+        peak: of the step that keeps everything: what the upper axis is a share of [bytes].
+        time: of that step: what the left axis is in units of [ns].
+        title: above the picture.
+
+    Returns:
+        The matplotlib `Figure`; it belongs to no window.
+
+    Raises:
+        BackendMissing: V-MATPLOTLIB, without matplotlib.
+        RematError: V-EMPTY, without marks.
+    """
+    if not marks:
+        raise RematError("V-EMPTY", "there is nothing to draw.", fix="give the curve at least one budget.")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        fix = "pip install 'remat[viz]'"
+        raise BackendMissing("V-MATPLOTLIB", "a picture needs matplotlib, which is not installed.", fix=fix) from error
+    marks = sorted(marks, key=lambda one: one.budget)
+    figure = Figure(figsize=(8.0, 4.8), layout="constrained")
+    axes = figure.add_subplot()
+    name, unit = _unit(peak)
+    _draw_impossible(axes, marks, unit)
+    _draw_bound_and_plans(axes, marks, unit, time)
+    axes.axhline(1.0, color="0.6", linewidth=0.8, linestyle=":")
+    axes.set_xlabel(f"memory of the step [{name}]")
+    axes.set_ylabel("step time, keeping everything = 1")
+    above = axes.secondary_xaxis("top", functions=(lambda x: x * unit / peak * 100, lambda x: x / 100 * peak / unit))
+    above.set_xlabel("share of the memory of keeping everything [%]")
+    if title:
+        figure.suptitle(title)
+    axes.legend(loc="upper right", frameon=False)
+    if path is not None:
+        figure.savefig(path)
+    return figure
+
+
+def _unit(peak: Bytes) -> tuple[str, Bytes]:
+    return next(((name, unit) for name, unit in (("GiB", GiB), ("MiB", MiB), ("KiB", KiB)) if peak >= unit), ("B", 1))
+
+
+def _draw_impossible(axes: Any, marks: Sequence[Mark], unit: Bytes) -> None:
+    """Shade up to the largest budget that was proved too small."""
+    proved = [one.budget / unit for one in marks if math.isinf(one.lower)]
+    if proved:
+        left = max(0.0, min(proved) - 0.02 * (marks[-1].budget - marks[0].budget) / unit)
+        axes.axvspan(left, max(proved), color="0.85", linewidth=0, label="no plan exists (proved)")
+        axes.set_xlim(left=left)
+
+
+def _draw_bound_and_plans(axes: Any, marks: Sequence[Mark], unit: Bytes, time: Ns) -> None:
+    found = [one for one in marks if one.time is not None]
+    bound = [one for one in marks if not math.isinf(one.lower) and one.lower > 0]
+    if bound:
+        # a bound holds for every smaller budget too: it is as high to the left as at the mark
+        x, y = [one.budget / unit for one in bound], [one.lower / time for one in bound]
+        axes.step(x, y, where="pre", color="tab:red", linewidth=1.2, marker=".", label="no plan is faster (proved)")
+    if found:
+        # a plan serves every larger budget too
+        x, y = [one.budget / unit for one in found], [one.time / time for one in found if one.time is not None]
+        axes.step(x, y, where="post", color="tab:blue", linewidth=1.6, marker="o", markersize=4, label="plan found")
+        lowest = found[0]
+        axes.annotate(
+            f"{lowest.budget / unit:.3g}", (x[0], y[0]), textcoords="offset points", xytext=(6, 6), color="tab:blue"
+        )
+    both = [one for one in found if one in bound]
+    if both:
+        low, high = [one.lower / time for one in both], [one.time / time for one in both if one.time is not None]
+        axes.vlines([one.budget / unit for one in both], low, high, color="tab:blue", linewidth=4, alpha=0.25)
+
+
+__all__ = ["Mark", "draw_curve"]
