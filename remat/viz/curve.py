@@ -83,7 +83,7 @@ def _draw_impossible(axes: Any, marks: Sequence[Mark], unit: Bytes) -> None:
     if proved:
         left = max(0.0, min(proved) - 0.02 * (marks[-1].budget - marks[0].budget) / unit)
         axes.axvspan(left, max(proved), color="0.85", linewidth=0, label="no plan exists (proved)")
-        axes.set_xlim(left=left)
+        axes.set_xlim(left, 1.03 * marks[-1].budget / unit)
 
 
 def _draw_bound_and_plans(axes: Any, marks: Sequence[Mark], unit: Bytes, time: Ns) -> None:

@@ -33,6 +33,13 @@ def test_plans_and_bounds_are_drawn_in_units_of_keeping_everything():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("marks", [MARKS, MARKS[:1] + MARKS[2:]], ids=["with a floor", "without"])
+def test_every_mark_is_in_the_picture(marks):
+    left, right = draw_curve(marks, peak=4 * GiB, time=100).axes[0].get_xlim()
+    assert left < min(one.budget for one in marks) / GiB
+    assert right > max(one.budget for one in marks) / GiB
+
+
 def test_a_plan_holds_to_the_right_and_a_bound_to_the_left():
     lines = {line.get_label(): line.get_drawstyle() for line in draw_curve(MARKS, peak=4 * GiB, time=100).axes[0].lines}
     assert lines["plan found"] == "steps-post"
