@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from attrs import field, frozen
 
+from remat.errors import RematError
 from remat.exec import rng, torch_private
 from remat.exec.program import Op, Program, Ref, Role, Spec, refs
 from remat.ir import Drop, Phase, Run, Schedule
@@ -214,7 +215,8 @@ class _Lowering:
             elif isinstance(step, Drop):
                 self.free(step.datum)
             else:
-                raise TypeError(f"a schedule with copies cannot be lowered here: {step}")
+                fix = "plan without a link."
+                raise RematError("X-COPY", f"{step}: copies to the host cannot be run.", fix=fix)
 
     def run(self, op: Op) -> None:
         if op.role is Role.LOSS:

@@ -198,3 +198,12 @@ def test_arguments_that_are_none_are_refused(model, graph):
     with pytest.raises(IllFormed, match="not a size"):
         sweep_graph(graph, ["a lot"])
     assert capture(model, sample).program.nodes  # the refusals left the model as it was
+
+
+def test_the_curve_is_drawn_with_its_bound(graph, tmp_path):
+    curve = sweep_graph(graph, [proved_floor(graph) - 1, "60%", "100%"], solver=quick)
+    axes = curve.draw(tmp_path / "curve.svg").axes[0]
+    assert (tmp_path / "curve.svg").stat().st_size > 0
+    drawn = {line.get_label(): line.get_ydata().tolist() for line in axes.lines}
+    assert drawn["plan found"] == [one.ratio for one in curve.choices[1:]]
+    assert drawn["no plan is faster (proved)"] == [one.lower for one in curve.choices[1:]]
