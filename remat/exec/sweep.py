@@ -6,6 +6,7 @@ offered to every larger one, so the curve never rises with the budget.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -22,6 +23,7 @@ from remat.exec.planning import COSTS, Settings, Share, parse_budget, plan_step
 from remat.exec.wrap import call_of, in_training
 from remat.ir import Graph
 from remat.units import Bytes, Ns, format_bytes, format_ns, parse_bytes
+from remat.viz.curve import Mark, draw_curve
 
 
 @frozen(kw_only=True)
@@ -72,6 +74,22 @@ class ModelCurve:
     def cheapest_within(self, ratio: float) -> Choice | None:
         """The smallest budget whose plan takes at most `ratio` times the step that keeps everything."""
         return next((one for one in self.choices if one.ratio is not None and one.ratio <= ratio), None)
+
+    def draw(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """A picture of the curve with the bound below it; written to `path` if there is one (needs matplotlib).
+
+        Returns:
+            The matplotlib `Figure`.
+        """
+        marks = [
+            Mark(
+                budget=one.budget,
+                time=None if one.outcome.cost is None else one.outcome.cost.time,
+                lower=one.outcome.lower,
+            )
+            for one in self.choices
+        ]
+        return draw_curve(marks, path, peak=self.store_all_peak, time=self.store_all_time, title=self.graph.name)
 
     def __str__(self) -> str:
         peak, time = format_bytes(self.store_all_peak), format_ns(self.store_all_time)
