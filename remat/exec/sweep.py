@@ -10,70 +10,26 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import asdict, evolve, frozen
 from torch import nn
 
-from remat.algorithms import IMPOSSIBLE, Clock, Outcome, Solver, Status
+from remat.algorithms import Clock, Solver
+from remat.algorithms.choose import Choice, Choices, choices
 from remat.errors import IllFormed
 from remat.exec import torch_private
 from remat.exec.build import build_graph
 from remat.exec.capture import Captured
 from remat.exec.devices import Device, device_model
-from remat.exec.planning import COSTS, Settings, Share, parse_budget, plan_step
+from remat.exec.planning import COSTS, Settings, plan_step
 from remat.exec.wrap import call_of, in_training
 from remat.ir import Graph
-from remat.units import Bytes, Ns, format_bytes, format_ns, parse_bytes
+from remat.units import parse_bytes
 from remat.viz.curve import Mark, draw_curve
 
 
 @frozen(kw_only=True)
-class Choice:
-    """What is known at one budget, in numbers to choose by.
-
-    Attributes:
-        budget: [bytes]. share: of the peak of a step that keeps everything.
-        ratio: time of the plan over the time of that step; None: no plan was found.
-        lower: proved bound on that ratio for every plan; infinite: no plan exists.
-        outcome: the plan and its bound.
-    """
-
-    budget: Bytes
-    share: float
-    ratio: float | None
-    lower: float
-    outcome: Outcome = field(repr=False)
-
-
-@frozen(kw_only=True)
-class ModelCurve:
-    """Step time over memory of one model. `str` of it is a table.
-
-    Attributes:
-        choices: by budget, smallest first; times never rise.
-        graph: what was planned on.
-        store_all_peak, store_all_time: of the step that keeps everything [bytes], [ns].
-        asked: number of budgets asked for; more than there are choices after an interruption or a deadline.
-    """
-
-    choices: tuple[Choice, ...]
-    graph: Graph = field(repr=False)
-    store_all_peak: Bytes
-    store_all_time: Ns
-    asked: int
-
-    @property
-    def complete(self) -> bool:
-        """Whether every budget was reached."""
-        return len(self.choices) == self.asked
-
-    @property
-    def lowest(self) -> Choice | None:
-        """The smallest budget with a plan."""
-        return next((one for one in self.choices if one.ratio is not None), None)
-
-    def cheapest_within(self, ratio: float) -> Choice | None:
-        """The smallest budget whose plan takes at most `ratio` times the step that keeps everything."""
-        return next((one for one in self.choices if one.ratio is not None and one.ratio <= ratio), None)
+class ModelCurve(Choices):
+    """Step time over memory of one model; see `Choices`."""
 
     def draw(self, path: str | os.PathLike[str] | None = None) -> Any:
         """A picture of the curve with the bound below it; written to `path` if there is one (needs matplotlib).
@@ -90,26 +46,6 @@ class ModelCurve:
             for one in self.choices
         ]
         return draw_curve(marks, path, peak=self.store_all_peak, time=self.store_all_time, title=self.graph.name)
-
-    def __str__(self) -> str:
-        peak, time = format_bytes(self.store_all_peak), format_ns(self.store_all_time)
-        lines = [f"{self.graph.name}: keeping everything takes {peak} and {time}", _HEAD]
-        lines += [_line(one) for one in self.choices]
-        if not self.complete:
-            lines.append(f"stopped after {len(self.choices)} of {self.asked} budgets")
-        return "\n".join(lines)
-
-
-_HEAD = f"{'budget':>11} {'share':>6} {'time':>8} {'bound':>8} {'gap':>8}  status"
-
-
-def _line(one: Choice) -> str:
-    time = "" if one.ratio is None else f"{one.ratio:.4f}"
-    bound = "none" if one.lower == IMPOSSIBLE else f"{one.lower:.4f}"
-    gap = "" if one.outcome.gap is None else f"{one.outcome.gap:.2%}"
-    words = {Status.INFEASIBLE: "proved impossible", Status.NOT_FOUND: "no plan found"}
-    word = words.get(one.outcome.status, one.outcome.status.value)
-    return f"{format_bytes(one.budget):>11} {one.share:6.1%} {time:>8} {bound:>8} {gap:>8}  {word}"
 
 
 def sweep(
@@ -183,50 +119,8 @@ def sweep_graph(
     seed: int = 0,
 ) -> ModelCurve:
     """The curve of a graph that was captured already; arguments as for `sweep`."""
-    from remat.algorithms import sweep as sharing  # compiled kernels, only when a curve is asked for
-
-    peak, time = sharing.store_all_peak(graph), graph.time
-    sizes = _sizes(graph, budgets, peak, points)
-    clock = Clock() if clock is None else clock
-    reached: list[Choice] = []
-
-    def choice(budget: Bytes, outcome: Outcome) -> Choice:
-        ratio = None if outcome.cost is None else outcome.cost.time / time
-        return Choice(budget=budget, share=budget / peak, ratio=ratio, lower=outcome.lower / time, outcome=outcome)
-
-    def listener(point: sharing.Point) -> None:
-        reached.append(choice(point.budget, point.outcome))
-        cost = point.outcome.cost
-        note = f"{len(reached)} of {len(sizes)}: {format_bytes(point.budget)}, {point.outcome.status.value}"
-        clock.report(SWEEP, time=None if cost is None else cost.time, note=note)
-
-    curve = sharing.sweep(graph, sizes, solver, clock=clock, seed=seed, listener=listener)
-    choices = tuple(choice(point.budget, point.outcome) for point in curve.points)
-    return ModelCurve(choices=choices, graph=graph, store_all_peak=peak, store_all_time=time, asked=len(sizes))
+    found = choices(graph, budgets, points=points, solver=solver, clock=clock, seed=seed)
+    return ModelCurve(**asdict(found, recurse=False))
 
 
-SWEEP = "sweep"
-"""Who reports a budget reached to the clock's listener: `Progress.who` is the repr of this."""
-
-
-def _sizes(graph: Graph, budgets: Iterable[int | str] | None, peak: Bytes, points: int) -> list[Bytes]:
-    """Budgets in bytes, ascending."""
-    if budgets is None:
-        from remat.algorithms.bounds.floor import proved_floor
-
-        if points < 2:
-            raise IllFormed("X-ARG", f"{points} points are no curve.", fix="give 2 or more.")
-        floor = proved_floor(graph)
-        return sorted({floor + (peak - floor) * i // (points - 1) for i in range(points)})
-    sizes = set()
-    for budget in budgets:
-        read = parse_budget(budget)
-        if read is None:
-            raise IllFormed("X-ARG", "None is not a budget.", fix='give bytes, "6GiB" or "40%".')
-        sizes.add(int(peak * read.of_peak) if isinstance(read, Share) else read)
-    if not sizes:
-        raise IllFormed("X-ARG", "there is no budget.", fix="give one, or leave them out.")
-    return sorted(sizes)
-
-
-__all__ = ["SWEEP", "Choice", "ModelCurve", "sweep", "sweep_graph"]
+__all__ = ["Choice", "ModelCurve", "sweep", "sweep_graph"]

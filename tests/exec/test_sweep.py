@@ -8,10 +8,11 @@ from torch import nn
 from remat.algorithms import IMPOSSIBLE, Clock, Plan, Solver, Status, StoreAll, store_all_peak
 from remat.algorithms.auto import quick
 from remat.algorithms.bounds.floor import proved_floor
+from remat.algorithms.choose import SWEEP
 from remat.errors import IllFormed, RematError
 from remat.exec.capture import capture
 from remat.exec.plan_only import capture_without_weights
-from remat.exec.sweep import SWEEP, sweep, sweep_graph
+from remat.exec.sweep import sweep, sweep_graph
 from remat.ir import validate
 from remat.zoo.gpt2 import GPT2
 from remat.zoo.large import gpt
@@ -193,7 +194,7 @@ def test_arguments_that_are_none_are_refused(model, graph):
         sweep_graph(graph, points=1)
     with pytest.raises(IllFormed, match="no budget"):
         sweep_graph(graph, [])
-    with pytest.raises(IllFormed, match="not a budget"):
+    with pytest.raises(IllFormed, match="not a size"):
         sweep_graph(graph, [None])
     with pytest.raises(IllFormed, match="not a size"):
         sweep_graph(graph, ["a lot"])
@@ -204,6 +205,6 @@ def test_the_curve_is_drawn_with_its_bound(graph, tmp_path):
     curve = sweep_graph(graph, [proved_floor(graph) - 1, "60%", "100%"], solver=quick)
     axes = curve.draw(tmp_path / "curve.svg").axes[0]
     assert (tmp_path / "curve.svg").stat().st_size > 0
-    drawn = {line.get_label(): line.get_ydata().tolist() for line in axes.lines}
+    drawn = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
     assert drawn["plan found"] == [one.ratio for one in curve.choices[1:]]
     assert drawn["no plan is faster (proved)"] == [one.lower for one in curve.choices[1:]]
