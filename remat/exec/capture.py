@@ -146,7 +146,8 @@ def capture(
 
     Args:
         module: the module; its parameters and buffers are read for shapes, never for values.
-        args, kwargs: a call, with tensors of the shapes, types and devices to plan for.
+        args: positional arguments of a call, with tensors of the shapes, types and devices to plan for.
+        kwargs: keyword arguments of that call.
         step: what is called, as `step(module, *args, **kwargs)`; by default the module's forward.
         differentiable: "loss": gradients come back through the one 0-dim output alone; "all": through every output;
             "auto": through the loss if there is exactly one 0-dim output that requires a gradient, else through all.
@@ -207,7 +208,8 @@ def _trace(call: _Call, tensors: tuple[torch.Tensor, ...], cloned: frozenset[int
         except Uncapturable:
             raise
         except Exception as error:
-            raise Uncapturable("X-TRACE", _reason(error), fix=_FIX) from error
+            fix = "keep values of tensors out of Python (`.item()`, `if tensor:`), or leave this module bare."
+            raise Uncapturable("X-TRACE", _reason(error), fix=fix) from error
     return joint, step.__dict__["seen"]
 
 
@@ -221,8 +223,12 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _untouched(module: nn.Module) -> Iterator[None]:
-    """Put plain attributes back that the traced forward has set, and refuse a forward that sets them."""
+    """Put everything back that the trace has changed, and refuse a forward that sets plain attributes.
+
+    Parameters are put back too: the tracer does not restore those of a module that is registered in two places.
+    """
     before = {inner: dict(inner.__dict__) for inner in module.modules()}
+    tables = [(table, dict(table)) for inner in before for table in (inner._parameters, inner._buffers, inner._modules)]
     generators = torch.get_rng_state()
     try:
         yield
@@ -232,6 +238,9 @@ def _untouched(module: nn.Module) -> Iterator[None]:
         for inner, held in before.items():
             inner.__dict__.clear()
             inner.__dict__.update(held)
+        for table, entries in tables:
+            table.clear()
+            table.update(entries)
     for inner, names in changed:
         if names:
             what = f"the forward of {type(inner).__name__} sets the attribute {names[0]!r}, which a captured step would not."
@@ -434,7 +443,9 @@ def _draft(joint: Joint, module: nn.Module) -> Draft:
         ends[kind, about] = reader.named[node].name
     for kind, about in ends:
         if kind == "update":
-            _check_write(about, shared=f"{about[0]}:{about[1]}" in reader.shared, differentiable=("grad", about) in ends)
+            _check_write(
+                about, shared=f"{about[0]}:{about[1]}" in reader.shared, differentiable=("grad", about) in ends
+            )
     return Draft(
         ops=reader.ops,
         values=reader.values,

@@ -138,10 +138,11 @@ def _summed(draft: Draft) -> list[tuple[tuple[str, Any], str]]:
     parts: dict[str, list[tuple[tuple[str, Any], str]]] = {}
     for source, value in draft.ended("grad"):
         parts.setdefault(draft.inputs[source], []).append((source, value))
+    named = {value: source for source, value in reversed(draft.inputs.items())}
     summed = []
     for primal, items in parts.items():
         target = draft.values[primal].spec
-        source, total = items[0][0], ""
+        source, total = named[primal], ""
         for _, value in sorted(items, key=lambda item: made.get(item[1], -1)):
             total = value if not total else _add(draft, total, value, target)
         summed.append((source, total))
@@ -242,17 +243,17 @@ def _save_old(draft: Draft, ops: list[Op], target: str, new: str) -> list[Op]:
     """Make readers of a value that will be written safe: run once, harmless, or redirected to a copy made first."""
     storage = draft.values[target].storage
     result: list[Op] = []
-    redirected = False
+    redirected, once = False, set()
     for op in ops:
-        if op.role is Role.VIEW or not any(draft.values[name].storage == storage for name in op.reads):
-            result.append(op)
-        elif _harmless(op, target):
-            result.append(op)
-        elif op.phase is Phase.FORWARD and _named(op) == (new,) and not _read_elsewhere(ops, op, new):
-            result.append(evolve(op, run_once=True))
-        else:
-            redirected = True
-            result.append(op)
+        reads = op.role is not Role.VIEW and any(draft.values[name].storage == storage for name in op.reads)
+        if reads and not _harmless(op, target):
+            if op.phase is Phase.FORWARD and _named(op) == (new,) and not _read_elsewhere(ops, op, new):
+                # Only the write reads what it makes, so it runs before the write and need never run again.
+                op = evolve(op, run_once=True)
+                once.add(op.name)
+            else:
+                redirected = True
+        result.append(op)
     if not redirected:
         return result
     copy = Op(
@@ -261,7 +262,7 @@ def _save_old(draft: Draft, ops: list[Op], target: str, new: str) -> list[Op]:
     )  # fmt: skip
     spec = draft.values[target].spec
     name = draft.make(copy.name, spec, spec.extent)
-    moved = [_redirect(draft, op, target, name) if not op.run_once else op for op in result]
+    moved = [op if op.name in once else _redirect(draft, op, target, name) for op in result]
     return [copy, *moved]
 
 
@@ -318,18 +319,10 @@ def _save_states(draft: Draft, ops: list[Op]) -> list[Op]:
             size = state_bytes(draft.device)
             spec = Spec((size,), (1,), torch.uint8, torch.device("cpu"))
             state = draft.make(f"state_{op.name}", spec, size)
-            result.append(
-                Op(
-                    name=state,
-                    role=Role.RNG,
-                    target=None,
-                    outputs=(state,),
-                    scope=op.scope,
-                    draws=True,
-                    run_once=True,
-                    subject=op.name,
-                )  # fmt: skip
+            save = Op(
+                name=state, role=Role.RNG, target=None, outputs=(state,), draws=True, run_once=True, subject=op.name
             )
+            result.append(evolve(save, scope=op.scope))
             op = evolve(op, needs=(*op.needs, state))
         result.append(op)
     return result

@@ -1,8 +1,8 @@
 """Lowering: a validated schedule becomes two flat Python functions, `forward` and `backward`, readable and compiled once.
 
-Each run is one line (`mm = aten_mm(t, relu)`), each drop a `del`; views are made where they are read and go with their storage. What
-the schedule holds at the loss is handed from one function to the other. A replay of an operation that draws random numbers runs
-with the generator state saved at its first run.
+Each run is one line (`mm = aten_mm(t, relu)`), each drop a `del`; views are made where they are read and go with their storage.
+What the schedule holds at the loss is handed from one function to the other. A replay of an operation that draws random
+numbers runs with the generator state saved at its first run.
 """
 
 from __future__ import annotations

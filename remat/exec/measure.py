@@ -1,8 +1,8 @@
 """Measuring what each operation costs: once per signature, on tensors made for it, one operation at a time.
 
-Inputs have the shapes, strides and types of the trace; integers that index something are drawn over all they may index, so that
-look-ups touch memory as real ones do. Time is the median of a few calls; workspace is what the allocator gives during a call beyond
-the outputs. The module, its buffers and gradients are not touched, and the generators are put back.
+Inputs have the shapes, strides and types of the trace; integers that index something are drawn over all they may index, so
+that look-ups touch memory as real ones do. Time is the median of a few calls; workspace is what the allocator gives during a
+call beyond the outputs. The module, its buffers and gradients are not touched, and the generators are put back.
 """
 
 from __future__ import annotations

@@ -155,7 +155,8 @@ def plan_step(
 
     Args:
         module: whose step it is; nothing of it changes.
-        args, kwargs: a call, for shapes.
+        args: positional arguments of a call, for shapes.
+        kwargs: keyword arguments of that call.
         settings: budget, solver and so on.
         known_costs: measured costs by signature, used and added to.
         outside: what a loss outside the module holds, where that was measured.

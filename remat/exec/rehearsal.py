@@ -1,7 +1,7 @@
 """The rehearsal: one step of a fresh plan before the first real one, to see the peak that was promised.
 
-It runs the two generated functions on the sample under the profiler (CPU) or the peak statistics (CUDA), outside autograd; gradients
-are thrown away, and buffers, written inputs and random generators are put back.
+It runs the two generated functions on the sample under the profiler (CPU) or the peak statistics (CUDA), outside autograd;
+gradients are thrown away, and buffers, written inputs and random generators are put back.
 """
 
 from __future__ import annotations

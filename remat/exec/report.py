@@ -20,7 +20,8 @@ class Report:
         budget: [bytes]; None: nothing was planned, the module runs bare.
         predicted_peak, measured_peak: most bytes the step holds; measured on a rehearsal.
         store_all_peak: what a step that keeps everything would hold by prediction [bytes].
-        predicted_time, measured_time: of one step, forward and backward [ns]; measured: the median of the last steps, or the rehearsal.
+        predicted_time, measured_time: of one step, forward and backward [ns]; measured: the median of the last steps, or the
+            rehearsal.
         store_all_time: predicted time of a step that keeps everything [ns].
         reruns, recomputation: number and time of the runs after each node's first [ns].
         lower: a proved bound on the predicted time of every schedule within the budget [ns].

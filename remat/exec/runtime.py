@@ -1,7 +1,7 @@
 """What runs in training: one `autograd.Function` around the two generated functions of a plan.
 
-Parameters and inputs go through `save_for_backward`, so that autograd notices if they are changed in between; activations lie in a
-list on the context that the backward empties as it goes, because what `save_for_backward` holds lives until backward returns.
+Parameters and inputs go through `save_for_backward`, so that autograd notices if they are changed in between; activations lie
+in a list on the context that the backward empties as it goes: what `save_for_backward` holds lives until backward returns.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`wrap`: a module that trains within a memory budget and is otherwise the module it was.
 
-The wrapped module is of a class derived from the module's own, shares its parameters, buffers and submodules, and plans a step for
-each new combination of shapes, types, `requires_grad`, training flags and autocast it is called with.
+The wrapped module is of a class derived from the module's own, shares its parameters, buffers and submodules, and plans a
+step for each new combination of shapes, types, `requires_grad`, training flags and autocast it is called with.
 """
 
 from __future__ import annotations
@@ -161,8 +161,14 @@ def _class_of(base: type[nn.Module]) -> type[nn.Module]:
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return _Wrapped.forward(self, *args, **kwargs)  # type: ignore[arg-type]
 
-    names = {"__module__": base.__module__, "__doc__": base.__doc__, "forward": forward}
-    return type(f"Remat{base.__name__}", (_Wrapped, base), names)
+    # The name stays: libraries write it into checkpoints and look it up there.
+    names = {
+        "__module__": base.__module__,
+        "__qualname__": base.__qualname__,
+        "__doc__": base.__doc__,
+        "forward": forward,
+    }
+    return type(base.__name__, (_Wrapped, base), names)
 
 
 def _rebuild(base: type[nn.Module]) -> nn.Module:

@@ -1,9 +1,9 @@
 """Step time with nothing recomputed: the wrapped module against the bare one (`make bench-exec`).
 
-Each round runs, in shuffled order, the bare model, its twin (the control: bare against bare) and the wrapped model, forward and
-backward, gradients None before. The ratio is wrapped over the geometric mean of the two bare medians; its interval is a bootstrap
-over rounds. Clock: CPU time of this thread, on one thread, so that other work on the machine counts little (`--clock wall` for wall
-time). The bar: upper end at most 1.03 on GPT-2 and ResNet-50; the U-Net is stated.
+Each round runs, in shuffled order, the bare model, its twin (the control: bare against bare) and the wrapped model, forward
+and backward, gradients None before. The ratio is wrapped over the geometric mean of the two bare medians; its interval is a
+bootstrap over rounds. Clock: CPU time of this thread, on one thread, so that other work on the machine counts little
+(`--clock wall` for wall time). The bar: upper end at most 1.03 on GPT-2 and ResNet-50; the U-Net is stated.
 
     python -m tests.benchmarks.bench_exec [--rounds 200] [--only gpt2 resnet50 unet] [--clock cpu|wall]
 """

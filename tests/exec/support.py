@@ -16,7 +16,7 @@ from remat.zoo import cases
 SMALL = {case.name: case for case in cases("small")}
 MEDIUM = {case.name: case for case in cases("medium")}
 TIED = 1e-15
-"""How far, relative to the largest entry, the gradient of a tied parameter may be off: its terms may be added in another order."""
+"""How far off, relative to the largest entry, a tied gradient may be: its terms may be added in another order."""
 
 
 def loss_of(out):

@@ -184,7 +184,7 @@ def test_made_inputs_have_the_shape_strides_and_range_asked_for():
             tensor = make(Spec(shape, stride, dtype, torch.device("cpu")), 7, generator)
             assert (tuple(tensor.shape), tensor.stride(), tensor.dtype) == (shape, stride, dtype)
             if dtype is torch.int64 and tensor.numel():
-                assert 0 <= tensor.min() and tensor.max() < 7
+                assert tensor.min() >= 0 and tensor.max() < 7
 
 
 def test_layouts_that_autograd_keeps():
@@ -210,7 +210,9 @@ def test_the_code_is_flat_and_frees_at_the_last_use():
     lines = lowered.source.splitlines()
     assert lines[0] == "def forward(primals):" and any(line.startswith("def backward(") for line in lines)
     assert sum(line.strip().startswith("del ") for line in lines) > 10
-    assert all(line.startswith("    ") and not line.startswith("     ") for line in lines if line and "def " not in line)
+    assert all(
+        line.startswith("    ") and not line.startswith("     ") for line in lines if line and "def " not in line
+    )
 
 
 def test_a_schedule_with_copies_is_refused():

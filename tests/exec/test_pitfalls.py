@@ -115,6 +115,22 @@ def test_a_buffer_that_the_forward_replaces_is_written():
     trains_the_same(Count, rows())
 
 
+def test_a_module_registered_in_two_places_is_captured_and_left_as_it_was():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+            self.second = self.first
+            self.third = nn.Linear(8, 8, bias=False)
+            self.third.bias = self.first[0].bias
+
+        def forward(self, x):
+            return self.third(self.second(self.first(x))).square().sum()
+
+    rig = trains_the_same(Twice, rows())
+    assert all(p.is_leaf and p.grad_fn is None for p in rig.module.parameters())
+
+
 def test_random_numbers_of_a_replay_are_those_of_the_first_run():
     class Drops(nn.Module):
         def __init__(self):
@@ -149,7 +165,9 @@ def test_outputs_that_look_at_inputs_or_at_each_other_get_their_gradients():
     for module, sample in ((bare, one), (wrapped, two)):
         sample[0].requires_grad_()
         loss, hidden, flat, same, weight, again = module(*sample)
-        (loss + hidden.sin().sum() + 2 * flat.sum() + (same * 3).sum() + weight.cos().sum() + again.exp().sum()).backward()
+        (
+            loss + hidden.sin().sum() + 2 * flat.sum() + (same * 3).sum() + weight.cos().sum() + again.exp().sum()
+        ).backward()
         results.append([sample[0].grad, *(p.grad for p in module.parameters())])
     for x, y in zip(*results, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-15, atol=1e-15)

@@ -264,7 +264,15 @@ def test_the_report_says_who_planned_and_shows_the_code():
     report = remat.exec.report(wrapped)
     assert report.planner == repr(PerLayerCheckpoint())
     assert report.measured_peak is not None and report.measured_time > 0
-    for name in ("budget", "predicted peak", "measured peak", "recomputations", "proved lower bound", "gap", "planned by"):
+    for name in (
+        "budget",
+        "predicted peak",
+        "measured peak",
+        "recomputations",
+        "proved lower bound",
+        "gap",
+        "planned by",
+    ):
         assert name in str(report)
     assert "def forward(primals):" in report.source and "# blocks.1.attention" in report.source
     with pytest.raises(IllFormed, match="not wrapped"):

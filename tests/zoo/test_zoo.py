@@ -44,7 +44,7 @@ def test_what_makes_them_awkward():
     frozen = Frozen()
     assert not any(p.requires_grad for p in frozen.features.parameters())
     odd = InPlaceViews()
-    loss, view = odd(torch.randn(4, 64), torch.randn(4, 64))
+    _, view = odd(torch.randn(4, 64), torch.randn(4, 64))
     assert view._is_view() and odd.calls == 1 and odd.level.abs().sum() > 0
     assert sum(p.numel() for p in ResNet(classes=1000).parameters()) == 25_557_032
     with pytest.raises(ValueError, match="not a multiple"):

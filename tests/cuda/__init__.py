@@ -1,0 +1,1 @@
+"""The suites on a CUDA device (`make test-cuda`)."""

@@ -1,0 +1,168 @@
+"""Exactness, peak and step time on a CUDA device with torch 2.11 or later: `make test-cuda`.
+
+Prints a table and writes build/bench/cuda.json and build/bench/cuda.md; exits 1 when a bar is missed. Without a device it says so
+and counts as nothing.
+
+Bars: three steps in float64 equal to the bare module's (where two bare runs differ from each other, no further off than ten times
+that); peak of the allocator at most the budget and within 1 % of the prediction; step time keep-all against bare is stated.
+"""
+
+import json
+import os
+import statistics
+import sys
+from pathlib import Path
+
+import torch
+
+import remat.exec
+from remat.algorithms.auto import quick
+from remat.errors import Infeasible
+from remat.units import MiB, format_bytes
+from remat.zoo import GPT2, ResNet, UNet, cases
+
+OUT = Path("build/bench")
+ROUNDS = 50
+
+
+def steps(module, sample, count=3):
+    """Losses, gradients and buffers of a few steps, flat."""
+    torch.manual_seed(0)
+    found = []
+    optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.01)
+    for _ in range(count):
+        optimizer.zero_grad()
+        out = module(*sample)
+        loss = out[0] if isinstance(out, tuple) else out
+        loss.backward()
+        grads = [p.grad.clone() for p in module.parameters() if p.grad is not None]
+        found += [loss.detach().clone(), *grads, *(b.clone() for b in module.buffers()), torch.cuda.get_rng_state()]
+        optimizer.step()
+    return found
+
+
+def furthest(one, two):
+    """The largest difference relative to the largest entry; 0.0: equal to the last bit."""
+    worst = 0.0
+    for x, y in zip(one, two, strict=True):
+        if not torch.equal(x, y):
+            x, y = x.double(), y.double()
+            worst = max(worst, float((x - y).abs().max() / x.abs().max().clamp_min(1e-300)))
+    return worst
+
+
+def exactness(case, budget):
+    runs = [steps(*case.made(torch.float64, "cuda")) for _ in range(2)]
+    module, sample = case.made(torch.float64, "cuda")
+    wrapped = remat.exec.wrap(module, sample, budget, solver=quick, on_uncapturable="raise")
+    noise, off = furthest(*runs), furthest(runs[0], steps(wrapped, sample))
+    tied = 1e-15 if case.tied else 0.0
+    return {"suite": "exactness", "model": case.name, "budget": budget, "off": off, "bare against bare": noise,
+            "good": off <= max(10 * noise, tied)}  # fmt: skip
+
+
+def step(module, sample):
+    for parameter in module.parameters():
+        parameter.grad = None
+    loss = module(*sample)
+    loss = loss[0] if isinstance(loss, tuple) else loss
+    loss.backward()
+    return loss
+
+
+def peak(case, budget):
+    module, sample = case.made(torch.float32, "cuda")
+    wrapped = remat.exec.wrap(module, sample, budget, solver=quick, on_uncapturable="raise")
+    for _ in range(3):
+        step(wrapped, sample)
+    for tensor in (*module.parameters(), *sample):
+        tensor.grad = None
+    measured = remat.exec.measure_step(lambda: step(wrapped, sample), device="cuda")
+    report = remat.exec.report(wrapped)
+    ratio = measured.peak / report.predicted_peak
+    return {"suite": "peak", "model": case.name, "budget": report.budget, "predicted": report.predicted_peak,
+            "measured": measured.peak, "reserved": measured.reserved, "ratio": ratio,
+            "good": measured.peak <= report.budget and abs(ratio - 1) <= 0.01}  # fmt: skip
+
+
+def timed(module, sample):
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    step(module, sample)
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end)
+
+
+def step_time(name, build, sample):
+    torch.manual_seed(0)
+    bare = build().cuda()
+    wrapped = remat.exec.wrap(build().cuda(), sample, "100%", rehearse=False, on_uncapturable="raise")
+    times = {"bare": [], "wrapped": []}
+    for at in range(ROUNDS + 5):
+        for label, module in (("bare", bare), ("wrapped", wrapped)):
+            took = timed(module, sample)
+            if at >= 5:
+                times[label].append(took)
+    one, two = (statistics.median(times[label]) for label in ("bare", "wrapped"))
+    return {"suite": "time", "model": name, "bare ms": one, "wrapped ms": two, "ratio": two / one, "good": True}
+
+
+def rows():
+    for case in cases("small"):
+        for budget in ("100%", "70%"):
+            yield attempt(exactness, case, budget)
+    for case in cases("medium"):
+        for budget in ("100%", "80%", "65%"):
+            yield attempt(peak, case, budget)
+    tokens = torch.randint(256, (2, 8, 512), device="cuda")
+    pictures = torch.randn(16, 3, 224, 224, device="cuda")
+    labels = torch.randint(100, (16,), device="cuda")
+    masks = torch.randn(16, 1, 224, 224, device="cuda")
+    yield step_time("gpt2 12x768", lambda: GPT2(width=768, heads=12, context=512), (tokens[0], tokens[1]))
+    yield step_time("resnet50", ResNet, (pictures, labels))
+    yield step_time("unet", lambda: UNet(channels=32), (pictures, masks))
+
+
+def attempt(suite, case, budget):
+    try:
+        return suite(case, budget)
+    except Infeasible as error:
+        return {"suite": suite.__name__, "model": case.name, "budget": budget, "refused": error.what, "good": True}
+
+
+def main():
+    if not torch.cuda.is_available():
+        print("no CUDA device: nothing was tested")
+        return 0
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = True
+    facts = {
+        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda,
+        "memory": format_bytes(torch.cuda.get_device_properties(0).total_memory // MiB * MiB),
+    }  # fmt: skip
+    print(", ".join(f"{key} {value}" for key, value in facts.items()))
+    found = []
+    for row in rows():
+        found.append(row)
+        print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+    OUT.mkdir(parents=True, exist_ok=True)
+    (OUT / "cuda.json").write_text(json.dumps({**facts, "rows": found}, indent=1))
+    lines = [
+        f"{', '.join(f'{key} {value}' for key, value in facts.items())}",
+        "",
+        "| suite | model | found | bar |",
+        "|---|---|---|---|",
+    ]
+    for row in found:
+        rest = ", ".join(f"{key} {value}" for key, value in row.items() if key not in ("suite", "model", "good"))
+        lines.append(f"| {row['suite']} | {row['model']} | {rest} | {'met' if row['good'] else 'MISSED'} |")
+    (OUT / "cuda.md").write_text("\n".join(lines) + "\n")
+    failed = sum(not row["good"] for row in found)
+    print(f"{len(found)} rows, {failed} missed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
