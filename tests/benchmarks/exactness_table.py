@@ -1,7 +1,8 @@
 """The table of exactness and peaks: `python -m tests.benchmarks.exactness_table` writes docs/benchmarks/exactness.md.
 
-Exactness: three training steps in float64, keep-all, at half of the memory and at the smallest budget a plan was found for; loss,
-gradients, buffers and random state against the bare module. Peaks: float32 models of at least 16 MiB, predicted against measured.
+Exactness: three training steps in float64, keep-all, at half of the memory and at the smallest budget a plan was found for;
+loss, gradients, buffers and random state against the bare module. Peaks: float32 models of at least 16 MiB, predicted against
+measured.
 """
 
 import platform
@@ -74,8 +75,8 @@ def main():
     OUT.write_text(
         f"""# Exactness and peaks
 
-Made by `python -m tests.benchmarks.exactness_table` with torch {torch.__version__} on {platform.machine()}, one thread. The same
-checks run in `tests/exec` with every `make test`.
+Made by `python -m tests.benchmarks.exactness_table` with torch {torch.__version__} on {platform.machine()}, one thread. The
+same checks run in `tests/exec` with every `make test`.
 
 ## The same numbers as the bare module
 

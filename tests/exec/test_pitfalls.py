@@ -160,10 +160,11 @@ def test_outputs_that_look_at_inputs_or_at_each_other_get_their_gradients():
         return (hidden * hidden).sum(), hidden, hidden.view(-1), x, self.linear.weight, hidden
 
     (bare, one), (other, two) = pair(lambda: Net(forward), rows())
+    for sample in (one, two):
+        sample[0].requires_grad_()
     wrapped = wrap(other, two, differentiable="all")
     results = []
     for module, sample in ((bare, one), (wrapped, two)):
-        sample[0].requires_grad_()
         loss, hidden, flat, same, weight, again = module(*sample)
         (
             loss + hidden.sin().sum() + 2 * flat.sum() + (same * 3).sum() + weight.cos().sum() + again.exp().sum()

@@ -95,6 +95,19 @@ def test_keywords_and_a_single_tensor_are_arguments_too():
     assert len(scaled) == len(alone) + 2  # the product, and its backward
 
 
+def test_a_loss_outside_the_module_is_reserved_for():
+    def factory():
+        return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)), torch.randn(32, 64)
+
+    weightless = capture_without_weights(factory)
+    (guessed,), (said,) = (
+        [node.option.workspace for node in graph.computes if node.phase is Phase.LOSS]
+        for graph in (weightless.graph(), weightless.graph(loss_reserve=12345))
+    )
+    assert guessed == 2 * 4 * 32 * 64 + 4096
+    assert said == 12345
+
+
 def test_an_unknown_device_is_refused_before_anything_is_built():
     def never():
         raise AssertionError("the factory was called")
