@@ -32,11 +32,12 @@ rk_rotor = Linearise() >> Quantise() >> RkRotor()
 
 # -- chains with a link ------------------------------------------------------------------------------------------------
 
-pofo = Linearise() >> Pofo(slots=50)
+pofo = Linearise() >> Pofo()
 """POFO (Beaumont, Eyraud-Dubois, Shilova, 2021), App. B, 50 slots as in the paper. The loss is one node, which offloads may
-overlap and prefetches follow; what the link moves is rounded on cumulated times; the schedule has whole transfers."""
+overlap and prefetches follow; sizes, and what the link moves, are rounded to the nearest slot with the error carried on, and the
+plan is made again for less where the true sizes do not fit; the schedule has whole transfers."""
 
-offload_only = Linearise() >> OffloadOnly(slots=50)
+offload_only = Linearise() >> OffloadOnly()
 """The programme of POFO without recomputation, in the role of the dynamic programme of Beaumont et al., Euro-Par 2020, which
 plans without POFO's restriction to offloads before the loss."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from attrs import evolve, field, frozen
-from attrs.validators import optional
+from attrs.validators import in_, optional
 
 from remat.algorithms.protocol import Problem
 from remat.algorithms.transforms import Applied, Transform
@@ -38,9 +38,13 @@ class Quantise(Transform):
 
     Attributes:
         slots: slots of the budget; None: max(500, 10 per stage).
+        carry: round outputs and phantoms to the nearest slot instead, each with the error of those before it, so that what a
+            stretch of stages saves is off by less than a slot in all; a schedule may then need more than the budget, and who
+            asks for this replays and plans again for less.
     """
 
     slots: int | None = field(default=None, validator=optional(at_least(1, "slots")))
+    carry: bool = field(default=False, validator=in_((False, True)), kw_only=True)
 
     def refuses(self, graph: Graph) -> str | None:
         """Refuses what is not a chain."""
@@ -53,7 +57,7 @@ class Quantise(Transform):
         unit = max(1, -(-problem.budget // slots))
         if unit == 1:
             return Applied(problem=problem, lift=_same)
-        rounded = _rounded(graph, unit)
+        rounded = _rounded(graph, unit, self.carry)
         return Applied(problem=evolve(problem, graph=rounded, budget=problem.budget // unit * unit), lift=_same)
 
 
@@ -61,17 +65,41 @@ def _up(size: Bytes, unit: Bytes) -> Bytes:
     return -(-size // unit) * unit
 
 
-def _rounded(graph: Graph, unit: Bytes) -> Graph:
+class _Nearest:
+    """Rounds to the nearest multiple, each time with the error so far."""
+
+    def __init__(self, unit: Bytes) -> None:
+        self.unit = unit
+        self.error = 0
+
+    def __call__(self, size: Bytes) -> Bytes:
+        near = max(0, (size + self.error + self.unit // 2) // self.unit * self.unit)
+        self.error += size - near
+        return near
+
+
+def _rounded(graph: Graph, unit: Bytes, carry: bool) -> Graph:
     true = {datum.name: 0 if datum.outside else datum.size for datum in graph.data}
     kept = {datum.name for datum in graph.data if datum.keep}
     sizes = {name: _up(size, unit) for name, size in true.items()}
     sizes.update(_kept_sizes(graph, unit))
+    saved: dict[str, tuple[Bytes, ...]] = {
+        layer.phantom: tuple(_up(one.phantom, unit) for one in layer.options) for layer in graph.layers
+    }
+    if carry:
+        output, phantom = _Nearest(unit), _Nearest(unit)
+        for stage in Chain(graph).stages:
+            if stage.held:
+                sizes[stage.output] = output(stage.held)
+            first, *more = (one.phantom for one in stage.options)
+            error = phantom.error
+            saved[stage.phantom] = (phantom(first), *(max(0, (p + error + unit // 2) // unit * unit) for p in more))
 
-    def workspace(node: Compute, extra: Iterable[str], phantom: Bytes, own: Bytes) -> Bytes:
+    def workspace(node: Compute, extra: Iterable[str], phantom: Bytes, held: Bytes, own: Bytes) -> Bytes:
         """The workspace with which the node's own bytes, taken together, are rounded up once."""
         names = [*node.writes, *(name for name in (*node.reads, *extra) if name not in kept)]
         exact = sum(true[name] for name in names) + phantom + own
-        return max(0, _up(exact, unit) - sum(sizes[name] for name in names) - _up(phantom, unit))
+        return max(0, _up(exact, unit) - sum(sizes[name] for name in names) - held)
 
     layers = []
     for layer in graph.layers:
@@ -80,14 +108,14 @@ def _rounded(graph: Graph, unit: Bytes) -> Graph:
             LayerOption(
                 forward=one.forward,
                 backward=one.backward,
-                phantom=_up(one.phantom, unit),
-                forward_workspace=workspace(forward, (), one.phantom, one.forward_workspace),
-                backward_workspace=workspace(backward, one.backward_reads, one.phantom, one.backward_workspace),
+                phantom=held,
+                forward_workspace=workspace(forward, (), one.phantom, held, one.forward_workspace),
+                backward_workspace=workspace(backward, one.backward_reads, one.phantom, held, one.backward_workspace),
                 backward_reads=one.backward_reads,
             )
-            for one in layer.options
+            for one, held in zip(layer.options, saved[layer.phantom], strict=True)
         )
-        bare = Option(time=layer.bare.time, workspace=workspace(forward, (), 0, layer.bare.workspace))
+        bare = Option(time=layer.bare.time, workspace=workspace(forward, (), 0, 0, layer.bare.workspace))
         layers.append(
             Layer(forward=layer.forward, backward=layer.backward, phantom=layer.phantom, options=options, bare=bare)
         )
@@ -95,7 +123,7 @@ def _rounded(graph: Graph, unit: Bytes) -> Graph:
     own.update({layer.backward: layer.backward_options for layer in layers})
     loss = graph.computes[graph.loss]
     own[loss.name] = tuple(
-        Option(time=one.time, workspace=workspace(loss, (), 0, one.workspace)) for one in loss.options
+        Option(time=one.time, workspace=workspace(loss, (), 0, 0, one.workspace)) for one in loss.options
     )
     return Graph(
         name=graph.name,

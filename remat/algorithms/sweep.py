@@ -17,7 +17,7 @@ from remat.algorithms.clock import Clock
 from remat.algorithms.protocol import IMPOSSIBLE, Outcome, Plan, Problem, Solver
 from remat.algorithms.runs.moves import descended
 from remat.algorithms.runs.search import Search
-from remat.ir import Graph, Schedule
+from remat.ir import Graph, Link, Schedule
 from remat.units import Bytes
 
 
@@ -64,6 +64,7 @@ def sweep(
     clock: Clock | None = None,
     seed: int = 0,
     listener: Callable[[Point], None] | None = None,
+    link: Link | None = None,
 ) -> Curve:
     """Plan `graph` for every budget, smallest first.
 
@@ -74,6 +75,7 @@ def sweep(
         clock: for all budgets together; an interruption (Ctrl-C) or its end keeps what was found.
         seed: of every solve.
         listener: called with each point as it is reached.
+        link: for copies; None: there is none.
     """
     chosen = auto if solver is None else solver
     clock = Clock() if clock is None else clock
@@ -85,7 +87,9 @@ def sweep(
                 break
             # what a smaller budget proved may not hold here; its plan does
             kept = evolve(outcome, lower=0, beside=())
-            outcome = chosen.solve(Problem(graph=graph, budget=budget), clock=clock.nested(), seed=seed).merge(kept)
+            outcome = chosen.solve(
+                Problem(graph=graph, budget=budget, link=link), clock=clock.nested(), seed=seed
+            ).merge(kept)
             points.append(Point(budget=budget, outcome=outcome))
             if listener is not None:
                 listener(points[-1])

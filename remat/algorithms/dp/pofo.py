@@ -145,12 +145,14 @@ class Programme:
             self.moved,
         )
 
-    def plan(self) -> PofoPlan | None:
-        """The least fluid time and how to get it; None when nothing of the class fits."""
+    def plan(self, aside: int = 0) -> PofoPlan | None:
+        """The least fluid time and how to get it, without using `aside` slots; None when nothing of the class fits."""
         own = self.own
-        states = 2 * (len(own) + 1) * block_start(own.slots + 1, own.slots)
-        cost = np.full(states, INFINITE)
-        came = np.full(states, -1, dtype=np.int64)
+        if aside > own.slots:
+            return None
+        block = block_start(own.slots + 1, own.slots)
+        cost = np.empty(2 * (len(own) + 1) * block)
+        came = np.empty(len(cost), dtype=np.int64)
         value, state = forward_search(
             own.forward_time,
             own.backward_time,
@@ -173,10 +175,12 @@ class Programme:
             own.slots,
             self.copies,
             self.bare,
+            aside,
             self.value,
             self.moved,
             cost,
             came,
+            np.empty(block),
         )
         if state < 0:
             return None
@@ -317,11 +321,13 @@ class Pofo(Solver):
     The link is the problem's; without one nothing is offloaded and the class is Rotor's.
 
     Attributes:
-        slots: slots of the budget; None: one per unit of the chain's sizes, as after `Quantise`.
+        slots: slots of the budget, sizes rounded to the nearest with the error carried on (`Quantise`): where the true sizes
+            of the plan do not fit, it is planned again with fewer slots, and at last with all sizes rounded up. None: one
+            slot per unit of the chain's sizes, exactly.
         table_limit: most bytes of the tables; more is refused with the remedy.
     """
 
-    slots: int | None = field(default=None, validator=optional(at_least(1, "slots")))
+    slots: int | None = field(default=50, validator=optional(at_least(1, "slots")))
     table_limit: Bytes = field(default=4 * GiB, validator=at_least(0, "bytes"))
     _recomputes: ClassVar[bool] = True
 
@@ -331,27 +337,45 @@ class Pofo(Solver):
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The programme's plan with whole transfers; the trail compares its fluid time with the replay."""
-        coarse = problem if self.slots is None else Quantise(self.slots).apply(problem).problem
+        if self.slots is None:
+            return self._tried(problem, problem, 1)
+        near = self._tried(problem, Quantise(self.slots, carry=True).apply(problem).problem, max(1, self.slots // 2))
+        if near.schedule is not None or clock.expired:
+            return near
+        return self._tried(problem, Quantise(self.slots).apply(problem).problem, 1)
+
+    def _tried(self, problem: Problem, coarse: Problem, tries: int) -> Plan:
+        """The plan of a coarse problem, with 0, 1, … slots set aside until it fits the true one."""
         chain = Chain(coarse.graph)
         own = numbers(chain, coarse.budget, keep_all(chain), freeing=False)
         size = programme_bytes(len(chain), own.slots, self._recomputes)
         if size > self.table_limit:
             what = f"{len(chain)} stages and {own.slots} slots need tables of {format_bytes(size)}"
             return Plan(trail=(f"{self!r} refused: {what}; give slots=…, e.g. 50",))
-        found = Programme(chain, coarse.budget, problem.link, bare=self._recomputes).plan()
-        if found is None:
-            return Plan(trail=(f"{self!r}: nothing of its class fits ({CLASS})",))
-        return self._written(problem, found)
+        programme = Programme(chain, coarse.budget, problem.link, bare=self._recomputes)
+        plan = Plan(trail=(f"{self!r}: nothing of its class fits ({CLASS})",))
+        aside = 0
+        while aside < tries:
+            found = programme.plan(aside)
+            if found is None:
+                return plan
+            plan, over = self._written(problem, found)
+            if plan.schedule is not None:
+                return plan
+            aside += max(1, over // own.unit // 2)
+        return plan
 
-    def _written(self, problem: Problem, found: PofoPlan) -> Plan:
+    def _written(self, problem: Problem, found: PofoPlan) -> tuple[Plan, Bytes]:
+        """The plan on the true sizes, and by how many bytes it exceeds the budget."""
         traced = trace(problem.graph, found.runs)
         exact = fluid(traced, found.away, problem.budget, problem.link)
         said = f"{self!r}: {rounded_text(found.value)} by the programme ({CLASS})"
         if exact is not None:
             said += f", {rounded(exact[0])} ns as a fluid"
+        over = max(traced.without(found.away)) - problem.budget
         if problem.link is None:
-            return Plan(schedule=place(traced, (), problem.budget, Link()), trail=(said,))
-        return whole(problem, traced, found.away, said)
+            return Plan(schedule=place(traced, (), problem.budget, Link()), trail=(said,)), over
+        return whole(problem, traced, found.away, said), over
 
 
 def whole(problem: Problem, traced: Trace, away: dict[str, int], said: str) -> Plan:

@@ -172,29 +172,43 @@ def forward_search(
     slots: int,
     copies: bool,
     bare: bool,
+    aside: int,
     value: Any,
     moved: Any,
     cost: Any,
     came: Any,
+    least: Any,
 ) -> tuple[float, int]:
-    """App. B.1 and B.2 as a shortest path from (first stage, x=0, 0, 0, 0); what a path costs is known state by state.
+    """App. B.1 and B.2 as a shortest path from (first stage, x=0, aside, 0, 0); what a path costs is known state by state.
 
-    `cost` and `came` are tables of states, set to INFINITE and -1. Returns the least time and its state before the loss.
+    `aside`: slots that are not to be used: the tables of a budget serve every smaller one. `cost` and `came` are tables of
+    states, filled here; `least` is one of the states of one (stage, x): the least cost of a state that holds and owes no more,
+    by which others are dominated. Returns the least time and its state before the loss.
     """
     length = len(bare_time)
-    cost[state_of(0, 0, 0, 0, slots)] = 0.0
+    cost[:] = INFINITE
+    came[:] = -1
+    cost[state_of(0, aside, 0, 0, slots)] = 0.0
     result, result_state = INFINITE, -1
     deltas = slots if copies else 0
     for i in range(length + 1):
         for x in range(2):
             layer = 2 * i + x
             own = held[i] if x == 0 else (saves[i - 1] if i > 0 else 0)
-            for a in range(slots - own + 1):
+            for a in range(aside, slots - own + 1):
                 for df in range(min(deltas, slots - a) + 1):
                     for db in range(min(deltas, slots - a) + 1):
                         origin = state_of(layer, a, df, db, slots)
                         so_far = cost[origin]
-                        if so_far >= INFINITE or so_far >= result:
+                        better = INFINITE
+                        if a > aside:
+                            better = least[state_of(0, a - 1, df, db, slots)]
+                        if df > 0:
+                            better = min(better, least[state_of(0, a, df - 1, db, slots)])
+                        if db > 0:
+                            better = min(better, least[state_of(0, a, df, db - 1, slots)])
+                        least[state_of(0, a, df, db, slots)] = min(so_far, better)
+                        if so_far >= better or so_far >= result:
                             continue
                         base = a + own
                         if i == length:

@@ -13,7 +13,7 @@ from remat.ir.chain import Block, Chain, chain_graph
 from tests.algorithms.dp.chains import chains
 from tests.algorithms.dp.test_pofo import link_of, links
 
-SOLVERS = [OffloadOnly(), Autocapper(), Opportunist(), Pofo()]
+SOLVERS = [OffloadOnly(slots=None), Autocapper(), Opportunist(), Pofo(slots=None)]
 
 
 def peak_of(chain):

@@ -113,7 +113,7 @@ def test_without_a_link_pofo_is_rotor(chain, budget):
     value, _ = programme(chain, budget, None)
     assert value == rotor_values(chain, budget, keep_all(chain)).value(budget)
     problem = Problem(graph=chain.graph, budget=budget)
-    assert Pofo().solve(problem).upper == Rotor().solve(problem).upper
+    assert Pofo(slots=None).solve(problem).upper == Rotor().solve(problem).upper
 
 
 @given(chains(max_stages=6, plain=True), budgets)
@@ -157,7 +157,7 @@ def test_whole_transfers_fit_and_are_never_below_the_fluid(chain, budget, link):
     assert cost.time >= free - at_the_loss
 
 
-@given(chains(max_stages=6, plain=True, size=40, time=40), st.integers(40, 400), st.integers(5, 30), links)
+@given(chains(max_stages=5, plain=True, size=9, time=40), st.integers(10, 60), st.integers(5, 30), links)
 def test_coarse_slots_plan_within_the_true_budget(chain, budget, slots, link):
     found = Pofo(slots=slots).solve(Problem(graph=chain.graph, budget=budget, link=link))
     assert not any("does not fit:" in line for line in found.trail)
@@ -194,7 +194,7 @@ def test_fluid_by_hand():
     assert fluid(trace(chain.graph, runs), {}, 9, None) == (10, 0)
 
 
-@pytest.mark.parametrize("solver", [Pofo(), Pofo(slots=50), Pofo(table_limit=7)])
+@pytest.mark.parametrize("solver", [Pofo(), Pofo(slots=None), Pofo(table_limit=7)])
 def test_settings_rebuild_the_solver(solver):
     assert eval(repr(solver)) == solver
 
@@ -202,5 +202,5 @@ def test_settings_rebuild_the_solver(solver):
 def test_fine_slots_are_refused_with_the_way_out():
     one = Block(output=10**6 + 1, gradient=1, options=(LayerOption(forward=1, backward=1, phantom=10**6),))
     graph = chain_graph([one] * 20, loss=Option(time=1), loss_gradient=0)
-    found = Pofo().solve(Problem(graph=graph, budget=10**8, link=Link()))
+    found = Pofo(slots=None).solve(Problem(graph=graph, budget=10**8, link=Link()))
     assert found.schedule is None and any("slots=" in line for line in found.trail)

@@ -1,0 +1,129 @@
+"""`remat sweep GRAPH --solver EXPRESSION … --budgets 80%,60%,40%`: time over memory, as CSV and as a picture."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from remat.cli.arguments import read_budget, read_graph, read_link
+from remat.errors import RematError
+
+if TYPE_CHECKING:
+    from remat.algorithms.sweep import Point
+    from remat.viz.curve import Mark
+
+COLUMNS = ("solver", "budget", "status", "time", "recomputation", "idle", "peak", "lower")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("sweep")(sweep)
+
+
+def sweep(
+    graph: Annotated[Path, typer.Argument(help="Graph: JSON, gzipped JSON or text.")],
+    solver: Annotated[
+        list[str] | None, typer.Option(help="Expression of the algebra; may be given several times.")
+    ] = None,
+    budgets: Annotated[
+        str, typer.Option(help='Budgets: "80%,60%,2GiB", or "90%:20%:8" for eight between.')
+    ] = "90%:20%:8",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the CSV here, not to the screen.")
+    ] = None,
+    draw: Annotated[Path | None, typer.Option(help="Write a picture here (needs matplotlib).")] = None,
+    link: Annotated[str | None, typer.Option(help="Link for copies, as in `remat validate`.")] = None,
+    within: Annotated[float | None, typer.Option(help="Seconds of planning for each solver.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the searches.")] = 0,
+) -> None:
+    """Plan GRAPH for many budgets by one or several solvers: exit code 0 when any plan was found, 3 otherwise."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from remat.algorithms.clock import Clock
+    from remat.algorithms.expression import parse
+    from remat.algorithms.protocol import Solver
+    from remat.algorithms.sweep import sweep as planned
+    from remat.ir import Schedule, validate
+    from remat.viz.sweep import draw_sweep
+
+    nodes = read_graph(graph)
+    limits = [read_budget(one, nodes) for one in spread(budgets)]
+    way = None if link is None else read_link(link)
+    chosen: dict[str, Solver] = {}
+    for text in solver or ["auto"]:
+        found = parse(text)
+        if not isinstance(found, Solver):
+            raise RematError("A-EXPR", f"{text!r} is not a solver but {found!r:.80}.", fix="write e.g. auto, or rotor.")
+        chosen[text] = found
+    rows: list[tuple[object, ...]] = []
+    lines: dict[str, list[Mark]] = {}
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("planning", total=len(set(limits)) * len(chosen))
+
+        def step(point: Point) -> None:
+            bar.update(task, advance=1)
+
+        for text, one in chosen.items():
+            bar.update(task, description=text)
+            curve = planned(nodes, limits, one, clock=Clock(within), seed=seed, listener=step, link=way)
+            rows += [_row(text, point) for point in curve.points]
+            lines[text] = [_mark(point) for point in curve.points]
+    _write(rows, output)
+    if draw is not None:
+        plain = validate(nodes, Schedule.from_runs(nodes, range(len(nodes)))) if nodes.flat else None
+        peak = max(limits) if plain is None else plain.peak
+        draw_sweep(lines, draw, peak=peak, time=nodes.time, title=nodes.name)
+    if not any(row[3] != "" for row in rows):
+        raise typer.Exit(3)
+
+
+def spread(text: str) -> list[str]:
+    """The budgets of a list `80%,2GiB`, or of a range `90%:20%:8`: so many, evenly, in per cent or in bytes.
+
+    Raises:
+        RematError: C-BUDGETS, when the text is neither.
+    """
+    parts = text.split(":")
+    if len(parts) == 1:
+        return [one for one in text.split(",") if one.strip()] or _no(text)
+    if len(parts) != 3 or not parts[2].strip().isdigit() or int(parts[2]) < 2:
+        return _no(text)
+    count = int(parts[2])
+    percent = all(one.strip().endswith("%") for one in parts[:2])
+    try:
+        first, last = (float(one.strip().removesuffix("%")) for one in parts[:2])
+    except ValueError:
+        return _no(text)
+    each = (first + (last - first) * k / (count - 1) for k in range(count))
+    return [f"{one:.6f}%" if percent else str(round(one)) for one in each]
+
+
+def _no(text: str) -> list[str]:
+    raise RematError("C-BUDGETS", f"{text!r} are no budgets.", fix='write "80%,60%,2GiB", or "90%:20%:8".')
+
+
+def _row(name: str, point: Point) -> tuple[object, ...]:
+    outcome = point.outcome
+    cost = outcome.cost
+    numbers = ("", "", "", "") if cost is None else (cost.time, cost.recomputation, cost.idle, cost.peak)
+    return (name, point.budget, outcome.status.value, *numbers, outcome.lower)
+
+
+def _mark(point: Point) -> Mark:
+    from remat.viz.curve import Mark
+
+    cost = point.outcome.cost
+    return Mark(budget=point.budget, time=None if cost is None else cost.time, lower=point.outcome.lower)
+
+
+def _write(rows: list[tuple[object, ...]], output: Path | None) -> None:
+    if output is None:
+        csv.writer(sys.stdout, lineterminator="\n").writerows([COLUMNS, *rows])
+        return
+    with output.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])

@@ -1,0 +1,73 @@
+"""The picture of several solvers on one graph: step time over memory, one line per solver, the best proved bound below."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from remat.errors import BackendMissing, RematError
+from remat.units import Bytes, Ns, format_bytes
+from remat.viz.curve import Mark
+
+
+def draw_sweep(
+    lines: Mapping[str, Sequence[Mark]],
+    path: str | os.PathLike[str] | None = None,
+    *,
+    peak: Bytes,
+    time: Ns,
+    title: str = "",
+) -> Any:
+    """Draw the plans of several solvers over budgets on one axes.
+
+    Args:
+        lines: for each solver's name its marks, in any order; at least one mark in all.
+        path: file to write, its ending says the format; None: write nothing.
+        peak: memory of the step that keeps everything, the unit of the lower axis [bytes].
+        time: time of that step, the unit of the left axis [ns].
+        title: above the picture.
+
+    Returns:
+        The matplotlib `Figure`; it belongs to no window.
+
+    Raises:
+        BackendMissing: V-MATPLOTLIB, without matplotlib.
+        RematError: V-EMPTY, without marks.
+    """
+    if not any(lines.values()):
+        raise RematError("V-EMPTY", "there is nothing to draw.", fix="give at least one solver and one budget.")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        fix = "pip install 'remat[viz]'"
+        raise BackendMissing("V-MATPLOTLIB", "a picture needs matplotlib, which is not installed.", fix=fix) from error
+    figure = Figure(figsize=(8.0, 4.8), layout="constrained")
+    axes = figure.add_subplot()
+    for name, marks in lines.items():
+        found = [
+            (one.budget / peak * 100, one.time / time) for one in sorted(marks, key=_budget) if one.time is not None
+        ]
+        missing = len(marks) - len(found)
+        label = name if not missing else f"{name} (no plan at {missing} of {len(marks)})"
+        axes.plot([at for at, _ in found], [ratio for _, ratio in found], marker="o", markersize=3.5, label=label)
+    bounds: dict[Bytes, float] = {}
+    for one in (one for marks in lines.values() for one in marks):
+        bounds[one.budget] = max(bounds.get(one.budget, 0), one.lower)
+    proved = [(budget / peak * 100, low / time) for budget, low in sorted(bounds.items()) if 0 < low < math.inf]
+    if proved:
+        axes.plot(*zip(*proved, strict=True), color="0.4", linestyle="--", label="proved: nothing is faster")
+    axes.axhline(1.0, color="0.6", linewidth=0.8, linestyle=":")
+    axes.set_xlabel(f"memory of the step [% of keeping everything, {format_bytes(peak)}]")
+    axes.set_ylabel("step time, keeping everything = 1")
+    if title:
+        figure.suptitle(title)
+    axes.legend(loc="upper right", frameon=False)
+    if path is not None:
+        figure.savefig(path)
+    return figure
+
+
+def _budget(mark: Mark) -> Bytes:
+    return mark.budget

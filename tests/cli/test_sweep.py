@@ -1,0 +1,86 @@
+"""`remat sweep`: CSV, pictures, and wrong calls."""
+
+import csv
+
+import pytest
+
+from remat.cli import main
+from remat.cli.sweep import spread
+from remat.errors import RematError
+from remat.ir import GraphBuilder, Kind, dump
+
+
+@pytest.fixture
+def path(tmp_path):
+    b = GraphBuilder("deep")
+    b.data("in", 0, Kind.INPUT)
+    for i in range(8):
+        b.data(f"a{i}", 100)
+        b.forward(f"F{i}", reads=[f"a{i - 1}" if i else "in"], writes=[f"a{i}"], time=10)
+    b.data("t", 0, Kind.TANGENT)
+    b.data("g8", 100, Kind.GRADIENT)
+    b.loss("L", reads=["a7"], writes=["t", "g8"], time=1)
+    for i in reversed(range(8)):
+        b.data(f"g{i}", 100, Kind.GRADIENT)
+        b.data(f"w{i}", 1, Kind.PARAM_GRAD)
+        reads = [f"g{i + 1}", f"a{i}", *([f"a{i - 1}"] if i else [])]
+        b.backward(f"B{i}", reads=reads, writes=[f"g{i}", f"w{i}"], time=20)
+    dump(b.build(), tmp_path / "graph.json")
+    return tmp_path / "graph.json"
+
+
+def test_several_solvers_and_budgets_become_rows(path, tmp_path, capsys):
+    picture = tmp_path / "curve.svg"
+    call = [
+        "sweep",
+        str(path),
+        "--solver",
+        "rotor",
+        "--solver",
+        "chen",
+        "--budgets",
+        "100%:60%:3",
+        "--draw",
+        str(picture),
+    ]
+    assert main(call) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [row["solver"] for row in rows] == ["rotor"] * 3 + ["chen"] * 3
+    rotor = [int(row["time"]) for row in rows[:3]]
+    assert rotor == sorted(rotor, reverse=True) and rotor[0] > rotor[-1] >= 241
+    assert all(int(row["peak"]) <= int(row["budget"]) for row in rows if row["peak"])
+    text = picture.read_text()
+    assert "<svg" in text and len(text) > 5000
+
+
+def test_the_csv_goes_where_it_is_told(path, tmp_path):
+    assert (
+        main(["sweep", str(path), "--solver", "StoreAll()", "--budgets", "100%,4KiB", "-o", str(tmp_path / "out.csv")])
+        == 0
+    )
+    rows = list(csv.DictReader((tmp_path / "out.csv").open()))
+    assert [row["status"] for row in rows] == ["feasible"] * 2 or [row["status"] for row in rows] == ["optimal"] * 2
+
+
+def test_a_link_is_handed_on(path, tmp_path):
+    call = ["sweep", str(path), "--solver", "offload_only", "--budgets", "60%", "-o", str(tmp_path / "o.csv")]
+    assert main([*call, "--link", "1000GB/s"]) == 0
+    (row,) = csv.DictReader((tmp_path / "o.csv").open())
+    assert row["recomputation"] == "0"
+    assert main(call) == 3
+
+
+@pytest.mark.parametrize("text", ["", ",", "90%:20%", "90%:20%:1", "a:b:3"])
+def test_what_is_no_budgets_is_refused(text):
+    with pytest.raises(RematError, match="C-BUDGETS"):
+        spread(text)
+
+
+def test_ranges_are_even():
+    assert spread("90%:30%:3") == ["90.000000%", "60.000000%", "30.000000%"]
+    assert spread("100:300:3") == ["100", "200", "300"]
+
+
+def test_what_is_no_solver_is_refused(path, capsys):
+    assert main(["sweep", str(path), "--solver", "Linearise()"]) == 1
+    assert "not a solver" in capsys.readouterr().err
