@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from attrs import evolve
 from hypothesis import strategies as st
 
 from remat.algorithms.protocol import Problem
@@ -17,11 +18,17 @@ from remat.testing.strategies import (
     training_graphs,
     valid_schedules,
 )
+from remat.testing.walks import offloading
 
 
 def tiny_graphs() -> st.SearchStrategy[Graph]:
     """Graphs that an exhaustive search can finish."""
-    return st.one_of(training_graphs(max_forward=3), chain_graphs(max_length=3), layered_graphs(max_layers=2))
+    return st.one_of(
+        training_graphs(min_forward=3, max_forward=3),
+        training_graphs(min_forward=3, max_forward=3, random=False),
+        chain_graphs(min_length=2, max_length=3),
+        layered_graphs(max_layers=2),
+    )
 
 
 @st.composite
@@ -34,8 +41,8 @@ def cases(draw: Draw, graphs: st.SearchStrategy[Graph] | None = None) -> Case:
     budget = draw(
         st.one_of(st.sampled_from([peaks[0], peaks[0], peaks[-1]]), st.integers(max(0, least - 1), peaks[0] + 1))
     )
-    link = draw(links())
-    copied = draw(valid_schedules(graph, copies=True))
+    link = draw(st.one_of(st.just(Link()), links()))
+    copied = draw(st.one_of(st.just(offloading(graph)), valid_schedules(graph, copies=True)))
     return Case(
         problem=Problem(graph=graph, budget=budget),
         witnesses=tuple(walks),
@@ -44,6 +51,13 @@ def cases(draw: Draw, graphs: st.SearchStrategy[Graph] | None = None) -> Case:
         looks=draw(st.integers(0, 12)),
         seed=draw(st.integers(0, 2)),
     )
+
+
+def _freed(graph: Graph) -> list[Graph]:
+    """The graph with no node run-once, twice: the lower of two walks is taken."""
+    free = {node.name for node in graph.computes if node.run_once and node.name not in graph.layer_by_node}
+    nodes = tuple(evolve(node, run_once=False) if node.name in free else node for node in graph.computes)
+    return [evolve(graph, computes=nodes)] * 2
 
 
 def _need(graph: Graph, schedule: Schedule, link: Link, budget: int) -> int:

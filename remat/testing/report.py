@@ -54,6 +54,7 @@ class Tally:
         self.excluded = dict(exclude or {})
         self.tried: Counter[str] = Counter()
         self.refused = 0
+        self.examples = 0
         for law, reason in self.excluded.items():
             if law not in laws:
                 raise RematError("L-EXCLUDE", f"{law!r} is not a law.", fix=f"laws are {', '.join(laws)}.")
@@ -73,7 +74,7 @@ class Tally:
         Raises:
             LawBroken: L-NONE, when every example was refused: nothing was checked.
         """
-        if not any(count for law, count in self.tried.items() if law != "L-REFUSE"):
+        if self.refused and self.refused >= self.examples:
             what = f"{self.subject} refused all {self.refused} examples: nothing was checked."
             raise LawBroken("L-NONE", what + " Give graphs=… that it accepts.")
         report = Report(subject=self.subject, tried=dict(self.tried), excluded=self.excluded, refused=self.refused)

@@ -13,7 +13,7 @@ from attrs import field, frozen
 
 from remat.algorithms.exhaustive import Exhaustive
 from remat.algorithms.expression import parse
-from remat.algorithms.protocol import IMPOSSIBLE, Plan, Problem, Solver
+from remat.algorithms.protocol import IMPOSSIBLE, Outcome, Plan, Problem, Solver
 from remat.errors import BudgetExceeded, InvalidSchedule, RematError
 from remat.ir import Schedule, print_text, validate
 from remat.testing.clock import memory_clock
@@ -63,6 +63,7 @@ def check_solver(
     graphs: SearchStrategy[Graph] | None = None,
     exclude: Mapping[str, str] | None = None,
     examples: int = 60,
+    shrink: bool = True,
     say: Say | None = None,
 ) -> Report:
     """Try every law of a solver on small random problems, whose optimum an exhaustive search knows.
@@ -72,12 +73,13 @@ def check_solver(
         graphs: a hypothesis strategy of graphs it accepts; None: flat graphs, chains, and graphs of layers, all tiny.
         exclude: laws to leave out, each with a reason; the report prints them.
         examples: number of problems.
+        shrink: look for the smallest example of a broken law; False: report the first.
         say: takes the report as text; None: the standard output.
 
     Raises:
         LawBroken: with the law and the smallest example; `L-NONE` when the solver refused everything.
     """
-    from hypothesis import HealthCheck, given, settings
+    from hypothesis import HealthCheck, Phase, given, settings
 
     from remat.testing.cases import cases
 
@@ -91,6 +93,7 @@ def check_solver(
         database=None,
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
+        phases=[one for one in Phase if shrink or one is Phase.generate],
     )
     @given(cases(graphs))
     def all_laws(case: Case) -> None:
@@ -125,8 +128,10 @@ class _Trial:
         self.case = case
         self.tally = tally
         self.problem = case.problem
+        self.exact: Outcome | None = None
 
     def run(self) -> None:
+        self.tally.examples += 1
         if self.refused():
             self.tally.refused += 1
             return
@@ -237,8 +242,9 @@ class _Trial:
     def best(self) -> tuple[float, Schedule | None]:
         """The fastest schedule known: of the oracle, or of the witnesses."""
         found = _fastest(self.problem, self.case.witnesses)
-        exact = Exhaustive(max_states=3000).solve(self.problem)
-        return (exact.upper, exact.schedule) if exact.upper < found[0] else found
+        if self.exact is None:
+            self.exact = Exhaustive(max_states=1000).solve(self.problem)
+        return (self.exact.upper, self.exact.schedule) if self.exact.upper < found[0] else found
 
 
 class _Fails(Exception):

@@ -15,8 +15,41 @@ Choose = Callable[[int, int], int]
 """`choose(low, high)`: any int from `low` to `high`, ends included."""
 
 
+def offloading(graph: Graph) -> Schedule:
+    """The captured order, with all that crosses the loss copied out after its last use before and back before its next."""
+    plain = Schedule.from_runs(graph, range(len(graph)))
+    at = next(i for i, step in enumerate(plain.steps) if step == Run(graph.computes[graph.loss].name))
+    uses = [_uses(graph, step) for step in plain.steps]
+    fixed = {datum.name for datum in graph.data if datum.keep or datum.outside}
+    crossing = {name for used in uses[at + 1 :] for name in used} & {name for used in uses[:at] for name in used}
+    steps: list[Step] = []
+    out, back = set(crossing - fixed), set(crossing - fixed)
+    last = {name: i for i, used in enumerate(uses[: at + 1]) for name in used}
+    for i, step in enumerate(plain.steps):
+        for name in sorted(uses[i] & back if i > at else ()):
+            steps.append(Prefetch(name))
+            back.remove(name)
+        steps.append(step)
+        for name in sorted(one for one in out if last[one] == i):
+            steps.append(Offload(name))
+            out.remove(name)
+    return Schedule(tuple(steps))
+
+
+def _uses(graph: Graph, step: Step) -> set[str]:
+    if not isinstance(step, Run):
+        return set()
+    node, layer = graph.node(step.node), graph.layer_by_node.get(step.node)
+    used = {*node.reads, *node.writes}
+    if layer is not None:
+        used.add(layer.phantom)
+        if step.node == layer.backward:
+            used.update(layer.options[step.option].backward_reads)
+    return used
+
+
 class Walk:
-    """One walk. `choose` makes every choice, so that hypothesis can shrink it and a seeded generator repeat it."""
+    """One walk. `choose` makes every choice: a seeded generator's `randint` repeats it."""
 
     def __init__(self, graph: Graph, choose: Choose, *, copies: bool = False) -> None:
         self.graph = graph
