@@ -18,7 +18,9 @@ from remat.exec import torch_private
 from remat.exec.build import build_graph
 from remat.exec.capture import Captured, capture
 from remat.exec.devices import Device, device_model
+from remat.exec.planning import Settings, outside_of
 from remat.ir import Graph
+from remat.units import Bytes
 
 Factory = Callable[[], tuple[Any, ...]]
 """Makes a module and the arguments of one step: `(module, args)` or `(module, args, kwargs)`; one tensor may stand for `args`."""
@@ -36,15 +38,25 @@ class Weightless:
     captured: Captured
     parameters: int
 
-    def graph(self, device: str | Device = "v100") -> Graph:
+    def graph(self, device: str | Device = "v100", *, loss_reserve: Bytes | None = None) -> Graph:
         """The step on a device, to plan on.
+
+        Args:
+            device: name or model of a device.
+            loss_reserve: bytes that a loss outside the module may hold besides its gradients; None: what `wrap` would take.
 
         Raises:
             RematError: X-DEVICE-MODEL, for a device nobody knows.
         """
-        model = device_model(device)
-        program = model.resized(self.captured.program)
-        return build_graph(program, model.costs(program))
+        return graph_on(self.captured, device, loss_reserve=loss_reserve)
+
+
+def graph_on(captured: Captured, device: str | Device, *, loss_reserve: Bytes | None = None) -> Graph:
+    """The graph of a captured step by the model of a device; arguments as for `Weightless.graph`."""
+    model = device_model(device)
+    program = model.resized(captured.program)
+    loss = outside_of(program, captured, Settings(budget=None, loss_reserve=loss_reserve))
+    return build_graph(program, model.costs(program), loss_reserve=loss.reserve, loss_held=loss.held)
 
 
 def capture_without_weights(factory: Factory, *, differentiable: str = "auto") -> Weightless:
@@ -113,4 +125,4 @@ def _bytes_once(tensors: list[torch.Tensor]) -> int:
     return sum(sizes.values())
 
 
-__all__ = ["Factory", "Weightless", "capture_without_weights", "graph_without_weights"]
+__all__ = ["Factory", "Weightless", "capture_without_weights", "graph_on", "graph_without_weights"]

@@ -171,7 +171,7 @@ def plan_step(
     with _timed(seconds, "cost"):
         costs = estimate(captured.program) if settings.cost == "estimate" else measure(captured.program, known_costs)
         program = resized(captured.program, costs)
-        loss = outside or _outside(program, captured, settings)
+        loss = outside or outside_of(program, captured, settings)
         graph = build_graph(program, costs, loss_reserve=loss.reserve, loss_held=loss.held)
     with _timed(seconds, "plan"):
         peak = store_all_peak(graph)
@@ -206,7 +206,7 @@ class _timed:
         self.table[self.name] = time.perf_counter() - self.start
 
 
-def _outside(program: Program, captured: Captured, settings: Settings) -> Outside:
+def outside_of(program: Program, captured: Captured, settings: Settings) -> Outside:
     """Nothing for a loss inside; else what the user says, else twice what the loss gets: its copy of it and one gradient.
 
     A few scalars (the loss, the gradient it starts with) stay until the backward has ended.

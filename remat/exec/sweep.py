@@ -17,9 +17,9 @@ from remat.algorithms import Clock, Solver
 from remat.algorithms.choose import Choice, Choices, choices
 from remat.errors import IllFormed
 from remat.exec import torch_private
-from remat.exec.build import build_graph
-from remat.exec.capture import Captured
+from remat.exec.capture import capture
 from remat.exec.devices import Device, device_model
+from remat.exec.plan_only import graph_on
 from remat.exec.planning import COSTS, Settings, plan_step
 from remat.exec.wrap import call_of, in_training
 from remat.ir import Graph
@@ -103,10 +103,8 @@ def _graph(model: nn.Module, sample: Any, settings: Settings, cost: str | Device
     with in_training(model):
         if device is None:
             return plan_step(model, args, kwargs, evolve(settings, cost=cost)).graph
-        planned = plan_step(model, args, kwargs, evolve(settings, cost="estimate"))
-    captured: Captured = planned.captured
-    program = device.resized(captured.program)
-    return build_graph(program, device.costs(program), loss_reserve=planned.reserve, loss_held=planned.held)
+        captured = capture(model, args, kwargs, step=settings.step, differentiable=settings.differentiable)
+    return graph_on(captured, device, loss_reserve=settings.loss_reserve)
 
 
 def sweep_graph(
