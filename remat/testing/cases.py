@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from attrs import evolve
 from hypothesis import strategies as st
 
 from remat.algorithms.protocol import Problem
@@ -51,13 +50,6 @@ def cases(draw: Draw, graphs: st.SearchStrategy[Graph] | None = None) -> Case:
         looks=draw(st.integers(0, 12)),
         seed=draw(st.integers(0, 2)),
     )
-
-
-def _freed(graph: Graph) -> list[Graph]:
-    """The graph with no node run-once, twice: the lower of two walks is taken."""
-    free = {node.name for node in graph.computes if node.run_once and node.name not in graph.layer_by_node}
-    nodes = tuple(evolve(node, run_once=False) if node.name in free else node for node in graph.computes)
-    return [evolve(graph, computes=nodes)] * 2
 
 
 def _need(graph: Graph, schedule: Schedule, link: Link, budget: int) -> int:

@@ -108,9 +108,16 @@ class ReplaysTheLoss(Planted):
 
 
 class ReplaysWhatRunsOnce(Planted):
+    """Keeps nothing over the loss and runs the whole forward again, whatever may run only once."""
+
     def plan(self, problem, clock, seed):
-        free = with_nodes(problem.graph, lambda node: evolve(node, run_once=False))
-        return planned(exact(problem, graph=free).schedule)
+        graph = problem.graph
+        if not graph.flat or any(len(datum.writers) > 1 for datum in graph.data):
+            return planned(None)
+        names = [node.name for node in graph.computes]
+        return planned(
+            Schedule.from_runs(graph, [*names[: graph.loss + 1], *names[: graph.loss], *names[graph.loss + 1 :]])
+        )
 
 
 class ReordersDraws(Planted):
