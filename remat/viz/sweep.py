@@ -57,7 +57,14 @@ def draw_sweep(
         bounds[one.budget] = max(bounds.get(one.budget, 0), one.lower)
     proved = [(budget / peak * 100, low / time) for budget, low in sorted(bounds.items()) if 0 < low < math.inf]
     if proved:
-        axes.plot(*zip(*proved, strict=True), color="0.4", linestyle="--", label="proved: nothing is faster")
+        # a bound holds for every smaller budget: between two it is the larger budget's
+        axes.plot(
+            *zip(*proved, strict=True),
+            color="0.4",
+            linestyle="--",
+            drawstyle="steps-pre",
+            label="proved: nothing is faster",
+        )
     axes.axhline(1.0, color="0.6", linewidth=0.8, linestyle=":")
     axes.set_xlabel(f"memory of the step [% of keeping everything, {format_bytes(peak)}]")
     axes.set_ylabel("step time, keeping everything = 1")
