@@ -26,7 +26,7 @@ auto: Solver = (
             SavedSet(),
             Continuation(),
             RuinAndRecreate(work=1e7, gap=DONE),
-            RuinAndRecreate(work=6e7, gap=GOOD),
+            RuinAndRecreate(work=8e7, gap=GOOD),
             MultiInstant(gap=0.01),
         ),
         gap=DONE,

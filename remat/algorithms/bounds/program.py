@@ -63,30 +63,47 @@ class Answer:
     finished: bool
 
 
+_NOTHING = Answer(x=None, bound=0, finished=False)
+
+
+def _empty(program: Program) -> Answer:
+    """The answer to a programme without variables: rows say 0 <= right-hand side."""
+    if any(rhs < 0 for rhs in program.rows.rhs):
+        return Answer(x=None, bound=None, finished=True)
+    return Answer(x=np.empty(0), bound=0, finished=True)
+
+
 def solve_relaxed(program: Program, iterations: int = 200_000) -> Answer:
     """Solve with all variables continuous; the bound is exact (from the duals)."""
+    if not program.size:
+        return _empty(program)
     problem, x, scaled = _modelled(program, relaxed=True)
-    _run(problem, simplex_iteration_limit=iterations)
+    if not _run(problem, simplex_iteration_limit=iterations):
+        return _NOTHING
     unit, row_scale = scaled
     duals = problem.constraints[0].dual_value
     if problem.status in ("infeasible", "infeasible_or_unbounded"):
         for sign in (1.0, -1.0):
             if duals is not None and _exact(program, sign * duals / row_scale, costs=False) > 0:
                 return Answer(x=None, bound=None, finished=True)
-        return Answer(x=None, bound=0, finished=False)
+        return _NOTHING
     if x.value is None or duals is None:
-        return Answer(x=None, bound=0, finished=False)
+        return _NOTHING
     bound = _exact(program, duals / row_scale / unit, costs=True)
     return Answer(x=np.asarray(x.value), bound=max(0, bound), finished=problem.status == "optimal")
 
 
 def solve_mixed(program: Program, gap: float = 1e-4, nodes: int = 2000) -> Answer:
     """Solve with integral variables; the bound is the solver's dual bound less its tolerance."""
+    if not program.integral.any():
+        return solve_relaxed(program)
     problem, x, scaled = _modelled(program, relaxed=False)
-    _run(problem, mip_rel_gap=gap, mip_max_nodes=nodes)
+    if not _run(problem, mip_rel_gap=gap, mip_max_nodes=nodes):
+        return _NOTHING
     if problem.status in ("infeasible", "infeasible_or_unbounded"):
         # Small programmes have been called infeasible wrongly by presolve: ask again without it.
-        _run(problem, mip_rel_gap=gap, mip_max_nodes=nodes, presolve="off")
+        if not _run(problem, mip_rel_gap=gap, mip_max_nodes=nodes, presolve="off"):
+            return _NOTHING
         if problem.status == "infeasible":
             return Answer(x=None, bound=None, finished=True)
     info: Any = problem.solver_stats.extra_stats if problem.solver_stats is not None else None
@@ -99,7 +116,9 @@ def solve_mixed(program: Program, gap: float = 1e-4, nodes: int = 2000) -> Answe
     point = None
     if incumbent and all(v.value is not None for v in x):
         point = np.empty(program.size)
-        point[program.integral], point[~program.integral] = x[0].value, x[1].value
+        point[program.integral] = x[0].value
+        if len(x) > 1:
+            point[~program.integral] = x[1].value
     return Answer(x=point, bound=max(0, bound), finished=problem.status == "optimal")
 
 
@@ -120,20 +139,32 @@ def _modelled(program: Program, relaxed: bool) -> Any:
         return problem, x, (unit, biggest)
     whole, part = np.flatnonzero(program.integral), np.flatnonzero(~program.integral)
     binary = cp.Variable(len(whole), boolean=True)
-    share = cp.Variable(len(part), bounds=[0, 1])
     columns = sp.csc_matrix(matrix)
-    constraint = columns[:, whole] @ binary + columns[:, part] @ share <= rhs
-    problem = cp.Problem(cp.Minimize(cost[whole] @ binary + cost[part] @ share), [constraint])
-    return problem, (binary, share), (unit, biggest)
+    rows_value, cost_value, variables = columns[:, whole] @ binary, cost[whole] @ binary, (binary,)
+    if len(part):
+        share = cp.Variable(len(part), bounds=[0, 1])
+        rows_value, cost_value = rows_value + columns[:, part] @ share, cost_value + cost[part] @ share
+        variables = (binary, share)
+    problem = cp.Problem(cp.Minimize(cost_value), [rows_value <= rhs])
+    return problem, variables, (unit, biggest)
 
 
-def _run(problem: Any, **options: Any) -> None:
+def _run(problem: Any, **options: Any) -> bool:
+    """Solve; False when the solver ended without a status that can be read (then nothing is known, and nothing claimed)."""
     import cvxpy as cp
 
     with warnings.catch_warnings():
         # a solve that met its limit is announced as inexact; its bound is taken from duals or the dual bound anyway
         warnings.filterwarnings("ignore", message="Solution may be inaccurate")
-        problem.solve(solver=cp.HIGHS, threads=1, random_seed=0, **options)
+        try:
+            problem.solve(solver=cp.HIGHS, threads=1, random_seed=0, **options)
+        except cp.SolverError:
+            return False
+        except ValueError as error:
+            if "invalid solution" not in str(error):
+                raise
+            return False
+    return True
 
 
 def _exact(program: Program, duals: NDArray[np.float64], costs: bool) -> int:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from remat.algorithms.runs.csr import Seed
+from remat.algorithms.runs.kernel import kernel
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_B = np.uint64(0x94D049BB133111EB)
 
 
-@njit(cache=True)
-def fraction(state):
+@kernel
+def fraction(state: Seed) -> float:
     """Next number in [0, 1); `state` is a uint64 array of length 1."""
     state[0] = state[0] + _GOLDEN
     z = state[0]
@@ -21,7 +23,7 @@ def fraction(state):
     return np.float64(z >> np.uint64(11)) / 9007199254740992.0
 
 
-@njit(cache=True)
-def below(state, n):
+@kernel
+def below(state: Seed, n: int) -> int:
     """Next integer in [0, n)."""
     return int(fraction(state) * n)

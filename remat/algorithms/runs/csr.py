@@ -18,6 +18,8 @@ from remat.ir import Graph, Kind, Phase
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Seed = NDArray[np.uint64]
 
 FORWARD, LOSS, BACKWARD = 0, 1, 2
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from remat.algorithms.runs.csr import BACKWARD
+from remat.algorithms.runs.csr import BACKWARD, Flat, Ints, Longs
+from remat.algorithms.runs.kernel import kernel
 from remat.algorithms.runs.liveness import BLOCK, block_maxima, ends_of_residency, fits, range_max, sweep
 
 
-@njit(cache=True)
-def removable(g, seq, n, mem, budget, found):
+@kernel
+def removable(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, found: Ints) -> int:
     """Positions whose removal might keep the peak within the budget (a necessary test); returns how many, in `found`.
 
     A rerun's removal extends the earlier residency of its outputs over the gap before it; what it read may go
@@ -68,8 +68,8 @@ def removable(g, seq, n, mem, budget, found):
     return count
 
 
-@njit(cache=True)
-def first_position(seq, n, p):
+@kernel
+def first_position(seq: Ints, n: int, p: int) -> int:
     """Position of the first run of the node that runs at p."""
     for i in range(n):
         if seq[i] == seq[p]:
@@ -77,8 +77,8 @@ def first_position(seq, n, p):
     return -1
 
 
-@njit(cache=True)
-def delete(g, base, budget):
+@kernel
+def delete(g: Flat, base: Ints, budget: int) -> Ints:
     """Remove reruns from a sequence that fits, most expensive first, until none can go."""
     n = base.size
     seq = base.copy()

@@ -9,23 +9,25 @@ said by `remat.ir.validate`.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from remat.algorithms.runs.csr import Flags, Flat, Ints, Longs
+from remat.algorithms.runs.kernel import kernel
 
 BLOCK = 32  # positions per block of the range-maximum index
 
 
-@njit(cache=True)
-def sweep(g, seq, n, mem):
+@kernel
+def sweep(g: Flat, seq: Ints, n: int, mem: Longs) -> int:
     """Fill `mem[:n]` with the bytes charged at each run; return the peak."""
     runs = np.zeros(g.time.size, np.int32)
     for i in range(n):
         runs[seq[i]] += 1
     live = g.keep.copy()
-    held = np.int64(0)
+    held = 0
     for d in range(g.size.size):
         if live[d]:
             held += g.size[d]
-    peak = np.int64(0)
+    peak = 0
     for i in range(n - 1, -1, -1):
         v = seq[i]
         runs[v] -= 1
@@ -45,15 +47,15 @@ def sweep(g, seq, n, mem):
     return peak
 
 
-@njit(cache=True)
-def fits(g, seq, n, skip, budget, runs, live):
+@kernel
+def fits(g: Flat, seq: Ints, n: int, skip: int, budget: int, runs: Ints, live: Flags) -> bool:
     """Whether the sequence without position `skip` (-1: none) is within the budget; `runs` and `live` are scratch."""
     runs[:] = 0
     for i in range(n):
         runs[seq[i]] += 1
     if skip >= 0:
         runs[seq[skip]] -= 1
-    held = np.int64(0)
+    held = 0
     for d in range(g.size.size):
         live[d] = g.keep[d]
         if live[d]:
@@ -78,27 +80,27 @@ def fits(g, seq, n, skip, budget, runs, live):
     return True
 
 
-@njit(cache=True)
-def total_time(g, seq, n):
+@kernel
+def total_time(g: Flat, seq: Ints, n: int) -> int:
     """Sum of the times of the runs [ns]."""
-    total = np.int64(0)
+    total = 0
     for i in range(n):
         total += g.time[seq[i]]
     return total
 
 
-@njit(cache=True)
-def overshoot(mem, n, budget):
+@kernel
+def overshoot(mem: Longs, n: int, budget: int) -> int:
     """Sum over positions of the bytes above the budget."""
-    total = np.int64(0)
+    total = 0
     for i in range(n):
         if mem[i] > budget:
             total += mem[i] - budget
     return total
 
 
-@njit(cache=True)
-def ends_of_residency(g, seq, n, out_ptr, out_end):
+@kernel
+def ends_of_residency(g: Flat, seq: Ints, n: int, out_ptr: Ints, out_end: Ints) -> None:
     """For each position and each datum it produces: the position of the last read before the next production.
 
     `out_ptr[i]` is the offset of position i in `out_end`, in the order of `write_idx`; a datum nobody reads ends
@@ -125,20 +127,20 @@ def ends_of_residency(g, seq, n, out_ptr, out_end):
                 last[d] = i
 
 
-@njit(cache=True)
-def block_maxima(mem, n, top):
+@kernel
+def block_maxima(mem: Longs, n: int, top: Longs) -> None:
     """Fill `top` with the maximum of each block of `BLOCK` positions."""
     for b in range((n + BLOCK - 1) // BLOCK):
-        best = np.int64(0)
+        best = 0
         for i in range(b * BLOCK, min(n, (b + 1) * BLOCK)):
             best = max(best, mem[i])
         top[b] = best
 
 
-@njit(cache=True)
-def range_max(mem, top, lo, hi):
+@kernel
+def range_max(mem: Longs, top: Longs, lo: int, hi: int) -> int:
     """Maximum of mem[lo..hi], both included; 0 when empty."""
-    best = np.int64(0)
+    best = 0
     i = lo
     while i <= hi:
         if i % BLOCK == 0 and i + BLOCK - 1 <= hi:

@@ -19,7 +19,7 @@ from remat.algorithms.runs.search import RunMove, Search, Sequence
 from remat.algorithms.runs.shaving import shave
 from remat.ir.checks import at_least
 
-_NO_CEILING = np.int64(1 << 62)
+_NO_CEILING = 1 << 62
 _PATIENCE = 25  # iterations of ruin and recreate between looks at the clock
 
 
@@ -48,8 +48,7 @@ def shaved(search: Search, start: Sequence, taste: Taste, chance: NDArray[np.uin
     found, fit = shave(
         search.flat, search.price, start, budget, taste.exponent, taste.noise, taste.share, chance, _NO_CEILING
     )
-    thin: Sequence = delete(search.flat, found, budget) if fit else None
-    return thin
+    return delete(search.flat, found, budget) if fit else None
 
 
 @frozen
@@ -96,14 +95,19 @@ class Shift(RunMove):
 
 @frozen
 class MultiStart(RunMove):
-    """Peak shaving many times with other tastes, from the captured order and from a shifted one. Proves nothing."""
+    """Peak shaving many times with other tastes, from the captured order and from a shifted one. Proves nothing.
 
-    starts: int = field(default=16, validator=at_least(1, "starts"))
+    Attributes:
+        starts: how many; None: 16, on graphs of more than 3000 nodes 4.
+    """
+
+    starts: int | None = field(default=None, validator=optional(at_least(1, "starts")))
 
     def improve(self, search: Search) -> None:
         """The best of all starts; the first is the plain `PeakShaving()`. Later starts come from the shifted order."""
-        plain = (self.starts + 1) // 2
-        for k in range(self.starts):
+        starts = self.starts or (16 if len(search.base) <= 3000 else 4)
+        plain = (starts + 1) // 2
+        for k in range(starts):
             if search.clock.expired:
                 return
             start, k_taste = (search.base, k) if k < plain else (search.shifted, k - plain)

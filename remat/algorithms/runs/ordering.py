@@ -8,15 +8,15 @@ order. What is lowered is the sum of the squares of the bytes over a share of th
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from remat.algorithms.runs.chance import below
-from remat.algorithms.runs.csr import LOSS
+from remat.algorithms.runs.csr import LOSS, Flat, Ints, Longs, Seed
+from remat.algorithms.runs.kernel import kernel
 from remat.algorithms.runs.liveness import sweep
 
 
-@njit(cache=True)
-def pressure(mem, n, level):
+@kernel
+def pressure(mem: Longs, n: int, level: float) -> float:
     """Sum of the squares of the bytes over `level`, in units of the level."""
     total = 0.0
     for i in range(n):
@@ -26,8 +26,8 @@ def pressure(mem, n, level):
     return total
 
 
-@njit(cache=True)
-def legal_range(g, seq, n, i, first):
+@kernel
+def legal_range(g: Flat, seq: Ints, n: int, i: int, first: Ints) -> tuple[int, int]:
     """First and last position the run at i may be moved to (as an index after removal from i)."""
     v = seq[i]
     lo, hi = 0, n - 1
@@ -56,8 +56,8 @@ def legal_range(g, seq, n, i, first):
     return lo, hi
 
 
-@njit(cache=True)
-def moved(seq, n, i, j, out):
+@kernel
+def moved(seq: Ints, n: int, i: int, j: int, out: Ints) -> None:
     """Write to `out[:n]` the sequence with the run at i taken out and put at index j."""
     v = seq[i]
     if j <= i:
@@ -72,8 +72,8 @@ def moved(seq, n, i, j, out):
         out[j + 1 : n] = seq[j + 1 : n]
 
 
-@njit(cache=True)
-def shift(g, base, budget, level, passes, rng):
+@kernel
+def shift(g: Flat, base: Ints, budget: int, level: float, passes: int, rng: Seed) -> Ints:
     """Move runs to their earliest or latest legal place, or one between, while the pressure falls.
 
     The peak never rises above the larger of the budget and the start's peak. `level` is the share of the budget from

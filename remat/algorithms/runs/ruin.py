@@ -9,16 +9,17 @@ results using the ruin and recreate principle, 2000; Shaw, 1998 (large-neighbour
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from remat.algorithms.runs.chance import below, fraction
+from remat.algorithms.runs.csr import Flat, Floats, Ints, Seed
 from remat.algorithms.runs.deletion import delete
+from remat.algorithms.runs.kernel import kernel
 from remat.algorithms.runs.liveness import total_time
 from remat.algorithms.runs.shaving import shave
 
 
-@njit(cache=True)
-def ruin(g, seq, rng):
+@kernel
+def ruin(g: Flat, seq: Ints, rng: Seed) -> Ints:
     """A copy of `seq` without some of its reruns."""
     n = seq.size
     nodes = g.time.size
@@ -44,6 +45,9 @@ def ruin(g, seq, rng):
         lo = below(rng, n) - width // 2
         hi = lo + width
         chance = 0.5
+    if fraction(rng) < 0.3:  # a handful, anywhere
+        kind, lo, hi = 2, 0, n
+        chance = (1.0 + below(rng, 6)) / max(1, reruns)
     for i in range(n):
         v = seq[i]
         if not seen[v] or not g.rerun[v]:
@@ -55,8 +59,8 @@ def ruin(g, seq, rng):
     return seq[keep]
 
 
-@njit(cache=True)
-def prices(g, rng, price):
+@kernel
+def prices(g: Flat, rng: Seed, price: Floats) -> None:
     """Fill `price` with the nodes' times under random distortion: none, a little everywhere, or much for a few."""
     kind = below(rng, 3)
     spread = 0.5 * fraction(rng)
@@ -69,8 +73,10 @@ def prices(g, rng, price):
             price[v] *= 20.0
 
 
-@njit(cache=True)
-def ruin_and_recreate(g, start, budget, iterations, temperature, rng):
+@kernel
+def ruin_and_recreate(
+    g: Flat, start: Ints, budget: int, iterations: int, temperature: float, rng: Seed
+) -> tuple[Ints, Ints]:
     """(best, last accepted) sequences after `iterations`, from `start`, which must fit.
 
     `temperature` is the largest relative worsening accepted; each iteration draws its own share of it.
@@ -85,7 +91,7 @@ def ruin_and_recreate(g, start, budget, iterations, temperature, rng):
         share = 0.3 * fraction(rng) if fraction(rng) < 0.5 else 0.0
         broken = ruin(g, current, rng)
         prices(g, rng, price)
-        ceiling = np.int64(current_time * 1.04)
+        ceiling = int(current_time * 1.04)
         trial, fit = shave(g, price, broken, budget, exponent, noise, share, rng, ceiling)
         if fit:
             trial = delete(g, trial, budget)

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import numpy as np
 from attrs import field, frozen
-from numba import njit
 
 from remat.algorithms.bounds.instants import Dependencies, Instant, instant_program
 from remat.algorithms.bounds.program import solve_relaxed
 from remat.algorithms.bounds.single import candidate_instants
+from remat.algorithms.runs.csr import Flags, Flat, Ints
+from remat.algorithms.runs.kernel import kernel
 from remat.algorithms.runs.moves import Taste, shaved
 from remat.algorithms.runs.search import RunMove, Search, Sequence
 from remat.ir.checks import at_least
 
 
-@njit(cache=True)
-def add_chain(g, there, chain, length, wanted, out, n):
+@kernel
+def add_chain(g: Flat, there: Flags, chain: Ints, length: int, wanted: Flags, out: Ints, n: int) -> int:
     """Append to `out` the `length` nodes of `chain` and all they miss, in order; mark what they make as there."""
     done = 0
     while done < length:
@@ -42,8 +43,8 @@ def add_chain(g, there, chain, length, wanted, out, n):
     return n
 
 
-@njit(cache=True)
-def recompute_on_demand(g, base, instants, saved):
+@kernel
+def recompute_on_demand(g: Flat, base: Ints, instants: Ints, saved: Flags) -> Ints:
     """`base` with reruns on demand: at each instant all but `saved[k]` is gone, and comes back right before its next read.
 
     What the next instant wants saved and nobody has brought back by then is made right before it.

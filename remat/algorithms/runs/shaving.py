@@ -9,17 +9,31 @@ budget costs nothing; any other is run again, recursively. Source: this project 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from remat.algorithms.runs.chance import fraction
+from remat.algorithms.runs.csr import Flat, Floats, Ints, Longs, Seed
+from remat.algorithms.runs.kernel import kernel
 from remat.algorithms.runs.liveness import BLOCK, block_maxima, ends_of_residency, overshoot, range_max, sweep
 
 TOP = 8  # candidates tried exactly per step
 LONGEST = 512  # nodes in a rerun chain; longer chains are not considered
 
 
-@njit(cache=True)
-def rerun_chain(g, price, d, b, residency_end, mem, top, budget, small, mark, stamp, chain):
+@kernel
+def rerun_chain(
+    g: Flat,
+    price: Floats,
+    d: int,
+    b: int,
+    residency_end: Ints,
+    mem: Longs,
+    top: Longs,
+    budget: int,
+    small: int,
+    mark: Longs,
+    stamp: int,
+    chain: Ints,
+) -> tuple[int, float, int]:
     """Nodes to run right before position b so that datum d is there again.
 
     Returns (length, price, bytes of forced extensions); length 0 when no chain exists. `chain` receives the nodes,
@@ -31,7 +45,7 @@ def rerun_chain(g, price, d, b, residency_end, mem, top, budget, small, mark, st
     mark[first] = stamp
     length, done = 1, 0
     cost = price[first]
-    forced = np.int64(0)
+    forced = 0
     while done < length:
         v = chain[done]
         done += 1
@@ -56,8 +70,23 @@ def rerun_chain(g, price, d, b, residency_end, mem, top, budget, small, mark, st
     return length, cost, forced
 
 
-@njit(cache=True)
-def list_gaps(g, price, seq, n, mem, budget, exponent, noise, share, rng, best_score, best_at, best_len, best_chain):
+@kernel
+def list_gaps(
+    g: Flat,
+    price: Floats,
+    seq: Ints,
+    n: int,
+    mem: Longs,
+    budget: int,
+    exponent: float,
+    noise: float,
+    share: float,
+    rng: Seed,
+    best_score: Floats,
+    best_at: Ints,
+    best_len: Ints,
+    best_chain: Ints,
+) -> int:
     """Score all gaps over the budget; keep the TOP best with their chains (sorted by node). Returns how many."""
     top = np.empty(n // BLOCK + 1, np.int64)
     block_maxima(mem, n, top)
@@ -99,7 +128,7 @@ def list_gaps(g, price, seq, n, mem, budget, exponent, noise, share, rng, best_s
             if kept == TOP and ceiling <= best_score[TOP - 1]:
                 continue
             stamp += 1
-            small = np.int64(g.size[d] * share)
+            small = int(g.size[d] * share)
             length, cost, forced = rerun_chain(
                 g, price, d, b, residency_end, mem, top, budget, small, mark, stamp, chain
             )
@@ -132,8 +161,8 @@ def list_gaps(g, price, seq, n, mem, budget, exponent, noise, share, rng, best_s
     return kept
 
 
-@njit(cache=True)
-def insert(seq, n, at, chain, length, out):
+@kernel
+def insert(seq: Ints, n: int, at: int, chain: Ints, length: int, out: Ints) -> int:
     """Write to `out` the sequence with `chain[:length]` inserted before position `at`; return the new length."""
     out[:at] = seq[:at]
     out[at : at + length] = chain[:length]
@@ -141,8 +170,18 @@ def insert(seq, n, at, chain, length, out):
     return n + length
 
 
-@njit(cache=True)
-def shave(g, price, base, budget, exponent, noise, share, rng, ceiling):
+@kernel
+def shave(
+    g: Flat,
+    price: Floats,
+    base: Ints,
+    budget: int,
+    exponent: float,
+    noise: float,
+    share: float,
+    rng: Seed,
+    ceiling: int,
+) -> tuple[Ints, bool]:
     """Add reruns to `base` until its peak is within the budget.
 
     `price` stands for the nodes' times in the scores. Returns (sequence, whether it fits). Gives up when no candidate
@@ -160,7 +199,7 @@ def shave(g, price, base, budget, exponent, noise, share, rng, ceiling):
     at = np.empty(TOP, np.int32)
     length = np.empty(TOP, np.int32)
     chains = np.empty((TOP, LONGEST), np.int32)
-    time = np.int64(0)
+    time = 0
     for i in range(n):
         time += g.time[seq[i]]
     peak = sweep(g, seq, n, mem)
@@ -201,8 +240,8 @@ def shave(g, price, base, budget, exponent, noise, share, rng, ceiling):
     return seq[:n].copy(), True
 
 
-@njit(cache=True)
-def grow(seq, n, capacity):
+@kernel
+def grow(seq: Ints, n: int, capacity: int) -> Ints:
     """A copy of `seq[:n]` in an array of `capacity`."""
     out = np.empty(capacity, np.int32)
     out[:n] = seq[:n]
