@@ -31,6 +31,7 @@ def build_graph(
         if program.tangents and storage.name == program.values[program.tangents[0][0]].storage:
             size += loss_held
         builder.data(storage.name, size, kinds[storage.name])
+    twins = twins_of(program)
     for op in program.nodes:
         cost = costs.get(op.name, OpCost())
         builder.compute(
@@ -41,11 +42,33 @@ def build_graph(
             time=cost.time,
             workspace=loss_reserve if op.role is Role.LOSS else cost.workspace,
             scope=op.scope,
+            twin=twins.get(op.name, ""),
             signature=signature(program, op),
             draws=op.draws,
             run_once=op.run_once,
         )
     return builder.build()
+
+
+def twins_of(program: Program) -> dict[str, str]:
+    """Of backward nodes, the forward node each is a part of the backward of, where there is one.
+
+    Sums of gradients that autograd makes where a value was used more than once belong to no operation, whatever number they
+    carry, nor does the backward of a view, which is no node. Of several forward operations with one number the first is
+    differentiated.
+    """
+    forward: dict[int, str] = {}
+    for op in program.ops:
+        if op.phase is Phase.FORWARD and op.sequence is not None:
+            forward.setdefault(op.sequence, op.name if op.role is Role.CALL else "")
+    made = {value for op in program.ops if op.phase is Phase.BACKWARD for value in op.outputs}
+    twins: dict[str, str] = {}
+    for op in program.nodes:
+        summed = str(op.target) == "aten.add.Tensor" and len(op.reads) == 2 and made.issuperset(op.reads)
+        twin = "" if op.sequence is None or summed else forward.get(op.sequence, "")
+        if op.phase is Phase.BACKWARD and twin:
+            twins[op.name] = twin
+    return twins
 
 
 def _kinds(program: Program) -> dict[str, Kind]:

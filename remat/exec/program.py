@@ -120,6 +120,7 @@ class Op:
         phase, scope, draws, run_once: as in `remat.ir.Compute`.
         subject: what it is about, for the roles made by capture: the input it writes or copies, the node that draws.
         needs: values it needs besides its arguments: the saved generator state, the copy of an input it will write.
+        sequence: what a forward operation and its backward ones share; None: not known.
     """
 
     name: str
@@ -135,6 +136,7 @@ class Op:
     run_once: bool = False
     subject: str = ""
     needs: tuple[str, ...] = ()
+    sequence: int | None = None
 
     @cached_property
     def reads(self) -> tuple[str, ...]:

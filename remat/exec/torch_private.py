@@ -40,6 +40,7 @@ __all__ = [
     "profiling",
     "scope_of",
     "scopes",
+    "sequence_of",
     "spans",
     "storage_key",
     "unflatten",
@@ -127,6 +128,11 @@ def scopes(paths: dict[nn.Module, str]) -> Iterator[None]:
 def scope_of(node: torch.fx.Node) -> str:
     """The module path written on a node, or an empty text."""
     return (node.meta.get("custom") or {}).get(_SCOPE, "")
+
+
+def sequence_of(node: torch.fx.Node) -> int | None:
+    """The number that autograd gave a forward operation and the backward operations it leads to, or None."""
+    return node.meta.get("seq_nr")
 
 
 def is_backward(node: torch.fx.Node) -> bool:
