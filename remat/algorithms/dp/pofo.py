@@ -8,7 +8,7 @@ Time O(L^2 N^3 + L^3 N^2), memory O(L^2 N^2 + L N^3) for L stages and N slots.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import ClassVar
 
@@ -32,7 +32,7 @@ from remat.algorithms.dp.rotor import chain_refusal, keep_all
 from remat.algorithms.protocol import Plan, Problem, Solver
 from remat.algorithms.quantise import Quantise
 from remat.errors import BudgetExceeded
-from remat.ir import Graph, Link, Run, validate
+from remat.ir import Graph, Link, Run, Schedule, validate
 from remat.ir.chain import Chain
 from remat.ir.checks import at_least
 from remat.units import Bytes, GiB, Ns, format_bytes
@@ -378,17 +378,35 @@ class Pofo(Solver):
         return whole(problem, traced, found.away, said), over
 
 
-def whole(problem: Problem, traced: Trace, away: dict[str, int], said: str) -> Plan:
-    """The plan with whole transfers, and the replayed time beside the programme's in the trail."""
+def whole(problem: Problem, traced: Trace, away: Mapping[str, int], said: str) -> Plan:
+    """The plan with whole transfers, and the replayed time beside the programme's in the trail.
+
+    Where memory is left, what leaves for nothing stays: each group of copies is tried without, the first to leave first.
+    """
+    assert problem.link is not None
+    gone = dict(away)
+    best = _replayed(problem, traced, gone)
+    if isinstance(best, str):
+        return Plan(trail=(f"{said}; with whole transfers it does not fit: {best}",))
+    for start in dict.fromkeys(away.values()):
+        fewer = {cell: at for cell, at in gone.items() if at != start}
+        if max(traced.without(fewer)) <= problem.budget:
+            other = _replayed(problem, traced, fewer)
+            if not isinstance(other, str) and other[0] <= best[0]:
+                gone, best = fewer, other
+    return Plan(schedule=best[1], trail=(f"{said}, {best[0]} ns replayed with whole transfers",))
+
+
+def _replayed(problem: Problem, traced: Trace, away: Mapping[str, int]) -> tuple[Ns, Schedule] | str:
+    """(time, schedule) of whole transfers, or why they do not fit."""
     assert problem.link is not None
     schedule = place(traced, away, problem.budget, problem.link)
     if schedule is None:
-        return Plan(trail=(f"{said}; with whole transfers it does not fit",))
+        return "a run needs more than the budget"
     try:
-        time: Ns = validate(problem.graph, schedule, problem.budget, problem.link).time
+        return validate(problem.graph, schedule, problem.budget, problem.link).time, schedule
     except BudgetExceeded as error:
-        return Plan(trail=(f"{said}; with whole transfers it does not fit: {error.what}",))
-    return Plan(schedule=schedule, trail=(f"{said}, {time} ns replayed with whole transfers",))
+        return error.what
 
 
 def rounded_text(value: float) -> str:

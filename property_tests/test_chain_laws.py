@@ -1,0 +1,118 @@
+"""The chain programmes under the laws of solvers, and laws of chains: budgets, options, links, sizes of 10^15."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remat.algorithms import named
+from remat.algorithms.dp import RkRotor, Rotor
+from remat.algorithms.dp.rotor import rotor_values
+from remat.algorithms.expression import parse
+from remat.algorithms.linearise import Linearise, linearised
+from remat.algorithms.periodic import Periodic
+from remat.algorithms.protocol import IMPOSSIBLE, Problem
+from remat.algorithms.quantise import Quantise
+from remat.ir import Schedule, validate
+from remat.ir.chain import Chain, why_no_chain
+from remat.testing import check_solver
+from remat.testing.strategies import graphs, training_graphs
+from tests.algorithms.dp.chains import chains
+
+WHATEVER = "proposes its one schedule whatever the budget says; the replay decides"
+
+OF_CHAINS = {
+    "Periodic()": {"L-BUDGET": WHATEVER},
+    "Periodic(2)": {"L-BUDGET": WHATEVER},
+    "Periodic(balanced=True)": {},
+    "Revolve()": {},
+    "UnitCost() >> Revolve()": {},
+    "Rotor()": {},
+    "RkRotor()": {},
+    "Quantise(7) >> RkRotor()": {},
+    "Pofo()": {},
+    "Pofo(slots=6)": {},
+    "OffloadOnly()": {},
+    "Autocapper(limits=5)": {},
+    "Opportunist()": {},
+}
+
+OF_FLAT_GRAPHS = ("chen", "revolve", "rotor", "pofo", "offload_only", "autocapper", "opportunist")
+
+
+@pytest.mark.parametrize("expression", OF_CHAINS)
+def test_every_law_holds_on_chains(expression):
+    """Lengths of two: what an exhaustive search can finish."""
+    small = chains(max_stages=2, options=2).map(lambda chain: chain.graph)
+    examples = max(15, settings().max_examples // 3)
+    check_solver(parse(expression), graphs=small, exclude=OF_CHAINS[expression], examples=examples, say=str)
+
+
+@pytest.mark.parametrize("name", OF_FLAT_GRAPHS)
+def test_every_law_holds_on_flat_graphs(name):
+    exclude = {"L-BUDGET": WHATEVER} if name == "chen" else {}
+    flat = training_graphs(min_forward=2, max_forward=3)
+    examples = max(10, settings().max_examples // 5)
+    check_solver(getattr(named, name), graphs=flat, exclude=exclude, examples=examples, say=str)
+
+
+@given(chains(max_stages=6, options=2), st.data())
+def test_one_table_serves_every_smaller_budget(chain, data):
+    large = data.draw(st.integers(0, 80))
+    small = data.draw(st.integers(0, large))
+    assert rotor_values(chain, large).value(small) == rotor_values(chain, small).value(small)
+
+
+@given(chains(max_stages=5, options=2, size=10**15, time=10**9), st.integers(0, 10**16), st.integers(10, 200))
+def test_sizes_of_a_petabyte_are_planned_in_slots(chain, budget, slots):
+    problem = Problem(graph=chain.graph, budget=budget)
+    found = (Quantise(slots) >> RkRotor()).solve(problem)
+    assert not any("over the budget" in line for line in found.trail)
+    plain = RkRotor(table_limit=10**6).solve(problem)
+    assert plain.schedule is not None or plain.beside or any("Quantise" in line for line in plain.trail)
+
+
+@given(chains(max_stages=6, options=3))
+def test_a_floor_is_a_floor(chain):
+    table = rotor_values(chain, 200)
+    if table.floor is not None:
+        solver = RkRotor()
+        assert solver.solve(Problem(graph=chain.graph, budget=table.floor)).schedule is not None
+        if table.floor:
+            below = solver.solve(Problem(graph=chain.graph, budget=table.floor - 1))
+            assert below.schedule is None and below.beside[0].value == IMPOSSIBLE and below.lower == 0
+
+
+@given(graphs())
+def test_a_graph_is_a_chain_or_says_why_not(graph):
+    reason = why_no_chain(graph)
+    if reason is None:
+        chain = Chain(graph)
+        assert chain.time > 0 or all(stage.bare.time == 0 for stage in chain.stages) or chain.loss_time == 0
+        assert Rotor().refuses(graph) is None and Periodic().refuses(graph) is None
+    else:
+        assert reason in Rotor().refuses(graph) and "Linearise" in Rotor().refuses(graph)
+
+
+@given(training_graphs())
+def test_a_linearised_graph_stays_linearised(graph):
+    if Linearise().refuses(graph) is None:
+        chain = linearised(graph).graph
+        problem = Problem(graph=chain, budget=10**9)
+        assert Linearise().apply(problem).problem is problem
+
+
+@given(chains(max_stages=6, options=2))
+def test_the_numbers_of_a_chain_are_those_of_the_replay(chain):
+    """Saving everything by the first options: what a stage needs, holds and leaves, summed up, is the replayed peak."""
+    stages = chain.stages
+    names = [*(one.forward for one in stages), chain.loss, *(one.backward for one in reversed(stages))]
+    cost = validate(chain.graph, Schedule.from_runs(chain.graph, names))
+    held, peak = 0, 0
+    for i, stage in enumerate(stages):
+        peak = max(peak, held + chain.kept_before[i] + stage.forward_needs(0))
+        held += stage.saves(0) - stage.freed(0)
+    peak = max(peak, held + chain.kept_before[-1] + chain.loss_needs)
+    for i in reversed(range(len(stages))):
+        held -= stages[i].saves(0) - stages[i].freed(0)
+        peak = max(peak, held - stages[i].freed(0) + stages[i].backward_needs(0) + chain.after[i])
+    assert cost.peak == peak
