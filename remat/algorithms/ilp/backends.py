@@ -3,7 +3,7 @@
 `Highs` hands CVXPY's problem data to HiGHS through its own interface, for a start of our own, progress, and
 interruption. `Cvxpy` solves with any solver CVXPY knows (SCIP by default). Both say what they have evidence for: a
 point only when the solver has an incumbent (CVXPY turns a time limit without one into zero vectors under the status
-`user_limit`), `infeasible` only as *said once*: whoever claims it asks again without presolve (HiGHS 1.13 to 1.15.1
+`user_limit`), `infeasible` only as *said once*: whoever claims it asks again in another way (HiGHS 1.13 to 1.15.1
 have called small feasible programmes infeasible).
 """
 
@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from attrs import field, frozen
 
-from remat.algorithms.ilp.linear import Flags
+from remat.algorithms.ilp.linear import Flags, Ints
 from remat.algorithms.ilp.model import Floats, Model
 from remat.errors import BackendMissing, RematError
 
@@ -97,7 +97,7 @@ class Backend(ABC):
         *,
         start: Floats | None = None,
         seen: Seen | None = None,
-        presolve: bool = True,
+        second: bool = False,
     ) -> Answer:
         """Solve.
 
@@ -107,7 +107,7 @@ class Backend(ABC):
             start: a feasible point in the columns of the programme (integral ones count); a back end without starts
                 leaves it aside.
             seen: told of incumbents and bounds while the solver works, where the back end can.
-            presolve: off for a second opinion.
+            second: ask in another way (the presolve of HiGHS the other way round, SCIP without), for a second opinion.
         """
 
 
@@ -146,7 +146,7 @@ class Highs(Backend):
         *,
         start: Floats | None = None,
         seen: Seen | None = None,
-        presolve: bool = True,
+        second: bool = False,
     ) -> Answer:
         """Solve; see `Backend.solve`."""
         self.check()
@@ -162,7 +162,8 @@ class Highs(Backend):
             "mip_rel_gap": limits.gap,
             "threads": self.threads,
             "random_seed": self.seed,
-            "presolve": "choose" if presolve else "off",
+            # presolve costs these mixed programmes more than it saves, and it has lost points of them
+            "presolve": "choose" if second == mixed else "off",
         }
         if math.isfinite(limits.seconds):
             options["time_limit"] = max(0.0, limits.seconds)
@@ -247,7 +248,7 @@ def _bound(model: Model, value: float) -> int:
     return max(0, math.ceil(value * (1 - MIP_TOLERANCE) / model.cost_unit))
 
 
-def _answer(highspy: Any, solver: Any, model: Model, columns: Any) -> Answer:
+def _answer(highspy: Any, solver: Any, model: Model, columns: Ints) -> Answer:
     status, info = solver.getModelStatus(), solver.getInfo()
     kinds = highspy.HighsModelStatus
     point = None
@@ -259,8 +260,8 @@ def _answer(highspy: Any, solver: Any, model: Model, columns: Any) -> Answer:
     infeasible = status in (kinds.kInfeasible, kinds.kUnboundedOrInfeasible)
     duals = None
     if not mixed:
-        rows = solver.getDualRay()[2] if infeasible else (solver.getSolution().row_dual if done else None)
-        duals = None if rows is None or len(rows) == 0 else model.multipliers(-np.array(rows))
+        found = solver.getDualRay()[2] if infeasible else (solver.getSolution().row_dual if done else None)
+        duals = None if found is None or len(found) == 0 else model.multipliers(-np.array(found))
     return Answer(
         point=point,
         bound=_bound(model, value),
@@ -301,14 +302,14 @@ class Cvxpy(Backend):
         *,
         start: Floats | None = None,
         seen: Seen | None = None,
-        presolve: bool = True,
+        second: bool = False,
     ) -> Answer:
         """Solve; see `Backend.solve`."""
         del start, seen
         self.check()
         import cvxpy as cp
 
-        options = {**self._limits(limits, presolve), **dict(self.options)}
+        options = {**self._limits(limits, second), **dict(self.options)}
         if self.solver == "SCIP":
             return self._scip(model, options)
         try:
@@ -336,7 +337,7 @@ class Cvxpy(Backend):
             note=f"SCIP: {word}",
         )
 
-    def _limits(self, limits: Limits, presolve: bool) -> dict[str, Any]:
+    def _limits(self, limits: Limits, second: bool) -> dict[str, Any]:
         seconds, nodes = limits.seconds, limits.nodes or self.nodes
         if self.solver == "SCIP":
             options: dict[str, Any] = {
@@ -348,11 +349,11 @@ class Cvxpy(Backend):
                 options["limits/time"] = max(0.0, seconds)
             if nodes is not None:
                 options["limits/nodes"] = nodes
-            if not presolve:
+            if second:
                 options |= {"presolving/maxrounds": 0, "propagating/maxroundsroot": 0}
             return {"scip_params": options}
         if self.solver == "HIGHS":
-            options = {"mip_rel_gap": limits.gap, "threads": self.threads, "presolve": "choose" if presolve else "off"}
+            options = {"mip_rel_gap": limits.gap, "threads": self.threads, "presolve": "off" if second else "choose"}
             if math.isfinite(seconds):
                 options["time_limit"] = max(0.0, seconds)
             if nodes is not None:

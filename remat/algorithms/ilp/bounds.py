@@ -290,7 +290,7 @@ class FullRelaxation(Solver):
         assumes = "staged schedules, first runs in the graph's order"
         answer = Highs().solve(model, limits)
         if answer.infeasible:
-            again = Highs().solve(model, limits, presolve=False)
+            again = Highs().solve(model, limits, second=True)
             if again.infeasible and farkas(linear, again.duals, problem.budget):
                 return Plan(beside=(ClassBound(value=math.inf, assumes=assumes),), trail=(f"{self!r}: no solution",))
             return Plan(trail=(f"{self!r}: infeasible, without a proof",))

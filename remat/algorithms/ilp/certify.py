@@ -2,7 +2,7 @@
 
 A plan leaves this module only after the validator has replayed it within the budget. A solver's tolerance can let a
 point through whose exact bytes are over: then the programme is solved again with the budget lowered by what was
-missing. "Infeasible" is believed when it was said twice, the second time without presolve.
+missing. "Infeasible" is believed when it was said twice, the second time asked in another way (presolve off, or on).
 """
 
 from __future__ import annotations
@@ -178,10 +178,10 @@ class Programme:
         return self.backend.solve(self.model, limits, start=start, seen=watch.seen if watch.listens else None)
 
     def _second_opinion(self, watch: Watch, notes: list[str]) -> bool:
-        """Whether infeasibility is said again, without presolve."""
+        """Whether infeasibility is said again."""
         limits = Limits(gap=self.gap, seconds=watch.remaining)
-        again = self.backend.solve(self.model, limits, presolve=False, seen=watch.seen if watch.listens else None)
-        notes.append(f"{again.note} (asked again without presolve)")
+        again = self.backend.solve(self.model, limits, second=True, seen=watch.seen if watch.listens else None)
+        notes.append(f"{again.note} (asked again, in another way)")
         if again.point is not None:
             replayed = self.replay(again.point, watch.budget)
             if isinstance(replayed, Found) and replayed.better(watch.best):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from attrs import evolve, field, fields, frozen
 
@@ -21,6 +21,9 @@ from remat.algorithms.protocol import IMPOSSIBLE, ClassBound, Plan, Problem, ref
 from remat.errors import RematError
 from remat.ir import Graph, Schedule, validate
 from remat.ir.hierarchy import Condensed
+
+if TYPE_CHECKING:
+    from remat.algorithms.ilp.sweep import Budgets, IlpSweep
 
 FormName = Literal["events", "published", "checkmate"]
 FORMS: Final = ("events", "published", "checkmate")
@@ -129,6 +132,12 @@ class HIlp(WarmStarted):
             return published_form(stage, slots, tight=False, save=save)
         cuts: bool = len(stage.graph) > LARGE if self.cuts is None else self.cuts
         return events_form(stage, slots, cuts=cuts, save=save)
+
+    def sweep(self, *, peaks: Budgets = 8, saves: Budgets = 6, workers: int | None = None) -> IlpSweep:
+        """Many budgets of a block, by one programme: see `IlpSweep`."""
+        from remat.algorithms.ilp.sweep import IlpSweep
+
+        return IlpSweep(self, peaks=peaks, saves=saves, workers=workers)
 
     def top(self, condensed: Condensed) -> Programme:
         """The programme of a level with H-ILP's correction terms, for many budgets of the *flat* graph.

@@ -1,0 +1,254 @@
+"""Many budgets of one block by one programme: `HIlp().sweep(peaks=20, saves=20)`.
+
+The programme is built once; a new budget changes its parameters. Peaks rise, so that each plan is a start for the next;
+within a peak the saves fall, and those that the last plan already meets are skipped, as are all below the first without a
+plan. Once a peak's plan is as fast as the largest peak's, larger peaks add nothing. Peaks are independent of each other
+otherwise: they go through any `concurrent.futures.Executor`, a process pool by default.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from typing import Any
+
+from attrs import field, frozen
+
+from remat.algorithms.clock import Clock
+from remat.algorithms.ilp.certify import Found, Programme, Watch
+from remat.algorithms.ilp.solver import HIlp
+from remat.algorithms.options import OptionSource, undominated
+from remat.errors import RematError
+from remat.ir import Graph, LayerOption, Run, Schedule, option_of, validate
+from remat.units import Bytes, Ns
+
+Budgets = int | tuple[Bytes, ...]
+
+
+def _budgets(instance: object, attribute: Any, value: object) -> None:
+    good = (
+        value >= 1
+        if type(value) is int
+        else isinstance(value, tuple) and len(value) > 0 and all(type(one) is int and one >= 0 for one in value)
+    )
+    if not good:
+        fix = "give a number of budgets, or a tuple of bytes."
+        raise RematError("A-SWEEP", f"{attribute.name} is {value!r:.80}.", fix=fix)
+
+
+def _workers(instance: object, attribute: Any, value: object) -> None:
+    if value is not None and (type(value) is not int or value < 1):
+        raise RematError("A-SWEEP", f"workers is {value!r}.", fix="give an int of at least 1, or None for all cores.")
+
+
+@frozen(kw_only=True)
+class Point:
+    """What is known at one pair of budgets.
+
+    Attributes:
+        peak: bytes while the block runs. save: bytes held while the loss node runs, beyond what it reads and writes.
+        schedule: the plan, or None.
+        time: of the plan [ns]. used, held: bytes of its peak and of what it holds.
+        notes: the solver's words.
+    """
+
+    peak: Bytes
+    save: Bytes
+    schedule: Schedule | None = None
+    time: Ns = 0
+    used: Bytes = 0
+    held: Bytes = 0
+    notes: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
+class Swept:
+    """The outcome of a sweep: the points that were solved, and what went wrong in words."""
+
+    points: tuple[Point, ...]
+    lost: tuple[str, ...] = ()
+
+    def options(self, block: Graph) -> tuple[LayerOption, ...]:
+        """The options of all plans that none of the others dominates."""
+        plans = dict.fromkeys(one.schedule for one in self.points if one.schedule is not None)
+        return undominated(option_of(block, plan) for plan in plans)
+
+
+@frozen
+class IlpSweep(OptionSource):
+    """One integer programme under many budgets of a block.
+
+    Attributes:
+        solver: its settings.
+        peaks: how many budgets for the peak, evenly from the block's floor to its peak without recomputation; or bytes.
+        saves: how many for what is held in between, evenly from nothing to all that the fastest plan holds; or bytes.
+        workers: processes, where no executor is given; None: one per core, 1: this process.
+    """
+
+    solver: HIlp
+    peaks: Budgets = field(default=8, kw_only=True, validator=_budgets)
+    saves: Budgets = field(default=6, kw_only=True, validator=_budgets)
+    workers: int | None = field(default=None, kw_only=True, validator=_workers)
+
+    def __repr__(self) -> str:
+        own = "" if self.workers is None else f", workers={self.workers}"
+        return f"{self.solver!r}.sweep(peaks={self.peaks!r}, saves={self.saves!r}{own})"
+
+    def options(
+        self, block: Graph, *, clock: Clock | None = None, seed: int = 0, executor: Executor | None = None
+    ) -> tuple[LayerOption, ...]:
+        """The Pareto set of options; none when the solver refuses the block or no budget has a plan.
+
+        Warns when budgets were lost with a worker.
+        """
+        if self.solver.refuses(block) is not None:
+            return ()
+        swept = self.run(block, clock=clock, seed=seed, executor=executor)
+        for words in swept.lost:
+            warnings.warn(words, RuntimeWarning, stacklevel=2)
+        return swept.options(block)
+
+    def run(
+        self, block: Graph, *, clock: Clock | None = None, seed: int = 0, executor: Executor | None = None
+    ) -> Swept:
+        """Solve all budgets; with an executor, one task per peak.
+
+        Raises:
+            BackendMissing: when the back end is not installed.
+        """
+        del seed
+        self.solver.backend.check()
+        clock = Clock() if clock is None else clock
+        peaks = self._peaks(block)
+        workers = min(len(peaks), self.workers or os.cpu_count() or 1)
+        if executor is not None:
+            return self._parallel(block, peaks, executor, clock)
+        if workers == 1:
+            return Swept(points=tuple(_Sweeper(self, block, clock).all(peaks)))
+        # spawned, not forked: the caller may hold threads and locks of its own
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as own:
+            return self._parallel(block, peaks, own, clock)
+
+    def _peaks(self, block: Graph) -> list[Bytes]:
+        if isinstance(self.peaks, tuple):
+            return sorted(set(self.peaks))
+        high = validate(block, Schedule.from_runs(block, range(len(block)))).peak
+        return even(min(working_set(block), high), high, self.peaks)
+
+    def _parallel(self, block: Graph, peaks: Sequence[Bytes], executor: Executor, clock: Clock) -> Swept:
+        tasks: dict[Future[list[Point]], Bytes] = {}
+        lost: list[str] = []
+        try:
+            for peak in peaks:
+                tasks[executor.submit(sweep_peaks, self, block, (peak,), clock.remaining)] = peak
+        except BrokenExecutor as error:
+            lost.append(f"the pool broke: {error}")
+        points: list[Point] = []
+        for task in as_completed(tasks):
+            try:
+                points.extend(task.result())
+            except BrokenExecutor as error:
+                lost.append(f"a worker died with the budgets of peak {tasks[task]} B: {error}")
+        return Swept(points=tuple(sorted(points, key=lambda one: (one.peak, -one.save))), lost=tuple(lost))
+
+
+def sweep_peaks(sweep: IlpSweep, block: Graph, peaks: Sequence[Bytes], seconds: float) -> list[Point]:
+    """The task of a worker: all saves of some peaks."""
+    return _Sweeper(sweep, block, Clock(None if seconds == float("inf") else seconds)).all(peaks)
+
+
+class _Sweeper:
+    def __init__(self, sweep: IlpSweep, block: Graph, clock: Clock) -> None:
+        self.sweep, self.block, self.clock = sweep, block, clock
+        self.programme: Programme = sweep.solver.build(block, save=True)
+        everything = Schedule.from_runs(block, range(len(block)))
+        self.most = held_bytes(block, everything)
+        self.saves = even(0, self.most, sweep.saves) if isinstance(sweep.saves, int) else sorted(set(sweep.saves))
+        self.known: list[Point] = []
+
+    def all(self, peaks: Sequence[Bytes]) -> list[Point]:
+        """The largest peak first (what can be gained at most), then the others, rising."""
+        order = [*peaks[-1:], *peaks[:-1]]
+        settled: set[Bytes] = set()
+        for peak in order:
+            for save in self._falling(peak, settled):
+                if self.clock.expired:
+                    return self.known
+                self.known.append(self._solve(peak, save))
+        return self.known
+
+    def _falling(self, peak: Bytes, settled: set[Bytes]) -> Iterable[Bytes]:
+        left = [save for save in reversed(self.saves) if save not in settled]
+        while left:
+            yield left[0]
+            last = self.known[-1]
+            if last.schedule is None:
+                return  # nothing fits with less
+            done = [save for save in left if save == left[0] or save >= last.held]
+            best = min(one.time for one in self.known if one.save >= left[0] and one.schedule is not None)
+            first = peak == max(one.peak for one in self.known)
+            if not first and last.time <= best:
+                settled.update(done)  # as fast as with the largest peak: larger ones add nothing
+            left = [save for save in left if save not in done]
+
+    def _solve(self, peak: Bytes, save: Bytes) -> Point:
+        fitting = [one for one in self.known if one.schedule is not None and one.used <= peak and one.held <= save]
+        start = None
+        if fitting:
+            seed = min(fitting, key=lambda one: one.time)
+            assert seed.schedule is not None
+            start = self.programme.start(seed.schedule, peak)
+        found = self.programme.solve(peak, save=save, start=start, watch=Watch(self.clock, self.sweep))
+        return self._point(peak, save, found)
+
+    def _point(self, peak: Bytes, save: Bytes, found: Found) -> Point:
+        if found.schedule is None or found.cost is None:
+            return Point(peak=peak, save=save, notes=found.notes)
+        return Point(
+            peak=peak,
+            save=save,
+            schedule=found.schedule,
+            time=found.cost.time,
+            used=found.cost.peak,
+            held=held_bytes(self.block, found.schedule),
+            notes=found.notes,
+        )
+
+
+def even(low: Bytes, high: Bytes, count: int) -> list[Bytes]:
+    """`count` values from low up to high, the low one left out where there is more than one and they differ."""
+    if count == 1 or low >= high:
+        return [high]
+    return sorted({low + (high - low) * i // count for i in range(1, count + 1)})
+
+
+def working_set(block: Graph) -> Bytes:
+    """Bytes that the heaviest node needs alone: what it reads and writes, and its workspace."""
+    sizes = {datum.name: 0 if datum.outside else datum.size for datum in block.data}
+    return max(
+        sum(sizes[name] for name in (*node.reads, *node.writes)) + min(one.workspace for one in node.options)
+        for node in block.computes
+    )
+
+
+def held_bytes(block: Graph, schedule: Schedule) -> Bytes:
+    """Bytes resident while the loss node runs, beyond what it reads and writes, and beyond kept data."""
+    loss = block.computes[block.loss]
+    sizes = {datum.name: 0 if datum.outside or datum.keep else datum.size for datum in block.data}
+    phantoms = {layer.phantom: layer for layer in block.layers}
+    border = {*loss.reads, *loss.writes}
+    now: dict[str, Bytes] = {}
+    for step in schedule.steps:
+        if not isinstance(step, Run):
+            now.pop(getattr(step, "datum", ""), None)
+        elif step.node == loss.name:
+            break
+        else:
+            now.update({name: sizes[name] for name in block.node(step.node).writes})
+            layer = block.layer_by_node.get(step.node)
+            if layer is not None and step.option < len(layer.options):
+                now[layer.phantom] = phantoms[layer.phantom].options[step.option].phantom
+    return sum(size for name, size in now.items() if name not in border)
