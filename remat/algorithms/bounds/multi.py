@@ -70,7 +70,7 @@ class MultiInstant(RunMove):
                     break
                 instants.append(worst)
             if best:
-                search.show(best, ASSUMES)
+                search.show(max(best, search.lower), ASSUMES)
 
     def _offer(self, search: Search, start: Sequence, k: int) -> None:
         for j in (0, 2):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 _BITS = 60  # exact evaluations count in units of 2**-60
 _SCALE = 1000.0  # the objective is scaled so that all costs sum to this
-MIXED_TOLERANCE = 1e-5  # relative, taken off a mixed programme's dual bound (HiGHS: feasibility 1e-6, 1e-7)
+MIXED_TOLERANCE = 1e-5  # taken off a mixed programme's dual bound, relative and absolute (HiGHS: 1e-6, 1e-7)
 
 
 class Rows:
@@ -111,7 +111,8 @@ def solve_mixed(program: Program, gap: float = 1e-4, nodes: int = 2000) -> Answe
     unit, _ = scaled
     bound = 0
     if np.isfinite(dual) and dual > 0:
-        bound = int(np.floor(dual * (1 - MIXED_TOLERANCE) / unit - 1))
+        # any cost is an integer, so what is left may be rounded up
+        bound = int(np.ceil((dual * (1 - MIXED_TOLERANCE) - MIXED_TOLERANCE) / unit))
     incumbent = info is not None and np.isfinite(float(getattr(info, "mip_gap", np.inf)))
     point = None
     if incumbent and all(v.value is not None for v in x):

@@ -1,0 +1,109 @@
+"""The default planner on captured graphs of whole models: quality, determinism, interruption, proofs."""
+
+from pathlib import Path
+
+import pytest
+
+import remat.algorithms.auto as module
+import remat.algorithms.combine as combine
+from remat.algorithms.auto import auto, quick
+from remat.algorithms.baselines import PerLayerCheckpoint, store_all_peak
+from remat.algorithms.clock import Clock
+from remat.algorithms.protocol import Problem, Status
+from remat.algorithms.sweep import lowest_budget, sweep
+from remat.ir import dumps, read_joint_graph
+
+CAPTURED = Path(__file__).parents[1] / "data" / "captured"
+
+
+@pytest.fixture(scope="module")
+def unet():
+    return read_joint_graph(CAPTURED / "unet.json.gz")
+
+
+@pytest.fixture(scope="module")
+def gpt12():
+    return read_joint_graph(CAPTURED / "gpt12.json.gz")
+
+
+def at(graph, share):
+    return Problem(graph=graph, budget=int(store_all_peak(graph) * share))
+
+
+def test_it_is_one_expression_that_its_repr_rebuilds():
+    names = vars(combine) | vars(module)
+    assert eval(repr(auto), names) == auto
+    assert eval(repr(quick), names) == quick
+
+
+@pytest.mark.parametrize(("share", "time", "gap"), [(0.7, 1.0179, 0.0005), (0.5, 1.0760, 0.001), (0.35, 1.1945, 0.002)])
+def test_gpt12_is_within_a_fraction_of_a_percent_of_a_proved_bound(gpt12, share, time, gap):
+    outcome = auto.solve(at(gpt12, share))
+    assert outcome.upper / gpt12.time <= time + 5e-5
+    assert outcome.gap <= gap
+
+
+def test_unet_at_half_its_memory(unet):
+    outcome = auto.solve(at(unet, 0.5))
+    assert outcome.upper / unet.time <= 1.0395
+    assert outcome.gap <= 0.006
+
+
+def test_the_same_seed_gives_the_same_plan_byte_for_byte(unet):
+    first, second = (auto.solve(at(unet, 0.5), seed=3) for _ in range(2))
+    assert dumps(first.schedule) == dumps(second.schedule)
+    assert first.lower == second.lower
+
+
+def test_an_interruption_keeps_the_best_plan(unet):
+    reached = []
+
+    def listener(progress):
+        reached.append(progress)
+        if sum(one.time is not None for one in reached) == 3:
+            raise KeyboardInterrupt
+
+    outcome = auto.solve(at(unet, 0.5), clock=Clock(listener=listener))
+    assert outcome.status is Status.FEASIBLE
+    assert outcome.upper == reached[-1].time
+
+
+def test_progress_only_improves(unet):
+    reached = []
+    auto.solve(at(unet, 0.5), clock=Clock(listener=reached.append))
+    times = [one.time for one in reached if one.time is not None]
+    assert times == sorted(times, reverse=True)
+    assert [one.lower for one in reached] == sorted(one.lower for one in reached)
+
+
+def test_a_budget_below_the_floor_is_proved_impossible(unet):
+    assert auto.solve(at(unet, 0.2)).status is Status.INFEASIBLE
+
+
+def test_it_beats_checkpoints_around_layers(gpt12):
+    problem = at(gpt12, 0.5)
+    layers = PerLayerCheckpoint().solve(problem)
+    assert auto.solve(problem).upper < layers.upper
+
+
+def test_a_curve_is_monotone_and_an_interruption_keeps_its_points(unet):
+    peak = store_all_peak(unet)
+    budgets = [int(peak * share) for share in (0.3, 0.5, 0.7, 1.0)]
+    curve = sweep(unet, budgets, quick)
+    times = [one.outcome.upper for one in curve.points]
+    assert times == sorted(times, reverse=True)
+    assert times[-1] == unet.time
+    assert curve.lowest.budget == budgets[0]
+
+    def listener(point):
+        if point.budget == budgets[1]:
+            raise KeyboardInterrupt
+
+    assert [one.budget for one in sweep(unet, budgets, quick, listener=listener).points] == budgets[:2]
+
+
+def test_the_lowest_budget_of_unet_is_its_floor(unet):
+    lowest = lowest_budget(unet)
+    peak = store_all_peak(unet)
+    assert lowest.impossible == lowest.floor - 1
+    assert lowest.point.budget <= lowest.floor + peak * 0.005

@@ -1,0 +1,86 @@
+"""Bounds: known values, exactness, what is proved impossible, and what is only shown beside."""
+
+import numpy as np
+
+from remat.algorithms.bounds.floor import Floor, proved_floor
+from remat.algorithms.bounds.multi import MultiInstant
+from remat.algorithms.bounds.program import Program, Rows, solve_mixed, solve_relaxed
+from remat.algorithms.bounds.single import SingleInstant
+from remat.algorithms.protocol import IMPOSSIBLE, Problem, Status
+from remat.algorithms.runs.polish import Polish
+from remat.algorithms.runs.search import Search
+from tests.algorithms.test_runs_liveness import chain
+
+
+def knapsack(budget):
+    """Cover three needs by holding (4, 3, 2 bytes) or paying 5, 4, 3."""
+    rows = Rows()
+    rows.add([(3, 4), (4, 3), (5, 2)], budget)
+    for k in range(3):
+        rows.add([(k, -1), (3 + k, -1)], -1)
+    return Program(cost=[5, 4, 3, 0, 0, 0], rows=rows, integral=np.array([False] * 3 + [True] * 3))
+
+
+def test_a_relaxed_bound_is_exact_in_integers():
+    # hold the densest first: 3/2, 4/3, 5/4; with 5 bytes all but the last need: 5 to pay
+    answer = solve_relaxed(knapsack(5))
+    assert answer.finished
+    assert answer.bound == 5
+    assert solve_relaxed(knapsack(6)).bound == 4  # 5 * (1 - 1/4), rounded up
+
+
+def test_a_mixed_bound_is_at_most_the_optimum():
+    answer = solve_mixed(knapsack(6))
+    assert answer.x is not None
+    assert answer.bound <= 4 == round(float(np.dot(answer.x, knapsack(6).cost)))
+
+
+def test_infeasible_rows_are_proved_not_believed():
+    rows = Rows()
+    rows.add([(0, 2), (1, 3)], 4)
+    rows.add([(0, -1)], -1)
+    rows.add([(1, -1)], -1)
+    program = Program(cost=[1, 1], rows=rows, integral=np.array([True, True]))
+    assert solve_relaxed(program).bound is None
+    assert solve_mixed(program).bound is None
+
+
+def test_a_programme_without_variables():
+    rows = Rows()
+    rows.add([], -1)
+    assert solve_relaxed(Program(cost=[], rows=rows, integral=np.zeros(0, bool))).bound is None
+    assert solve_mixed(Program(cost=[], rows=Rows(), integral=np.zeros(0, bool))).bound == 0
+
+
+def test_the_floor_is_the_largest_working_set_with_what_must_be_kept():
+    graph = chain(8)
+    assert proved_floor(graph) == 13  # a backward: tangent 1, incoming gradient, saved datum, outgoing gradient
+    outcome = Floor().solve(Problem(graph=graph, budget=12))
+    assert outcome.status is Status.INFEASIBLE
+    assert Floor().solve(Problem(graph=graph, budget=13)).lower < IMPOSSIBLE
+
+
+def test_the_single_instant_bound_counts_what_cannot_be_held():
+    graph = chain(8)  # at the loss a0 to a7 and the tangent: 33 bytes; each missing datum costs 2 to make again
+    bound = SingleInstant().solve(Problem(graph=graph, budget=21)).lower
+    assert bound == graph.time + 3 * 2
+    assert SingleInstant().solve(Problem(graph=graph, budget=33)).lower == graph.time
+
+
+def test_bounds_that_assume_an_order_stay_beside():
+    alone = MultiInstant(rounds=4).solve(Problem(graph=chain(8), budget=17))
+    assert alone.lower == chain(8).time
+    assert [one.assumes for one in alone.beside] == ["first runs in the captured order"]
+    outcome = Polish((SingleInstant(), MultiInstant(rounds=4))).solve(Problem(graph=chain(8), budget=17))
+    assert outcome.beside[0].value >= outcome.lower > chain(8).time
+
+
+def test_a_link_leaves_no_bound_but_the_time_of_the_nodes():
+    from remat.algorithms.clock import Clock
+    from remat.ir import Link
+
+    problem = Problem(graph=chain(8), budget=12, link=Link(to_host=10**9, to_device=10**9))
+    search = Search(problem, Clock(), 0, "test")
+    Floor().improve(search)
+    SingleInstant().improve(search)
+    assert search.lower == chain(8).time

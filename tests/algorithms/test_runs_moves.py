@@ -1,0 +1,98 @@
+"""Each move alone: what it does, what it refuses, how it stops."""
+
+import pytest
+from attrs import evolve
+
+from remat.algorithms.clock import Clock
+from remat.algorithms.combine import warm
+from remat.algorithms.protocol import Problem, Status
+from remat.algorithms.runs.moves import (
+    Continuation,
+    Delete,
+    MultiStart,
+    PeakShaving,
+    RuinAndRecreate,
+    Shift,
+    Taste,
+)
+from remat.algorithms.runs.polish import Polish
+from remat.algorithms.runs.saved_set import SavedSet
+from remat.errors import RematError
+from remat.ir import GraphBuilder, Kind, LayerOption
+from tests.algorithms.test_runs_liveness import chain
+
+MOVES = [
+    PeakShaving(),
+    PeakShaving(Taste(0.5, 0.1, 0.2)),
+    Delete(),
+    Shift(),
+    MultiStart(4),
+    RuinAndRecreate(work=500.0),
+]
+MOVES += [Continuation(), SavedSet(), Polish((PeakShaving(), Delete()), gap=0.01)]
+
+
+@pytest.mark.parametrize("move", MOVES, ids=repr)
+def test_the_repr_rebuilds(move):
+    assert eval(repr(move)) == move
+
+
+@pytest.mark.parametrize(
+    "move", [PeakShaving(), MultiStart(4), RuinAndRecreate(work=500.0), Continuation(), SavedSet()]
+)
+def test_a_chain_fits_two_thirds_of_its_memory(move):
+    graph = chain(8)
+    outcome = move.solve(Problem(graph=graph, budget=21))
+    assert outcome.status is Status.FEASIBLE
+    assert outcome.cost.peak <= 21
+    assert outcome.cost.recomputation > 0
+
+
+@pytest.mark.parametrize("move", [PeakShaving(), MultiStart(4), Continuation()])
+def test_nothing_is_recomputed_where_everything_fits(move):
+    assert move.solve(Problem(graph=chain(4), budget=1000)).cost.recomputation == 0
+
+
+def test_deletion_and_shifting_need_a_start():
+    problem = Problem(graph=chain(8), budget=21)
+    assert Delete().solve(problem).status is Status.NOT_FOUND
+    assert Shift().solve(problem).status is Status.NOT_FOUND
+
+
+def test_a_move_started_from_a_plan_keeps_it_when_it_finds_nothing_better():
+    problem = Problem(graph=chain(8), budget=21)
+    start = MultiStart(4).solve(problem)
+    for move in (Delete(), Shift(), RuinAndRecreate(work=500.0)):
+        assert warm(move, seed=MultiStart(4)).solve(problem).upper <= start.upper
+
+
+def test_layers_are_refused_with_the_way_out():
+    b = GraphBuilder("layered")
+    b.data("t", 1, Kind.TANGENT)
+    b.data("w", 1, Kind.PARAM_GRAD)
+    b.forward("F", time=1)
+    b.loss("L", writes=["t"], time=1)
+    b.backward("B", reads=["t"], writes=["w"], time=1)
+    b.layer("F", "B", [LayerOption(forward=1, backward=1, phantom=1, forward_workspace=0, backward_workspace=0)])
+    for move in MOVES:
+        assert "flat" in move.refuses(b.build()) or "layers" in move.refuses(b.build())
+
+
+def test_run_once_and_what_it_makes_are_never_made_again():
+    graph = chain(8)
+    once = tuple(evolve(one, run_once=True) if one.name in ("F2", "F3") else one for one in graph.computes)
+    outcome = MultiStart(4).solve(Problem(graph=evolve(graph, computes=once), budget=25))
+    runs = [run.node for run in outcome.schedule.runs]
+    assert runs.count("F2") == runs.count("F3") == 1
+    assert len(runs) > len(graph)
+
+
+def test_an_expired_clock_stops_the_search_at_once():
+    clock = Clock(0.0)
+    outcome = RuinAndRecreate(work=1e12).solve(Problem(graph=chain(8), budget=21), clock=clock)
+    assert outcome.status is Status.FEASIBLE  # the shaving it starts from
+
+
+def test_a_polish_takes_only_moves():
+    with pytest.raises(RematError, match="A-SOLVER"):
+        Polish((1,))
