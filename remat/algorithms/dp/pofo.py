@@ -41,6 +41,9 @@ CLASS = "persistent schedules that offload inputs of stages before the loss, wit
 
 _SECOND = 10**9
 
+_BEYOND = 5
+"""How many slots less than the first plan that fits are tried."""
+
 
 @frozen(kw_only=True, eq=False)
 class Moves:
@@ -321,9 +324,9 @@ class Pofo(Solver):
     The link is the problem's; without one nothing is offloaded and the class is Rotor's.
 
     Attributes:
-        slots: slots of the budget, sizes rounded to the nearest with the error carried on (`Quantise`): where the true sizes
-            of the plan do not fit, it is planned again with fewer slots, and at last with all sizes rounded up. None: one
-            slot per unit of the chain's sizes, exactly.
+        slots: slots of the budget, sizes rounded to the nearest with the error carried on (`Quantise`); plans for a few slots
+            more and less are replayed with the true sizes and the fastest is kept; at last all sizes are rounded up. None:
+            one slot per unit of the chain's sizes, exactly.
         table_limit: most bytes of the tables; more is refused with the remedy.
     """
 
@@ -338,32 +341,42 @@ class Pofo(Solver):
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The programme's plan with whole transfers; the trail compares its fluid time with the replay."""
         if self.slots is None:
-            return self._tried(problem, problem, 1)
-        near = self._tried(problem, Quantise(self.slots, carry=True).apply(problem).problem, max(1, self.slots // 2))
-        if near.schedule is not None or clock.expired:
-            return near
-        return self._tried(problem, Quantise(self.slots).apply(problem).problem, 1)
+            return self._tried(problem, problem, clock, 0, 1)
+        near = Quantise(self.slots, carry=True).apply(problem).problem
+        plan = self._tried(problem, near, clock, self.slots // 12, self.slots // 2)
+        if plan.schedule is not None or clock.expired:
+            return plan
+        return self._tried(problem, Quantise(self.slots).apply(problem).problem, clock, 0, 1)
 
-    def _tried(self, problem: Problem, coarse: Problem, tries: int) -> Plan:
-        """The plan of a coarse problem, with 0, 1, … slots set aside until it fits the true one."""
+    def _tried(self, problem: Problem, coarse: Problem, clock: Clock, more: int, tries: int) -> Plan:
+        """The fastest replay of the plans of a coarse problem for `more` slots above the budget, one less, and so on.
+
+        Rounded sizes say little about a few slots: a plan for more than there is may fit, and one for less may copy better.
+        The search ends a few slots below the first plan that fits. One table serves all of it.
+        """
         chain = Chain(coarse.graph)
-        own = numbers(chain, coarse.budget, keep_all(chain), freeing=False)
+        unit = numbers(chain, coarse.budget, keep_all(chain), freeing=False).unit
+        budget = coarse.budget + more * unit
+        own = numbers(chain, budget, keep_all(chain), freeing=False)
         size = programme_bytes(len(chain), own.slots, self._recomputes)
         if size > self.table_limit:
             what = f"{len(chain)} stages and {own.slots} slots need tables of {format_bytes(size)}"
             return Plan(trail=(f"{self!r} refused: {what}; give slots=…, e.g. 50",))
-        programme = Programme(chain, coarse.budget, problem.link, bare=self._recomputes)
+        programme = Programme(chain, budget, problem.link, bare=self._recomputes)
         plan = Plan(trail=(f"{self!r}: nothing of its class fits ({CLASS})",))
+        best: tuple[Ns, Plan] | None = None
         aside = 0
-        while aside < tries:
+        while aside < tries and not clock.expired:
             found = programme.plan(aside)
             if found is None:
-                return plan
+                break
             plan, over = self._written(problem, found)
             if plan.schedule is not None:
-                return plan
-            aside += max(1, over // own.unit // 2)
-        return plan
+                time = validate(problem.graph, plan.schedule, problem.budget, problem.link).time
+                best = (time, plan) if best is None or time < best[0] else best
+                tries = min(tries, aside + _BEYOND)
+            aside += 1 if best is not None else max(1, over // own.unit // 2)
+        return plan if best is None else best[1]
 
     def _written(self, problem: Problem, found: PofoPlan) -> tuple[Plan, Bytes]:
         """The plan on the true sizes, and by how many bytes it exceeds the budget."""
