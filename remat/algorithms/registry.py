@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -132,7 +133,7 @@ def entries(kind: str, *, outside: Iterable[EntryPoint] | None = None) -> Mappin
     if kind not in GROUPS:
         raise RematError("P-KIND", f"{kind!r} is not a kind of plug-in.", fix=f"ask for {', '.join(GROUPS)}.")
     found = {name: Entry(kind, name, "remat", where) for name, where in OWN[kind].items()}
-    for point in entry_points(group=GROUPS[kind]) if outside is None else outside:
+    for point in _installed(GROUPS[kind]) if outside is None else outside:
         origin = point.dist.name if point.dist is not None else "a package without metadata"
         entry = Entry(kind, point.name, origin, point.value)
         if point.name in found and found[point.name] != entry:
@@ -141,6 +142,11 @@ def entries(kind: str, *, outside: Iterable[EntryPoint] | None = None) -> Mappin
             raise RematError("P-CLASH", what, fix="uninstall one of them, or rename its entry point.")
         found[point.name] = entry
     return found
+
+
+@cache
+def _installed(group: str) -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=group))
 
 
 def get(kind: str, name: str) -> Any:
