@@ -41,6 +41,9 @@ CLASS = "persistent schedules that offload inputs of stages before the loss, wit
 
 _SECOND = 10**9
 
+_SLOTS: int | None = 50
+"""As in the paper."""
+
 _BEYOND = 5
 """How many slots less than the first plan that fits are tried."""
 
@@ -330,7 +333,7 @@ class Pofo(Solver):
         table_limit: most bytes of the tables; more is refused with the remedy.
     """
 
-    slots: int | None = field(default=50, validator=optional(at_least(1, "slots")))
+    slots: int | None = field(default=_SLOTS, validator=optional(at_least(1, "slots")))
     table_limit: Bytes = field(default=4 * GiB, validator=at_least(0, "bytes"))
     _recomputes: ClassVar[bool] = True
 
