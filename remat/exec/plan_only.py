@@ -6,6 +6,7 @@ named device (`devices.py`). Nothing is allocated and nothing runs: what depends
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -70,7 +71,9 @@ def capture_without_weights(factory: Factory, *, differentiable: str = "auto") -
         Uncapturable: the step cannot be one graph.
         RematError: X-FACTORY, when the factory fails under fake tensors, or returns something else.
     """
-    with torch_private.FakeTensorMode():
+    with torch_private.ShapesOnly(), warnings.catch_warnings():
+        # A deep copy asks a tensor without memory where its memory is, and the tensor warns.
+        warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor", category=UserWarning)
         try:
             made = factory()
         except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:

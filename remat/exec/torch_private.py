@@ -24,10 +24,10 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 __all__ = [
     "FakeTensor",
-    "FakeTensorMode",
     "HigherOrderOperator",
     "Joint",
     "OpOverload",
+    "ShapesOnly",
     "TreeSpec",
     "aliases_an_input",
     "allocator_events",
@@ -160,6 +160,13 @@ def constant_of(value: Any) -> torch.Tensor | None:
     if isinstance(value, FakeTensor):
         return value.constant
     return value if isinstance(value, torch.Tensor) else None
+
+
+class ShapesOnly(FakeTensorMode):
+    """Inside, tensors are made without memory. One mode for all of them, also for copies: modules copy their layers deeply."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ShapesOnly:
+        return self
 
 
 def flatten(tree: Any) -> tuple[list[Any], TreeSpec]:

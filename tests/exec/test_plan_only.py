@@ -12,6 +12,7 @@ from remat.exec.plan_only import capture_without_weights, graph_without_weights
 from remat.exec.planning import SCALARS
 from remat.ir import Phase, Schedule, validate
 from remat.units import GiB
+from remat.zoo.catalog import cases
 from remat.zoo.gpt2 import GPT2
 from remat.zoo.unet import UNet
 
@@ -27,6 +28,18 @@ def little_gpt():
 
 def little_unet():
     return UNet(levels=2, channels=4), (torch.randn(2, 3, 16, 16), torch.randn(2, 1, 16, 16))
+
+
+@pytest.mark.parametrize("case", cases("small"), ids=lambda one: one.name)
+def test_every_model_of_the_catalog_is_captured_as_the_real_one_is(case, recwarn):
+    def factory():
+        return case.build(), case.sample()
+
+    module, args = factory()
+    real = capture(module, args).program
+    fake = capture_without_weights(factory).captured.program
+    assert [(op.name, op.reads) for op in real.ops] == [(op.name, op.reads) for op in fake.ops]
+    assert not [one for one in recwarn if "FakeTensor" in str(one.message)]
 
 
 @pytest.mark.parametrize("factory", [little_gpt, little_unet])
