@@ -226,7 +226,13 @@ def graph_from_json(document: Any) -> Graph:
     data = top.each("data", _read_datum)
     layers = top.each("layers", _read_layer, default=[])
     options = {}
-    for layer in layers:
+    listed = top.get("computes", list)
+    named = {one["name"] for one in listed if isinstance(one, dict) and isinstance(one.get("name"), str)}
+    for i, layer in enumerate(layers):
+        for name in (layer.forward, layer.backward):
+            if name not in named:
+                what = f"a layer names the node {name!r}, which is not there."
+                raise MalformedFile("G-UNKNOWN", what, where=f"$.layers[{i}]", fix="add it.")
         options[layer.forward] = layer.forward_options
         options[layer.backward] = layer.backward_options
     computes = top.each("computes", lambda value, where: _read_compute(value, where, options))

@@ -186,6 +186,10 @@ class Layer:
         quick = min(self.options, key=lambda one: (one.forward, one.forward_workspace + one.phantom))
         return Option(time=quick.forward, workspace=quick.forward_workspace + quick.phantom)
 
+    def __attrs_post_init__(self) -> None:
+        if not self.options:
+            raise IllFormed("G-LAYER", f"the layer of {self.forward!r} has no option.", fix="give at least one.")
+
     @property
     def forward_options(self) -> tuple[Option, ...]:
         """The options of the forward node: one per layer option, then the bare run."""
