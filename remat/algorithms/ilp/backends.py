@@ -10,6 +10,9 @@ have called small feasible programmes infeasible).
 from __future__ import annotations
 
 import math
+import signal
+import threading
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -176,12 +179,7 @@ class Highs(Backend):
             solution.col_value = start[columns].tolist()
             solution.value_valid = True
             solver.setSolution(solution)
-        watch = _Watch(model, seen, columns)
-        if seen is not None:
-            watch.attach(solver)
-        solver.run()
-        if watch.interrupted:
-            raise KeyboardInterrupt
+        _Watch(model, seen, columns).run(solver)
         return _answer(highspy, solver, model, columns)
 
 
@@ -212,16 +210,38 @@ def _loaded(highspy: Any, data: Any, implied: Flags | None = None) -> Any:
 
 
 class _Watch:
-    """Listens to HiGHS: hands on incumbents and bounds, and stops it when told to or at Ctrl-C."""
+    """Listens to HiGHS: hands on incumbents and bounds, and stops it when told to or at Ctrl-C.
 
-    def __init__(self, model: Model, seen: Seen | None, columns: Any) -> None:
+    While HiGHS runs, Ctrl-C only sets a flag that the next call-back reads: an exception must not cross its C++ frames.
+    """
+
+    def __init__(self, model: Model, seen: Seen | None, columns: Ints) -> None:
         self.model, self.seen, self.columns = model, seen, columns
         self.stop = self.interrupted = False
 
-    def attach(self, solver: Any) -> None:
-        solver.cbMipImprovingSolution.subscribe(self.improved)
-        solver.cbMipInterrupt.subscribe(self.asked)
-        solver.cbSimplexInterrupt.subscribe(self.asked)
+    def run(self, solver: Any) -> None:
+        """Solve.
+
+        Raises:
+            KeyboardInterrupt: after the solver has stopped, when the user asked for it.
+        """
+        if self.seen is not None:
+            solver.cbMipImprovingSolution.subscribe(self.improved)
+            solver.cbMipInterrupt.subscribe(self.asked)
+            solver.cbSimplexInterrupt.subscribe(self.asked)
+        mine = self.seen is not None and threading.current_thread() is threading.main_thread()
+        if mine:
+            before = signal.signal(signal.SIGINT, self.pressed)
+        try:
+            solver.run()
+        finally:
+            if mine:
+                signal.signal(signal.SIGINT, before)
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+    def pressed(self, number: int, frame: object) -> None:
+        self.interrupted = True
 
     def improved(self, event: Any) -> None:
         self._tell(event, np.array(event.data_out.mip_solution))
@@ -230,14 +250,11 @@ class _Watch:
         self._tell(event, None)
 
     def _tell(self, event: Any, values: Floats | None) -> None:
-        try:
-            if self.seen is not None and not self.stop:
-                bound = _bound(self.model, event.data_out.mip_dual_bound)
-                point = None if values is None or not len(values) else self.model.in_order(values, self.columns)
-                self.stop = self.seen(point, bound)
-        except KeyboardInterrupt:
-            self.interrupted = self.stop = True
-        if self.stop:
+        if self.seen is not None and not self.stop:
+            bound = _bound(self.model, event.data_out.mip_dual_bound)
+            point = None if values is None or not len(values) else self.model.in_order(values, self.columns)
+            self.stop = self.seen(point, bound)
+        if self.stop or self.interrupted:
             event.data_in.user_interrupt = True
 
 
@@ -313,7 +330,10 @@ class Cvxpy(Backend):
         if self.solver == "SCIP":
             return self._scip(model, options)
         try:
-            model.problem.solve(solver=self.solver, **options)
+            with warnings.catch_warnings():
+                # CVXPY warns of an inaccurate point at every limit; points are replayed, whatever it says
+                warnings.simplefilter("ignore", UserWarning)
+                model.problem.solve(solver=self.solver, **options)
         except cp.error.SolverError as error:
             return Answer(note=f"{self.solver}: {error}")
         return self._answer(model)

@@ -100,7 +100,7 @@ class _Knapsack:
         self.cost: list[int] = []
         self.integral: list[bool] = []
         self.impossible = ""
-        self.required = required_nodes(self.graph)
+        self.required = stage.required
         count = range(len(self.graph))
         self.again = [self._runs(i, self._may_rerun(i), integral=True) for i in count]
         self.early = [self._runs(i, len(self.graph.computes[i].options) > 1, integral=False) for i in count]
@@ -221,19 +221,6 @@ class _Knapsack:
             before[reader, t] and reader in self.required and len(options) == len(self.graph.computes[reader].options)
             for reader, options in cell.readers
         )
-
-
-def required_nodes(graph: Graph) -> set[int]:
-    """Nodes that every schedule runs: forward nodes, the loss, and what leads to kept data."""
-    needed = {i for i, node in enumerate(graph.computes) if node.phase is not Phase.BACKWARD}
-    stack = [i for d, datum in enumerate(graph.data) if datum.keep for i in graph.writers_by_data[d]]
-    while stack:
-        i = stack.pop()
-        if i in needed and graph.computes[i].phase is Phase.BACKWARD:
-            continue
-        needed.add(i)
-        stack += [w for d in graph.reads_by_node[i] for w in graph.writers_by_data[d] if w not in needed]
-    return needed
 
 
 def ancestors(stage: Stage) -> Flags:

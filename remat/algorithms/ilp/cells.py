@@ -106,15 +106,23 @@ class Stage:
         return tuple(found)
 
     @cached_property
+    def required(self) -> frozenset[int]:
+        """Nodes that every schedule runs: forward nodes, the loss, and what leads to kept data."""
+        graph = self.graph
+        needed = {i for i, node in enumerate(graph.computes) if node.phase is not Phase.BACKWARD}
+        stack = [i for d, datum in enumerate(graph.data) if datum.keep for i in graph.writers_by_data[d]]
+        while stack:
+            i = stack.pop()
+            if i not in needed:
+                needed.add(i)
+                stack += [writer for d in graph.reads_by_node[i] for writer in graph.writers_by_data[d]]
+        return frozenset(needed)
+
+    @cached_property
     def floor(self) -> int:
-        """Bytes that some node which must run needs in every schedule: inputs, outputs, workspace [bytes]."""
-        worst = 0
-        for i, node in enumerate(self.graph.computes):
-            if node.phase is Phase.BACKWARD:
-                continue  # a backward node that nothing kept depends on need not run
-            reads = sum(self.graph.data[d].size for d in self.graph.reads_by_node[i] if not self.graph.data[d].outside)
-            worst = max(worst, reads + min(self.charge[i]))
-        return worst
+        """Bytes that the heaviest node which every schedule runs needs alone: inputs, outputs, workspace."""
+        sizes = [0 if datum.outside else datum.size for datum in self.graph.data]
+        return max(sum(sizes[d] for d in self.graph.reads_by_node[i]) + min(self.charge[i]) for i in self.required)
 
 
 def _data_cells(graph: Graph) -> list[Cell]:

@@ -161,6 +161,8 @@ class Programme:
         """Without reruns that the plan does not need: those a solver's tolerance left in, of next to no time."""
         if found.schedule is None or found.cost is None or found.cost.reruns > _LEAN:
             return found
+        if self.form.linear.save.any():
+            return found  # without a rerun, more may be held during the loss
         runs = list(found.schedule.runs)
         again = [at for at, run in enumerate(runs) if run.node in {one.node for one in runs[:at]}]
         for at in reversed(again):

@@ -111,6 +111,9 @@ class _Published:
             for o, option in enumerate(layer.options):
                 own = ([(here[o], 1)] if here else []) + self.run(t, (forward, (o,)))
                 read = self.run(t, (backward, (o,)))
+                others = tuple(other for other in range(count) if other != o)
+                if here is not None:  # a run by another option would replace it
+                    self.b.row([(here[o], 1), *self.run(t, (forward, others))], 1)
                 self.b.row([*read, *times(-1, own)])
                 if after is not None:
                     self.b.row([(after[o], 1), *times(-1, own)])
