@@ -1,0 +1,89 @@
+"""A package from outside: found by entry points, checked under every law where torch cannot be imported."""
+
+import subprocess
+import sys
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+import pytest
+
+from remat.algorithms import registry
+from remat.algorithms.expression import parse
+from remat.errors import RematError
+
+HERE = Path(__file__).parent / "plugin"
+
+pytestmark = pytest.mark.skipif(
+    not any(one.name == "Greedy" for one in entry_points(group="remat.solvers")),
+    reason="the package under tests/plugin is not installed; `make test` installs it",
+)
+
+WITHOUT_TORCH = """
+import sys
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ImportError("torch is not to be imported here")
+sys.meta_path.insert(0, NoTorch())
+from remat.algorithms.registry import get
+from remat.testing import check_partitioner, check_solver, check_transform
+check_solver(get("solvers", "Greedy")(), examples=60)
+check_transform(get("transforms", "Slack")(spare=2), examples=30)
+check_partitioner(get("partitioners", "Halves")(), examples=30)
+assert get("scores", "by_name")("ab") == 2
+assert "torch" not in sys.modules
+"""
+
+
+def test_a_solver_from_outside_is_found_and_keeps_every_law_without_torch():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Greedy(rounds=20): 12 laws hold" in done.stdout
+
+
+def test_it_is_written_in_under_forty_lines():
+    lines = [line for line in (HERE / "remat_greedy" / "solver.py").read_text().splitlines() if line.strip()]
+    assert len(lines) < 40
+
+
+def test_expressions_know_plug_ins():
+    assert repr(parse("Slack(spare=3) >> (Greedy(rounds=2) | StoreAll())")).startswith("Slack(spare=3) >> first(Greedy")
+
+
+class Distribution:
+    name = "another-package"
+
+
+def point(name, value, group="remat.solvers"):
+    found = EntryPoint(name=name, value=value, group=group)
+    return found._for(Distribution())
+
+
+def test_a_name_that_two_packages_claim_is_an_error_that_names_both():
+    with pytest.raises(RematError) as caught:
+        registry.entries("solvers", outside=[point("StoreAll", "other:StoreAll")])
+    assert caught.value.rule == "P-CLASH"
+    assert "another-package" in str(caught.value) and "remat.algorithms.baselines" in str(caught.value)
+
+
+def test_a_plug_in_that_cannot_be_imported_names_its_package():
+    entry = registry.entries("solvers", outside=[point("Ghost", "no_such_module:Ghost")])["Ghost"]
+    with pytest.raises(RematError, match="another-package"):
+        entry.load()
+
+
+@pytest.mark.parametrize(("kind", "name", "rule"), [("solvers", "StoreAl", "P-NAME"), ("colours", "red", "P-KIND")])
+def test_what_is_not_there_is_refused_with_what_is_near(kind, name, rule):
+    with pytest.raises(RematError) as caught:
+        registry.get(kind, name)
+    assert caught.value.rule == rule and ("StoreAll" in str(caught.value) or "solvers" in str(caught.value))
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, own in registry.OWN.items() for name in own])
+def test_every_registered_name_loads(kind, name):
+    assert registry.get(kind, name) is not None
+
+
+@pytest.mark.parametrize("name", registry.WORDS)
+def test_every_word_of_the_algebra_loads(name):
+    assert callable(registry.word(name))
