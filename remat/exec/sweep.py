@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from attrs import asdict, evolve, frozen
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 from torch import nn
 
-from remat.algorithms import Clock, Solver
-from remat.algorithms.choose import Choice, Choices, choices
+from remat.algorithms import Clock, Progress, Solver
+from remat.algorithms.choose import SWEEP, Choice, Choices, choices
 from remat.errors import IllFormed
 from remat.exec import torch_private
 from remat.exec.capture import capture
@@ -60,6 +63,7 @@ def sweep(
     cost: str | Device = "measure",
     solver: Solver | None = None,
     clock: Clock | None = None,
+    progress: bool = False,
     seed: int = 0,
 ) -> ModelCurve:
     """Plan one training step of `model` for many budgets; the model and its tensors are not touched.
@@ -76,6 +80,7 @@ def sweep(
         solver: plans; by default `remat.algorithms.auto`.
         clock: how long it may take, and who listens to progress: each budget reached is reported, with what the solvers say
             between. An interruption (Ctrl-C) or the end of the time keeps what was found.
+        progress: show a bar on the error stream, in place of the clock's own listener.
         seed: of the solver.
 
     Raises:
@@ -88,7 +93,7 @@ def sweep(
     reserve = None if loss_reserve is None else parse_bytes(loss_reserve)
     settings = Settings(budget=None, step=loss, differentiable=differentiable, loss_reserve=reserve, seed=seed)
     graph = _graph(model, sample, settings, cost)
-    return sweep_graph(graph, budgets, points=points, solver=solver, clock=clock, seed=seed)
+    return sweep_graph(graph, budgets, points=points, solver=solver, clock=clock, progress=progress, seed=seed)
 
 
 def _graph(model: nn.Module, sample: Any, settings: Settings, cost: str | Device) -> Graph:
@@ -114,11 +119,38 @@ def sweep_graph(
     points: int = 12,
     solver: Solver | None = None,
     clock: Clock | None = None,
+    progress: bool = False,
     seed: int = 0,
 ) -> ModelCurve:
     """The curve of a graph that was captured already; arguments as for `sweep`."""
-    found = choices(graph, budgets, points=points, solver=solver, clock=clock, seed=seed)
+    with _Bar(shown=progress) as bar:
+        heard = Clock(listener=bar.hear, parent=clock) if progress else clock
+        found = choices(graph, budgets, points=points, solver=solver, clock=heard, seed=seed)
     return ModelCurve(**asdict(found, recurse=False))
+
+
+class _Bar:
+    """A progress bar over budgets on the error stream, with the latest word of the solvers."""
+
+    def __init__(self, *, shown: bool) -> None:
+        columns = (TextColumn("budgets"), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        self.bar = Bar(*columns, console=Console(stderr=True), transient=True, disable=not shown)
+        self.task = self.bar.add_task("", total=None)
+
+    def __enter__(self) -> _Bar:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.bar.stop()
+
+    def hear(self, progress: Progress) -> None:
+        """A report of the clock: a budget reached, or a better plan on the way to one."""
+        if progress.who != repr(SWEEP):
+            self.bar.update(self.task, description=f"{progress.note:.60}")
+            return
+        reached, _, total = progress.note.partition(":")[0].partition(" of ")
+        self.bar.update(self.task, description=progress.note, completed=int(reached), total=int(total))
 
 
 __all__ = ["Choice", "ModelCurve", "sweep", "sweep_graph"]

@@ -208,3 +208,20 @@ def test_the_curve_is_drawn_with_its_bound(graph, tmp_path):
     drawn = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
     assert drawn["plan found"] == [one.ratio for one in curve.choices[1:]]
     assert drawn["no plan is faster (proved)"] == [one.lower for one in curve.choices[1:]]
+
+
+def test_a_progress_bar_is_shown_on_the_error_stream_when_asked_for(graph, capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    limited = Clock(3600)
+    sweep_graph(graph, ["60%", "100%"], solver=quick, clock=limited, progress=True)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "2 of 2" in shown.err
+    sweep_graph(graph, ["100%"], solver=StoreAll())
+    assert capsys.readouterr().err == ""
+
+
+def test_the_end_of_the_callers_time_ends_a_sweep_with_a_bar_too(graph):
+    now = iter(range(10**6))
+    clock = Clock(30, now=lambda: next(now))
+    assert not sweep_graph(graph, points=50, solver=StoreAll(), clock=clock, progress=True).complete
