@@ -257,8 +257,8 @@ class _Object:
     def __init__(self, value: Any, where: str, keys: set[str]) -> None:
         if not isinstance(value, dict):
             raise MalformedFile("F-TYPE", f"{value!r:.60} is not an object.", where=where, fix="write an object here.")
-        unknown = sorted(set(value) - keys)
-        if unknown:
+        if not keys.issuperset(value):
+            unknown = sorted(set(value) - keys)
             fix = f"known keys are {', '.join(sorted(keys))}."
             raise MalformedFile("F-KEY", f"unknown key {unknown[0]!r:.80}.", where=where, fix=fix)
         self.value = value
@@ -282,7 +282,7 @@ class _Object:
         return [read(value, f"{self.where}.{key}[{i}]") for i, value in enumerate(found)]
 
     def names(self, key: str) -> tuple[str, ...]:
-        return tuple(self.get(key, list, []))
+        return tuple(self.get(key, list)) if key in self.value else ()
 
 
 def _born(where: str, make: Callable[[], T]) -> T:
