@@ -1,0 +1,154 @@
+"""The command line: exit codes, one clear message, and files in and out."""
+
+import json
+
+import pytest
+
+from remat.cli import main
+from remat.ir import Drop, GraphBuilder, Kind, Offload, Prefetch, Run, Schedule, dump, load
+
+
+@pytest.fixture
+def files(tmp_path):
+    b = GraphBuilder("tiny")
+    b.data("x", 0, Kind.INPUT)
+    b.data("a", 4)
+    b.data("h", 3)
+    b.data("t", 1, Kind.TANGENT)
+    b.data("g", 4, Kind.PARAM_GRAD)
+    b.forward("F", reads=["x"], writes=["a"], time=2)
+    b.forward("H", reads=["a"], writes=["h"], time=2)
+    b.loss("L", reads=["h"], writes=["t"], time=1)
+    b.backward("B", reads=["t", "a"], writes=["g"], time=3, twin="F")
+    graph = b.build()
+    plain = Schedule.from_runs(graph, ["F", "H", "L", "B"])
+    copied = (Run("F"), Run("H"), Offload("a"), Run("L"), Drop("h"), Prefetch("a"), Run("B"), Drop("a"))
+    dump(graph, tmp_path / "g.json.gz")
+    dump(graph, tmp_path / "g.remat")
+    dump(plain, tmp_path / "s.json")
+    dump(Schedule(copied), tmp_path / "c.remat")
+    dump(Schedule(plain.steps[1:]), tmp_path / "bad.json")
+    return tmp_path
+
+
+def call(capsys, *words):
+    code = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_validate_prints_the_cost(files, capsys):
+    code, out, err = call(capsys, "validate", files / "g.json.gz", files / "s.json", "--budget", "9")
+    assert code == 0 and not err
+    assert "time       8 ns" in out and "peak       9 B" in out
+
+
+def test_validate_names_the_broken_rule_and_step(files, capsys):
+    code, out, err = call(capsys, "validate", files / "g.remat", files / "bad.json")
+    assert code == 1 and not out
+    assert err.startswith("error: MissingRead S-READ at step 0") and err.count("\n") == 1
+
+
+def test_validate_refuses_a_budget_that_is_exceeded(files, capsys):
+    code, _, err = call(capsys, "validate", files / "g.remat", files / "s.json", "--budget", "8")
+    assert code == 1 and "S-MEM" in err and "1 B over" in err
+
+
+@pytest.mark.parametrize(
+    ("link", "time"),
+    [("1GB/s", 15), ("1GB/s,3ns", 21), ("unbounded", 8), ("1GB/s:unbounded", 11), ("2GB/s,1ns:1GB/s", 14)],
+)
+def test_validate_replays_copies_over_a_link(files, capsys, link, time):
+    code, out, _ = call(capsys, "validate", files / "g.remat", files / "c.remat", "--link", link)
+    assert code == 0 and f"time       {time} ns" in out
+
+
+@pytest.mark.parametrize("link", ["fast", "12", "12GB/s,soon", "1GB/s:1GB/s:1GB/s"])
+def test_a_link_that_is_none_is_refused(files, capsys, link):
+    code, _, err = call(capsys, "validate", files / "g.remat", files / "c.remat", "--link", link)
+    assert code == 1 and err.startswith("error: ") and "Fix:" in err
+
+
+def test_solve_writes_a_schedule_that_validates(files, capsys):
+    code, out, _ = call(
+        capsys,
+        "solve",
+        files / "g.remat",
+        "--budget",
+        "100%",
+        "--solver",
+        "StoreAll() | Exhaustive()",
+        "-o",
+        files / "o.remat",
+    )
+    assert code == 0 and "status     optimal" in out
+    assert isinstance(load(files / "o.remat"), Schedule)
+    assert call(capsys, "validate", files / "g.remat", files / "o.remat", "--budget", "9")[0] == 0
+
+
+def test_solve_says_when_nothing_fits(files, capsys):
+    code, out, _ = call(capsys, "solve", files / "g.remat", "--budget", "3", "--solver", "Exhaustive()")
+    assert code == 3 and "status     infeasible" in out and "no schedule fits (proved)" in out
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "Nobody()",
+        "StoreAll(",
+        "__import__('os')",
+        "StoreAll().plan",
+        "(lambda: 0)()",
+        "1",
+        "StoreAll(depth=1)",
+        "[StoreAll()][0]",
+    ],
+)
+def test_an_expression_that_is_no_solver_is_refused_and_never_run(files, capsys, expression):
+    code, out, err = call(capsys, "solve", files / "g.remat", "--budget", "9", "--solver", expression)
+    assert code == 1 and not out and err.startswith("error: ") and "Fix:" in err
+
+
+def test_show_prints_draws_and_exports(files, capsys):
+    pytest.importorskip("matplotlib")
+    words = ["--dot", files / "g.dot", "--memory", files / "m.png", "--gantt", files / "c.svg"]
+    code, out, _ = call(capsys, "show", files / "c.remat", "--graph", files / "g.remat", *words[2:], "--link", "1GB/s")
+    assert code == 0 and "offload    1" in out
+    assert (files / "m.png").read_bytes()[:4] == b"\x89PNG" and "<svg" in (files / "c.svg").read_text()
+    code, out, _ = call(capsys, "show", files / "g.json.gz", *words[:2])
+    assert code == 0 and "forward    2 nodes" in out
+    assert (files / "g.dot").read_text().startswith("digraph {")
+
+
+def test_show_prints_the_text_form(files, capsys):
+    code, out, _ = call(capsys, "show", files / "g.json.gz", "--text")
+    assert code == 0 and out == (files / "g.remat").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["validate", "nowhere.json", "nowhere.json"], "nowhere.json"),
+        (["validate", "s.json", "s.json"], "holds a schedule"),
+        (["validate", "g.remat", "g.remat"], "holds a graph"),
+        (["show", "s.json", "--memory", "m.png"], "its graph is not named"),
+        (["show", "s.json", "--dot", "x.dot"], "draws graphs"),
+        (["solve", "g.remat", "--budget", "some"], "U-SIZE"),
+    ],
+)
+def test_wrong_files_give_one_message(files, capsys, words, says, monkeypatch):
+    monkeypatch.chdir(files)
+    code, out, err = call(capsys, *words)
+    assert code == 1 and says in err and err.startswith("error: ")
+    assert "Traceback" not in out + err
+
+
+def test_a_truncated_file_is_named_by_place(files, capsys):
+    text = json.dumps({"format": "remat-schedule/1", "steps": [["run", "F"], ["jump"]]})
+    (files / "x.json").write_text(text)
+    code, _, err = call(capsys, "validate", files / "g.remat", files / "x.json")
+    assert code == 1 and "$.steps[1]" in err
+
+
+def test_a_wrong_call_has_its_own_exit_code(capsys):
+    assert call(capsys, "solve")[0] == 2
