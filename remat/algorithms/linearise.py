@@ -16,12 +16,14 @@ from functools import cached_property
 
 from attrs import evolve, field, frozen
 
+from remat.algorithms.options import OptionSource
 from remat.algorithms.protocol import Problem
 from remat.algorithms.quantise import Quantise, UnitCost
-from remat.algorithms.stages import Part, assembled
+from remat.algorithms.stages import Part, assembled, offered
 from remat.algorithms.transforms import Applied, RefusedTransform, Transform
 from remat.errors import RematError
 from remat.ir import (
+    Drop,
     Graph,
     Kind,
     Offload,
@@ -45,11 +47,19 @@ class Linearise(Transform):
     """A flat training graph as a chain of stages; a chain stays as it is.
 
     Attributes:
-        pin: a datum up to this fraction of the largest one may cross a cut beside the one datum that is handed on; it is then
-            held from its first run to the end (position tables, masks). 0: never.
+        pin: a datum up to this fraction of the one that is handed on may cross a cut beside it; it is then held from its
+            first run to the end (position tables, masks). 0: never.
+        blocks: offers more options of each stage, e.g. `HIlp().sweep(peaks=20, saves=20)`; equal stages are asked once. None:
+            one option, which saves all that the backward reads.
     """
 
     pin: float = field(default=1 / 64, validator=_fraction)
+    blocks: OptionSource | None = field(default=None, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        if self.blocks is not None and not isinstance(self.blocks, OptionSource):
+            what = f"blocks={self.blocks!r:.80} offers no options."
+            raise RematError("A-SETTING", what, fix="give e.g. solver.sweep(peaks=4, saves=4).")
 
     def refuses(self, graph: Graph) -> str | None:
         """Refuses graphs with layers that are no chain, and flat graphs whose loss reads nothing of the forward."""
@@ -61,7 +71,7 @@ class Linearise(Transform):
         """The chain; schedules are lifted stage by stage, reruns that nobody needs left out."""
         if not problem.graph.flat:
             return Applied(problem=problem, lift=lambda schedule: schedule)
-        found = linearised(problem.graph, self.pin)
+        found = linearised(problem.graph, self.pin, self.blocks)
         return Applied(problem=evolve(problem, graph=found.graph), lift=found.lift, note=found.note)
 
 
@@ -85,15 +95,9 @@ class Linearised:
         sizes = [len(part.forward) + len(part.backward) for part in self.parts]
         held = sum(self.flat.data[d].size for d in self.pinned)
         pins = f", {len(self.pinned)} small data pinned ({held} B)" if self.pinned else ""
-        return f"{len(sizes)} stages, the largest has {max(sizes)} of {len(self.flat)} nodes{pins}"
-
-    @cached_property
-    def cells(self) -> dict[str, tuple[str, ...]]:
-        """The flat data behind each datum or phantom of the chain."""
-        found: dict[str, tuple[str, ...]] = {datum.name: (datum.name,) for datum in self.graph.data}
-        for i, part in enumerate(self.parts):
-            found[f"stage.{i}.saved"] = tuple(self.flat.data[d].name for d in part.saved)
-        return found
+        count = sum(len(layer.options) for layer in self.graph.layers)
+        options = f", {count} options" if count > len(sizes) else ""
+        return f"{len(sizes)} stages, the largest has {max(sizes)} of {len(self.flat)} nodes{options}{pins}"
 
     def lift(self, schedule: Schedule) -> Schedule:
         """The schedule of the flat graph: no slower, its peak no larger."""
@@ -109,19 +113,26 @@ class Linearised:
         return Schedule.from_runs(self.flat, _needed(self.flat, names))
 
     def _nodes(self, run: Run) -> Iterable[str]:
+        steps = self._of_run(run)
+        return (step.node for step in steps if isinstance(step, Run))
+
+    def _of_run(self, run: Run) -> tuple[Step, ...]:
+        """The sub-schedule of a run of the chain."""
         layer = self.graph.layer_by_node.get(run.node)
         if layer is None:
-            return (run.node,)
-        part = self.parts[self.graph.layers.index(layer)] if layer else None
-        indices = part.forward if part and run.node == layer.forward else part.backward if part else ()
-        return (self.flat.computes[i].name for i in indices)
+            return (run,)
+        if run.node == layer.backward:
+            return layer.options[run.option].backward_steps
+        saving = () if run.option == len(layer.options) else layer.options[run.option].forward_steps
+        return saving or layer.bare_steps  # a stage without backward nodes saves nothing
 
     def _steps(self, schedule: Schedule) -> Iterable[Step]:
         """Step by step, for schedules with copies: drops stay where the chain's schedule and its sub-schedules put them."""
         there: set[str] = set()
         ran: set[str] = set()
-        for step in schedule.steps:
-            for own in self._expanded(step):
+        phantoms: dict[str, tuple[str, ...]] = {}
+        for at, step in enumerate(schedule.steps):
+            for own in self._expanded(schedule, at, phantoms):
                 if isinstance(own, Run):
                     node = self.flat.node(own.node)
                     if node.run_once and own.node in ran:
@@ -135,21 +146,44 @@ class Linearised:
                 else:
                     there.discard(own.datum)
                 yield own
+            if isinstance(step, Run):
+                self._saved(step, phantoms)
 
-    def _expanded(self, step: Step) -> Iterable[Step]:
+    def _expanded(self, schedule: Schedule, at: int, phantoms: dict[str, tuple[str, ...]]) -> Iterable[Step]:
+        """The flat steps of one step; `phantoms`: the flat data of the phantoms that are there."""
+        step = schedule.steps[at]
         if not isinstance(step, Run):
-            return tuple(type(step)(name) for name in self.cells[step.datum])
-        layer = self.graph.layer_by_node.get(step.node)
-        if layer is None:
-            return (step,)
-        if step.node == layer.backward:
-            return layer.options[step.option].backward_steps
-        saving = () if step.option == len(layer.options) else layer.options[step.option].forward_steps
-        return saving or layer.bare_steps  # a stage without backward nodes saves nothing
+            return tuple(type(step)(name) for name in phantoms.get(step.datum, (step.datum,)))
+        # what the chain's schedule drops right behind the run may go inside it; other data of the chain may not
+        soon: set[str] = set()
+        for later in schedule.steps[at + 1 :]:
+            if isinstance(later, Run):
+                break
+            if isinstance(later, Drop):
+                soon.add(later.datum)
+        border = self.graph.data_index
+        return (
+            own
+            for own in self._of_run(step)
+            if not isinstance(own, Drop) or own.datum in soon or own.datum not in border
+        )
+
+    def _saved(self, run: Run, phantoms: dict[str, tuple[str, ...]]) -> None:
+        """Note what the forward of a stage has left as its phantom."""
+        layer = self.graph.layer_by_node.get(run.node)
+        if layer is None or run.node != layer.forward or run.option == len(layer.options):
+            return
+        held: dict[str, None] = {}
+        for own in self._of_run(run):
+            if isinstance(own, Run):
+                held.update(dict.fromkeys(self.flat.node(own.node).writes))
+            elif isinstance(own, Drop):
+                held.pop(own.datum, None)
+        phantoms[layer.phantom] = tuple(name for name in held if name not in self.graph.data_index)
 
 
-def linearised(graph: Graph, pin: float = 1 / 64) -> Linearised:
-    """The chain of a flat graph.
+def linearised(graph: Graph, pin: float = 1 / 64, blocks: OptionSource | None = None) -> Linearised:
+    """The chain of a flat graph; arguments as the settings of `Linearise`.
 
     Raises:
         RefusedTransform: when backward nodes that draw random numbers would have to change their order.
@@ -168,6 +202,8 @@ def linearised(graph: Graph, pin: float = 1 / 64) -> Linearised:
     if draws != [node.name for node in graph.computes[graph.loss :] if node.draws]:
         raise RefusedTransform("Linearise refused: backward nodes that draw random numbers would change their order")
     chain = assembled(graph, split.parts, split.stage_of, split.pinned)
+    if blocks is not None:
+        chain = offered(graph, chain, split.parts, blocks)
     return Linearised(flat=graph, parts=split.parts, pinned=frozenset(split.pinned), graph=chain)
 
 
@@ -194,13 +230,12 @@ def _cuts(graph: Graph, pin: float) -> list[tuple[int, int]]:
     for first, last, d in spans:
         starts.setdefault(first, []).append(d)
         ends.setdefault(last + 1, []).append(d)
-    small = pin * max((graph.data[d].size for _, _, d in spans), default=0)
     crossing: set[int] = set()
     cuts: list[tuple[int, int]] = []
     for at in range(1, loss):
         crossing.update(starts.get(at, ()))
         crossing.difference_update(ends.get(at, ()))
-        one = _handed_on(graph, crossing, small)
+        one = _handed_on(graph, crossing, pin)
         # the datum handed on must be made in the stage before the cut
         if one is not None:
             writers, begin = graph.writers_by_data[one], cuts[-1][0] if cuts else 0
@@ -212,13 +247,11 @@ def _cuts(graph: Graph, pin: float) -> list[tuple[int, int]]:
     return [*cuts, (loss, final)]
 
 
-def _handed_on(graph: Graph, crossing: set[int], small: float) -> int | None:
-    """The one datum that is handed on where `crossing` cross, the small and the kept ones being held beside it."""
-    loose = [d for d in crossing if not graph.data[d].keep]
-    large = [d for d in loose if graph.data[d].size > small]
-    for candidates in (large, loose):
-        if len(candidates) == 1:
-            return candidates[0]
+def _handed_on(graph: Graph, crossing: set[int], pin: float) -> int | None:
+    """The one datum that is handed on where `crossing` cross, those small beside it and kept ones being held."""
+    loose = sorted((d for d in crossing if not graph.data[d].keep), key=lambda d: -graph.data[d].size)
+    if len(loose) == 1 or (loose and graph.data[loose[1]].size <= pin * graph.data[loose[0]].size and pin):
+        return loose[0]
     if not loose and crossing:
         return max(crossing, key=lambda d: graph.writers_by_data[d][-1])
     return None

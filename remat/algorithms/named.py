@@ -27,8 +27,8 @@ rotor = Linearise() >> Quantise() >> Rotor()
 at once instead of staying until its stage's backward."""
 
 rk_rotor = Linearise() >> Quantise() >> RkRotor()
-"""Rockmate, App. C (2023), Algorithms 2 and 3. On a flat graph a stage has one option and this is `rotor`; options come from
-`hierarchical(...)`. Departures as of `rotor`."""
+"""Rockmate, App. C (2023), Algorithms 2 and 3. Here every stage has one option and this is `rotor`; more options come from
+`Linearise(blocks=solver.sweep(peaks=…, saves=…))`, which with an integer programme is Rockmate. Departures as of `rotor`."""
 
 # -- chains with a link ------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,23 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 from attrs import evolve, frozen
 
-from remat.ir import Compute, Drop, Graph, Layer, LayerOption, Option, Phase, Run, Step
+from remat.algorithms.options import OptionSource, undominated
+from remat.ir import (
+    Cluster,
+    Compute,
+    Drop,
+    Graph,
+    Layer,
+    LayerOption,
+    Option,
+    Phase,
+    Run,
+    Step,
+    cluster_classes,
+    renaming,
+    translate,
+)
+from remat.ir import part as block_of
 from remat.units import Bytes
 
 
@@ -34,6 +50,47 @@ def assembled(flat: Graph, parts: Sequence[Part], stage_of: Mapping[int, int], p
         pinned: data of the forward that stay to the end.
     """
     return _Assembly(flat, parts, stage_of, pinned).graph()
+
+
+def offered(flat: Graph, chain: Graph, parts: Sequence[Part], blocks: OptionSource) -> Graph:
+    """The chain with the options that `blocks` offers beside those there; equal stages are asked once."""
+    clusters = [
+        Cluster(
+            name=layer.forward,
+            forward=tuple(flat.computes[k].name for k in part.forward),
+            backward=tuple(flat.computes[k].name for k in part.backward),
+        )
+        for layer, part in zip(chain.layers, parts, strict=True)
+    ]
+    known: dict[int, tuple[Cluster, tuple[LayerOption, ...]]] = {}
+    layers = []
+    for layer, cluster, kind in zip(chain.layers, clusters, cluster_classes(flat, clusters), strict=True):
+        if kind not in known:
+            known[kind] = (cluster, blocks.options(block_of(flat, cluster)) if cluster.backward else ())
+        first, options = known[kind]
+        names = renaming(flat, first, cluster)
+        own = {*chain.node(layer.forward).reads, *chain.node(layer.forward).writes}
+        loose = {name for name in own if not chain.datum(name).keep}
+        # other reads of the backward are there anyway: kept, outside, or on their way as gradients
+        more = (translate(one, names) for one in options)
+        kept = (evolve(one, backward_reads=tuple(name for name in one.backward_reads if name in loose)) for one in more)
+        reads = chain.node(layer.backward).reads
+        entry = tuple(name for name in chain.node(layer.forward).reads if name in reads)
+        own_options = (evolve(one, backward_reads=(*one.backward_reads, *entry)) for one in layer.options)
+        layers.append(evolve(layer, options=undominated([*own_options, *kept])))
+    given = {layer.forward: layer.forward_options for layer in layers}
+    given.update({layer.backward: layer.backward_options for layer in layers})
+    inputs = {layer.backward: chain.node(layer.forward).reads for layer in layers}
+    computes = tuple(
+        evolve(
+            node,
+            options=given.get(node.name, node.options),
+            # whether the input is read is now said by each option
+            reads=tuple(name for name in node.reads if name not in inputs.get(node.name, ())),
+        )
+        for node in chain.computes
+    )
+    return evolve(chain, computes=computes, layers=tuple(layers))
 
 
 class _Assembly:

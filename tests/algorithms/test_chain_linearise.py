@@ -5,7 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat.algorithms import named
-from remat.algorithms.dp import Rotor
+from remat.algorithms.baselines import StoreAll
+from remat.algorithms.copies import place, trace
+from remat.algorithms.dp import RkRotor, Rotor
+from remat.algorithms.exhaustive import Exhaustive
 from remat.algorithms.linearise import Linearise, Quantise, UnitCost, linearised
 from remat.algorithms.periodic import Periodic
 from remat.algorithms.protocol import Problem
@@ -167,3 +170,46 @@ def test_named_expressions_rebuild(name):
     assert eval(repr(solver), words) == solver
     graph = residual(5)
     assert solver.solve(Problem(graph=graph, budget=10**6, link=Link(to_host=1, to_device=1))).cost is not None
+
+
+BLOCKS = Exhaustive(max_nodes=16).sweep(peaks=3, saves=3)
+
+
+@pytest.mark.parametrize("more", [{}, {"dropout": True}, {"table": True}])
+def test_options_of_blocks_are_never_worse_and_equal_stages_are_asked_once(more):
+    graph = residual(6, **more)
+    base = validate(graph, Schedule.from_runs(graph, range(len(graph))))
+    chain = Chain(linearised(graph, blocks=BLOCKS).graph)
+    assert {len(stage.options) for stage in chain.stages[2:]} == {len(chain.stages[2].options)}
+    assert len(chain.stages[2].options) > 1
+    plain = linearised(graph).graph
+    for percent in (80, 60, 45, 40):
+        budget = base.peak * percent // 100
+        # on the chain; lifting may leave out more reruns of one plan than of the other
+        one = Rotor().solve(Problem(graph=plain, budget=budget))
+        assert RkRotor().solve(Problem(graph=chain.graph, budget=budget)).upper <= one.upper
+        many = (Linearise(blocks=BLOCKS) >> RkRotor()).solve(Problem(graph=graph, budget=budget))
+        assert not any("over the budget" in line for line in many.trail)
+    assert eval(repr(Linearise(blocks=StoreAll().sweep(peaks=2, saves=1)))) == Linearise(
+        blocks=StoreAll().sweep(peaks=2, saves=1)
+    )
+
+
+@given(training_graphs(max_forward=4), st.integers(20, 100), links())
+def test_every_option_of_a_block_is_lifted(graph, percent, link):
+    if Linearise().refuses(graph):
+        return
+    found = linearised(graph, blocks=StoreAll().sweep(peaks=2, saves=2))
+    chain = Chain(found.graph)
+    for o in range(max(len(stage.options) for stage in chain.stages)):
+        pick = [min(o, len(stage.options) - 1) for stage in chain.stages]
+        runs = [Run(stage.forward, k) for stage, k in zip(chain.stages, pick, strict=True)]
+        back = [Run(stage.backward, k) for stage, k in zip(chain.stages, pick, strict=True)]
+        schedule = Schedule.from_runs(chain.graph, [*runs, Run(chain.loss), *reversed(back)])
+        planned = validate(chain.graph, schedule)
+        lifted = validate(graph, found.lift(schedule))
+        assert lifted.time <= planned.time and lifted.peak <= planned.peak
+        traced = trace(chain.graph, schedule.runs)
+        budget = max(traced.charges)
+        copied = place(traced, [stay.cell for stay in traced.stays], budget, link)
+        validate(graph, found.lift(copied), budget, link)
