@@ -1,16 +1,16 @@
 """Many budgets of one block by one programme: `HIlp().sweep(peaks=20, saves=20)`.
 
-The programme is built once; a new budget changes its parameters. Peaks rise, so that each plan is a start for the next;
-within a peak the saves fall, and those that the last plan already meets are skipped, as are all below the first without a
-plan. Once a peak's plan is as fast as the largest peak's, larger peaks add nothing. Peaks are independent of each other
-otherwise: they go through any `concurrent.futures.Executor`, a process pool by default.
+The programme is built once; a new budget changes its parameters. Budgets fall: a plan that is optimal under a larger pair of
+budgets and fits a smaller pair is optimal there too, so that pair is not solved (rising budgets give starts instead, which
+save less: most of the time goes into proofs). Within a peak, all saves below the first without a plan are left out. Peaks are
+independent of each other otherwise: they go through any `concurrent.futures.Executor`, a process pool by default.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from typing import Any
@@ -170,38 +170,27 @@ class _Sweeper:
         self.known: list[Point] = []
 
     def all(self, peaks: Sequence[Bytes]) -> list[Point]:
-        """The largest peak first (what can be gained at most), then the others, rising."""
-        order = [*peaks[-1:], *peaks[:-1]]
-        settled: set[Bytes] = set()
-        for peak in order:
-            for save in self._falling(peak, settled):
+        """All saves of the peaks, both falling."""
+        for peak in sorted(peaks, reverse=True):
+            for save in sorted(self.saves, reverse=True):
                 if self.clock.expired:
                     return self.known
+                if self._known(peak, save):
+                    continue
                 self.known.append(self._solve(peak, save))
+                if self.known[-1].schedule is None:
+                    break  # nothing fits with less
         return self.known
 
-    def _falling(self, peak: Bytes, settled: set[Bytes]) -> Iterable[Bytes]:
-        left = [save for save in reversed(self.saves) if save not in settled]
-        while left:
-            yield left[0]
-            last = self.known[-1]
-            if last.schedule is None:
-                return  # nothing fits with less
-            done = [save for save in left if save == left[0] or save >= last.held]
-            best = min(one.time for one in self.known if one.save >= left[0] and one.schedule is not None)
-            first = peak == max(one.peak for one in self.known)
-            if not first and last.time <= best:
-                settled.update(done)  # as fast as with the largest peak: larger ones add nothing
-            left = [save for save in left if save not in done]
+    def _known(self, peak: Bytes, save: Bytes) -> bool:
+        """Whether the plan of a pair at least as large fits this one: then it is optimal here too."""
+        return any(
+            one.schedule is not None and one.save >= save and one.used <= peak and one.held <= save
+            for one in self.known
+        )
 
     def _solve(self, peak: Bytes, save: Bytes) -> Point:
-        fitting = [one for one in self.known if one.schedule is not None and one.used <= peak and one.held <= save]
-        start = None
-        if fitting:
-            seed = min(fitting, key=lambda one: one.time)
-            assert seed.schedule is not None
-            start = self.programme.start(seed.schedule, peak)
-        found = self.programme.solve(peak, save=save, start=start, watch=Watch(self.clock, self.sweep))
+        found = self.programme.solve(peak, save=save, watch=Watch(self.clock, self.sweep))
         return self._point(peak, save, found)
 
     def _point(self, peak: Bytes, save: Bytes, found: Found) -> Point:
