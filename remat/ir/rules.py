@@ -34,6 +34,7 @@ GRAPH_RULES = {
     "G-TANGENT": "tangents are written by the loss alone",
     "G-TWIN": "the twin of a backward node is a forward node; no other node has one",
     "G-CLUSTER": "clusters are disjoint, convex with their backward parts, and cut neither sums nor the order of draws",
+    "G-CHAIN": "a chain is made of layers that follow one another, each reading the output of the one before",
     "G-COPY": "schedules of layers that are expanded make no copies",
     "G-LAYER": "a layer pairs one forward and one backward node, whose options are those of the layer",
 }
