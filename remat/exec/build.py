@@ -116,7 +116,9 @@ def signature(program: Program, op: Op) -> str:
     def text(tree: object) -> str:
         name = getattr(tree, "name", None)
         if type(tree).__name__ == "Ref" and isinstance(name, str):
-            return str(program.values[name].spec)
+            spec = program.values[name].spec
+            around = underlying(program, op, name)
+            return f"{spec}#{around}" if around > spec.extent else str(spec)
         if isinstance(tree, (tuple, list)):
             return "[" + ",".join(text(one) for one in tree) + "]"
         return repr(tree)
@@ -125,6 +127,23 @@ def signature(program: Program, op: Op) -> str:
     kwargs = ",".join(f"{key}={text(one)}" for key, one in sorted(op.kwargs.items()))
     replayed = "~" if op.draws else ""
     return f"{replayed}{target_name(op)}({args}{';' if kwargs else ''}{kwargs})".replace(" ", "")
+
+
+_CLONES_STORAGE = (
+    "aten.copy.",
+    "aten.slice_scatter.",
+    "aten.select_scatter.",
+    "aten.as_strided_scatter.",
+    "aten.diagonal_",
+)
+"""Operations that clone the whole storage of what they read, not only what the view shows."""
+
+
+def underlying(program: Program, op: Op, value: str) -> Bytes:
+    """Bytes of an input that count for what an operation takes: of the view, or of the storage it looks at."""
+    if str(op.target).startswith(_CLONES_STORAGE):
+        return max(program.values[value].spec.extent, program.storage_of(value).size)
+    return program.values[value].spec.extent
 
 
 def target_name(op: Op) -> str:

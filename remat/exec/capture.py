@@ -70,7 +70,9 @@ class _Step(nn.Module):
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         call: _Call = self.__dict__["call"]
         held = _buffers(self.inner)
+        before = {inner: dict(inner.__dict__) for inner in self.inner.modules()}
         out = call.run(tensors)
+        _check_attributes(before)
         _keep_buffers(held)
         leaves, spec = torch_private.flatten(out)
         for leaf in leaves:
@@ -223,7 +225,7 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _untouched(module: nn.Module) -> Iterator[None]:
-    """Put everything back that the trace has changed, and refuse a forward that sets plain attributes.
+    """Put everything back that the trace has changed.
 
     Parameters are put back too: the tracer does not restore those of a module that is registered in two places.
     """
@@ -234,17 +236,27 @@ def _untouched(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         torch.set_rng_state(generators)
-        changed = [(inner, _changes(held, inner.__dict__)) for inner, held in before.items()]
         for inner, held in before.items():
             inner.__dict__.clear()
             inner.__dict__.update(held)
         for table, entries in tables:
             table.clear()
             table.update(entries)
-    for inner, names in changed:
+
+
+def _check_attributes(before: dict[nn.Module, dict[str, Any]]) -> None:
+    """Refuse a forward that sets plain attributes: a captured step would not set them again."""
+    for inner, held in before.items():
+        names = [name for name in _changes(held, inner.__dict__) if not _derived(inner, name)]
         if names:
             what = f"the forward of {type(inner).__name__} sets the attribute {names[0]!r}, which a captured step would not."
             raise Uncapturable("X-STATE", what, fix="register it as a buffer and change that in place.")
+
+
+def _derived(module: nn.Module, name: str) -> bool:
+    """Whether an attribute is made anew from parameters before each use: by recurrent layers, by norms of weights."""
+    own = {*module._parameters, *module._buffers}
+    return name in ("_flat_weights", "_flat_weight_refs") or bool(own & {f"{name}_v", f"{name}_orig"})
 
 
 def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
@@ -304,6 +316,8 @@ class _Reader:
 
     def placeholder(self, node: torch.fx.Node, role: tuple[str, Any]) -> None:
         kind, about = role
+        if "Token" in str(about):
+            raise Uncapturable("X-OP", "an operation has side effects (an error check of torch.linalg, say).", fix=_FIX)
         if kind not in ("param", "buffer", "input", "tangent"):
             raise Uncapturable("X-INPUT", f"the trace has an input of kind {about}.", fix=_FIX)
         if kind == "tangent":

@@ -20,7 +20,7 @@ from torch.profiler import record_function
 
 from remat.errors import RematError
 from remat.exec import rng, torch_private
-from remat.exec.build import signature
+from remat.exec.build import signature, underlying
 from remat.exec.capture import charged
 from remat.exec.cost import OpCost
 from remat.exec.program import Op, Program, Ref, Role, Spec, refs
@@ -166,7 +166,7 @@ def made_inputs(program: Program, op: Op) -> tuple[tuple[Any, ...], dict[str, An
         if isinstance(tree, Ref):
             position = next(counter)
             spec = program.values[tree.name].spec
-            return make(spec, index_limit(program, op, position), generator)
+            return make(spec, index_limit(program, op, position), generator, underlying(program, op, tree.name))
         if isinstance(tree, (list, tuple)):
             return type(tree)(build(one) for one in tree)
         return tree
@@ -174,9 +174,9 @@ def made_inputs(program: Program, op: Op) -> tuple[tuple[Any, ...], dict[str, An
     return tuple(build(one) for one in op.args), {key: build(one) for key, one in op.kwargs.items()}
 
 
-def make(spec: Spec, limit: int, generator: torch.Generator) -> torch.Tensor:
-    """A tensor of that spec: floats in [0.05, 1), indices below `limit`, flags mostly set."""
-    count = max(spec.extent // spec.dtype.itemsize, 0)
+def make(spec: Spec, limit: int, generator: torch.Generator, storage: Bytes = 0) -> torch.Tensor:
+    """A tensor of that spec, in at least that much storage: floats in [0.05, 1), indices below `limit`, flags mostly set."""
+    count = max(spec.extent, storage) // spec.dtype.itemsize
     kwargs: dict[str, Any] = {
         "device": spec.device,
         "generator": generator if spec.device == generator.device else None,

@@ -68,7 +68,7 @@ class Joint:
 
 def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...]) -> Joint:
     """Trace forward and backward of `module` under fake tensors into one functional graph of ATen operations."""
-    with ExitStack() as stack, fx_traceback.preserve_node_meta():
+    with ExitStack() as stack, fx_traceback.preserve_node_meta(), _eager_kernels():
         joint = aot_export_joint_with_descriptors(stack, module, args)
     graph = joint.graph_module.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -79,6 +79,30 @@ def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...]) -> Joint:
     plain = {"non_alias", "unsafe_view_alias", "custom_function_view"}
     aliased = frozenset(i for i, info in enumerate(infos) if info.output_type.name not in plain)
     return Joint(joint.graph_module, inputs, outputs, aliased)
+
+
+_DECOMPOSED = (
+    "upsample_", "_upsample_", "lstm", "gru", "rnn_", "hardshrink", "softshrink", "multi_margin_loss",
+    "multilabel_margin_loss",
+)  # fmt: skip
+"""Operations that the tracer takes apart in Python where eager runs one kernel: other roundings, and more memory."""
+
+
+@contextmanager
+def _eager_kernels() -> Iterator[None]:
+    """Trace these operations as the kernels that eager runs."""
+    keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten) if name.startswith(_DECOMPOSED)]
+    overloads = [getattr(packet, name) for packet in packets for name in packet.overloads()]
+    taken = [(one, key, one.py_kernels.pop(key)) for one in overloads for key in keys if key in one.py_kernels]
+    for one, _, _ in taken:
+        one._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for one, key, kernel in taken:
+            one.py_kernels[key] = kernel
+            one._dispatch_cache.clear()
 
 
 def _role(desc: Any) -> tuple[str, Any]:
