@@ -2,6 +2,7 @@
 
 from remat.ir.build import GraphBuilder
 from remat.ir.canonical import cluster_classes, node_classes, renaming, translate, translate_steps
+from remat.ir.chain import Chain
 from remat.ir.cluster import Cluster, clusters, is_convex
 from remat.ir.cost import Cost, Interval, Lane
 from remat.ir.graph import Graph
@@ -22,6 +23,7 @@ __all__ = [
     "KEPT",
     "OUTSIDE",
     "SCHEDULE_RULES",
+    "Chain",
     "Cluster",
     "Compute",
     "Condensed",
