@@ -1,0 +1,34 @@
+"""Every transform and partitioner of the library under every law. A new one adds one line; an exclusion states its reason."""
+
+import pytest
+from hypothesis import settings
+
+from remat.algorithms import registry
+from remat.algorithms.expression import parse
+from remat.testing import check_partitioner, check_transform
+
+TRANSFORMS = {
+    "Linearise()": {},
+    "Linearise(pin=0)": {},
+    "Quantise()": {},
+    "Quantise(slots=8)": {},
+    "UnitCost()": {"L-FIT": "counts stages, not bytes: what fits in units is replayed in bytes"},
+    "OneOutputPerOp()": {},
+}
+
+PARTITIONERS = {"Stretches()": {}, "Stretches(size=2)": {}, "Undivided()": {}}
+
+
+@pytest.mark.parametrize("expression", TRANSFORMS)
+def test_every_law_holds_for_the_transform(expression):
+    check_transform(parse(expression), exclude=TRANSFORMS[expression], examples=settings().max_examples)
+
+
+@pytest.mark.parametrize("expression", PARTITIONERS)
+def test_every_law_holds_for_the_partitioner(expression):
+    check_partitioner(parse(expression), exclude=PARTITIONERS[expression], examples=settings().max_examples)
+
+
+@pytest.mark.parametrize(("kind", "table"), [("transforms", TRANSFORMS), ("partitioners", PARTITIONERS)])
+def test_everything_registered_is_on_trial(kind, table):
+    assert {name for name in registry.OWN[kind]} <= {expression.partition("(")[0] for expression in table}
