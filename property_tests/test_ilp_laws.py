@@ -12,6 +12,8 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from remat.algorithms.baselines import StoreAll
+from remat.algorithms.combine import warm
 from remat.algorithms.exhaustive import Exhaustive
 from remat.algorithms.ilp.backends import Cvxpy, Highs, Limits
 from remat.algorithms.ilp.bounds import FullRelaxation, SavedSetKnapsack, TightenedKnapsack
@@ -26,6 +28,7 @@ from remat.algorithms.ilp.slots import slots_of
 from remat.algorithms.ilp.solver import HIlp, Ilp
 from remat.algorithms.protocol import IMPOSSIBLE, Problem
 from remat.ir import Schedule, load, validate
+from remat.testing import check_solver
 from remat.testing.strategies import captured, chain_graphs, graphs, layered_graphs, training_graphs
 from tests.algorithms.ilp.oracle import staged_optimum
 
@@ -173,3 +176,20 @@ def test_forms_agree_on_captured_blocks(name):
         assert (ours.cost is None) == (theirs.cost is None)
         if ours.cost is not None:
             assert abs(ours.cost.time - theirs.cost.time) <= 1e-3 * ours.cost.time + 1
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        HIlp(gap=0),
+        HIlp(reruns="bonce", window=3),
+        OneOutputPerOp() >> Ilp(gap=0, form="checkmate"),
+        warm(HIlp(), seed=StoreAll()),
+        SavedSetKnapsack(),
+        TightenedKnapsack(),
+        FullRelaxation(),
+    ],
+    ids=repr,
+)
+def test_every_law_of_solvers_holds_for(solver):
+    check_solver(solver, examples=settings().max_examples // 2, say=str)

@@ -84,6 +84,8 @@ OWN: dict[str, dict[str, str]] = {
 """What this library brings, as `module:name`; add a line for each new one."""
 
 WORDS = {
+    "Cvxpy": "remat.algorithms.ilp.backends:Cvxpy",
+    "Highs": "remat.algorithms.ilp.backends:Highs",
     "best": "remat.algorithms.combine:best",
     "first": "remat.algorithms.combine:first",
     "is_flat": "remat.algorithms.combine:is_flat",

@@ -250,11 +250,9 @@ class FullRelaxation(Solver):
 
     Attributes:
         entries: refuse programmes of more matrix entries than this.
-        seconds: of the solver's work; infinite: no limit.
     """
 
-    entries: int = 5_000_000
-    seconds: float = math.inf
+    entries: int = field(default=5_000_000, validator=at_least(1, "entries"))
 
     def refuses(self, graph: Graph) -> str | None:
         """Refuses programmes that would not fit in memory."""
@@ -273,7 +271,7 @@ class FullRelaxation(Solver):
         linear = events_form(Stage(problem.graph)).linear
         model = model_of(linear, relaxed=True)
         model.set(problem.budget)
-        limits = Limits(seconds=min(self.seconds, clock.remaining))
+        limits = Limits(seconds=clock.remaining)
         assumes = "staged schedules, first runs in the graph's order"
         answer = Highs().solve(model, limits)
         if answer.infeasible:
