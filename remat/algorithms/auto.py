@@ -11,8 +11,11 @@ from remat.algorithms.runs.moves import Continuation, MultiStart, RuinAndRecreat
 from remat.algorithms.runs.polish import Polish
 from remat.algorithms.runs.saved_set import SavedSet
 
-GOOD = 0.002
-"""Plan over proved bound, less one, above which the long search is worth its time."""
+POOR = 0.005
+"""Plan over proved bound, less one, above which every means is tried."""
+
+GOOD = 0.0015
+"""Plan over proved bound, less one, above which a longer search is worth its time."""
 
 DONE = 0.0005
 """Plan over proved bound, less one, at which everything stops."""
@@ -22,12 +25,14 @@ auto: Solver = (
         (
             Floor(),
             MultiStart(),
-            SingleInstant(gap=GOOD / 2),
+            SingleInstant(gap=0.001),
             SavedSet(),
             Continuation(),
             RuinAndRecreate(work=1e7, gap=DONE),
-            RuinAndRecreate(work=8e7, gap=GOOD),
-            MultiInstant(gap=0.01),
+            RuinAndRecreate(work=3e7, gap=GOOD),
+            Continuation(step=0.97, steps=6, tries=6, gap=POOR),
+            RuinAndRecreate(work=4e7, gap=POOR),
+            MultiInstant(gap=2 * POOR),
         ),
         gap=DONE,
     )

@@ -141,7 +141,8 @@ def _modelled(program: Program, relaxed: bool) -> Any:
     whole, part = np.flatnonzero(program.integral), np.flatnonzero(~program.integral)
     binary = cp.Variable(len(whole), boolean=True)
     columns = sp.csc_matrix(matrix)
-    rows_value, cost_value, variables = columns[:, whole] @ binary, cost[whole] @ binary, (binary,)
+    rows_value, cost_value = columns[:, whole] @ binary, cost[whole] @ binary
+    variables: tuple[Any, ...] = (binary,)
     if len(part):
         share = cp.Variable(len(part), bounds=[0, 1])
         rows_value, cost_value = rows_value + columns[:, part] @ share, cost_value + cost[part] @ share

@@ -6,6 +6,8 @@ they work on.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from attrs import field, frozen
 from attrs.validators import optional
@@ -43,12 +45,33 @@ def taste(k: int) -> Taste:
     return Taste((1.0, 0.7, 0.5, 1.4)[k % 4], 0.0 if k < 8 else 0.25, 0.0 if (k // 4) % 2 == 0 else 0.2)
 
 
-def shaved(search: Search, start: Sequence, taste: Taste, chance: NDArray[np.uint64], budget: int) -> Sequence | None:
-    """`start` shaved under `budget` and thinned by deletion; None when shaving gives up."""
-    found, fit = shave(
-        search.flat, search.price, start, budget, taste.exponent, taste.noise, taste.share, chance, _NO_CEILING
-    )
-    return delete(search.flat, found, budget) if fit else None
+def shaved(
+    search: Search, start: Sequence, taste: Taste, chance: NDArray[np.uint64], budget: int, repairs: int = 3
+) -> Sequence | None:
+    """`start` shaved under `budget` and thinned by deletion; None when shaving gives up.
+
+    Where no gap is left that helps, runs are shifted away from what is over the budget and shaving goes on, up to `repairs`
+    times: gradients that wait for each other are often a matter of order, not of recomputation.
+    """
+    found = start
+    for k in range(repairs + 1):
+        found, fit = shave(
+            search.flat,
+            search.price,
+            found,
+            budget,
+            taste.exponent,
+            taste.noise,
+            taste.share,
+            min(k, 1),
+            chance,
+            _NO_CEILING,
+        )
+        if fit:
+            return delete(search.flat, found, budget)
+        if k < repairs:
+            found = shift(search.flat, found, budget, (1.0, 0.9, 0.95)[k % 3], 4, chance)
+    return None
 
 
 @frozen
@@ -164,32 +187,37 @@ class RuinAndRecreate(RunMove):
 
 @frozen
 class Continuation(RunMove):
-    """Lower the budget step by step from one that is easy; each step starts from the plan of the last. Proves nothing.
+    """Lower the budget step by step from one that is easier; each step starts from the plan of the last. Proves nothing.
 
-    Only where no plan is known yet: it finds plans at budgets where shaving the captured order gives up.
+    It finds plans at budgets where shaving the captured order gives up, and other plans than shaving where it does not.
 
     Attributes:
         step: ratio of one budget to the one before.
+        steps: how many at least.
         iterations: of ruin and recreate at each budget; None: by the size of the graph.
         tries: shavings tried at each budget before giving up.
+        gap: do nothing when plan and bound are this close; infinite: when there is any plan.
     """
 
     step: float = 0.94
+    steps: int = field(default=1, validator=at_least(1, "steps"))
     iterations: int | None = field(default=None, validator=optional(at_least(1, "iterations")))
     tries: int = field(default=12, validator=at_least(1, "shavings"))
+    gap: float = math.inf
 
     def improve(self, search: Search) -> None:
         """Find the tightest easy budget, then step down to the problem's."""
-        if search.best is not None:
+        if search.within(self.gap):
             return
         budgets = [search.budget]
         current = None
-        while current is None and budgets[-1] < search.base_peak:
+        while (current is None or len(budgets) <= self.steps) and budgets[-1] < search.base_peak:
             budgets.append(min(search.base_peak, int(budgets[-1] / self.step) + 1))
-            current = shaved(search, search.shifted, taste(0), search.chance(300), budgets[-1])
+            if len(budgets) > self.steps:
+                current = shaved(search, search.shifted, taste(0), search.chance(300), budgets[-1])
         if current is None:
             return
-        rounds = self.iterations or iterations_for(len(search.base), 4e6)
+        rounds = self.iterations or iterations_for(len(search.base), 5e6)
         for k, (above, budget) in enumerate(zip(budgets[:0:-1], budgets[-2::-1], strict=True)):
             if search.clock.expired:
                 return

@@ -92,7 +92,7 @@ def ruin_and_recreate(
         broken = ruin(g, current, rng)
         prices(g, rng, price)
         ceiling = int(current_time * 1.04)
-        trial, fit = shave(g, price, broken, budget, exponent, noise, share, rng, ceiling)
+        trial, fit = shave(g, price, broken, budget, exponent, noise, share, below(rng, 2), rng, ceiling)
         if fit:
             trial = delete(g, trial, budget)
             time = total_time(g, trial, trial.size)

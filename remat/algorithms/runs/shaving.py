@@ -16,6 +16,7 @@ from remat.algorithms.runs.kernel import kernel
 from remat.algorithms.runs.liveness import BLOCK, block_maxima, ends_of_residency, overshoot, range_max, sweep
 
 TOP = 8  # candidates tried exactly per step
+KEEPING = 0.7  # inputs below this share of the evicted datum are kept in the second variant of a chain
 LONGEST = 512  # nodes in a rerun chain; longer chains are not considered
 
 
@@ -71,6 +72,35 @@ def rerun_chain(
 
 
 @kernel
+def keep_if_better(
+    score: float,
+    b: int,
+    chain: Ints,
+    length: int,
+    kept: int,
+    best_score: Floats,
+    best_at: Ints,
+    best_len: Ints,
+    best_chain: Ints,
+) -> int:
+    """Insert a candidate among the TOP best, in order; returns how many there are now."""
+    if kept == TOP and score <= best_score[TOP - 1]:
+        return kept
+    j = kept if kept < TOP else TOP - 1
+    while j > 0 and best_score[j - 1] < score:
+        best_score[j] = best_score[j - 1]
+        best_at[j] = best_at[j - 1]
+        best_len[j] = best_len[j - 1]
+        best_chain[j, : best_len[j]] = best_chain[j - 1, : best_len[j]]
+        j -= 1
+    best_score[j] = score
+    best_at[j] = b
+    best_len[j] = length
+    best_chain[j, :length] = np.sort(chain[:length])
+    return min(TOP, kept + 1)
+
+
+@kernel
 def list_gaps(
     g: Flat,
     price: Floats,
@@ -81,6 +111,7 @@ def list_gaps(
     exponent: float,
     noise: float,
     share: float,
+    keeping: int,
     rng: Seed,
     best_score: Floats,
     best_at: Ints,
@@ -127,31 +158,20 @@ def list_gaps(
             ceiling = gain / max(1.0, price[g.producer[d]]) ** exponent * (1 + noise)
             if kept == TOP and ceiling <= best_score[TOP - 1]:
                 continue
-            stamp += 1
-            small = int(g.size[d] * share)
-            length, cost, forced = rerun_chain(
-                g, price, d, b, residency_end, mem, top, budget, small, mark, stamp, chain
-            )
-            if length == 0 or forced >= g.size[d]:
-                continue
-            gain *= 1.0 - forced / g.size[d]
-            score = gain / max(1.0, cost) ** exponent
-            if noise > 0:
-                score *= 1.0 + noise * (2 * fraction(rng) - 1)
-            if kept == TOP and score <= best_score[TOP - 1]:
-                continue
-            j = kept if kept < TOP else TOP - 1
-            kept = min(TOP, kept + 1)
-            while j > 0 and best_score[j - 1] < score:
-                best_score[j] = best_score[j - 1]
-                best_at[j] = best_at[j - 1]
-                best_len[j] = best_len[j - 1]
-                best_chain[j, : best_len[j]] = best_chain[j - 1, : best_len[j]]
-                j -= 1
-            best_score[j] = score
-            best_at[j] = b
-            best_len[j] = length
-            best_chain[j, :length] = np.sort(chain[:length])
+            other = 0
+            for variant in range(1 + keeping):  # make what is missing again; or rather keep smaller inputs
+                stamp += 1
+                small = int(g.size[d] * (share if variant == 0 else KEEPING))
+                length, cost, forced = rerun_chain(
+                    g, price, d, b, residency_end, mem, top, budget, small, mark, stamp, chain
+                )
+                if length == 0 or length == other or forced >= g.size[d]:
+                    continue
+                other = length
+                score = gain * (1.0 - forced / g.size[d]) / max(1.0, cost) ** exponent
+                if noise > 0:
+                    score *= 1.0 + noise * (2 * fraction(rng) - 1)
+                kept = keep_if_better(score, b, chain, length, kept, best_score, best_at, best_len, best_chain)
         o = out_ptr[b]
         for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
             d = g.write_idx[k]
@@ -179,13 +199,14 @@ def shave(
     exponent: float,
     noise: float,
     share: float,
+    keeping: int,
     rng: Seed,
     ceiling: int,
 ) -> tuple[Ints, bool]:
     """Add reruns to `base` until its peak is within the budget.
 
-    `price` stands for the nodes' times in the scores. Returns (sequence, whether it fits). Gives up when no candidate
-    lowers the overshoot, or the time exceeds `ceiling` [ns].
+    `price` stands for the nodes' times in the scores; `keeping` 1: chains are also tried with small inputs kept longer.
+    Returns (sequence, whether it fits). Gives up when no candidate lowers the overshoot, or the time exceeds `ceiling` [ns].
     """
     n = base.size
     capacity = 2 * n + 4 * LONGEST
@@ -206,7 +227,7 @@ def shave(
     while peak > budget:
         if time > ceiling or n + LONGEST > 6 * base.size + LONGEST:
             return seq[:n].copy(), False
-        kept = list_gaps(g, price, seq, n, mem, budget, exponent, noise, share, rng, score, at, length, chains)
+        kept = list_gaps(g, price, seq, n, mem, budget, exponent, noise, share, keeping, rng, score, at, length, chains)
         over = overshoot(mem, n, budget)
         best, best_value, best_n = -1, 0.0, 0
         for j in range(kept):
