@@ -106,7 +106,7 @@ def live_at(graph, cost, schedule, time, *, before):
 
 @given(scheduled(copies=True))
 def test_the_peak_is_that_of_an_independent_account_of_the_intervals(example):
-    """Between runs and copies the bytes follow from the intervals: no moment of any run exceeds the peak, one reaches it."""
+    """The bytes at any moment follow from the intervals: none exceeds the peak, and neither does what the host holds."""
     assume(any(isinstance(step, Offload) for step in example.schedule.steps))
     cost = validate(example.graph, example.schedule, None, example.link)
     moments = {one.start for one in cost.intervals} | {one.end for one in cost.intervals}

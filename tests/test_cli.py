@@ -150,5 +150,11 @@ def test_a_truncated_file_is_named_by_place(files, capsys):
     assert code == 1 and "$.steps[1]" in err
 
 
+def test_a_file_of_another_version_is_named_by_its_version(files, capsys):
+    (files / "x.json").write_text('{"format": "remat-graph/9"}')
+    code, _, err = call(capsys, "show", files / "x.json")
+    assert code == 1 and "remat-graph/9" in err
+
+
 def test_a_wrong_call_has_its_own_exit_code(capsys):
     assert call(capsys, "solve")[0] == 2

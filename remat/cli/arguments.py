@@ -19,7 +19,12 @@ def read(path: Path) -> Graph | Schedule:
     except MalformedFile as error:
         if error.rule != "F-FORMAT":
             raise
-        return read_joint_graph(path)
+        try:
+            return read_joint_graph(path)
+        except MalformedFile as other:
+            if other.where == "$.schema":  # not of that form either: what was wrong with the first says more
+                raise error from None
+            raise
 
 
 def read_graph(path: Path) -> Graph:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,16 @@ def read_joint_graph(path: str | os.PathLike[str]) -> Graph:
     raw = Path(path).read_bytes()
     try:
         document = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
-        if document["schema"] != "remat-joint-graph/1":
-            fix = "give a remat-joint-graph/1 file."
-            raise MalformedFile("F-FORMAT", f"schema is {document['schema']!r}.", where="$.schema", fix=fix)
+    except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
+        what = f"not JSON ({type(error).__name__}: {error})."
+        raise MalformedFile("F-JSON", what, where="$", fix="write it again, whole.") from error
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != "remat-joint-graph/1":
+        fix = "give a remat-joint-graph/1 file."
+        raise MalformedFile("F-FORMAT", f"schema is {schema!r:.80}.", where="$.schema", fix=fix)
+    try:
         return _build(document)
-    except (ValueError, KeyError, TypeError, IndexError, EOFError, OSError) as error:
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         what = f"not a remat-joint-graph/1 file ({type(error).__name__}: {error})."
         raise MalformedFile("F-FORMAT", what, where="$", fix="write it again, whole.") from error
     except IllFormed as error:

@@ -8,7 +8,19 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from remat.errors import MalformedFile, RematError
-from remat.ir import Graph, GraphBuilder, Kind, LayerOption, Run, Schedule, dumps, load, loads, print_text
+from remat.ir import (
+    Graph,
+    GraphBuilder,
+    Kind,
+    LayerOption,
+    Run,
+    Schedule,
+    dumps,
+    load,
+    loads,
+    print_text,
+    read_joint_graph,
+)
 
 
 def tiny():
@@ -236,6 +248,38 @@ def test_the_reader_raises_library_errors_only(data, thing, changes):
         assert error.where and str(error)
     else:
         assert isinstance(read, (Graph, Schedule)) and loads(dumps(read)) == read
+
+
+JOINT = {
+    "schema": "remat-joint-graph/1",
+    "name": "j",
+    "data": [["a", 4, "activation"], ["l", 1, "loss"], ["g", 4, "param_grad"]],
+    "nodes": [
+        ["f", 0, 2, 1, [], [0], 5, 0, -1, "op"],
+        ["l", 1, 1, 0, [0], [1], 6, 0, -1, "op"],
+        ["b", 2, 3, 0, [0], [2], 5, 0, 1, "op"],
+    ],
+}
+
+
+@settings(suppress_health_check=list(HealthCheck))
+@given(st.data(), st.integers(0, 2))
+def test_the_reader_of_joint_graphs_raises_library_errors_only(tmp_path_factory, data, changes):
+    document = json.loads(json.dumps(JOINT))
+    for _ in range(changes):
+        path = data.draw(st.sampled_from([one for one in places(document) if one]))
+        holder = document
+        for key in path[:-1]:
+            holder = holder[key]
+        holder[path[-1]] = data.draw(VALUES)
+    file = tmp_path_factory.mktemp("joint") / "j.json"
+    file.write_text(json.dumps(document))
+    try:
+        graph = read_joint_graph(file)
+    except MalformedFile as error:
+        assert error.where
+    else:
+        assert changes or graph.node("b.2").twin == "f.0"
 
 
 @settings(suppress_health_check=list(HealthCheck))
