@@ -461,6 +461,10 @@ def _draft(joint: Joint, module: nn.Module) -> Draft:
             _check_write(
                 about, shared=f"{about[0]}:{about[1]}" in reader.shared, differentiable=("grad", about) in ends
             )
+    if torch.is_autocast_enabled(reader.device.type):
+        _check_casts(
+            reader.ops, {ends_of: value for ends_of, value in reader.roles.items() if ("grad", ends_of) in ends}
+        )
     return Draft(
         ops=reader.ops,
         values=reader.values,
@@ -470,6 +474,20 @@ def _draft(joint: Joint, module: nn.Module) -> Draft:
         constants=reader.constants,
         device=reader.device,
     )
+
+
+def _check_casts(ops: list[Op], trained: dict[tuple[str, Any], str]) -> None:
+    """Refuse a weight that autocast casts several times: eager casts it once and adds its gradients in the lower precision."""
+    cast: set[Any] = set()
+    names = {value: about for (_, about), value in trained.items()}
+    for op in ops:
+        if str(op.target) != "aten._to_copy.default" or op.phase is Phase.BACKWARD or op.reads[0] not in names:
+            continue
+        key = (op.reads[0], op.kwargs.get("dtype"))
+        if key in cast:
+            what = f"autocast casts {names[op.reads[0]]} for each of its uses, where eager casts it once."
+            raise Uncapturable("X-AUTOCAST", what, fix="cast the weight yourself, or leave this module bare.")
+        cast.add(key)
 
 
 def _check_write(about: tuple[str, Any], *, shared: bool, differentiable: bool) -> None:
