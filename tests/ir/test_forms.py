@@ -1,6 +1,7 @@
 """The published schemas accept what the library writes; files are written whole or not at all."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from remat.testing.strategies import clustered_graphs, scheduled
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
 
+@cache
 def validator(name):
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads((REFERENCE / f"{name}.schema.json").read_text())
