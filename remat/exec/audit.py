@@ -25,6 +25,7 @@ class StepMemory:
         peak: most bytes held at once [bytes].
         left: bytes still held at the end: gradients, the loss, whatever the step returned [bytes].
         reserved: most bytes the caching allocator held from the driver (CUDA), else 0 [bytes].
+        requested: most bytes that were asked for, without the allocator's rounding of blocks (CUDA), else 0 [bytes].
         timeline: bytes held after each allocator event, in order; empty on CUDA.
         times: when each of these events happened, by the clock of `time.time_ns` [ns]; empty on CUDA.
     """
@@ -32,6 +33,7 @@ class StepMemory:
     peak: Bytes
     left: Bytes
     reserved: Bytes = 0
+    requested: Bytes = 0
     timeline: tuple[Bytes, ...] = field(default=(), repr=False)
     times: tuple[int, ...] = field(default=(), repr=False)
 
@@ -63,10 +65,12 @@ def _measure_cuda(step: Callable[[], Any], device: torch.device) -> StepMemory:
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
+    asked = torch.cuda.memory_stats(device).get("requested_bytes.all.current", 0)
     held = step()
     torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device) - before
     left = torch.cuda.memory_allocated(device) - before
     reserved = torch.cuda.max_memory_reserved(device)
+    requested = torch.cuda.memory_stats(device).get("requested_bytes.all.peak", asked) - asked
     del held
-    return StepMemory(peak=peak, left=left, reserved=reserved)
+    return StepMemory(peak=peak, left=left, reserved=reserved, requested=requested)

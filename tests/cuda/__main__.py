@@ -81,7 +81,8 @@ def peak(case, budget):
     report = remat.exec.report(wrapped)
     ratio = measured.peak / report.predicted_peak
     return {"suite": "peak", "model": case.name, "budget": report.budget, "predicted": report.predicted_peak,
-            "measured": measured.peak, "reserved": measured.reserved, "ratio": ratio,
+            "measured": measured.peak, "requested": measured.requested,
+            "reserved": measured.reserved, "ratio": ratio,
             "good": measured.peak <= report.budget and abs(ratio - 1) <= 0.01}  # fmt: skip
 
 
