@@ -25,6 +25,12 @@ _HOME = {
     "transforms": ("Applied", "Through", "Transform"),
     "baselines": ("PerLayerCheckpoint", "StoreAll", "least_time", "store_all_peak"),
     "exhaustive": ("Exhaustive",),
+    "linearise": ("Linearise",),
+    "quantise": ("Quantise", "UnitCost"),
+    "periodic": ("Periodic",),
+    "revolve": ("Revolve",),
+    "dp": ("Pofo", "RkRotor", "Rotor"),
+    "offload": ("Autocapper", "OffloadOnly", "Opportunist"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 

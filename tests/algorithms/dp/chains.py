@@ -46,9 +46,18 @@ def blocks(draw, index: int, options: int, size: int, time: int, plain: bool):
 
 
 @st.composite
-def chains(draw, *, max_stages: int = 6, options: int = 1, size: int = 4, time: int = 4, plain: bool = False) -> Chain:
+def chains(
+    draw,
+    *,
+    min_stages: int = 1,
+    max_stages: int = 6,
+    options: int = 1,
+    size: int = 4,
+    time: int = 4,
+    plain: bool = False,
+) -> Chain:
     """Chains with ties, zero sizes and zero times; one stage too."""
-    count = draw(st.integers(1, max_stages))
+    count = draw(st.integers(min_stages, max_stages))
     found = [draw(blocks(i, options, size, time, plain)) for i in range(count)]
     for i in range(count - 1):
         if not found[i + 1].reads_input:

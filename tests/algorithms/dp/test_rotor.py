@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from remat.algorithms.dp import kernels
 from remat.algorithms.dp.numbers import NEVER
@@ -27,6 +27,13 @@ def test_rotor_is_optimal_in_its_class_at_every_budget(chain):
 
 @given(chains(max_stages=4, options=3))
 def test_rk_rotor_is_optimal_in_its_class_at_every_budget(chain):
+    check_all_budgets(chain, None)
+
+
+@pytest.mark.skipif(settings().max_examples < 1000, reason="minutes: a hundred thousand schedules per chain")
+@settings(max_examples=20)
+@given(chains(min_stages=5, max_stages=6, options=2))
+def test_rk_rotor_is_optimal_on_longer_chains(chain):
     check_all_budgets(chain, None)
 
 
