@@ -70,9 +70,12 @@ def sweep(
 
         for text, one in chosen.items():
             bar.update(task, description=text)
-            curve = planned(nodes, limits, one, clock=Clock(within), seed=seed, listener=step, link=way)
+            clock = Clock(within)
+            curve = planned(nodes, limits, one, clock=clock, seed=seed, listener=step, link=way)
             rows += [_row(text, point) for point in curve.points]
             lines[text] = [_mark(point) for point in curve.points]
+            if len(curve.points) < len(set(limits)) and (within is None or clock.elapsed < within):
+                break  # Ctrl-C: write what there is
     _write(rows, output)
     if draw is not None:
         plain = validate(nodes, Schedule.from_runs(nodes, range(len(nodes)))) if nodes.flat else None
