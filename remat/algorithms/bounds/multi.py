@@ -36,7 +36,7 @@ class MultiInstant(RunMove):
         accuracy: relative gap at which a programme counts as solved.
     """
 
-    rounds: int = field(default=8, validator=at_least(1, "instants"))
+    rounds: int = field(default=6, validator=at_least(1, "instants"))
     nodes: int = field(default=60, validator=at_least(1, "nodes"))
     largest: int = field(default=4000, validator=at_least(1, "variables"))
     gap: float = 0.0
@@ -66,7 +66,7 @@ class MultiInstant(RunMove):
                 start = staged(search, stages, answer.x)
                 self._offer(search, start, k)
                 worst = worst_instant(search, start, instants)
-                if worst is None:
+                if worst is None or not answer.finished:
                     break
                 instants.append(worst)
             if best:

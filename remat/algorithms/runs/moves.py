@@ -6,8 +6,6 @@ they work on.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from attrs import field, frozen
 from attrs.validators import optional
@@ -196,18 +194,18 @@ class Continuation(RunMove):
         steps: how many at least.
         iterations: of ruin and recreate at each budget; None: by the size of the graph.
         tries: shavings tried at each budget before giving up.
-        gap: do nothing when plan and bound are this close; infinite: when there is any plan.
+        gap: do nothing when plan and bound are this close; None: when there is any plan.
     """
 
     step: float = 0.94
     steps: int = field(default=1, validator=at_least(1, "steps"))
     iterations: int | None = field(default=None, validator=optional(at_least(1, "iterations")))
     tries: int = field(default=12, validator=at_least(1, "shavings"))
-    gap: float = math.inf
+    gap: float | None = None
 
     def improve(self, search: Search) -> None:
         """Find the tightest easy budget, then step down to the problem's."""
-        if search.within(self.gap):
+        if search.best is not None and (self.gap is None or search.within(self.gap)):
             return
         budgets = [search.budget]
         current = None

@@ -21,7 +21,7 @@ def pressure(mem: Longs, n: int, level: float) -> float:
     total = 0.0
     for i in range(n):
         if mem[i] > level:
-            over = (mem[i] - level) / level
+            over = (mem[i] - level) / max(level, 1.0)
             total += over * over
     return total
 

@@ -16,6 +16,7 @@ from remat.algorithms.runs.kernel import kernel
 from remat.algorithms.runs.liveness import BLOCK, block_maxima, ends_of_residency, overshoot, range_max, sweep
 
 TOP = 8  # candidates tried exactly per step
+SURE = 1.2  # a candidate whose score times this is below another's exact value is not tried
 KEEPING = 0.7  # inputs below this share of the evicted datum are kept in the second variant of a chain
 LONGEST = 512  # nodes in a rerun chain; longer chains are not considered
 
@@ -112,13 +113,17 @@ def list_gaps(
     noise: float,
     share: float,
     keeping: int,
+    least: float,
     rng: Seed,
     best_score: Floats,
     best_at: Ints,
     best_len: Ints,
     best_chain: Ints,
 ) -> int:
-    """Score all gaps over the budget; keep the TOP best with their chains (sorted by node). Returns how many."""
+    """Score all gaps over the budget; keep the TOP best with their chains (sorted by node). Returns how many.
+
+    Gaps that cannot score `least` are passed over.
+    """
     top = np.empty(n // BLOCK + 1, np.int64)
     block_maxima(mem, n, top)
     over_count = np.zeros(n + 1, np.int64)
@@ -156,7 +161,7 @@ def list_gaps(
             gain = np.float64(min(g.size[d] * count, over_bytes[b] - over_bytes[a + 1]))
             # a chain costs at least its last node
             ceiling = gain / max(1.0, price[g.producer[d]]) ** exponent * (1 + noise)
-            if kept == TOP and ceiling <= best_score[TOP - 1]:
+            if ceiling < least or (kept == TOP and ceiling <= best_score[TOP - 1]):
                 continue
             other = 0
             for variant in range(1 + keeping):  # make what is missing again; or rather keep smaller inputs
@@ -223,15 +228,22 @@ def shave(
     time = 0
     for i in range(n):
         time += g.time[seq[i]]
+    least = 0.0  # scores change little from step to step: most gaps need no chain
     peak = sweep(g, seq, n, mem)
     while peak > budget:
         if time > ceiling or n + LONGEST > 6 * base.size + LONGEST:
             return seq[:n].copy(), False
-        kept = list_gaps(g, price, seq, n, mem, budget, exponent, noise, share, keeping, rng, score, at, length, chains)
+        kept = list_gaps(
+            g, price, seq, n, mem, budget, exponent, noise, share, keeping, least, rng, score, at, length, chains
+        )
+        if kept < 3 and least > 0.0:
+            least = 0.0
+            continue
+        least = 0.5 * score[kept - 1] if kept == TOP else 0.0
         over = overshoot(mem, n, budget)
         best, best_value, best_n = -1, 0.0, 0
         for j in range(kept):
-            if n + length[j] > capacity:
+            if n + length[j] > capacity or score[j] * SURE < best_value:
                 continue
             m = insert(seq, n, at[j], chains[j], length[j], trial)
             sweep(g, trial, m, trial_mem)
