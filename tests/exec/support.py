@@ -7,7 +7,9 @@ import torch
 
 import remat.exec
 from remat.algorithms import Problem, StoreAll, store_all_peak
-from remat.algorithms.auto import quick
+from remat.algorithms.bounds.floor import Floor
+from remat.algorithms.runs.moves import MultiStart
+from remat.algorithms.runs.polish import Polish
 from remat.exec.planning import smallest_budget
 from remat.exec.runtime import Call, run_step
 from remat.ir import Phase, Schedule
@@ -15,6 +17,8 @@ from remat.zoo import cases
 
 SMALL = {case.name: case for case in cases("small")}
 MEDIUM = {case.name: case for case in cases("medium")}
+LIGHT = Polish((Floor(), MultiStart(starts=2)))
+"""A planner of a few milliseconds: here plans are run, not judged."""
 TIED = 1e-15
 """How far off, relative to the largest entry, a tied gradient may be: its terms may be added in another order."""
 
@@ -75,7 +79,7 @@ def assert_same(case, budget, iterations=3, **how):
     """A wrapped model of the case trains as the bare one, in float64; returns the wrapped model."""
     bare, sample = case.made(torch.float64)
     other, same_sample = case.made(torch.float64)
-    options = {"cost": "estimate", "solver": quick, "rehearse": False, "on_uncapturable": "raise"} | how
+    options = {"cost": "estimate", "solver": LIGHT, "rehearse": False, "on_uncapturable": "raise"} | how
     wrapped = remat.exec.wrap(other, same_sample, budget, **options)
     assert differences(train(bare, sample, iterations), train(wrapped, same_sample, iterations), case.tied) == []
     return wrapped
@@ -115,10 +119,10 @@ class Rig:
 
     @cached_property
     def smallest(self):
-        return smallest_budget(self.graph, quick).found
+        return smallest_budget(self.graph, LIGHT).found
 
     def plan(self, budget):
-        solver = StoreAll() if budget >= self.peak else quick
+        solver = StoreAll() if budget >= self.peak else LIGHT
         outcome = solver.solve(Problem(graph=self.graph, budget=budget))
         assert outcome.schedule is not None, f"no plan for {budget} B: {outcome.trail}"
         return outcome

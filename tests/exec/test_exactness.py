@@ -4,9 +4,8 @@ import pytest
 import torch
 
 import remat.exec
-from remat.algorithms.auto import quick
 from remat.errors import Infeasible
-from tests.exec.support import SMALL, Rig, assert_same, differences, evicting, train
+from tests.exec.support import LIGHT, SMALL, Rig, assert_same, differences, evicting, train
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -26,7 +25,7 @@ def test_the_smallest_budget_with_a_plan_changes_nothing(name):
     case = SMALL[name]
     module, sample = case.made(torch.float64)
     with pytest.raises(Infeasible) as refused:
-        remat.exec.wrap(module, sample, 1, cost="estimate", solver=quick)
+        remat.exec.wrap(module, sample, 1, cost="estimate", solver=LIGHT)
     found, floor = refused.value.found, refused.value.floor
     assert 1 < floor <= found
     wrapped = assert_same(case, found)

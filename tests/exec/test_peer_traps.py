@@ -15,7 +15,7 @@ from remat.algorithms import Plan, Solver
 from remat.algorithms.auto import quick
 from remat.errors import Infeasible
 from remat.ir import validate
-from remat.zoo import GPT2, MLP, cases
+from remat.zoo import GPT2, cases
 from tests.exec.support import SMALL, Rig, assert_same, differences, train
 
 EASY = {"cost": "estimate", "solver": quick, "rehearse": False, "on_uncapturable": "raise"}
@@ -132,5 +132,5 @@ def test_release_everything_imports_and_every_ready_made_model_is_built():
     for name in remat.zoo.__all__:
         made = getattr(remat.zoo, name)
         if isinstance(made, type) and issubclass(made, nn.Module):
-            assert sum(p.numel() for p in made().parameters()) > 0
-    assert isinstance(MLP(), nn.Module)
+            with torch.device("meta"):
+                assert sum(p.numel() for p in made().parameters()) > 0
