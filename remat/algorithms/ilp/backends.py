@@ -126,6 +126,7 @@ class Highs(Backend):
     Attributes:
         threads, nodes: limits; the gap and the time come from the solver that asks.
         implied: declare columns integral that are so in some optimum: HiGHS then cuts on memory rows, which halves its time.
+        presolve: HiGHS's own, for mixed programmes.
         seed: of its random choices.
     """
 
@@ -134,6 +135,7 @@ class Highs(Backend):
     threads: int = field(default=1, validator=_count)
     nodes: int | None = field(default=None, validator=_count)
     implied: bool = True
+    presolve: bool = False
     seed: int = 0
 
     def check(self) -> None:
@@ -166,7 +168,7 @@ class Highs(Backend):
             "threads": self.threads,
             "random_seed": self.seed,
             # presolve costs these mixed programmes more than it saves, and it has lost points of them
-            "presolve": "choose" if second == mixed else "off",
+            "presolve": "choose" if second != (self.presolve or not mixed) else "off",
         }
         if math.isfinite(limits.seconds):
             options["time_limit"] = max(0.0, limits.seconds)
