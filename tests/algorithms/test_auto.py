@@ -8,10 +8,17 @@ import remat.algorithms.auto as module
 import remat.algorithms.combine as combine
 from remat.algorithms.auto import auto, quick
 from remat.algorithms.baselines import PerLayerCheckpoint, store_all_peak
+from remat.algorithms.bounds.single import SingleInstant
 from remat.algorithms.clock import Clock
 from remat.algorithms.protocol import Problem, Status
+from remat.algorithms.runs.moves import Continuation, MultiStart, RuinAndRecreate
+from remat.algorithms.runs.polish import Polish
+from remat.algorithms.runs.saved_set import SavedSet
 from remat.algorithms.sweep import lowest_budget, sweep
 from remat.ir import dumps, read_joint_graph
+
+BRIEF = Polish((MultiStart(4), SingleInstant(), SavedSet(), Continuation(steps=2, gap=0.0), RuinAndRecreate(work=2e6)))
+"""Every kind of move, in a second."""
 
 CAPTURED = Path(__file__).parents[1] / "data" / "captured"
 
@@ -50,7 +57,7 @@ def test_unet_at_half_its_memory(unet):
 
 
 def test_the_same_seed_gives_the_same_plan_byte_for_byte(unet):
-    first, second = (auto.solve(at(unet, 0.5), seed=3) for _ in range(2))
+    first, second = (BRIEF.solve(at(unet, 0.5), seed=3) for _ in range(2))
     assert dumps(first.schedule) == dumps(second.schedule)
     assert first.lower == second.lower
 
@@ -63,14 +70,14 @@ def test_an_interruption_keeps_the_best_plan(unet):
         if sum(one.time is not None for one in reached) == 3:
             raise KeyboardInterrupt
 
-    outcome = auto.solve(at(unet, 0.5), clock=Clock(listener=listener))
+    outcome = BRIEF.solve(at(unet, 0.5), clock=Clock(listener=listener))
     assert outcome.status is Status.FEASIBLE
     assert outcome.upper == reached[-1].time
 
 
 def test_progress_only_improves(unet):
     reached = []
-    auto.solve(at(unet, 0.5), clock=Clock(listener=reached.append))
+    BRIEF.solve(at(unet, 0.5), clock=Clock(listener=reached.append))
     times = [one.time for one in reached if one.time is not None]
     assert times == sorted(times, reverse=True)
     assert [one.lower for one in reached] == sorted(one.lower for one in reached)
