@@ -23,7 +23,7 @@ from remat.testing.strategies import problems, training_graphs
 MOVES = [
     PeakShaving(),
     MultiStart(starts=4),
-    RuinAndRecreate(work=50.0),
+    RuinAndRecreate(work=500.0),
     Continuation(iterations=10, tries=4),
     Delete(),
     Shift(),
@@ -103,7 +103,7 @@ def test_saved_sets_give_plans_that_replay(problem):
 
 @given(problem=problems(training_graphs(max_forward=4)), seed=st.integers(0, 3))
 def test_the_same_problem_and_seed_give_the_same_plan(problem, seed):
-    solver = RuinAndRecreate(work=200.0)
+    solver = RuinAndRecreate(work=1000.0)
     assert solver.solve(problem, seed=seed) == solver.solve(problem, seed=seed)
 
 
@@ -121,7 +121,7 @@ def test_a_move_started_from_a_plan_is_never_worse(problem):
     start = PeakShaving().solve(problem)
     if start.schedule is None:
         start = auto.solve(problem)
-    for move in (Delete(), Shift(), RuinAndRecreate(work=100.0)):
+    for move in (Delete(), Shift(), RuinAndRecreate(work=500.0)):
         plan = move.plan_from(Problem(graph=problem.graph, budget=problem.budget), start.schedule, _clock(), 0)
         if start.cost is not None:
             assert validate(problem.graph, plan.schedule, problem.budget).time <= start.cost.time

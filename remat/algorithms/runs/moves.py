@@ -138,8 +138,8 @@ class MultiStart(RunMove):
 
 
 def iterations_for(nodes: int, work: float) -> int:
-    """Iterations that take about the same time on graphs of any size: an iteration costs about nodes ** 1.75."""
-    return max(10, min(8000, int(work / nodes**1.75)))
+    """Iterations that take about the same time on graphs of any size: one costs about nodes ** 1.75. May be none."""
+    return min(8000, int(work / nodes**1.75))
 
 
 @frozen
@@ -163,9 +163,9 @@ class RuinAndRecreate(RunMove):
         """Search from the best sequences."""
         if search.best is None:
             PeakShaving().improve(search)
-        if search.best is None:
-            return
         total = iterations_for(len(search.base), self.work)
+        if search.best is None or not total:
+            return
         others = search.pool[1:3] if total >= 4 * _PATIENCE else []
         for rank, (_, start) in enumerate(others):
             self._run(search, start, total // 5, 70 + rank)
