@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat.algorithms.auto import auto, quick
+from remat.algorithms.default import auto, quick
 from remat.algorithms.exhaustive import Exhaustive
 from remat.algorithms.protocol import Problem
 from remat.algorithms.runs.csr import flatten

@@ -14,19 +14,22 @@ __version__ = "0.1.0"
 _HOME = {
     "remat.exec": ("wrap",),
     "remat.ir": ("Graph", "GraphBuilder", "Schedule", "dump", "load", "validate"),
-    "remat.algorithms": ("Outcome", "Problem", "Solver", "Transform", "auto", "best", "first", "named", "pool", "warm"),
+    "remat.algorithms": ("Outcome", "Problem", "Solver", "Transform", "auto", "best", "first", "pool", "warm"),
     "remat.errors": ("RematError",),
     "remat.units": ("GiB", "MiB"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
-_SUBMODULES = ("algorithms", "errors", "exec", "ir", "testing", "units", "viz", "zoo")
+_SUBMODULES = {
+    **{name: f"remat.{name}" for name in ("algorithms", "errors", "exec", "ir", "testing", "units", "viz", "zoo")},
+    "named": "remat.algorithms.named",
+}
 
-__all__ = sorted(_MODULE)
+__all__ = sorted({*_MODULE, "named"})
 
 
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
-        return importlib.import_module(f"remat.{name}")
+        return importlib.import_module(_SUBMODULES[name])
     if name not in _MODULE:
         raise AttributeError(f"module 'remat' has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULE[name]), name)

@@ -12,15 +12,15 @@ ROOT = Path(__file__).parent.parent / "remat"
 
 RANK = {
     "errors": 0,
-    "units": 0,
-    "ir": 1,
-    "algorithms": 2,
-    "exec": 3,
-    "zoo": 4,
-    "cli": 5,
-    "demo": 5,
-    "testing": 6,
-    "viz": 2,
+    "units": 1,
+    "ir": 2,
+    "algorithms": 3,
+    "viz": 3,
+    "exec": 4,
+    "zoo": 5,
+    "demo": 6,
+    "cli": 7,
+    "testing": 8,
 }
 ONLY_READS = {"viz": {"errors", "units", "ir", "viz"}}
 THIRD_PARTY = {
@@ -44,7 +44,7 @@ THIRD_PARTY = {
     "viz": {"attrs", "matplotlib"},
     "testing": {"attrs", "hypothesis", "numpy", "torch"},
     "cli": {"attrs", "typer", "rich", "click", "torch", "matplotlib"},
-    "demo": {"torch", "rich", "matplotlib"},
+    "demo": {"attrs", "torch", "rich", "matplotlib"},
 }
 
 

@@ -24,6 +24,7 @@ _HOME = {
     "options": ("OptionSource", "Pool", "Sweep", "pool", "undominated"),
     "transforms": ("Applied", "Through", "Transform"),
     "baselines": ("PerLayerCheckpoint", "StoreAll", "least_time", "store_all_peak"),
+    "default": ("auto", "quick"),
     "exhaustive": ("Exhaustive",),
     "linearise": ("Linearise",),
     "quantise": ("Quantise", "UnitCost"),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from attrs import evolve, frozen
 
-from remat.algorithms.auto import auto, quick
+from remat.algorithms.default import auto, quick
 from remat.algorithms.baselines import StoreAll, store_all_peak
 from remat.algorithms.bounds.floor import proved_floor
 from remat.algorithms.clock import Clock

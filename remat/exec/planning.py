@@ -88,7 +88,7 @@ class Settings:
         """The solver, the default one where none was named."""
         if self.solver is not None:
             return self.solver
-        from remat.algorithms.auto import auto  # imports compiled kernels, so only when it is asked for
+        from remat.algorithms.default import auto  # imports compiled kernels, so only when it is asked for
 
         return auto
 
@@ -96,7 +96,7 @@ class Settings:
         """What is asked for many budgets in turn: the solver named, or the quick form of the default one."""
         if self.solver is not None:
             return self.solver
-        from remat.algorithms.auto import quick
+        from remat.algorithms.default import quick
 
         return quick
 

@@ -6,7 +6,7 @@ import pytest
 
 import remat.algorithms.auto as module
 import remat.algorithms.combine as combine
-from remat.algorithms.auto import auto, quick
+from remat.algorithms.default import auto, quick
 from remat.algorithms.baselines import PerLayerCheckpoint, store_all_peak
 from remat.algorithms.bounds.single import SingleInstant
 from remat.algorithms.clock import Clock

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import cvxpy as cp
 
-from remat.algorithms.auto import auto
+from remat.algorithms.default import auto
 from remat.algorithms.baselines import store_all_peak
 from remat.algorithms.combine import warm
 from remat.algorithms.ilp.backends import Cvxpy, Highs, Limits

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from remat.algorithms.auto import auto
+from remat.algorithms.default import auto
 from remat.algorithms.baselines import PerLayerCheckpoint, store_all_peak
 from remat.algorithms.bounds.instants import Dependencies, instant_program
 from remat.algorithms.bounds.multi import MultiInstant
@@ -272,7 +272,7 @@ from remat.ir import read_joint_graph
 graph = read_joint_graph(sys.argv[1])
 budget = store_all_peak(graph) // 2
 start = time.monotonic()
-from remat.algorithms.auto import auto
+from remat.algorithms.default import auto
 class Found(Exception): pass
 def listener(progress):
     if progress.time is not None:

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import remat.exec
 from remat.algorithms import StoreAll
-from remat.algorithms.auto import quick
+from remat.algorithms.default import quick
 from remat.errors import Uncapturable
 from remat.exec import StepError
 from remat.exec.program import Role

@@ -6,7 +6,7 @@ from attrs import frozen
 from torch import nn
 
 from remat.algorithms import IMPOSSIBLE, Clock, Plan, Solver, Status, StoreAll, store_all_peak
-from remat.algorithms.auto import quick
+from remat.algorithms.default import quick
 from remat.algorithms.bounds.floor import proved_floor
 from remat.algorithms.choose import SWEEP
 from remat.errors import IllFormed, RematError

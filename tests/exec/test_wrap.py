@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import remat.exec
 from remat.algorithms import PerLayerCheckpoint
-from remat.algorithms.auto import quick
+from remat.algorithms.default import quick
 from remat.errors import IllFormed, Infeasible, Uncapturable
 from remat.exec import RematWarning
 from remat.zoo import GPT2, MLP
