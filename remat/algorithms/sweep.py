@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 
 from attrs import evolve, frozen
 
-from remat.algorithms.default import auto, quick
 from remat.algorithms.baselines import StoreAll, store_all_peak
 from remat.algorithms.bounds.floor import proved_floor
 from remat.algorithms.clock import Clock
+from remat.algorithms.default import auto, quick
 from remat.algorithms.protocol import IMPOSSIBLE, Outcome, Plan, Problem, Solver
 from remat.algorithms.runs.moves import descended
 from remat.algorithms.runs.search import Search

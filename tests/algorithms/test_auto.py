@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-import remat.algorithms.auto as module
 import remat.algorithms.combine as combine
-from remat.algorithms.default import auto, quick
+import remat.algorithms.default as module
 from remat.algorithms.baselines import PerLayerCheckpoint, store_all_peak
 from remat.algorithms.bounds.single import SingleInstant
 from remat.algorithms.clock import Clock
+from remat.algorithms.default import auto, quick
 from remat.algorithms.protocol import Problem, Status
 from remat.algorithms.runs.moves import Continuation, MultiStart, RuinAndRecreate
 from remat.algorithms.runs.polish import Polish

@@ -25,9 +25,9 @@ from pathlib import Path
 
 import cvxpy as cp
 
-from remat.algorithms.default import auto
 from remat.algorithms.baselines import store_all_peak
 from remat.algorithms.combine import warm
+from remat.algorithms.default import auto
 from remat.algorithms.ilp.backends import Cvxpy, Highs, Limits
 from remat.algorithms.ilp.bounds import TightenedKnapsack
 from remat.algorithms.ilp.certify import Programme

@@ -25,12 +25,12 @@ from pathlib import Path
 
 import numpy as np
 
-from remat.algorithms.default import auto
 from remat.algorithms.baselines import PerLayerCheckpoint, store_all_peak
 from remat.algorithms.bounds.instants import Dependencies, instant_program
 from remat.algorithms.bounds.multi import MultiInstant
 from remat.algorithms.bounds.program import solve_relaxed
 from remat.algorithms.clock import Clock
+from remat.algorithms.default import auto
 from remat.algorithms.exhaustive import Exhaustive
 from remat.algorithms.protocol import IMPOSSIBLE, Problem
 from remat.algorithms.runs.polish import Polish
