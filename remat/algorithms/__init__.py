@@ -5,43 +5,30 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from remat.algorithms.registry import OWN, WORDS
+
 _HOME = {
     "protocol": ("IMPOSSIBLE", "NOTHING", "ClassBound", "Outcome", "Plan", "Problem", "Solver", "Status"),
     "clock": ("Clock", "Progress"),
-    "combine": (
-        "Best",
-        "First",
-        "Warm",
-        "WarmStarted",
-        "When",
-        "Within",
-        "best",
-        "first",
-        "is_flat",
-        "nodes_at_most",
-        "warm",
-    ),
-    "options": ("OptionSource", "Pool", "Sweep", "pool", "undominated"),
+    "combine": ("Best", "First", "Warm", "WarmStarted", "When", "Within"),
+    "options": ("OptionSource", "Pool", "Sweep", "undominated"),
     "transforms": ("Applied", "Through", "Transform"),
-    "baselines": ("PerLayerCheckpoint", "StoreAll", "least_time", "store_all_peak"),
-    "default": ("auto", "quick"),
-    "exhaustive": ("Exhaustive",),
-    "linearise": ("Linearise",),
-    "quantise": ("Quantise", "UnitCost"),
-    "periodic": ("Periodic",),
-    "revolve": ("Revolve",),
-    "dp": ("Pofo", "RkRotor", "Rotor"),
-    "offload": ("Autocapper", "OffloadOnly", "Opportunist"),
+    "partition": ("Partitioner",),
+    "baselines": ("least_time", "store_all_peak"),
 }
-_MODULE = {name: module for module, names in _HOME.items() for name in names}
+_WHERE = {name: f"remat.algorithms.{module}:{name}" for module, names in _HOME.items() for name in names}
+for _table in (*OWN.values(), WORDS):
+    # The published systems stay in `named`: some have the name of a module here.
+    _WHERE.update((name, where) for name, where in _table.items() if ".named:" not in where)
 
-__all__ = sorted(_MODULE)
+__all__ = sorted(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE:
+    if name not in _WHERE:
         raise AttributeError(f"module 'remat.algorithms' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"remat.algorithms.{_MODULE[name]}"), name)
+    module, _, attribute = _WHERE[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def __dir__() -> list[str]:
