@@ -80,8 +80,8 @@ same checks run in `tests/exec` with every `make test`.
 
 ## The same numbers as the bare module
 
-Three training steps (SGD between them) in float64 against the bare module from the same seed. *Smallest*: the smallest budget that
-the quick planner found a plan for.
+Three training steps (SGD between them) in float64 against the bare module from the same seed. *Smallest*: the smallest
+budget that the quick planner found a plan for.
 
 {first}
 
