@@ -200,7 +200,10 @@ class _Condenser:
             yield self.half(cluster.name, part.forward_nodes, part, layer.forward_options if layer else (part.bare,))
             if layer is not None:
                 backward = self.half(layer.backward, part.backward_nodes, part, layer.backward_options)
-                yield evolve(backward, twin=cluster.name)
+                # A sub-schedule frees its phantom as it goes. Run again with the phantom held, it would need more than
+                # its workspace says: so what reads a phantom runs once.
+                once = backward.run_once or any(one.phantom for one in layer.options)
+                yield evolve(backward, twin=cluster.name, run_once=once)
 
     def half(self, name: str, nodes: Sequence[Compute], part: Part, options: tuple[Option, ...]) -> Compute:
         forward = nodes[0].phase is Phase.FORWARD

@@ -51,6 +51,40 @@ def test_a_run_waits_until_enough_bytes_are_free():
     assert (cost.time, cost.idle, cost.peak) == (8 + 5 + 1 + 4 + 3, 8, 9)
 
 
+def test_a_prefetch_that_starts_during_a_run_counts_in_its_peak():
+    b = GraphBuilder("during")
+    b.data("x", 0, Kind.INPUT)
+    b.data("a", 4)
+    b.data("k", 2)
+    b.data("t", 1, Kind.TANGENT)
+    b.data("h", 1, Kind.GRADIENT)
+    b.data("g", 4, Kind.PARAM_GRAD)
+    b.forward("F", reads=["x"], writes=["a"], time=2)
+    b.forward("K", reads=["x"], writes=["k"], time=1)
+    b.loss("L", reads=["k"], writes=["t"], time=1)
+    b.backward("C", reads=["t"], writes=["h"], time=9)
+    b.backward("B", reads=["h", "a"], writes=["g"], time=3)
+    steps = schedule("F oa K L dk pa C B da dh")
+    cost = validate(b.build(), steps, None, GB)
+    # a out 2-6; C runs 4-13 and a comes back 6-10: t 1 + h 1 + a, leaving or back, 4
+    assert [(one.start, one.end) for one in cost.copies] == [(2, 6), (6, 10)]
+    assert cost.timeline[6] == 6 and cost.time == 16
+    # with another 3 bytes at work until the copy out has ended, the two never meet
+    assert validate(b.build(), steps, cost.peak, GB).time == 16
+
+
+def test_an_arriving_datum_may_be_offloaded_again_after_it_has_arrived():
+    cost = validate(graph(), schedule("F H oa K dh L dk pa oa pa B da"), None, GB)
+    # out 4-8, back 10-14, out again 14-18, back 18-22
+    assert [(one.start, one.end) for one in cost.copies] == [(4, 8), (10, 14), (14, 18), (18, 22)]
+
+
+def test_a_copy_that_ends_with_a_run_frees_its_bytes_for_the_next_step():
+    cost = validate(graph(), schedule("F H oa K dh L dk pa B da"), None, Link(to_host=8 * 10**8, to_device=10**9))
+    # a out 4-9, K 4-9: when h is dropped a is gone too
+    assert cost.timeline[3:5] == (10, 2)
+
+
 def test_what_never_fits_exceeds_the_budget():
     with pytest.raises(BudgetExceeded) as caught:
         validate(graph(), AWAY, 8, GB)

@@ -79,6 +79,26 @@ def test_a_layer_runs_by_option_bare_and_by_option_again():
         validate(graph, Schedule((Run("F", 1), Run("L"), Run("B", 0))))
 
 
+def test_a_run_by_another_option_replaces_the_phantom():
+    b = GraphBuilder("layer")
+    b.data("x", 0, Kind.INPUT)
+    b.data("a", 3)
+    b.data("t", 1, Kind.TANGENT)
+    b.data("g", 2, Kind.INPUT_GRAD)
+    b.forward("F", reads=["x"], writes=["a"])
+    b.loss("L", reads=["a"], writes=["t"], time=1)
+    b.backward("B", reads=["t"], writes=["g"])
+    b.layer(
+        "F",
+        "B",
+        [LayerOption(forward=1, backward=1, phantom=8), LayerOption(forward=1, backward=1, phantom=5)],
+        phantom="P",
+    )
+    cost = validate(b.build(), Schedule((Run("F", 0), Run("F", 1), Drop("a"), Run("F", 2), Run("L"), Run("B", 1))))
+    # 3+8; both phantoms and a twice for a moment; 5; bare beside the phantom with its own 8 as workspace; a, P, t; and g
+    assert cost.timeline == (11, 11 + 8, 5, 5 + 3 + 5, 9, 11)
+
+
 ERRORS = {
     "S-NAME": "run nobody",
     "S-READ": "run F\ndrop a\nrun H",
