@@ -216,3 +216,17 @@ def test_fine_slots_are_refused_with_the_way_out():
     graph = chain_graph([one] * 20, loss=Option(time=1), loss_gradient=0)
     found = Pofo(slots=None).solve(Problem(graph=graph, budget=10**8, link=Link()))
     assert found.schedule is None and any("slots=" in line for line in found.trail)
+
+
+def test_copies_out_overlap_the_loss_by_hand():
+    """8 bytes leave at 1 byte per ns: 1 while F1 runs, 1 while F2 does, 5 during the loss, and 1 is waited for behind it."""
+    times = ((30, 1, 8), (1, 1, 0), (1, 10, 1))
+    blocks = [
+        Block(output=0, gradient=0, options=(LayerOption(forward=f, backward=b, phantom=p),), bare=Option(time=f))
+        for f, b, p in times
+    ]
+    chain = Chain(chain_graph(blocks, loss=Option(time=5), loss_gradient=0))
+    value, written = programme(chain, 8, link_of(1, 1))
+    # the forward 32, the loss 5, 1 at the loss; B2 10, 1 until its phantom is gone and the last byte is back, B1 and B0
+    assert value == 32 + 5 + 1 + 10 + 1 + 2
+    assert written == (value, 1)
