@@ -31,7 +31,7 @@ auto: Solver = (
             RuinAndRecreate(work=1e7, gap=DONE),
             RuinAndRecreate(work=5e7, gap=GOOD),
             Continuation(step=0.97, steps=6, tries=6, gap=POOR),
-            RuinAndRecreate(work=5e7, gap=POOR),
+            RuinAndRecreate(work=5e7, gap=POOR, afresh=True),
             MultiInstant(gap=2 * POOR),
         ),
         gap=DONE,

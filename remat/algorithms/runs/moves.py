@@ -139,7 +139,7 @@ class MultiStart(RunMove):
 
 def iterations_for(nodes: int, work: float) -> int:
     """Iterations that take about the same time on graphs of any size: one costs about nodes ** 1.75. May be none."""
-    return min(8000, int(work / nodes**1.75))
+    return min(4000, int(work / nodes**1.75))
 
 
 @frozen
@@ -153,11 +153,13 @@ class RuinAndRecreate(RunMove):
         work: how much, whatever the size of the graph: 5e7 is about two seconds.
         temperature: relative worsening accepted at first; falls to zero.
         gap: stop when plan and bound are this close.
+        afresh: begin with a new shaving instead, for another chance where the best plan is a dead end.
     """
 
     work: float = 5e7
     temperature: float = 0.0005
     gap: float = 0.0
+    afresh: bool = False
 
     def improve(self, search: Search) -> None:
         """Search from the best sequences."""
@@ -166,10 +168,17 @@ class RuinAndRecreate(RunMove):
         total = iterations_for(len(search.base), self.work)
         if search.best is None or not total:
             return
+        search.searches += 1
+        purpose = 10_000 * search.searches
+        if self.afresh:
+            chance = search.chance(purpose)
+            start = shaved(search, search.shifted, taste(8 + search.searches), chance, search.budget)
+            self._run(search, search.best if start is None else start, total, purpose + 1)
+            return
         others = search.pool[1:3] if total >= 4 * _PATIENCE else []
         for rank, (_, start) in enumerate(others):
-            self._run(search, start, total // 5, 70 + rank)
-        self._run(search, search.best, total - len(others) * (total // 5), 80)
+            self._run(search, start, total // 5, purpose + 2 + rank)
+        self._run(search, search.best, total - len(others) * (total // 5), purpose + 9)
 
     def _run(self, search: Search, start: Sequence, iterations: int, purpose: int) -> None:
         current, chance = start, search.chance(purpose)

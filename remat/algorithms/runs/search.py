@@ -39,6 +39,7 @@ class Search:
         lower: proved bound [ns], `IMPOSSIBLE` when no schedule exists. beside: bounds of restricted classes.
         pool: the best distinct sequences with their times, best first.
         hardness: bound on the recomputation at each instant (node index) asked so far [ns].
+        searches: how many searches were made, so that each has its own random numbers.
         trail: what happened, in words. spent: process CPU seconds by purpose (`plan`, `bound`).
     """
 
@@ -60,6 +61,7 @@ class Search:
         self.lower: Ns | float = self.base_time
         self.pool: list[tuple[int, Sequence]] = []
         self._shifted: Sequence | None = None
+        self.searches = 0
         self.hardness: dict[int, int] = {}
         self.beside: list[ClassBound] = []
         self.trail: list[str] = []
