@@ -112,6 +112,7 @@ class HIlp(WarmStarted):
         """The programme of a graph, for many budgets."""
         self.backend.check()
         stage = Stage(graph)
+        backend = self.backend.with_save() if save else self.backend
         lower = None
         if (
             self.ladder
@@ -121,8 +122,8 @@ class HIlp(WarmStarted):
             and len(graph) >= RUNG
         ):
             thin = evolve(self, reruns="bonce")
-            lower = Programme(thin._form_of(stage, save), self.backend, self.gap)
-        return Programme(self._form_of(stage, save), self.backend, self.gap, lower=lower)
+            lower = Programme(thin._form_of(stage, save), backend, self.gap)
+        return Programme(self._form_of(stage, save), backend, self.gap, lower=lower)
 
     def _form_of(self, stage: Stage, save: bool) -> Form:
         slots: Slots = slots_of(stage, self.reruns, self.window, every=self.form != "events")
