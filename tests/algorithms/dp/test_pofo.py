@@ -5,7 +5,7 @@ import os
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat.algorithms.copies import fluid, place, trace
@@ -96,7 +96,7 @@ def tight(chain, share):
     return max(trace(chain.graph, all_saved(chain)).charges) * share // 100
 
 
-DEEP = 4 + 2 * (os.environ.get("HYPOTHESIS_PROFILE") == "thorough")
+DEEP = 4 + (os.environ.get("HYPOTHESIS_PROFILE") == "thorough")
 """Stages of the chains whose plans are all written out."""
 
 
@@ -108,6 +108,15 @@ def test_pofo_is_optimal_in_its_class(chain, share, link):
     assert same(value, exact)
     if value is not None:
         assert written[0] == exact
+
+
+@pytest.mark.skipif(settings().max_examples < 1000, reason="minutes: tens of thousands of plans per chain")
+@settings(max_examples=20)
+@given(chains(min_stages=5, max_stages=6, plain=True), shares, links)
+def test_pofo_is_optimal_on_longer_chains(chain, share, link):
+    budget = tight(chain, share)
+    value, _ = programme(chain, budget, link)
+    assert same(value, best(chain, budget, link))
 
 
 @given(chains(max_stages=DEEP + 1, plain=True), shares, links)
