@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from remat.algorithms.combine import best
 from remat.algorithms.dp import Pofo, RkRotor, Rotor
+from remat.algorithms.ilp.checkmate import OneOutputPerOp
+from remat.algorithms.ilp.solver import HIlp, Ilp
 from remat.algorithms.linearise import Linearise, Quantise, UnitCost
 from remat.algorithms.offload import Autocapper, OffloadOnly, Opportunist
 from remat.algorithms.periodic import Periodic
@@ -46,3 +48,16 @@ autocapper = Linearise() >> Autocapper()
 
 opportunist = Linearise() >> Opportunist()
 """POFO, section 5.1: save and offload whenever the link is idle, run bare meanwhile."""
+
+# -- integer programmes ------------------------------------------------------------------------------------------------
+
+checkmate = OneOutputPerOp() >> Ilp().within(3600)
+"""Jain et al., 2020: the optimum over staged schedules in the graph's order, here by the event form, which has the same optimum
+and the same relaxation, with workspaces in its memory rows. What it proves holds for staged schedules and stands in `beside`."""
+
+rk_checkmate = HIlp().within(3600)
+"""Rockmate, App. B (2023): H-ILP on an undivided graph, with separate data and phantoms, by the event form."""
+
+rockmate = Linearise(blocks=HIlp().sweep(peaks=20, saves=20)) >> Quantise() >> RkRotor()
+"""Rockmate (Zhao et al., 2023): options of each block by rk-Checkmate, the chain of blocks by rk-Rotor. Every undominated option
+is kept, where the paper keeps a few; stages are cut at 1-separators, and equal ones are solved once."""

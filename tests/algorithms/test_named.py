@@ -1,0 +1,34 @@
+"""The published systems as expressions: each is in the registry, its repr rebuilds it, and it plans."""
+
+import pytest
+
+from remat.algorithms import Exhaustive, Problem, named, store_all_peak
+from remat.algorithms.expression import parse
+from tests.algorithms.test_exhaustive import unit_chain
+
+WITHOUT_LINK = ("chen", "revolve", "rotor", "rk_rotor", "checkmate", "rk_checkmate", "rockmate")
+WITH_LINK = ("pofo", "offload_only", "autocapper", "opportunist")
+
+
+@pytest.mark.parametrize("name", WITHOUT_LINK + WITH_LINK)
+def test_the_expression_rebuilds_the_system(name):
+    system = getattr(named, name)
+    assert parse(name) == system
+    assert parse(repr(system)) == system
+
+
+@pytest.mark.parametrize("name", ["checkmate", "rk_checkmate"])
+@pytest.mark.parametrize("budget", [3, 4, 6])
+def test_integer_programmes_reach_the_optimum_of_a_unit_chain(name, budget):
+    problem = Problem(graph=unit_chain(4), budget=budget)
+    assert getattr(named, name).solve(problem).upper == Exhaustive().solve(problem).upper
+
+
+@pytest.mark.parametrize("name", WITHOUT_LINK)
+def test_with_all_its_memory_no_system_is_better_than_nothing_recomputed_and_none_beats_the_oracle(name):
+    graph = unit_chain(4)
+    whole = store_all_peak(graph)
+    found = getattr(named, name).solve(Problem(graph=graph, budget=whole))
+    assert found.upper >= graph.time
+    tight = Problem(graph=graph, budget=4)
+    assert getattr(named, name).solve(tight).upper >= Exhaustive().solve(tight).upper
