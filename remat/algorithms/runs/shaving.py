@@ -16,6 +16,7 @@ from remat.algorithms.runs.kernel import kernel
 from remat.algorithms.runs.liveness import BLOCK, block_maxima, ends_of_residency, overshoot, range_max, sweep
 
 TOP = 8  # candidates tried exactly per step
+SMALL = 120  # runs up to which nothing is passed over unseen
 SURE = 1.2  # a candidate whose score times this is below another's exact value is not tried
 KEEPING = 0.7  # inputs below this share of the evicted datum are kept in the second variant of a chain
 LONGEST = 512  # nodes in a rerun chain; longer chains are not considered
@@ -239,11 +240,11 @@ def shave(
         if kept < 3 and least > 0.0:
             least = 0.0
             continue
-        least = 0.5 * score[kept - 1] if kept == TOP else 0.0
+        least = 0.5 * score[kept - 1] if kept == TOP and n > SMALL else 0.0
         over = overshoot(mem, n, budget)
         best, best_value, best_n = -1, 0.0, 0
         for j in range(kept):
-            if n + length[j] > capacity or score[j] * SURE < best_value:
+            if n + length[j] > capacity or (n > SMALL and score[j] * SURE < best_value):
                 continue
             m = insert(seq, n, at[j], chains[j], length[j], trial)
             sweep(g, trial, m, trial_mem)
