@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv demo test test-thorough test-cuda lint format graphs bench docs clean
+.PHONY: venv demo test test-thorough test-cuda lint format graphs exactness bench docs clean
 
 venv: $(STAMP)
 
@@ -44,6 +44,10 @@ format: venv
 bench-%: venv
 	@mkdir -p build/bench
 	$(BIN)/python -m tests.benchmarks.bench_$*
+
+# Writes docs/benchmarks/exactness.md: gradients bit for bit, predicted against measured peaks.
+exactness: venv
+	$(BIN)/python -m tests.benchmarks.exactness_table
 
 # Captures the large models of the zoo without their weights, for make bench-plan.
 graphs: venv
