@@ -56,55 +56,49 @@ def _solver(instance: object, attribute: object, value: Any) -> None:
 
 
 @frozen
-class First(Solver):
-    """Ask in turn and merge, until the outcome is settled. Associative, idempotent; keeps proofs."""
+class _Several(Solver):
+    """Asks solvers in turn and merges what they say, until it is enough."""
 
     models_link: ClassVar[bool] = True  # its parts were asked one by one
 
     solvers: tuple[Solver, ...] = field(validator=_solvers)
-
-    def __repr__(self) -> str:
-        return f"first({', '.join(map(repr, self.solvers))})"
 
     def refuses(self, graph: Graph) -> str | None:
         """Refuses when all do."""
         return _all_refuse(self.solvers, graph)
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
-        """The merged outcome of those asked."""
-        outcome = Outcome()
-        for one in self.solvers:
-            outcome = outcome.merge(one.solve(problem, clock=clock, seed=seed))
-            if outcome.settled or clock.expired:
-                break
-        return _as_plan(outcome)
-
-
-@frozen
-class Best(Solver):
-    """Ask all and merge. Associative, commutative, idempotent; never worse than any of its parts."""
-
-    models_link: ClassVar[bool] = True  # its parts were asked one by one
-
-    solvers: tuple[Solver, ...] = field(validator=_solvers)
-
-    def __repr__(self) -> str:
-        return f"best({', '.join(map(repr, self.solvers))})"
-
-    def refuses(self, graph: Graph) -> str | None:
-        """Refuses when all do."""
-        return _all_refuse(self.solvers, graph)
-
-    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
-        """The merged outcome of all, or of those asked before the time was over."""
+        """The merged outcome of those asked before it was enough, or the time was over."""
         outcome = Outcome()
         for one in self.solvers:
             outcome = outcome.merge(one.solve(problem, clock=clock, seed=seed))
             if outcome.schedule is not None:
                 clock.report(one, schedule=outcome.schedule, time=int(outcome.upper), lower=outcome.lower)
-            if clock.expired:
+            if clock.expired or self._enough(outcome):
                 break
         return _as_plan(outcome)
+
+    def _enough(self, outcome: Outcome) -> bool:
+        return False
+
+
+@frozen
+class First(_Several):
+    """Ask in turn and merge, until the outcome is settled. Associative, idempotent; keeps proofs."""
+
+    def __repr__(self) -> str:
+        return f"first({', '.join(map(repr, self.solvers))})"
+
+    def _enough(self, outcome: Outcome) -> bool:
+        return outcome.settled
+
+
+@frozen
+class Best(_Several):
+    """Ask all and merge. Associative, commutative, idempotent; never worse than any of its parts."""
+
+    def __repr__(self) -> str:
+        return f"best({', '.join(map(repr, self.solvers))})"
 
 
 @frozen
