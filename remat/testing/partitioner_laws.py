@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from remat.algorithms.expression import parse
 from remat.algorithms.partition import Partitioner
-from remat.errors import IllFormed, RematError
+from remat.errors import IllFormed
 from remat.ir import Cluster, Graph, Phase, Schedule, condense, expand, is_convex, print_text, validate
-from remat.testing.report import LawBroken, Report, Say, Tally
+from remat.testing.report import Report, Say, Tally
+from remat.testing.trial import Trial, check_repr, settings_for
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -40,31 +40,20 @@ def check_partitioner(
     Raises:
         LawBroken: with the law and the example; `L-NONE` when everything was refused.
     """
-    from hypothesis import HealthCheck, given, settings
-    from hypothesis import Phase as Stage
+    from hypothesis import given
     from hypothesis import strategies as st
 
     from remat.testing.strategies import training_graphs, valid_schedules
 
     tally = Tally(partitioner, PARTITIONER_LAWS, exclude)
-    if tally.tries("L-REPR"):
-        _rebuilt(partitioner)
+    check_repr(partitioner, tally)
 
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        report_multiple_bugs=False,
-        suppress_health_check=list(HealthCheck),
-        phases=[one for one in Stage if shrink or one is Stage.generate],
-    )
+    @settings_for(examples, shrink)
     @given(training_graphs(min_forward=3, max_forward=6) if graphs is None else graphs, st.data())
     def all_laws(graph: Graph, data: st.DataObject) -> None:
         trial = _Trial(partitioner, graph, tally)
         found = trial.found()
         if found is None:
-            tally.refused += 1
             return
         trial.run(found)
         if tally.tries("L-EXPAND"):
@@ -78,36 +67,20 @@ def check_partitioner(
     return tally.report(say)
 
 
-def _rebuilt(partitioner: Partitioner) -> None:
-    try:
-        again = parse(repr(partitioner), words={type(partitioner).__name__: type(partitioner)})
-    except RematError as error:
-        raise LawBroken("L-REPR", f"{partitioner!r} cannot be read back: {error}") from error
-    if again != partitioner:
-        raise LawBroken("L-REPR", f"{partitioner!r} reads back as {again!r}.")
-
-
-class _Trial:
+class _Trial(Trial):
     """One graph tried under all laws."""
 
     def __init__(self, partitioner: Partitioner, graph: Graph, tally: Tally) -> None:
+        super().__init__(partitioner, graph, print_text(graph), PARTITIONER_LAWS, tally)
         self.partitioner = partitioner
-        self.graph = graph
-        self.tally = tally
 
     def found(self) -> tuple[Cluster, ...] | None:
         """The clusters, or None when the partitioner refuses."""
-        self.tally.examples += 1
-        first, second = (self.partitioner.refuses(self.graph) for _ in range(2))
-        if self.tally.tries("L-REFUSE"):
-            fine = first is None or (isinstance(first, str) and bool(first.strip()))
-            self.expect("L-REFUSE", fine and first == second, f"`refuses` answers {first!r}, then {second!r}.")
-        if first is not None:
+        if self.refused():
             return None
-        before = print_text(self.graph)
         found = self.partitioner.partition(self.graph)
         if self.tally.tries("L-PURE"):
-            self.expect("L-PURE", print_text(self.graph) == before, "the graph has changed.")
+            self.expect("L-PURE", print_text(self.graph) == self.example, "the graph has changed.")
         if self.tally.tries("L-REPEAT"):
             self.expect("L-REPEAT", self.partitioner.partition(self.graph) == found, "divided again it differs.")
         return found
@@ -140,14 +113,6 @@ class _Trial:
             )
             self.expect("L-DISJOINT", not seen & set(cluster.nodes), f"{cluster.name!r} shares a node.")
             seen |= set(cluster.nodes)
-
-    def expect(self, law: str, holds: bool, what: str) -> None:
-        if not holds:
-            raise self.broken(law, what)
-
-    def broken(self, law: str, what: str) -> LawBroken:
-        text = f"{self.partitioner!r}: {what} ({PARTITIONER_LAWS[law]})"
-        return LawBroken(law, text, example=print_text(self.graph))
 
 
 def _levels(found: Sequence[Cluster]) -> Iterator[tuple[Cluster, ...]]:

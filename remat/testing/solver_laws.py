@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from attrs import field, frozen
 
 from remat.algorithms.exhaustive import Exhaustive
-from remat.algorithms.expression import parse
 from remat.algorithms.protocol import IMPOSSIBLE, Outcome, Plan, Problem, Solver
-from remat.errors import BudgetExceeded, InvalidSchedule, RematError
+from remat.errors import BudgetExceeded, InvalidSchedule
 from remat.ir import Schedule, print_text, validate
 from remat.testing.clock import memory_clock
 from remat.testing.report import LawBroken, Report, Say, Tally
+from remat.testing.trial import Trial, check_repr, settings_for
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -79,22 +79,16 @@ def check_solver(
     Raises:
         LawBroken: with the law and the smallest example; `L-NONE` when the solver refused everything.
     """
-    from hypothesis import HealthCheck, Phase, given, settings
+    from hypothesis import given
 
     from remat.testing.cases import cases
 
     tally = Tally(solver, SOLVER_LAWS, exclude)
-    _check_itself(solver, tally)
+    check_repr(solver, tally)
+    if tally.tries("L-PICKLE"):
+        _check_pickle(solver)
 
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        report_multiple_bugs=False,
-        suppress_health_check=list(HealthCheck),
-        phases=[one for one in Phase if shrink or one is Phase.generate],
-    )
+    @settings_for(examples, shrink)
     @given(cases(graphs))
     def all_laws(case: Case) -> None:
         _Trial(solver, case, tally).run()
@@ -103,41 +97,31 @@ def check_solver(
     return tally.report(say)
 
 
-def _check_itself(solver: Solver, tally: Tally) -> None:
-    if tally.tries("L-REPR"):
-        try:
-            again = parse(repr(solver), words={type(solver).__name__: type(solver)})
-        except RematError as error:
-            raise LawBroken("L-REPR", f"{solver!r} cannot be read back: {error}") from error
-        if again != solver:
-            raise LawBroken("L-REPR", f"{solver!r} reads back as {again!r}.")
-    if tally.tries("L-PICKLE"):
-        try:
-            again = pickle.loads(pickle.dumps(solver))
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise LawBroken("L-PICKLE", f"{solver!r} cannot be pickled: {error}") from error
-        if again != solver:
-            raise LawBroken("L-PICKLE", f"{solver!r} comes back as {again!r}.")
+def _check_pickle(solver: Solver) -> None:
+    try:
+        again = pickle.loads(pickle.dumps(solver))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise LawBroken("L-PICKLE", f"{solver!r} cannot be pickled: {error}") from error
+    if again != solver:
+        raise LawBroken("L-PICKLE", f"{solver!r} comes back as {again!r}.")
 
 
-class _Trial:
+class _Trial(Trial):
     """One example tried under all laws."""
 
     def __init__(self, solver: Solver, case: Case, tally: Tally) -> None:
+        super().__init__(solver, case.problem.graph, case.text, SOLVER_LAWS, tally)
         self.solver = solver
         self.case = case
-        self.tally = tally
         self.problem = case.problem
         self.exact: Outcome | None = None
 
     def run(self) -> None:
-        self.tally.examples += 1
         if self.refused():
-            self.tally.refused += 1
             return
         before = print_text(self.problem.graph)
         plan = self.planned(self.problem, None)
-        self.law("L-PURE", lambda: self.expect(print_text(self.problem.graph) == before, "the graph has changed."))
+        self.law("L-PURE", lambda: self.hold(print_text(self.problem.graph) == before, "the graph has changed."))
         self.law("L-INT", lambda: self.well_typed(plan))
         self.law("L-REPLAY", lambda: self.replays(plan, self.problem))
         self.law("L-BUDGET", lambda: self.fits(plan))
@@ -153,34 +137,27 @@ class _Trial:
         try:
             check()
         except _Fails as failure:
-            what = f"{self.solver!r}: {failure.what} ({SOLVER_LAWS[law]})"
-            raise LawBroken(law, what, example=self.case.text) from failure
+            raise self.broken(law, failure.what) from failure
 
-    def expect(self, holds: bool, what: str) -> None:
+    def hold(self, holds: bool, what: str) -> None:
         if not holds:
             raise _Fails(what)
 
     # -- laws ----------------------------------------------------------------------------------------------------------
 
     def refused(self) -> bool:
-        answers = [self.solver.refuses(self.problem.graph) for _ in range(2)]
-
-        def check() -> None:
-            self.expect(answers[0] == answers[1], f"it answers {answers[0]!r}, then {answers[1]!r}.")
-            fine = answers[0] is None or (isinstance(answers[0], str) and bool(answers[0].strip()))
-            self.expect(fine, f"it answers {answers[0]!r}.")
-            if answers[0] is not None:
-                outcome = self.solver.solve(self.problem, clock=memory_clock(), seed=self.case.seed)
-                self.expect(outcome.schedule is None and outcome.lower == 0, "it refuses and plans all the same.")
-
-        self.law("L-REFUSE", check)
-        return answers[0] is not None
+        refused = super().refused()
+        if refused and "L-REFUSE" not in self.tally.excluded:
+            outcome = self.solver.solve(self.problem, clock=memory_clock(), seed=self.case.seed)
+            silent = outcome.schedule is None and outcome.lower == 0
+            self.expect("L-REFUSE", silent, "it refuses and plans all the same.")
+        return refused
 
     def well_typed(self, plan: Plan) -> None:
-        self.expect(type(plan.lower) is int or plan.lower == IMPOSSIBLE, f"lower is {plan.lower!r}.")
-        self.expect(type(plan.lower) is not int or plan.lower >= 0, f"lower is {plan.lower!r}.")
+        self.hold(type(plan.lower) is int or plan.lower == IMPOSSIBLE, f"lower is {plan.lower!r}.")
+        self.hold(type(plan.lower) is not int or plan.lower >= 0, f"lower is {plan.lower!r}.")
         words = isinstance(plan.trail, tuple) and all(isinstance(one, str) for one in plan.trail)
-        self.expect(words, f"the trail is {plan.trail!r}.")
+        self.hold(words, f"the trail is {plan.trail!r}.")
 
     def replays(self, plan: Plan, problem: Problem) -> None:
         if plan.schedule is None:
@@ -208,7 +185,7 @@ class _Trial:
     def repeats(self, plan: Plan) -> None:
         again = self.planned(self.problem, None)
         same = (again.schedule, again.lower) == (plan.schedule, plan.lower)
-        self.expect(same, f"asked again it answers another plan, or bound ({plan.lower}, then {again.lower}).")
+        self.hold(same, f"asked again it answers another plan, or bound ({plan.lower}, then {again.lower}).")
 
     def stops(self) -> None:
         plan = self.planned(self.problem, self.case.looks)

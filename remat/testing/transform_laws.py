@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from remat.algorithms.exhaustive import Exhaustive
-from remat.algorithms.expression import parse
 from remat.algorithms.protocol import Outcome, Problem
 from remat.algorithms.transforms import Applied, RefusedTransform, Transform
-from remat.errors import InvalidSchedule, RematError
+from remat.errors import InvalidSchedule
 from remat.ir import Schedule, print_text, validate
-from remat.testing.report import LawBroken, Report, Say, Tally
+from remat.testing.report import Report, Say, Tally
+from remat.testing.trial import Trial, check_repr, settings_for
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -51,31 +51,21 @@ def check_transform(
     Raises:
         LawBroken: with the law and the example; `L-NONE` when everything was refused.
     """
-    from hypothesis import HealthCheck, Phase, given, settings
+    from hypothesis import given
     from hypothesis import strategies as st
 
     from remat.testing.cases import tiny_graphs
     from remat.testing.strategies import problems, valid_schedules
 
     tally = Tally(transform, TRANSFORM_LAWS, exclude)
-    if tally.tries("L-REPR"):
-        _rebuilt(transform)
+    check_repr(transform, tally)
 
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        report_multiple_bugs=False,
-        suppress_health_check=list(HealthCheck),
-        phases=[one for one in Phase if shrink or one is Phase.generate],
-    )
+    @settings_for(examples, shrink)
     @given(problems(tiny_graphs() if graphs is None else graphs), st.data())
     def all_laws(problem: Problem, data: st.DataObject) -> None:
         trial = _Trial(transform, problem, tally)
         applied = trial.applied()
         if applied is None:
-            tally.refused += 1
             return
         walk = Schedule.from_runs(applied.problem.graph, data.draw(valid_schedules(applied.problem.graph)).runs)
         trial.run(applied, walk)
@@ -84,36 +74,23 @@ def check_transform(
     return tally.report(say)
 
 
-def _rebuilt(transform: Transform) -> None:
-    try:
-        again = parse(repr(transform), words={type(transform).__name__: type(transform)})
-    except RematError as error:
-        raise LawBroken("L-REPR", f"{transform!r} cannot be read back: {error}") from error
-    if again != transform:
-        raise LawBroken("L-REPR", f"{transform!r} reads back as {again!r}.")
-
-
-class _Trial:
+class _Trial(Trial):
     """One problem tried under all laws."""
 
     def __init__(self, transform: Transform, problem: Problem, tally: Tally) -> None:
+        example = f"# budget {problem.budget}\n{print_text(problem.graph)}"
+        super().__init__(transform, problem.graph, example, TRANSFORM_LAWS, tally)
         self.transform = transform
         self.problem = problem
-        self.tally = tally
 
     def applied(self) -> Applied | None:
         """The transformed problem, or None when the transform refuses."""
-        self.tally.examples += 1
-        graph = self.problem.graph
-        first, second = (self.transform.refuses(graph) for _ in range(2))
-        if self.tally.tries("L-REFUSE"):
-            fine = first is None or (isinstance(first, str) and bool(first.strip()))
-            self.expect("L-REFUSE", fine and first == second, f"`refuses` answers {first!r}, then {second!r}.")
-        if first is not None:
+        if self.refused():
             return None
         try:
             return self.transform.apply(self.problem)
         except RefusedTransform:
+            self.tally.refused += 1
             return None
 
     def run(self, applied: Applied, walk: Schedule) -> None:
@@ -151,11 +128,3 @@ class _Trial:
         original = Exhaustive(max_states=1000).solve(self.problem)
         what = f"the transformed problem takes at least {transformed.lower} ns, the original {original.upper} ns."
         self.expect("L-PROOF", transformed.lower <= original.upper, what)
-
-    def expect(self, law: str, holds: bool, what: str) -> None:
-        if not holds:
-            raise self.broken(law, what)
-
-    def broken(self, law: str, what: str) -> LawBroken:
-        example = f"# budget {self.problem.budget}\n{print_text(self.problem.graph)}"
-        return LawBroken(law, f"{self.transform!r}: {what} ({TRANSFORM_LAWS[law]})", example=example)
