@@ -22,6 +22,13 @@ SOLVERS = {
     "Exhaustive().within(5.0)": {},
     "StoreAll().when(is_flat) | Exhaustive()": {},
     "auto": {},
+    "dtr": {},
+    'Dtr("h_dtr")': {},
+    'Dtr("h_msps")': {},
+    'Dtr("h_lru", limit=2)': {},
+    "tw_remat": {},
+    'TwRemat("fill", leaf=2)': {},
+    'From(Dtr("h_local"))': {},
 }
 
 

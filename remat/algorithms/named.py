@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from remat.algorithms.combine import best
 from remat.algorithms.dp import Pofo, RkRotor, Rotor
+from remat.algorithms.dtr import Dtr
 from remat.algorithms.ilp.checkmate import OneOutputPerOp
 from remat.algorithms.ilp.solver import HIlp, Ilp
 from remat.algorithms.linearise import Linearise, Quantise, UnitCost
 from remat.algorithms.offload import Autocapper, OffloadOnly, Opportunist
 from remat.algorithms.periodic import Periodic
 from remat.algorithms.revolve import Revolve
+from remat.algorithms.twremat import TwRemat
 
 # -- chains ------------------------------------------------------------------------------------------------------------
 
@@ -61,3 +63,14 @@ rk_checkmate = HIlp().within(3600)
 rockmate = Linearise(blocks=HIlp().sweep(peaks=20, saves=20)) >> Quantise() >> RkRotor()
 """Rockmate (Zhao et al., 2023): options of each block by rk-Checkmate, the chain of blocks by rk-Rotor. Every undominated option
 is kept, where the paper keeps a few; stages are cut at 1-separators, and equal ones are solved once."""
+
+# -- whole graphs, without a programme ---------------------------------------------------------------------------------
+
+dtr = Dtr("h_eq")
+"""Kirisame et al., 2021, replayed offline over the captured order, with the heuristic of its experiments on models. The budget
+counts workspaces, and all outputs of a run; ties go to the datum of the smallest index; what cannot be made again is banished
+as in the paper's appendix B."""
+
+tw_remat = TwRemat()
+"""Kumar et al., 2019, with the greedy fit of its public implementation at every budget. The paper has one schedule per graph;
+here parts of several sizes are run straight through, two rules of elimination are tried, and the fastest that fits is taken."""
