@@ -8,6 +8,9 @@ from remat.algorithms.expression import parse
 from remat.testing import check_partitioner, check_transform
 
 TRANSFORMS = {
+    "Condense(Intervals(2))": {},
+    "Condense(Intervals(2), lower=quick.sweep(peaks=2, saves=2))": {},
+    "Condense(HPartition(top=1, lower=2), middle=Exhaustive(max_states=300), peaks=2, saves=2)": {},
     "Linearise()": {},
     "Linearise(pin=0)": {},
     "Quantise()": {},
@@ -16,7 +19,17 @@ TRANSFORMS = {
     "OneOutputPerOp()": {},
 }
 
-PARTITIONERS = {"Stretches()": {}, "Stretches(size=2)": {}, "Undivided()": {}}
+PARTITIONERS = {
+    "Given(())": {},
+    "HPartition()": {},
+    "HPartition(top=1, lower=2)": {},
+    "HPartition(top=2, lower=4, alpha=1.0)": {},
+    "Intervals()": {},
+    "Intervals(2)": {},
+    "Stretches()": {},
+    "Stretches(size=2)": {},
+    "Undivided()": {},
+}
 
 
 @pytest.mark.parametrize("expression", TRANSFORMS)

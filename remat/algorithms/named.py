@@ -6,7 +6,9 @@ None of them states a bound of its own on a flat graph: what they are optimal in
 from __future__ import annotations
 
 from remat.algorithms.combine import best
+from remat.algorithms.condensing import hierarchical
 from remat.algorithms.dp import Pofo, RkRotor, Rotor
+from remat.algorithms.hpartition import HPartition
 from remat.algorithms.dtr import Dtr
 from remat.algorithms.ilp.checkmate import OneOutputPerOp
 from remat.algorithms.ilp.solver import HIlp, Ilp
@@ -74,3 +76,14 @@ as in the paper's appendix B."""
 tw_remat = TwRemat()
 """Kumar et al., 2019, with the greedy fit of its public implementation at every budget. The paper has one schedule per graph;
 here parts of several sizes are run straight through, two rules of elimination are tried, and the fastest that fits is taken."""
+
+# -- hierarchies -------------------------------------------------------------------------------------------------------
+
+hiremate = hierarchical(
+    HPartition(top=30, lower=20, alpha=0.5),
+    lower=HIlp().within(20).sweep(peaks=4, saves=4),
+    middle=HIlp().within(20),
+    top=HIlp().within(600),
+)
+"""HiRemate (2024): H-Partition, H-ILP at every level. The paper's pool also holds rk-Rotor and TW-Remat: give
+`lower=pool(...)`. Every undominated option of a group is kept. A budget of a group is a pair, for its peak and for what it holds."""

@@ -6,6 +6,8 @@ What a partitioner returns must be condensable; `remat.testing.check_partitioner
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 from attrs import field, frozen
 
@@ -42,8 +44,6 @@ class Undivided(Partitioner):
 class Stretches(Partitioner):
     """Stretches of the captured order, so many forward nodes each; a stretch that cannot be condensed is dissolved.
 
-    Run-once nodes stay outside where the rest of their stretch is convex without them, so that layers may be replayed.
-
     Attributes:
         size: forward nodes in a stretch.
     """
@@ -57,17 +57,70 @@ class Stretches(Partitioner):
             f"stretch.{i // self.size}": [node.name for node in forward[i : i + self.size]]
             for i in range(0, len(forward), self.size)
         }
-        for name, members in list(groups.items()):
-            again = [one for one in members if not graph.node(one).run_once]
-            if again and _fits(graph, {name: again}):
-                groups[name] = again
-        while not _fits(graph, groups):
-            odd = next((name for name in groups if not _fits(graph, {name: groups[name]})), next(iter(groups)))
-            del groups[odd]
-        return clusters(graph, groups)
+        return condensable(graph, groups)
 
 
-def _fits(graph: Graph, groups: dict[str, list[str]]) -> bool:
+@frozen
+class Intervals(Partitioner):
+    """Stretches of the captured order cut where few bytes cross: any interval of an order is convex.
+
+    The sum of the bytes that cross the cuts is least among all divisions into stretches of at most `size` forward nodes; of
+    equal ones, the one with fewer cuts.
+
+    Attributes:
+        size: most forward nodes in a stretch.
+    """
+
+    size: int = field(default=20, validator=at_least(1, "nodes"))
+
+    def partition(self, graph: Graph) -> tuple[Cluster, ...]:
+        """The stretches, named `stretch.0`, …."""
+        forward = [i for i in range(graph.loss) if graph.computes[i].phase is Phase.FORWARD]
+        crossing = _crossing(graph, forward)
+        best: list[tuple[int, int, int]] = [(0, 0, 0)]  # bytes, cuts, where the last stretch begins
+        for end in range(1, len(forward) + 1):
+            starts = range(max(0, end - self.size), end)
+            best.append(min((best[at][0] + crossing[end], best[at][1] + 1, at) for at in starts))
+        cuts, at = [], len(forward)
+        while at:
+            cuts.append((best[at][2], at))
+            at = best[at][2]
+        names = [graph.computes[i].name for i in forward]
+        groups = {f"stretch.{k}": names[low:high] for k, (low, high) in enumerate(reversed(cuts))}
+        return condensable(graph, groups)
+
+
+def _crossing(graph: Graph, forward: Sequence[int]) -> list[int]:
+    """Bytes of the forward's data that cross each cut: those before node k of the forward that it or a later one reads."""
+    place = {node: k for k, node in enumerate(forward)}
+    steps = [0] * (len(forward) + 2)
+    for datum, writers, readers in zip(graph.data, graph.writers_by_data, graph.readers_by_data, strict=True):
+        late = [place.get(one, len(forward)) for one in readers if one <= graph.loss]
+        if writers and writers[0] in place and late and max(late) > place[writers[-1]]:
+            steps[place[writers[-1]] + 1] += datum.size
+            steps[max(late) + 1] -= datum.size
+    return list(accumulate(steps))
+
+
+def condensable(graph: Graph, groups: Mapping[str, Sequence[str]]) -> tuple[Cluster, ...]:
+    """Groups of forward nodes as clusters that can be condensed together; a group that cannot be is dissolved.
+
+    Run-once nodes stay outside where the rest of their group is convex without them, so that layers may be replayed.
+    """
+    kept = {name: list(members) for name, members in groups.items()}
+    for name, members in list(kept.items()):
+        again = [one for one in members if not graph.node(one).run_once]
+        if not again:
+            del kept[name]
+        elif len(again) < len(members) and _fits(graph, {name: again}):
+            kept[name] = again
+    while kept and not _fits(graph, kept):
+        odd = next((name for name in kept if not _fits(graph, {name: kept[name]})), next(iter(kept)))
+        del kept[odd]
+    return clusters(graph, kept)
+
+
+def _fits(graph: Graph, groups: Mapping[str, Sequence[str]]) -> bool:
     try:
         condense(graph, clusters(graph, groups))
     except IllFormed:

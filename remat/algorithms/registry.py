@@ -66,6 +66,7 @@ OWN: dict[str, dict[str, str]] = {
         "checkmate": "remat.algorithms.named:checkmate",
         "chen": "remat.algorithms.named:chen",
         "dtr": "remat.algorithms.named:dtr",
+        "hiremate": "remat.algorithms.named:hiremate",
         "offload_only": "remat.algorithms.named:offload_only",
         "opportunist": "remat.algorithms.named:opportunist",
         "pofo": "remat.algorithms.named:pofo",

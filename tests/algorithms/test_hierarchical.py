@@ -1,0 +1,102 @@
+"""Hierarchies on captured models: `Condense` over partitioners, levels inside levels, and what it is to be worse than flat."""
+
+from pathlib import Path
+
+import pytest
+
+from remat.algorithms import Condense, HIlp, HPartition, Intervals, hierarchical, quick, store_all_peak
+from remat.algorithms.condensing import Given
+from remat.algorithms.partition import Stretches
+from remat.algorithms.protocol import Problem, Status
+from remat.errors import RematError
+from remat.ir import GraphBuilder, Kind, read_joint_graph
+
+CAPTURED = Path(__file__).parents[1] / "data" / "captured"
+
+
+@pytest.fixture(scope="module")
+def gpt12():
+    return read_joint_graph(CAPTURED / "gpt12.json.gz")
+
+
+def at(graph, share):
+    return Problem(graph=graph, budget=int(store_all_peak(graph) * share))
+
+
+def deep(stages):
+    """A chain of operators, the backward of each reading what its twin read and made; every third is dear."""
+    b = GraphBuilder("deep")
+    b.data("x", 0, Kind.INPUT)
+    b.data("t", 1, Kind.TANGENT)
+    for i in range(stages):
+        b.data(f"a{i}", 4 + i % 3)
+        b.data(f"g{i}", 4, Kind.GRADIENT if i else Kind.INPUT_GRAD)
+        b.forward(f"F{i}", reads=[f"a{i - 1}" if i else "x"], writes=[f"a{i}"], time=10 if i % 3 else 30)
+    b.loss("L", reads=[f"a{stages - 1}"], writes=["t"], time=1)
+    for i in reversed(range(stages)):
+        reads = [f"a{i - 1}" if i else "x", f"a{i}", "t" if i == stages - 1 else f"g{i + 1}"]
+        b.backward(f"B{i}", reads=reads, writes=[f"g{i}"], time=20, twin=f"F{i}")
+    return b.build()
+
+
+def test_equal_layers_of_a_transformer_are_planned_once(gpt12):
+    note = Condense(Intervals(24), lower=quick.sweep(peaks=2, saves=2)).apply(at(gpt12, 0.5)).note
+    assert note.startswith("12 clusters of 4 kinds")
+
+
+def test_a_hierarchy_plans_a_transformer_at_half_its_memory(gpt12):
+    problem = at(gpt12, 0.5)
+    outcome = hierarchical(Intervals(24), lower=quick.sweep(peaks=4, saves=4), top=HIlp(gap=0.01).within(60)).solve(
+        problem
+    )
+    assert outcome.status is Status.FEASIBLE
+    assert outcome.upper < 1.11 * gpt12.time
+
+
+def test_options_of_a_lower_level_make_the_plan_no_slower():
+    graph = deep(9)
+    peak = store_all_peak(graph)
+    times = []
+    for lower in (None, HIlp().sweep(peaks=3, saves=3, workers=1)):
+        solver = hierarchical(Intervals(3), lower=lower, top=HIlp())
+        times.append([solver.solve(Problem(graph=graph, budget=budget)).upper for budget in range(peak // 3, peak, 4)])
+    assert all(more <= plain for plain, more in zip(*times, strict=True))
+    assert times[0] != times[1]
+
+
+def test_clusters_inside_clusters_give_options_of_their_own():
+    graph = deep(8)
+    partition = HPartition(top=1, lower=2)
+    (outer,) = partition.partition(graph)
+    assert outer.children
+    plain = Condense(partition).apply(at(graph, 0.6)).problem.graph
+    nested = Condense(partition, middle=HIlp(), peaks=3, saves=3).apply(at(graph, 0.6)).problem.graph
+    assert len(nested.layers[0].options) > len(plain.layers[0].options)
+
+
+def test_a_graph_without_clusters_stays_flat():
+    problem = at(deep(3), 1.0)
+    applied = Condense(Given(())).apply(problem)
+    assert applied.problem is problem
+    assert "undivided" in applied.note
+
+
+def test_intervals_cut_where_least_crosses(gpt12):
+    def crossing(partition):
+        parts = partition.partition(gpt12)
+        owner = {name: part.name for part in parts for name in part.forward}
+        return sum(
+            datum.size
+            for d, datum in enumerate(gpt12.data)
+            if datum.writers
+            and {owner.get(gpt12.computes[r].name) for r in gpt12.readers_by_data[d] if r <= gpt12.loss}
+            - {owner.get(datum.writers[0])}
+        )
+
+    assert crossing(Intervals(24)) < crossing(Stretches(24))
+
+
+@pytest.mark.parametrize("given", [{"partition": 3}, {"lower": 3}, {"middle": "HIlp()"}])
+def test_what_is_no_part_of_the_algebra_is_refused_by_name(given):
+    with pytest.raises(RematError, match=next(iter(given))):
+        Condense(**({"partition": Intervals()} | given))
