@@ -32,7 +32,7 @@ from remat.algorithms.bounds.program import solve_relaxed
 from remat.algorithms.clock import Clock
 from remat.algorithms.default import auto
 from remat.algorithms.exhaustive import Exhaustive
-from remat.algorithms.named import rotor
+from remat.algorithms.named import dtr, rotor, tw_remat
 from remat.algorithms.protocol import IMPOSSIBLE, Outcome, Problem, Solver
 from remat.algorithms.runs.polish import Polish
 from remat.algorithms.runs.saved_set import recompute_on_demand
@@ -45,7 +45,7 @@ CAPTURED = Path(__file__).parents[1] / "data" / "captured"
 OUT = Path("build/bench")
 BUDGETS = (0.7, 0.5, 0.35, 0.25, 0.2)
 
-BESIDE: dict[str, Solver] = {"per layer": PerLayerCheckpoint(), "rotor": rotor}
+BESIDE: dict[str, Solver] = {"per layer": PerLayerCheckpoint(), "rotor": rotor, "dtr": dtr, "tw-remat": tw_remat}
 """What users know, in columns beside the planner."""
 
 PROTOTYPE = {
