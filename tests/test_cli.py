@@ -86,6 +86,18 @@ def test_solve_writes_a_schedule_that_validates(files, capsys):
     assert call(capsys, "validate", files / "g.remat", files / "o.remat", "--budget", "9")[0] == 0
 
 
+def test_solve_can_be_asked_what_it_would_do(files, capsys):
+    asked = "best(StoreAll(), Exhaustive().within(3)) | Rotor().when(nodes_at_most(1))"
+    code, out, _ = call(capsys, "solve", files / "g.remat", "--budget", "9", "--solver", asked, "--explain")
+    assert code == 0
+    head, all_of, keep, limit, exact, refused = out.splitlines()
+    assert head == "in turn, until there is a plan or none can exist:"
+    assert (all_of, keep) == ("  all, and the best of them:", "    StoreAll()")
+    assert limit == "    for 3 s at most:"
+    assert exact.startswith("      Exhaustive(")
+    assert "refuses: nodes_at_most(1) does not hold" in refused
+
+
 def test_solve_says_when_nothing_fits(files, capsys):
     code, out, _ = call(capsys, "solve", files / "g.remat", "--budget", "3", "--solver", "Exhaustive()")
     assert code == 3 and "status     infeasible" in out and "no schedule fits (proved)" in out

@@ -34,6 +34,11 @@ def _all_refuse(solvers: tuple[Solver, ...], graph: Graph) -> str | None:
     return "; ".join(f"{one!r}: {reason}" for one, reason in zip(solvers, reasons, strict=True))
 
 
+def indented(head: str, *parts: tuple[str, ...]) -> tuple[str, ...]:
+    """Lines of an outline under a head."""
+    return (head, *(f"  {line}" for lines in parts for line in lines))
+
+
 def operand(one: object) -> str:
     """The repr of a part before a method call: in brackets where it is an operation itself (`t >> s`)."""
     text = repr(one)
@@ -61,11 +66,17 @@ class _Several(Solver):
 
     models_link: ClassVar[bool] = True  # its parts were asked one by one
 
+    _how: ClassVar[str]
+
     solvers: tuple[Solver, ...] = field(validator=_solvers)
 
     def refuses(self, graph: Graph) -> str | None:
         """Refuses when all do."""
         return _all_refuse(self.solvers, graph)
+
+    def outline(self, graph: Graph) -> tuple[str, ...]:
+        """Those of its parts."""
+        return indented(self._how, *(one.outline(graph) for one in self.solvers))
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The merged outcome of those asked before it was enough, or the time was over."""
@@ -86,6 +97,8 @@ class _Several(Solver):
 class First(_Several):
     """Ask in turn and merge, until the outcome is settled. Associative, idempotent; keeps proofs."""
 
+    _how: ClassVar[str] = "in turn, until there is a plan or none can exist:"
+
     def __repr__(self) -> str:
         return f"first({', '.join(map(repr, self.solvers))})"
 
@@ -96,6 +109,8 @@ class First(_Several):
 @frozen
 class Best(_Several):
     """Ask all and merge. Associative, commutative, idempotent; never worse than any of its parts."""
+
+    _how: ClassVar[str] = "all, and the best of them:"
 
     def __repr__(self) -> str:
         return f"best({', '.join(map(repr, self.solvers))})"
@@ -119,6 +134,10 @@ class Within(Solver):
     def refuses(self, graph: Graph) -> str | None:
         """Refuses what its solver refuses."""
         return self.solver.refuses(graph)
+
+    def outline(self, graph: Graph) -> tuple[str, ...]:
+        """Those of its solver."""
+        return indented(f"for {self.seconds:g} s at most:", self.solver.outline(graph))
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The solver's plan under the earlier of the two deadlines."""
@@ -144,6 +163,10 @@ class When(Solver):
             name = getattr(self.test, "__name__", None) or repr(self.test)
             return f"{name} does not hold for {graph!r}"
         return self.solver.refuses(graph)
+
+    def outline(self, graph: Graph) -> tuple[str, ...]:
+        """Those of its solver, where the test holds."""
+        return self.solver.outline(graph) if self.test(graph) else super().outline(graph)
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The solver's plan."""
@@ -203,6 +226,10 @@ class Warm(Solver):
     def refuses(self, graph: Graph) -> str | None:
         """Refuses when both do."""
         return _all_refuse((self.main, self.seed_solver), graph)
+
+    def outline(self, graph: Graph) -> tuple[str, ...]:
+        """Those of the seed, then those of the main solver."""
+        return indented("first for a start, then from it:", self.seed_solver.outline(graph), self.main.outline(graph))
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The better of the seed's and the main solver's schedules."""

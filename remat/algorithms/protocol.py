@@ -218,6 +218,11 @@ class Solver(ABC):
             return Outcome(trail=(*plan.trail, f"{self!r} proposed a schedule over the budget: {error.what}"), **bounds)
         return Outcome(schedule=plan.schedule, cost=cost, trail=plan.trail or (f"{self!r} planned it",), **bounds)
 
+    def outline(self, graph: Graph) -> tuple[str, ...]:
+        """What it would do with a graph, in words, a line each; nothing is planned. Solvers made of solvers say more."""
+        reason = self.refuses(graph)
+        return (repr(self) if reason is None else f"{self!r} refuses: {reason}",)
+
     def __or__(self, other: Solver) -> Solver:
         """`a | b`: the first that fits."""
         from remat.algorithms.combine import first

@@ -131,6 +131,12 @@ class Through(Solver):
         """What the transform refuses; what the solver refuses is known once its graph is there, and stands in the trail."""
         return self.transform.refuses(graph)
 
+    def outline(self, graph: Graph) -> tuple[str, ...]:
+        """The transform and the solver; what the latter would do is known once its graph is there."""
+        if self.refuses(graph) is not None:
+            return super().outline(graph)
+        return (f"{self.transform!r}, then on its graph", f"  {self.solver!r}")
+
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The lifted schedule; the bound, where the transform keeps proofs."""
         try:

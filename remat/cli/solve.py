@@ -26,6 +26,7 @@ def solve(
     link: Annotated[str | None, typer.Option(help="Link for copies, as in `remat validate`.")] = None,
     within: Annotated[float | None, typer.Option(help="Seconds of planning.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
+    explain: Annotated[bool, typer.Option("--explain", help="Only say what the solver would do.")] = False,
 ) -> None:
     """Plan GRAPH under a budget: exit code 0 with a schedule, 3 without."""
     from remat.algorithms.expression import parse
@@ -37,6 +38,9 @@ def solve(
         raise RematError(
             "A-EXPR", f"{solver!r} is not a solver but {chosen!r:.80}.", fix="write e.g. auto, or StoreAll()."
         )
+    if explain:
+        typer.echo("\n".join(chosen.outline(nodes)))
+        return
     limit = read_budget(budget, nodes)
     problem = Problem(graph=nodes, budget=limit, link=None if link is None else read_link(link), deadline=within)
     outcome = chosen.solve(problem, seed=seed)
