@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from remat.exec.cost import OpCost
-from remat.exec.program import Op, Program, Role
+from remat.exec.program import Op, Program, Ref, Role
 from remat.ir import Graph, GraphBuilder, Kind, Phase
 from remat.units import Bytes
 
@@ -126,7 +126,8 @@ def signature(program: Program, op: Op) -> str:
     args = ",".join(text(one) for one in op.args)
     kwargs = ",".join(f"{key}={text(one)}" for key, one in sorted(op.kwargs.items()))
     replayed = "~" if op.draws else ""
-    return f"{replayed}{target_name(op)}({args}{';' if kwargs else ''}{kwargs})".replace(" ", "")
+    added = "".join(f"+{program.position(op, add[0])}({','.join(text(Ref(one)) for one in add)})" for add in op.adds)
+    return f"{replayed}{target_name(op)}({args}{';' if kwargs else ''}{kwargs}){added}".replace(" ", "")
 
 
 _CLONES_STORAGE = (

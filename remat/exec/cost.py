@@ -56,10 +56,12 @@ def estimate(program: Program) -> Mapping[str, OpCost]:
 def _estimate(program: Program, op: Op) -> Ns:
     if op.role is Role.RNG:
         return CALL_NS
-    inputs = [program.values[name].spec for name in op.reads]
+    inputs = [program.values[name].spec for name in op.takes]
     outputs = [program.values[name].spec for name in op.outputs if name is not None]
     moved = sum(spec.numel * spec.dtype.itemsize for spec in (*inputs, *outputs))
-    return CALL_NS + int(max(flops(program, op, outputs) / FLOPS_PER_NS, moved / BYTES_PER_NS))
+    added = (program.values[into].spec for into, *_ in op.adds)
+    adding = sum(CALL_NS + int(3 * spec.numel * spec.dtype.itemsize / BYTES_PER_NS) for spec in added)
+    return CALL_NS + int(max(flops(program, op, outputs) / FLOPS_PER_NS, moved / BYTES_PER_NS)) + adding
 
 
 def _spec(program: Program, arg: Any) -> Spec:

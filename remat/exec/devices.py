@@ -69,7 +69,11 @@ class Device:
         outputs = [program.values[name].spec for name in op.outputs if name is not None]
         moving = Fraction(moved(program, op) * 10**9, self.bytes_per_second)
         counting = Fraction(flops(program, op, outputs) * 10**9, self.flops_per_second)
-        return OpCost(time=self.launch + int(max(moving, counting)), workspace=workspace(program, op))
+        time = self.launch + int(max(moving, counting))
+        for into, *_ in op.adds:
+            added = 3 * _weight(program.values[into].spec)
+            time += self.launch + added * 10**9 // self.bytes_per_second
+        return OpCost(time=time, workspace=workspace(program, op))
 
     def resized(self, program: Program) -> Program:
         """The program with storages as the device's allocator would give them, and no state of a generator among them."""
@@ -128,7 +132,7 @@ def workspace(program: Program, op: Op) -> Bytes:
     normalisation: a sixteenth of its largest operand. All else: nothing.
     """
     name = str(op.target)
-    specs = [program.values[value].spec for value in (*op.reads, *(one for one in op.outputs if one is not None))]
+    specs = [program.values[value].spec for value in (*op.takes, *(one for one in op.outputs if one is not None))]
     if name.startswith(("aten.convolution.", "aten.convolution_backward.")):
         return min(max(map(_weight, specs)) // 2, LARGEST_CONVOLUTION_WORKSPACE)
     if name.startswith("aten._fft_"):

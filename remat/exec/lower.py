@@ -242,6 +242,11 @@ class _Lowering:
         if op.role is not Role.UPDATE and None in outputs:
             self.line("del _")
         self.bound.update(name for name in outputs if name is not None)
+        for into, first, second in op.adds:
+            if outputs[self.program.position(op, into)] is not None:
+                for name in (into, first, second):
+                    self.bind(name)
+                self.line(f"{self.entry(torch.ops.aten.add.out)}({first}, {second}, out={into})")
 
     def returned(self, value: str) -> bool:
         return self.program.values[value].storage in self.kept

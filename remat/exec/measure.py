@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
@@ -21,9 +21,9 @@ from torch.profiler import record_function
 from remat.errors import RematError
 from remat.exec import rng, torch_private
 from remat.exec.build import signature, underlying
-from remat.exec.capture import charged
 from remat.exec.cost import OpCost
 from remat.exec.program import Op, Program, Ref, Role, Spec, refs
+from remat.exec.reader import charged
 from remat.units import Bytes, Ns
 
 PATIENCE_NS = 20_000_000
@@ -72,14 +72,13 @@ def _time(program: Program, op: Op) -> tuple[Ns, tuple[Bytes | None, ...]]:
     """Median time of a call, after one to warm up that says how large the outputs really are."""
     if op.role is Role.RNG:
         return _median(lambda: rng.save(program.device), program.device), ()
-    args, kwargs = made_inputs(program, op)
-    target = _callable(op)
+    call = _prepared(program, op)
     try:
-        sizes = _sizes(program, op, target(*args, **kwargs))
+        sizes = _sizes(program, op, call())
     except (RuntimeError, IndexError, ValueError) as error:
         fix = 'give cost="estimate", and report the operation.'
         raise RematError("X-MEASURE", f"{op.target} does not run on made inputs: {error}", fix=fix) from error
-    return _median(lambda: target(*args, **kwargs), program.device), sizes
+    return _median(call, program.device), sizes
 
 
 def _sizes(program: Program, op: Op, result: Any) -> tuple[Bytes | None, ...]:
@@ -117,8 +116,30 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _callable(op: Op) -> Any:
-    return torch_private.entry(op.target) if isinstance(op.target, torch_private.OpOverload) else op.target
+def _prepared(program: Program, op: Op) -> Callable[[], Any]:
+    """One call of an operation, with what is added to its outputs, on inputs made for it."""
+    target: Any = torch_private.entry(op.target) if isinstance(op.target, torch_private.OpOverload) else op.target
+    generator = torch.Generator(program.device).manual_seed(0)
+    args, kwargs = made_inputs(program, op, generator)
+    if not op.adds:
+        return lambda: target(*args, **kwargs)
+    add = torch_private.entry(torch.ops.aten.add.out)
+    adds = [
+        (program.position(op, into), program.values[into].spec, make(program.values[other].spec, 1, generator))
+        for into, *pair in op.adds
+        for other in pair
+        if other != into
+    ]
+
+    def call() -> Any:
+        result = target(*args, **kwargs)
+        for position, spec, other in adds:
+            made = result[position] if op.unpack else result
+            into = made.as_strided(spec.shape, spec.stride)
+            add(other, into, out=into)
+        return result
+
+    return call
 
 
 def _peaks(program: Program, first: Mapping[str, Op]) -> dict[str, Bytes]:
@@ -130,9 +151,9 @@ def _peaks(program: Program, first: Mapping[str, Op]) -> dict[str, Bytes]:
     names = {f"remat.signature.{i}": text for i, text in enumerate(todo)}
     with torch_private.memory_profile() as profiler:
         for name, text in names.items():
-            args, kwargs = made_inputs(program, todo[text])
+            call = _prepared(program, todo[text])
             with record_function(name):
-                out = _callable(todo[text])(*args, **kwargs)
+                out = call()
             del out
     events = torch_private.allocator_events(profiler)
     times = [at for at, _ in events]
@@ -143,11 +164,11 @@ def _peaks(program: Program, first: Mapping[str, Op]) -> dict[str, Bytes]:
 
 
 def _cuda_peak(program: Program, op: Op) -> Bytes:
-    args, kwargs = made_inputs(program, op)
+    call = _prepared(program, op)
     torch.cuda.synchronize(program.device)
     torch.cuda.reset_peak_memory_stats(program.device)
     before = torch.cuda.memory_allocated(program.device)
-    out = _callable(op)(*args, **kwargs)
+    out = call()
     torch.cuda.synchronize(program.device)
     peak = torch.cuda.max_memory_allocated(program.device) - before
     del out
@@ -157,9 +178,8 @@ def _cuda_peak(program: Program, op: Op) -> Bytes:
 # -- inputs ----------------------------------------------------------------------------------------------------------------
 
 
-def made_inputs(program: Program, op: Op) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments for one call of an operation, with tensors made for it; the same every time."""
-    generator = torch.Generator(program.device).manual_seed(0)
+def made_inputs(program: Program, op: Op, generator: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments for one call of an operation, with tensors made for it."""
     counter = iter(range(1 << 30))
 
     def build(tree: Any) -> Any:

@@ -60,12 +60,13 @@ def graph_on(captured: Captured, device: str | Device, *, loss_reserve: Bytes | 
     return build_graph(program, model.costs(program), loss_reserve=loss.reserve, loss_held=loss.held)
 
 
-def capture_without_weights(factory: Factory, *, differentiable: str = "auto") -> Weightless:
+def capture_without_weights(factory: Factory, *, differentiable: str = "auto", fold_sums: bool = True) -> Weightless:
     """Build and trace one training step without memory for weights, inputs or activations.
 
     Args:
         factory: builds the module and its sample arguments, without naming a device. Initial values are lost.
         differentiable: as in `remat.exec.capture.capture`.
+        fold_sums: likewise.
 
     Raises:
         Uncapturable: the step cannot be one graph.
@@ -83,7 +84,7 @@ def capture_without_weights(factory: Factory, *, differentiable: str = "auto") -
     module, args, kwargs = _parts(made)
     held = _tensors(module, args, kwargs)
     _check_fake(held)
-    captured = capture(module, args, kwargs, differentiable=differentiable)
+    captured = capture(module, args, kwargs, differentiable=differentiable, fold_sums=fold_sums)
     return Weightless(captured=captured, parameters=_bytes_once([*module.parameters(), *module.buffers()]))
 
 

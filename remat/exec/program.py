@@ -121,6 +121,8 @@ class Op:
         subject: what it is about, for the roles made by capture: the input it writes or copies, the node that draws.
         needs: values it needs besides its arguments: the saved generator state, the copy of an input it will write.
         sequence: what a forward operation and its backward ones share; None: not known.
+        adds: (into, first, second): after the call, `add(first, second, out=into)`, where `into` is one of the two, and an
+            output of the call or a view that covers one.
     """
 
     name: str
@@ -137,11 +139,18 @@ class Op:
     subject: str = ""
     needs: tuple[str, ...] = ()
     sequence: int | None = None
+    adds: tuple[tuple[str, str, str], ...] = ()
+
+    @cached_property
+    def takes(self) -> tuple[str, ...]:
+        """Names of the values that the call itself reads, in order, each once."""
+        return tuple(dict.fromkeys((*(ref.name for ref in refs((self.args, self.kwargs))), *self.needs)))
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
-        """Names of the values it reads, in order, each once."""
-        return tuple(dict.fromkeys((*(ref.name for ref in refs((self.args, self.kwargs))), *self.needs)))
+        """Names of the values it reads, in order, each once: what the call reads, then what is added to its outputs."""
+        added = (one for into, *pair in self.adds for one in pair if one != into)
+        return tuple(dict.fromkeys((*self.takes, *added)))
 
 
 def refs(tree: Any) -> Iterator[Ref]:
@@ -205,6 +214,11 @@ class Program:
         """Names of the storages an operation makes, in order."""
         made = (self.values[name].storage for name in op.outputs if name is not None)
         return tuple(dict.fromkeys(made)) if op.role is not Role.VIEW else ()
+
+    def position(self, op: Op, value: str) -> int:
+        """Which of an operation's outputs a value is or looks at."""
+        storage = self.values[value].storage
+        return next(i for i, one in enumerate(op.outputs) if one is not None and self.values[one].storage == storage)
 
     def read(self, op: Op) -> tuple[str, ...]:
         """Names of the storages an operation reads, in order."""
