@@ -83,12 +83,43 @@ def test_both_equal_brute_force_over_their_class(problem):
 
 @given(problems())
 def test_the_solver_plans_the_optimum_of_its_class_and_no_bound_overclaims(problem):
-    outcome, exact = HIlp(gap=0).solve(problem), staged_optimum(problem)
+    staged = staged_optimum(problem)
+    exact = math.inf if staged is None else staged
     every = Exhaustive().solve(problem)
-    assert outcome.upper == (math.inf if exact is None else exact)
-    assert outcome.lower <= every.upper <= outcome.upper
-    for bound in outcome.beside:
-        assert bound.value <= (math.inf if exact is None else exact)
+    of_class, primed = HIlp(gap=0, primed=False).solve(problem), HIlp(gap=0).solve(problem)
+    assert of_class.upper == exact
+    assert primed.upper <= exact  # its first plan may lie outside the class
+    for outcome in (of_class, primed, HIlp(gap=0.2).solve(problem)):
+        assert outcome.lower <= every.upper <= outcome.upper <= exact * 1.2
+        assert all(bound.value <= exact for bound in outcome.beside)
+
+
+@given(problems(), st.floats(0, 0.3))
+def test_with_a_plan_at_hand_the_programme_finds_what_beats_it_and_no_bound_overclaims(problem, gap):
+    exact, every = staged_optimum(problem), Exhaustive().solve(problem)
+    programme = HIlp(gap=gap, primed=False).build(problem.graph)
+    for schedule in (every.schedule, StoreAll().solve(problem).schedule):
+        if schedule is None:
+            continue
+        known = programme.known(schedule, problem.budget)
+        found = programme.solve(problem.budget, known=known)
+        least = min(known.cost.time, math.inf if exact is None else exact)
+        assert least <= found.cost.time <= known.cost.time or found.cost.time == least
+        assert found.cost.time <= least * (1 + gap) * (1 + 1e-6)
+        assert found.bound <= (math.inf if exact is None else exact)
+
+
+@given(problems())
+def test_rows_over_what_runs_again_lift_the_relaxation_and_leave_the_optimum(problem):
+    stage = Stage(problem.graph)
+    plain, cut = events_form(stage), events_form(stage, cuts=True)
+    optimum = value(plain, problem.budget)[0]
+    assert close(value(cut, problem.budget)[0], optimum)
+    low, high = (value(form, problem.budget, relaxed=True)[0] for form in (plain, cut))
+    if high is not None:
+        assert low <= high * (1 + 1e-6)
+    if optimum is not None:
+        assert high <= optimum * (1 + 1e-6)
 
 
 @given(problems(st.one_of(training_graphs(max_forward=3, contributions=False), chain_graphs())))
@@ -100,7 +131,7 @@ def test_checkmate_as_published_equals_the_production_form_on_one_output_per_ope
         return
     assert close(value(checkmate_form(stage), small.budget)[0], value(events_form(stage), small.budget)[0])
     lifted = (OneOutputPerOp() >> Ilp(gap=0, form="checkmate")).solve(problem)
-    whole = HIlp(gap=0).solve(problem)
+    whole = HIlp(gap=0, primed=False).solve(problem)
     assert lifted.lower in (0, IMPOSSIBLE) and whole.upper <= lifted.upper
 
 
@@ -112,10 +143,11 @@ def test_tying_phantoms_to_their_backward_never_helps(problem):
 
 @given(problems(), st.sampled_from(["bwdonly", "bonce"]), st.one_of(st.none(), st.integers(1, 3)))
 def test_restrictions_lose_and_never_gain(problem, reruns, window):
-    whole, thin = HIlp(gap=0).solve(problem), HIlp(gap=0, reruns=reruns, window=window).solve(problem)
+    own = HIlp(gap=0, primed=False)
+    whole, thin = own.solve(problem), evolve(own, reruns=reruns, window=window).solve(problem)
     assert whole.upper <= thin.upper
-    cut = HIlp(gap=0, cuts=True).solve(problem)
-    assert cut.upper == whole.upper
+    assert evolve(own, cuts=False).solve(problem).upper == whole.upper
+    assert evolve(own, reruns=reruns, window=window, cuts=False).solve(problem).upper == thin.upper
 
 
 @given(problems(low=0.5))
@@ -137,7 +169,7 @@ def test_the_optimum_never_rises_with_the_budget(backend, graph, data):
     peak = validate(graph, Schedule.from_runs(graph, captured(graph))).peak
     floor = min(Stage(graph).floor, peak)
     budgets = sorted(data.draw(st.lists(st.integers(floor, peak), min_size=6, max_size=6)))
-    programme = evolve(HIlp(gap=0), backend=backend).build(graph)
+    programme = HIlp(gap=0, primed=False, backend=backend).build(graph)
     times = [math.inf if (found := programme.solve(one)).cost is None else found.cost.time for one in budgets]
     assert times == sorted(times, reverse=True)
 
@@ -182,6 +214,7 @@ def test_forms_agree_on_captured_blocks(name):
     "solver",
     [
         HIlp(gap=0),
+        HIlp(gap=0, primed=False),
         HIlp(reruns="bonce", window=3),
         OneOutputPerOp() >> Ilp(gap=0, form="checkmate"),
         warm(HIlp(), seed=StoreAll()),

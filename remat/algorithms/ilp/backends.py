@@ -49,6 +49,7 @@ class Answer:
         bound: the solver's bound of the objective [ns], less its tolerance; 0: none.
         finished: it stopped because the gap was reached, not at a limit.
         infeasible: it said that there is no point; said once, hence no proof.
+        exhausted: it finished without a point below the cut-off; `bound` is the cut-off then, less the tolerance.
         duals: of a continuous programme: multipliers of its rows [ns per unit]; of one without a point: a ray.
         note: its own word for the end.
     """
@@ -57,6 +58,7 @@ class Answer:
     bound: int = 0
     finished: bool = False
     infeasible: bool = False
+    exhausted: bool = False
     duals: Floats | None = field(default=None, eq=False)
     note: str = ""
 
@@ -86,7 +88,7 @@ class Backend(ABC):
     __slots__ = ()
 
     takes_start: ClassVar[bool] = False
-    """Whether it can begin from a point."""
+    """Whether it can begin from a point, and be told to look below a cut-off only."""
 
     def with_save(self) -> Backend:
         """The settings that suit programmes with a second budget, for what is saved."""
@@ -103,6 +105,7 @@ class Backend(ABC):
         limits: Limits,
         *,
         start: Floats | None = None,
+        cutoff: float | None = None,
         seen: Seen | None = None,
         second: bool = False,
     ) -> Answer:
@@ -113,6 +116,7 @@ class Backend(ABC):
             limits: when to stop.
             start: a feasible point in the columns of the programme (integral ones count); a back end without starts
                 leaves it aside.
+            cutoff: points that cost this much or more are of no use [ns]; a back end without starts leaves it aside.
             seen: told of incumbents and bounds while the solver works, where the back end can.
             second: ask in another way (the presolve of HiGHS the other way round, SCIP without), for a second opinion.
         """
@@ -158,6 +162,7 @@ class Highs(Backend):
         limits: Limits,
         *,
         start: Floats | None = None,
+        cutoff: float | None = None,
         seen: Seen | None = None,
         second: bool = False,
     ) -> Answer:
@@ -191,8 +196,11 @@ class Highs(Backend):
                 solution.col_value = whole.tolist()
                 solution.value_valid = True
                 solver.setSolution(solution)
+        if cutoff is not None and mixed:
+            solver.setOptionValue("objective_bound", cutoff * model.cost_unit)
         _Watch(model, seen, columns).run(solver)
-        return _answer(highspy, solver, model, columns)
+        answer = _answer(highspy, solver, model, columns)
+        return answer if cutoff is None or not mixed else _below(answer, cutoff, model)
 
 
 def _loaded(highspy: Any, data: Any, implied: Flags | None = None) -> Any:
@@ -321,6 +329,18 @@ def _answer(highspy: Any, solver: Any, model: Model, columns: Ints) -> Answer:
     )
 
 
+def _below(answer: Answer, cutoff: float, model: Model) -> Answer:
+    """What an answer says when the solver looked below a cut-off only: beyond it, it claims nothing."""
+    bound = min(answer.bound, _bound(model, cutoff * model.cost_unit))
+    if answer.infeasible:
+        bound = _bound(model, cutoff * model.cost_unit)
+        words = f"{answer.note} below the cut-off"
+        return evolve(answer, bound=bound, infeasible=False, exhausted=True, finished=True, note=words)
+    if answer.point is None or float(model.linear.cost @ answer.point) >= cutoff:
+        return evolve(answer, bound=bound)
+    return answer
+
+
 @frozen(kw_only=True)
 class Cvxpy(Backend):
     """Any mixed-integer solver that CVXPY knows; no start, no progress.
@@ -350,11 +370,12 @@ class Cvxpy(Backend):
         limits: Limits,
         *,
         start: Floats | None = None,
+        cutoff: float | None = None,
         seen: Seen | None = None,
         second: bool = False,
     ) -> Answer:
         """Solve; see `Backend.solve`."""
-        del start, seen
+        del start, cutoff, seen
         self.check()
         import cvxpy as cp
 

@@ -22,6 +22,7 @@ from remat.ir import Cost, Schedule, validate
 from remat.ir.hierarchy import Condensed, expand
 
 _ROUNDS = 5  # re-solves with a lowered budget
+_TELL = 1e-6  # fraction of a time that the solver's tolerance can tell apart
 _LEAN = 60  # reruns up to which each is tried out
 
 
@@ -95,24 +96,51 @@ class Programme:
         found = self.replay(point, budget)
         return point if isinstance(found, Found) else None
 
-    def solve(self, budget: int, *, save: int = 0, start: Floats | None = None, watch: Watch | None = None) -> Found:
+    def known(self, schedule: Schedule, budget: int) -> Found:
+        """A plan from elsewhere, replayed; with its point where the slots hold it as it is.
+
+        Raises:
+            InvalidSchedule: it does not keep the rules or the budget.
+        """
+        cost = validate(self.graph, schedule, budget)
+        return Found(schedule=schedule, cost=cost, point=self.start(schedule, budget))
+
+    def solve(
+        self,
+        budget: int,
+        *,
+        save: int = 0,
+        start: Floats | None = None,
+        known: Found | None = None,
+        gap: float | None = None,
+        watch: Watch | None = None,
+    ) -> Found:
         """Solve one budget.
 
         Args:
             budget: bytes live in any step.
             save: bytes saved during the loss; counts where the form has its row.
             start: a point that fits the budgets.
+            known: a plan that fits them, in whatever order: only what is better by more than the gap is looked for. Where there
+                is nothing better, it is the outcome, and the bound is that of the search.
+            gap: relative gap that is good enough here; None: the programme's.
             watch: where progress goes and when to stop; None: silent, no limit.
         """
         watch = Watch() if watch is None else watch
-        if start is None and self.lower is not None and self.backend.takes_start:
+        gap = self.gap if gap is None else gap
+        cutoff = None
+        if known is not None and known.better(watch.best):
+            watch.best = known
+        if known is not None and known.cost is not None and self.backend.takes_start:
+            start, cutoff = known.point, _cutoff(known.cost.time, gap)
+        elif start is None and self.lower is not None and self.backend.takes_start:
             start = self._from_below(budget, save, watch)
         watch.programme, watch.budget = self, budget
         best, room, finished, notes = Found(), budget, False, []
         bound: int | float = 0
         for attempt in range(_ROUNDS):
             self.model.set(room, save)
-            answer = self._ask(watch, start if attempt == 0 else None)
+            answer = self._ask(watch, gap, start if attempt == 0 else None, cutoff)
             notes.append(answer.note)
             if attempt == 0:
                 bound, finished = answer.bound, answer.finished
@@ -175,9 +203,10 @@ class Programme:
             runs, found = fewer, evolve(found, schedule=schedule, cost=cost)
         return found
 
-    def _ask(self, watch: Watch, start: Floats | None) -> Answer:
-        limits = Limits(gap=self.gap, seconds=watch.remaining)
-        return self.backend.solve(self.model, limits, start=start, seen=watch.seen if watch.listens else None)
+    def _ask(self, watch: Watch, gap: float, start: Floats | None, cutoff: float | None) -> Answer:
+        limits = Limits(gap=gap, seconds=watch.remaining)
+        seen = watch.seen if watch.listens else None
+        return self.backend.solve(self.model, limits, start=start, cutoff=cutoff, seen=seen)
 
     def _second_opinion(self, watch: Watch, notes: list[str]) -> bool:
         """Whether infeasibility is said again."""
@@ -189,6 +218,11 @@ class Programme:
             if isinstance(replayed, Found) and replayed.better(watch.best):
                 watch.best = replayed
         return again.infeasible and again.point is None
+
+
+def _cutoff(time: int, gap: float) -> float:
+    """What a plan must beat to be worth looking for: the gap, and at least what the solver's tolerance can tell apart."""
+    return min(time / (1 + gap), time * (1 - _TELL))
 
 
 class Watch:

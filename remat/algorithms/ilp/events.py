@@ -18,6 +18,7 @@ import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
+from remat.algorithms.ilp.again import again_rows
 from remat.algorithms.ilp.cells import Cell, Stage, Use
 from remat.algorithms.ilp.linear import Builder, Linear
 from remat.algorithms.ilp.slots import Slots, slots_of
@@ -49,8 +50,7 @@ def events_form(
     Args:
         stage: the graph.
         slots: where nodes may run; default: every rerun that can matter.
-        cuts: knapsack rows at the loss: every forward datum that a backward node reads is saved or made again, and so is
-            what a rerun reads. They lift the relaxation of large graphs and slow small ones down.
+        cuts: also the rows of `again.py`, which lift the relaxation and leave the integral points as they are.
         corrections: charge layer options moment by moment (H-ILP's correction terms): exact for the *expanded* schedule,
             so a plan may exceed the budget of the condensed graph, whose replay knows only workspaces.
         save: also a row that limits what is resident during the loss, beyond what the loss reads or writes and kept data.
@@ -101,7 +101,7 @@ class _Events:
         if save:
             self._save()
         if cuts:
-            self._cuts()
+            again_rows(self.stage, self.slots, self.b, self.flows)
         return Form(stage=self.stage, slots=self.slots, linear=self.b.build(), memory=memory)
 
     # -- runs ----------------------------------------------------------------------------------------------------------
@@ -281,32 +281,6 @@ class _Events:
             column = int(flow.before(np.array(loss)))
             if not cell.boundary and column >= 0:
                 self.b.entries(row, column, cell.size)
-
-    def _cuts(self) -> None:
-        """Saved-set rows at the loss over y = "runs again after the loss"."""
-        b, loss = self.b, self.stage.loss
-        at_loss = np.array(self.slots.at[loss, loss])
-        again: dict[int, int] = {}
-        for node in range(loss):
-            mine = self.slots.of(node)
-            mine = mine[mine > at_loss]
-            if len(mine):
-                again[node] = b.new(1, implied=True)
-                row = b.row([(again[node], 1)])
-                self.activity(row, mine, tuple(range(len(self.stage.graph.computes[node].options))), -1)
-        for at, flow in self.flows.items():
-            cell = self.stage.cells[at]
-            producer = cell.writers[0][0]
-            saved = int(flow.before(at_loss))
-            if len(cell.writers) > 1 or cell.layer >= 0 or producer >= loss or saved < 0:
-                continue
-            supply = [(saved, -1)] + ([(again[producer], -1)] if producer in again else [])
-            for reader, options in cell.readers:
-                whole = len(options) == len(self.stage.graph.computes[reader].options)
-                if reader > loss and whole:
-                    b.row(supply, -1)
-                elif reader in again and whole:
-                    b.row([*supply, (again[reader], 1)])
 
 
 def _profiled(stage: Stage) -> set[tuple[int, int]]:

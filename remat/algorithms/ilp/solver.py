@@ -15,11 +15,12 @@ from remat.algorithms.ilp.certify import Found, Programme, Watch
 from remat.algorithms.ilp.checkmate import checkmate_form, refuse_unless_checkmate
 from remat.algorithms.ilp.decode import reordered
 from remat.algorithms.ilp.events import Form, events_form
+from remat.algorithms.ilp.prime import prime
 from remat.algorithms.ilp.published import published_form
 from remat.algorithms.ilp.slots import Reruns, Slots, check_reruns, check_window, slots_of
 from remat.algorithms.protocol import IMPOSSIBLE, ClassBound, Plan, Problem, refuse_unless_flat
 from remat.errors import RematError
-from remat.ir import Graph, Schedule, validate
+from remat.ir import Graph, Schedule
 from remat.ir.hierarchy import Condensed
 
 if TYPE_CHECKING:
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
 
 FormName = Literal["events", "published", "checkmate"]
 FORMS: Final = ("events", "published", "checkmate")
-
-LARGE: Final = 100
-"""Nodes above which the knapsack rows pay for themselves."""
-
 
 RUNG: Final = 60
 """Nodes from which a thinner programme is solved first."""
@@ -64,8 +61,10 @@ class HIlp(WarmStarted):
         form: `events`, the production form; `published`, the papers'.
         reruns, window: thin the slots out; what each may lose stands at `slots_of`.
         gap: relative gap at which to stop.
-        cuts: knapsack rows at the loss; None: above 100 nodes.
-        ladder: solve with `bonce` first and start from its plan (60 nodes and more, where the back end takes a start).
+        cuts: the rows of `again.py` beside the production form; they change its relaxation, not its plans.
+        primed: begin with a short search over run sequences (flat graphs, where the back end takes a start), and look only for
+            what is better by more than the gap. Its plan may lie outside the class; without it, plans are of the class.
+        ladder: without a plan to begin with, solve with `bonce` first and start from its plan (60 nodes and more).
         order: of first runs; `start`: that of the start where there is one, else the graph's; `graph`: the graph's.
         backend: who solves.
         entries: refuse programmes of more matrix entries than this (about 100 bytes each).
@@ -75,7 +74,8 @@ class HIlp(WarmStarted):
     reruns: Reruns = field(default="full", validator=check_reruns)
     window: int | None = field(default=None, validator=check_window)
     gap: float = field(default=1e-3, validator=_gap)
-    cuts: bool | None = None
+    cuts: bool = True
+    primed: bool = True
     ladder: bool = True
     order: Literal["start", "graph"] = "start"
     backend: Backend = field(factory=Highs, validator=_backend)
@@ -112,7 +112,7 @@ class HIlp(WarmStarted):
         """The programme of a graph, for many budgets."""
         self.backend.check()
         stage = Stage(graph)
-        backend = self.backend.with_save() if save else self.backend
+        backend = self.backend.with_save() if save and not self.primes else self.backend
         lower = None
         if (
             self.ladder
@@ -131,8 +131,7 @@ class HIlp(WarmStarted):
             return checkmate_form(stage, slots)
         if self.form == "published":
             return published_form(stage, slots, tight=False, save=save)
-        cuts: bool = len(stage.graph) > LARGE if self.cuts is None else self.cuts
-        return events_form(stage, slots, cuts=cuts, save=save)
+        return events_form(stage, slots, cuts=self.cuts, save=save)
 
     def sweep(self, *, peaks: Budgets = 8, saves: Budgets = 6, workers: int | None = None) -> IlpSweep:
         """Many budgets of a block, by one programme: see `IlpSweep`."""
@@ -149,7 +148,7 @@ class HIlp(WarmStarted):
         self.backend.check()
         stage = Stage(condensed.graph)
         slots = slots_of(stage, self.reruns, self.window)
-        form = events_form(stage, slots, cuts=bool(self.cuts), corrections=True)
+        form = events_form(stage, slots, cuts=self.cuts, corrections=True)
         return Programme(form, self.backend, self.gap, condensed)
 
     @property
@@ -159,35 +158,47 @@ class HIlp(WarmStarted):
         return ", ".join([*words, *([f"window {self.window}"] if self.window is not None else [])])
 
     def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
-        """Solve; the start is the incumbent where the slots can hold it, and the fallback in any case."""
-        del seed  # the back end has a seed of its own among its settings
+        """Solve; the start is the incumbent, and the fallback in any case."""
+        self.backend.check()  # missing, it is an error even where it would not have been asked
         if getattr(problem, "link", None) is not None:
             return Plan(schedule=start, trail=(f"{self!r}: schedules with copies are not modelled",))
         if Stage(problem.graph).floor > problem.budget:
             return Plan(lower=IMPOSSIBLE, trail=(f"{self!r}: one node alone needs {Stage(problem.graph).floor} B",))
+        lower: int | float = 0
+        trail: list[str] = []
         graph = problem.graph
-        if start is not None and self.order == "start":
-            graph = reordered(graph, start)
+        if start is not None:
+            trail.append("start: it was the first incumbent")
+            graph = reordered(graph, start) if self.order == "start" else graph
+        elif self.primes:
+            first = prime(problem, self.gap, clock, seed)
+            start, lower = first.schedule, first.lower
+            trail += [f"primed: {words}" for words in first.trail[-1:]]
+            if first.upper <= lower * (1 + self.gap):
+                return Plan(schedule=start, lower=lower, trail=(f"{self!r}: no programme was needed", *trail))
+            if clock.expired:
+                words = "without a plan" if start is None else "before the programme"
+                return Plan(schedule=start, lower=lower, trail=(f"{self!r}: stopped {words}", *trail))
         ordered = "the graph's order" if graph is problem.graph else "the start's order"
         programme = self.build(graph)
-        point = None if start is None else programme.start(start, problem.budget)
-        found = programme.solve(problem.budget, start=point, watch=Watch(clock, self))
-        return self._plan(problem, start, found, ordered, point is not None)
+        known = None if start is None else programme.known(start, problem.budget)
+        found = programme.solve(problem.budget, known=known, watch=Watch(clock, self))
+        return self._plan(found, known, ordered, trail, lower)
 
-    def _plan(self, problem: Problem, start: Schedule | None, found: Found, ordered: str, started: bool) -> Plan:
+    @property
+    def primes(self) -> bool:
+        """Whether it begins with a plan of its own."""
+        return self.primed and self.form == "events" and self.backend.takes_start
+
+    def _plan(self, found: Found, known: Found | None, ordered: str, trail: list[str], lower: int | float) -> Plan:
         restriction = f", {self.restriction}" if self.restriction else ""
         assumes = f"staged schedules, first runs in {ordered}{restriction}"
-        trail = [f"{self!r}: {self._story(found)}; {'; '.join(found.notes)}"]
-        schedule = found.schedule
-        if start is not None:
-            told = "it was the first incumbent" if started else "the slots cannot hold it"
-            trail.append(f"start: {told}")
-            cost = validate(problem.graph, start, problem.budget)
-            if found.cost is None or (cost.time, cost.peak) <= (found.cost.time, found.cost.peak):
-                schedule = start
-                trail.append("the start was not improved")
+        trail = [f"{self!r}: {self._story(found)}; {'; '.join(found.notes)}", *trail]
+        if known is not None and not found.better(known):
+            found = evolve(found, schedule=known.schedule, cost=known.cost)
+            trail.append("the start was not improved")
         beside: tuple[ClassBound, ...] = (ClassBound(value=found.bound, assumes=assumes),) if found.bound else ()
-        return Plan(schedule=schedule, trail=tuple(trail), beside=beside)
+        return Plan(schedule=found.schedule, lower=lower, trail=tuple(trail), beside=beside)
 
     def _story(self, found: Found) -> str:
         if found.bound == math.inf:

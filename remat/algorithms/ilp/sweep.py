@@ -15,12 +15,14 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExec
 from multiprocessing import get_context
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from remat.algorithms.clock import Clock
 from remat.algorithms.ilp.certify import Found, Programme, Watch
+from remat.algorithms.ilp.prime import narrowed, prime
 from remat.algorithms.ilp.solver import HIlp
 from remat.algorithms.options import OptionSource, undominated
+from remat.algorithms.protocol import IMPOSSIBLE, Problem
 from remat.errors import RematError
 from remat.ir import Graph, LayerOption, Run, Schedule, option_of, validate
 from remat.units import Bytes, Ns
@@ -52,6 +54,7 @@ class Point:
         peak: bytes while the block runs. save: bytes held while the loss node runs, beyond what it reads and writes.
         schedule: the plan, or None.
         time: of the plan [ns]. used, held: bytes of its peak and of what it holds.
+        bound: proved for every staged schedule under the two budgets [ns]; 0: nothing is.
         notes: the solver's words.
     """
 
@@ -61,6 +64,7 @@ class Point:
     time: Ns = 0
     used: Bytes = 0
     held: Bytes = 0
+    bound: Ns = 0
     notes: tuple[str, ...] = ()
 
 
@@ -190,10 +194,34 @@ class _Sweeper:
         )
 
     def _solve(self, peak: Bytes, save: Bytes) -> Point:
-        found = self.programme.solve(peak, save=save, watch=Watch(self.clock, self.sweep))
-        return self._point(peak, save, found)
+        solver = self.sweep.solver
+        bound = max((one.bound for one in self.known if one.peak >= peak and one.save >= save), default=0)
+        known = None
+        if solver.primes:
+            known, lower = self._primed(peak, save, bound)
+            if lower == IMPOSSIBLE:
+                return Point(peak=peak, save=save, notes=("impossible for every schedule",))
+            bound = max(bound, int(lower))
+        if known is not None and known.cost is not None and known.cost.time <= bound * (1 + solver.gap):
+            found = evolve(known, bound=bound, notes=("no programme was needed: its bound was known",))
+        else:
+            # half the gap, so that the bound serves the next smaller budgets too
+            gap, watch = solver.gap if known is None else solver.gap / 2, Watch(self.clock, self.sweep)
+            found = self.programme.solve(peak, save=save, known=known, gap=gap, watch=watch)
+        return self._point(peak, save, found, bound)
 
-    def _point(self, peak: Bytes, save: Bytes, found: Found) -> Point:
+    def _primed(self, peak: Bytes, save: Bytes, bound: Ns) -> tuple[Found | None, Ns | float]:
+        """A plan under both budgets, and a bound of every schedule."""
+        graph = narrowed(self.block, peak, save)
+        if graph is None:
+            return None, 0
+        problem = Problem(graph=graph, budget=peak)
+        first = prime(problem, self.sweep.solver.gap, self.clock.nested(), bound=bound)
+        if first.schedule is None or held_bytes(self.block, first.schedule) > save:
+            return None, first.lower
+        return self.programme.known(first.schedule, peak), first.lower
+
+    def _point(self, peak: Bytes, save: Bytes, found: Found, bound: Ns) -> Point:
         if found.schedule is None or found.cost is None:
             return Point(peak=peak, save=save, notes=found.notes)
         return Point(
@@ -203,6 +231,7 @@ class _Sweeper:
             time=found.cost.time,
             used=found.cost.peak,
             held=held_bytes(self.block, found.schedule),
+            bound=max(bound, int(min(found.bound, found.cost.time))),
             notes=found.notes,
         )
 

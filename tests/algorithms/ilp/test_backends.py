@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 from remat.algorithms.clock import Clock
 from remat.algorithms.ilp.backends import Answer, Backend, Cvxpy, Highs, Limits
@@ -55,10 +56,13 @@ def test_a_user_limit_without_incumbent_is_no_plan():
     assert answer.point is None and not answer.infeasible and not answer.finished
 
 
+@pytest.mark.parametrize("primed", [True, False])
 @pytest.mark.parametrize("backend", [Highs(), Cvxpy(solver="SCIP"), Cvxpy(solver="HIGHS")], ids=repr)
-def test_a_time_limit_proves_nothing(backend):
+def test_a_time_limit_proves_nothing(backend, primed):
     graph, peak = block("gpt2_layer")
-    outcome = HIlp(backend=backend, ladder=False).solve(Problem(graph=graph, budget=int(peak * 0.72), deadline=0.01))
+    outcome = HIlp(backend=backend, ladder=False, primed=primed).solve(
+        Problem(graph=graph, budget=int(peak * 0.72), deadline=0.01)
+    )
     assert outcome.status is not Status.INFEASIBLE
     assert all(np.isfinite(bound.value) for bound in outcome.beside)
     if outcome.schedule is None:
@@ -68,7 +72,7 @@ def test_a_time_limit_proves_nothing(backend):
 def test_a_node_limit_keeps_the_incumbent_and_the_gap():
     graph, peak = block("gpt2_attention")
     problem = Problem(graph=graph, budget=int(peak * 0.92))
-    outcome = HIlp(backend=Highs(nodes=1), gap=0).solve(problem)
+    outcome = HIlp(backend=Highs(nodes=1), gap=0, primed=False).solve(problem)
     assert outcome.schedule is not None and outcome.lower == 0
     (bound,) = outcome.beside
     assert 0 < bound.value <= outcome.upper
@@ -83,13 +87,54 @@ def test_a_stopped_solve_keeps_the_best_validated_plan():
         clock.stop()
 
     clock = Clock(listener=listen)
-    outcome = HIlp(gap=0).solve(Problem(graph=graph, budget=int(peak * 0.75)), clock=clock)
+    outcome = HIlp(gap=0, primed=False).solve(Problem(graph=graph, budget=int(peak * 0.75)), clock=clock)
     assert outcome.schedule is not None
     assert outcome.upper <= max(one.time for one in heard)
     assert all("bound of the class" in one.note for one in heard)
 
 
-def test_ctrl_c_keeps_the_best_validated_plan():
+def test_a_solve_stopped_after_its_first_plan_keeps_it():
+    graph, peak = block("gpt2_layer")
+    clock = Clock(listener=lambda progress: clock.stop())
+    outcome = HIlp(gap=0).solve(Problem(graph=graph, budget=int(peak * 0.75)), clock=clock)
+    assert outcome.schedule is not None and outcome.lower <= outcome.upper
+    assert any("stopped before the programme" in words for words in outcome.trail)
+
+
+@pytest.mark.parametrize("share", [0.95, 0.92, 0.9])
+def test_below_a_cut_off_the_solver_finds_what_is_there_and_claims_no_more_than_the_cut_off(share):
+    graph, peak = block("gpt2_attention")
+    budget = int(peak * share)
+    programme = HIlp(gap=0, primed=False).build(graph)
+    best = programme.solve(budget)
+    for above in (1.0, 1.002, 1.2):
+        programme.model.set(budget)
+        cutoff = best.cost.time * above - (above == 1.0)
+        answer = Highs().solve(programme.model, Limits(gap=0), cutoff=cutoff)
+        assert answer.finished and not answer.infeasible
+        assert answer.bound <= min(cutoff, best.cost.time) or above > 1
+        if above > 1:
+            assert not answer.exhausted
+            assert abs(programme.form.linear.cost @ answer.point - best.cost.time) <= 1e-5 * best.cost.time
+        assert answer.bound <= best.cost.time
+
+
+@pytest.mark.parametrize("start", [True, False])
+def test_a_plan_that_is_optimal_is_proved_so_and_never_lost(start):
+    graph, peak = block("gpt2_attention")
+    budget = int(peak * 0.92)
+    programme = HIlp(gap=0, primed=False).build(graph)
+    best = programme.solve(budget)
+    known = best if start else evolve(best, point=None)
+    again = programme.solve(budget, known=known)
+    assert again.finished and again.cost.time == best.cost.time
+    assert best.cost.time * (1 - 1e-4) <= again.bound <= best.cost.time
+    wide = programme.solve(budget, known=known, gap=0.05)
+    assert wide.finished and wide.bound <= best.cost.time / 1.05
+
+
+@pytest.mark.parametrize("primed", [True, False])
+def test_ctrl_c_keeps_the_best_validated_plan(primed):
     graph, peak = block("gpt2_layer")
     fired = threading.Event()
 
@@ -99,7 +144,8 @@ def test_ctrl_c_keeps_the_best_validated_plan():
             os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
-    outcome = HIlp(gap=0).solve(Problem(graph=graph, budget=int(peak * 0.72)), clock=Clock(listener=listen))
+    solver = HIlp(gap=0, primed=primed)
+    outcome = solver.solve(Problem(graph=graph, budget=int(peak * 0.72)), clock=Clock(listener=listen))
     assert signal.getsignal(signal.SIGINT) is before
     assert outcome.schedule is not None
     assert any("interrupted" in words for words in outcome.trail)
@@ -117,7 +163,7 @@ class Wrong(Backend):
     def check(self):
         pass
 
-    def solve(self, model, limits, *, start=None, seen=None, second=False):
+    def solve(self, model, limits, *, start=None, cutoff=None, seen=None, second=False):
         self.asked.append((model.capacity.value.copy(), second))
         return self.answers.pop(0)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from remat.algorithms.clock import Clock
+from remat.algorithms.ilp.prime import narrowed
 from remat.algorithms.ilp.solver import HIlp
 from remat.algorithms.ilp.sweep import IlpSweep, even, held_bytes, sweep_peaks, working_set
 from remat.algorithms.options import dominates
@@ -26,7 +27,7 @@ def mlp():
 @pytest.fixture(scope="module")
 def here(mlp):
     """The sweep in this process, which others are compared with."""
-    return HIlp(gap=0).sweep(peaks=4, saves=4, workers=1).run(mlp)
+    return HIlp(gap=0, primed=False).sweep(peaks=4, saves=4, workers=1).run(mlp)
 
 
 def curve(swept, block):
@@ -70,17 +71,52 @@ def test_budgets_that_are_known_already_are_not_solved_again(mlp, here):
             assert alone.cost is None or alone.cost.time == min(fitting)
 
 
+@pytest.mark.parametrize("name", ["gpt2_mlp", "resnet_bottleneck"])
+@pytest.mark.parametrize("gap", [0, 0.02])
+def test_primed_plans_keep_both_budgets_and_the_gap_and_their_bounds_hold(name, gap):
+    block = load(BLOCKS / f"{name}.json")
+    swept = HIlp(gap=gap).sweep(peaks=3, saves=3, workers=1).run(block)
+    programme = HIlp(gap=0, primed=False).build(block, save=True)
+    assert any(one.schedule is not None for one in swept.points)
+    for one in swept.points:
+        alone = programme.solve(one.peak, save=one.save)
+        if one.schedule is None:
+            assert alone.cost is None
+            continue
+        cost = validate(block, one.schedule, one.peak)
+        assert cost.time == one.time and held_bytes(block, one.schedule) == one.held <= one.save
+        if alone.cost is not None:
+            assert one.bound <= alone.cost.time and one.time <= alone.cost.time * (1 + gap)
+
+
+@pytest.mark.parametrize("name", ["gpt2_mlp", "resnet_bottleneck", "gpt2_attention"])
+def test_a_narrowed_block_has_room_for_what_may_be_held_and_no_more(name):
+    block = load(BLOCKS / f"{name}.json")
+    high = validate(block, Schedule.from_runs(block, range(len(block)))).peak
+    plans = {one.schedule for one in HIlp(gap=0.05).sweep(peaks=3, saves=3, workers=1).run(block).points} - {None}
+    plans.add(Schedule.from_runs(block, range(len(block))))
+    told = set()
+    for peak in even(working_set(block), high, 5):
+        for save in even(0, held_bytes(block, Schedule.from_runs(block, range(len(block)))), 5):
+            narrow = narrowed(block, peak, save)
+            for plan in plans:
+                fits = validate(block, plan).peak <= peak and held_bytes(block, plan) <= save
+                assert fits == (validate(narrow, plan).peak <= peak)
+                told.add(fits)
+    assert told == {True, False}
+
+
 def test_no_option_dominates_another_and_all_come_from_replays(mlp, here):
     options = here.options(mlp)
     assert len(options) >= 2
     assert not any(dominates(a, b) for a in options for b in options if a is not b)
     assert min(one.forward + one.backward for one in options) == mlp.time
-    again = HIlp(gap=0).sweep(peaks=4, saves=4, workers=1)
+    again = HIlp(gap=0, primed=False).sweep(peaks=4, saves=4, workers=1)
     assert again.options(mlp) == options  # the same settings give the same options
 
 
 def test_executors_give_what_this_process_gives(mlp, here):
-    sweep = HIlp(gap=0).sweep(peaks=4, saves=4)
+    sweep = HIlp(gap=0, primed=False).sweep(peaks=4, saves=4)
     with ThreadPoolExecutor(1) as threads:
         assert curve(sweep.run(mlp, executor=threads), mlp) == curve(here, mlp)
     assert curve(sweep.run(mlp), mlp) == curve(here, mlp)  # a process pool of its own
@@ -154,7 +190,7 @@ def test_tasks_travel_to_a_dask_cluster(mlp, here):
         distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
     ):
-        found = HIlp(gap=0).sweep(peaks=4, saves=4).run(mlp, executor=client.get_executor())
+        found = HIlp(gap=0, primed=False).sweep(peaks=4, saves=4).run(mlp, executor=client.get_executor())
     assert curve(found, mlp) == curve(here, mlp)
 
 
