@@ -8,8 +8,8 @@ from __future__ import annotations
 from remat.algorithms.combine import best
 from remat.algorithms.condensing import hierarchical
 from remat.algorithms.dp import Pofo, RkRotor, Rotor
-from remat.algorithms.hpartition import HPartition
 from remat.algorithms.dtr import Dtr
+from remat.algorithms.hpartition import HPartition
 from remat.algorithms.ilp.checkmate import OneOutputPerOp
 from remat.algorithms.ilp.solver import HIlp, Ilp
 from remat.algorithms.linearise import Linearise, Quantise, UnitCost
@@ -87,4 +87,4 @@ hiremate = hierarchical(
     top=HIlp().within(600),
 )
 """HiRemate (2024): H-Partition, H-ILP at every level. The paper's pool also holds rk-Rotor and TW-Remat: give
-`lower=pool(...)`. Every undominated option of a group is kept. A budget of a group is a pair, for its peak and for what it holds."""
+`lower=pool(...)`. Every undominated option of a group is kept. A group has two budgets: for its peak, and for what it holds."""
