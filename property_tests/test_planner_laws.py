@@ -12,9 +12,10 @@ from remat.algorithms.exhaustive import Exhaustive
 from remat.algorithms.protocol import Problem
 from remat.algorithms.runs.csr import flatten
 from remat.algorithms.runs.deletion import delete
-from remat.algorithms.runs.liveness import sweep, total_time
-from remat.algorithms.runs.moves import Continuation, Delete, MultiStart, PeakShaving, RuinAndRecreate, Shift
-from remat.algorithms.runs.ordering import shift
+from remat.algorithms.runs.liveness import overshoot, sweep, total_time
+from remat.algorithms.runs.moves import Continuation, Delete, MultiStart, PeakShaving, Relieve, RuinAndRecreate, Shift
+from remat.algorithms.runs.ordering import disordered, shift
+from remat.algorithms.runs.ruin import relieve
 from remat.algorithms.runs.saved_set import SavedSet
 from remat.algorithms.sweep import sweep as curve
 from remat.ir import Schedule, validate
@@ -24,6 +25,8 @@ MOVES = [
     PeakShaving(),
     MultiStart(starts=4),
     RuinAndRecreate(work=500.0),
+    Relieve(work=500.0),
+    RuinAndRecreate(work=500.0, disorder=1.0),
     Continuation(iterations=10, tries=4),
     Delete(),
     Shift(),
@@ -80,7 +83,31 @@ def test_shifting_keeps_a_valid_sequence_and_its_runs(drawn, seed):
     assert replayed(graph, moved, cost.peak).time == cost.time
 
 
-@pytest.mark.parametrize("solver", MOVES, ids=lambda one: type(one).__name__)
+@given(sequences(), st.integers(0, 2**32), st.integers(1, 6))
+def test_disorder_keeps_a_valid_sequence_and_its_runs(drawn, seed, count):
+    graph, flat, sequence = drawn
+    chance = np.array([seed], np.uint64)
+    other = disordered(flat, np.array(sequence, np.int32), 0, len(sequence), count, chance)
+    assert sorted(other.tolist()) == sorted(sequence)
+    assert replayed(graph, other).time == replayed(graph, sequence).time
+
+
+@given(sequences(), st.integers(0, 2**32))
+def test_relief_never_raises_what_exceeds_the_budget_and_says_whether_it_fits(drawn, seed):
+    graph, flat, sequence = drawn
+    cost = replayed(graph, sequence)
+    budget = cost.peak * 3 // 4
+    found, fits = relieve(flat, np.array(sequence, np.int32), budget, 5, np.array([seed], np.uint64))
+    peak = replayed(graph, found).peak
+    assert fits == (peak <= budget)
+    memory = np.empty(max(len(found), len(sequence)), np.int64)
+    sweep(flat, np.array(sequence, np.int32), len(sequence), memory)
+    before = overshoot(memory, len(sequence), budget)
+    sweep(flat, found, len(found), memory)
+    assert overshoot(memory, len(found), budget) <= before
+
+
+@pytest.mark.parametrize("solver", MOVES, ids=repr)
 @given(problem=problems(training_graphs(max_forward=4)))
 def test_no_move_beats_the_oracle(solver, problem):
     exact, found = Exhaustive().solve(problem), solver.solve(problem)

@@ -7,7 +7,7 @@ from remat.algorithms.bounds.floor import Floor
 from remat.algorithms.bounds.multi import MultiInstant
 from remat.algorithms.bounds.single import SingleInstant
 from remat.algorithms.protocol import Solver
-from remat.algorithms.runs.moves import Continuation, MultiStart, RuinAndRecreate
+from remat.algorithms.runs.moves import Continuation, MultiStart, Relieve, RuinAndRecreate
 from remat.algorithms.runs.polish import Polish
 from remat.algorithms.runs.saved_set import SavedSet
 
@@ -28,10 +28,11 @@ auto: Solver = (
             SingleInstant(gap=0.001),
             SavedSet(),
             Continuation(),
+            Relieve(),
             RuinAndRecreate(work=1e7, gap=DONE),
-            RuinAndRecreate(work=5e7, gap=GOOD),
+            RuinAndRecreate(work=5e7, gap=GOOD, disorder=0.3),
             Continuation(step=0.97, steps=6, tries=6, gap=POOR),
-            RuinAndRecreate(work=5e7, gap=POOR, afresh=True),
+            RuinAndRecreate(work=5e7, gap=POOR, afresh=True, disorder=0.3),
             MultiInstant(gap=2 * POOR),
         ),
         gap=DONE,

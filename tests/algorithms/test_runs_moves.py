@@ -11,6 +11,7 @@ from remat.algorithms.runs.moves import (
     Delete,
     MultiStart,
     PeakShaving,
+    Relieve,
     RuinAndRecreate,
     Shift,
     Taste,
@@ -28,6 +29,8 @@ MOVES = [
     Shift(),
     MultiStart(4),
     RuinAndRecreate(work=500.0),
+    RuinAndRecreate(work=500.0, disorder=0.5),
+    Relieve(work=500.0, tries=2),
 ]
 MOVES += [Continuation(), SavedSet(), Polish((PeakShaving(), Delete()), gap=0.01)]
 
@@ -64,6 +67,31 @@ def test_a_move_started_from_a_plan_keeps_it_when_it_finds_nothing_better():
     start = MultiStart(4).solve(problem)
     for move in (Delete(), Shift(), RuinAndRecreate(work=500.0)):
         assert warm(move, seed=MultiStart(4)).solve(problem).upper <= start.upper
+
+
+def side_by_side():
+    """Two gradients of size 6 that wait for each other, and weights' gradients that may come late: order is all that helps."""
+    b = GraphBuilder("beside")
+    b.data("t", 1, Kind.TANGENT)
+    for name in ("a", "b"):
+        b.data(f"f{name}", 1)
+        b.data(f"g{name}", 6, Kind.GRADIENT)
+        b.data(f"w{name}", 1, Kind.PARAM_GRAD)
+        b.forward(f"F{name}", writes=[f"f{name}"], time=1)
+    b.loss("L", reads=["fa", "fb"], writes=["t"], time=1)
+    b.backward("Ba", reads=["t", "fa"], writes=["ga"], time=9)
+    b.backward("Bb", reads=["t", "fb"], writes=["gb"], time=9)
+    b.backward("Wa", reads=["ga"], writes=["wa"], time=1)
+    b.backward("Wb", reads=["gb"], writes=["wb"], time=1)
+    return b.build()
+
+
+@pytest.mark.parametrize("move", [Relieve(work=500.0), RuinAndRecreate(work=500.0, disorder=0.5)], ids=repr)
+def test_another_order_is_found_where_it_saves_all_recomputation(move):
+    graph = side_by_side()
+    outcome = move.solve(Problem(graph=graph, budget=11))
+    assert outcome.cost.peak <= 11
+    assert outcome.cost.recomputation == 0
 
 
 def test_layers_are_refused_with_the_way_out():

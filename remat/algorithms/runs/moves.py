@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from remat.algorithms.runs.deletion import delete
 from remat.algorithms.runs.liveness import total_time
 from remat.algorithms.runs.ordering import shift
-from remat.algorithms.runs.ruin import ruin_and_recreate
+from remat.algorithms.runs.ruin import relieve, ruin_and_recreate
 from remat.algorithms.runs.search import RunMove, Search, Sequence
-from remat.algorithms.runs.shaving import shave
+from remat.algorithms.runs.shaving import NO_CEILING, shave
 from remat.ir.checks import at_least
 
-_NO_CEILING = 1 << 62
 _PATIENCE = 25  # iterations of ruin and recreate between looks at the clock
 
 
@@ -63,7 +62,7 @@ def shaved(
             taste.share,
             min(k, 1),
             chance,
-            _NO_CEILING,
+            NO_CEILING,
         )
         if fit:
             return delete(search.flat, found, budget)
@@ -146,6 +145,9 @@ def iterations_for(nodes: int, work: float) -> int:
 class RuinAndRecreate(RunMove):
     """Large-neighbourhood search: take reruns of a random part out, shave and delete again, keep what is not worse.
 
+    With `disorder`, that share of the iterations also puts a few runs elsewhere: earlier with all they depend on, later with
+    all that depends on them, or as early or late as they may stand.
+
     Without a start it begins with `PeakShaving()`. It begins with each of the best distinct plans known for a share
     of the iterations, and goes on with the best.
 
@@ -154,12 +156,14 @@ class RuinAndRecreate(RunMove):
         temperature: relative worsening accepted at first; falls to zero.
         gap: stop when plan and bound are this close.
         afresh: begin with a new shaving instead, for another chance where the best plan is a dead end.
+        disorder: share of the iterations that change the order of runs.
     """
 
     work: float = 5e7
     temperature: float = 0.0005
     gap: float = 0.0
     afresh: bool = False
+    disorder: float = 0.0
 
     def improve(self, search: Search) -> None:
         """Search from the best sequences."""
@@ -187,9 +191,36 @@ class RuinAndRecreate(RunMove):
                 return
             some = min(_PATIENCE, iterations - done)
             heat = self.temperature * (1 - done / iterations)
-            best, current = ruin_and_recreate(search.flat, current, search.budget, some, heat, chance)
+            best, current = ruin_and_recreate(search.flat, current, search.budget, some, heat, self.disorder, chance)
             if total_time(search.flat, best, len(best)) < search.best_time:
                 search.offer(best, f"iteration {done + some} of {self!r}")
+
+
+@frozen
+class Relieve(RunMove):
+    """Where no plan is known: lower the sum of the bytes over the budget by ruin, other orders and shaving. Proves nothing.
+
+    Attributes:
+        work: how much, as in `RuinAndRecreate`.
+        tries: starts, from the shifted and the captured order in turn.
+    """
+
+    work: float = 5e6
+    tries: int = field(default=4, validator=at_least(1, "starts"))
+
+    def improve(self, search: Search) -> None:
+        """Nothing when there is a plan."""
+        rounds = iterations_for(len(search.base), self.work)
+        for k in range(self.tries):
+            chance = search.chance(400 + k)
+            current = search.base if k % 2 else search.shifted
+            for done in range(0, rounds, _PATIENCE):
+                if search.clock.expired or search.best is not None:
+                    return
+                some = min(_PATIENCE, rounds - done)
+                current, fit = relieve(search.flat, current, search.budget, some, chance)
+                if fit:
+                    search.offer(delete(search.flat, current, search.budget), f"start {k + 1} of {self!r}")
 
 
 @frozen
@@ -239,7 +270,7 @@ def lowered(
 ) -> Sequence | None:
     """A plan for `budget` from one for the budget `above` it; `rounds` of ruin and recreate come first and between tries."""
     chance = search.chance(purpose)
-    _, current = ruin_and_recreate(search.flat, current, above, rounds, 0.002, chance)
+    _, current = ruin_and_recreate(search.flat, current, above, rounds, 0.002, 0.0, chance)
     found = None
     for k in range(tries):
         trial = shaved(search, current, taste(k), chance, budget)
@@ -248,7 +279,7 @@ def lowered(
         if found is not None and k >= 3:
             break
         if trial is None:
-            _, current = ruin_and_recreate(search.flat, current, above, rounds, 0.01, chance)
+            _, current = ruin_and_recreate(search.flat, current, above, rounds, 0.01, 0.0, chance)
     return found
 
 

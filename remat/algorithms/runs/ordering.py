@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat.algorithms.runs.chance import below
-from remat.algorithms.runs.csr import LOSS, Flat, Ints, Longs, Seed
+from remat.algorithms.runs.chance import below, fraction
+from remat.algorithms.runs.csr import BACKWARD, LOSS, Flat, Floats, Ints, Longs, Seed
 from remat.algorithms.runs.kernel import kernel
 from remat.algorithms.runs.liveness import sweep
 
@@ -116,3 +116,64 @@ def shift(g: Flat, base: Ints, budget: int, level: float, passes: int, rng: Seed
         if not improved:
             break
     return seq
+
+
+@kernel
+def settled(g: Flat, seq: Ints, wish: Floats) -> Ints:
+    """The sequence sorted by `wish` (one per position), as far as the rules allow.
+
+    A run wished earlier takes along what its node depends on, a run wished later what depends on it; where nothing is
+    wished (`wish[i] == i`) the order stays.
+    """
+    n = seq.size
+    first = np.full(g.time.size, -1, np.int32)
+    loss = 0
+    for i in range(n - 1, -1, -1):
+        first[seq[i]] = i
+        if g.phase[seq[i]] == LOSS:
+            loss = i
+    for i in range(n - 1, -1, -1):
+        v = seq[i]
+        if first[v] != i:
+            wish[first[v]] = min(wish[first[v]], wish[i])
+            continue
+        if g.phase[v] == BACKWARD:
+            wish[i] = max(wish[i], np.float64(loss))
+        for k in range(g.order_ptr[v], g.order_ptr[v + 1]):
+            u = first[g.order_idx[k]]
+            wish[u] = min(wish[u], wish[i])
+    for i in range(n):
+        v = seq[i]
+        if first[v] != i:
+            wish[i] = max(wish[i], wish[first[v]])
+            continue
+        if i < loss:
+            wish[i] = min(wish[i], np.float64(loss))
+        for k in range(g.order_ptr[v], g.order_ptr[v + 1]):
+            wish[i] = max(wish[i], wish[first[g.order_idx[k]]])
+    return seq[np.argsort(wish, kind="mergesort")]
+
+
+@kernel
+def disordered(g: Flat, seq: Ints, lo: int, hi: int, count: int, rng: Seed) -> Ints:
+    """The sequence with `count` runs of positions [lo, hi) put elsewhere: earlier, later, as early or as late as is legal."""
+    n = seq.size
+    wish = np.arange(n).astype(np.float64)
+    first = np.full(g.time.size, -1, np.int32)
+    for i in range(n - 1, -1, -1):
+        first[seq[i]] = i
+    lo, hi = max(0, min(lo, n - 1)), min(n, hi)
+    for _ in range(count):
+        i = lo + below(rng, max(1, hi - lo))
+        if g.phase[seq[i]] == LOSS:
+            continue
+        far = 1.0 + n * (0.02 + 0.4 * fraction(rng) ** 2) * fraction(rng)
+        kind = below(rng, 4)
+        if kind == 0:
+            wish[i] = i + far
+        elif kind == 1:
+            wish[i] = i - far
+        else:
+            earliest, latest = legal_range(g, seq, n, i, first)
+            wish[i] = earliest - 0.5 if kind == 2 else latest + 0.5
+    return settled(g, seq, wish)

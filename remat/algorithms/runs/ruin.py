@@ -1,9 +1,10 @@
 """Ruin and recreate: a large-neighbourhood search over run sequences.
 
 Each iteration takes out the reruns of a random window, node range or subset, shaves the peak again with random
-preferences, deletes what has become needless, and keeps the result when it is not (much) worse. Work is counted in
-iterations; the same seed gives the same plan. Source of the scheme: Schrimpf et al., Record breaking optimization
-results using the ruin and recreate principle, 2000; Shaw, 1998 (large-neighbourhood search).
+preferences, deletes what has become needless, and keeps the result when it is not (much) worse. Some iterations also
+put a few runs elsewhere in the order before they shave. Work is counted in iterations; the same seed gives the same
+plan. Source of the scheme: Schrimpf et al., Record breaking optimization results using the ruin and recreate
+principle, 2000; Shaw, 1998 (large-neighbourhood search).
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from __future__ import annotations
 import numpy as np
 
 from remat.algorithms.runs.chance import below, fraction
-from remat.algorithms.runs.csr import Flat, Floats, Ints, Seed
+from remat.algorithms.runs.csr import Flat, Floats, Ints, Longs, Seed
 from remat.algorithms.runs.deletion import delete
 from remat.algorithms.runs.kernel import kernel
-from remat.algorithms.runs.liveness import total_time
-from remat.algorithms.runs.shaving import shave
+from remat.algorithms.runs.liveness import overshoot, sweep, total_time
+from remat.algorithms.runs.ordering import disordered
+from remat.algorithms.runs.shaving import LONGEST, NO_CEILING, shave
 
 
 @kernel
@@ -75,11 +77,12 @@ def prices(g: Flat, rng: Seed, price: Floats) -> None:
 
 @kernel
 def ruin_and_recreate(
-    g: Flat, start: Ints, budget: int, iterations: int, temperature: float, rng: Seed
+    g: Flat, start: Ints, budget: int, iterations: int, temperature: float, disorder: float, rng: Seed
 ) -> tuple[Ints, Ints]:
     """(best, last accepted) sequences after `iterations`, from `start`, which must fit.
 
-    `temperature` is the largest relative worsening accepted; each iteration draws its own share of it.
+    `temperature` is the largest relative worsening accepted; each iteration draws its own share of it. `disorder` is
+    the share of the iterations that also change the order of runs.
     """
     current = delete(g, start, budget)
     current_time = total_time(g, current, current.size)
@@ -90,6 +93,10 @@ def ruin_and_recreate(
         noise = 0.6 * fraction(rng)
         share = 0.3 * fraction(rng) if fraction(rng) < 0.5 else 0.0
         broken = ruin(g, current, rng)
+        if disorder > 0.0 and fraction(rng) < disorder:
+            width = max(4, int(broken.size * (0.02 + 0.5 * fraction(rng) ** 2)))
+            lo = below(rng, broken.size) - width // 2
+            broken = disordered(g, broken, lo, lo + width, 1 + below(rng, 4), rng)
         prices(g, rng, price)
         ceiling = int(current_time * 1.04)
         trial, fit = shave(g, price, broken, budget, exponent, noise, share, below(rng, 2), rng, ceiling)
@@ -102,3 +109,71 @@ def ruin_and_recreate(
                 if time < best_time:
                     best, best_time = trial, time
     return best, current
+
+
+@kernel
+def troubled(mem: Longs, n: int, budget: int, rng: Seed) -> int:
+    """A random position over the budget; three times of ten any position."""
+    count = 0
+    for i in range(n):
+        count += 1 if mem[i] > budget else 0
+    if count == 0 or fraction(rng) < 0.3:
+        return below(rng, n)
+    pick = below(rng, count)
+    for i in range(n):
+        if mem[i] > budget:
+            if pick == 0:
+                return i
+            pick -= 1
+    return n - 1
+
+
+@kernel
+def without_reruns(g: Flat, seq: Ints, lo: int, hi: int, chance: float, rng: Seed) -> Ints:
+    """A copy of `seq` without (each with probability `chance`) the reruns at positions [lo, hi)."""
+    seen = np.zeros(g.time.size, np.bool_)
+    keep = np.ones(seq.size, np.bool_)
+    for i in range(seq.size):
+        v = seq[i]
+        if seen[v] and g.rerun[v] and lo <= i < hi and fraction(rng) < chance:
+            keep[i] = False
+        seen[v] = True
+    return seq[keep]
+
+
+@kernel
+def relieve(g: Flat, start: Ints, budget: int, iterations: int, rng: Seed) -> tuple[Ints, bool]:
+    """Lower the overshoot of a sequence that does not fit: (the last sequence accepted, whether it fits).
+
+    Each iteration takes reruns out around a position over the budget, disorders and shaves; what exceeds the budget no
+    more in sum than before is kept. Time is no object here.
+    """
+    current = start
+    longest = 8 * start.size + LONGEST
+    mem = np.empty(longest, np.int64)
+    price = np.empty(g.time.size, np.float64)
+    peak = sweep(g, current, current.size, mem)
+    over = overshoot(mem, current.size, budget)
+    for _ in range(iterations):
+        if peak <= budget:
+            break
+        n = current.size
+        sweep(g, current, n, mem)
+        width = max(4, int(n * (0.02 + 0.4 * fraction(rng) ** 2)))
+        lo = troubled(mem, n, budget, rng) - below(rng, width)
+        chance = 1.0 if fraction(rng) < 0.5 else fraction(rng)
+        broken = without_reruns(g, current, lo, lo + width, chance, rng)
+        if fraction(rng) < 0.8:
+            broken = disordered(g, broken, lo, lo + width, 1 + below(rng, 4), rng)
+        prices(g, rng, price)
+        exponent = 1.2 * fraction(rng)
+        noise = 0.6 * fraction(rng)
+        share = 0.3 * fraction(rng) if fraction(rng) < 0.5 else 0.0
+        trial, _ = shave(g, price, broken, budget, exponent, noise, share, below(rng, 2), rng, NO_CEILING)
+        if trial.size > longest:
+            continue
+        trial_peak = sweep(g, trial, trial.size, mem)
+        trial_over = overshoot(mem, trial.size, budget)
+        if trial_over <= over:
+            current, over, peak = trial, trial_over, trial_peak
+    return current, peak <= budget

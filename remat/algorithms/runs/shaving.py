@@ -19,6 +19,7 @@ TOP = 8  # candidates tried exactly per step
 SMALL = 120  # runs up to which nothing is passed over unseen
 SURE = 1.2  # a candidate whose score times this is below another's exact value is not tried
 KEEPING = 0.7  # inputs below this share of the evicted datum are kept in the second variant of a chain
+NO_CEILING = 1 << 62  # a time no plan reaches [ns]
 LONGEST = 512  # nodes in a rerun chain; longer chains are not considered
 
 
