@@ -1,5 +1,7 @@
 """Laws of the bounds: none exceeds the oracle's optimum, none calls a feasible problem impossible, whatever the order."""
 
+from random import Random
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from remat.algorithms.runs.csr import flatten
 from remat.algorithms.sweep import lowest_budget
 from remat.ir import validate
 from remat.testing.strategies import problems, training_graphs, valid_schedules
+from tests.benchmarks.bench_plan import tiny_graph
 
 SMALL = problems(training_graphs(max_forward=3))
 
@@ -45,6 +48,12 @@ def test_every_instant_bounds_the_optimum(problem):
 def test_no_valid_schedule_fits_below_the_floor(data, graph):
     schedule = data.draw(valid_schedules(graph))
     assert validate(graph, schedule).peak >= proved_floor(graph)
+
+
+@given(seed=st.integers(0, 10**9), forward=st.integers(3, 4), summed=st.booleans())
+def test_nothing_is_feasible_below_the_floor_of_graphs_whose_gradients_meet(seed, forward, summed):
+    graph = tiny_graph(Random(seed), forward, summed)
+    assert Exhaustive().solve(Problem(graph=graph, budget=proved_floor(graph) - 1)).lower == IMPOSSIBLE
 
 
 @given(problem=SMALL)

@@ -6,9 +6,11 @@ from remat.algorithms.bounds.floor import Floor, proved_floor
 from remat.algorithms.bounds.multi import MultiInstant
 from remat.algorithms.bounds.program import Program, Rows, solve_mixed, solve_relaxed
 from remat.algorithms.bounds.single import SingleInstant
+from remat.algorithms.exhaustive import Exhaustive
 from remat.algorithms.protocol import IMPOSSIBLE, Problem, Status
 from remat.algorithms.runs.polish import Polish
 from remat.algorithms.runs.search import Search
+from remat.ir import GraphBuilder, Kind
 from tests.algorithms.test_runs_liveness import chain
 
 
@@ -58,6 +60,29 @@ def test_the_floor_is_the_largest_working_set_with_what_must_be_kept():
     outcome = Floor().solve(Problem(graph=graph, budget=12))
     assert outcome.status is Status.INFEASIBLE
     assert Floor().solve(Problem(graph=graph, budget=13)).lower < IMPOSSIBLE
+
+
+def branches(heavy):
+    """Two gradients that meet: each made by a run that works in `heavy` bytes, and 4 bytes large."""
+    b = GraphBuilder("branches")
+    b.data("x", 0, Kind.INPUT)
+    for name in ("a", "g1", "g2"):
+        b.data(name, 4)
+    b.data("t", 1, Kind.TANGENT)
+    b.data("w", 1, Kind.PARAM_GRAD)
+    b.forward("F", reads=["x"], writes=["a"], time=1)
+    b.loss("L", reads=["a"], writes=["t"], time=1)
+    b.backward("B1", reads=["t"], writes=["g1"], time=1, workspace=heavy)
+    b.backward("B2", reads=["t"], writes=["g2"], time=1, workspace=heavy)
+    b.backward("A", reads=["g1", "g2"], writes=["w"], time=1)
+    return b.build()
+
+
+def test_the_floor_counts_what_must_be_resident_together_while_the_last_of_it_is_made():
+    graph = branches(6)  # the second gradient is made beside the first: tangent 1, 4 resident, 4 made, 6 of workspace
+    assert proved_floor(graph) == 15
+    assert Exhaustive().solve(Problem(graph=graph, budget=14)).status is Status.INFEASIBLE
+    assert Exhaustive().solve(Problem(graph=graph, budget=15)).cost is not None
 
 
 def test_the_single_instant_bound_counts_what_cannot_be_held():
