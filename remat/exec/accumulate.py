@@ -7,6 +7,10 @@ treats it as any other, and the other operand may be read by whoever else reads 
 
 The result is the same to the last bit: an addition of two floating-point numbers does not depend on their order, and sums of
 three stay two sums of two, in the order of the trace.
+
+What folding takes away is the order: the other operand must be there when the later one is made. Where the later one is computed
+from it, or from what is computed from it, that is so anyway; where both are leaves of the backward that a plan may run either way
+round, the sum stays a node, unless the step keeps it to its end. See docs/decisions/0011-sums-in-place.md.
 """
 
 from __future__ import annotations
@@ -15,20 +19,35 @@ from typing import Any
 
 from attrs import evolve
 
+from remat.errors import IllFormed
 from remat.exec.program import Op, Program, Ref, Role, Value
 from remat.ir import Phase
 
+FOLDS = ("settled", "all", "none")
 
-def accumulate(program: Program) -> Program:
-    """The program with sums of gradients folded into the operations that make their later operand, wherever that is safe."""
-    return _Folding(program).result()
+
+def accumulate(program: Program, which: str = "settled") -> Program:
+    """The program with sums of gradients folded into the operations that make their later operand, where that is safe.
+
+    Args:
+        program: a captured step.
+        which: of the sums that could be folded, "all", "none", or those whose order is "settled": the operation that makes the
+            later operand depends on the other one anyway, or the sum stays to the end of the step.
+
+    Raises:
+        IllFormed: X-ARG, for another word.
+    """
+    if which not in FOLDS:
+        raise IllFormed("X-ARG", f"fold_sums={which!r} is not known.", fix=f"give one of {', '.join(FOLDS)}.")
+    return program if which == "none" else _Folding(program, everywhere=which == "all").result()
 
 
 class _Folding:
     """The operations of a program while sums disappear from it, one after the other."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, *, everywhere: bool) -> None:
         self.program = program
+        self.everywhere = everywhere
         self.ops: list[Op | None] = list(program.ops)
         self.values = dict(program.values)
         self.storages = dict(program.storages)
@@ -82,7 +101,7 @@ class _Folding:
     def _operands(self, op: Op) -> tuple[str, str] | None:
         """Of a sum that can be folded, the operand made later and the other one."""
         plain = len(op.args) == 2 and op.kwargs.get("alpha", 1) == 1 and not op.needs and not op.adds
-        if op.phase is not Phase.BACKWARD or str(op.target) != "aten.add.Tensor" or not plain:
+        if not _is_sum(op) or not plain:
             return None
         (total,) = op.outputs
         if total is None or not all(isinstance(one, Ref) for one in op.args):
@@ -102,7 +121,36 @@ class _Folding:
         same = own.spec == total.spec == evolve(other.spec, stride=own.spec.stride)
         whole = self.storages[own.storage].size == self.storages[total.storage].size
         alone = own.storage not in self.kept and self.readers[own.storage] == {op.name}
-        return same and whole and alone and len(self.storages[own.storage].roots) == 1
+        safe = same and whole and alone and len(self.storages[own.storage].roots) == 1
+        return safe and (self.everywhere or self._stays(op) or self._follows(host, self._made(other)))
+
+    def _stays(self, op: Op) -> bool:
+        """Whether a sum is held to the end of the step, as it is or within a sum that is."""
+        while _is_sum(op):
+            (total,) = op.outputs
+            storage = self.values[total].storage if total is not None else ""
+            if storage in self.kept:
+                return True
+            readers = self.readers.get(storage, set())
+            if len(readers) != 1:
+                return False
+            op = self.program.op_by_name[next(iter(readers))]
+        return False
+
+    def _follows(self, host: Op, first: int) -> bool:
+        """Whether an operation depends on what the one at `first` makes, so that it comes after it in every order."""
+        seen: set[int] = set()
+        stack = [host]
+        while stack:
+            op = stack.pop()
+            for at in {self.makers.get(self.values[name].storage, -1) for name in op.reads} - seen:
+                if at == first:
+                    return True
+                before = self.ops[at]
+                if at > first and before is not None:
+                    seen.add(at)
+                    stack.append(before)
+        return first < 0
 
     def _fold(self, at: int, op: Op, own: str, other: str) -> None:
         (total,) = (name for name in op.outputs if name is not None)
@@ -125,3 +173,7 @@ class _Folding:
             if name != total:
                 self.values[name] = evolve(self.values[name], storage=mine)
                 self.looking[mine].append(name)
+
+
+def _is_sum(op: Op) -> bool:
+    return op.phase is Phase.BACKWARD and str(op.target) == "aten.add.Tensor"

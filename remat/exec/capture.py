@@ -141,7 +141,7 @@ def capture(
     *,
     step: Callable[..., Any] | None = None,
     differentiable: str = "auto",
-    fold_sums: bool = True,
+    fold_sums: str = "settled",
 ) -> Captured:
     """Trace one training step of `module` on arguments like these; nothing of the module or the arguments changes.
 
@@ -152,7 +152,8 @@ def capture(
         step: what is called, as `step(module, *args, **kwargs)`; by default the module's forward.
         differentiable: "loss": gradients come back through the one 0-dim output alone; "all": through every output;
             "auto": through the loss if there is exactly one 0-dim output that requires a gradient, else through all.
-        fold_sums: whether sums of gradients become part of the operations that make what they add (see `accumulate`).
+        fold_sums: which sums of gradients become part of the operations that make what they add: "settled", "all" or "none"
+            (see `remat.exec.accumulate`).
 
     Raises:
         Uncapturable: the step cannot be one graph; the message names the operation or the reason.
@@ -175,7 +176,7 @@ def capture(
         joint, seen = _trace(call, tensors, aliased)
     out_spec, plain, places, wanted, through = seen
     program = finish(read_joint(joint, module), name=type(module).__name__)
-    program = accumulate(program) if fold_sums else program
+    program = accumulate(program, fold_sums)
     return Captured(
         program=program,
         out_spec=out_spec,

@@ -60,7 +60,9 @@ def graph_on(captured: Captured, device: str | Device, *, loss_reserve: Bytes | 
     return build_graph(program, model.costs(program), loss_reserve=loss.reserve, loss_held=loss.held)
 
 
-def capture_without_weights(factory: Factory, *, differentiable: str = "auto", fold_sums: bool = True) -> Weightless:
+def capture_without_weights(
+    factory: Factory, *, differentiable: str = "auto", fold_sums: str = "settled"
+) -> Weightless:
     """Build and trace one training step without memory for weights, inputs or activations.
 
     Args:

@@ -1,5 +1,7 @@
 """Sums of gradients inside the operations that make what they add: the same numbers to the last bit, less memory, refusals."""
 
+from functools import cache
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,6 +11,7 @@ from torch.nn import functional
 
 import remat.exec
 from remat.algorithms import store_all_peak
+from remat.errors import IllFormed
 from remat.exec.cost import estimate
 from remat.exec.program import Role
 from remat.ir import Phase, Schedule, validate
@@ -100,7 +103,7 @@ def built(function):
 
 
 def rigs(module, inputs):
-    return (Rig(module, inputs, cost="estimate", fold_sums=fold) for fold in (True, False))
+    return (Rig(module, inputs, cost="estimate", fold_sums=which) for which in ("all", "none"))
 
 
 def sums(rig):
@@ -146,7 +149,7 @@ def doubled(graph):
 @pytest.mark.parametrize("order", [as_captured, evicting, twice, doubled], ids=lambda one: one.__name__)
 def test_folded_sums_change_no_bit(function, order):
     (bare, one), (other, two) = built(function)
-    rig = Rig(other, two, cost="estimate")
+    rig = Rig(other, two, cost="estimate", fold_sums="all")
     assert folded(rig)
     schedule = order(rig.graph)
     validate(rig.graph, schedule)
@@ -178,7 +181,7 @@ def folded_pairs(rig):
 )  # fmt: skip
 def test_models_with_skips_and_tied_weights_keep_no_explicit_sum(build, inputs):
     (bare, one), (other, two) = pair(build, inputs)
-    rig = Rig(other, two, cost="estimate")
+    rig = Rig(other, two, cost="estimate", fold_sums="all")
     assert sums(rig) == [] and folded(rig)
     for order in (evicting, twice, doubled):
         assert differences(train(bare, one), train(other, two, call=rig.forward(order(rig.graph)))) == []
@@ -186,7 +189,7 @@ def test_models_with_skips_and_tied_weights_keep_no_explicit_sum(build, inputs):
 
 def test_a_rerun_is_exact_and_runs_the_addition_again():
     _, (module, inputs) = built(four_uses)
-    rig = Rig(module, inputs, cost="estimate")
+    rig = Rig(module, inputs, cost="estimate", fold_sums="all")
     schedule = twice(rig.graph)
     again = {name for name, n in remat.exec.lower(rig.program, schedule).reruns.items() if n}
     hosts = {op.name for op in folded(rig)}
@@ -229,6 +232,70 @@ def test_the_measured_peak_is_the_predicted_one_with_sums_inside():
         schedule = order(rig.graph)
         cost = validate(rig.graph, schedule)
         assert rig.measured(rig.step(schedule)).peak == cost.peak
+
+
+# -- which sums are folded unless one says otherwise ------------------------------------------------------------------------
+
+
+def remaining(function):
+    _, (module, inputs) = built(function)
+    settled, explicit = (Rig(module, inputs, cost="estimate", fold_sums=which) for which in ("settled", "none"))
+    return len(sums(settled)), len(sums(explicit))
+
+
+def test_sums_whose_order_is_settled_are_folded():
+    """A residual's later gradient is computed from the earlier; a tied weight's sum stays to the end."""
+    assert remaining(residual) == (0, 9)
+    assert remaining(tied) == (0, 2)
+
+
+def test_sums_of_two_that_may_come_in_either_order_stay_nodes():
+    assert remaining(four_uses) == (3, 3)
+
+
+def test_an_unknown_word_is_refused():
+    _, (module, inputs) = built(residual)
+    with pytest.raises(IllFormed, match="X-ARG"):
+        remat.exec.capture(module, inputs, fold_sums="some")
+
+
+class Tree(nn.Module):
+    """Residual blocks, one inside the other, and branches that meet again."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x):
+        one, two, three, four = self.layers
+        x = x + torch.tanh(one(x))
+        x = x + two(x + torch.sin(three(x)))
+        return (x + torch.sigmoid(four(x)) * x).square().sum()
+
+
+@cache
+def trees():
+    torch.manual_seed(0)
+    module, inputs = Tree(), (torch.randn(6, WIDTH),)
+    return [Rig(module, inputs, cost="estimate", fold_sums=which).graph for which in ("settled", "none")]
+
+
+@given(st.randoms(use_true_random=False))
+def test_a_plan_in_any_order_fits_as_well_without_the_sums(random):
+    settled, explicit = trees()
+    order, waiting = [], [i for i, node in enumerate(explicit.computes) if node.phase is Phase.BACKWARD]
+    there = {name for node in explicit.computes[: explicit.loss + 1] for name in node.writes}
+    there |= {datum.name for datum in explicit.data if datum.outside}
+    while waiting:
+        ready = [i for i in waiting if there.issuperset(explicit.computes[i].reads)]
+        order.append(random.choice(ready))
+        waiting.remove(order[-1])
+        there.update(explicit.computes[order[-1]].writes)
+    long = [explicit.computes[i].name for i in (*range(explicit.loss + 1), *order)]
+    short = [name for name in long if name in settled.node_index]
+    assert len(short) < len(long)
+    costs = [validate(graph, Schedule.from_runs(graph, runs)) for graph, runs in ((explicit, long), (settled, short))]
+    assert costs[1].peak <= costs[0].peak
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------------
@@ -314,7 +381,7 @@ def test_a_sum_stays_where_folding_it_would_not_be_safe(function):
         return function.apply(self.one(x)).square().sum()
 
     (bare, one), (other, two) = built(forward)
-    rig = Rig(other, two, cost="estimate")
+    rig = Rig(other, two, cost="estimate", fold_sums="all")
     assert [op.role for op in sums(rig)] == [Role.CALL]
     assert differences(train(bare, one), train(other, two, call=rig.forward(evicting(rig.graph)))) == []
 
@@ -334,7 +401,7 @@ def test_a_sum_that_is_returned_as_it_is_stays_out_of_others_hands():
     (bare, one), (other, two) = pair(
         Both, lambda: tuple(torch.randn(3, WIDTH, dtype=torch.float64, requires_grad=True) for _ in range(2))
     )
-    rig = Rig(other, two, cost="estimate")
+    rig = Rig(other, two, cost="estimate", fold_sums="all")
     assert differences(train(bare, one), train(other, two, call=rig.forward(evicting(rig.graph)))) == []
 
 
@@ -355,5 +422,5 @@ def test_however_often_values_are_used_the_gradients_are_those_of_eager(program)
         return sum(one.sum() for one in held[-3:])
 
     (bare, one), (other, two) = built(forward)
-    rig = Rig(other, two, cost="estimate")
+    rig = Rig(other, two, cost="estimate", fold_sums="all")
     assert differences(train(bare, one, 1), train(other, two, 1, call=rig.forward(twice(rig.graph)))) == []

@@ -40,7 +40,7 @@ def test_each_backward_node_has_the_forward_node_it_belongs_to(graph):
 
 
 def test_sums_of_gradients_that_stay_nodes_belong_to_nobody():
-    graph = capture_without_weights(lambda: (Branches(), torch.randn(6, 8)), fold_sums=False).graph()
+    graph = capture_without_weights(lambda: (Branches(), torch.randn(6, 8)), fold_sums="none").graph()
     sums = [node for node in graph.computes if node.phase is Phase.BACKWARD and kind(node.name) == "add"]
     assert len(sums) == 1
     assert sums[0].twin == ""
