@@ -146,8 +146,8 @@ def test_restrictions_lose_and_never_gain(problem, reruns, window):
     own = HIlp(gap=0, primed=False)
     whole, thin = own.solve(problem), evolve(own, reruns=reruns, window=window).solve(problem)
     assert whole.upper <= thin.upper
-    assert evolve(own, cuts=False).solve(problem).upper == whole.upper
-    assert evolve(own, reruns=reruns, window=window, cuts=False).solve(problem).upper == thin.upper
+    assert evolve(own, cuts=True).solve(problem).upper == whole.upper
+    assert evolve(own, reruns=reruns, window=window, cuts=True).solve(problem).upper == thin.upper
 
 
 @given(problems(low=0.5))

@@ -61,7 +61,8 @@ class HIlp(WarmStarted):
         form: `events`, the production form; `published`, the papers'.
         reruns, window: thin the slots out; what each may lose stands at `slots_of`.
         gap: relative gap at which to stop.
-        cuts: the rows of `again.py` beside the production form; they change its relaxation, not its plans.
+        cuts: the rows of `again.py` beside the production form; they lift its relaxation and leave its plans as they are. They
+            serve proofs more than the search for plans. None: where it is primed.
         primed: begin with a short search over run sequences (flat graphs, where the back end takes a start), and look only for
             what is better by more than the gap. Its plan may lie outside the class; without it, plans are of the class.
         ladder: without a plan to begin with, solve with `bonce` first and start from its plan (60 nodes and more).
@@ -74,7 +75,7 @@ class HIlp(WarmStarted):
     reruns: Reruns = field(default="full", validator=check_reruns)
     window: int | None = field(default=None, validator=check_window)
     gap: float = field(default=1e-3, validator=_gap)
-    cuts: bool = True
+    cuts: bool | None = None
     primed: bool = True
     ladder: bool = True
     order: Literal["start", "graph"] = "start"
@@ -131,7 +132,7 @@ class HIlp(WarmStarted):
             return checkmate_form(stage, slots)
         if self.form == "published":
             return published_form(stage, slots, tight=False, save=save)
-        return events_form(stage, slots, cuts=self.cuts, save=save)
+        return events_form(stage, slots, cuts=self._cuts, save=save)
 
     def sweep(self, *, peaks: Budgets = 8, saves: Budgets = 6, workers: int | None = None) -> IlpSweep:
         """Many budgets of a block, by one programme: see `IlpSweep`."""
@@ -148,7 +149,7 @@ class HIlp(WarmStarted):
         self.backend.check()
         stage = Stage(condensed.graph)
         slots = slots_of(stage, self.reruns, self.window)
-        form = events_form(stage, slots, cuts=self.cuts, corrections=True)
+        form = events_form(stage, slots, cuts=bool(self.cuts), corrections=True)
         return Programme(form, self.backend, self.gap, condensed)
 
     @property
@@ -189,6 +190,10 @@ class HIlp(WarmStarted):
     def primes(self) -> bool:
         """Whether it begins with a plan of its own."""
         return self.primed and self.form == "events" and self.backend.takes_start
+
+    @property
+    def _cuts(self) -> bool:
+        return self.primes if self.cuts is None else self.cuts
 
     def _plan(self, found: Found, known: Found | None, ordered: str, trail: list[str], lower: int | float) -> Plan:
         restriction = f", {self.restriction}" if self.restriction else ""
