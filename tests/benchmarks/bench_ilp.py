@@ -71,12 +71,12 @@ def lowest(graph: Graph, limit: float) -> int:
     return high
 
 
-def timed(programme: Programme, budget: int, limit: float) -> dict[str, object]:
-    """CPU seconds to the gap, with what was reached."""
+def timed(programme: Programme, budget: int, limit: float, slack: float = 20) -> dict[str, object]:
+    """CPU seconds to the gap, with what was reached; a back end that cannot be asked meanwhile has `slack * limit` by the clock."""
     programme.model.set(budget)
     start = time.process_time()
     watch = lambda point, bound: time.process_time() - start > limit  # noqa: E731
-    answer = programme.backend.solve(programme.model, Limits(gap=GAP, seconds=20 * limit), seen=watch)
+    answer = programme.backend.solve(programme.model, Limits(gap=GAP, seconds=slack * limit), seen=watch)
     seconds = time.process_time() - start
     graph = programme.graph
     value = None if answer.point is None else float(programme.form.linear.cost @ answer.point) / graph.time
@@ -121,7 +121,7 @@ def forms(args: argparse.Namespace) -> list[dict[str, object]]:
             budget = int(bottom + share * (peak - bottom))
             primed, alone = shipped(begun, budget, args.limit), timed(ours, budget, args.limit)
             published = timed(theirs, budget, args.limit)
-            scip = None if other is None else timed(other, budget, args.limit)
+            scip = None if other is None else timed(other, budget, args.limit, slack=1)
             ratios = [published["seconds"] / max(1e-3, one["seconds"]) for one in (alone, primed)]  # type: ignore[operator, call-overload]
             row = {
                 "case": name, "nodes": len(graph), "share": share, "budget": budget / peak, "production": alone,
@@ -274,9 +274,7 @@ def main() -> int:
     parser.add_argument(
         "--sweep-blocks", default="gpt2_attention,gpt2_mlp,resnet_bottleneck,cross_attention,mixer_block,unet_level"
     )
-    parser.add_argument(
-        "--limit", type=float, default=60.0, help="CPU seconds of one solve (SCIP: wall, 20 times that)"
-    )
+    parser.add_argument("--limit", type=float, default=60.0, help="CPU seconds of one solve (SCIP: by the clock)")
     parser.add_argument("--scip", type=int, default=40, help="SCIP solves cases of up to this many nodes")
     parser.add_argument("--flat-seconds", type=float, default=60.0)
     args = parser.parse_args()
