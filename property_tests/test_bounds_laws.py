@@ -6,23 +6,36 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from remat.algorithms.baselines import store_all_peak
+from remat.algorithms.bounds.anyorder import AnyOrder, Precedence, planned
+from remat.algorithms.bounds.chained import chained_program
 from remat.algorithms.bounds.floor import Floor, proved_floor
 from remat.algorithms.bounds.instants import Dependencies, instant_program
 from remat.algorithms.bounds.multi import MultiInstant
 from remat.algorithms.bounds.program import solve_mixed, solve_relaxed
 from remat.algorithms.bounds.single import SingleInstant
+from remat.algorithms.clock import Clock
 from remat.algorithms.exhaustive import Exhaustive
 from remat.algorithms.protocol import IMPOSSIBLE, Problem
 from remat.algorithms.runs.csr import flatten
+from remat.algorithms.runs.search import Search
 from remat.algorithms.sweep import lowest_budget
-from remat.ir import validate
+from remat.ir import Schedule, validate
 from remat.testing.strategies import problems, training_graphs, valid_schedules
 from tests.benchmarks.bench_plan import tiny_graph
 
 SMALL = problems(training_graphs(max_forward=3))
 
 
-@pytest.mark.parametrize("bound", [Floor(), SingleInstant(mixed=0), SingleInstant()], ids=["floor", "relaxed", "mixed"])
+BOUNDS = {
+    "floor": Floor(),
+    "relaxed": SingleInstant(mixed=0),
+    "mixed": SingleInstant(),
+    "any order": AnyOrder(rounds=3, orders=4),
+}
+
+
+@pytest.mark.parametrize("bound", BOUNDS.values(), ids=BOUNDS)
 @given(problem=SMALL)
 def test_no_bound_exceeds_the_optimum(bound, problem):
     assert bound.solve(problem).lower <= Exhaustive().solve(problem).upper
@@ -42,6 +55,27 @@ def test_every_instant_bounds_the_optimum(problem):
             relaxed, mixed = solve_relaxed(instant.program), solve_mixed(instant.program)
             assert relaxed.bound is not None and relaxed.bound <= spare
             assert mixed.bound is not None and mixed.bound <= spare
+
+
+@given(data=st.data(), seed=st.integers(0, 10**9), summed=st.booleans())
+def test_the_least_bound_over_the_orders_of_any_instants_bounds_the_optimum(data, seed, summed):
+    graph = tiny_graph(Random(seed), 3, summed)
+    peak = store_all_peak(graph)
+    problem = Problem(graph=graph, budget=data.draw(st.integers(peak * 2 // 3, peak)))
+    search = Search(problem, Clock(), 0, "laws")
+    precedence = Precedence(search)
+    after = st.sampled_from([v for v in range(graph.loss, len(graph)) if search.flat.required[v]])
+    instants = data.draw(st.frozensets(after, min_size=1, max_size=3))
+    least = IMPOSSIBLE
+    for order in precedence.orders(instants, 6):
+        programme = chained_program(search.flat, precedence.dependencies, order, problem.budget)
+        answer = None if programme.impossible else solve_mixed(programme.program)
+        if answer is None or answer.bound is None:
+            continue
+        least = min(least, search.base_time + answer.bound)
+        if answer.x is not None:
+            validate(graph, Schedule.from_runs(graph, planned(search, programme, answer.x).tolist()))
+    assert least <= Exhaustive().solve(problem).upper
 
 
 @given(data=st.data(), graph=training_graphs(max_forward=5))

@@ -29,6 +29,7 @@ SOLVERS = {
     "tw_remat": {},
     'TwRemat("fill", leaf=2)': {},
     'From(Dtr("h_local"))': {},
+    "AnyOrder(rounds=3, orders=3)": {},
 }
 
 

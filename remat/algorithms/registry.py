@@ -31,6 +31,7 @@ GROUPS = {
 
 OWN: dict[str, dict[str, str]] = {
     "solvers": {
+        "AnyOrder": "remat.algorithms.bounds.anyorder:AnyOrder",
         "Autocapper": "remat.algorithms.offload:Autocapper",
         "Continuation": "remat.algorithms.runs.moves:Continuation",
         "Delete": "remat.algorithms.runs.moves:Delete",

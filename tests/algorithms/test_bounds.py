@@ -2,10 +2,12 @@
 
 import numpy as np
 
+from remat.algorithms.bounds.anyorder import AnyOrder, Precedence
 from remat.algorithms.bounds.floor import Floor, proved_floor
 from remat.algorithms.bounds.multi import MultiInstant
 from remat.algorithms.bounds.program import Program, Rows, solve_mixed, solve_relaxed
 from remat.algorithms.bounds.single import SingleInstant
+from remat.algorithms.clock import Clock
 from remat.algorithms.exhaustive import Exhaustive
 from remat.algorithms.protocol import IMPOSSIBLE, Problem, Status
 from remat.algorithms.runs.polish import Polish
@@ -85,6 +87,23 @@ def test_the_floor_counts_what_must_be_resident_together_while_the_last_of_it_is
     assert Exhaustive().solve(Problem(graph=graph, budget=15)).cost is not None
 
 
+def sideways():
+    """A large gradient S of a side branch is captured before a run C that works in much: the other order needs no rerun."""
+    b = GraphBuilder("sideways")
+    b.data("x", 0, Kind.INPUT)
+    b.data("a", 1)
+    b.data("t", 1, Kind.TANGENT)
+    b.data("s", 10)
+    b.data("c", 1)
+    b.data("w", 1, Kind.PARAM_GRAD)
+    b.forward("F", reads=["x"], writes=["a"], time=1)
+    b.loss("L", reads=["a"], writes=["t"], time=1)
+    b.backward("S", reads=["t"], writes=["s"], time=5)
+    b.backward("C", reads=["t"], writes=["c"], time=1, workspace=12)
+    b.backward("J", reads=["s", "c"], writes=["w"], time=1)
+    return b.build()
+
+
 def test_the_single_instant_bound_counts_what_cannot_be_held():
     graph = chain(8)  # at the loss a0 to a7 and the tangent: 33 bytes; each missing datum costs 2 to make again
     bound = SingleInstant().solve(Problem(graph=graph, budget=21)).lower
@@ -100,8 +119,32 @@ def test_bounds_that_assume_an_order_stay_beside():
     assert outcome.beside[0].value >= outcome.lower > chain(8).time
 
 
+def test_instants_that_do_not_need_each_other_are_asked_in_every_order():
+    search = Search(Problem(graph=branches(6), budget=20), Clock(), 0, "test")
+    precedence = Precedence(search)
+    loss, first, second, both = (search.problem.graph.node_index[name] for name in ("L", "B1", "B2", "A"))
+    assert precedence.orders(frozenset((both, first, loss)), 9) == [(loss, first, both)]
+    assert precedence.orders(frozenset((first, second)), 9) == [(first, second), (second, first)]
+    assert len(precedence.orders(frozenset((first, second)), 1)) == 2  # more than asked for
+
+
+def test_several_instants_pay_twice_for_what_must_be_made_twice():
+    problem = Problem(graph=chain(8), budget=15)
+    one, several = SingleInstant().solve(problem), AnyOrder(rounds=5).solve(problem)
+    assert (one.lower, several.lower, several.upper) == (51, 61, 71)
+    assert AnyOrder(largest=1).solve(problem).lower == chain(8).time  # no programme is small enough
+
+
+def test_a_solution_may_leave_the_captured_order():
+    problem = Problem(graph=sideways(), budget=22)
+    captured = MultiInstant().solve(problem)
+    assert captured.beside[0].value == problem.graph.time + 5
+    found = AnyOrder().solve(problem)
+    assert found.upper == found.lower == problem.graph.time
+    assert [run.node for run in found.schedule.runs] == ["F", "L", "C", "S", "J"]
+
+
 def test_a_link_leaves_no_bound_but_the_time_of_the_nodes():
-    from remat.algorithms.clock import Clock
     from remat.ir import Link
 
     problem = Problem(graph=chain(8), budget=12, link=Link(to_host=10**9, to_device=10**9))
