@@ -72,7 +72,7 @@ def lowest(graph: Graph, limit: float) -> int:
 
 
 def timed(programme: Programme, budget: int, limit: float, slack: float = 20) -> dict[str, object]:
-    """CPU seconds to the gap, with what was reached; a back end that cannot be asked meanwhile has `slack * limit` by the clock."""
+    """CPU seconds to the gap, with what was reached; by the clock, it may take `slack` times as long."""
     programme.model.set(budget)
     start = time.process_time()
     watch = lambda point, bound: time.process_time() - start > limit  # noqa: E731
