@@ -169,12 +169,14 @@ class HIlp(WarmStarted):
         trail: list[str] = []
         graph = problem.graph
         if start is not None:
-            trail.append("start: it was the first incumbent")
+            trail.append(f"start: it was the first {'incumbent' if self.backend.takes_start else 'plan'}")
             graph = reordered(graph, start) if self.order == "start" else graph
         elif self.primes:
             first = prime(problem, self.gap, clock, seed)
             start, lower = first.schedule, first.lower
             trail += [f"primed: {words}" for words in first.trail[-1:]]
+            if start is not None:  # the plan that stays when the programme is interrupted
+                clock.report(self, schedule=start, time=int(first.upper), lower=lower, note="the first plan")
             if first.upper <= lower * (1 + self.gap):
                 return Plan(schedule=start, lower=lower, trail=(f"{self!r}: no programme was needed", *trail))
             if clock.expired:

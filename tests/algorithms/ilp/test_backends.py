@@ -151,6 +151,22 @@ def test_ctrl_c_keeps_the_best_validated_plan(primed):
     assert any("interrupted" in words for words in outcome.trail)
 
 
+class Interrupted(Highs):
+    """Is interrupted at once."""
+
+    def solve(self, *args, **more):
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_in_the_programme_keeps_the_first_plan():
+    graph, peak = block("gpt2_attention")
+    outcome = HIlp(gap=0, backend=Interrupted()).solve(Problem(graph=graph, budget=int(peak * 0.95)))
+    assert outcome.schedule is not None and 0 < outcome.lower <= outcome.upper
+    assert any("interrupted" in words for words in outcome.trail)
+    bare = HIlp(gap=0, backend=Interrupted(), primed=False).solve(Problem(graph=graph, budget=int(peak * 0.95)))
+    assert bare.schedule is None and bare.status is Status.NOT_FOUND
+
+
 class Wrong(Backend):
     """Says what a back end should not."""
 
