@@ -1,7 +1,8 @@
 """`AnyOrder`: a bound for every schedule from several instants, in every order they may come in; and plans from its solutions.
 
-Instants are added one at a time, each where the plan of the solution that bounds least exceeds the budget most. Those that
-depend on each other come in one order; for the others every order is solved, and the least bound holds for every schedule.
+Instants are added one at a time: of those with heavy working sets the one that raises the relaxed bound most, and when none
+does, where the plan of the solution exceeds the budget most. Those that depend on each other come in one order; for the
+others every order is solved, and the least bound holds for every schedule.
 A solution also says in which stage each node first runs: that is how plans leave the captured order.
 """
 
@@ -14,8 +15,9 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from remat.algorithms.bounds.chained import Chained, chained_program
+from remat.algorithms.bounds.floor import kept_before
 from remat.algorithms.bounds.instants import Dependencies
-from remat.algorithms.bounds.program import solve_mixed
+from remat.algorithms.bounds.program import solve_mixed, solve_relaxed
 from remat.algorithms.protocol import IMPOSSIBLE
 from remat.algorithms.runs.csr import BACKWARD, LOSS
 from remat.algorithms.runs.liveness import sweep
@@ -26,6 +28,11 @@ from remat.ir.checks import at_least
 
 Order = tuple[int, ...]
 
+_EACH = 3  # heavy instants of each stretch of the backward
+_PROMISING = 10  # of them, how many are looked at again
+_FULL = 1500  # variables up to which a programme gets all branch-and-bound nodes
+_GROWTH = 4  # how much more a round may take than the one before
+
 
 @frozen
 class AnyOrder(RunMove):
@@ -33,78 +40,139 @@ class AnyOrder(RunMove):
 
     Attributes:
         rounds: most instants.
-        nodes: branch-and-bound nodes of each programme.
-        largest: most variables of a programme; none larger is solved.
-        total: most variables of all programmes together; a thousand take about four seconds.
-        patience: rounds in a row without a better bound or plan after which it stops.
+        nodes: branch-and-bound nodes of a programme; one of more than 1500 variables gets fewer, by the square of its size.
+        largest: most variables of a programme; none larger is built.
+        effort: simplex iterations times rows of all programmes together, none is begun that is likely to exceed it;
+            1e7 are about a second.
         orders: most orders of the instants; none is added that would make more.
+        scanned: heavy working sets among which the relaxed programmes look for the second instant.
         tastes: preferences of the shaving tried on each plan.
+        patience: rounds in a row without a better bound or plan after which it stops.
         gap: do nothing when plan and bound are this close.
         accuracy: relative gap at which a programme counts as solved.
     """
 
     rounds: int = field(default=6, validator=at_least(1, "instants"))
     nodes: int = field(default=60, validator=at_least(1, "nodes"))
-    largest: int = field(default=2000, validator=at_least(1, "variables"))
-    total: int = field(default=5200, validator=at_least(1, "variables"))
-    patience: int = field(default=3, validator=at_least(1, "rounds"))
+    largest: int = field(default=4000, validator=at_least(1, "variables"))
+    effort: float = 7.5e7
     orders: int = field(default=2, validator=at_least(1, "orders"))
+    scanned: int = field(default=36, validator=at_least(1, "instants"))
     tastes: int = field(default=4, validator=at_least(1, "tastes"))
+    patience: int = field(default=3, validator=at_least(1, "rounds"))
     gap: float = 0.0
     accuracy: float = 0.002
 
     def improve(self, search: Search) -> None:
-        """Solve, plan, add the instant where the plan is worst, until it fits or the programmes grow too large."""
-        if search.within(self.gap):
-            return
-        with search.charged("bound"):
-            precedence = Precedence(search)
-            instants: frozenset[int] | None = frozenset(hardest_instants(search, 1))
-            left, idle = self.total, 0
-            for _ in range(self.rounds):
-                if not instants or idle == self.patience or search.within(self.gap):
-                    return
-                orders = precedence.orders(instants, self.orders)
-                programmes = [
-                    chained_program(search.flat, precedence.dependencies, one, search.budget) for one in orders
-                ]
-                left -= sum(one.program.size for one in programmes)
-                if left < 0 or max(one.program.size for one in programmes) > self.largest:
-                    return
-                before = (search.lower, search.best_time)
-                instants = self._round(search, precedence, instants, programmes)
-                idle = 0 if (search.lower, search.best_time) != before else idle + 1
+        """Solve, plan, add an instant, until the plan fits, the gap is met, or the programmes cost too much."""
+        if not search.within(self.gap):
+            with search.charged("bound"):
+                _Growth(self, search).run()
 
-    def _round(
-        self, search: Search, precedence: Precedence, instants: frozenset[int], programmes: list[Chained]
-    ) -> frozenset[int] | None:
-        """Solve every order of the instants, prove the least bound; the instants with one more, or None to stop."""
-        least: tuple[float, Sequence | None] = (IMPOSSIBLE, None)
-        for programme in programmes:
-            if search.clock.expired:
-                return None
-            answer = None if programme.impossible else solve_mixed(programme.program, self.accuracy, self.nodes)
+
+class _Growth:
+    """One run of `AnyOrder`: a set of instants that grows."""
+
+    def __init__(self, settings: AnyOrder, search: Search) -> None:
+        self.settings, self.search = settings, search
+        self.precedence = Precedence(search)
+        self.instants = frozenset(hardest_instants(search, 1))
+        self.heavy = heavy_instants(search, settings.scanned)
+        self.relaxed: float = max((search.hardness[at] for at in self.instants), default=0)
+        self.plan: Sequence | None = None  # of the order that bounds least
+        self.last = 0  # effort of the last round
+
+    def run(self) -> None:
+        search, settings = self.search, self.settings
+        spent, idle = 0, 0
+        for _ in range(settings.rounds):
+            before = (search.lower, search.best_time)
+            if not self.instants or not self._solve():
+                return
+            spent += self.last
+            idle = 0 if (search.lower, search.best_time) != before else idle + 1
+            if (
+                spent + _GROWTH * self.last > settings.effort
+                or idle == settings.patience
+                or search.within(settings.gap)
+            ):
+                return
+            more = self._scan()
+            if more is None and self.plan is not None:
+                more = self.precedence.worst(search, self.plan, self.instants, settings.orders)
+            if more is None:
+                return
+            self.instants |= {more}
+
+    def _programme(self, order: Order) -> Chained:
+        return chained_program(self.search.flat, self.precedence.dependencies, order, self.search.budget)
+
+    def _solve(self) -> bool:
+        """Solve every order of the instants, prove the least bound, offer plans; whether that could be done."""
+        search, settings = self.search, self.settings
+        least: float = IMPOSSIBLE
+        self.last, self.plan = 0, None
+        orders = self.precedence.orders(self.instants, settings.orders)
+        if orders is None:
+            return False  # the least over some of the orders is no bound
+        for order in orders:
+            programme = self._programme(order)
+            if programme.program.size > settings.largest or search.clock.expired:
+                return False
+            nodes = max(1, int(settings.nodes * min(1.0, _FULL / max(1, programme.program.size)) ** 2))
+            answer = None if programme.impossible else solve_mixed(programme.program, settings.accuracy, nodes)
             if answer is None or answer.bound is None:
                 continue  # no schedule has this order
+            self.last += answer.effort
             plan = None if answer.x is None else planned(search, programme, answer.x)
             if plan is not None:
-                self._offer(search, plan, len(instants))
-            if answer.bound < least[0]:
-                least = (answer.bound, plan)
-        bound, plan = least
-        names = ", ".join(search.problem.graph.computes[at].name for at in sorted(instants))
-        search.prove(
-            bound + search.base_time, f"instants in any order ({names}; integers, less the solver's tolerance)"
-        )
-        worst = None if plan is None else precedence.worst(search, plan, instants, self.orders)
-        return None if worst is None else instants | {worst}
+                self._offer(plan)
+            if answer.bound < least:
+                least, self.plan = answer.bound, plan
+        names = ", ".join(search.problem.graph.computes[at].name for at in sorted(self.instants))
+        search.prove(least + search.base_time, f"instants in any order ({names}; integers, less the tolerance)")
+        return True
 
-    def _offer(self, search: Search, start: Sequence, instants: int) -> None:
+    def _offer(self, start: Sequence) -> None:
+        search, count = self.search, len(self.instants)
         with search.charged("plan"):
-            for j in range(self.tastes):
-                found = shaved(search, start, taste(j), search.chance(6000 + 10 * instants + j), search.budget)
+            for j in range(self.settings.tastes):
+                found = shaved(search, start, taste(j), search.chance(6000 + 10 * count + j), search.budget)
                 if found is not None:
-                    search.offer(found, f"the programme of {self!r} at {instants} instants")
+                    search.offer(found, f"the programme of {self.settings!r} at {count} instants")
+
+    def _scan(self) -> int | None:
+        """The heavy instant that raises the relaxed bound most; None when none does, and then no more are looked at."""
+        found: list[tuple[float, int]] = []
+        for at in self.heavy:
+            orders = self.precedence.orders(self.instants | {at}, 1)
+            if at in self.instants or orders is None or self.search.clock.expired:
+                continue
+            programme = self._programme(orders[0])
+            if programme.program.size > self.settings.largest:
+                continue
+            answer = None if programme.impossible else solve_relaxed(programme.program)
+            bound = IMPOSSIBLE if answer is None or answer.bound is None else answer.bound
+            found.append((-bound, at))
+        found = sorted(found)[:_PROMISING]
+        rises = bool(found) and -found[0][0] > self.relaxed
+        self.heavy = [at for _, at in found] if rises else []
+        if not rises:
+            return None
+        self.relaxed = -found[0][0]
+        return found[0][1]
+
+
+def heavy_instants(search: Search, count: int) -> list[int]:
+    """Backward nodes of heavy working sets, what must be kept by then included: the heaviest of each stretch of the backward."""
+    flat = search.flat
+    kept = flat.keep & (flat.contributions == 1)
+    backward = np.flatnonzero((flat.phase == BACKWARD) & flat.required)
+    reads = np.where(kept, 0, flat.size)[flat.read_idx]
+    needed = flat.charge + kept_before(flat)
+    np.add.at(needed, np.repeat(np.arange(flat.time.size), np.diff(flat.read_ptr)), reads)
+    stretches = np.array_split(backward, max(1, count // _EACH))
+    return [int(v) for one in stretches for v in one[np.argsort(-needed[one], kind="stable")][:_EACH]]
 
 
 class Precedence:
@@ -123,13 +191,13 @@ class Precedence:
                 self._before[at] |= self.flat.phase != BACKWARD
         return self._before[at]
 
-    def orders(self, instants: frozenset[int], most: int) -> list[Order]:
-        """All orders in which the instants may first run; those found first when there are more than `most`, and one more."""
+    def orders(self, instants: frozenset[int], most: int) -> list[Order] | None:
+        """All orders in which the instants may first run; None when there are more than `most`."""
         found: list[Order] = []
         for one in self._extensions(instants):
+            if len(found) == most:
+                return None
             found.append(one)
-            if len(found) > most:
-                break
         return found
 
     def _extensions(self, left: frozenset[int]) -> Iterator[Order]:
@@ -155,7 +223,7 @@ class Precedence:
             for near in (k, k - 1):
                 if 0 <= near < len(ranked) and ranked[near][1] not in known:
                     wider = known | {ranked[near][1]}
-                    if len(self.orders(wider, most)) <= most:
+                    if self.orders(wider, most) is not None:
                         return int(ranked[near][1])
         return None
 

@@ -26,7 +26,7 @@ from remat.ir import Graph
 from remat.units import Bytes
 
 _SETS = 3000  # sets looked at for one node; what is left then counts as the least found
-_ALL_SETS = 40_000  # the same for all nodes of a graph together
+_ALL_SETS = 12_000  # the same for all nodes of a graph together
 _SMALL = 0.005  # data below this share of the floor are left out of the sets
 
 
