@@ -22,6 +22,7 @@ from remat.exec.accumulate import accumulate
 from remat.exec.complete import finish
 from remat.exec.program import Program
 from remat.exec.reader import read_joint
+from remat.exec.shadow import Shadows
 from remat.exec.torch_private import FakeTensor, Joint, TreeSpec
 
 PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.Size, slice, type(...))
@@ -69,7 +70,8 @@ class _Step(nn.Module):
         call: _Call = self.__dict__["call"]
         held = _buffers(self.inner)
         before = {inner: dict(inner.__dict__) for inner in self.inner.modules()}
-        out = call.run(tensors)
+        with Shadows():
+            out = call.run(tensors)
         _check_attributes(before)
         _keep_buffers(held)
         leaves, spec = torch_private.flatten(out)

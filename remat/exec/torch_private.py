@@ -20,9 +20,12 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
+from torch.utils._python_dispatch import _disable_current_modes as no_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 __all__ = [
+    "DispatchMode",
     "FakeTensor",
     "HigherOrderOperator",
     "Joint",
@@ -37,6 +40,7 @@ __all__ = [
     "flatten",
     "is_backward",
     "memory_profile",
+    "no_modes",
     "profiling",
     "scope_of",
     "scopes",
