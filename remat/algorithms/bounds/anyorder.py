@@ -80,22 +80,17 @@ class _Growth:
         self.heavy = heavy_instants(search, settings.scanned)
         self.relaxed: float = max((search.hardness[at] for at in self.instants), default=0)
         self.plan: Sequence | None = None  # of the order that bounds least
-        self.last = 0  # effort of the last round
+        self.spent = self.last = 0  # effort of all programmes, and of the largest of the last round
 
     def run(self) -> None:
         search, settings = self.search, self.settings
-        spent, idle = 0, 0
+        idle = 0
         for _ in range(settings.rounds):
             before = (search.lower, search.best_time)
             if not self.instants or not self._solve():
                 return
-            spent += self.last
             idle = 0 if (search.lower, search.best_time) != before else idle + 1
-            if (
-                spent + _GROWTH * self.last > settings.effort
-                or idle == settings.patience
-                or search.within(settings.gap)
-            ):
+            if idle == settings.patience or search.within(settings.gap):
                 return
             more = self._scan()
             if more is None and self.plan is not None:
@@ -110,11 +105,13 @@ class _Growth:
     def _solve(self) -> bool:
         """Solve every order of the instants, prove the least bound, offer plans; whether that could be done."""
         search, settings = self.search, self.settings
-        least: float = IMPOSSIBLE
-        self.last, self.plan = 0, None
         orders = self.precedence.orders(self.instants, settings.orders)
         if orders is None:
             return False  # the least over some of the orders is no bound
+        if self.spent + _GROWTH * self.last * len(orders) > settings.effort:
+            return False
+        least: float = IMPOSSIBLE
+        self.last, self.plan = 0, None
         for order in orders:
             programme = self._programme(order)
             if programme.program.size > settings.largest or search.clock.expired:
@@ -123,7 +120,8 @@ class _Growth:
             answer = None if programme.impossible else solve_mixed(programme.program, settings.accuracy, nodes)
             if answer is None or answer.bound is None:
                 continue  # no schedule has this order
-            self.last += answer.effort
+            self.last = max(self.last, answer.effort)
+            self.spent += answer.effort
             plan = None if answer.x is None else planned(search, programme, answer.x)
             if plan is not None:
                 self._offer(plan)
