@@ -214,17 +214,38 @@ def _trace(call: _Call, tensors: tuple[torch.Tensor, ...], cloned: frozenset[int
         except Uncapturable:
             raise
         except Exception as error:
-            fix = "keep values of tensors out of Python (`.item()`, `if tensor:`), or leave this module bare."
-            raise Uncapturable("X-TRACE", _reason(error), fix=fix) from error
+            raise _stopped(error, call.module) from error
     return joint, step.__dict__["seen"]
 
 
-def _reason(error: Exception) -> str:
+def _stopped(error: Exception, module: nn.Module) -> Uncapturable:
+    """What to say of a trace that stopped."""
     operation = getattr(error, "func", None)
     first = (str(error).strip().splitlines() or [""])[0]
+    fix = "keep values of tensors out of Python (`.item()`, `if tensor:`), or leave this module bare."
     if operation is not None:
-        return f"{operation} depends on the values of tensors ({type(error).__name__})."
-    return f"the trace stopped with {type(error).__name__}: {first:.300}"
+        what = f"{operation} depends on the values of tensors ({type(error).__name__})."
+    elif (reader := torch_private.reader_of_real(error)) is not None:
+        what = f"{reader} reads a tensor that is no parameter, buffer or argument{_such_as(module)}."
+        fix = "register it (`self.register_buffer(name, tensor, persistent=False)`), or pass it as an argument."
+    else:
+        what = f"the trace stopped with {type(error).__name__}: {first:.300}"
+    return Uncapturable("X-TRACE", what, fix=fix)
+
+
+def _such_as(module: nn.Module) -> str:
+    """Where the modules hold tensors that are neither parameters nor buffers."""
+    found = [
+        f"{path + '.' if path else ''}{name}"
+        for path, inner in module.named_modules()
+        for name, held in vars(inner).items()
+        if name not in _TABLES and any(isinstance(one, torch.Tensor) for one in torch_private.flatten(held)[0])
+    ]
+    named = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
+    return f"; plain attributes that hold tensors: {named}" if found else ""
+
+
+_TABLES = ("_parameters", "_buffers", "_modules", "_flat_weights")
 
 
 @contextmanager

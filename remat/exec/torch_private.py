@@ -7,6 +7,7 @@ annotations of the tracer (module paths on nodes), an overload's unchecked entry
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -42,6 +43,7 @@ __all__ = [
     "memory_profile",
     "no_modes",
     "profiling",
+    "reader_of_real",
     "scope_of",
     "scopes",
     "sequence_of",
@@ -176,6 +178,12 @@ def entry(overload: OpOverload) -> Callable[..., Any]:
 def storage_key(value: torch.Tensor) -> int:
     """A number that two tensors share if and only if they share their storage."""
     return value.untyped_storage()._cdata
+
+
+def reader_of_real(error: Exception) -> str | None:
+    """The operation that stopped a trace because it met a tensor that is not fake, or None if something else did."""
+    found = re.search(r"convert all Tensors to FakeTensors.*Found in ([\w.]+)\(", str(error), flags=re.DOTALL)
+    return found.group(1) if found else None
 
 
 def aliases_an_input(overload: OpOverload) -> bool:

@@ -105,6 +105,27 @@ def test_what_cannot_be_one_graph_is_named(forward, reason):
     assert refused.value.rule == reason
 
 
+def test_a_tensor_that_is_a_plain_attribute_is_named_with_the_way_out():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+            self.inner.scale = torch.ones(4)
+            self.tables = {"a": [torch.ones(4)]}
+
+        def forward(self, x):
+            return (self.inner(x) * self.inner.scale).sum()
+
+    module, x = Scaled(), torch.randn(3, 4)
+    with pytest.raises(
+        Uncapturable, match=r"aten\.mul\.Tensor reads .*attributes.*: tables, inner\.scale\. Fix: register"
+    ):
+        remat.exec.capture(module, (x,))
+    scale = vars(module.inner).pop("scale")
+    module.inner.register_buffer("scale", scale, persistent=False)
+    assert [path for _, path in remat.exec.capture(module, (x,)).program.buffers] == ["inner.scale"]
+
+
 def test_two_losses_are_refused_where_one_was_asked_for():
     class Two(nn.Module):
         def __init__(self):
