@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from remat.algorithms.baselines import PerLayerCheckpoint
+from remat.algorithms.bounds.anyorder import AnyOrder
 from remat.algorithms.bounds.floor import Floor
-from remat.algorithms.bounds.multi import MultiInstant
 from remat.algorithms.bounds.single import SingleInstant
 from remat.algorithms.protocol import Solver
 from remat.algorithms.runs.moves import Continuation, MultiStart, Relieve, RuinAndRecreate
@@ -28,12 +28,12 @@ auto: Solver = (
             SingleInstant(gap=0.001),
             SavedSet(),
             Continuation(),
+            AnyOrder(gap=POOR, largest=1900),
             Relieve(),
             RuinAndRecreate(work=1e7, gap=DONE),
             RuinAndRecreate(work=5e7, gap=GOOD, disorder=0.3),
             Continuation(step=0.97, steps=6, tries=6, gap=POOR),
             RuinAndRecreate(work=5e7, gap=POOR, afresh=True, disorder=0.3),
-            MultiInstant(gap=2 * POOR),
         ),
         gap=DONE,
     )

@@ -43,6 +43,20 @@ def test_it_is_one_expression_that_its_repr_rebuilds():
     assert eval(repr(quick), names) == quick
 
 
+def test_it_says_what_it_would_do(gpt12, unet):
+    lines = "\n".join(auto.outline(gpt12))
+    assert "until the plan is within 0.05% of the proved bound:" in lines
+    assert "16 shavings" in lines
+    assert "if no plan is known" in lines
+    assert lines != "\n".join(auto.outline(unet))  # fewer nodes, more iterations
+
+
+def test_the_fourier_operator_at_half_its_memory_needs_another_order():
+    fno = read_joint_graph(CAPTURED / "fno.json.gz")
+    outcome = auto.solve(at(fno, 0.5))
+    assert outcome.upper / fno.time <= 1.13  # 1.172 is optimal in the captured order
+
+
 @pytest.mark.parametrize(("share", "time", "gap"), [(0.7, 1.0179, 0.0005), (0.5, 1.0760, 0.001), (0.35, 1.1945, 0.002)])
 def test_gpt12_is_within_a_fraction_of_a_percent_of_a_proved_bound(gpt12, share, time, gap):
     outcome = auto.solve(at(gpt12, share))

@@ -17,8 +17,12 @@ from remat.algorithms.runs.ordering import shift
 from remat.algorithms.runs.ruin import relieve, ruin_and_recreate
 from remat.algorithms.runs.search import RunMove, Search, Sequence
 from remat.algorithms.runs.shaving import NO_CEILING, shave
+from remat.ir import Graph
 from remat.ir.checks import at_least
 
+_DISORDER = 0.3  # share of iterations that change the order where a lower budget finds no plan
+_RELIEF = 2  # iterations of relief there, per iteration of ruin and recreate
+_SATURATED = 1000  # iterations after which a small graph's search is better begun anew
 _PATIENCE = 25  # iterations of ruin and recreate between looks at the clock
 
 
@@ -123,9 +127,16 @@ class MultiStart(RunMove):
 
     starts: int | None = field(default=None, validator=optional(at_least(1, "starts")))
 
+    def outline(self, graph: Graph) -> tuple[str, ...]:
+        """How many shavings."""
+        return (f"{self!r}: {self._count(len(graph))} shavings, half of them from a shifted order",)
+
+    def _count(self, nodes: int) -> int:
+        return self.starts or (16 if nodes <= 3000 else 4)
+
     def improve(self, search: Search) -> None:
         """The best of all starts; the first is the plain `PeakShaving()`. Later starts come from the shifted order."""
-        starts = self.starts or (16 if len(search.base) <= 3000 else 4)
+        starts = self._count(len(search.base))
         plain = (starts + 1) // 2
         for k in range(starts):
             if search.clock.expired:
@@ -139,6 +150,11 @@ class MultiStart(RunMove):
 def iterations_for(nodes: int, work: float) -> int:
     """Iterations that take about the same time on graphs of any size: one costs about nodes ** 1.75. May be none."""
     return min(4000, int(work / nodes**1.75))
+
+
+def _unless(gap: float) -> str:
+    """When a move with this gap is made, for outlines."""
+    return f", if the plan is still more than {gap:.2%} above the bound" if gap else ""
 
 
 @frozen
@@ -155,7 +171,8 @@ class RuinAndRecreate(RunMove):
         work: how much, whatever the size of the graph: 5e7 is about two seconds.
         temperature: relative worsening accepted at first; falls to zero.
         gap: stop when plan and bound are this close.
-        afresh: begin with a new shaving instead, for another chance where the best plan is a dead end.
+        afresh: begin with new shavings instead, one for every thousand iterations, for another chance where the best plan is
+            a dead end.
         disorder: share of the iterations that change the order of runs.
     """
 
@@ -164,6 +181,11 @@ class RuinAndRecreate(RunMove):
     gap: float = 0.0
     afresh: bool = False
     disorder: float = 0.0
+
+    def outline(self, graph: Graph) -> tuple[str, ...]:
+        """How many iterations, and when."""
+        count = iterations_for(len(graph), self.work)
+        return (f"{self!r}: {count} iterations of ruin and recreate{_unless(self.gap)}",)
 
     def improve(self, search: Search) -> None:
         """Search from the best sequences."""
@@ -175,9 +197,11 @@ class RuinAndRecreate(RunMove):
         search.searches += 1
         purpose = 10_000 * search.searches
         if self.afresh:
-            chance = search.chance(purpose)
-            start = shaved(search, search.shifted, taste(8 + search.searches), chance, search.budget)
-            self._run(search, search.best if start is None else start, total, purpose + 1)
+            starts = max(1, total // _SATURATED)
+            for k in range(starts):
+                chance = search.chance(purpose + 20 * k)
+                start = shaved(search, search.shifted, taste(8 + search.searches + k), chance, search.budget)
+                self._run(search, search.best if start is None else start, total // starts, purpose + 20 * k + 1)
             return
         others = search.pool[1:3] if total >= 4 * _PATIENCE else []
         for rank, (_, start) in enumerate(others):
@@ -207,6 +231,11 @@ class Relieve(RunMove):
 
     work: float = 5e6
     tries: int = field(default=4, validator=at_least(1, "starts"))
+
+    def outline(self, graph: Graph) -> tuple[str, ...]:
+        """How many iterations, and when."""
+        rounds = iterations_for(len(graph), self.work)
+        return (f"{self!r}: {self.tries} starts of {rounds} iterations, if no plan is known",)
 
     def improve(self, search: Search) -> None:
         """Nothing when there is a plan."""
@@ -242,6 +271,12 @@ class Continuation(RunMove):
     iterations: int | None = field(default=None, validator=optional(at_least(1, "iterations")))
     tries: int = field(default=12, validator=at_least(1, "shavings"))
     gap: float | None = None
+
+    def outline(self, graph: Graph) -> tuple[str, ...]:
+        """The steps, and when they are taken."""
+        when = ", if no plan is known" if self.gap is None else _unless(self.gap)
+        steps = "from the tightest budget that is easy" if self.steps == 1 else f"{self.steps} steps or more"
+        return (f"{self!r}: the budget lowered by {1 - self.step:.0%} a step, {steps}{when}",)
 
     def improve(self, search: Search) -> None:
         """Find the tightest easy budget, then step down to the problem's."""
@@ -279,7 +314,10 @@ def lowered(
         if found is not None and k >= 3:
             break
         if trial is None:
-            _, current = ruin_and_recreate(search.flat, current, above, rounds, 0.01, 0.0, chance)
+            _, current = ruin_and_recreate(search.flat, current, above, rounds, 0.01, _DISORDER, chance)
+    if found is None:
+        relieved, fit = relieve(search.flat, current, budget, _RELIEF * rounds, chance)
+        found = delete(search.flat, relieved, budget) if fit else None
     return found
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
+from remat.algorithms.combine import indented
 from remat.algorithms.runs.search import RunMove, Search
 from remat.errors import RematError
+from remat.ir import Graph
 
 
 def _moves(instance: object, attribute: object, value: object) -> None:
@@ -25,6 +27,13 @@ class Polish(RunMove):
 
     moves: tuple[RunMove, ...] = field(validator=_moves)
     gap: float = 0.002
+
+    def outline(self, graph: Graph) -> tuple[str, ...]:
+        """Those of its moves, and when they stop."""
+        if self.refuses(graph) is not None:
+            return super().outline(graph)
+        head = f"until the plan is within {self.gap:.2%} of the proved bound:"
+        return indented(head, *(move.outline(graph) for move in self.moves))
 
     def improve(self, search: Search) -> None:
         """Ask each move until the gap is met, none can exist, or the clock has expired."""

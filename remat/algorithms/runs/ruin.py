@@ -146,7 +146,7 @@ def relieve(g: Flat, start: Ints, budget: int, iterations: int, rng: Seed) -> tu
     """Lower the overshoot of a sequence that does not fit: (the last sequence accepted, whether it fits).
 
     Each iteration takes reruns out around a position over the budget, disorders and shaves; what exceeds the budget no
-    more in sum than before is kept. Time is no object here.
+    more in sum than before is kept, unless it only grew longer. Time is no object here.
     """
     current = start
     longest = 8 * start.size + LONGEST
@@ -174,6 +174,6 @@ def relieve(g: Flat, start: Ints, budget: int, iterations: int, rng: Seed) -> tu
             continue
         trial_peak = sweep(g, trial, trial.size, mem)
         trial_over = overshoot(mem, trial.size, budget)
-        if trial_over <= over:
+        if trial_over < over or (trial_over == over and trial.size <= n):
             current, over, peak = trial, trial_over, trial_peak
     return current, peak <= budget
