@@ -6,7 +6,7 @@ import numpy as np
 
 from remat.algorithms.runs.csr import BACKWARD, Flat, Ints, Longs
 from remat.algorithms.runs.kernel import kernel
-from remat.algorithms.runs.liveness import BLOCK, block_maxima, ends_of_residency, fits, range_max, sweep
+from remat.algorithms.runs.liveness import BLOCK, block_maxima, fits, range_max, residencies, sweep
 
 
 @kernel
@@ -18,12 +18,7 @@ def removable(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, found: Ints) 
     """
     top = np.empty(n // BLOCK + 1, np.int64)
     block_maxima(mem, n, top)
-    total = 0
-    for i in range(n):
-        total += g.write_ptr[seq[i] + 1] - g.write_ptr[seq[i]]
-    out_ptr = np.empty(n + 1, np.int32)
-    out_end = np.empty(total, np.int32)
-    ends_of_residency(g, seq, n, out_ptr, out_end)
+    out_ptr, out_end = residencies(g, seq, n)
     residency_end = np.full(g.size.size, -1, np.int32)
     left = np.zeros(g.time.size, np.int32)
     for i in range(n):

@@ -128,6 +128,18 @@ def ends_of_residency(g: Flat, seq: Ints, n: int, out_ptr: Ints, out_end: Ints) 
 
 
 @kernel
+def residencies(g: Flat, seq: Ints, n: int) -> tuple[Ints, Ints]:
+    """`ends_of_residency` in arrays of its own: (offset of each position, ends)."""
+    total = 0
+    for i in range(n):
+        total += g.write_ptr[seq[i] + 1] - g.write_ptr[seq[i]]
+    out_ptr = np.empty(n + 1, np.int32)
+    out_end = np.empty(total, np.int32)
+    ends_of_residency(g, seq, n, out_ptr, out_end)
+    return out_ptr, out_end
+
+
+@kernel
 def block_maxima(mem: Longs, n: int, top: Longs) -> None:
     """Fill `top` with the maximum of each block of `BLOCK` positions."""
     for b in range((n + BLOCK - 1) // BLOCK):

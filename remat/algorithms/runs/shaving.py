@@ -13,7 +13,7 @@ import numpy as np
 from remat.algorithms.runs.chance import fraction
 from remat.algorithms.runs.csr import Flat, Floats, Ints, Longs, Seed
 from remat.algorithms.runs.kernel import kernel
-from remat.algorithms.runs.liveness import BLOCK, block_maxima, ends_of_residency, overshoot, range_max, sweep
+from remat.algorithms.runs.liveness import BLOCK, block_maxima, overshoot, range_max, residencies, sweep
 
 TOP = 8  # candidates tried exactly per step
 SMALL = 120  # runs up to which nothing is passed over unseen
@@ -104,6 +104,27 @@ def keep_if_better(
 
 
 @kernel
+def over_budget(mem: Longs, n: int, budget: int) -> tuple[Longs, Longs]:
+    """Positions over the budget, and the bytes by which they are, before each position (so that ranges are differences)."""
+    count = np.zeros(n + 1, np.int64)
+    total = np.zeros(n + 1, np.int64)
+    for i in range(n):
+        above = mem[i] - budget
+        count[i + 1] = count[i] + (1 if above > 0 else 0)
+        total[i + 1] = total[i] + max(above, 0)
+    return count, total
+
+
+@kernel
+def gain_of(over_count: Longs, over_bytes: Longs, a: int, b: int, size: int) -> float:
+    """Bytes over the budget that leave when `size` bytes are absent between the events at a and b; -1 where none are over."""
+    count = over_count[b] - over_count[a + 1]
+    if count == 0:
+        return -1.0
+    return np.float64(min(size * count, over_bytes[b] - over_bytes[a + 1]))
+
+
+@kernel
 def list_gaps(
     g: Flat,
     price: Floats,
@@ -128,23 +149,10 @@ def list_gaps(
     """
     top = np.empty(n // BLOCK + 1, np.int64)
     block_maxima(mem, n, top)
-    over_count = np.zeros(n + 1, np.int64)
-    over_bytes = np.zeros(n + 1, np.int64)
-    for i in range(n):
-        above = mem[i] - budget
-        over_count[i + 1] = over_count[i] + (1 if above > 0 else 0)
-        over_bytes[i + 1] = over_bytes[i] + max(above, 0)
-    out_ptr = np.empty(n + 1, np.int32)
-    out_end = np.empty(g.write_idx.size * 2 + n * 8, np.int32)
-    total = 0
-    for i in range(n):
-        total += g.write_ptr[seq[i] + 1] - g.write_ptr[seq[i]]
-    if total > out_end.size:
-        out_end = np.empty(total, np.int32)
-    ends_of_residency(g, seq, n, out_ptr, out_end)
-    data = g.size.size
-    residency_end = np.full(data, -1, np.int32)
-    last_event = np.full(data, -1, np.int32)
+    over_count, over_bytes = over_budget(mem, n, budget)
+    out_ptr, out_end = residencies(g, seq, n)
+    residency_end = np.full(g.size.size, -1, np.int32)
+    last_event = np.full(g.size.size, -1, np.int32)
     mark = np.zeros(g.time.size, np.int64)
     stamp = 0
     kept = 0
@@ -157,10 +165,9 @@ def list_gaps(
             last_event[d] = b
             if g.keep[d] or b - a < 2 or not g.rerun[g.producer[d]]:
                 continue
-            count = over_count[b] - over_count[a + 1]
-            if count == 0:
+            gain = gain_of(over_count, over_bytes, a, b, g.size[d])
+            if gain < 0.0:
                 continue
-            gain = np.float64(min(g.size[d] * count, over_bytes[b] - over_bytes[a + 1]))
             # a chain costs at least its last node
             ceiling = gain / max(1.0, price[g.producer[d]]) ** exponent * (1 + noise)
             if ceiling < least or (kept == TOP and ceiling <= best_score[TOP - 1]):
@@ -179,12 +186,10 @@ def list_gaps(
                 if noise > 0:
                     score *= 1.0 + noise * (2 * fraction(rng) - 1)
                 kept = keep_if_better(score, b, chain, length, kept, best_score, best_at, best_len, best_chain)
-        o = out_ptr[b]
-        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-            d = g.write_idx[k]
-            last_event[d] = b
-            residency_end[d] = out_end[o]
-            o += 1
+        begin = g.write_ptr[v]
+        for k in range(begin, g.write_ptr[v + 1]):
+            last_event[g.write_idx[k]] = b
+            residency_end[g.write_idx[k]] = out_end[out_ptr[b] + k - begin]
     return kept
 
 
