@@ -48,7 +48,7 @@ OUT = Path("build/bench/ilp.json")
 GAP = 1e-2
 SHARES = (0.8, 0.6, 0.4, 0.2)
 WHOLE = ("gpt2_one_layer", "unet2")
-FLAT = (("encdec2", {"reruns": "bonce", "window": 25}), ("unet3", {"reruns": "bonce"}))
+FLAT = (("encdec2", {"reruns": "bonce", "window": 25}), ("unet3", {}))
 BARS = {"ratio": 6.0, "sweep": 5.0, "cvxpy share": 0.10, "cvxpy seconds": 0.05, "new budget": 0.02}
 
 
