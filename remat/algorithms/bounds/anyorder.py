@@ -54,7 +54,7 @@ class AnyOrder(RunMove):
 
     rounds: int = field(default=6, validator=at_least(1, "instants"))
     nodes: int = field(default=60, validator=at_least(1, "nodes"))
-    largest: int = field(default=3000, validator=at_least(1, "variables"))
+    largest: int = field(default=3600, validator=at_least(1, "variables"))
     effort: float = 7.5e7
     orders: int = field(default=2, validator=at_least(1, "orders"))
     scanned: int = field(default=36, validator=at_least(1, "instants"))
