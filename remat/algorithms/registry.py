@@ -51,6 +51,7 @@ OWN: dict[str, dict[str, str]] = {
         "Periodic": "remat.algorithms.periodic:Periodic",
         "Pofo": "remat.algorithms.dp:Pofo",
         "Polish": "remat.algorithms.runs.polish:Polish",
+        "Relieve": "remat.algorithms.runs.moves:Relieve",
         "Revolve": "remat.algorithms.revolve:Revolve",
         "RkRotor": "remat.algorithms.dp:RkRotor",
         "Rotor": "remat.algorithms.dp:Rotor",
