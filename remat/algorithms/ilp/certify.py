@@ -128,13 +128,7 @@ class Programme:
         """
         watch = Watch() if watch is None else watch
         gap = self.gap if gap is None else gap
-        cutoff = None
-        if known is not None and known.better(watch.best):
-            watch.best = known
-        if known is not None and known.cost is not None and self.backend.takes_start:
-            start, cutoff = known.point, _cutoff(known.cost.time, gap)
-        elif start is None and self.lower is not None and self.backend.takes_start:
-            start = self._from_below(budget, save, watch)
+        start, cutoff = self._begin(budget, save, start, known, gap, watch)
         watch.programme, watch.budget = self, budget
         best, room, finished, notes = Found(), budget, False, []
         bound: int | float = 0
@@ -166,6 +160,20 @@ class Programme:
         if best.cost is not None:
             bound = min(bound, best.cost.time)
         return evolve(best, bound=bound, finished=finished, notes=tuple(notes))
+
+    def _begin(
+        self, budget: int, save: int, start: Floats | None, known: Found | None, gap: float, watch: Watch
+    ) -> tuple[Floats | None, float | None]:
+        """The point to start from and the cut-off; the watch keeps the plan."""
+        if known is not None and known.better(watch.best):
+            watch.best = known
+        if not self.backend.takes_start:
+            return start, None
+        if known is not None and known.cost is not None:
+            return known.point, _cutoff(known.cost.time, gap)
+        if start is None and self.lower is not None:
+            start = self._from_below(budget, save, watch)
+        return start, None
 
     def _from_below(self, budget: int, save: int, watch: Watch) -> Floats | None:
         """The plan of the thinner programme, as a start; the watch keeps it."""
