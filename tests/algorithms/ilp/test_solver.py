@@ -212,6 +212,30 @@ def test_the_exact_bound_stands_whatever_the_multipliers():
     assert "instants" in FullRelaxation(entries=10).refuses(graph)
 
 
+def test_rows_over_what_runs_again_leave_kept_sums_alone_once_they_are_complete():
+    b = GraphBuilder("kept")
+    b.data("x", 0, Kind.INPUT)
+    b.data("a", 4)
+    b.data("c", 4)
+    b.data("t", 1, Kind.TANGENT)
+    b.data("w", 2, Kind.PARAM_GRAD)
+    b.data("g", 3, Kind.INPUT_GRAD)
+    b.forward("Fa", reads=["x"], writes=["a"], time=2)
+    b.forward("Fc", reads=["a"], writes=["c"], time=3)
+    b.loss("L", reads=["c"], writes=["t"], time=1)
+    b.backward("B1", reads=["t", "c"], writes=["w"], time=2)
+    b.backward("B2", reads=["t", "a"], writes=["w"], time=2)
+    b.backward("B3", reads=["w", "a"], writes=["g"], time=2)
+    graph = b.build()
+    assert len(graph.datum("w").writers) == 2 and graph.datum("w").keep
+    for budget in range(Stage(graph).floor, 16):
+        plain, cut = (
+            HIlp(gap=0, primed=False, cuts=one).solve(Problem(graph=graph, budget=budget)) for one in (False, True)
+        )
+        assert plain.upper == cut.upper
+    assert cut.upper == graph.time
+
+
 # -- levels ------------------------------------------------------------------------------------------------------------
 
 
