@@ -12,11 +12,12 @@ from remat.algorithms.exhaustive import Exhaustive
 from remat.algorithms.protocol import Problem
 from remat.algorithms.runs.csr import flatten
 from remat.algorithms.runs.deletion import delete
-from remat.algorithms.runs.liveness import overshoot, sweep, total_time
+from remat.algorithms.runs.liveness import MARK, overshoot, resident_before, sweep, sweep_with_marks, total_time
 from remat.algorithms.runs.moves import Continuation, Delete, MultiStart, PeakShaving, Relieve, RuinAndRecreate, Shift
 from remat.algorithms.runs.ordering import disordered, shift
 from remat.algorithms.runs.ruin import relieve
 from remat.algorithms.runs.saved_set import SavedSet
+from remat.algorithms.runs.shaving import fall_of
 from remat.algorithms.sweep import sweep as curve
 from remat.ir import Schedule, validate
 from remat.testing.strategies import problems, training_graphs
@@ -72,6 +73,46 @@ def test_deletion_keeps_a_valid_sequence_within_its_budget_and_is_never_slower(d
     cost = replayed(graph, sequence)
     thin = delete(flat, np.array(sequence, np.int32), cost.peak)
     assert replayed(graph, thin, cost.peak).time <= cost.time
+
+
+def over(flat, sequence, budget):
+    memory = np.empty(len(sequence), np.int64)
+    sweep(flat, np.array(sequence, np.int32), len(sequence), memory)
+    return overshoot(memory, len(sequence), budget)
+
+
+@given(sequences())
+def test_deletion_leaves_no_rerun_that_could_go_alone(drawn):
+    graph, flat, sequence = drawn
+    budget = replayed(graph, sequence).peak
+    thin = delete(flat, np.array(sequence, np.int32), budget).tolist()
+    for i, v in enumerate(thin):
+        if flat.rerun[v] and v in thin[:i]:
+            assert over(flat, thin[:i] + thin[i + 1 :], budget) > 0
+
+
+@given(sequences(), st.data())
+def test_the_fall_of_a_chain_is_what_two_sweeps_say(drawn, data):
+    graph, flat, sequence = drawn
+    able = [v for v in dict.fromkeys(sequence) if flat.rerun[v]]
+    if not able:
+        return
+    chain = sorted(data.draw(st.sets(st.sampled_from(able), min_size=1, max_size=3)))
+    first = max(sequence.index(v) for v in chain) + 1
+    if first >= len(sequence):
+        return
+    at = data.draw(st.integers(first, len(sequence) - 1))
+    budget = data.draw(st.integers(0, replayed(graph, sequence).peak))
+    array, n = np.array(sequence, np.int32), len(sequence)
+    memory, marks = np.empty(n, np.int64), np.empty((n // MARK + 1, len(flat.size)), np.bool_)
+    sweep_with_marks(flat, array, n, memory, marks)
+    live, resident = np.empty(len(flat.size), np.bool_), np.empty(len(flat.size), np.bool_)
+    resident_before(flat, array, n, at, marks, resident)
+    change, touched = np.zeros(len(flat.size), np.int8), np.empty(len(flat.size), np.int32)
+    nodes = np.array(chain, np.int32)
+    fall = fall_of(flat, array, at, nodes, len(chain), memory, budget, live, resident, change, touched)
+    assert fall == over(flat, sequence, budget) - over(flat, sequence[:at] + chain + sequence[at:], budget)
+    assert not change.any()
 
 
 @given(sequences(), st.integers(0, 2**32))

@@ -6,7 +6,18 @@ from remat.algorithms import Exhaustive, Problem, named, store_all_peak
 from remat.algorithms.expression import parse
 from tests.algorithms.test_exhaustive import unit_chain
 
-WITHOUT_LINK = ("chen", "revolve", "rotor", "rk_rotor", "checkmate", "rk_checkmate", "rockmate", "hiremate", "dtr", "tw_remat")
+WITHOUT_LINK = (
+    "chen",
+    "revolve",
+    "rotor",
+    "rk_rotor",
+    "checkmate",
+    "rk_checkmate",
+    "rockmate",
+    "hiremate",
+    "dtr",
+    "tw_remat",
+)
 WITH_LINK = ("pofo", "offload_only", "autocapper", "opportunist")
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from remat.algorithms.runs.csr import flatten
-from remat.algorithms.runs.liveness import block_maxima, range_max, sweep
+from remat.algorithms.runs.liveness import block_maxima, exceeds, sweep
 from remat.ir import GraphBuilder, Kind, Schedule, validate
 
 
@@ -62,10 +62,11 @@ def test_backward_nodes_that_lead_to_nothing_are_left_out():
     assert flatten(b.build()).required.tolist() == [True, True, False]
 
 
-def test_range_maxima():
+def test_whether_a_range_exceeds_a_limit():
     values = np.arange(100, dtype=np.int64)
     values[50] = 1000
     top = np.zeros(4, np.int64)
     block_maxima(values, 100, top)
     for low, high in ((0, 99), (0, 49), (50, 50), (51, 99), (3, 2), (31, 64)):
-        assert range_max(values, top, low, high) == max(values[low : high + 1], default=0)
+        for limit in (-1, 2, 49, 63, 98, 999, 1000):
+            assert exceeds(values, top, low, high, limit) == any(values[low : high + 1] > limit)

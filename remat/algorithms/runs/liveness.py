@@ -9,11 +9,13 @@ said by `remat.ir.validate`.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from remat.algorithms.runs.csr import Flags, Flat, Ints, Longs
 from remat.algorithms.runs.kernel import kernel
 
 BLOCK = 32  # positions per block of the range-maximum index
+MARK = 64  # positions between the marks of what is resident
 
 
 @kernel
@@ -45,6 +47,57 @@ def sweep(g: Flat, seq: Ints, n: int, mem: Longs) -> int:
         mem[i] = charged
         peak = max(peak, charged)
     return peak
+
+
+@kernel
+def sweep_with_marks(g: Flat, seq: Ints, n: int, mem: Longs, marks: NDArray[np.bool_]) -> int:
+    """As `sweep`; row k of `marks` receives what is resident right before position k * MARK."""
+    runs = np.zeros(g.time.size, np.int32)
+    for i in range(n):
+        runs[seq[i]] += 1
+    live = g.keep.copy()
+    held = 0
+    for d in range(g.size.size):
+        if live[d]:
+            held += g.size[d]
+    peak = 0
+    for i in range(n - 1, -1, -1):
+        v = seq[i]
+        runs[v] -= 1
+        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+            d = g.write_idx[k]
+            if live[d] and (runs[v] == 0 or not g.keep[d]):
+                live[d] = False
+                held -= g.size[d]
+        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+            d = g.read_idx[k]
+            if not live[d]:
+                live[d] = True
+                held += g.size[d]
+        charged = held + g.charge[v]
+        mem[i] = charged
+        peak = max(peak, charged)
+        if i % MARK == 0:
+            marks[i // MARK] = live
+    return peak
+
+
+@kernel
+def resident_before(g: Flat, seq: Ints, n: int, b: int, marks: NDArray[np.bool_], live: Flags) -> None:
+    """Fill `live` with what is resident right before position b; kept data may be missing or stand there too early."""
+    above = (b + MARK - 1) // MARK
+    end = above * MARK
+    if end < n:
+        live[:] = marks[above]
+    else:
+        end = n
+        live[:] = g.keep
+    for i in range(end - 1, b - 1, -1):
+        v = seq[i]
+        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+            live[g.write_idx[k]] = False
+        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+            live[g.read_idx[k]] = True
 
 
 @kernel
@@ -150,15 +203,16 @@ def block_maxima(mem: Longs, n: int, top: Longs) -> None:
 
 
 @kernel
-def range_max(mem: Longs, top: Longs, lo: int, hi: int) -> int:
-    """Maximum of mem[lo..hi], both included; 0 when empty."""
-    best = 0
+def exceeds(mem: Longs, top: Longs, lo: int, hi: int, limit: int) -> bool:
+    """Whether any of mem[lo..hi], both included, is above the limit."""
     i = lo
     while i <= hi:
         if i % BLOCK == 0 and i + BLOCK - 1 <= hi:
-            best = max(best, top[i // BLOCK])
+            if top[i // BLOCK] > limit:
+                return True
             i += BLOCK
         else:
-            best = max(best, mem[i])
+            if mem[i] > limit:
+                return True
             i += 1
-    return best
+    return False

@@ -9,11 +9,20 @@ budget costs nothing; any other is run again, recursively. Source: this project 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from remat.algorithms.runs.chance import fraction
-from remat.algorithms.runs.csr import Flat, Floats, Ints, Longs, Seed
+from remat.algorithms.runs.csr import Flags, Flat, Floats, Ints, Longs, Seed
 from remat.algorithms.runs.kernel import kernel
-from remat.algorithms.runs.liveness import BLOCK, block_maxima, overshoot, range_max, residencies, sweep
+from remat.algorithms.runs.liveness import (
+    BLOCK,
+    MARK,
+    block_maxima,
+    exceeds,
+    residencies,
+    resident_before,
+    sweep_with_marks,
+)
 
 TOP = 8  # candidates tried exactly per step
 SMALL = 120  # runs up to which nothing is passed over unseen
@@ -60,7 +69,7 @@ def rerun_chain(
             p = g.producer[x]
             if mark[p] == stamp:
                 continue
-            if range_max(mem, top, residency_end[x] + 1, b - 1) + g.size[x] <= budget:
+            if not exceeds(mem, top, residency_end[x] + 1, b - 1, budget - g.size[x]):
                 continue
             if g.size[x] <= small or not g.rerun[p]:
                 forced += g.size[x]
@@ -203,6 +212,83 @@ def insert(seq: Ints, n: int, at: int, chain: Ints, length: int, out: Ints) -> i
 
 
 @kernel
+def fall_of(
+    g: Flat,
+    seq: Ints,
+    b: int,
+    chain: Ints,
+    length: int,
+    mem: Longs,
+    budget: int,
+    live: Flags,
+    resident: Flags,
+    change: NDArray[np.int8],
+    touched: Ints,
+) -> int:
+    """By how much the bytes over the budget fall when `chain` runs right before position b; exact, from what changes.
+
+    `resident` is what is resident before b. What the chain makes need not stay before it, what it reads must; both ends
+    lie at the use before. `live`, `change` (all zero before and after) and `touched` are scratch.
+    """
+    held = mem[b] - g.charge[seq[b]]
+    over: int = 0
+    count = 0
+    for i in range(length - 1, -1, -1):
+        u = chain[i]
+        for k in range(g.write_ptr[u], g.write_ptr[u + 1]):
+            d = g.write_idx[k]
+            if g.keep[d]:
+                continue
+            if change[d] == 0:
+                change[d], live[d] = 2, resident[d]
+                touched[count] = d
+                count += 1
+            if live[d]:
+                live[d] = False
+                held -= g.size[d]
+        for k in range(g.read_ptr[u], g.read_ptr[u + 1]):
+            d = g.read_idx[k]
+            if g.keep[d]:
+                continue
+            if change[d] == 0:
+                change[d], live[d] = 2, resident[d]
+                touched[count] = d
+                count += 1
+            if not live[d]:
+                live[d] = True
+                held += g.size[d]
+        over += max(0, held + g.charge[u] - budget)
+    delta: int = 0
+    open_ends = 0
+    for i in range(count):
+        d = touched[i]
+        change[d] = int(live[d]) - int(resident[d])
+        if change[d] != 0:
+            delta += change[d] * g.size[d]
+            open_ends += 1
+    j = b - 1
+    while open_ends > 0 and j >= 0:
+        u = seq[j]
+        for k in range(g.write_ptr[u], g.write_ptr[u + 1]):
+            d = g.write_idx[k]
+            if change[d] != 0:
+                delta -= change[d] * g.size[d]
+                change[d] = 0
+                open_ends -= 1
+        for k in range(g.read_ptr[u], g.read_ptr[u + 1]):
+            d = g.read_idx[k]
+            if change[d] != 0:
+                delta -= change[d] * g.size[d]
+                change[d] = 0
+                open_ends -= 1
+        over += max(0, mem[j] + delta - budget) - max(0, mem[j] - budget)
+        j -= 1
+    for i in range(count):
+        change[touched[i]] = 0
+    return -over
+
+
+@kernel
 def shave(
     g: Flat,
     price: Floats,
@@ -221,13 +307,10 @@ def shave(
     Returns (sequence, whether it fits). Gives up when no candidate lowers the overshoot, or the time exceeds `ceiling` [ns].
     """
     n = base.size
-    capacity = 2 * n + 4 * LONGEST
-    seq = np.empty(capacity, np.int32)
-    seq[:n] = base
-    trial = np.empty(capacity, np.int32)
-    chosen = np.empty(capacity, np.int32)
-    mem = np.empty(capacity, np.int64)
-    trial_mem = np.empty(capacity, np.int64)
+    seq = grow(base, n, 2 * n + 4 * LONGEST)
+    trial, mem, marks = grown(g, seq.size)
+    live, resident = np.empty(g.size.size, np.bool_), np.empty(g.size.size, np.bool_)
+    change, touched = np.zeros(g.size.size, np.int8), np.empty(g.size.size, np.int32)
     score = np.empty(TOP, np.float64)
     at = np.empty(TOP, np.int32)
     length = np.empty(TOP, np.int32)
@@ -236,8 +319,7 @@ def shave(
     for i in range(n):
         time += g.time[seq[i]]
     least = 0.0  # scores change little from step to step: most gaps need no chain
-    peak = sweep(g, seq, n, mem)
-    while peak > budget:
+    while sweep_with_marks(g, seq, n, mem, marks) > budget:
         if time > ceiling or n + LONGEST > 6 * base.size + LONGEST:
             return seq[:n].copy(), False
         kept = list_gaps(
@@ -247,37 +329,35 @@ def shave(
             least = 0.0
             continue
         least = 0.5 * score[kept - 1] if kept == TOP and n > SMALL else 0.0
-        over = overshoot(mem, n, budget)
-        best, best_value, best_n = -1, 0.0, 0
+        best, best_value = -1, 0.0
         for j in range(kept):
-            if n + length[j] > capacity or (n > SMALL and score[j] * SURE < best_value):
+            if n > SMALL and score[j] * SURE < best_value:
                 continue
-            m = insert(seq, n, at[j], chains[j], length[j], trial)
-            sweep(g, trial, m, trial_mem)
-            fall = over - overshoot(trial_mem, m, budget)
+            resident_before(g, seq, n, at[j], marks, resident)
+            fall = fall_of(g, seq, at[j], chains[j], length[j], mem, budget, live, resident, change, touched)
             cost = 0.0
             for k in range(length[j]):
                 cost += price[chains[j, k]]
             value = fall / max(1.0, cost) ** exponent
             if fall > 0 and value > best_value:
-                best, best_value, best_n = j, value, m
-                chosen[:m] = trial[:m]
+                best, best_value = j, value
         if best < 0:
             return seq[:n].copy(), False
-        n = best_n
-        seq[:n] = chosen[:n]
+        n = insert(seq, n, at[best], chains[best], length[best], trial)
+        seq, trial = trial, seq
         for k in range(length[best]):
             time += g.time[chains[best, k]]
-        peak = sweep(g, seq, n, mem)
-        if n + LONGEST > capacity:
-            capacity = capacity * 2
-            seq = grow(seq, n, capacity)
-            trial = np.empty(capacity, np.int32)
-            chosen = np.empty(capacity, np.int32)
-            mem = np.empty(capacity, np.int64)
-            trial_mem = np.empty(capacity, np.int64)
-            peak = sweep(g, seq, n, mem)
+        if n + LONGEST > seq.size:
+            seq = grow(seq, n, 2 * seq.size)
+            trial, mem, marks = grown(g, seq.size)
     return seq[:n].copy(), True
+
+
+@kernel
+def grown(g: Flat, capacity: int) -> tuple[Ints, Longs, NDArray[np.bool_]]:
+    """A sequence, a profile and marks for up to `capacity` positions."""
+    marks = np.empty((capacity // MARK + 1, g.size.size), np.bool_)
+    return np.empty(capacity, np.int32), np.empty(capacity, np.int64), marks
 
 
 @kernel
