@@ -8,7 +8,7 @@ from remat.zoo import large
 from remat.zoo.seq2seq import Seq2Seq
 
 KNOWN = {
-    # forward nodes (generator states and buffer writes among them), backward nodes (settled sums folded), peak [GB], step [ms], parameters [MB]
+    # forward nodes (generator states, buffer writes), backward nodes (settled sums folded), peak [GB], step [ms], parameters [MB]
     "gpt12": (298, 357, 7.709, 279.96, 499.3),
     "encdec6": (391, 488, 7.525, 234.53, 225.8),
     "unet": (140, 64, 3.007, 181.15, 124.2),
