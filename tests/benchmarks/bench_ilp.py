@@ -124,7 +124,7 @@ def forms(args: argparse.Namespace) -> list[dict[str, object]]:
             ratios = [published["seconds"] / max(1e-3, one["seconds"]) for one in (alone, primed)]  # type: ignore[operator, call-overload]
             row = {
                 "case": name, "nodes": len(graph), "share": share, "budget": budget / peak, "production": alone,
-                "shipped": primed, "published": published, "scip": scip, "ratio alone": ratios[0], "ratio": ratios[1],
+                "shipped": primed, "published": published, "ratio alone": ratios[0], "ratio": ratios[1],
             }  # fmt: skip
             rows.append(row)
             marks = ["" if one is None or one["finished"] else "+" for one in (published, alone, primed)]
