@@ -19,8 +19,8 @@ MARK = 64  # positions between the marks of what is resident
 
 
 @kernel
-def sweep(g: Flat, seq: Ints, n: int, mem: Longs) -> int:
-    """Fill `mem[:n]` with the bytes charged at each run; return the peak."""
+def sweep_with_marks(g: Flat, seq: Ints, n: int, mem: Longs, marks: NDArray[np.bool_]) -> int:
+    """As `sweep`; row k of `marks`, unless it has no rows, receives what is resident right before position k * MARK."""
     runs = np.zeros(g.time.size, np.int32)
     for i in range(n):
         runs[seq[i]] += 1
@@ -46,40 +46,15 @@ def sweep(g: Flat, seq: Ints, n: int, mem: Longs) -> int:
         charged = held + g.charge[v]
         mem[i] = charged
         peak = max(peak, charged)
+        if i % MARK == 0 and marks.shape[0] > 0:
+            marks[i // MARK] = live
     return peak
 
 
 @kernel
-def sweep_with_marks(g: Flat, seq: Ints, n: int, mem: Longs, marks: NDArray[np.bool_]) -> int:
-    """As `sweep`; row k of `marks` receives what is resident right before position k * MARK."""
-    runs = np.zeros(g.time.size, np.int32)
-    for i in range(n):
-        runs[seq[i]] += 1
-    live = g.keep.copy()
-    held = 0
-    for d in range(g.size.size):
-        if live[d]:
-            held += g.size[d]
-    peak = 0
-    for i in range(n - 1, -1, -1):
-        v = seq[i]
-        runs[v] -= 1
-        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-            d = g.write_idx[k]
-            if live[d] and (runs[v] == 0 or not g.keep[d]):
-                live[d] = False
-                held -= g.size[d]
-        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-            d = g.read_idx[k]
-            if not live[d]:
-                live[d] = True
-                held += g.size[d]
-        charged = held + g.charge[v]
-        mem[i] = charged
-        peak = max(peak, charged)
-        if i % MARK == 0:
-            marks[i // MARK] = live
-    return peak
+def sweep(g: Flat, seq: Ints, n: int, mem: Longs) -> int:
+    """Fill `mem[:n]` with the bytes charged at each run; return the peak."""
+    return sweep_with_marks(g, seq, n, mem, np.empty((0, 0), np.bool_))
 
 
 @kernel

@@ -212,6 +212,16 @@ def insert(seq: Ints, n: int, at: int, chain: Ints, length: int, out: Ints) -> i
 
 
 @kernel
+def note(d: int, resident: Flags, live: Flags, change: NDArray[np.int8], touched: Ints, count: int) -> int:
+    """Put a datum among the `count` touched ones, unless it is there; returns how many there are now."""
+    if change[d] != 0:
+        return count
+    change[d], live[d] = 2, resident[d]
+    touched[count] = d
+    return count + 1
+
+
+@kernel
 def fall_of(
     g: Flat,
     seq: Ints,
@@ -239,10 +249,7 @@ def fall_of(
             d = g.write_idx[k]
             if g.keep[d]:
                 continue
-            if change[d] == 0:
-                change[d], live[d] = 2, resident[d]
-                touched[count] = d
-                count += 1
+            count = note(d, resident, live, change, touched, count)
             if live[d]:
                 live[d] = False
                 held -= g.size[d]
@@ -250,10 +257,7 @@ def fall_of(
             d = g.read_idx[k]
             if g.keep[d]:
                 continue
-            if change[d] == 0:
-                change[d], live[d] = 2, resident[d]
-                touched[count] = d
-                count += 1
+            count = note(d, resident, live, change, touched, count)
             if not live[d]:
                 live[d] = True
                 held += g.size[d]
