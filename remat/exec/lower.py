@@ -7,8 +7,6 @@ numbers runs with the generator state saved at its first run.
 
 from __future__ import annotations
 
-import linecache
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,8 +15,9 @@ import torch
 from attrs import field, frozen
 
 from remat.errors import RematError
-from remat.exec import rng, torch_private
-from remat.exec.program import Op, Program, Ref, Role, Spec, refs
+from remat.exec import rng
+from remat.exec.program import Op, Program, Role, Spec, refs
+from remat.exec.source import Names
 from remat.ir import Drop, Phase, Run, Schedule
 
 Tensors = tuple[torch.Tensor, ...]
@@ -71,8 +70,7 @@ class _Lowering:
         self.primals = tuple(value for value, _ in (*program.params, *program.buffers, *program.inputs))
         counts = Counter(step.node for step in schedule.steps if isinstance(step, Run))
         self.reruns = {name: n - 1 for name, n in counts.items() if n > 1}
-        self.names: dict[str, Any] = {"_save_state": rng.save, "_replay": rng.replay, "_device": program.device}
-        self.entries: dict[Any, str] = {}
+        self.names = Names({"_save_state": rng.save, "_replay": rng.replay, "_device": program.device})
         self.views = _views_by_value(program)
         self.lines: list[str] = []
         self.bound: set[str] = set()
@@ -104,7 +102,7 @@ class _Lowering:
         forward = self.forward(self.steps[:cut], held, kept)
         backward, watched, loose = self.backward(after, held, kept)
         source = f"{forward}\n\n{backward}\n"
-        space = self.compiled(source)
+        space = self.names.compiled(source, "step", program.constants)
         indices = {value: at for at, value in enumerate(self.primals)}
         grads = self.grad_sources()
         return Lowered(
@@ -168,13 +166,6 @@ class _Lowering:
         """Lines that bind the primals that are used."""
         wanted = set(wanted) & self.used
         return [f"    {value} = primals[{at}]" for at, value in enumerate(self.primals) if value in wanted]
-
-    def compiled(self, source: str) -> dict[str, Any]:
-        name = f"<remat step {id(self):x}>"
-        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-        space = {**self.names, **self.program.constants}
-        exec(compile(source, name, "exec"), space)
-        return space
 
     # -- residency -----------------------------------------------------------------------------------------------------
 
@@ -246,14 +237,16 @@ class _Lowering:
             if outputs[self.program.position(op, into)] is not None:
                 for name in (into, first, second):
                     self.bind(name)
-                self.line(f"{self.entry(torch.ops.aten.add.out)}({first}, {second}, out={into})")
+                self.line(f"{self.names.entry(torch.ops.aten.add.out)}({first}, {second}, out={into})")
 
     def returned(self, value: str) -> bool:
         return self.program.values[value].storage in self.kept
 
     def statement(self, op: Op, outputs: tuple[str | None, ...], *, replay: bool = False) -> str:
-        entry = self.entry(op.target)
-        args = [self.text(one) for one in op.args] + [f"{key}={self.text(one)}" for key, one in op.kwargs.items()]
+        entry = self.names.entry(op.target)
+        args = [self.names.text(one) for one in op.args] + [
+            f"{key}={self.names.text(one)}" for key, one in op.kwargs.items()
+        ]
         call = f"{entry}({', '.join(args)})"
         if replay:
             self.used.add(op.needs[-1])
@@ -294,39 +287,6 @@ class _Lowering:
         if gone:
             self.line(f"del {', '.join(gone)}")
             self.bound.difference_update(gone)
-
-    # -- words ---------------------------------------------------------------------------------------------------------
-
-    def entry(self, target: Any) -> str:
-        if target not in self.entries:
-            if isinstance(target, torch_private.OpOverload):
-                name, call = str(target).replace(".", "_").replace(":", "_"), torch_private.entry(target)
-            else:
-                name, call = target.__name__, target
-            while name in self.names:
-                name += "_"
-            self.entries[target] = name
-            self.names[name] = call
-        return self.entries[target]
-
-    def text(self, arg: Any) -> str:
-        if isinstance(arg, Ref):
-            return arg.name
-        if isinstance(arg, (list, tuple)):
-            inside = ", ".join(self.text(one) for one in arg)
-            return f"[{inside}]" if isinstance(arg, list) else f"({inside}{',' if len(arg) == 1 else ''})"
-        if isinstance(arg, float) and not math.isfinite(arg):
-            return f'float("{arg}")'
-        if arg is None or isinstance(arg, (bool, int, float, str)):
-            return repr(arg)
-        if isinstance(arg, (torch.dtype, torch.layout, torch.memory_format)):
-            name = str(arg).replace(".", "_")
-        elif isinstance(arg, torch.device):
-            name = f"device_{arg.type}{'' if arg.index is None else arg.index}"
-        else:
-            name = f"_constant_{len(self.names)}"
-        self.names[name] = arg
-        return name
 
 
 def _views_by_value(program: Program) -> dict[str, Op]:

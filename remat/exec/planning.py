@@ -165,9 +165,19 @@ def plan_step(
         Uncapturable: the step cannot be one graph.
         Infeasible: no plan within the budget was found.
     """
-    seconds: dict[str, float] = {}
-    with _timed(seconds, "capture"):
-        captured = capture(module, args, kwargs, step=settings.step, differentiable=settings.differentiable)
+    captured = capture(module, args, kwargs, step=settings.step, differentiable=settings.differentiable)
+    return plan_captured(captured, settings, known_costs=known_costs, outside=outside)
+
+
+def plan_captured(
+    captured: Captured,
+    settings: Settings,
+    *,
+    known_costs: dict[str, OpCost] | None = None,
+    outside: Outside | None = None,
+) -> Planned:
+    """Cost, solve and lower a captured step; arguments and errors as for `plan_step`."""
+    seconds = {"capture": captured.seconds}
     with _timed(seconds, "cost"):
         costs = estimate(captured.program) if settings.cost == "estimate" else measure(captured.program, known_costs)
         program = resized(captured.program, costs)

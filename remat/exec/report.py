@@ -7,7 +7,7 @@ from torch import nn
 
 from remat.algorithms import IMPOSSIBLE
 from remat.errors import IllFormed
-from remat.exec.wrap import Bare, Ready, _State
+from remat.exec.plans import Bare, Ready, State
 from remat.ir import Cost, Graph, Schedule
 from remat.units import Bytes, Ns, format_bytes, format_ns
 
@@ -102,9 +102,9 @@ def report(model: nn.Module) -> Report:
         IllFormed: X-REPORT, when the module is not wrapped, or what it runs is not planned; the message says why.
     """
     state = model.__dict__.get("_remat")
-    if not isinstance(state, _State):
+    if not isinstance(state, State):
         raise IllFormed("X-REPORT", "the module is not wrapped.", fix="give what `remat.exec.wrap` returned.")
-    ready = state.last if state.last is not None else next(iter(state.plans.values()), None)
+    ready = state.last if state.last is not None else next(iter(state.entries), None)
     if ready is None:
         raise IllFormed("X-REPORT", "nothing has been planned yet (plans are not pickled).", fix="run a training step.")
     if isinstance(ready, Bare):
@@ -112,7 +112,7 @@ def report(model: nn.Module) -> Report:
     return _report(state, ready)
 
 
-def _report(state: _State, ready: Ready) -> Report:
+def _report(state: State, ready: Ready) -> Report:
     planned = ready.planned
     outcome, tried = planned.outcome, ready.rehearsal
     if outcome.cost is None or outcome.schedule is None:
@@ -140,5 +140,5 @@ def _report(state: _State, ready: Ready) -> Report:
         schedule=outcome.schedule,
         cost=outcome.cost,
         source="" if planned.lowered is None else planned.lowered.source,
-        plans=len(state.plans),
+        plans=len(state.entries),
     )

@@ -6,9 +6,12 @@ the step the generator stands where the bare module would have left it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 
 CPU_STATE = 5056
@@ -41,3 +44,26 @@ def replay(device: torch.device, state: torch.Tensor, call: Callable[..., Any], 
         return call(*args, **kwargs)
     finally:
         restore(device, now)
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """All generators afterwards as before: torch's on every device in use, Python's and numpy's."""
+    devices = [torch.device("cpu")]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        devices += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    states = [(device, save(device)) for device in devices]
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        for device, state in states:
+            restore(device, state)
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+def others() -> dict[str, Any]:
+    """States of the generators that belong to Python and numpy, which no plan replays, in a form that compares."""
+    name, keys, *rest = np.random.get_state()
+    return {"random": random.getstate(), "numpy.random": (name, keys.tobytes(), *rest)}  # type: ignore[union-attr]

@@ -105,7 +105,7 @@ def test_what_cannot_be_one_graph_is_named(forward, reason):
     assert refused.value.rule == reason
 
 
-def test_a_tensor_that_is_a_plain_attribute_is_named_with_the_way_out():
+def test_tensors_in_plain_attributes_are_inputs_that_are_fetched_for_every_call():
     class Scaled(nn.Module):
         def __init__(self):
             super().__init__()
@@ -114,16 +114,16 @@ def test_a_tensor_that_is_a_plain_attribute_is_named_with_the_way_out():
             self.tables = {"a": [torch.ones(4)]}
 
         def forward(self, x):
-            return (self.inner(x) * self.inner.scale).sum()
+            return (self.inner(x) * self.inner.scale + self.tables["a"][0]).sum()
 
     module, x = Scaled(), torch.randn(3, 4)
-    with pytest.raises(
-        Uncapturable, match=r"aten\.mul\.Tensor reads .*attributes.*: tables, inner\.scale\. Fix: register"
-    ):
-        remat.exec.capture(module, (x,))
-    scale = vars(module.inner).pop("scale")
-    module.inner.register_buffer("scale", scale, persistent=False)
-    assert [path for _, path in remat.exec.capture(module, (x,)).program.buffers] == ["inner.scale"]
+    captured = remat.exec.capture(module, (x,))
+    assert captured.lifted == ("self.inner.scale", "self.tables['a'][0]")
+    wrapped = remat.exec.wrap(module, x, "100%", cost="estimate", on_uncapturable="raise")
+    module.tables["a"][0] = torch.full((4,), 3.0)
+    module.inner.scale = wrapped.inner.scale = torch.full((4,), 2.0)
+    assert torch.equal(wrapped(x), module(x))
+    assert remat.exec.report(wrapped).plans == 1
 
 
 def test_two_losses_are_refused_where_one_was_asked_for():

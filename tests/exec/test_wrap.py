@@ -99,10 +99,12 @@ def test_eval_and_no_grad_pass_through():
     plans = len(wrapped.__dict__["_remat"].plans)
     with torch.no_grad():
         assert torch.equal(wrapped(*two), bare(*one))
-    assert torch.equal(wrapped.eval()(two[0][:1]), bare.eval()(one[0][:1]))
+        assert torch.equal(wrapped.eval()(two[0][:1]), bare.eval()(one[0][:1]))
     with torch.inference_mode():
         assert torch.equal(wrapped(two[0]), bare(one[0]))
     assert len(wrapped.__dict__["_remat"].plans) == plans
+    assert torch.equal(wrapped(two[0]), bare(one[0]))
+    assert len(wrapped.__dict__["_remat"].plans) == plans + 1
     assert not wrapped.training and not wrapped.stem[1].training
     assert wrapped.train().training
 
@@ -295,15 +297,15 @@ class Looks(nn.Module):
 
 def test_what_cannot_be_captured_runs_bare_with_a_warning_or_raises():
     module, x = Looks(), torch.randn(3, 4)
-    with pytest.warns(RematWarning, match="_local_scalar_dense"):
-        wrapped = remat.exec.wrap(module, (x,), "50%")
+    with pytest.warns(RematWarning, match=r"X-READ.*test_wrap\.py:\d+ in forward"):
+        wrapped = remat.exec.wrap(module, (x,), "50%", on_uncapturable="bare")
     assert torch.equal(wrapped(x), module(x))
     wrapped(x).backward()
     assert module.linear.weight.grad is not None
     with pytest.raises(IllFormed, match="runs bare"):
         remat.exec.report(wrapped)
-    with pytest.raises(Uncapturable, match="_local_scalar_dense"):
-        remat.exec.wrap(module, (x,), "50%", on_uncapturable="raise")
+    with pytest.raises(Uncapturable, match="keep it a tensor"):
+        remat.exec.wrap(module, (x,), "50%")
 
 
 def test_a_forward_that_sets_attributes_is_refused_and_leaves_none_behind():
@@ -319,7 +321,7 @@ def test_a_forward_that_sets_attributes_is_refused_and_leaves_none_behind():
             return self.last.sum()
 
     module = Counts()
-    with pytest.raises(Uncapturable, match="attribute 'calls'"):
+    with pytest.raises(Uncapturable, match=r"self\.calls \+= 1.*changes self\.calls in every call"):
         remat.exec.wrap(module, (torch.randn(3, 4),), "100%", on_uncapturable="raise")
     assert module.calls == 0 and not hasattr(module, "last")
 

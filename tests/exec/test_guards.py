@@ -1,4 +1,4 @@
-"""Branches on values that shapes and constants decide are taken as eager takes them; those on anything else stop the capture."""
+"""Branches on values of tensors are taken as eager takes them: constants once and for all, inputs by guards, the rest late."""
 
 import pytest
 import torch
@@ -89,25 +89,66 @@ def overwritten_through_a_view(self, x):
     return self.linear(x).sum() if flags.any() else self.linear(x).sin().sum()
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        of_an_input, of_a_parameter, of_a_buffer, of_chance, of_what_was_there, of_a_float, overwritten,
-        overwritten_through_a_view,
-    ],
-    ids=lambda f: f.__name__,
-)  # fmt: skip
-def test_what_another_call_could_decide_otherwise_is_refused(function):
+def steps(module, x, iterations=4, seed=0):
+    """Outputs, gradients and generators of several calls on changing inputs."""
+    torch.manual_seed(seed)
+    trace = []
+    for i in range(iterations):
+        module.zero_grad(set_to_none=True)
+        module.steps.add_(1)
+        out = module(x * (-1) ** i)
+        out.backward()
+        trace.append((out.detach(), [p.grad.clone() for p in module.parameters()], torch.get_rng_state()))
+    return trace
+
+
+def net(function):
     torch.manual_seed(0)
     module = Net(function)
     module.register_buffer("steps", torch.zeros((), dtype=torch.long))
-    with pytest.raises(Uncapturable, match=r"X-TRACE.*_local_scalar_dense"):
-        remat.exec.capture(module.double(), (torch.randn(6, 8, dtype=torch.float64),))
+    return module.double()
 
 
-def test_a_large_tensor_is_not_computed_alongside():
-    def function(self, x):
-        return self.linear(x).sum() * torch.arange(1 << 21)[5].item()
+def assert_alike(function, plans):
+    x = torch.randn(6, 8, dtype=torch.float64).abs()
+    bare, wrapped = net(function), remat.exec.wrap(net(function), x, "64KiB", cost="estimate", solver=LIGHT)
+    for one, two in zip(steps(bare, x), steps(wrapped, x), strict=True):
+        assert torch.equal(one[0], two[0]) and torch.equal(one[2], two[2])
+        assert all(torch.equal(mine, other) for mine, other in zip(one[1], two[1], strict=True))
+    assert remat.exec.report(wrapped).plans == plans
 
-    with pytest.raises(Uncapturable, match="X-TRACE"):
-        remat.exec.capture(Net(function), (torch.randn(6, 8),))
+
+@pytest.mark.parametrize(
+    ("function", "plans"), [(of_an_input, 2), (overwritten, 1), (overwritten_through_a_view, 1), (of_a_float, 1)],
+    ids=lambda case: getattr(case, "__name__", ""),
+)  # fmt: skip
+def test_what_inputs_decide_is_a_guard_and_each_branch_has_a_plan(function, plans):
+    assert_alike(function, plans)
+
+
+def test_a_buffer_that_decides_is_looked_at_in_every_call():
+    assert_alike(of_a_buffer, 5)
+
+
+def of_a_parameter_now_and_then(self, x):
+    return self.linear(x).sum() if (self.linear(x).sum() > 0).item() else self.linear(x).sin().sum()
+
+
+def of_chance_compared(self, x):
+    return self.linear(x).sum() if torch.rand(()) > 0.5 else torch.dropout(self.linear(x), 0.5, True).sin().sum()
+
+
+@pytest.mark.parametrize("function", [of_a_parameter, of_a_parameter_now_and_then, of_chance_compared])
+def test_what_parameters_and_chance_decide_is_compared_after_the_forward(function):
+    x = torch.randn(6, 8, dtype=torch.float64)
+    wrapped = remat.exec.wrap(net(function), x, "64KiB", cost="estimate", solver=LIGHT)
+    for one, two in zip(steps(net(function), x, 8), steps(wrapped, x, 8), strict=True):
+        assert torch.equal(one[0], two[0]) and torch.equal(one[2], two[2])
+        assert all(torch.equal(mine, other) for mine, other in zip(one[1], two[1], strict=True))
+    assert remat.exec.report(wrapped).plans <= 2
+
+
+@pytest.mark.parametrize("function", [of_chance, of_what_was_there], ids=lambda f: f.__name__)
+def test_numbers_that_differ_in_every_step_are_refused_with_their_line(function):
+    with pytest.raises(Uncapturable, match=rf"X-READ.*test_guards\.py:\d+ in {function.__name__}"):
+        remat.exec.capture(net(function), (torch.randn(6, 8, dtype=torch.float64),))

@@ -1,0 +1,504 @@
+"""Tracing one call: the step as a function of flat tensors, what Python did meanwhile, and everything put back afterwards.
+
+The tracer runs the forward twice under fake tensors, once for metadata and once for the graph, and both passes are watched:
+what they read of tensors (`Tape`), which attributes they read (`Reads`), what they changed in Python (`Snapshot`). A second pass
+that does other operations than the first, or leaves another state, shows that something besides tensors and torch's generator
+decides, and is refused. What a forward changes once and for all (a flag, a cached value, an attribute that holds a tensor) is an
+*effect*: a captured step has it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from attrs import define, evolve, field, frozen
+from torch import nn
+
+from remat.errors import Uncapturable
+from remat.exec import rng, structure, torch_private
+from remat.exec.diagnosis import refusal, who_changes
+from remat.exec.python_state import OWN, Container, Reads, Slot, Snapshot
+from remat.exec.structure import Layout
+from remat.exec.tape import Foreign, Origin, Scalar, Tape
+from remat.exec.torch_private import Joint
+
+MOST_RESTARTS = 8
+"""How often a trace begins anew because it met one more tensor from outside."""
+
+
+@frozen(kw_only=True, eq=False)
+class Step:
+    """One call of a module, to be traced: flat tensors in, whatever it returns out.
+
+    Attributes:
+        module: the module whose parameters and buffers are lifted.
+        function: what is called, with the module first.
+        leaves, layout: the arguments, flat; tensors stand as None.
+        tensors: the tensors among the arguments.
+        watched: functions and objects besides the module whose state counts (a loss function).
+        differentiable: "auto", "loss" or "all" (see `capture`).
+        answers: values of late reads that are known already.
+    """
+
+    module: nn.Module
+    function: Callable[..., Any]
+    leaves: tuple[Any, ...]
+    layout: Layout
+    tensors: tuple[torch.Tensor, ...]
+    watched: tuple[Any, ...] = ()
+    differentiable: str = "auto"
+    answers: tuple[Scalar, ...] = ()
+
+    def run(self, tensors: tuple[torch.Tensor, ...]) -> Any:
+        """Call it."""
+        rest = iter(tensors)
+        leaves = [next(rest) if leaf is None else leaf.value for leaf in self.leaves]
+        args, kwargs = structure.unflatten(leaves, self.layout)
+        return self.function(self.module, *args, **kwargs)
+
+    def through(self, outputs: list[torch.Tensor]) -> tuple[int, ...]:
+        """Positions of the outputs that gradients may come back through."""
+        able = tuple(i for i, t in enumerate(outputs) if t.requires_grad)
+        scalars = tuple(i for i in able if outputs[i].dim() == 0)
+        if self.differentiable == "all" or (self.differentiable == "auto" and len(scalars) != 1):
+            return able
+        if len(scalars) != 1:
+            what = f"the module returns {len(scalars)} scalars that require a gradient, so which one is the loss is not clear."
+            raise Uncapturable("X-LOSS", what, fix='give differentiable="all", or return one loss.')
+        return scalars
+
+
+@frozen(kw_only=True)
+class Effect:
+    """What a forward changes in Python, the same in every call.
+
+    Attributes:
+        path: of the container it changes.
+        keys: what it sets there; None: the whole contents.
+        layout, leaves: the values; tensors stand as None in `leaves`.
+        removed: keys it removes.
+    """
+
+    path: str
+    keys: tuple[Any, ...] | None
+    layout: Layout
+    leaves: tuple[Any, ...]
+    removed: tuple[Any, ...] = ()
+
+    @property
+    def tensors(self) -> int:
+        """How many tensors it sets."""
+        return sum(leaf is None for leaf in self.leaves)
+
+
+@define(eq=False)
+class Pass:
+    """What one run of the forward did.
+
+    Attributes:
+        tape: its operations and what Python read of tensors.
+        reads: attributes that were read.
+        entry: of a second pass, the state of Python that it began in.
+        exit: the state of Python after the pass.
+        effects: what was changed; tensors beside it in `effect_tensors`.
+        layout, leaves: what was returned; tensors stand as None.
+        places: which of `leaves` are tensors.
+        requires_grad: of each returned tensor, of each late read, and of each tensor of an effect.
+        through: positions of outputs that gradients may come back through.
+    """
+
+    tape: Tape
+    reads: Reads
+    entry: Any = None
+    exit: Snapshot | None = None
+    effects: tuple[Effect, ...] = ()
+    effect_tensors: list[torch.Tensor] = field(factory=list)
+    layout: Layout | None = None
+    leaves: tuple[Any, ...] = ()
+    places: tuple[int, ...] = ()
+    requires_grad: tuple[bool, ...] = ()
+    through: tuple[int, ...] = ()
+
+
+@frozen(kw_only=True, eq=False)
+class Traced:
+    """A traced call.
+
+    Attributes:
+        joint: the graph.
+        last: the pass that it was made in.
+        lifted: plain tensors that are inputs of the graph, after the arguments.
+        tokens: states of Python in which the same trace results.
+        cloned: positions of outputs that were cloned because they alias an input or another output.
+    """
+
+    joint: Joint
+    last: Pass
+    lifted: tuple[Slot, ...]
+    tokens: tuple[Any, ...]
+    cloned: frozenset[int]
+
+
+class _Traced(nn.Module):
+    """What the tracer is given, with the module inside so that its parameters are lifted."""
+
+    def __init__(self, step: Step, before: Snapshot, lifted: tuple[Slot, ...], cloned: frozenset[int]) -> None:
+        super().__init__()
+        self.inner = step.module
+        self.__dict__.update(step=step, before=before, lifted=lifted, cloned=cloned, passes=[])
+        state = (step.module.named_parameters, step.module.named_buffers)
+        self.__dict__["real"] = {
+            (kind, name): tensor
+            for kind, named in zip(("param", "buffer"), state, strict=True)
+            for name, tensor in named(remove_duplicate=False)
+        }
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        space = self.__dict__
+        step: Step = space["step"]
+        count = len(step.tensors)
+        self._begin(tensors[count:])
+        tape = self._tape(tensors)
+        passes: list[Pass] = space["passes"]
+        reads = Reads(space["before"].paths)
+        current = Pass(tape, reads)
+        if passes:
+            current.entry = Snapshot(step.module, step.watched, passes[0].reads).token(passes[0].reads)
+        buffers = _buffers(self.inner)
+        with reads, tape:
+            out = step.run(tensors[:count])
+        _keep_buffers(buffers)
+        passes.append(current)
+        returned = self._note_outputs(current, out)
+        self._note_effects(current)
+        outputs = [tensor if i in current.through else tensor.detach() for i, tensor in enumerate(returned)]
+        outputs += tape.late
+        outputs += current.effect_tensors
+        return tuple(tensor.clone() if i in space["cloned"] else tensor for i, tensor in enumerate(outputs))
+
+    def _begin(self, lifted: tuple[torch.Tensor, ...]) -> None:
+        """The state of Python as at the call, but for what earlier passes set that holds no tensor; lifted tensors in place."""
+        before: Snapshot = self.__dict__["before"]
+        for container in before.containers:
+            if not container.same():
+                _without_tensors(container)
+        placed = {id(slot.tensor): tensor for slot, tensor in zip(self.__dict__["lifted"], lifted, strict=True)}
+        for kind, named in (("param", self.inner.named_parameters), ("buffer", self.inner.named_buffers)):
+            for name, tensor in named(remove_duplicate=False):
+                placed[id(self.__dict__["real"][kind, name])] = tensor
+        self.__dict__["placed"] = placed
+        for slot in before.slots():
+            if id(slot.tensor) in placed:
+                slot.put(placed[id(slot.tensor)])
+
+    def _tape(self, tensors: tuple[torch.Tensor, ...]) -> Tape:
+        step: Step = self.__dict__["step"]
+        real: dict[Origin, torch.Tensor] = dict(self.__dict__["real"])
+        inputs = (*step.tensors, *(slot.tensor for slot in self.__dict__["lifted"]))
+        real.update({("input", position): tensor for position, tensor in enumerate(inputs)})
+        tape = Tape(real.__getitem__, step.answers)
+        for name, tensor in self.inner.named_parameters(remove_duplicate=False):
+            tape.know(tensor, ("param", name), trained=real["param", name].requires_grad)
+        for name, tensor in self.inner.named_buffers(remove_duplicate=False):
+            tape.know(tensor, ("buffer", name))
+        for position, tensor in enumerate(tensors):
+            tape.know(tensor, ("input", position))
+        return tape
+
+    def _note_outputs(self, current: Pass, out: Any) -> list[torch.Tensor]:
+        before: Snapshot = self.__dict__["before"]
+        leaves, layout = structure.flatten(out, opaque=lambda value: id(value) in before.paths)
+        for leaf in leaves:
+            if not isinstance(leaf, (torch.Tensor, *structure.PLAIN)) and id(leaf) not in before.paths:
+                fix = "return tensors, plain values, or objects of them."
+                raise Uncapturable("X-OUTPUT", f"the module returns a {type(leaf).__name__}.", fix=fix)
+        returned = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        step: Step = self.__dict__["step"]
+        current.layout = layout
+        current.leaves = tuple(None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
+        current.places = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
+        current.through = step.through(returned)
+        current.requires_grad = tuple(tensor.requires_grad for tensor in returned)
+        return returned
+
+    def _note_effects(self, current: Pass) -> None:
+        before: Snapshot = self.__dict__["before"]
+        effects = []
+        for container in before.changed():
+            effect = _effect(container, current, self.__dict__["placed"])
+            if effect is not None:
+                effects.append(effect)
+        current.effects = tuple(effects)
+        step: Step = self.__dict__["step"]
+        current.exit = Snapshot(step.module, step.watched)
+        flags = tuple(tensor.requires_grad for tensor in current.effect_tensors)
+        current.requires_grad = (*current.requires_grad, *(False for _ in current.tape.late), *flags)
+        if step.differentiable == "all":
+            start = len(current.requires_grad) - len(flags)
+            current.through = (*current.through, *(start + i for i, flag in enumerate(flags) if flag))
+        else:
+            current.effect_tensors = [tensor.detach() for tensor in current.effect_tensors]
+
+
+def _holds_tensor(value: Any) -> bool:
+    try:
+        leaves, _ = structure.flatten(value)
+    except (Uncapturable, RecursionError):
+        return False
+    return any(isinstance(leaf, torch.Tensor) for leaf in leaves)
+
+
+def _without_tensors(container: Container) -> None:
+    """Take back what a pass changed and holds tensors of the trace."""
+    keys, values = container.read()
+    old = dict(zip(container.keys, container.values, strict=True)) if container.keys else {}
+    if not keys:
+        if any(_holds_tensor(value) for value in values):
+            container.write(container.keys, container.values)
+        return
+    new: dict[Any, Any] = {}
+    for key, value in zip(keys, values, strict=True):
+        if old.get(key) is not value and _holds_tensor(value):
+            if key in old:
+                new[key] = old[key]
+        else:
+            new[key] = value
+    container.write(tuple(new), tuple(new.values()))
+
+
+def _effect(container: Container, current: Pass, placed: dict[int, torch.Tensor]) -> Effect | None:
+    """What a pass changed in a container, with its tensors moved to the pass; None: nothing that counts.
+
+    Args:
+        container: as it was before the call.
+        current: the pass.
+        placed: what stood in the pass for a real tensor, by its identity.
+    """
+    if container.kind == "generator":
+        return None
+    keys, values = container.read()
+    before = tuple(placed.get(id(value), value) for value in container.values)
+    if container.keys or keys:
+        old = dict(zip(container.keys, before, strict=True))
+        new = dict(zip(keys, values, strict=True))
+        changed = {key: value for key, value in new.items() if key not in old or old[key] is not value}
+        changed = {key: value for key, value in changed.items() if not _derived(container, key)}
+        removed = tuple(key for key in old if key not in new and not _derived(container, key))
+        if not changed and not removed:
+            return None
+        return _packed(container, tuple(changed), list(changed.values()), current, removed)
+    if len(before) == len(values) and all(old is new for old, new in zip(before, values, strict=True)):
+        return None
+    if len(before) != len(values) and any(_holds_tensor(value) for value in values):
+        what = f"the forward adds a tensor to {container.path} (or takes one away), which holds more after every call."
+        raise Uncapturable("X-STATE", what, fix="return the tensor instead, or keep the last one as an attribute.")
+    return _packed(container, None, list(values), current, ())
+
+
+def _packed(
+    container: Container, keys: tuple[Any, ...] | None, values: list[Any], current: Pass, removed: tuple[Any, ...]
+) -> Effect:
+    leaves, layout = structure.flatten(values, opaque=lambda value: not _holds_tensor(value))
+    current.effect_tensors += [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    flat = tuple(None if isinstance(leaf, torch.Tensor) else structure.Plain(leaf) for leaf in leaves)
+    return Effect(path=container.path, keys=keys, layout=layout, leaves=flat, removed=removed)
+
+
+def _derived(container: Container, name: Any) -> bool:
+    """Whether an attribute is made anew from parameters before each use: by recurrent layers, by norms of weights."""
+    module = container.module
+    if module is None:
+        return False
+    if name == OWN:
+        return True
+    tables = {*module._parameters, *module._buffers}
+    return name in ("_flat_weights", "_flat_weight_refs") or bool(tables & {f"{name}_v", f"{name}_orig"})
+
+
+# -- buffers that are replaced ---------------------------------------------------------------------------------------------
+
+
+def _buffers(module: nn.Module) -> list[tuple[dict[str, Any], str, torch.Tensor]]:
+    return [
+        (inner._buffers, name, buffer)
+        for inner in module.modules()
+        for name, buffer in inner._buffers.items()
+        if buffer is not None
+    ]
+
+
+def _keep_buffers(held: list[tuple[dict[str, Any], str, torch.Tensor]]) -> None:
+    """A buffer that the forward replaced by a new tensor is written in place instead: same values, same object."""
+    for owner, name, buffer in held:
+        new = owner.get(name)
+        if new is buffer:
+            continue
+        if new is None or new.shape != buffer.shape or new.dtype != buffer.dtype:
+            what = f"the forward replaces the buffer {name!r} by one of another shape or type."
+            raise Uncapturable("X-STATE", what, fix="keep its shape and type.")
+        buffer.copy_(new.detach())
+        owner[name] = buffer
+
+
+# -- the trace -------------------------------------------------------------------------------------------------------------
+
+
+def trace(step: Step) -> Traced:
+    """Trace a call; the module, all that it reaches and the generators are as before when this returns.
+
+    Raises:
+        Uncapturable: the step cannot be one graph, or something besides tensors and torch's generator decides.
+    """
+    before = Snapshot(step.module, step.watched)
+    lifted: tuple[Slot, ...] = ()
+    cloned: frozenset[int] = frozenset()
+    for _ in range(MOST_RESTARTS):
+        run = _Traced(step, before, lifted, cloned)
+        try:
+            joint = _export(run, before)
+        except _Restart as restart:
+            lifted = (*lifted, restart.slot)
+            continue
+        if joint.aliased - cloned:
+            # An output that looks at an input or at another output gets no tangent of its own: give it its own storage.
+            cloned = joint.aliased
+            continue
+        passes: list[Pass] = run.__dict__["passes"]
+        _check_passes(run, before, passes)
+        reads = passes[-1].reads
+        for other in passes[:-1]:
+            reads.merge(other.reads)
+        first = Snapshot(step.module, step.watched, reads).token(reads)
+        tokens = (first, *(one.entry for one in passes if one.entry is not None and one.entry != first))
+        return Traced(joint=joint, last=passes[-1], lifted=lifted, tokens=tokens, cloned=cloned)
+    fix = "register them (`self.register_buffer(name, tensor, persistent=False)`), or pass them as arguments."
+    raise Uncapturable("X-TRACE", f"the forward reads more than {MOST_RESTARTS} tensors from outside.", fix=fix)
+
+
+class _Restart(Exception):
+    def __init__(self, slot: Slot) -> None:
+        super().__init__(slot.path)
+        self.slot = slot
+
+
+def _export(run: _Traced, before: Snapshot) -> Joint:
+    step: Step = run.__dict__["step"]
+    paths = {module: name for name, module in step.module.named_modules()}
+    tensors = (*step.tensors, *(slot.tensor for slot in run.__dict__["lifted"]))
+    states = rng.others()
+    with untouched(step.module, before), torch.enable_grad():
+        try:
+            with torch_private.scopes(paths):
+                joint = torch_private.export_joint(run, tensors)
+        except Uncapturable as error:
+            raise refusal(error, paths) from error
+        except Foreign as foreign:
+            slot = next((slot for slot in before.slots() if slot.tensor is foreign.tensor), None)
+            if slot is None:
+                raise refusal(foreign, paths) from foreign
+            raise _Restart(slot) from foreign
+        except Exception as error:
+            raise refusal(error, paths) from error
+        moved = [name for name, state in rng.others().items() if states[name] != state]
+    if moved:
+        _refuse_generator(run, before, moved[0])
+    return joint
+
+
+@contextmanager
+def untouched(module: nn.Module, before: Snapshot) -> Iterator[None]:
+    """Put everything back that a trace has changed.
+
+    Parameters are put back too: the tracer does not restore those of a module that is registered in two places.
+    """
+    tables = [(table, dict(table)) for inner in module.modules() for table in (inner._parameters, inner._buffers)]
+    with rng.kept():
+        try:
+            yield
+        finally:
+            before.restore()
+            for table, entries in tables:
+                table.clear()
+                table.update(entries)
+
+
+# -- what two passes must share --------------------------------------------------------------------------------------------
+
+
+def _check_passes(run: _Traced, before: Snapshot, passes: list[Pass]) -> None:
+    """Refuse what differs between two passes of the same call."""
+    first, last = passes[0], passes[-1]
+    for container in before.containers:
+        if container.kind == "generator" and not container.same():
+            _refuse_generator(run, before, container.path)
+    if first.exit is not None and last.exit is not None and first.exit.token() != last.exit.token():
+        _refuse_counter(run, before, first.exit, last.exit)
+    ours, theirs = first.tape.instructions, last.tape.instructions
+    for mine, other in zip(ours, theirs, strict=False):
+        if mine.text != other.text:
+            what = f"{mine.place}: {mine.text:.200} became {other.text:.200} when the same call was traced again."
+            fix = "keep clocks, counters and random numbers of Python out of the forward, or pass them as arguments."
+            raise Uncapturable("X-STATE", what, fix=fix)
+    values = [[read.value for read in one.tape.reads] for one in (first, last)]
+    if len(ours) != len(theirs) or values[0] != values[1] or first.leaves != last.leaves:
+        what = "the forward did other operations, or returned other values, when the same call was traced again."
+        fix = "keep clocks, counters and random numbers of Python out of the forward, or pass them as arguments."
+        raise Uncapturable("X-STATE", what, fix=fix)
+    for mine, other in zip(first.tape.constants.values(), last.tape.constants.values(), strict=False):
+        if not torch.equal(mine, other):
+            what = "a tensor that the forward makes from Python numbers differed when the same call was traced again."
+            fix = "keep clocks, counters and random numbers of Python out of the forward, or pass them as arguments."
+            raise Uncapturable("X-STATE", what, fix=fix)
+
+
+def _refuse_generator(run: _Traced, before: Snapshot, name: str) -> None:
+    """Refuse random numbers that no plan replays."""
+    container = next((one for one in before.containers if one.kind == "generator" and one.path == name), None)
+
+    def state() -> Any:
+        return rng.others()[name] if container is None else container.read()[1][0].text
+
+    where = who_changes(lambda: _again(run, before), state)
+    what = f"{where}the forward draws from {name}, which a captured step would not draw from again."
+    raise Uncapturable(
+        "X-RANDOM", what, fix="draw with torch (`torch.rand(())`), or outside the module, as an argument."
+    )
+
+
+def _refuse_counter(run: _Traced, before: Snapshot, first: Snapshot, second: Snapshot) -> None:
+    """Refuse state of Python that every call changes."""
+    old = {entry[:2]: entry for entry in first.token()}
+    changed = [entry for entry in second.token() if old.get(entry[:2]) != entry]
+    path = changed[0][0] if changed else "its state"
+    where = ""
+    container = next((one for one in before.containers if one.path == path), None)
+    if container is not None:
+        where = who_changes(lambda: _again(run, before), lambda: [id(value) for value in container.read()[1]])
+        named = dict(zip(container.keys, container.values, strict=True)) if container.keys else {}
+        keys = [
+            key for key, value in zip(*_last(second, path), strict=False) if key not in named or named[key] is not value
+        ]
+        path = f"{path.removesuffix('.__dict__')}.{keys[0]}" if keys and isinstance(keys[0], str) else path
+    what = f"{where}the forward changes {path} in every call, which a captured step would not."
+    fix = "keep it in a buffer that is changed in place (`self.register_buffer`, `self.count.add_(1)`), or change it outside."
+    raise Uncapturable("X-STATE", what, fix=fix)
+
+
+def _last(snapshot: Snapshot, path: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    container = next((one for one in snapshot.containers if one.path == path), None)
+    return ((), ()) if container is None else (container.keys, container.values)
+
+
+def _again(run: _Traced, before: Snapshot) -> None:
+    """Trace once more, to see where something happens."""
+    step: Step = run.__dict__["step"]
+    tensors = (*step.tensors, *(slot.tensor for slot in run.__dict__["lifted"]))
+    fresh = _Traced(step, before, run.__dict__["lifted"], run.__dict__["cloned"])
+    with untouched(step.module, before), torch.enable_grad():
+        torch_private.export_joint(fresh, tensors)
+
+
+__all__ = ["Effect", "Pass", "Step", "Traced", "evolve", "trace"]
