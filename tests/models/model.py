@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -39,6 +40,11 @@ class Built:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     loss: Loss
+
+    def named(self) -> dict[str, Any]:
+        """The same call by keyword alone."""
+        bound = inspect.signature(self.module.forward).bind(*self.args, **self.kwargs)
+        return bound.arguments.pop("kwargs", {}) | bound.arguments
 
 
 @frozen(kw_only=True)

@@ -1,4 +1,4 @@
-"""The catalogue holds enough models under unique names, the same from the same seed, and each takes a step in each of its types."""
+"""The catalogue: enough models under unique names, the same from the same seed, each with a step in every type it states."""
 
 import random
 from importlib.util import find_spec
