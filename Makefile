@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+MODELS_STAMP := $(VENV)/.installed-models
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv demo test test-thorough test-cuda lint format graphs exactness bench docs clean
+.PHONY: venv models-venv demo test test-thorough test-cuda lint format graphs exactness bench docs clean
 
 venv: $(STAMP)
 
@@ -18,6 +19,14 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python -m pip install --quiet --no-deps --editable tests/plugin
 	touch $(STAMP)
+
+models-venv: $(MODELS_STAMP)
+
+# torchvision alone: its wheels are built against CUDA, and its dependencies are there already.
+$(MODELS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchvision
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[models]'
+	touch $(MODELS_STAMP)
 
 demo: venv
 	$(BIN)/remat demo
@@ -43,7 +52,10 @@ format: venv
 # make bench-exec, bench-plan, bench-ir, bench-chains, bench-ilp: a table, JSON in build/bench, exit 1 on a missed bar.
 bench-%: venv
 	@mkdir -p build/bench
-	$(BIN)/python -m tests.benchmarks.bench_$*
+	$(BIN)/python -m tests.benchmarks.bench_$* $(FLAGS)
+
+# Every model of tests/models, one process each; goes on where it stopped (FLAGS="--fresh": from the start; --only NAME: one).
+bench-models: models-venv
 
 # Writes docs/benchmarks/exactness.md: gradients bit for bit, predicted against measured peaks.
 exactness: venv
