@@ -145,4 +145,12 @@ class Infeasible(RematError):
 
 
 class Uncapturable(RematError):
-    """A module whose training step cannot be captured as one graph; the message names the operation."""
+    """A module whose training step cannot be captured as one graph; the message names the module, the line and the reason.
+
+    Attributes:
+        where: path and class of the module, file and line; empty where that is not known.
+    """
+
+    def __init__(self, rule: str, what: str, *, fix: str = "", where: str = "") -> None:
+        self.where = where
+        super().__init__(rule, f"at {where}: {what}" if where else what, fix=fix)

@@ -21,6 +21,7 @@ from remat.errors import Uncapturable
 from remat.exec import structure
 from remat.exec.accumulate import accumulate
 from remat.exec.complete import finish
+from remat.exec.diagnosis import refusal
 from remat.exec.guards import Guards, compile_guards
 from remat.exec.program import Program
 from remat.exec.python_state import Reads
@@ -101,7 +102,25 @@ def capture(
         Uncapturable: the step cannot be one graph; the message names the operation or the reason.
     """
     start = time.perf_counter()
-    leaves, layout = structure.flatten((args, kwargs or {}), opaque=lambda value: isinstance(value, nn.Module))
+    function = step or type(module).forward
+    try:
+        captured = _capture(module, args, kwargs or {}, function, differentiable, fold_sums, watched, answers)
+    except Uncapturable as error:
+        raise refusal(error, module) from error
+    return evolve(captured, seconds=time.perf_counter() - start)
+
+
+def _capture(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    function: Callable[..., Any],
+    differentiable: str,
+    fold_sums: str,
+    watched: tuple[Any, ...],
+    answers: tuple[Scalar, ...],
+) -> Captured:
+    leaves, layout = structure.flatten((args, kwargs), opaque=lambda value: isinstance(value, nn.Module))
     tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
     for leaf in leaves:
         if not isinstance(leaf, (torch.Tensor, *PLAIN)):
@@ -109,15 +128,14 @@ def capture(
             raise Uncapturable("X-INPUT", f"an argument is a {type(leaf).__name__}.", fix=fix)
     _check_plain(module, tensors)
     step_of_call = Step(
-        module=module, function=step or type(module).forward, layout=layout, tensors=tensors, watched=watched,
+        module=module, function=function, layout=layout, tensors=tensors, watched=watched,
         leaves=tuple(None if isinstance(leaf, torch.Tensor) else Plain(leaf) for leaf in leaves),
         differentiable=differentiable, answers=answers,
     )  # fmt: skip
     traced = trace(step_of_call)
     program = finish(read_joint(traced.joint, module), name=type(module).__name__)
     _check_counters(traced, program)
-    captured = _captured(traced, accumulate(program, fold_sums))
-    return evolve(captured, seconds=time.perf_counter() - start)
+    return _captured(traced, accumulate(program, fold_sums))
 
 
 def _captured(traced: Traced, program: Program) -> Captured:
@@ -147,9 +165,9 @@ def _check_counters(traced: Traced, program: Program) -> None:
     for read in traced.last.tape.reads:
         changing = [origin for origin in read.origins.values() if origin in written]
         if changing and not isinstance(read.value, bool):
-            what = f"{read.place}: Python reads a number from the buffer {changing[0][1]}, which every step changes."
+            what = f"Python reads a number from the buffer {changing[0][1]}, which every step changes."
             fix = "keep it a tensor; for BatchNorm give `momentum` a number."
-            raise Uncapturable("X-READ", what, fix=fix)
+            raise Uncapturable("X-READ", what, fix=fix, where=str(read.place))
 
 
 def _check_plain(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> None:

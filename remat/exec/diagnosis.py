@@ -4,37 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from attrs import evolve
 from torch import nn
 
 from remat.errors import Uncapturable
 from remat.exec import torch_private
-from remat.exec.places import Place, is_user_file, raised_at
+from remat.exec.places import Place, described, forward_of, is_user_file, place_of, raised_at
 from remat.exec.tape import Foreign
 
 _REGISTER = "register it (`self.register_buffer(name, tensor, persistent=False)`), or pass it as an argument."
 
 
-def refusal(error: Exception, paths: Mapping[nn.Module, str]) -> Uncapturable:
-    """One refusal for whatever stopped a trace.
+def refusal(error: Exception, module: nn.Module) -> Uncapturable:
+    """One refusal for whatever stopped a capture, with the module, the line and the way out.
 
     Args:
         error: what was raised.
-        paths: the modules and their paths.
+        module: the outermost module.
     """
-    path, place = raised_at(error, paths)
-    module = next((type(inner).__name__ for inner, name in paths.items() if name == path), "")
-    where = f"{path or 'the module itself'} ({module})" if path is not None else ""
-    line = str(place) if place is not None else ""
-    at = ", ".join(part for part in (where, line) if part)
+    if isinstance(error, Uncapturable) and error.where:
+        return error
+    paths = {inner: name for name, inner in module.named_modules()}
+    place = error.place if isinstance(error, Foreign) else None
+    place = place or raised_at(error, paths) or forward_of(module)
+    if not place.module:
+        place = evolve(place, module=described("", module))
     rule, what, fix = _words(error)
-    text = what if place is not None and place.short in what else (f"at {at}: {what}" if at else what)
-    if place is not None and place.short in what and where:
-        text = f"in {where}: {what}"
-    return Uncapturable(rule, text, fix=fix)
+    return Uncapturable(rule, what, fix=fix, where=str(place))
 
 
 def _words(error: Exception) -> tuple[str, str, str]:
@@ -54,32 +54,44 @@ def _words(error: Exception) -> tuple[str, str, str]:
     if (reader := torch_private.reader_of_real(error)) is not None:
         what = f"{reader} reads a tensor that is no parameter, buffer or argument."
         return "X-TRACE", what, _REGISTER
+    if "use_reentrant" in first:
+        return (
+            "X-TRACE",
+            f"the trace stopped at a reentrant checkpoint: {first:.300}",
+            "give `checkpoint` use_reentrant=False.",
+        )
     what = f"the trace stopped with {type(error).__name__}: {first:.300}"
     fix = "keep values of tensors out of Python and numpy (`.numpy()`, `.data_ptr()`), or wrap the modules around this one."
     return "X-TRACE", what, fix
 
 
-def who_changes(run: Callable[[], None], state: Callable[[], Any]) -> str:
-    """Where a run changes some state first: "file:line in function (`code`): ", or nothing if that is not seen.
+def who_changes(run: Callable[[], None], state: Callable[[], Any], module: nn.Module) -> str:
+    """Where a run changes some state first, in words, or nothing if that is not seen.
 
     Args:
         run: runs the code; what it raises does not matter.
         state: read before each line of the user's code.
+        module: the outermost module.
     """
-    lines: list[Place] = []
+    paths = {inner: name for name, inner in module.named_modules()}
+    places: list[Place] = []
     last: list[Any] = [state(), None]
 
     def local(frame: FrameType, event: str, _arg: object) -> Any:
         now = state()
-        if now != last[0] and last[1] is not None and not lines:
-            lines.append(last[1])
+        if now != last[0] and last[1] is not None and not places:
+            places.append(last[1])
         last[0] = now
-        if event == "line":
-            last[1] = Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        around = frame.f_back if event == "return" else frame
+        while around is not None and not is_user_file(around.f_code.co_filename):
+            around = around.f_back
+        last[1] = None if around is None else place_of(around, paths)
         return local
 
-    def enter(frame: FrameType, _event: str, _arg: object) -> Any:
-        return local if not lines and is_user_file(frame.f_code.co_filename) else None
+    def enter(frame: FrameType, event: str, arg: object) -> Any:
+        if places or not is_user_file(frame.f_code.co_filename):
+            return None
+        return local(frame, event, arg)
 
     before = sys.gettrace()
     sys.settrace(enter)
@@ -89,4 +101,4 @@ def who_changes(run: Callable[[], None], state: Callable[[], Any]) -> str:
             run()
     finally:
         sys.settrace(before)
-    return f"{lines[0]}: " if lines else ""
+    return str(places[0]) if places else ""

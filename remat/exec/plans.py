@@ -23,8 +23,8 @@ from remat.exec.places import levels_to_user
 from remat.exec.planning import Outside, Planned, Settings, Share, is_loss_inside, plan_captured
 from remat.exec.rehearsal import Rehearsal, rehearse
 from remat.exec.runtime import Call, run_step
-from remat.exec.tape import Scalar
-from remat.exec.trace import Effect
+from remat.exec.tape import Origin, Scalar
+from remat.exec.trace import Effect, Same
 from remat.units import format_bytes
 
 INSTANCE_FORWARD = "_remat_forward"
@@ -117,6 +117,7 @@ class Ready:
         call: what to run; None: nothing was planned, the bare module runs.
         meter: times and audit.
         rehearsal: what a try of the plan measured.
+        same_places: of tensors that are returned as they came: position among the flat outputs, and place.
     """
 
     planned: Planned
@@ -126,6 +127,7 @@ class Ready:
     call: Call | None
     meter: StepMeter
     rehearsal: Rehearsal | None = None
+    same_places: tuple[tuple[int, tuple[str, int]], ...] = ()
 
     @property
     def captured(self) -> Captured:
@@ -293,19 +295,26 @@ class State:
                     del outputs
                     undo()
             if answers is None:
-                return self.finished(ready, outputs)
+                return self.finished(call, ready, outputs)
             other = self.planned_for(call, answers)
             if isinstance(other, Bare) or other.call is None:
                 return self.bare(call.module, call.args, call.kwargs)
             ready = self.last = other
 
-    def finished(self, ready: Ready, outputs: tuple[torch.Tensor, ...]) -> Any:
+    def finished(self, call: Arguments, ready: Ready, outputs: tuple[torch.Tensor, ...]) -> Any:
         """What the bare module would return, with its effects on Python done."""
         captured = ready.captured
         if captured.effects:
             _do_effects(ready, outputs[len(captured.places) + len(captured.late) :])
         rest = iter(outputs)
-        leaves = [next(rest) if i in captured.tensor_leaves else leaf for i, leaf in enumerate(captured.out_leaves)]
+        leaves = [
+            next(rest) if leaf is None and i in captured.tensor_leaves else leaf
+            for i, leaf in enumerate(captured.out_leaves)
+        ]
+        if ready.same_places:
+            lifted = ready.watch.lifted(captured.lifted)
+            for at, place in ready.same_places:
+                (leaves[at],) = call.at((place,), lifted)
         return structure.unflatten(leaves, captured.layout)
 
     # -- planning ------------------------------------------------------------------------------------------------------
@@ -354,7 +363,13 @@ class State:
             *(("buffer", index["buffer"][path]) for _, path in program.buffers),
             *(("input", position) for _, position in program.inputs),
         )
-        guarded = tuple((kind, index[kind][at] if kind in index else at) for kind, at in captured.guards.origins)
+
+        def place(origin: Origin) -> tuple[str, int]:
+            kind, about = origin
+            return kind, index[kind][about] if kind in index else about
+
+        guarded = tuple(place(origin) for origin in captured.guards.origins)
+        same = tuple((i, place(leaf.origin)) for i, leaf in enumerate(captured.out_leaves) if isinstance(leaf, Same))
         watch = Watch(captured.tokens, captured.reads)
         if not watch.holds(module, self.watched(module)):
             what = "the state of Python that the forward reads does not compare equal to itself."
@@ -371,7 +386,7 @@ class State:
                 rehearsal = rehearse(planned.lowered, call.at(places, watch.lifted(captured.lifted)))
         return Ready(
             planned=planned, watch=watch, places=places, guard_places=guarded, call=step, meter=meter,
-            rehearsal=rehearsal,
+            rehearsal=rehearsal, same_places=same,
         )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ set once; and a plan knows whether the state it was made in still holds (`token`
 from __future__ import annotations
 
 import collections
+import copy
 import functools
 import itertools
 import operator
@@ -34,6 +35,8 @@ _ALWAYS = (
     "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called",
 )  # fmt: skip
 """Attributes of every module that count whether or not they are seen to be read."""
+DERIVED = ("_flat_weights", "_flat_weight_refs")
+"""Attributes that recurrent layers make anew of their parameters."""
 OWN = "_remat"
 """Name of the attribute that holds what this library keeps of a wrapped module."""
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -47,10 +50,11 @@ class Container:
     Attributes:
         path: how it was reached, for people.
         holder: the live object.
-        kind: how its contents are read: "dict", "list", "deque", "set", "cell", "class", "globals" or "generator".
+        kind: how its contents are read: "dict", "list", "deque", "set", "cell", "class", "globals", "generator" or "cache".
         names: for "class" and "globals": which of its names count.
         keys, values: contents when the snapshot was taken.
         module: the module whose `__dict__` this is, or None.
+        spare: a copy of an iterator as it was.
     """
 
     path: str
@@ -60,6 +64,7 @@ class Container:
     keys: tuple[Any, ...] = ()
     values: tuple[Any, ...] = ()
     module: nn.Module | None = None
+    spare: Any = None
 
     def read(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Keys and values now."""
@@ -125,9 +130,16 @@ def _read_generator(container: Container) -> tuple[tuple[Any, ...], tuple[Any, .
     elif isinstance(holder, torch.Generator):
         value = holder.get_state()
         return (), (_State(str(hash(value.numpy().tobytes())), value),)
+    elif isinstance(holder, types.GeneratorType):
+        value = None if holder.gi_frame is None else (holder.gi_frame.f_lasti, holder.gi_frame.f_lineno)
     else:
-        value = repr(holder)
+        value = holder.__reduce__()
     return (), (_State(repr(value), value),)
+
+
+def _read_cache(container: Container) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    info = container.holder.cache_info()
+    return (), (_State(repr((info.misses, info.currsize)), None),)
 
 
 _READ: dict[str, Callable[[Container], tuple[tuple[Any, ...], tuple[Any, ...]]]] = {
@@ -139,6 +151,7 @@ _READ: dict[str, Callable[[Container], tuple[tuple[Any, ...], tuple[Any, ...]]]]
     "class": _read_names,
     "globals": _read_names,
     "generator": _read_generator,
+    "cache": _read_cache,
 }
 
 
@@ -187,6 +200,10 @@ def _write_generator(container: Container, _keys: tuple[Any, ...], values: tuple
         holder.set_state(value)
 
 
+def _write_cache(container: Container, _keys: tuple[Any, ...], _values: tuple[Any, ...]) -> None:
+    container.holder.cache_clear()
+
+
 _WRITE: dict[str, Callable[[Container, tuple[Any, ...], tuple[Any, ...]], None]] = {
     "dict": _write_ordered,
     "list": _write_list,
@@ -196,6 +213,7 @@ _WRITE: dict[str, Callable[[Container, tuple[Any, ...], tuple[Any, ...]], None]]
     "class": _write_names,
     "globals": _write_names,
     "generator": _write_generator,
+    "cache": _write_cache,
 }
 
 
@@ -247,7 +265,7 @@ class Snapshot:
 
     def _getter(self, container: Container) -> Callable[[Any], tuple[Any, ...]]:
         """Fetches the attributes of a module that count."""
-        names = [name for name in container.keys if name != OWN and self.follows(container, name)]
+        names = [name for name in container.keys if name not in (OWN, *DERIVED) and self.follows(container, name)]
         return operator.itemgetter(*names, *_ALWAYS[:2])
 
     def follows(self, container: Container, key: Any) -> bool:
@@ -272,11 +290,15 @@ class Snapshot:
         for container in self.containers:
             if not container.same():
                 container.write(container.keys, container.values)
+        moved = {id(one.holder): one.spare for one in self.containers if one.spare is not None and not one.same()}
+        for container in self.containers if moved else ():
+            if any(id(value) in moved for value in container.values):
+                container.write(container.keys, tuple(moved.get(id(value), value) for value in container.values))
 
     def slots(self) -> Iterator[Slot]:
         """Places of tensors outside the tables of parameters and buffers."""
         for container in self.containers:
-            if container.kind in ("generator", "set"):
+            if container.kind in ("generator", "set", "cache"):
                 continue
             keys = container.keys or tuple(range(len(container.values)))
             for key, value in zip(keys, container.values, strict=True):
@@ -299,7 +321,7 @@ class Snapshot:
             wanted = None if reads is None else reads.of(container.path)
             items = {
                 key: value for key, value in pairs
-                if key not in (*TABLES, OWN) and (wanted is None or key in wanted)
+                if key not in (*TABLES, OWN, *DERIVED) and (wanted is None or key in wanted)
             }  # fmt: skip
             own = _Same(type(container.module))
             return (
@@ -384,7 +406,11 @@ def _child(container: Container, key: Any) -> str:
     return container.path if container.kind == "cell" else f"{container.path.removesuffix('.__dict__')}.{key}"
 
 
-_ITERATORS = (itertools.count, itertools.cycle, random.Random, np.random.Generator, np.random.RandomState)
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+_ITERATORS = (
+    itertools.count, itertools.cycle, itertools.islice, *(type(iter(items)) for items in ([], (), "", range(1), {})),
+)  # fmt: skip
+_CACHE = type(functools.lru_cache(len))
 _DEEPEST = 40
 
 
@@ -421,7 +447,9 @@ class _Walk:
             (types.FunctionType, self.function),
             (types.MethodType, self.method),
             (functools.partial, self.partial),
-            ((*_ITERATORS, torch.Generator), self.generator),
+            ((*_GENERATORS, types.GeneratorType), self.generator),
+            (_ITERATORS, self.iterator),
+            (_CACHE, self.cache),
             (type, self.kind),
         ):
             if isinstance(value, kinds):  # type: ignore[arg-type]
@@ -434,7 +462,7 @@ class _Walk:
         keys = container.keys or tuple(range(len(container.values)))
         hooked = container.module is self.snapshot.root and not self.snapshot.others
         for key, value in zip(keys, container.values, strict=True):
-            skipped = container.module is not None and (key in (*TABLES, OWN) or (hooked and "_hooks" in key))
+            skipped = container.module is not None and (key in (*TABLES, OWN, *DERIVED) or (hooked and "_hooks" in key))
             if not skipped and self.snapshot.follows(container, key):
                 self.visit(value, _child(container, key), depth)
 
@@ -498,6 +526,15 @@ class _Walk:
     def generator(self, value: Any, path: str, depth: int) -> None:
         """A generator of random numbers, or an iterator that counts."""
         self.add(Container(path, value, "generator"), depth)
+
+    def iterator(self, value: Any, path: str, depth: int) -> None:
+        """Something that counts; it cannot be set back, so a copy stands in for it where it was moved."""
+        self.add(Container(path, value, "generator", spare=copy.copy(value)), depth)
+
+    def cache(self, value: Any, path: str, depth: int) -> None:
+        """What `functools.lru_cache` makes; and the function inside it."""
+        self.add(Container(path, value, "cache"), depth)
+        self.visit(value.__wrapped__, path, depth)
 
     def kind(self, value: type, path: str, depth: int) -> None:
         """A class: its plain attributes, and the closures of its functions."""

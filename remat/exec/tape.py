@@ -20,7 +20,7 @@ from torch import nn
 
 from remat.errors import Uncapturable
 from remat.exec import rng, torch_private
-from remat.exec.places import Place, user_place
+from remat.exec.places import Place, Running, user_place
 from remat.exec.program import Ref, Spec, refs
 from remat.exec.torch_private import DispatchMode, OpOverload
 
@@ -168,11 +168,13 @@ class Tape(DispatchMode):
     Args:
         sources: gives the real tensor of an origin.
         answers: values of the late reads that are known already, in order; they are not computed again.
+        running: the modules that run.
     """
 
-    def __init__(self, sources: Sources, answers: tuple[Scalar, ...] = ()) -> None:
+    def __init__(self, sources: Sources, answers: tuple[Scalar, ...] = (), running: Running | None = None) -> None:
         super().__init__()
         self.sources = sources
+        self.running = running or Running()
         self.answers = answers
         self.instructions: list[Instruction] = []
         self.reads: list[Read] = []
@@ -201,7 +203,7 @@ class Tape(DispatchMode):
         kwargs = kwargs or {}
         if str(func) in _PLACELESS or not isinstance(func, OpOverload):
             return func(*args, **kwargs)
-        place = user_place(2)
+        place = user_place(2, self.running.innermost)
         args, kwargs, given = self._given(func, args, kwargs, place)
         if str(func) in _READERS:
             return self._answer(func, args, given, place)
@@ -277,8 +279,10 @@ class Tape(DispatchMode):
         value = self.answers[late] if late is not None and late < len(self.answers) else self._value(read)
         if late is not None and not isinstance(value, bool):
             cause = "random numbers" if read.draws else "trained parameters"
-            what = f"{place}: Python reads a number that depends on {cause}, so that it differs in every step."
-            raise Uncapturable("X-READ", what, fix="keep it a tensor, or compare it before it is read.")
+            what = f"Python reads a number that depends on {cause}, so that it differs in every step."
+            raise Uncapturable(
+                "X-READ", what, fix="keep it a tensor, or compare it before it is read.", where=str(place)
+            )
         self.reads.append(evolve(read, value=value, late=late))
         return value
 
@@ -288,10 +292,9 @@ class Tape(DispatchMode):
             for name, origin in read.origins.items():
                 source = self.sources(origin).detach()
                 if isinstance(source, torch_private.FakeTensor):
-                    what = f"{read.place}: Python reads a value that depends on a tensor without memory."
-                    raise Uncapturable(
-                        "X-READ", what, fix="build the model with its weights, or keep the value a tensor."
-                    )
+                    what = "Python reads a value that depends on a tensor without memory."
+                    fix = "build the model with its weights, or keep the value a tensor."
+                    raise Uncapturable("X-READ", what, fix=fix, where=str(read.place))
                 tensors[name] = source
             tensors |= {name: tensors[name].clone() for name in read.copied}
             return evaluate(read.instructions, tensors)  # type: ignore[no-any-return]
@@ -323,12 +326,14 @@ class Tape(DispatchMode):
         origins = {name: self.origins[name] for name in outside if name in self.origins}
         constants = {name: self.constants[name] for name in outside if name in self.constants}
         if len(origins) + len(constants) < len(outside):
-            what = f"{place}: Python reads a value that depends on a tensor of unknown origin."
-            raise Uncapturable("X-READ", what, fix="pass the tensor as an argument, or register it as a buffer.")
+            what = "Python reads a value that depends on a tensor of unknown origin."
+            raise Uncapturable(
+                "X-READ", what, fix="pass the tensor as an argument, or register it as a buffer.", where=str(place)
+            )
         unset = _unset(instructions)
         if unset is not None:
-            what = f"{place}: Python reads memory that {unset.target} at {unset.place} leaves unset."
-            raise Uncapturable("X-READ", what, fix="use `torch.zeros`.")
+            what = f"Python reads memory that {unset.target} at {unset.place} leaves unset."
+            raise Uncapturable("X-READ", what, fix="use `torch.zeros`.", where=str(place))
         written = {self._root(name) for instruction in instructions for name in instruction.written}
         return Read(
             value=False, instructions=instructions, origins=origins, constants=constants, draws=draws, place=place,

@@ -25,6 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as no_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from remat.exec.places import Running, described
+
 __all__ = [
     "DispatchMode",
     "FakeTensor",
@@ -132,19 +134,21 @@ def _role(desc: Any) -> tuple[str, Any]:
 
 
 @contextmanager
-def scopes(paths: dict[nn.Module, str]) -> Iterator[None]:
+def scopes(paths: dict[nn.Module, str], running: Running) -> Iterator[None]:
     """Write the path of the running module on every node traced inside; modules without a path keep the enclosing one."""
-    running: list[Any] = []
+    notes: list[Any] = []
 
     def enter(module: nn.Module, _args: Any) -> None:
         if module in paths:
             note = fx_traceback.annotate({_SCOPE: paths[module]})
             note.__enter__()
-            running.append(note)
+            notes.append(note)
+            running.names.append(described(paths[module], module))
 
     def leave(module: nn.Module, _args: Any, _out: Any) -> None:
-        if module in paths and running:
-            running.pop().__exit__(None, None, None)
+        if module in paths and notes:
+            notes.pop().__exit__(None, None, None)
+            running.names.pop()
 
     first = register_module_forward_pre_hook(enter)
     last = register_module_forward_hook(leave, always_call=True)
@@ -207,7 +211,12 @@ class ShapesOnly(FakeTensorMode):
 
 def flatten(tree: Any) -> tuple[list[Any], TreeSpec]:
     """Leaves of nested containers, registered classes among them, and what rebuilds them."""
-    return tree_flatten(tree)
+    return tree_flatten(tree, is_leaf=_is_size)
+
+
+def _is_size(value: Any) -> bool:
+    """`torch.Size` would come back as a tuple."""
+    return type(value) is torch.Size
 
 
 def unflatten(leaves: list[Any], spec: TreeSpec) -> Any:

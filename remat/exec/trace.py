@@ -20,7 +20,8 @@ from torch import nn
 from remat.errors import Uncapturable
 from remat.exec import rng, structure, torch_private
 from remat.exec.diagnosis import refusal, who_changes
-from remat.exec.python_state import OWN, Container, Reads, Slot, Snapshot
+from remat.exec.places import Running, described
+from remat.exec.python_state import DERIVED, OWN, TABLES, Container, Reads, Slot, Snapshot
 from remat.exec.structure import Layout
 from remat.exec.tape import Foreign, Origin, Scalar, Tape
 from remat.exec.torch_private import Joint
@@ -59,16 +60,35 @@ class Step:
         args, kwargs = structure.unflatten(leaves, self.layout)
         return self.function(self.module, *args, **kwargs)
 
-    def through(self, outputs: list[torch.Tensor]) -> tuple[int, ...]:
-        """Positions of the outputs that gradients may come back through."""
+    def through(self, outputs: list[torch.Tensor], attributes: list[torch.Tensor]) -> tuple[int, ...]:
+        """Positions of the outputs that gradients may come back through.
+
+        Args:
+            outputs: what the step returns.
+            attributes: tensors that it leaves in attributes, which come after the outputs; a loss may be among them.
+        """
         able = tuple(i for i, t in enumerate(outputs) if t.requires_grad)
         scalars = tuple(i for i in able if outputs[i].dim() == 0)
+        left = tuple(i for i, t in enumerate(attributes, start=len(outputs)) if t.requires_grad)
         if self.differentiable == "all" or (self.differentiable == "auto" and len(scalars) != 1):
-            return able
+            return (*able, *left)
+        if self.differentiable == "auto":
+            return (*scalars, *(i for i in left if attributes[i - len(outputs)].dim() == 0))
         if len(scalars) != 1:
             what = f"the module returns {len(scalars)} scalars that require a gradient, so which one is the loss is not clear."
             raise Uncapturable("X-LOSS", what, fix='give differentiable="all", or return one loss.')
         return scalars
+
+
+@frozen
+class Same:
+    """A tensor that is returned as it came: a parameter, a buffer or an argument.
+
+    Attributes:
+        origin: which one.
+    """
+
+    origin: Origin
 
 
 @frozen(kw_only=True)
@@ -104,10 +124,11 @@ class Pass:
         entry: of a second pass, the state of Python that it began in.
         exit: the state of Python after the pass.
         effects: what was changed; tensors beside it in `effect_tensors`.
-        layout, leaves: what was returned; tensors stand as None.
+        layout, leaves: what was returned; tensors stand as None, or as `Same`.
         places: which of `leaves` are tensors.
         requires_grad: of each returned tensor, of each late read, and of each tensor of an effect.
         through: positions of outputs that gradients may come back through.
+        seeded: whether the forward set torch's generator itself.
     """
 
     tape: Tape
@@ -121,6 +142,7 @@ class Pass:
     places: tuple[int, ...] = ()
     requires_grad: tuple[bool, ...] = ()
     through: tuple[int, ...] = ()
+    seeded: bool = False
 
 
 @frozen(kw_only=True, eq=False)
@@ -145,10 +167,17 @@ class Traced:
 class _Traced(nn.Module):
     """What the tracer is given, with the module inside so that its parameters are lifted."""
 
-    def __init__(self, step: Step, before: Snapshot, lifted: tuple[Slot, ...], cloned: frozenset[int]) -> None:
+    def __init__(
+        self, step: Step, before: Snapshot, lifted: tuple[Slot, ...], cloned: frozenset[int], forget: bool = False
+    ) -> None:
         super().__init__()
+        self.__dict__["forget"] = forget
         self.inner = step.module
-        self.__dict__.update(step=step, before=before, lifted=lifted, cloned=cloned, passes=[])
+        running = Running()
+        running.names.append(described("", step.module))
+        tables = [(inner, name, tuple(inner.__dict__[name])) for inner in step.module.modules() for name in TABLES]
+        self.__dict__.update(step=step, before=before, lifted=lifted, cloned=cloned, passes=[], running=running)
+        self.__dict__["tables"] = tables
         state = (step.module.named_parameters, step.module.named_buffers)
         self.__dict__["real"] = {
             (kind, name): tensor
@@ -159,36 +188,50 @@ class _Traced(nn.Module):
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         space = self.__dict__
         step: Step = space["step"]
-        count = len(step.tensors)
-        self._begin(tensors[count:])
-        tape = self._tape(tensors)
         passes: list[Pass] = space["passes"]
+        count = len(step.tensors)
+        self._begin(tensors)
+        tape = self._tape(tensors)
         reads = Reads(space["before"].paths)
         current = Pass(tape, reads)
         if passes:
             current.entry = Snapshot(step.module, step.watched, passes[0].reads).token(passes[0].reads)
         buffers = _buffers(self.inner)
+        state = _generator_state()
         with reads, tape:
             out = step.run(tensors[:count])
+        current.seeded = state != _generator_state()
         _keep_buffers(buffers)
+        _check_tables(space["tables"])
         passes.append(current)
         returned = self._note_outputs(current, out)
         self._note_effects(current)
-        outputs = [tensor if i in current.through else tensor.detach() for i, tensor in enumerate(returned)]
-        outputs += tape.late
-        outputs += current.effect_tensors
+        late, left = [tensor.detach() for tensor in tape.late], current.effect_tensors
+        through = step.through(returned, left)
+        current.through = tuple(i if i < len(returned) else i + len(late) for i in through)
+        outputs = [*returned, *late, *left]
+        current.requires_grad = tuple(tensor.requires_grad for tensor in outputs)
+        outputs = [tensor if i in current.through else tensor.detach() for i, tensor in enumerate(outputs)]
         return tuple(tensor.clone() if i in space["cloned"] else tensor for i, tensor in enumerate(outputs))
 
-    def _begin(self, lifted: tuple[torch.Tensor, ...]) -> None:
+    def _begin(self, tensors: tuple[torch.Tensor, ...]) -> None:
         """The state of Python as at the call, but for what earlier passes set that holds no tensor; lifted tensors in place."""
         before: Snapshot = self.__dict__["before"]
+        step: Step = self.__dict__["step"]
         for container in before.containers:
-            if not container.same():
+            if container.kind == "cache" and (self.__dict__["forget"] or not container.same()):
+                # it may hold tensors of an earlier pass
+                container.holder.cache_clear()
+            elif not container.same():
                 _without_tensors(container)
-        placed = {id(slot.tensor): tensor for slot, tensor in zip(self.__dict__["lifted"], lifted, strict=True)}
+        inputs = (*step.tensors, *(slot.tensor for slot in self.__dict__["lifted"]))
+        # what is returned as it came is recognised by these
+        self.__dict__["origins"] = origins = {id(tensor): ("input", at) for at, tensor in enumerate(tensors)}
+        placed = {id(real): tensor for real, tensor in zip(inputs, tensors, strict=True)}
         for kind, named in (("param", self.inner.named_parameters), ("buffer", self.inner.named_buffers)):
             for name, tensor in named(remove_duplicate=False):
                 placed[id(self.__dict__["real"][kind, name])] = tensor
+                origins.setdefault(id(tensor), (kind, name))
         self.__dict__["placed"] = placed
         for slot in before.slots():
             if id(slot.tensor) in placed:
@@ -199,7 +242,7 @@ class _Traced(nn.Module):
         real: dict[Origin, torch.Tensor] = dict(self.__dict__["real"])
         inputs = (*step.tensors, *(slot.tensor for slot in self.__dict__["lifted"]))
         real.update({("input", position): tensor for position, tensor in enumerate(inputs)})
-        tape = Tape(real.__getitem__, step.answers)
+        tape = Tape(real.__getitem__, step.answers, self.__dict__["running"])
         for name, tensor in self.inner.named_parameters(remove_duplicate=False):
             tape.know(tensor, ("param", name), trained=real["param", name].requires_grad)
         for name, tensor in self.inner.named_buffers(remove_duplicate=False):
@@ -209,38 +252,37 @@ class _Traced(nn.Module):
         return tape
 
     def _note_outputs(self, current: Pass, out: Any) -> list[torch.Tensor]:
+        """Take the outputs apart; parameters, buffers and arguments that are returned as they are stay what they are."""
         before: Snapshot = self.__dict__["before"]
+        origins: dict[int, Origin] = self.__dict__["origins"]
         leaves, layout = structure.flatten(out, opaque=lambda value: id(value) in before.paths)
+        returned, kept = [], []
         for leaf in leaves:
-            if not isinstance(leaf, (torch.Tensor, *structure.PLAIN)) and id(leaf) not in before.paths:
-                fix = "return tensors, plain values, or objects of them."
-                raise Uncapturable("X-OUTPUT", f"the module returns a {type(leaf).__name__}.", fix=fix)
-        returned = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        step: Step = self.__dict__["step"]
-        current.layout = layout
-        current.leaves = tuple(None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
-        current.places = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
-        current.through = step.through(returned)
-        current.requires_grad = tuple(tensor.requires_grad for tensor in returned)
+            if not isinstance(leaf, torch.Tensor):
+                if not isinstance(leaf, structure.PLAIN) and id(leaf) not in before.paths:
+                    fix = "return tensors, plain values, or objects of them."
+                    raise Uncapturable("X-OUTPUT", f"the module returns a {type(leaf).__name__}.", fix=fix)
+                kept.append(leaf)
+            elif id(leaf) in origins:
+                kept.append(Same(origins[id(leaf)]))
+            else:
+                returned.append(leaf)
+                kept.append(None)
+        current.layout, current.leaves = layout, tuple(kept)
+        current.places = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and kept[i] is None)
         return returned
 
     def _note_effects(self, current: Pass) -> None:
-        before: Snapshot = self.__dict__["before"]
-        effects = []
-        for container in before.changed():
-            effect = _effect(container, current, self.__dict__["placed"])
-            if effect is not None:
-                effects.append(effect)
-        current.effects = tuple(effects)
         step: Step = self.__dict__["step"]
+        before: Snapshot = self.__dict__["before"]
+        effects = (_effect(container, current, self.__dict__["placed"]) for container in before.changed())
+        current.effects = tuple(effect for effect in effects if effect is not None)
         current.exit = Snapshot(step.module, step.watched)
-        flags = tuple(tensor.requires_grad for tensor in current.effect_tensors)
-        current.requires_grad = (*current.requires_grad, *(False for _ in current.tape.late), *flags)
-        if step.differentiable == "all":
-            start = len(current.requires_grad) - len(flags)
-            current.through = (*current.through, *(start + i for i, flag in enumerate(flags) if flag))
-        else:
-            current.effect_tensors = [tensor.detach() for tensor in current.effect_tensors]
+
+
+def _generator_state() -> bytes:
+    with torch_private.no_modes():
+        return torch.get_rng_state().numpy().tobytes()
 
 
 def _holds_tensor(value: Any) -> bool:
@@ -301,6 +343,11 @@ def _effect(container: Container, current: Pass, placed: dict[int, torch.Tensor]
 def _packed(
     container: Container, keys: tuple[Any, ...] | None, values: list[Any], current: Pass, removed: tuple[Any, ...]
 ) -> Effect:
+    for key, value in zip(keys or (), values, strict=False):
+        if isinstance(value, nn.Module) and any(True for _ in value.parameters()):
+            what = f"the forward makes the module {key!r} with parameters of its own."
+            fix = "make it in `__init__`, or call the module once (under torch.no_grad()) before you wrap it."
+            raise Uncapturable("X-STATE", what, fix=fix)
     leaves, layout = structure.flatten(values, opaque=lambda value: not _holds_tensor(value))
     current.effect_tensors += [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     flat = tuple(None if isinstance(leaf, torch.Tensor) else structure.Plain(leaf) for leaf in leaves)
@@ -308,14 +355,22 @@ def _packed(
 
 
 def _derived(container: Container, name: Any) -> bool:
-    """Whether an attribute is made anew from parameters before each use: by recurrent layers, by norms of weights."""
-    module = container.module
-    if module is None:
+    """Whether an attribute is no state of its own: what recurrent layers make of their parameters, what this library keeps."""
+    if container.module is None:
         return False
     if name == OWN:
         return True
-    tables = {*module._parameters, *module._buffers}
-    return name in ("_flat_weights", "_flat_weight_refs") or bool(tables & {f"{name}_v", f"{name}_orig"})
+    return name in DERIVED
+
+
+def _check_tables(tables: list[tuple[nn.Module, str, tuple[str, ...]]]) -> None:
+    """Refuse a forward that registers or removes parameters and buffers."""
+    for module, table, names in tables:
+        if tuple(module.__dict__[table]) != names:
+            changed = sorted(set(names) ^ set(module.__dict__[table]))
+            what = f"the forward of {type(module).__name__} registers (or removes) {', '.join(map(repr, changed))}."
+            fix = "register it in `__init__`, or call the module once (under torch.no_grad()) before you wrap it."
+            raise Uncapturable("X-STATE", what, fix=fix)
 
 
 # -- buffers that are replaced ---------------------------------------------------------------------------------------------
@@ -355,12 +410,14 @@ def trace(step: Step) -> Traced:
     before = Snapshot(step.module, step.watched)
     lifted: tuple[Slot, ...] = ()
     cloned: frozenset[int] = frozenset()
+    forget = False
     for _ in range(MOST_RESTARTS):
-        run = _Traced(step, before, lifted, cloned)
+        run = _Traced(step, before, lifted, cloned, forget)
         try:
             joint = _export(run, before)
         except _Restart as restart:
-            lifted = (*lifted, restart.slot)
+            lifted = lifted if restart.slot is None else (*lifted, restart.slot)
+            forget = forget or restart.slot is None
             continue
         if joint.aliased - cloned:
             # An output that looks at an input or at another output gets no tangent of its own: give it its own storage.
@@ -369,8 +426,8 @@ def trace(step: Step) -> Traced:
         passes: list[Pass] = run.__dict__["passes"]
         _check_passes(run, before, passes)
         reads = passes[-1].reads
-        for other in passes[:-1]:
-            reads.merge(other.reads)
+        for one in passes[:-1]:
+            reads.merge(one.reads)
         first = Snapshot(step.module, step.watched, reads).token(reads)
         tokens = (first, *(one.entry for one in passes if one.entry is not None and one.entry != first))
         return Traced(joint=joint, last=passes[-1], lifted=lifted, tokens=tokens, cloned=cloned)
@@ -379,8 +436,10 @@ def trace(step: Step) -> Traced:
 
 
 class _Restart(Exception):
-    def __init__(self, slot: Slot) -> None:
-        super().__init__(slot.path)
+    """The trace begins anew, with one more tensor lifted, or (None) with the caches of functions emptied."""
+
+    def __init__(self, slot: Slot | None) -> None:
+        super().__init__()
         self.slot = slot
 
 
@@ -391,17 +450,16 @@ def _export(run: _Traced, before: Snapshot) -> Joint:
     states = rng.others()
     with untouched(step.module, before), torch.enable_grad():
         try:
-            with torch_private.scopes(paths):
+            with torch_private.scopes(paths, run.__dict__["running"]):
                 joint = torch_private.export_joint(run, tensors)
-        except Uncapturable as error:
-            raise refusal(error, paths) from error
         except Foreign as foreign:
             slot = next((slot for slot in before.slots() if slot.tensor is foreign.tensor), None)
-            if slot is None:
-                raise refusal(foreign, paths) from foreign
+            cached = any(container.kind == "cache" for container in before.containers)
+            if slot is None and (run.__dict__["forget"] or not cached):
+                raise refusal(foreign, step.module) from foreign
             raise _Restart(slot) from foreign
         except Exception as error:
-            raise refusal(error, paths) from error
+            raise refusal(error, step.module) from error
         moved = [name for name, state in rng.others().items() if states[name] != state]
     if moved:
         _refuse_generator(run, before, moved[0])
@@ -431,27 +489,44 @@ def untouched(module: nn.Module, before: Snapshot) -> Iterator[None]:
 def _check_passes(run: _Traced, before: Snapshot, passes: list[Pass]) -> None:
     """Refuse what differs between two passes of the same call."""
     first, last = passes[0], passes[-1]
+    moved = (
+        {} if last.exit is None else {one.path: one.values for one in last.exit.containers if one.kind == "generator"}
+    )
     for container in before.containers:
-        if container.kind == "generator" and not container.same():
+        if container.kind == "generator" and moved.get(container.path, container.values) != container.values:
             _refuse_generator(run, before, container.path)
     if first.exit is not None and last.exit is not None and first.exit.token() != last.exit.token():
         _refuse_counter(run, before, first.exit, last.exit)
+    if first.seeded or last.seeded:
+        where = who_changes(lambda: _again(run, before), _generator_state, run.inner)
+        what = "the forward sets torch's generator itself, which a captured step would not."
+        raise Uncapturable("X-RANDOM", what, fix="seed outside the module.", where=where)
+    different = _difference(first, last)
+    if different is not None:
+        fix = "keep clocks, counters and random numbers of Python out of the forward, or pass them as arguments."
+        raise Uncapturable(
+            "X-STATE", f"{different[0]} when the same call was traced again.", fix=fix, where=different[1]
+        )
+
+
+def _difference(first: Pass, last: Pass) -> tuple[str, str] | None:
+    """What two passes did otherwise, and where; None: nothing."""
     ours, theirs = first.tape.instructions, last.tape.instructions
     for mine, other in zip(ours, theirs, strict=False):
         if mine.text != other.text:
-            what = f"{mine.place}: {mine.text:.200} became {other.text:.200} when the same call was traced again."
-            fix = "keep clocks, counters and random numbers of Python out of the forward, or pass them as arguments."
-            raise Uncapturable("X-STATE", what, fix=fix)
-    values = [[read.value for read in one.tape.reads] for one in (first, last)]
-    if len(ours) != len(theirs) or values[0] != values[1] or first.leaves != last.leaves:
-        what = "the forward did other operations, or returned other values, when the same call was traced again."
-        fix = "keep clocks, counters and random numbers of Python out of the forward, or pass them as arguments."
-        raise Uncapturable("X-STATE", what, fix=fix)
+            return f"{mine.text:.200} became {other.text:.200}", str(other.place)
+    if len(ours) != len(theirs):
+        longer = max(ours, theirs, key=len)[min(len(ours), len(theirs))]
+        return f"{longer.target} ran in one of two passes only", str(longer.place)
+    for mine, other in zip(first.tape.reads, last.tape.reads, strict=False):
+        if mine.value != other.value:
+            return f"Python read {mine.value}, then {other.value}", str(other.place)
+    if repr(first.leaves) != repr(last.leaves):
+        return "the forward returned other plain values", ""
     for mine, other in zip(first.tape.constants.values(), last.tape.constants.values(), strict=False):
         if not torch.equal(mine, other):
-            what = "a tensor that the forward makes from Python numbers differed when the same call was traced again."
-            fix = "keep clocks, counters and random numbers of Python out of the forward, or pass them as arguments."
-            raise Uncapturable("X-STATE", what, fix=fix)
+            return "a tensor that the forward makes from Python numbers differed", ""
+    return None
 
 
 def _refuse_generator(run: _Traced, before: Snapshot, name: str) -> None:
@@ -461,11 +536,10 @@ def _refuse_generator(run: _Traced, before: Snapshot, name: str) -> None:
     def state() -> Any:
         return rng.others()[name] if container is None else container.read()[1][0].text
 
-    where = who_changes(lambda: _again(run, before), state)
-    what = f"{where}the forward draws from {name}, which a captured step would not draw from again."
-    raise Uncapturable(
-        "X-RANDOM", what, fix="draw with torch (`torch.rand(())`), or outside the module, as an argument."
-    )
+    where = who_changes(lambda: _again(run, before), state, run.inner)
+    what = f"the forward draws from {name}, which a captured step would not draw from again."
+    fix = "draw with torch (`torch.rand(())`), or outside the module, and pass it as an argument."
+    raise Uncapturable("X-RANDOM", what, fix=fix, where=where)
 
 
 def _refuse_counter(run: _Traced, before: Snapshot, first: Snapshot, second: Snapshot) -> None:
@@ -476,15 +550,15 @@ def _refuse_counter(run: _Traced, before: Snapshot, first: Snapshot, second: Sna
     where = ""
     container = next((one for one in before.containers if one.path == path), None)
     if container is not None:
-        where = who_changes(lambda: _again(run, before), lambda: [id(value) for value in container.read()[1]])
+        where = who_changes(lambda: _again(run, before), lambda: list(map(id, container.read()[1])), run.inner)
         named = dict(zip(container.keys, container.values, strict=True)) if container.keys else {}
         keys = [
             key for key, value in zip(*_last(second, path), strict=False) if key not in named or named[key] is not value
         ]
         path = f"{path.removesuffix('.__dict__')}.{keys[0]}" if keys and isinstance(keys[0], str) else path
-    what = f"{where}the forward changes {path} in every call, which a captured step would not."
+    what = f"the forward changes {path} in every call, which a captured step would not."
     fix = "keep it in a buffer that is changed in place (`self.register_buffer`, `self.count.add_(1)`), or change it outside."
-    raise Uncapturable("X-STATE", what, fix=fix)
+    raise Uncapturable("X-STATE", what, fix=fix, where=where)
 
 
 def _last(snapshot: Snapshot, path: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

@@ -17,6 +17,7 @@ from torch import nn
 
 from remat.algorithms import Solver
 from remat.errors import IllFormed, Uncapturable
+from remat.exec.diagnosis import refusal
 from remat.exec.planning import COSTS, Settings, parse_budget
 from remat.exec.plans import INSTANCE_FORWARD, RematWarning, State, Wrapped, attributes
 from remat.units import parse_bytes
@@ -84,7 +85,12 @@ def wrap(
     ):
         if value not in choices:
             raise IllFormed("X-ARG", f"{name}={value!r} is not known.", fix=f"give one of {', '.join(choices)}.")
-    _check_module(model)
+    if isinstance(model, Wrapped):
+        raise IllFormed("X-ARG", "the module is wrapped already.", fix="wrap the bare module.")
+    try:
+        _check_module(model)
+    except Uncapturable as error:
+        raise refusal(error, model) from None
     reserve = None if loss_reserve is None else parse_bytes(loss_reserve)
     settings = Settings(
         budget=parse_budget(budget), step=loss, differentiable=differentiable, loss_reserve=reserve, solver=solver,
@@ -100,14 +106,15 @@ def wrap(
 
 
 def _check_module(model: nn.Module) -> None:
-    if isinstance(model, Wrapped):
-        raise IllFormed("X-ARG", "the module is wrapped already.", fix="wrap the bare module.")
     if isinstance(model, torch.jit.ScriptModule):
         raise Uncapturable("X-MODULE", "a ScriptModule has no Python forward to trace.", fix="wrap the eager module.")
     if isinstance(model, nn.DataParallel):
         what = "DataParallel copies its module to other devices in every call."
         raise Uncapturable("X-MODULE", what, fix="wrap the module inside it, or use DistributedDataParallel.")
     for path, inner in model.named_modules():
+        if isinstance(inner, torch.jit.ScriptModule):
+            what = f"{path} is a ScriptModule, which has no Python forward to trace."
+            raise Uncapturable("X-MODULE", what, fix="put the eager module in its place.")
         if isinstance(inner, nn.modules.lazy.LazyModuleMixin) and inner.has_uninitialized_params():  # type: ignore[misc]
             what = f"{path or 'the module'} ({type(inner).__name__}) is lazy: its parameters have no shapes yet."
             raise Uncapturable("X-MODULE", what, fix="call the module once (under torch.no_grad()) before you wrap it.")

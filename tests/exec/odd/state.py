@@ -408,7 +408,7 @@ class GlobalCache(Body):
         return self.loss(MASKS[len(x)] @ self.hidden(x) / WIDTH)
 
 
-@odd("tensor-in-a-global-cache", EITHER)
+@odd("tensor-in-a-global-cache", EITHER, options={"budget": "100%"})
 def globally_cached():
     MASKS.clear()
     return GlobalCache()
