@@ -234,6 +234,7 @@ class Snapshot:
         named = module.named_modules(remove_duplicate=True)
         self.paths = {id(inner): f"self.{path}" if path else "self" for path, inner in named}
         self.visited: set[int] = set()
+        self.names: dict[str, int] = {}
         self._alive: list[Any] = []
         self._tensors = {
             id(tensor) for inner in module.modules() for table in TABLES for tensor in inner.__dict__[table].values()
@@ -313,7 +314,11 @@ class Snapshot:
         Args:
             reads: of attributes of modules only those that it names count; None: all of them.
         """
-        return tuple((container.path, container.kind, *self._frozen(container, reads)) for container in self.containers)
+        return tuple(
+            (container.path, container.kind, *self._frozen(container, reads))
+            for container in self.containers
+            if container.kind not in ("cache", "generator")
+        )
 
     def _frozen(self, container: Container, reads: Reads | None) -> tuple[Any, ...]:
         pairs = zip(container.keys or (None,) * len(container.values), container.values, strict=True)
@@ -458,6 +463,9 @@ class _Walk:
 
     def add(self, container: Container, depth: int) -> None:
         """Add a container and visit what it holds."""
+        count = self.snapshot.names[container.path] = self.snapshot.names.get(container.path, 0) + 1
+        if count > 1:
+            container.path = f"{container.path} ({count})"
         self.snapshot.containers.append(container.take())
         keys = container.keys or tuple(range(len(container.values)))
         hooked = container.module is self.snapshot.root and not self.snapshot.others
