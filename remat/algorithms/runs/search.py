@@ -83,8 +83,22 @@ class Search:
     def shifted(self) -> Sequence:
         """The captured order with runs moved to where the profile is lower."""
         if self._shifted is None:
-            self._shifted = shift(self.flat, self.base, self.budget, 0.8, 10, self.chance(3))
+            self._shifted = self.shift(self.base, self.budget, 0.8, 10, self.chance(3))
         return self._shifted
+
+    def shift(self, start: Sequence, budget: Bytes, level: float, passes: int, chance: NDArray[np.uint64]) -> Sequence:
+        """`start` with runs moved to where the profile is lower, in at most `passes`; the clock is asked between them.
+
+        The peak stays within the larger of the budget and the start's peak; bytes over the share `level` of the budget count.
+        """
+        roof = max(budget, self.peak_of(start))
+        current = start
+        for _ in range(passes):
+            before = current
+            current = shift(self.flat, before, roof, level * budget / roof, 1, chance)
+            if self.clock.expired or np.array_equal(before, current):
+                break
+        return current
 
     def chance(self, purpose: int) -> NDArray[np.uint64]:
         """A generator's state for one purpose; the same for the same seed."""
@@ -150,7 +164,9 @@ class Search:
             yield
         finally:
             nested = sum(self.spent.values()) - inner
-            self.spent[purpose] += time.process_time() - start - nested
+            seconds = time.process_time() - start - nested
+            self.spent[purpose] += seconds
+            self.clock.charge(purpose, seconds)
 
 
 class RunMove(WarmStarted):
