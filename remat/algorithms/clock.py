@@ -42,7 +42,8 @@ class Progress:
 class Clock:
     """Time left, a stop flag, the best plan reported, the listener, and what the work was charged for.
 
-    `spent` has process CPU seconds by purpose, as solvers tell them apart (`plan`, `bound`); those of nested clocks included.
+    `spent` has seconds by purpose, as solvers tell them apart (`plan`, `bound`), without imports and compilation; those of nested
+    clocks included.
 
     Args:
         seconds: how long the work may take; None: no limit.
@@ -96,7 +97,7 @@ class Clock:
         return self._stopped or (self._parent is not None and self._parent.stopped)
 
     def charge(self, purpose: str, seconds: float) -> None:
-        """Add process CPU seconds to what was spent on a purpose, here and in the clocks this one was nested in."""
+        """Add seconds to what was spent on a purpose, here and in the clocks this one was nested in."""
         self.spent[purpose] = self.spent.get(purpose, 0.0) + seconds
         if self._parent is not None:
             self._parent.charge(purpose, seconds)

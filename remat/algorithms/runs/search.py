@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from remat.algorithms.clock import Clock
 from remat.algorithms.combine import WarmStarted
+from remat.algorithms.once import planning_time
 from remat.algorithms.protocol import IMPOSSIBLE, ClassBound, Plan, Problem, refuse_unless_flat
 from remat.algorithms.runs.csr import flatten
 from remat.algorithms.runs.liveness import sweep, total_time
@@ -157,16 +158,16 @@ class Search:
 
     @contextmanager
     def charged(self, purpose: str) -> Iterator[None]:
-        """Count the process CPU time of the block for `purpose` (and for no enclosing block)."""
-        start = time.process_time()
-        inner = sum(self.spent.values())
+        """Count the time of the block for `purpose`, and for no enclosing block: process CPU here, planning time at the clock."""
+        start, began = time.process_time(), planning_time()
+        inner, inside = sum(self.spent.values()), sum(self.clock.spent.values())
         try:
             yield
         finally:
             nested = sum(self.spent.values()) - inner
-            seconds = time.process_time() - start - nested
-            self.spent[purpose] += seconds
-            self.clock.charge(purpose, seconds)
+            self.spent[purpose] += time.process_time() - start - nested
+            nested = sum(self.clock.spent.values()) - inside
+            self.clock.charge(purpose, planning_time() - began - nested)
 
 
 class RunMove(WarmStarted):
