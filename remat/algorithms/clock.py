@@ -40,7 +40,10 @@ class Progress:
 
 
 class Clock:
-    """Time left, a stop flag, the best plan reported, and the listener.
+    """Time left, a stop flag, the best plan reported, the listener, and what the work was charged for.
+
+    `spent` has seconds by purpose, as solvers tell them apart (`plan`, `bound`), without imports and compilation; those of nested
+    clocks included.
 
     Args:
         seconds: how long the work may take; None: no limit.
@@ -68,6 +71,7 @@ class Clock:
         self._stopped = False
         self.best: Schedule | None = None
         self.lower: Ns | float = 0
+        self.spent: dict[str, float] = {}
 
     @property
     def elapsed(self) -> float:
@@ -86,6 +90,17 @@ class Clock:
     def expired(self) -> bool:
         """Whether the time is over or the work was stopped."""
         return self.remaining <= 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the work was stopped, by the user or by who gave this clock."""
+        return self._stopped or (self._parent is not None and self._parent.stopped)
+
+    def charge(self, purpose: str, seconds: float) -> None:
+        """Add seconds to what was spent on a purpose, here and in the clocks this one was nested in."""
+        self.spent[purpose] = self.spent.get(purpose, 0.0) + seconds
+        if self._parent is not None:
+            self._parent.charge(purpose, seconds)
 
     def stop(self) -> None:
         """Stop the work of this clock and of every clock it was nested in."""

@@ -6,8 +6,9 @@ from remat.algorithms.baselines import PerLayerCheckpoint
 from remat.algorithms.bounds.anyorder import AnyOrder
 from remat.algorithms.bounds.floor import Floor
 from remat.algorithms.bounds.single import SingleInstant
+from remat.algorithms.combine import best
 from remat.algorithms.protocol import Solver
-from remat.algorithms.runs.moves import Continuation, MultiStart, Relieve, RuinAndRecreate
+from remat.algorithms.runs.moves import Continuation, MultiStart, PeakShaving, Relieve, RuinAndRecreate
 from remat.algorithms.runs.polish import Polish
 from remat.algorithms.runs.saved_set import SavedSet
 
@@ -43,3 +44,15 @@ auto: Solver = (
 
 quick: Solver = Polish((Floor(), MultiStart(starts=8), SingleInstant(mixed=0), SavedSet(instants=2)), gap=0.05)
 """A plan and a bound in a fraction of the time of `auto`, where many budgets are asked."""
+
+cheap: Solver = best(PeakShaving().within(0.3), PerLayerCheckpoint())
+"""A plan in hundredths of a second on hundreds of nodes, where a deadline left none."""
+
+ANY = 1e6
+"""A gap that every plan is within: the first that is found will do."""
+
+probe: Solver = Polish((PeakShaving(), MultiStart(starts=4)), gap=ANY)
+"""Any plan, where it is asked how small a budget may be; proves nothing."""
+
+prover: Solver = Polish((SingleInstant(mixed=0), SavedSet(instants=2)), gap=ANY)
+"""Whether there can be a plan, and one where that shows it: for budgets where `probe` finds none."""

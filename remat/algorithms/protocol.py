@@ -200,7 +200,9 @@ class Solver(ABC):
         inner = clock.nested()
         try:
             plan = self.plan(problem, inner, seed)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemError) as error:
+            if not _interrupted(error):
+                raise
             inner.stop()
             plan = Plan(schedule=inner.best, lower=inner.lower, trail=(f"{self!r} was interrupted",))
         return self._replayed(problem, plan)
@@ -246,6 +248,11 @@ class Solver(ABC):
         from remat.algorithms.combine import When
 
         return When(self, test)
+
+
+def _interrupted(error: BaseException) -> bool:
+    """Whether the user interrupted; in compiled code the interruption sometimes comes out as the cause of a SystemError."""
+    return any(isinstance(one, KeyboardInterrupt) for one in (error, error.__cause__, error.__context__))
 
 
 def refuse_unless_flat(graph: Graph) -> str | None:

@@ -8,13 +8,12 @@ summed.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import torch
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 from torch import nn
 
 from remat.errors import Uncapturable
@@ -49,7 +48,6 @@ class Captured:
         effects: what the forward changes in Python.
         lifted: paths of the plain tensors that are inputs besides the arguments.
         tokens: states of Python in which the step is this one; `reads` says which attributes count.
-        seconds: how long capture took.
     """
 
     program: Program
@@ -65,7 +63,6 @@ class Captured:
     lifted: tuple[str, ...] = ()
     tokens: tuple[Any, ...] = field(default=(), repr=False)
     reads: Reads | None = field(default=None, repr=False)
-    seconds: float = 0.0
 
     @cached_property
     def tensor_leaves(self) -> frozenset[int]:
@@ -101,13 +98,11 @@ def capture(
     Raises:
         Uncapturable: the step cannot be one graph; the message names the operation or the reason.
     """
-    start = time.perf_counter()
     function = step or type(module).forward
     try:
-        captured = _capture(module, args, kwargs or {}, function, differentiable, fold_sums, watched, answers)
+        return _capture(module, args, kwargs or {}, function, differentiable, fold_sums, watched, answers)
     except Uncapturable as error:
         raise refusal(error, module) from error
-    return evolve(captured, seconds=time.perf_counter() - start)
 
 
 def _capture(

@@ -6,29 +6,32 @@ proved floor.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 
+import torch
 from attrs import evolve, field, frozen
 from torch import nn
 
-from remat.algorithms import IMPOSSIBLE, Outcome, Problem, Solver, StoreAll, store_all_peak
-from remat.errors import IllFormed, Infeasible
+from remat.algorithms import IMPOSSIBLE, Clock, Outcome, Problem, Solver, StoreAll, store_all_peak
+from remat.algorithms.once import importing, planning_time
+from remat.errors import IllFormed, Uncapturable
 from remat.exec.build import build_graph
 from remat.exec.capture import Captured, capture
 from remat.exec.cost import OpCost, estimate, resized
 from remat.exec.lower import Lowered, lower
 from remat.exec.measure import measure
-from remat.exec.program import Program
-from remat.ir import Graph, Phase
+from remat.exec.program import Op, Program
+from remat.exec.progress import LOG, Listener, Stages
+from remat.exec.smallest import Smallest, infeasible, smallest_budget
+from remat.ir import Graph
 from remat.units import Bytes, format_bytes, parse_bytes
 
 COSTS = ("measure", "estimate")
-PROBES = 7
-"""Budgets tried when the one asked for does not fit: enough to come within 1 % of the peak of `StoreAll`."""
-PROBE_SECONDS = 5.0
+GRACE = 0.3
+"""Seconds of planning that may pass over a deadline; a tenth of the deadline if that is more."""
 SCALARS: Bytes = 4096
 """What a loss outside the module is taken to hold in scalars while the backward runs."""
 
@@ -70,9 +73,11 @@ class Settings:
         differentiable: see `capture`.
         loss_reserve: bytes that a loss outside the module may hold, or None for an audited estimate.
         solver: plans; None: `remat.algorithms.auto`.
-        seconds: deadline of one planning [s], or None.
+        seconds: deadline of one planning [s], or None. Counted from when the graph is there, without imports and compilation.
         cost: "measure" or "estimate".
         seed: of the solver.
+        on_infeasible: "raise", or "best": the plan of the smallest budget found stands for the one there is not.
+        progress: who hears of the stages, as in `remat.exec.progress.stages_of`.
     """
 
     budget: Budget
@@ -83,22 +88,17 @@ class Settings:
     seconds: float | None = None
     cost: str = field(default="measure")
     seed: int = 0
+    on_infeasible: str = "raise"
+    progress: bool | Listener | None = None
 
     def planner(self) -> Solver:
         """The solver, the default one where none was named."""
         if self.solver is not None:
             return self.solver
-        from remat.algorithms.default import auto  # imports compiled kernels, so only when it is asked for
+        with importing():
+            from remat.algorithms.default import auto  # imports compiled kernels, so only when it is asked for
 
         return auto
-
-    def prober(self) -> Solver:
-        """What is asked for many budgets in turn: the solver named, or the quick form of the default one."""
-        if self.solver is not None:
-            return self.solver
-        from remat.algorithms.default import quick
-
-        return quick
 
     def name(self) -> str:
         """Who plans, for people."""
@@ -118,7 +118,9 @@ class Planned:
         reserve, held: what a loss outside the module is taken to hold, at its height and during the backward [bytes].
         audited: whether these two were measured on a real step.
         store_all: replayed peak of `StoreAll` [bytes].
-        seconds: of each stage: capture, cost, plan, lower.
+        seconds: of each stage: capture, cost, plan, lower, later rehearsal; `bound` is a part of plan; import and compile are in
+            none.
+        asked: the budget asked for, where no plan was found for it and this is the plan of the smallest budget found; else None.
     """
 
     captured: Captured
@@ -131,6 +133,7 @@ class Planned:
     audited: bool
     store_all: Bytes
     seconds: dict[str, float]
+    asked: Bytes | None = None
 
 
 @frozen
@@ -150,6 +153,7 @@ def plan_step(
     *,
     known_costs: dict[str, OpCost] | None = None,
     outside: Outside | None = None,
+    stages: Stages | None = None,
 ) -> Planned:
     """Capture, cost, solve and lower one step.
 
@@ -160,13 +164,16 @@ def plan_step(
         settings: budget, solver and so on.
         known_costs: measured costs by signature, used and added to.
         outside: what a loss outside the module holds, where that was measured.
+        stages: timed and told; its table of seconds becomes the plan's.
 
     Raises:
         Uncapturable: the step cannot be one graph.
         Infeasible: no plan within the budget was found.
     """
-    captured = capture(module, args, kwargs, step=settings.step, differentiable=settings.differentiable)
-    return plan_captured(captured, settings, known_costs=known_costs, outside=outside)
+    stages = Stages(type(module).__name__) if stages is None else stages
+    with stages.stage("capture"):
+        captured = capture(module, args, kwargs, step=settings.step, differentiable=settings.differentiable)
+    return plan_captured(captured, settings, known_costs=known_costs, outside=outside, stages=stages)
 
 
 def plan_captured(
@@ -175,19 +182,20 @@ def plan_captured(
     *,
     known_costs: dict[str, OpCost] | None = None,
     outside: Outside | None = None,
+    stages: Stages | None = None,
 ) -> Planned:
     """Cost, solve and lower a captured step; arguments and errors as for `plan_step`."""
-    seconds = {"capture": captured.seconds}
-    with _timed(seconds, "cost"):
+    stages = Stages(captured.program.name) if stages is None else stages
+    with stages.stage("cost"), refusing("cost"):
         costs = estimate(captured.program) if settings.cost == "estimate" else measure(captured.program, known_costs)
         program = resized(captured.program, costs)
         loss = outside or outside_of(program, captured, settings)
         graph = build_graph(program, costs, loss_reserve=loss.reserve, loss_held=loss.held)
-    with _timed(seconds, "plan"):
         peak = store_all_peak(graph)
-        budget = int(peak * settings.budget.of_peak) if isinstance(settings.budget, Share) else settings.budget
-        outcome = solve(graph, budget, settings, peak)
-    with _timed(seconds, "lower"):
+    with stages.stage("plan"):
+        asked = int(peak * settings.budget.of_peak) if isinstance(settings.budget, Share) else settings.budget
+        outcome, budget = solve(graph, asked, settings, peak, stages)
+    with stages.stage("lower"), refusing("lower"):
         lowered = None if budget is None or outcome.schedule is None else lower(program, outcome.schedule)
     return Planned(
         captured=evolve(captured, program=program),
@@ -199,21 +207,62 @@ def plan_captured(
         held=loss.held,
         audited=loss.measured,
         store_all=peak,
-        seconds=seconds,
+        seconds=stages.seconds,
+        asked=None if budget == asked else asked,
     )
 
 
-class _timed:
-    """Adds the wall time of its block to a table."""
+REFUSED = (
+    RuntimeError, KeyError, AttributeError, NotImplementedError, TypeError, IndexError, ValueError, AssertionError,
+)  # fmt: skip
+"""What a stage may fail with on a step nobody thought of. Memory that is not there is no such thing."""
 
-    def __init__(self, table: dict[str, float], name: str) -> None:
-        self.table, self.name = table, name
+_DOING = {
+    "cost": "it could not be costed",
+    "lower": "its plan could not be made code",
+    "rehearsal": "its plan did not run on the sample",
+}
+_RULES = {"cost": "X-COST", "lower": "X-LOWER", "rehearsal": "X-REHEARSAL"}
 
-    def __enter__(self) -> None:
-        self.start = time.perf_counter()
 
-    def __exit__(self, *_error: object) -> None:
-        self.table[self.name] = time.perf_counter() - self.start
+@contextmanager
+def refusing(stage: str) -> Iterator[None]:
+    """The block is a stage after capture; what it fails with unexpectedly becomes one refusal.
+
+    Args:
+        stage: `cost`, `lower` or `rehearsal`.
+
+    Raises:
+        Uncapturable: X-COST, X-LOWER, X-REHEARSAL: names the stage, the operation if that is known, and the way out.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except REFUSED as error:
+        first = (str(error).strip().splitlines() or ["no message"])[0]
+        at = _operation(error)
+        what = f"the step was captured, but {_DOING[stage]}{at}: {type(error).__name__}: {first:.300}"
+        fix = "leave the module it belongs to out of the wrapped one, and report this: the cause is chained to this error."
+        if stage == "cost":
+            fix = f'give cost="estimate", or {fix}'
+        raise Uncapturable(_RULES[stage], what, fix=fix) from error
+
+
+def _operation(error: BaseException) -> str:
+    """Which operation an error came from: the last one that a frame of this package was busy with, or a generated line."""
+    words = ""
+    traceback = error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        op = frame.f_locals.get("op")
+        if frame.f_globals.get("__name__", "").startswith("remat.exec") and isinstance(op, Op):
+            scope = f" of {op.scope}" if op.scope else ""
+            words = f" at {op.name} ({op.target}){scope}"
+        elif frame.f_code.co_filename.startswith("<remat"):
+            words = f" at line {traceback.tb_lineno} of the generated {frame.f_code.co_name}"
+        traceback = traceback.tb_next
+    return words
 
 
 def outside_of(program: Program, captured: Captured, settings: Settings) -> Outside:
@@ -237,90 +286,66 @@ def is_loss_inside(captured: Captured) -> bool:
     return captured.program.values[output].spec.shape == ()
 
 
-def solve(graph: Graph, budget: Bytes | None, settings: Settings, peak: Bytes) -> Outcome:
-    """The plan: nothing is recomputed where everything fits, else what the solver says.
+def solve(
+    graph: Graph, budget: Bytes | None, settings: Settings, peak: Bytes, stages: Stages
+) -> tuple[Outcome, Bytes | None]:
+    """The plan and the budget it is for: nothing is recomputed where everything fits, else what the solver says.
+
+    A Ctrl-C keeps the best plan so far, if there is one.
 
     Raises:
-        Infeasible: no plan was found.
+        Infeasible: no plan was found, and `settings.on_infeasible` is "raise".
     """
     if budget is None or budget >= peak:
-        return StoreAll().solve(Problem(graph=graph, budget=peak if budget is None else budget))
-    problem = Problem(graph=graph, budget=budget, deadline=settings.seconds)
-    outcome = settings.planner().solve(problem, seed=settings.seed)
-    if outcome.schedule is None:
-        raise _infeasible(graph, budget, outcome, settings)
-    return outcome
+        return StoreAll().solve(Problem(graph=graph, budget=peak if budget is None else budget)), budget
+    stages.base = graph.time
+    planner = settings.planner()
+    clock = Clock(settings.seconds, now=planning_time, listener=stages.hear)
+    problem = Problem(graph=graph, budget=budget)
+    outcome = planner.solve(problem, clock=clock, seed=settings.seed)
+    over = clock.expired
+    if not outcome.settled and settings.solver is None and not clock.stopped:
+        outcome = outcome.merge(_cheap().solve(problem, clock=Clock(now=planning_time), seed=settings.seed))
+    if clock.stopped:
+        if outcome.schedule is None:
+            raise KeyboardInterrupt
+        LOG.warning("interrupted: the best plan so far is kept")
+    if "bound" in clock.spent:
+        stages.seconds["bound"] = clock.spent["bound"]
+    if outcome.schedule is not None:
+        return outcome, budget
+    smallest = _smallest(graph, budget, outcome, settings, clock)
+    if settings.on_infeasible == "raise":
+        raise infeasible(budget, smallest, seconds=settings.seconds if over else None)
+    return smallest.outcome, smallest.found
 
 
-def floor_of(graph: Graph) -> Bytes:
-    """A limit below which no schedule fits [bytes].
+def _cheap() -> Solver:
+    """What always runs when the time is over."""
+    from remat.algorithms.default import cheap
 
-    Everything kept is resident at the end; and each node that must run (forward nodes, the loss, and what leads to kept data)
-    holds what it reads, writes and works in.
-    """
-    size = {datum.name: 0 if datum.outside else datum.size for datum in graph.data}
-    must = {i for i, node in enumerate(graph.computes) if node.phase is not Phase.BACKWARD}
-    stack = [i for d, datum in enumerate(graph.data) if datum.keep for i in graph.writers_by_data[d]]
-    while stack:
-        i = stack.pop()
-        if i not in must:
-            must.add(i)
-            stack += [w for d in graph.reads_by_node[i] for w in graph.writers_by_data[d]]
-    kept = sum(datum.size for datum in graph.data if datum.keep)
-    nodes = (graph.computes[i] for i in must)
-    held = (
-        sum(size[name] for name in (*node.reads, *node.writes)) + min(one.workspace for one in node.options)
-        for node in nodes
+    return cheap
+
+
+def _smallest(graph: Graph, budget: Bytes, outcome: Outcome, settings: Settings, clock: Clock) -> Smallest:
+    """The smallest budget with a plan, in about a second on hundreds of nodes, and within the deadline and its grace."""
+    left = 1.0 + len(graph) / 1000 if settings.solver is None else None
+    if settings.seconds is not None:
+        grace = max(GRACE, settings.seconds / 10)
+        allowed = max(0.0, settings.seconds + grace - clock.elapsed)
+        left = allowed if left is None else min(left, allowed)
+    rest = Clock(left, now=planning_time)
+    smallest = smallest_budget(graph, settings.solver, below=budget, clock=rest, seed=settings.seed)
+    if outcome.lower == IMPOSSIBLE:
+        smallest = evolve(smallest, floor=max(smallest.floor, budget + 1))
+    return smallest
+
+
+def over_budget(planned: Planned) -> str:
+    """What to warn of where the plan of the smallest budget found stands for the budget asked for; empty: it does not."""
+    if planned.asked is None or planned.budget is None:
+        return ""
+    return (
+        f"no plan for {format_bytes(planned.asked)} ({planned.asked} B) was found; the step runs in the smallest budget a plan "
+        f"was found for, {format_bytes(planned.budget)} ({planned.budget} B)."
     )
-    return max(kept, *held)
-
-
-@frozen
-class Smallest:
-    """What is known about how little memory a graph can be run in.
-
-    Attributes:
-        found: smallest budget that a plan was found for [bytes].
-        floor: below this no schedule fits, proved [bytes].
-    """
-
-    found: Bytes
-    floor: Bytes
-
-
-def smallest_budget(graph: Graph, solver: Solver, *, below: Bytes = 0, seed: int = 0) -> Smallest:
-    """Look for the smallest budget that a solver finds a plan for, to within 1 % of the peak of `StoreAll`.
-
-    Args:
-        graph: the step.
-        solver: asked a few times, each with a deadline.
-        below: a budget that is known not to do [bytes].
-        seed: of the solver.
-    """
-    peak = store_all_peak(graph)
-    floor, found = floor_of(graph), peak
-    low = max(floor, below)
-    for _ in range(PROBES):
-        if found - low <= peak // 100:
-            break
-        middle = (low + found) // 2
-        tried = solver.solve(Problem(graph=graph, budget=middle, deadline=PROBE_SECONDS), seed=seed)
-        if tried.schedule is not None:
-            found = middle
-        else:
-            low = middle
-            floor = max(floor, middle + 1) if tried.lower == IMPOSSIBLE else floor
-    return Smallest(found, floor)
-
-
-def _infeasible(graph: Graph, budget: Bytes, outcome: Outcome, settings: Settings) -> Infeasible:
-    """Say what would have done, and what cannot."""
-    known = smallest_budget(graph, settings.prober(), below=budget, seed=settings.seed)
-    floor = max(known.floor, budget + 1) if outcome.lower == IMPOSSIBLE else known.floor
-    found = known.found
-    what = (
-        f"no plan for {format_bytes(budget)} ({budget} B) was found; the smallest budget a plan was found for is "
-        f"{format_bytes(found)} ({found} B), and none can exist below {format_bytes(floor)} ({floor} B)."
-    )
-    fix = f"give at least {found} bytes, or a smaller batch."
-    return Infeasible(what, budget=budget, found=found, floor=floor, fix=fix)

@@ -17,12 +17,15 @@ from remat.errors import Infeasible, Uncapturable
 from remat.exec import rng, structure
 from remat.exec.capture import Captured, capture
 from remat.exec.cost import OpCost
+from remat.exec.digest import program_digest
 from remat.exec.live import Tensors, Watch, autocast, form, named
 from remat.exec.meter import StepMeter
 from remat.exec.places import levels_to_user
-from remat.exec.planning import Outside, Planned, Settings, Share, is_loss_inside, plan_captured
+from remat.exec.planning import Outside, Planned, Settings, Share, is_loss_inside, over_budget, plan_captured, refusing
+from remat.exec.progress import Stages, stages_of
 from remat.exec.rehearsal import Rehearsal, rehearse
 from remat.exec.runtime import Call, run_step
+from remat.exec.smallest import with_changes
 from remat.exec.tape import Origin, Scalar
 from remat.exec.trace import Effect, Same
 from remat.units import format_bytes
@@ -156,6 +159,11 @@ class Arguments:
     key: Hashable
     tensors: dict[str, list[torch.Tensor]]
 
+    def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Names and shapes of the tensors among the arguments."""
+        named = [(f"argument {at}", value) for at, value in enumerate(self.args)] + list(self.kwargs.items())
+        return tuple((name, tuple(value.shape)) for name, value in named if isinstance(value, torch.Tensor))
+
     def at(self, places: tuple[tuple[str, int], ...], lifted: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """The tensors at some places; lifted ones count as inputs after the arguments."""
         tensors = {**self.tensors, "input": [*self.tensors["input"], *lifted]} if lifted else self.tensors
@@ -169,32 +177,33 @@ class State:
     Attributes:
         settings: how to plan.
         on_uncapturable: "raise" or "bare".
-        on_infeasible: "raise" or "best".
         rehearse: whether fresh plans are tried on what they were planned for.
         plans: by key, the one used last first.
         costs: measured costs by signature.
+        library: what was planned, by digest of the program, so that calls that come to the same program share a plan.
         last: the plan of the last call.
-        ran: "" if the last call ran its plan, else why not.
+        ran: "plan" if the last call ran its plan, else why not.
+        sample: names and shapes of the tensors of the first call planned for.
     """
 
     settings: Settings
     on_uncapturable: str = "raise"
-    on_infeasible: str = "raise"
     rehearse: bool = True
     plans: dict[Hashable, list[Ready | Bare]] = field(factory=dict)
     costs: dict[str, OpCost] = field(factory=dict)
+    library: dict[str, Planned] = field(factory=dict)
     last: Ready | Bare | None = None
-    ran: str = ""
-    sample: dict[str, tuple[int, ...]] = field(factory=dict)
+    ran: str = "plan"
+    sample: tuple[tuple[str, tuple[int, ...]], ...] = ()
     _tensors: Tensors | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> State:
         plans = {key: [_fresh(entry) for entry in entries] for key, entries in self.plans.items()}
-        settings = (self.settings, self.on_uncapturable, self.on_infeasible, self.rehearse)
-        return State(*settings, plans=plans, costs=dict(self.costs), sample=dict(self.sample))
+        settings = (self.settings, self.on_uncapturable, self.rehearse)
+        return State(*settings, plans=plans, costs=dict(self.costs), library=dict(self.library), sample=self.sample)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return State, (self.settings, self.on_uncapturable, self.on_infeasible, self.rehearse)
+        return State, (self.settings, self.on_uncapturable, self.rehearse)
 
     @property
     def entries(self) -> list[Ready | Bare]:
@@ -216,7 +225,7 @@ class State:
         if isinstance(ready, Bare) or ready.call is None:
             self.ran = ready.reason if isinstance(ready, Bare) else "no budget was given"
             return self.bare(module, args, kwargs)
-        self.ran = ""
+        self.ran = "plan"
         return self.run(call, ready)
 
     def step_of(self, module: nn.Module) -> Callable[..., Any] | None:
@@ -257,7 +266,7 @@ class State:
             if isinstance(entry, Ready) and not (_answered(entry, answers) and self.fits(entry, call)):
                 continue
             if isinstance(entry, Ready) and (outside := _learnt(entry)) is not None:
-                entry = self.plan(call, entry.captured, outside)
+                entry = self.planned_again(call, entry, outside)
                 entries[at] = entry
             if at:
                 entries.insert(0, entries.pop(at))
@@ -323,11 +332,13 @@ class State:
         """Capture and plan a call that there is no plan for."""
         module = call.module
         try:
-            captured = capture(
-                module, call.args, call.kwargs, step=functools.partial(_captured_step, self.step_of(module)),
-                differentiable=self.settings.differentiable, watched=self.watched(module), answers=answers,
-            )  # fmt: skip
-            entry = self.plan(call, captured, None)
+            with stages_of(type(module).__name__, self.settings.progress) as stages:
+                with stages.stage("capture"):
+                    captured = capture(
+                        module, call.args, call.kwargs, step=functools.partial(_captured_step, self.step_of(module)),
+                        differentiable=self.settings.differentiable, watched=self.watched(module), answers=answers,
+                    )  # fmt: skip
+                entry = self.plan(call, captured, None, stages)
         except Uncapturable as error:
             if self.on_uncapturable == "raise":
                 raise
@@ -337,21 +348,32 @@ class State:
         _warn_of_hooks(module)
         return entry
 
-    def plan(self, call: Arguments, captured: Captured, outside: Outside | None) -> Ready:
-        """Plan a captured call."""
-        try:
-            planned = plan_captured(captured, self.settings, known_costs=self.costs, outside=outside)
-        except Infeasible as error:
-            if self.on_infeasible == "raise" or error.found is None:
-                raise
-            what = f"{error.what} The step runs within the smallest budget found, {format_bytes(error.found)}."
-            warnings.warn(what, RematWarning, stacklevel=levels_to_user())
-            settings = evolve(self.settings, budget=error.found)
-            planned = plan_captured(captured, settings, known_costs=self.costs, outside=outside)
-        if isinstance(self.settings.budget, Share):
-            # A share is of the first step, once and for all: other shapes get as many bytes, not a share of their own peak.
-            self.settings = evolve(self.settings, budget=planned.budget)
-        return self.bound(call, planned)
+    def planned_again(self, call: Arguments, ready: Ready, outside: Outside) -> Ready:
+        """A new plan for what an audit said of the loss."""
+        with stages_of(type(call.module).__name__, self.settings.progress) as stages:
+            return self.plan(call, ready.captured, outside, stages)
+
+    def plan(self, call: Arguments, captured: Captured, outside: Outside | None, stages: Stages) -> Ready:
+        """Plan a captured call, or take the plan that its program has already."""
+        digest = program_digest(captured.program)
+        planned = self.library.get(digest) if outside is None else None
+        if planned is None:
+            shapes = call.shapes()
+            try:
+                planned = plan_captured(captured, self.settings, known_costs=self.costs, outside=outside, stages=stages)
+            except Infeasible as error:
+                raise with_changes(error, self.sample, shapes) if self.sample else error from error
+            self.sample = self.sample or shapes
+            self.library[digest] = planned
+            if isinstance(self.settings.budget, Share):
+                # A share is of the first step, once and for all: other shapes get as many bytes, not a share of their own peak.
+                self.settings = evolve(self.settings, budget=planned.budget)
+            if warning := over_budget(planned):
+                warnings.warn(warning, RematWarning, stacklevel=levels_to_user())
+        else:
+            planned = evolve(planned, captured=evolve(captured, program=planned.captured.program))
+        with stages.stage("rehearsal"), refusing("rehearsal"):
+            return self.bound(call, planned)
 
     def bound(self, call: Arguments, planned: Planned) -> Ready:
         """A plan bound to the places of its tensors, and tried."""

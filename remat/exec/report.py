@@ -8,6 +8,7 @@ from torch import nn
 from remat.algorithms import IMPOSSIBLE
 from remat.errors import IllFormed
 from remat.exec.plans import Bare, Ready, State
+from remat.exec.progress import seconds_by_stage
 from remat.ir import Cost, Graph, Schedule
 from remat.units import Bytes, Ns, format_bytes, format_ns
 
@@ -28,13 +29,16 @@ class Report:
         gap: predicted time over that bound, less one; None without a bound.
         planner: who planned.
         trail: what the planners said.
-        planning_seconds: time of the planning alone; `seconds` has every stage.
-        seconds: of capture, cost, plan and lower.
+        planning_seconds: time of the planning alone, without imports and compilation.
+        seconds: of each stage: capture, cost, plan (`bound` is a part of it), lower, rehearsal; import and compile are in none.
         loss_reserve: bytes the plan has for a loss outside the module.
         reserved: most bytes the caching allocator held from the driver in the rehearsal (CUDA), else 0.
         graph, schedule, cost: what was planned on, the plan, and its replayed cost.
         source: the generated functions; empty where the bare module runs.
-        plans: number of plans the module has, one per combination of shapes.
+        plans: number of plans the module has; calls whose captured programs are equal share one.
+        guards: number of checks that a call makes before it runs the plan.
+        ran: "plan", or why the last call did not run it.
+        asked: the budget asked for, where no plan was found for it and the smallest budget found stands for it; else None.
     """
 
     budget: Bytes | None
@@ -59,6 +63,9 @@ class Report:
     cost: Cost
     source: str
     plans: int
+    guards: int = 0
+    ran: str = "plan"
+    asked: Bytes | None = None
 
     def __str__(self) -> str:
         rows = self.rows()
@@ -75,9 +82,8 @@ class Report:
         share = (
             f" ({self.predicted_peak / self.store_all_peak:.1%} of keeping everything)" if self.store_all_peak else ""
         )
-        stages = ", ".join(f"{name} {value:.2f} s" for name, value in self.seconds.items())
         rows = [
-            ("budget", "none: the module runs bare" if self.budget is None else format_bytes(self.budget)),
+            ("budget", self._budget()),
             ("predicted peak", format_bytes(self.predicted_peak) + share),
             ("measured peak", measured),
             ("predicted time", f"{format_ns(self.predicted_time)} ({extra:+.1%} over keeping everything)"),
@@ -86,13 +92,25 @@ class Report:
             ("proved lower bound", bound),
             ("gap", gap),
             ("planned by", self.planner),
-            ("planning", f"{self.planning_seconds:.2f} s ({stages})"),
+            ("seconds", seconds_by_stage(self.seconds)),
+            ("last call ran", "the plan" if self.ran == "plan" else self.ran),
         ]
+        if self.guards:
+            rows.append(("guards", f"{self.guards} checks a call"))
         if self.loss_reserve:
             rows.append(("for the loss outside", format_bytes(self.loss_reserve)))
         if self.reserved:
             rows.append(("reserved by the allocator", format_bytes(self.reserved)))
         return rows
+
+    def _budget(self) -> str:
+        if self.budget is None:
+            return "none: the module runs bare"
+        if self.asked is None:
+            return format_bytes(self.budget)
+        return (
+            f"{format_bytes(self.budget)}, the smallest a plan was found for ({format_bytes(self.asked)} was asked for)"
+        )
 
 
 def report(model: nn.Module) -> Report:
@@ -140,5 +158,8 @@ def _report(state: State, ready: Ready) -> Report:
         schedule=outcome.schedule,
         cost=outcome.cost,
         source="" if planned.lowered is None else planned.lowered.source,
-        plans=len(state.entries),
+        plans=len({id(entry.planned.outcome) for entry in state.entries if isinstance(entry, Ready)}),
+        guards=len(planned.captured.guards.reads) + len(planned.captured.late),
+        ran=state.ran,
+        asked=planned.asked,
     )

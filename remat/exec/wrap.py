@@ -20,6 +20,7 @@ from remat.errors import IllFormed, Uncapturable
 from remat.exec.diagnosis import refusal
 from remat.exec.planning import COSTS, Settings, parse_budget
 from remat.exec.plans import INSTANCE_FORWARD, RematWarning, State, Wrapped, attributes
+from remat.exec.progress import Listener
 from remat.units import parse_bytes
 
 UNCAPTURABLE = ("raise", "bare")
@@ -41,6 +42,7 @@ def wrap(
     on_uncapturable: str | None = None,
     on_infeasible: str = "raise",
     rehearse: bool = True,
+    progress: bool | Listener | None = None,
     seed: int = 0,
 ) -> nn.Module:
     """A module that computes what `model` computes, bit for bit, and whose training step holds at most `budget`.
@@ -69,6 +71,8 @@ def wrap(
             that a plan was found for.
         rehearse: run each new plan twice on the sample before the first real step, to measure its peak and time for the
             report; buffers, gradients and generators are as before.
+        progress: who sees the stages of planning, the best plan so far and its gap: None: a terminal on the error stream; True:
+            the error stream in any case; False: nobody; or a function that is called with what is said. The log always does.
         seed: of the solver.
 
     Raises:
@@ -94,9 +98,9 @@ def wrap(
     reserve = None if loss_reserve is None else parse_bytes(loss_reserve)
     settings = Settings(
         budget=parse_budget(budget), step=loss, differentiable=differentiable, loss_reserve=reserve, solver=solver,
-        seconds=seconds, cost=cost, seed=seed,
+        seconds=seconds, cost=cost, seed=seed, on_infeasible=on_infeasible, progress=progress,
     )  # fmt: skip
-    state = State(settings=settings, on_uncapturable=on_uncapturable, on_infeasible=on_infeasible, rehearse=rehearse)
+    state = State(settings=settings, on_uncapturable=on_uncapturable, rehearse=rehearse)
     wrapped = _wrapped(model, state)
     if sample is not None:
         args, kwargs = call_of(sample)

@@ -127,7 +127,7 @@ def test_what_inputs_decide_is_a_guard_and_each_branch_has_a_plan(function, plan
 
 
 def test_a_buffer_that_decides_is_looked_at_in_every_call():
-    assert_alike(of_a_buffer, 5)
+    assert_alike(of_a_buffer, 2)
 
 
 def of_a_parameter_now_and_then(self, x):

@@ -117,7 +117,9 @@ class _Growth:
             if programme.program.size > settings.largest or search.clock.expired:
                 return False
             nodes = max(1, int(settings.nodes * min(1.0, _FULL / max(1, programme.program.size)) ** 2))
-            answer = None if programme.impossible else solve_mixed(programme.program, settings.accuracy, nodes)
+            answer = None
+            if not programme.impossible:
+                answer = solve_mixed(programme.program, settings.accuracy, nodes, clock=search.clock)
             if answer is None or answer.bound is None:
                 continue  # no schedule has this order
             self.last = max(self.last, answer.effort)
@@ -135,6 +137,8 @@ class _Growth:
         search, count = self.search, len(self.instants)
         with search.charged("plan"):
             for j in range(self.settings.tastes):
+                if j and search.clock.expired:
+                    return
                 found = shaved(search, start, taste(j), search.chance(6000 + 10 * count + j), search.budget)
                 if found is not None:
                     search.offer(found, f"the programme of {self.settings!r} at {count} instants")
@@ -149,7 +153,7 @@ class _Growth:
             programme = self._programme(orders[0])
             if programme.program.size > self.settings.largest:
                 continue
-            answer = None if programme.impossible else solve_relaxed(programme.program)
+            answer = None if programme.impossible else solve_relaxed(programme.program, clock=self.search.clock)
             bound = IMPOSSIBLE if answer is None or answer.bound is None else answer.bound
             found.append((-bound, at))
         found = sorted(found)[:_PROMISING]

@@ -19,6 +19,7 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
+from remat.algorithms.clock import Clock
 from remat.algorithms.protocol import IMPOSSIBLE
 from remat.algorithms.runs.csr import BACKWARD, Flat, flatten
 from remat.algorithms.runs.search import RunMove, Search
@@ -30,8 +31,8 @@ _ALL_SETS = 12_000  # the same for all nodes of a graph together
 _SMALL = 0.005  # data below this share of the floor are left out of the sets
 
 
-def floor_of(flat: Flat) -> tuple[Bytes, int]:
-    """The floor and the node that needs it (-1: the end of the step)."""
+def floor_of(flat: Flat, clock: Clock | None = None) -> tuple[Bytes, int]:
+    """The floor and the node that needs it (-1: the end of the step); a lower one, as valid, when the clock expires."""
     kept = flat.keep & (flat.contributions == 1)
     before = kept_before(flat)
     best, who = int(flat.size[flat.keep].sum()), -1
@@ -45,7 +46,7 @@ def floor_of(flat: Flat) -> tuple[Bytes, int]:
     together = Together(flat, before, int(best * _SMALL))
     left = _ALL_SETS
     for _, v in sorted(alone):
-        if left <= 0:
+        if left <= 0 or (clock is not None and clock.expired):
             break
         needed, looked = together.needs(v, best, min(left, _SETS))
         left -= looked
@@ -124,9 +125,9 @@ class Together:
         return max((self.producer[d] for d in held), default=-1)
 
 
-def proved_floor(graph: Graph) -> Bytes:
-    """No schedule of a flat graph fits fewer bytes than this."""
-    return floor_of(flatten(graph))[0]
+def proved_floor(graph: Graph, clock: Clock | None = None) -> Bytes:
+    """No schedule of a flat graph fits fewer bytes than this; less is proved when the clock expires."""
+    return floor_of(flatten(graph), clock)[0]
 
 
 @frozen
@@ -136,7 +137,7 @@ class Floor(RunMove):
     def improve(self, search: Search) -> None:
         """Compare the budget with the floor."""
         with search.charged("bound"):
-            floor, node = floor_of(search.flat)
+            floor, node = floor_of(search.flat, search.clock)
             if search.budget < floor:
                 place = "the end of the step" if node < 0 else search.problem.graph.computes[node].name
                 search.prove(IMPOSSIBLE, f"the floor of {floor} B at {place}")

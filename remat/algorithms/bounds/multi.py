@@ -56,7 +56,9 @@ class MultiInstant(RunMove):
                 if search.clock.expired or not instants:
                     break
                 stages = stages_program(search.flat, tuple(sorted(instants)), search.budget)
-                answer = None if stages.impossible else solve_mixed(stages.program, self.accuracy, self.nodes)
+                answer = None
+                if not stages.impossible:
+                    answer = solve_mixed(stages.program, self.accuracy, self.nodes, clock=search.clock)
                 if answer is None or answer.bound is None:
                     best = IMPOSSIBLE
                     break
@@ -74,6 +76,8 @@ class MultiInstant(RunMove):
 
     def _offer(self, search: Search, start: Sequence, k: int) -> None:
         for j in (0, 2):
+            if j and search.clock.expired:
+                return
             found = shaved(search, start, taste(j), search.chance(2000 + 10 * k + j), search.budget)
             if found is not None:
                 search.offer(found, f"the programme of {self!r} at {k + 1} instants")

@@ -3,11 +3,12 @@
 A bound of a linear programme is evaluated again from the solver's duals in exact integers: for minimise c·x, A x ≤ b,
 0 ≤ x ≤ 1 and any λ ≥ 0, every feasible x costs at least -λ·b + Σ min(0, c + Aᵀλ), whatever the solver's tolerances
 were. A bound of a mixed programme is the solver's dual bound, lowered by its tolerance. Solves are limited by nodes
-and iterations, never by seconds.
+and iterations, and by what a clock with an end has left: then the bound reached so far is returned.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -15,6 +16,9 @@ import numpy as np
 import scipy.sparse as sp
 from attrs import field, frozen
 from numpy.typing import NDArray
+
+from remat.algorithms.clock import Clock
+from remat.algorithms.once import importing
 
 _BITS = 60  # exact evaluations count in units of 2**-60
 _SCALE = 1000.0  # the objective is scaled so that all costs sum to this
@@ -77,12 +81,12 @@ def _empty(program: Program) -> Answer:
     return Answer(x=np.empty(0), bound=0, finished=True)
 
 
-def solve_relaxed(program: Program, iterations: int = 200_000) -> Answer:
-    """Solve with all variables continuous; the bound is exact (from the duals)."""
+def solve_relaxed(program: Program, iterations: int = 200_000, *, clock: Clock | None = None) -> Answer:
+    """Solve with all variables continuous, for no longer than the clock allows; the bound is exact (from the duals)."""
     if not program.size:
         return _empty(program)
     problem, x, scaled = _modelled(program, relaxed=True)
-    if not _run(problem, simplex_iteration_limit=iterations):
+    if not _run(problem, clock, simplex_iteration_limit=iterations):
         return _NOTHING
     unit, row_scale = scaled
     duals = problem.constraints[0].dual_value
@@ -97,16 +101,16 @@ def solve_relaxed(program: Program, iterations: int = 200_000) -> Answer:
     return Answer(x=np.asarray(x.value), bound=max(0, bound), finished=problem.status == "optimal")
 
 
-def solve_mixed(program: Program, gap: float = 1e-4, nodes: int = 2000) -> Answer:
-    """Solve with integral variables; the bound is the solver's dual bound less its tolerance."""
+def solve_mixed(program: Program, gap: float = 1e-4, nodes: int = 2000, *, clock: Clock | None = None) -> Answer:
+    """Solve with integral variables, no longer than the clock allows; the bound is the dual bound less its tolerance."""
     if not program.integral.any():
-        return solve_relaxed(program)
+        return solve_relaxed(program, clock=clock)
     problem, x, scaled = _modelled(program, relaxed=False)
-    if not _run(problem, mip_rel_gap=gap, mip_max_nodes=nodes):
+    if not _run(problem, clock, mip_rel_gap=gap, mip_max_nodes=nodes):
         return _NOTHING
     if problem.status in ("infeasible", "infeasible_or_unbounded"):
         # Small programmes have been called infeasible wrongly by presolve: ask again without it.
-        if not _run(problem, mip_rel_gap=gap, mip_max_nodes=nodes, presolve="off"):
+        if not _run(problem, clock, mip_rel_gap=gap, mip_max_nodes=nodes, presolve="off"):
             return _NOTHING
         if problem.status == "infeasible":
             return Answer(x=None, bound=None, finished=True)
@@ -129,7 +133,8 @@ def solve_mixed(program: Program, gap: float = 1e-4, nodes: int = 2000) -> Answe
 
 
 def _modelled(program: Program, relaxed: bool) -> Any:
-    import cvxpy as cp
+    with importing():
+        import cvxpy as cp
 
     rows = program.rows
     raw = sp.csr_matrix((np.array(rows.values, float), (rows.rows, rows.columns)), (len(rows.rhs), program.size))
@@ -156,10 +161,16 @@ def _modelled(program: Program, relaxed: bool) -> Any:
     return problem, variables, (unit, biggest)
 
 
-def _run(problem: Any, **options: Any) -> bool:
+def _run(problem: Any, clock: Clock | None, **options: Any) -> bool:
     """Solve; False when the solver ended without a status that can be read (then nothing is known, and nothing claimed)."""
-    import cvxpy as cp
+    with importing():
+        import cvxpy as cp
 
+    left = math.inf if clock is None else clock.remaining
+    if left <= 0:
+        return False
+    if left < math.inf:
+        options["time_limit"] = left
     with warnings.catch_warnings():
         # a solve that met its limit is announced as inexact; its bound is taken from duals or the dual bound anyway
         warnings.filterwarnings("ignore", message="Solution may be inaccurate")

@@ -65,7 +65,7 @@ class SingleInstant(RunMove):
             if search.clock.expired:
                 return
             instant = instant_program(search.flat, dependencies, at, search.budget)
-            answer = None if instant.impossible else solve_relaxed(instant.program)
+            answer = None if instant.impossible else solve_relaxed(instant.program, clock=search.clock)
             name = search.problem.graph.computes[at].name
             if answer is None or answer.bound is None:
                 search.prove(IMPOSSIBLE, f"the single instant at {name}")
@@ -76,9 +76,8 @@ class SingleInstant(RunMove):
         for _, at in sorted(found)[: self.mixed]:
             if search.clock.expired or search.within(self.gap):
                 return
-            answer = solve_mixed(
-                instant_program(search.flat, dependencies, at, search.budget).program, nodes=self.nodes
-            )
+            program = instant_program(search.flat, dependencies, at, search.budget).program
+            answer = solve_mixed(program, nodes=self.nodes, clock=search.clock)
             name = search.problem.graph.computes[at].name
             if answer.bound is None:
                 search.prove(IMPOSSIBLE, f"the single instant at {name} (integers, confirmed without presolve)")

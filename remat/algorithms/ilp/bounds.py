@@ -44,8 +44,8 @@ class SavedSetKnapsack(Solver):
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The bound."""
-        del clock, seed
-        return _bound(self, problem, self.nodes, working_sets=False)
+        del seed
+        return _bound(self, problem, clock, self.nodes, working_sets=False)
 
 
 @frozen(kw_only=True)
@@ -63,11 +63,11 @@ class TightenedKnapsack(Solver):
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The bound."""
-        del clock, seed
-        return _bound(self, problem, self.nodes, working_sets=True)
+        del seed
+        return _bound(self, problem, clock, self.nodes, working_sets=True)
 
 
-def _bound(who: Solver, problem: Problem, nodes: int, *, working_sets: bool) -> Plan:
+def _bound(who: Solver, problem: Problem, clock: Clock, nodes: int, *, working_sets: bool) -> Plan:
     if getattr(problem, "link", None) is not None:
         return Plan(trail=(f"{who!r}: schedules with copies are not bounded",))
     knapsack = _Knapsack(Stage(problem.graph), problem.budget)
@@ -76,9 +76,9 @@ def _bound(who: Solver, problem: Problem, nodes: int, *, working_sets: bool) -> 
     if knapsack.impossible:
         return Plan(lower=IMPOSSIBLE, trail=(f"{who!r}: {knapsack.impossible}",))
     program = knapsack.program()
-    answer = solve_relaxed(program)
+    answer = solve_relaxed(program, clock=clock)
     if answer.bound is not None and nodes:
-        mixed = solve_mixed(program, nodes=nodes)
+        mixed = solve_mixed(program, nodes=nodes, clock=clock)
         if mixed.bound is None or mixed.bound > answer.bound:
             answer = mixed
     if answer.bound is None:

@@ -6,14 +6,14 @@ they work on.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from attrs import field, frozen
 from attrs.validators import optional
 from numpy.typing import NDArray
 
 from remat.algorithms.runs.deletion import delete
-from remat.algorithms.runs.liveness import total_time
-from remat.algorithms.runs.ordering import shift
 from remat.algorithms.runs.ruin import relieve, ruin_and_recreate
 from remat.algorithms.runs.search import RunMove, Search, Sequence
 from remat.algorithms.runs.shaving import NO_CEILING, shave
@@ -23,7 +23,8 @@ from remat.ir.checks import at_least
 _DISORDER = 0.3  # share of iterations that change the order where a lower budget finds no plan
 _RELIEF = 2  # iterations of relief there, per iteration of ruin and recreate
 _SATURATED = 1000  # iterations after which a small graph's search is better begun anew
-_PATIENCE = 25  # iterations of ruin and recreate between looks at the clock
+_PATIENCE = 25  # iterations of ruin and recreate between looks at the gap
+_UNASKED = 1.2e6  # work between looks at the clock, as in `RuinAndRecreate`: about a twentieth of a second
 
 
 @frozen
@@ -70,8 +71,10 @@ def shaved(
         )
         if fit:
             return delete(search.flat, found, budget)
+        if search.clock.expired:
+            break
         if k < repairs:
-            found = shift(search.flat, found, budget, (1.0, 0.9, 0.95)[k % 3], 4, chance)
+            found = search.shift(found, budget, (1.0, 0.9, 0.95)[k % 3], 4, chance)
     return None
 
 
@@ -113,7 +116,7 @@ class Shift(RunMove):
     def improve(self, search: Search) -> None:
         """Shift the best sequence."""
         if search.best is not None:
-            found = shift(search.flat, search.best, search.budget, self.level, self.passes, search.chance(2))
+            found = search.shift(search.best, search.budget, self.level, self.passes, search.chance(2))
             search.offer(delete(search.flat, found, search.budget), repr(self))
 
 
@@ -138,18 +141,27 @@ class MultiStart(RunMove):
         """The best of all starts; the first is the plain `PeakShaving()`. Later starts come from the shifted order."""
         starts = self._count(len(search.base))
         plain = (starts + 1) // 2
+        longest = 0.0
         for k in range(starts):
-            if search.clock.expired:
-                return
+            began = search.clock.remaining
+            if began <= longest / 2:
+                return  # on large graphs a start takes a second, and a kernel cannot be stopped
             start, k_taste = (search.base, k) if k < plain else (search.shifted, k - plain)
             found = shaved(search, start, taste(k_taste), search.chance(100 + k), search.budget)
             if found is not None:
                 search.offer(found, f"start {k + 1} of {self!r}")
+            if math.isfinite(began):
+                longest = max(longest, began - search.clock.remaining)
 
 
 def iterations_for(nodes: int, work: float) -> int:
     """Iterations that take about the same time on graphs of any size: one costs about nodes ** 1.75. May be none."""
     return min(4000, int(work / nodes**1.75))
+
+
+def _unasked(search: Search) -> int:
+    """Iterations between looks at the clock."""
+    return max(1, min(_PATIENCE, iterations_for(len(search.base), _UNASKED)))
 
 
 def _unless(gap: float) -> str:
@@ -199,6 +211,8 @@ class RuinAndRecreate(RunMove):
         if self.afresh:
             starts = max(1, total // _SATURATED)
             for k in range(starts):
+                if search.clock.expired:
+                    return
                 chance = search.chance(purpose + 20 * k)
                 start = shaved(search, search.shifted, taste(8 + search.searches + k), chance, search.budget)
                 self._run(search, search.best if start is None else start, total // starts, purpose + 20 * k + 1)
@@ -215,9 +229,23 @@ class RuinAndRecreate(RunMove):
                 return
             some = min(_PATIENCE, iterations - done)
             heat = self.temperature * (1 - done / iterations)
-            best, current = ruin_and_recreate(search.flat, current, search.budget, some, heat, self.disorder, chance)
-            if total_time(search.flat, best, len(best)) < search.best_time:
+            best, current = self._stretch(search, current, some, heat, chance)
+            if search.time_of(best) < search.best_time:
                 search.offer(best, f"iteration {done + some} of {self!r}")
+
+    def _stretch(
+        self, search: Search, start: Sequence, iterations: int, heat: float, chance: NDArray[np.uint64]
+    ) -> tuple[Sequence, Sequence]:
+        """(best, last accepted) sequences after `iterations`, or fewer when the clock expires."""
+        best, current, some = start, start, _unasked(search)
+        for done in range(0, iterations, some):
+            if done and search.clock.expired:
+                break
+            count = min(some, iterations - done)
+            trial, current = ruin_and_recreate(search.flat, current, search.budget, count, heat, self.disorder, chance)
+            if not done or search.time_of(trial) < search.time_of(best):
+                best = trial
+        return best, current
 
 
 @frozen
@@ -239,14 +267,16 @@ class Relieve(RunMove):
 
     def improve(self, search: Search) -> None:
         """Nothing when there is a plan."""
-        rounds = iterations_for(len(search.base), self.work)
+        rounds, unasked = iterations_for(len(search.base), self.work), _unasked(search)
         for k in range(self.tries):
+            if search.clock.expired or search.best is not None:
+                return
             chance = search.chance(400 + k)
             current = search.base if k % 2 else search.shifted
-            for done in range(0, rounds, _PATIENCE):
+            for done in range(0, rounds, unasked):
                 if search.clock.expired or search.best is not None:
                     return
-                some = min(_PATIENCE, rounds - done)
+                some = min(unasked, rounds - done)
                 current, fit = relieve(search.flat, current, search.budget, some, chance)
                 if fit:
                     search.offer(delete(search.flat, current, search.budget), f"start {k + 1} of {self!r}")
@@ -285,6 +315,8 @@ class Continuation(RunMove):
         budgets = [search.budget]
         current = None
         while (current is None or len(budgets) <= self.steps) and budgets[-1] < search.base_peak:
+            if search.clock.expired:
+                return
             budgets.append(min(search.base_peak, int(budgets[-1] / self.step) + 1))
             if len(budgets) > self.steps:
                 current = shaved(search, search.shifted, taste(0), search.chance(300), budgets[-1])
@@ -308,6 +340,8 @@ def lowered(
     _, current = ruin_and_recreate(search.flat, current, above, rounds, 0.002, 0.0, chance)
     found = None
     for k in range(tries):
+        if search.clock.expired:
+            return found
         trial = shaved(search, current, taste(k), chance, budget)
         if trial is not None and (found is None or search.time_of(trial) < search.time_of(found)):
             found = trial

@@ -92,7 +92,7 @@ def hardest_instants(search: Search, count: int) -> list[int]:
         dependencies = Dependencies(search.flat)
         for at in candidate_instants(search, 8, 3):
             instant = instant_program(search.flat, dependencies, at, search.budget, fixed=True)
-            answer = None if instant.impossible else solve_relaxed(instant.program)
+            answer = None if instant.impossible else solve_relaxed(instant.program, clock=search.clock)
             if answer is not None and answer.bound is not None:
                 search.hardness[at] = answer.bound
             if search.clock.expired:
@@ -132,7 +132,7 @@ class SavedSet(RunMove):
                     search.offer(found, f"{self!r} at {search.problem.graph.computes[at].name}, share {share}")
 
     def _start(self, search: Search, instant: Instant) -> Sequence | None:
-        answer = solve_relaxed(instant.program)
+        answer = solve_relaxed(instant.program, clock=search.clock)
         if answer.x is None:
             return None
         saved = np.ones(search.flat.size.size, np.bool_)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from remat.algorithms.clock import Clock
 from remat.algorithms.combine import WarmStarted
+from remat.algorithms.once import planning_time
 from remat.algorithms.protocol import IMPOSSIBLE, ClassBound, Plan, Problem, refuse_unless_flat
 from remat.algorithms.runs.csr import flatten
 from remat.algorithms.runs.liveness import sweep, total_time
@@ -83,8 +84,22 @@ class Search:
     def shifted(self) -> Sequence:
         """The captured order with runs moved to where the profile is lower."""
         if self._shifted is None:
-            self._shifted = shift(self.flat, self.base, self.budget, 0.8, 10, self.chance(3))
+            self._shifted = self.shift(self.base, self.budget, 0.8, 10, self.chance(3))
         return self._shifted
+
+    def shift(self, start: Sequence, budget: Bytes, level: float, passes: int, chance: NDArray[np.uint64]) -> Sequence:
+        """`start` with runs moved to where the profile is lower, in at most `passes`; the clock is asked between them.
+
+        The peak stays within the larger of the budget and the start's peak; bytes over the share `level` of the budget count.
+        """
+        roof = max(budget, self.peak_of(start))
+        current = start
+        for _ in range(passes):
+            before = current
+            current = shift(self.flat, before, roof, level * budget / roof, 1, chance)
+            if self.clock.expired or np.array_equal(before, current):
+                break
+        return current
 
     def chance(self, purpose: int) -> NDArray[np.uint64]:
         """A generator's state for one purpose; the same for the same seed."""
@@ -143,14 +158,16 @@ class Search:
 
     @contextmanager
     def charged(self, purpose: str) -> Iterator[None]:
-        """Count the process CPU time of the block for `purpose` (and for no enclosing block)."""
-        start = time.process_time()
-        inner = sum(self.spent.values())
+        """Count the time of the block for `purpose`, and for no enclosing block: process CPU here, planning time at the clock."""
+        start, began = time.process_time(), planning_time()
+        inner, inside = sum(self.spent.values()), sum(self.clock.spent.values())
         try:
             yield
         finally:
             nested = sum(self.spent.values()) - inner
             self.spent[purpose] += time.process_time() - start - nested
+            nested = sum(self.clock.spent.values()) - inside
+            self.clock.charge(purpose, planning_time() - began - nested)
 
 
 class RunMove(WarmStarted):

@@ -1,0 +1,174 @@
+"""The stages of planning a step: the seconds of each, and who hears of them: a log, and a terminal or a function.
+
+Seconds of imports and of compiling kernels are counted apart from the stage they fall into.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, frozen
+
+from remat.algorithms import Progress
+from remat.algorithms.once import compile_seconds, import_seconds, planning_time
+from remat.units import Ns, format_ns
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LOG = logging.getLogger("remat.exec")
+"""Hears of every stage (INFO) and every better plan or bound (DEBUG)."""
+
+STAGES = ("capture", "cost", "plan", "lower", "rehearsal")
+"""In order; the table of seconds has `import` and `compile` too, and `bound`, which is a part of `plan`."""
+
+
+@frozen(kw_only=True)
+class Said:
+    """What is said while a step is planned.
+
+    Attributes:
+        model: class of the module.
+        stage: one of `STAGES`.
+        ended: whether the stage is over; else it has begun, or goes on.
+        elapsed: seconds of all stages so far, without imports and compilation.
+        time: of the best plan so far, by the solver's account [ns]; None: there is none yet.
+        lower: best proved bound so far [ns].
+        base: time of a step that keeps everything [ns]; 0: not known yet.
+    """
+
+    model: str
+    stage: str
+    ended: bool = False
+    elapsed: float = 0.0
+    time: Ns | None = None
+    lower: Ns | float = 0
+    base: Ns = 0
+
+    @property
+    def gap(self) -> float | None:
+        """Gap between the best plan and the bound, as a fraction of the bound, when there are both."""
+        return Progress(who="", elapsed=0, time=self.time, lower=self.lower).gap
+
+    def __str__(self) -> str:
+        text = f"{self.model}: {self.stage}"
+        if self.stage == "plan" and self.time is not None:
+            extra = f" ({self.time / self.base - 1:+.1%} over keeping everything)" if self.base else ""
+            gap = "no bound yet" if self.gap is None else f"gap {self.gap:.2%}"
+            text += f", best plan {format_ns(self.time)}{extra}, {gap}"
+        return f"{text}, {self.elapsed:.1f} s"
+
+
+Listener = Callable[[Said], None]
+
+_SHOWN = 0.005
+"""Seconds of imports and compilation from which they are worth a word."""
+
+
+class Stages:
+    """Times the stages of planning one step, and says how far it is.
+
+    Args:
+        model: class of the module, for people.
+        listener: called when a stage begins, goes on and ends; None: only the log hears.
+
+    Attributes:
+        seconds: of each stage so far, of `import` and of `compile`.
+        base: time of a step that keeps everything [ns], once it is known.
+    """
+
+    def __init__(self, model: str = "step", listener: Listener | None = None) -> None:
+        self.listener = listener
+        self.seconds: dict[str, float] = {}
+        self.base: Ns = 0
+        self._said = Said(model=model, stage=STAGES[0])
+        self._start = planning_time()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """The block is a stage."""
+        self._say(evolve(self._said, stage=name, ended=False, base=self.base))
+        start = (planning_time(), import_seconds(), compile_seconds())
+        try:
+            yield
+        finally:
+            self._add(name, planning_time() - start[0])
+            for once, now, then in (("import", import_seconds(), start[1]), ("compile", compile_seconds(), start[2])):
+                if now > then:
+                    self._add(once, now - then)
+            LOG.info("%s: %s took %.2f s", self._said.model, name, self.seconds[name])
+            self._say(evolve(self._said, ended=True))
+
+    def _add(self, name: str, seconds: float) -> None:
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    def hear(self, progress: Progress) -> None:
+        """What a solver says: a better plan, a better bound; a clock's listener."""
+        time = self._said.time if progress.time is None else progress.time
+        if self._said.time is not None and time is not None:
+            time = min(time, self._said.time)
+        LOG.debug("%s: %s, bound %s: %s", self._said.model, time, progress.lower, progress.note)
+        self._say(evolve(self._said, time=time, lower=max(self._said.lower, progress.lower), base=self.base))
+
+    def _say(self, said: Said) -> None:
+        self._said = evolve(said, elapsed=planning_time() - self._start)
+        if self.listener is not None:
+            self.listener(self._said)
+
+
+@contextmanager
+def stages_of(
+    model: str, progress: bool | Listener | None = None, *, console: Console | None = None
+) -> Iterator[Stages]:
+    """Stages that are shown while the block runs.
+
+    Args:
+        model: class of the module, for people.
+        progress: None: on the error stream when that is a terminal; True: there in any case; False: nowhere; or a function that
+            is called with what is `Said`. The log hears in any case.
+        console: in place of the error stream.
+    """
+    if callable(progress):
+        yield Stages(model, progress)
+    elif progress is False or (progress is None and console is None and not sys.stderr.isatty()):
+        yield Stages(model)
+    else:
+        with _shown(model, console) as stages:
+            yield stages
+
+
+@contextmanager
+def _shown(model: str, console: Any) -> Iterator[Stages]:
+    """On a terminal a line that changes, and one that stays when the step is planned; elsewhere a line for each stage."""
+    from rich.console import Console  # takes a tenth of a second, and only who looks needs it
+
+    console = Console(stderr=True) if console is None else console
+
+    def line(text: str) -> None:
+        console.print(f"remat: {text}", highlight=False, markup=False, soft_wrap=True)
+
+    if not console.is_terminal:
+        yield Stages(model, lambda said: line(str(said)) if said.ended else None)
+        return
+    with console.status(f"remat: {model}") as status:
+        stages = Stages(model, lambda said: status.update(f"remat: {said}"))
+        yield stages
+    line(f"{model} is planned ({seconds_by_stage(stages.seconds)})")
+
+
+def seconds_by_stage(seconds: dict[str, float]) -> str:
+    """A table of seconds as one line: `capture 0.51 s, cost 0.20 s, plan 1.10 s (bounds 0.62 s), …`."""
+    parts = []
+    for name in ("import", *STAGES, "compile"):
+        if name not in seconds or (name in ("import", "compile") and seconds[name] < _SHOWN):
+            continue
+        bound = f" (bounds {seconds['bound']:.2f} s)" if name == "plan" and "bound" in seconds else ""
+        parts.append(f"{name} {seconds[name]:.2f} s{bound}")
+    return ", ".join(parts)
+
+
+__all__ = ["STAGES", "Listener", "Said", "Stages", "seconds_by_stage", "stages_of"]

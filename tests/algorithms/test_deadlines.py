@@ -1,0 +1,172 @@
+"""Deadlines: no piece of work begins after the end, and what cannot be interrupted gets the time that is left."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from attrs import frozen
+
+from remat.algorithms import once
+from remat.algorithms.baselines import StoreAll, store_all_peak
+from remat.algorithms.bounds import program as programs
+from remat.algorithms.bounds.program import Program, Rows, solve_mixed, solve_relaxed
+from remat.algorithms.clock import Clock
+from remat.algorithms.default import auto
+from remat.algorithms.protocol import Problem, Solver
+from remat.algorithms.runs import moves, search
+from remat.ir import read_joint_graph, validate
+from remat.testing.clock import memory_clock
+
+CAPTURED = Path(__file__).parents[1] / "data" / "captured"
+KERNELS = {moves: ("shave", "delete", "ruin_and_recreate", "relieve"), search: ("shift",)}
+"""What takes long, where it is called from; `delete` comes after a shaving that was begun in time."""
+
+
+class Work:
+    """Time that moves on by one with each piece of work, and what began when it was over."""
+
+    def __init__(self, end):
+        self.done, self.end, self.late = 0, end, []
+
+    def __call__(self):
+        return float(self.done)
+
+    def counted(self, name, function):
+        def piece(*args, **kwargs):
+            if name != "delete":
+                if self.done >= self.end:
+                    self.late.append(name)
+                self.done += 1
+            return function(*args, **kwargs)
+
+        return piece
+
+
+@pytest.fixture(scope="module")
+def unet():
+    return read_joint_graph(CAPTURED / "unet.json.gz")
+
+
+@pytest.mark.parametrize("end", [0, 1, 2, 5, 20, 40, 60, 100, 200])
+def test_no_piece_of_work_begins_after_the_end(unet, end, monkeypatch):
+    work = Work(end)
+    for module, names in KERNELS.items():
+        for name in names:
+            monkeypatch.setattr(module, name, work.counted(name, getattr(module, name)))
+    solve = programs._run
+
+    def run(problem, clock, **options):
+        work.counted("programme", lambda: None)()
+        return solve(problem, None, **options)  # time stands still inside a programme here, so it is not cut
+
+    monkeypatch.setattr(programs, "_run", run)
+    problem = Problem(graph=unet, budget=int(store_all_peak(unet) * 0.3))
+    outcome = auto.solve(problem, clock=Clock(end, now=work))
+    assert work.late in ([], ["shave"])  # what a programme proposed at the very end is shaved once
+    assert work.done == end + len(work.late)
+    if outcome.schedule is not None:
+        validate(unet, outcome.schedule, problem.budget)
+        assert outcome.lower <= outcome.upper
+
+
+def knapsack():
+    rows = Rows()
+    rows.add([(0, -3), (1, -5), (2, -7)], -8)
+    return Program(cost=[4, 6, 9], rows=rows, integral=np.ones(3, np.bool_))
+
+
+@pytest.mark.parametrize("solve", [solve_relaxed, solve_mixed])
+def test_a_programme_gets_the_time_that_is_left_and_none_without_an_end(solve, monkeypatch):
+    import cvxpy
+
+    given = []
+    real = cvxpy.Problem.solve
+
+    def spy(self, **options):
+        given.append(options.get("time_limit", math.inf))
+        return real(self, **options)
+
+    monkeypatch.setattr(cvxpy.Problem, "solve", spy)
+    free = solve(knapsack())
+    assert solve(knapsack(), clock=Clock(60, now=lambda: 0.0)).bound == free.bound > 0
+    assert given == [math.inf, 60]
+    over = solve(knapsack(), clock=memory_clock(0))
+    assert (over.x, over.bound, over.finished) == (None, 0, False)
+    assert len(given) == 2
+
+
+def test_a_clock_of_planning_time_stands_still_while_something_is_imported(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(once.time, "monotonic", lambda: now[0])
+    before = once.planning_time()
+    now[0] += 2
+    with once.importing():
+        now[0] += 30
+        with once.importing():
+            now[0] += 5
+    assert once.planning_time() - before == pytest.approx(2)
+    assert once.import_seconds() >= 35
+
+
+def test_a_clock_of_planning_time_stands_still_while_a_kernel_is_compiled(monkeypatch):
+    from numba import njit
+
+    now = [0.0]
+    monkeypatch.setattr(once.time, "monotonic", lambda: now[0])
+    before, compiled = once.planning_time(), once.compile_seconds()
+
+    def slow(x):
+        return x + 1
+
+    real = njit(slow)._compiler.__class__.compile
+
+    def compile_slowly(self, *args):
+        now[0] += 40
+        return real(self, *args)
+
+    kernel = njit(slow)
+    monkeypatch.setattr(kernel._compiler.__class__, "compile", compile_slowly)
+    assert kernel(1) == 2
+    assert once.compile_seconds() - compiled == 40
+    assert once.planning_time() == pytest.approx(before)
+
+
+@frozen
+class Interrupted(Solver):
+    """Reports a plan, and is interrupted: as Python code is, or as compiled code is at times."""
+
+    error: type
+
+    def plan(self, problem, clock, seed):
+        clock.report(self, schedule=StoreAll().plan(problem, clock, seed).schedule)
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as cause:
+            if self.error is KeyboardInterrupt:
+                raise
+            raise self.error("a kernel returned a result with an exception set") from cause
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemError])
+def test_an_interruption_keeps_the_plan_reported_and_stops_the_clock(unet, error):
+    clock = Clock()
+    outcome = Interrupted(error).solve(Problem(graph=unet, budget=store_all_peak(unet)), clock=clock)
+    assert outcome.cost.time == unet.time
+    assert clock.stopped and clock.remaining == 0
+
+
+def test_another_system_error_is_no_interruption(unet, monkeypatch):
+    def plan(self, problem, clock, seed):
+        raise SystemError("error return without exception set")
+
+    monkeypatch.setattr(Interrupted, "plan", plan)
+    with pytest.raises(SystemError):
+        Interrupted(SystemError).solve(Problem(graph=unet, budget=store_all_peak(unet)))
+
+
+def test_what_work_was_charged_for_reaches_the_clock_it_was_given(unet):
+    clock = Clock()
+    auto.solve(Problem(graph=unet, budget=int(store_all_peak(unet) * 0.5)), clock=clock)
+    assert set(clock.spent) == {"plan", "bound"}
+    assert min(clock.spent.values()) > 0
