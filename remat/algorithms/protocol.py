@@ -200,7 +200,9 @@ class Solver(ABC):
         inner = clock.nested()
         try:
             plan = self.plan(problem, inner, seed)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemError) as error:
+            if not is_interruption(error):
+                raise
             inner.stop()
             plan = Plan(schedule=inner.best, lower=inner.lower, trail=(f"{self!r} was interrupted",))
         return self._replayed(problem, plan)
@@ -248,6 +250,15 @@ class Solver(ABC):
         return When(self, test)
 
 
+def is_interruption(error: KeyboardInterrupt | SystemError) -> bool:
+    """Whether this is Ctrl-C.
+
+    A signal that arrives while a compiled kernel runs is treated while its result is turned into Python's objects, and then
+    comes out as a SystemError (`returned a result with an exception set`) whose cause is the KeyboardInterrupt.
+    """
+    return isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)
+
+
 def refuse_unless_flat(graph: Graph) -> str | None:
     """The refusal of a solver that plans flat graphs only."""
     if graph.flat:
@@ -264,5 +275,6 @@ __all__ = [
     "Problem",
     "Solver",
     "Status",
+    "is_interruption",
     "refuse_unless_flat",
 ]
