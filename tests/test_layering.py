@@ -31,6 +31,7 @@ THIRD_PARTY = {
         "attrs",
         "numpy",
         "numba",
+        "llvmlite",
         "cvxpy",
         "highspy",
         "scipy",

@@ -2,6 +2,7 @@
 
 Deadlines are cooperative: a solver asks `clock.expired` between pieces of work and hands its best plan to `clock.report`, so
 that an interruption loses nothing. Tests give a clock of their own (`now=`), so that laws do not depend on the machine.
+Seconds spent compiling kernels are not counted: on a fresh machine they would use up a deadline before planning begins.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 
 from attrs import frozen
 
+from remat.algorithms.compilation import compile_tally
 from remat.errors import RematError
 from remat.ir import Schedule
 from remat.units import Ns
@@ -39,6 +41,12 @@ class Progress:
         return None if self.time is None or self.lower <= 0 or math.isinf(self.lower) else self.time / self.lower - 1
 
 
+def planning_time() -> Callable[[], float]:
+    """A source of time in seconds that stands still while the thread that asks for it here compiles kernels."""
+    tally = compile_tally()
+    return lambda: time.monotonic() - tally.seconds
+
+
 class Clock:
     """Time left, a stop flag, the best plan reported, the listener, and what the work was charged for.
 
@@ -47,7 +55,7 @@ class Clock:
 
     Args:
         seconds: how long the work may take; None: no limit.
-        now: the source of time, in seconds.
+        now: the source of time, in seconds; None: `planning_time()`.
         listener: called with each `Progress`; None: nobody listens.
     """
 
@@ -55,7 +63,7 @@ class Clock:
         self,
         seconds: float | None = None,
         *,
-        now: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] | None = None,
         listener: Callable[[Progress], None] | None = None,
         parent: Clock | None = None,
     ) -> None:
@@ -63,8 +71,8 @@ class Clock:
             raise RematError(
                 "A-DEADLINE", f"{seconds!r} is not a number of seconds.", fix="give seconds >= 0, or None."
             )
-        self._now = now
-        self._start = now()
+        self._now = planning_time() if now is None else now
+        self._start = self._now()
         self._end = math.inf if seconds is None else self._start + seconds
         self._listener = listener
         self._parent = parent
@@ -75,7 +83,7 @@ class Clock:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since this clock was made."""
+        """Seconds since this clock was made, without those of compilation."""
         return self._now() - self._start
 
     @property

@@ -201,7 +201,7 @@ class Solver(ABC):
         try:
             plan = self.plan(problem, inner, seed)
         except (KeyboardInterrupt, SystemError) as error:
-            if not _interrupted(error):
+            if not is_interruption(error):
                 raise
             inner.stop()
             plan = Plan(schedule=inner.best, lower=inner.lower, trail=(f"{self!r} was interrupted",))
@@ -250,9 +250,13 @@ class Solver(ABC):
         return When(self, test)
 
 
-def _interrupted(error: BaseException) -> bool:
-    """Whether the user interrupted; in compiled code the interruption sometimes comes out as the cause of a SystemError."""
-    return any(isinstance(one, KeyboardInterrupt) for one in (error, error.__cause__, error.__context__))
+def is_interruption(error: KeyboardInterrupt | SystemError) -> bool:
+    """Whether this is Ctrl-C.
+
+    A signal that arrives while a compiled kernel runs is treated while its result is turned into Python's objects, and then
+    comes out as a SystemError (`returned a result with an exception set`) whose cause is the KeyboardInterrupt.
+    """
+    return any(isinstance(part, KeyboardInterrupt) for part in (error, error.__cause__, error.__context__))
 
 
 def refuse_unless_flat(graph: Graph) -> str | None:
@@ -271,5 +275,6 @@ __all__ = [
     "Problem",
     "Solver",
     "Status",
+    "is_interruption",
     "refuse_unless_flat",
 ]

@@ -1,4 +1,4 @@
-"""The command line: `remat validate`, `remat show`, `remat solve`, …; each command is a module here with `register(app)`.
+"""The command line: `remat validate`, `remat show`, `remat solve`, …; each is a module here with `register(app)`.
 
 One clear message and an exit code: 0 done, 1 an error of this library, 2 a wrong call, 3 no schedule found.
 """
@@ -12,7 +12,7 @@ import typer
 
 from remat.errors import RematError
 
-COMMANDS = ("validate", "show", "solve", "capture", "demo", "sweep")
+COMMANDS = ("validate", "show", "solve", "capture", "demo", "sweep", "warm_up")
 """Modules of this package, in the order of the help page."""
 
 app = typer.Typer(help="Train a network under a hard memory budget.", no_args_is_help=True, add_completion=False)

@@ -12,20 +12,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from remat.algorithms.dp.numbers import NEVER
+from remat.algorithms.runs.kernel import inner_kernel, kernel
 
 _NEVER = NEVER
 
 
-@njit(cache=True)
+@inner_kernel
 def row_of(s: int, t: int, length: int) -> int:
     """Index of the row of sub-chain (s, t) of a chain of `length` stages."""
     return s * (length + 1) - s * (s - 1) // 2 + t - s
 
 
-@njit(cache=True, error_model="numpy")
+@kernel
 def rotor_table(
     option_start: Any,
     time: Any,

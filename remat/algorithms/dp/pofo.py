@@ -316,8 +316,8 @@ class Programme:
 
 def programme_bytes(stages: int, slots: int, bare: bool = True) -> Bytes:
     """Bytes of the tables."""
-    table = 12 * (stages * (stages + 1) // 2) * row_start.py_func(slots + 1, slots) if bare else 0
-    return int(table + 16 * 2 * (stages + 1) * block_start.py_func(slots + 1, slots))
+    table = 12 * (stages * (stages + 1) // 2) * row_start(slots + 1, slots) if bare else 0
+    return int(table + 16 * 2 * (stages + 1) * block_start(slots + 1, slots))
 
 
 @frozen(kw_only=True)

@@ -12,24 +12,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
+from remat.algorithms.runs.kernel import inner_kernel, kernel
 
 INFINITE = 1e300
 
 
-@njit(cache=True)
+@inner_kernel
 def pair_of(i: int, j: int, length: int) -> int:
     """Index of the pair of stages i <= j."""
     return i * length - i * (i - 1) // 2 + j - i
 
 
-@njit(cache=True)
+@inner_kernel
 def row_start(held: int, slots: int) -> int:
     """Where the row of A = `held` starts in a table over (A, Delta) with A + Delta <= slots."""
     return held * (slots + 1) - held * (held - 1) // 2
 
 
-@njit(cache=True)
+@kernel
 def backward_table(
     forward_time: Any,
     backward_time: Any,
@@ -125,7 +125,7 @@ def backward_table(
                             )
 
 
-@njit(cache=True)
+@inner_kernel
 def block_start(held: int, slots: int) -> int:
     """Where the block of A = `held` starts among the states of one (stage, x)."""
     n = slots + 1
@@ -133,13 +133,13 @@ def block_start(held: int, slots: int) -> int:
     return n * (n + 1) * (2 * n + 1) // 6 - before * (before + 1) * (2 * before + 1) // 6
 
 
-@njit(cache=True)
+@inner_kernel
 def state_of(layer: int, a: int, df: int, db: int, slots: int) -> int:
     """Index of a state; `layer` is 2 * stage + x."""
     return layer * block_start(slots + 1, slots) + block_start(a, slots) + df * (slots - a + 1) + db
 
 
-@njit(cache=True)
+@inner_kernel
 def _offer(cost: Any, came: Any, layer: int, a: int, df: int, db: int, slots: int, total: float, origin: int) -> None:
     if a + df > slots or a + db > slots:
         return
@@ -149,7 +149,7 @@ def _offer(cost: Any, came: Any, layer: int, a: int, df: int, db: int, slots: in
         came[at] = origin
 
 
-@njit(cache=True)
+@kernel
 def forward_search(
     forward_time: Any,
     backward_time: Any,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from remat.algorithms.runs.csr import Seed
-from remat.algorithms.runs.kernel import kernel
+from remat.algorithms.runs.kernel import inner_kernel, kernel
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A = np.uint64(0xBF58476D1CE4E5B9)
@@ -23,7 +23,7 @@ def fraction(state: Seed) -> float:
     return np.float64(z >> np.uint64(11)) / 9007199254740992.0
 
 
-@kernel
+@inner_kernel
 def below(state: Seed, n: int) -> int:
     """Next integer in [0, n)."""
     return int(fraction(state) * n)

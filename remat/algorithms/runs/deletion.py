@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.algorithms.runs.csr import BACKWARD, Flags, Flat, Ints, Longs
-from remat.algorithms.runs.kernel import kernel
+from remat.algorithms.runs.kernel import inner_kernel, kernel
 from remat.algorithms.runs.liveness import BLOCK, block_maxima, exceeds, fits, residencies, sweep
+from remat.algorithms.runs.sorting import stable_order
 
 
 @kernel
@@ -64,7 +65,7 @@ def removable(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, found: Ints) 
     return count
 
 
-@kernel
+@inner_kernel
 def last_uses(g: Flat, seq: Ints, n: int, read_at: Ints, last: Flags, write_at: Ints, used: Flags) -> None:
     """For each read whether it is the last before the next production, and for each output whether anybody reads it.
 
@@ -87,7 +88,7 @@ def last_uses(g: Flat, seq: Ints, n: int, read_at: Ints, last: Flags, write_at: 
             live[g.read_idx[k]] = True
 
 
-@kernel
+@inner_kernel
 def walk_without(
     g: Flat,
     seq: Ints,
@@ -157,7 +158,7 @@ def walk_without(
 @kernel
 def thinned(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, found: Ints, count: int) -> int:
     """One pass over the candidates, the most expensive first; returns the new length, n when none could go."""
-    cost = np.empty(count, np.int64)
+    cost = np.empty(count, np.float64)
     first_at = np.full(g.time.size, -1, np.int32)
     for i in range(n - 1, -1, -1):
         first_at[seq[i]] = i
@@ -168,13 +169,14 @@ def thinned(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, found: Ints, co
     read_at, write_at = np.empty(n, np.int32), np.empty(n, np.int32)
     last, used = np.empty(reads, np.bool_), np.empty(writes, np.bool_)
     last_uses(g, seq, n, read_at, last, write_at, used)
-    before = np.arange(n).astype(np.int32) - np.int32(1)
-    after = np.arange(n).astype(np.int32) + np.int32(1)
+    before, after = np.empty(n, np.int32), np.empty(n, np.int32)
+    for i in range(n):
+        before[i], after[i] = i - 1, i + 1
     gone = np.zeros(n, np.bool_)
     change = np.zeros(g.size.size, np.int8)
     for j in range(count):
         cost[j] = -g.time[seq[found[j]]]
-    order = np.argsort(cost, kind="mergesort")
+    order = stable_order(cost)
     removed = False
     for j in range(count):
         p = found[order[j]]
@@ -201,7 +203,6 @@ def thinned(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, found: Ints, co
     return m
 
 
-@kernel
 def delete(g: Flat, base: Ints, budget: int) -> Ints:
     """Remove reruns from a sequence that fits, most expensive first, until none can go."""
     n = base.size

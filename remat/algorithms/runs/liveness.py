@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.algorithms.runs.csr import Flags, Flat, Ints, Longs
-from remat.algorithms.runs.kernel import kernel
+from remat.algorithms.runs.kernel import inner_kernel, kernel
 
 BLOCK = 32  # positions per block of the range-maximum index
 MARK = 64  # positions between the marks of what is resident
 
 
-@kernel
+@inner_kernel
 def sweep_with_marks(g: Flat, seq: Ints, n: int, mem: Longs, marks: NDArray[np.bool_]) -> int:
     """As `sweep`; row k of `marks`, unless it has no rows, receives what is resident right before position k * MARK."""
     runs = np.zeros(g.time.size, np.int32)
@@ -47,7 +47,8 @@ def sweep_with_marks(g: Flat, seq: Ints, n: int, mem: Longs, marks: NDArray[np.b
         mem[i] = charged
         peak = max(peak, charged)
         if i % MARK == 0 and marks.shape[0] > 0:
-            marks[i // MARK] = live
+            for d in range(live.size):
+                marks[i // MARK, d] = live[d]
     return peak
 
 
@@ -57,16 +58,14 @@ def sweep(g: Flat, seq: Ints, n: int, mem: Longs) -> int:
     return sweep_with_marks(g, seq, n, mem, np.empty((0, 0), np.bool_))
 
 
-@kernel
+@inner_kernel
 def resident_before(g: Flat, seq: Ints, n: int, b: int, marks: NDArray[np.bool_], live: Flags) -> None:
     """Fill `live` with what is resident right before position b; kept data may be missing or stand there too early."""
     above = (b + MARK - 1) // MARK
     end = above * MARK
-    if end < n:
-        live[:] = marks[above]
-    else:
-        end = n
-        live[:] = g.keep
+    for d in range(live.size):
+        live[d] = marks[above, d] if end < n else g.keep[d]
+    end = min(end, n)
     for i in range(end - 1, b - 1, -1):
         v = seq[i]
         for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
@@ -75,10 +74,11 @@ def resident_before(g: Flat, seq: Ints, n: int, b: int, marks: NDArray[np.bool_]
             live[g.read_idx[k]] = True
 
 
-@kernel
+@inner_kernel
 def fits(g: Flat, seq: Ints, n: int, skip: int, budget: int, runs: Ints, live: Flags) -> bool:
     """Whether the sequence without position `skip` (-1: none) is within the budget; `runs` and `live` are scratch."""
-    runs[:] = 0
+    for v in range(runs.size):
+        runs[v] = 0
     for i in range(n):
         runs[seq[i]] += 1
     if skip >= 0:
@@ -108,26 +108,17 @@ def fits(g: Flat, seq: Ints, n: int, skip: int, budget: int, runs: Ints, live: F
     return True
 
 
-@kernel
 def total_time(g: Flat, seq: Ints, n: int) -> int:
     """Sum of the times of the runs [ns]."""
-    total = 0
-    for i in range(n):
-        total += g.time[seq[i]]
-    return total
+    return int(g.time[seq[:n]].sum())
 
 
-@kernel
 def overshoot(mem: Longs, n: int, budget: int) -> int:
     """Sum over positions of the bytes above the budget."""
-    total = 0
-    for i in range(n):
-        if mem[i] > budget:
-            total += mem[i] - budget
-    return total
+    return int(np.maximum(mem[:n] - budget, 0).sum())
 
 
-@kernel
+@inner_kernel
 def ends_of_residency(g: Flat, seq: Ints, n: int, out_ptr: Ints, out_end: Ints) -> None:
     """For each position and each datum it produces: the position of the last read before the next production.
 
@@ -155,7 +146,7 @@ def ends_of_residency(g: Flat, seq: Ints, n: int, out_ptr: Ints, out_end: Ints) 
                 last[d] = i
 
 
-@kernel
+@inner_kernel
 def residencies(g: Flat, seq: Ints, n: int) -> tuple[Ints, Ints]:
     """`ends_of_residency` in arrays of its own: (offset of each position, ends)."""
     total = 0
@@ -167,7 +158,7 @@ def residencies(g: Flat, seq: Ints, n: int) -> tuple[Ints, Ints]:
     return out_ptr, out_end
 
 
-@kernel
+@inner_kernel
 def block_maxima(mem: Longs, n: int, top: Longs) -> None:
     """Fill `top` with the maximum of each block of `BLOCK` positions."""
     for b in range((n + BLOCK - 1) // BLOCK):
@@ -177,7 +168,7 @@ def block_maxima(mem: Longs, n: int, top: Longs) -> None:
         top[b] = best
 
 
-@kernel
+@inner_kernel
 def exceeds(mem: Longs, top: Longs, lo: int, hi: int, limit: int) -> bool:
     """Whether any of mem[lo..hi], both included, is above the limit."""
     i = lo

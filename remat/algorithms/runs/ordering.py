@@ -11,11 +11,12 @@ import numpy as np
 
 from remat.algorithms.runs.chance import below, fraction
 from remat.algorithms.runs.csr import BACKWARD, LOSS, Flat, Floats, Ints, Longs, Seed
-from remat.algorithms.runs.kernel import kernel
+from remat.algorithms.runs.kernel import inner_kernel, kernel
 from remat.algorithms.runs.liveness import sweep
+from remat.algorithms.runs.sorting import stable_order
 
 
-@kernel
+@inner_kernel
 def pressure(mem: Longs, n: int, level: float) -> float:
     """Sum of the squares of the bytes over `level`, in units of the level."""
     total = 0.0
@@ -26,7 +27,7 @@ def pressure(mem: Longs, n: int, level: float) -> float:
     return total
 
 
-@kernel
+@inner_kernel
 def legal_range(g: Flat, seq: Ints, n: int, i: int, first: Ints) -> tuple[int, int]:
     """First and last position the run at i may be moved to (as an index after removal from i)."""
     v = seq[i]
@@ -56,20 +57,18 @@ def legal_range(g: Flat, seq: Ints, n: int, i: int, first: Ints) -> tuple[int, i
     return lo, hi
 
 
-@kernel
+@inner_kernel
 def moved(seq: Ints, n: int, i: int, j: int, out: Ints) -> None:
     """Write to `out[:n]` the sequence with the run at i taken out and put at index j."""
-    v = seq[i]
-    if j <= i:
-        out[:j] = seq[:j]
-        out[j] = v
-        out[j + 1 : i + 1] = seq[j:i]
-        out[i + 1 : n] = seq[i + 1 : n]
-    else:
-        out[:i] = seq[:i]
-        out[i:j] = seq[i + 1 : j + 1]
-        out[j] = v
-        out[j + 1 : n] = seq[j + 1 : n]
+    for k in range(n):
+        if k == j:
+            out[k] = seq[i]
+        elif i <= k < j:
+            out[k] = seq[k + 1]
+        elif j < k <= i:
+            out[k] = seq[k - 1]
+        else:
+            out[k] = seq[k]
 
 
 @kernel
@@ -118,7 +117,7 @@ def shift(g: Flat, base: Ints, budget: int, level: float, passes: int, rng: Seed
     return seq
 
 
-@kernel
+@inner_kernel
 def settled(g: Flat, seq: Ints, wish: Floats) -> Ints:
     """The sequence sorted by `wish` (one per position), as far as the rules allow.
 
@@ -151,16 +150,21 @@ def settled(g: Flat, seq: Ints, wish: Floats) -> Ints:
             wish[i] = min(wish[i], np.float64(loss))
         for k in range(g.order_ptr[v], g.order_ptr[v + 1]):
             wish[i] = max(wish[i], wish[first[g.order_idx[k]]])
-    return seq[np.argsort(wish, kind="mergesort")]
+    order = stable_order(wish)
+    out = np.empty(n, np.int32)
+    for i in range(n):
+        out[i] = seq[order[i]]
+    return out
 
 
-@kernel
+@inner_kernel
 def disordered(g: Flat, seq: Ints, lo: int, hi: int, count: int, rng: Seed) -> Ints:
     """The sequence with `count` runs of positions [lo, hi) put elsewhere: earlier, later, as early or as late as is legal."""
     n = seq.size
-    wish = np.arange(n).astype(np.float64)
+    wish = np.empty(n, np.float64)
     first = np.full(g.time.size, -1, np.int32)
     for i in range(n - 1, -1, -1):
+        wish[i] = i
         first[seq[i]] = i
     lo, hi = max(0, min(lo, n - 1)), min(n, hi)
     for _ in range(count):

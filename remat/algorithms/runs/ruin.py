@@ -12,15 +12,30 @@ from __future__ import annotations
 import numpy as np
 
 from remat.algorithms.runs.chance import below, fraction
-from remat.algorithms.runs.csr import Flat, Floats, Ints, Longs, Seed
+from remat.algorithms.runs.csr import Flags, Flat, Floats, Ints, Longs, Seed
 from remat.algorithms.runs.deletion import delete
-from remat.algorithms.runs.kernel import kernel
+from remat.algorithms.runs.kernel import inner_kernel, kernel
 from remat.algorithms.runs.liveness import overshoot, sweep, total_time
 from remat.algorithms.runs.ordering import disordered
 from remat.algorithms.runs.shaving import LONGEST, NO_CEILING, shave
 
 
-@kernel
+@inner_kernel
+def picked(seq: Ints, keep: Flags) -> Ints:
+    """The runs of `seq` at the positions where `keep` is true."""
+    count = 0
+    for i in range(seq.size):
+        count += keep[i]
+    out = np.empty(count, np.int32)
+    n = 0
+    for i in range(seq.size):
+        if keep[i]:
+            out[n] = seq[i]
+            n += 1
+    return out
+
+
+@inner_kernel
 def ruin(g: Flat, seq: Ints, rng: Seed) -> Ints:
     """A copy of `seq` without some of its reruns."""
     n = seq.size
@@ -58,10 +73,10 @@ def ruin(g: Flat, seq: Ints, rng: Seed) -> Ints:
         place = v if kind == 1 else i
         if lo <= place < hi and (chance == 1.0 or fraction(rng) < chance):
             keep[i] = False
-    return seq[keep]
+    return picked(seq, keep)
 
 
-@kernel
+@inner_kernel
 def prices(g: Flat, rng: Seed, price: Floats) -> None:
     """Fill `price` with the nodes' times under random distortion: none, a little everywhere, or much for a few."""
     kind = below(rng, 3)
@@ -76,42 +91,54 @@ def prices(g: Flat, rng: Seed, price: Floats) -> None:
 
 
 @kernel
+def broken_up(
+    g: Flat, current: Ints, disorder: float, rng: Seed, price: Floats
+) -> tuple[Ints, float, float, float, int]:
+    """A ruined copy of `current`, and how to shave it again: exponent, noise, share, keeping; fills `price`.
+
+    With probability `disorder` a few of its runs also stand elsewhere.
+    """
+    exponent = 0.6 + 0.8 * fraction(rng)
+    noise = 0.6 * fraction(rng)
+    share = 0.3 * fraction(rng) if fraction(rng) < 0.5 else 0.0
+    broken = ruin(g, current, rng)
+    if disorder > 0.0 and fraction(rng) < disorder:
+        width = max(4, int(broken.size * (0.02 + 0.5 * fraction(rng) ** 2)))
+        lo = below(rng, broken.size) - width // 2
+        broken = disordered(g, broken, lo, lo + width, 1 + below(rng, 4), rng)
+    prices(g, rng, price)
+    return broken, exponent, noise, share, below(rng, 2)
+
+
 def ruin_and_recreate(
     g: Flat, start: Ints, budget: int, iterations: int, temperature: float, disorder: float, rng: Seed
 ) -> tuple[Ints, Ints]:
     """(best, last accepted) sequences after `iterations`, from `start`, which must fit.
 
     `temperature` is the largest relative worsening accepted; each iteration draws its own share of it. `disorder` is
-    the share of the iterations that also change the order of runs.
+    the share of the iterations that also change the order of runs. Plain Python around kernels: a kernel that calls
+    these would optimise all of them once more when it is compiled.
     """
     current = delete(g, start, budget)
     current_time = total_time(g, current, current.size)
     best, best_time = current, current_time
     price = np.empty(g.time.size, np.float64)
     for _ in range(iterations):
-        exponent = 0.6 + 0.8 * fraction(rng)
-        noise = 0.6 * fraction(rng)
-        share = 0.3 * fraction(rng) if fraction(rng) < 0.5 else 0.0
-        broken = ruin(g, current, rng)
-        if disorder > 0.0 and fraction(rng) < disorder:
-            width = max(4, int(broken.size * (0.02 + 0.5 * fraction(rng) ** 2)))
-            lo = below(rng, broken.size) - width // 2
-            broken = disordered(g, broken, lo, lo + width, 1 + below(rng, 4), rng)
-        prices(g, rng, price)
+        broken, exponent, noise, share, keeping = broken_up(g, current, disorder, rng, price)
         ceiling = int(current_time * 1.04)
-        trial, fit = shave(g, price, broken, budget, exponent, noise, share, below(rng, 2), rng, ceiling)
-        if fit:
-            trial = delete(g, trial, budget)
-            time = total_time(g, trial, trial.size)
-            allowed = current_time * (1.0 + temperature * fraction(rng))
-            if time <= allowed:
-                current, current_time = trial, time
-                if time < best_time:
-                    best, best_time = trial, time
+        trial, fit = shave(g, price, broken, budget, exponent, noise, share, keeping, rng, ceiling)
+        if not fit:
+            continue
+        trial = delete(g, trial, budget)
+        time = total_time(g, trial, trial.size)
+        if time <= current_time * (1.0 + temperature * fraction(rng)):
+            current, current_time = trial, time
+            if time < best_time:
+                best, best_time = trial, time
     return best, current
 
 
-@kernel
+@inner_kernel
 def troubled(mem: Longs, n: int, budget: int, rng: Seed) -> int:
     """A random position over the budget; three times of ten any position."""
     count = 0
@@ -128,7 +155,7 @@ def troubled(mem: Longs, n: int, budget: int, rng: Seed) -> int:
     return n - 1
 
 
-@kernel
+@inner_kernel
 def without_reruns(g: Flat, seq: Ints, lo: int, hi: int, chance: float, rng: Seed) -> Ints:
     """A copy of `seq` without (each with probability `chance`) the reruns at positions [lo, hi)."""
     seen = np.zeros(g.time.size, np.bool_)
@@ -138,10 +165,28 @@ def without_reruns(g: Flat, seq: Ints, lo: int, hi: int, chance: float, rng: See
         if seen[v] and g.rerun[v] and lo <= i < hi and fraction(rng) < chance:
             keep[i] = False
         seen[v] = True
-    return seq[keep]
+    return picked(seq, keep)
 
 
 @kernel
+def taken_out(
+    g: Flat, current: Ints, mem: Longs, budget: int, rng: Seed, price: Floats
+) -> tuple[Ints, float, float, float, int]:
+    """As `broken_up`, around a position over the budget; `mem` is the profile of `current`."""
+    n = current.size
+    width = max(4, int(n * (0.02 + 0.4 * fraction(rng) ** 2)))
+    lo = troubled(mem, n, budget, rng) - below(rng, width)
+    chance = 1.0 if fraction(rng) < 0.5 else fraction(rng)
+    broken = without_reruns(g, current, lo, lo + width, chance, rng)
+    if fraction(rng) < 0.8:
+        broken = disordered(g, broken, lo, lo + width, 1 + below(rng, 4), rng)
+    prices(g, rng, price)
+    exponent = 1.2 * fraction(rng)
+    noise = 0.6 * fraction(rng)
+    share = 0.3 * fraction(rng) if fraction(rng) < 0.5 else 0.0
+    return broken, exponent, noise, share, below(rng, 2)
+
+
 def relieve(g: Flat, start: Ints, budget: int, iterations: int, rng: Seed) -> tuple[Ints, bool]:
     """Lower the overshoot of a sequence that does not fit: (the last sequence accepted, whether it fits).
 
@@ -157,23 +202,13 @@ def relieve(g: Flat, start: Ints, budget: int, iterations: int, rng: Seed) -> tu
     for _ in range(iterations):
         if peak <= budget:
             break
-        n = current.size
-        sweep(g, current, n, mem)
-        width = max(4, int(n * (0.02 + 0.4 * fraction(rng) ** 2)))
-        lo = troubled(mem, n, budget, rng) - below(rng, width)
-        chance = 1.0 if fraction(rng) < 0.5 else fraction(rng)
-        broken = without_reruns(g, current, lo, lo + width, chance, rng)
-        if fraction(rng) < 0.8:
-            broken = disordered(g, broken, lo, lo + width, 1 + below(rng, 4), rng)
-        prices(g, rng, price)
-        exponent = 1.2 * fraction(rng)
-        noise = 0.6 * fraction(rng)
-        share = 0.3 * fraction(rng) if fraction(rng) < 0.5 else 0.0
-        trial, _ = shave(g, price, broken, budget, exponent, noise, share, below(rng, 2), rng, NO_CEILING)
+        sweep(g, current, current.size, mem)
+        broken, exponent, noise, share, keeping = taken_out(g, current, mem, budget, rng, price)
+        trial, _ = shave(g, price, broken, budget, exponent, noise, share, keeping, rng, NO_CEILING)
         if trial.size > longest:
             continue
         trial_peak = sweep(g, trial, trial.size, mem)
         trial_over = overshoot(mem, trial.size, budget)
-        if trial_over < over or (trial_over == over and trial.size <= n):
+        if trial_over < over or (trial_over == over and trial.size <= current.size):
             current, over, peak = trial, trial_over, trial_peak
     return current, peak <= budget

@@ -15,26 +15,33 @@ from remat.algorithms.bounds.instants import Dependencies, Instant, instant_prog
 from remat.algorithms.bounds.program import solve_relaxed
 from remat.algorithms.bounds.single import candidate_instants
 from remat.algorithms.runs.csr import Flags, Flat, Ints
-from remat.algorithms.runs.kernel import kernel
+from remat.algorithms.runs.kernel import inner_kernel, kernel
 from remat.algorithms.runs.moves import Taste, shaved
 from remat.algorithms.runs.search import RunMove, Search, Sequence
 from remat.ir.checks import at_least
 
 
-@kernel
+@inner_kernel
 def add_chain(g: Flat, there: Flags, chain: Ints, length: int, wanted: Flags, out: Ints, n: int) -> int:
-    """Append to `out` the `length` nodes of `chain` and all they miss, in order; mark what they make as there."""
+    """Append to `out` the `length` nodes of `chain` and all they miss, in order; mark what they make as there.
+
+    `wanted` marks the nodes of `chain`, and is all false afterwards.
+    """
     done = 0
+    lowest, highest = g.time.size, -1
     while done < length:
         u = chain[done]
         done += 1
+        lowest, highest = min(lowest, u), max(highest, u)
         for k in range(g.read_ptr[u], g.read_ptr[u + 1]):
             p = g.producer[g.read_idx[k]]
             if not there[g.read_idx[k]] and not wanted[p]:
                 wanted[p] = True
                 chain[length] = p
                 length += 1
-    for u in np.sort(chain[:length]):
+    for u in range(lowest, highest + 1):
+        if not wanted[u]:
+            continue
         wanted[u] = False
         out[n] = u
         n += 1

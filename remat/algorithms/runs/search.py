@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from remat.algorithms.clock import Clock
 from remat.algorithms.combine import WarmStarted
 from remat.algorithms.once import planning_time
+from remat.algorithms.prefetch import await_kernels
 from remat.algorithms.protocol import IMPOSSIBLE, ClassBound, Plan, Problem, refuse_unless_flat
 from remat.algorithms.runs.csr import flatten
 from remat.algorithms.runs.liveness import sweep, total_time
@@ -46,6 +47,7 @@ class Search:
 
     def __init__(self, problem: Problem, clock: Clock, seed: int, who: object) -> None:
         self.problem, self.clock, self.seed, self.who = problem, clock, seed, who
+        await_kernels()
         self.flat = flatten(problem.graph)
         self.budget = problem.budget
         self.base: Sequence = np.flatnonzero(self.flat.required).astype(np.int32)

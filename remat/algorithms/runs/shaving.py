@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from remat.algorithms.runs.chance import fraction
 from remat.algorithms.runs.csr import Flags, Flat, Floats, Ints, Longs, Seed
-from remat.algorithms.runs.kernel import kernel
+from remat.algorithms.runs.kernel import inner_kernel, kernel
 from remat.algorithms.runs.liveness import (
     BLOCK,
     MARK,
@@ -32,7 +32,7 @@ NO_CEILING = 1 << 62  # a time no plan reaches [ns]
 LONGEST = 512  # nodes in a rerun chain; longer chains are not considered
 
 
-@kernel
+@inner_kernel
 def rerun_chain(
     g: Flat,
     price: Floats,
@@ -83,7 +83,7 @@ def rerun_chain(
     return length, cost, forced
 
 
-@kernel
+@inner_kernel
 def keep_if_better(
     score: float,
     b: int,
@@ -103,16 +103,22 @@ def keep_if_better(
         best_score[j] = best_score[j - 1]
         best_at[j] = best_at[j - 1]
         best_len[j] = best_len[j - 1]
-        best_chain[j, : best_len[j]] = best_chain[j - 1, : best_len[j]]
+        for i in range(best_len[j]):
+            best_chain[j, i] = best_chain[j - 1, i]
         j -= 1
     best_score[j] = score
     best_at[j] = b
     best_len[j] = length
-    best_chain[j, :length] = np.sort(chain[:length])
+    for i in range(length):  # insertion sort: chains are short
+        at = i
+        while at > 0 and best_chain[j, at - 1] > chain[i]:
+            best_chain[j, at] = best_chain[j, at - 1]
+            at -= 1
+        best_chain[j, at] = chain[i]
     return min(TOP, kept + 1)
 
 
-@kernel
+@inner_kernel
 def over_budget(mem: Longs, n: int, budget: int) -> tuple[Longs, Longs]:
     """Positions over the budget, and the bytes by which they are, before each position (so that ranges are differences)."""
     count = np.zeros(n + 1, np.int64)
@@ -124,7 +130,7 @@ def over_budget(mem: Longs, n: int, budget: int) -> tuple[Longs, Longs]:
     return count, total
 
 
-@kernel
+@inner_kernel
 def gain_of(over_count: Longs, over_bytes: Longs, a: int, b: int, size: int) -> float:
     """Bytes over the budget that leave when `size` bytes are absent between the events at a and b; -1 where none are over."""
     count = over_count[b] - over_count[a + 1]
@@ -133,7 +139,7 @@ def gain_of(over_count: Longs, over_bytes: Longs, a: int, b: int, size: int) -> 
     return np.float64(min(size * count, over_bytes[b] - over_bytes[a + 1]))
 
 
-@kernel
+@inner_kernel
 def list_gaps(
     g: Flat,
     price: Floats,
@@ -163,8 +169,7 @@ def list_gaps(
     residency_end = np.full(g.size.size, -1, np.int32)
     last_event = np.full(g.size.size, -1, np.int32)
     mark = np.zeros(g.time.size, np.int64)
-    stamp = 0
-    kept = 0
+    stamp, kept = 0, 0
     chain = np.empty(best_chain.shape[1], np.int32)
     for b in range(n):
         v = seq[b]
@@ -202,16 +207,19 @@ def list_gaps(
     return kept
 
 
-@kernel
+@inner_kernel
 def insert(seq: Ints, n: int, at: int, chain: Ints, length: int, out: Ints) -> int:
     """Write to `out` the sequence with `chain[:length]` inserted before position `at`; return the new length."""
-    out[:at] = seq[:at]
-    out[at : at + length] = chain[:length]
-    out[at + length : n + length] = seq[at:n]
+    for i in range(at):
+        out[i] = seq[i]
+    for i in range(length):
+        out[at + i] = chain[i]
+    for i in range(at, n):
+        out[i + length] = seq[i]
     return n + length
 
 
-@kernel
+@inner_kernel
 def note(d: int, resident: Flags, live: Flags, change: NDArray[np.int8], touched: Ints, count: int) -> int:
     """Put a datum among the `count` touched ones, unless it is there; returns how many there are now."""
     if change[d] != 0:
@@ -221,7 +229,7 @@ def note(d: int, resident: Flags, live: Flags, change: NDArray[np.int8], touched
     return count + 1
 
 
-@kernel
+@inner_kernel
 def fall_of(
     g: Flat,
     seq: Ints,
@@ -357,16 +365,17 @@ def shave(
     return seq[:n].copy(), True
 
 
-@kernel
+@inner_kernel
 def grown(g: Flat, capacity: int) -> tuple[Ints, Longs, NDArray[np.bool_]]:
     """A sequence, a profile and marks for up to `capacity` positions."""
     marks = np.empty((capacity // MARK + 1, g.size.size), np.bool_)
     return np.empty(capacity, np.int32), np.empty(capacity, np.int64), marks
 
 
-@kernel
+@inner_kernel
 def grow(seq: Ints, n: int, capacity: int) -> Ints:
     """A copy of `seq[:n]` in an array of `capacity`."""
     out = np.empty(capacity, np.int32)
-    out[:n] = seq[:n]
+    for i in range(n):
+        out[i] = seq[i]
     return out

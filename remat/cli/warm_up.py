@@ -1,0 +1,22 @@
+"""`remat warm-up`: compile the planner's kernels now, so that the first plan does not wait for them."""
+
+from __future__ import annotations
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("warm-up")(compile_kernels)
+
+
+def compile_kernels() -> None:
+    """Compile the planner's kernels and cache them, e.g. while an image is built."""
+    from remat.algorithms.warmup import cache_folder, warm_up
+
+    seconds = warm_up()
+    folder = cache_folder()
+    typer.echo(f"compiled   {seconds:.1f} s")
+    typer.echo(
+        f"cached     {'nowhere: set NUMBA_CACHE_DIR to a folder that can be written' if folder is None else folder}"
+    )
