@@ -21,7 +21,7 @@ from remat.exec import structure
 from remat.exec.accumulate import accumulate
 from remat.exec.complete import finish
 from remat.exec.diagnosis import refusal
-from remat.exec.guards import Guards, compile_guards
+from remat.exec.guards import Guards, Prologue, compile_guards, compile_prologue
 from remat.exec.program import Program
 from remat.exec.python_state import Reads
 from remat.exec.reader import read_joint
@@ -47,6 +47,7 @@ class Captured:
         late: what must hold of the late reads, in the order of their outputs.
         effects: what the forward changes in Python.
         lifted: paths of the plain tensors that are inputs besides the arguments.
+        prologue: what is computed before the step because shapes depend on it, and is an input after these; None: nothing.
         tokens: states of Python in which the step is this one; `reads` says which attributes count.
     """
 
@@ -61,6 +62,7 @@ class Captured:
     late: tuple[Read, ...] = ()
     effects: tuple[Effect, ...] = ()
     lifted: tuple[str, ...] = ()
+    prologue: Prologue | None = None
     tokens: tuple[Any, ...] = field(default=(), repr=False)
     reads: Reads | None = field(default=None, repr=False)
 
@@ -149,9 +151,17 @@ def _captured(traced: Traced, program: Program) -> Captured:
         late=tuple(read for read in reads if read.late is not None),
         effects=last.effects,
         lifted=tuple(slot.path for slot in traced.lifted),
+        prologue=_prologue(traced),
         tokens=traced.tokens,
         reads=last.reads,
     )
+
+
+def _prologue(traced: Traced) -> Prologue | None:
+    if not traced.computed:
+        return None
+    reads, tensors = zip(*((computed.read, computed.tensors) for computed in traced.computed), strict=True)
+    return compile_prologue(reads, tensors, traced.inputs)
 
 
 def _check_counters(traced: Traced, program: Program) -> None:

@@ -64,7 +64,77 @@ def compile_guards(reads: Iterable[Read]) -> Guards:
     return Guards(reads=reads, origins=tuple(origins), source=source, check=names.compiled(source, "guards")["check"])
 
 
+@frozen(kw_only=True, eq=False)
+class Prologue:
+    """What is computed before a step, because shapes depend on it.
+
+    Attributes:
+        origins: the tensors it looks at, in the order in which `run` expects them.
+        run: gives the results of all operations, in order; it stops where one gives other shapes than in the trace.
+        forms: shape, strides and type of each result in the trace.
+    """
+
+    origins: tuple[Origin, ...]
+    run: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
+    forms: tuple[Any, ...]
+
+    def results(self, tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor] | None:
+        """The results for a call; None: they have other shapes than the plan's, or cannot be computed on its branch."""
+        try:
+            with torch.no_grad(), no_autocast(device):
+                results = self.run(tensors)
+        except (RuntimeError, IndexError, ValueError):
+            return None
+        same = [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in results] == list(self.forms)
+        return results if same else None
+
+
+def compile_prologue(reads: Sequence[Read], tensors: Sequence[Sequence[torch.Tensor]], inputs: int) -> Prologue:
+    """One function for operations whose shapes depend on values.
+
+    Args:
+        reads: what each depends on; the results of earlier ones are inputs after the others.
+        tensors: the results of each for the sample.
+        inputs: how many inputs there are before these results.
+    """
+    origins: dict[Origin, int] = {}
+    for read in reads:
+        for kind, about in read.origins.values():
+            if kind != "input" or about < inputs:
+                origins.setdefault((kind, about), len(origins))
+    names = Names()
+    lines = ["def run(tensors):", "    results = []"]
+    first = len(origins)
+    places = dict(origins)
+    for at in range(sum(map(len, tensors))):
+        places["input", inputs + at] = first + at
+    lines[1] = f"    tensors, results = list(tensors[:{first}]), []"
+    for at, read in enumerate(reads):
+        lines += _slice(read, names, places, prefix=f"r{at}_", seen=set())
+        call = _call(read.instructions[-1], names, f"r{at}_")
+        lines.append(f"    results += {call if read.instructions[-1].unpack else f'[{call}]'}")
+        lines.append(f"    tensors[{first}:] = results")
+    lines.append("    return results")
+    source = "\n".join(lines) + "\n"
+    flat = [tensor for results in tensors for tensor in results]
+    return Prologue(
+        origins=tuple(origins),
+        run=names.compiled(source, "prologue")["run"],
+        forms=tuple((tensor.shape, tensor.stride(), tensor.dtype) for tensor in flat),
+    )
+
+
 def _block(read: Read, names: Names, origins: dict[Origin, int], *, prefix: str, seen: set[int]) -> list[str]:
+    lines = _slice(read, names, origins, prefix=prefix, seen=seen)
+    lines.append(f"    value = {_call(read.instructions[-1], names, prefix)}")
+    differs = "value == value" if isinstance(read.value, float) and math.isnan(read.value) else None
+    lines.append(f"    if {differs or f'value != {names.text(read.value)}'}:")
+    lines.append("        return False")
+    return lines
+
+
+def _slice(read: Read, names: Names, origins: dict[Origin, int], *, prefix: str, seen: set[int]) -> list[str]:
+    """The lines before the last instruction."""
     lines = []
     for name, origin in read.origins.items():
         copy = ".clone()" if name in read.copied else ""
@@ -76,10 +146,6 @@ def _block(read: Read, names: Names, origins: dict[Origin, int], *, prefix: str,
         if id(instruction) not in seen:
             seen.add(id(instruction))
             lines.append(f"    {_statement(instruction, names, prefix)}")
-    lines.append(f"    value = {_call(read.instructions[-1], names, prefix)}")
-    differs = "value == value" if isinstance(read.value, float) and math.isnan(read.value) else None
-    lines.append(f"    if {differs or f'value != {names.text(read.value)}'}:")
-    lines.append("        return False")
     return lines
 
 

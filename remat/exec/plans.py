@@ -116,7 +116,7 @@ class Ready:
         planned: what was planned.
         watch: the states of Python it was planned for.
         places: for each primal, ("param" or "buffer" or "input", index in the order in which a call has them).
-        guard_places: likewise for each tensor that the guards look at.
+        guard_places, prologue_places: likewise for each tensor that the guards and the prologue look at.
         call: what to run; None: nothing was planned, the bare module runs.
         meter: times and audit.
         rehearsal: what a try of the plan measured.
@@ -127,6 +127,7 @@ class Ready:
     watch: Watch
     places: tuple[tuple[str, int], ...]
     guard_places: tuple[tuple[str, int], ...]
+    prologue_places: tuple[tuple[str, int], ...]
     call: Call | None
     meter: StepMeter
     rehearsal: Rehearsal | None = None
@@ -138,7 +139,7 @@ class Ready:
         return self.planned.captured
 
 
-@frozen(kw_only=True, eq=False)
+@define(kw_only=True, eq=False)
 class Arguments:
     """One call.
 
@@ -149,6 +150,7 @@ class Arguments:
         leaves: tensors and plain values.
         key: what plans are looked up by.
         tensors: "param", "buffer" and "input".
+        extra: inputs besides the arguments, for the plan that fits: lifted tensors, then results of its prologue.
     """
 
     module: nn.Module
@@ -158,15 +160,16 @@ class Arguments:
     leaves: list[Any]
     key: Hashable
     tensors: dict[str, list[torch.Tensor]]
+    extra: list[torch.Tensor] = field(factory=list)
 
     def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Names and shapes of the tensors among the arguments."""
         named = [(f"argument {at}", value) for at, value in enumerate(self.args)] + list(self.kwargs.items())
         return tuple((name, tuple(value.shape)) for name, value in named if isinstance(value, torch.Tensor))
 
-    def at(self, places: tuple[tuple[str, int], ...], lifted: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """The tensors at some places; lifted ones count as inputs after the arguments."""
-        tensors = {**self.tensors, "input": [*self.tensors["input"], *lifted]} if lifted else self.tensors
+    def at(self, places: tuple[tuple[str, int], ...], extra: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """The tensors at some places; extra ones count as inputs after the arguments."""
+        tensors = {**self.tensors, "input": [*self.tensors["input"], *extra]} if extra else self.tensors
         return tuple(tensors[kind][at] for kind, at in places)
 
 
@@ -263,11 +266,13 @@ class State:
         """
         entries = self.plans.setdefault(call.key, [])
         for at, entry in enumerate(entries):
-            if isinstance(entry, Ready) and not (_answered(entry, answers) and self.fits(entry, call)):
-                continue
-            if isinstance(entry, Ready) and (outside := _learnt(entry)) is not None:
-                entry = self.planned_again(call, entry, outside)
-                entries[at] = entry
+            if isinstance(entry, Ready):
+                extra = self.extra_for(entry, call) if _answered(entry, answers) else None
+                if extra is None:
+                    continue
+                call.extra = extra
+                if (outside := _learnt(entry)) is not None:
+                    entries[at] = entry = self.planned_again(call, entry, outside)
             if at:
                 entries.insert(0, entries.pop(at))
             return entry
@@ -281,22 +286,29 @@ class State:
             _warn_of_many(entry)
         return entry
 
-    def fits(self, ready: Ready, call: Arguments) -> bool:
-        """Whether a call takes the branches that a plan was traced on."""
+    def extra_for(self, ready: Ready, call: Arguments) -> list[torch.Tensor] | None:
+        """The inputs besides the arguments, where a call takes the branches that a plan was traced on; None: it does not."""
         if not ready.watch.holds(call.module, self.watched(call.module)):
-            return False
-        guards = ready.captured.guards
-        if not guards.reads:
-            return True
-        tensors = call.at(ready.guard_places, ready.watch.lifted(ready.captured.lifted))
-        return guards.holds(tensors, ready.captured.program.device)
+            return None
+        captured = ready.captured
+        device = captured.program.device
+        extra = ready.watch.lifted(captured.lifted)
+        if captured.prologue is not None:
+            results = captured.prologue.results(call.at(ready.prologue_places, extra), device)
+            if results is None:
+                return None
+            extra = [*extra, *results]
+        guards = captured.guards
+        if guards.reads and not guards.holds(call.at(ready.guard_places, extra), device):
+            return None
+        return extra
 
     def run(self, call: Arguments, ready: Ready) -> Any:
         """Run a plan; where a late read shows that the call takes another branch, run the plan of that branch."""
         while True:
             captured = ready.captured
             assert ready.call is not None
-            primals = call.at(ready.places, ready.watch.lifted(captured.lifted))
+            primals = call.at(ready.places, call.extra)
             with _undone_by(ready, primals) as undo:
                 outputs = run_step(ready.call, primals)
                 answers = _wrong(captured, outputs)
@@ -321,9 +333,8 @@ class State:
             for i, leaf in enumerate(captured.out_leaves)
         ]
         if ready.same_places:
-            lifted = ready.watch.lifted(captured.lifted)
             for at, place in ready.same_places:
-                (leaves[at],) = call.at((place,), lifted)
+                (leaves[at],) = call.at((place,), call.extra)
         return structure.unflatten(leaves, captured.layout)
 
     # -- planning ------------------------------------------------------------------------------------------------------
@@ -391,6 +402,7 @@ class State:
             return kind, index[kind][about] if kind in index else about
 
         guarded = tuple(place(origin) for origin in captured.guards.origins)
+        early = () if captured.prologue is None else tuple(place(origin) for origin in captured.prologue.origins)
         same = tuple((i, place(leaf.origin)) for i, leaf in enumerate(captured.out_leaves) if isinstance(leaf, Same))
         watch = Watch(captured.tokens, captured.reads)
         if not watch.holds(module, self.watched(module)):
@@ -404,12 +416,18 @@ class State:
                 lowered=planned.lowered, requires_grad=captured.requires_grad, differentiable=captured.differentiable,
                 meter=meter,
             )  # fmt: skip
-            if self.rehearse:
-                rehearsal = rehearse(planned.lowered, call.at(places, watch.lifted(captured.lifted)))
-        return Ready(
-            planned=planned, watch=watch, places=places, guard_places=guarded, call=step, meter=meter,
-            rehearsal=rehearsal, same_places=same,
+        ready = Ready(
+            planned=planned, watch=watch, places=places, guard_places=guarded, prologue_places=early, call=step,
+            meter=meter, same_places=same,
         )  # fmt: skip
+        extra = self.extra_for(ready, call)
+        if extra is None:
+            what = "what the forward asks of the tensors of this call has another answer when it is asked again."
+            raise Uncapturable("X-READ", what, fix="keep operations that differ from run to run out of what decides.")
+        call.extra = extra
+        if self.rehearse and planned.lowered is not None:
+            rehearsal = rehearse(planned.lowered, call.at(places, extra))
+        return evolve(ready, rehearsal=rehearsal)
 
 
 def chain_tensors(call: Arguments) -> list[torch.Tensor]:

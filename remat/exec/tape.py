@@ -162,6 +162,20 @@ class Foreign(Exception):
         self.place = place
 
 
+class Computed(Exception):
+    """The shapes of an operation's results depend on values from outside: it must run before the step.
+
+    Attributes:
+        read: what it depends on; the last instruction is the operation.
+        tensors: its results for the sample.
+    """
+
+    def __init__(self, read: Read, tensors: tuple[torch.Tensor, ...]) -> None:
+        super().__init__(f"{read.place}: {read.instructions[-1].target} gives shapes that depend on values.")
+        self.read = read
+        self.tensors = tensors
+
+
 class Tape(DispatchMode):
     """Records operations below autograd and answers for values of tensors.
 
@@ -187,6 +201,9 @@ class Tape(DispatchMode):
         self.names: dict[int, tuple[torch.Tensor, str]] = {}
         self._sources: dict[int, int] = {}
         self._count = 0
+        self._answered = 0
+        self.computed: list[tuple[torch.Tensor, ...]] = []
+        """Tensors that stand for the results of operations whose shapes depend on values, in order."""
 
     def know(self, tensor: torch.Tensor, origin: Origin, *, trained: bool = False) -> None:
         """Say where a tensor comes from that no operation on the tape has made; one real tensor has one name."""
@@ -207,6 +224,8 @@ class Tape(DispatchMode):
         args, kwargs, given = self._given(func, args, kwargs, place)
         if str(func) in _READERS:
             return self._answer(func, args, given, place)
+        if torch_private.shapes_depend_on_values(func, args):
+            return self._selected(func, args, kwargs, given, place)
         result = func(*args, **kwargs)
         self._record(func, given, result, place)
         return result
@@ -264,6 +283,52 @@ class Tape(DispatchMode):
     def _root(self, name: str) -> str:
         return self.roots.get(name, name)
 
+    # -- shapes that depend on values ----------------------------------------------------------------------------------
+
+    def _selected(self, func: OpOverload, args: Any, kwargs: Any, given: Any, place: Place | None) -> Any:
+        """The result of an operation whose shapes depend on values, where these follow from what comes from outside."""
+        if func.name() not in ("aten::index.Tensor", "aten::masked_select"):
+            outputs = (None,) * len(func._schema.returns)
+            asked = Instruction(
+                target=func,
+                args=tuple(given[0]),
+                kwargs=given[1],
+                outputs=outputs,
+                unpack=len(outputs) > 1,
+                place=place,
+            )
+            return self._computed(asked)
+        # What is selected may depend on anything; where it is selected must not.
+        with self:
+            source, indices = args
+            if func.name() == "aten::masked_select":
+                shape = torch.broadcast_shapes(source.shape, indices.shape)
+                source, indices = source.expand(shape), [indices.expand(shape)]
+            places: list[Any] = []
+            for index in indices:
+                if index is None or index.dtype not in (torch.bool, torch.uint8):
+                    places.append(index)
+                else:
+                    places += index.nonzero().unbind(1)
+            return torch.ops.aten.index.Tensor(source, places)
+
+    def _computed(self, asked: Instruction) -> Any:
+        """The tensors that were computed for this operation before the step; where there are none yet, the trace begins anew."""
+        read = self._sliced(asked)
+        if read.draws or any(name in self.trained for name in read.origins):
+            cause = "random numbers" if read.draws else "trained parameters"
+            what = f"{asked.target} gives shapes that depend on values, and these on {cause}."
+            fix = "mask instead of selecting (`torch.where`, products with a mask), so that shapes stay the same."
+            raise Uncapturable("X-TRACE", what, fix=fix, where=str(asked.place))
+        if self._answered == len(self.computed):
+            with torch_private.no_modes(), torch.no_grad(), rng.kept():
+                result = evaluate(read.instructions, self._real(read))
+            results = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+            raise Computed(read, results)
+        tensors = self.computed[self._answered]
+        self._answered += 1
+        return tensors if asked.unpack else tensors[0]
+
     # -- answering -----------------------------------------------------------------------------------------------------
 
     def _answer(self, func: OpOverload, args: Any, given: Any, place: Place | None) -> Scalar:
@@ -288,16 +353,19 @@ class Tape(DispatchMode):
 
     def _value(self, read: Read) -> Scalar:
         with torch_private.no_modes(), torch.no_grad(), rng.kept():
-            tensors = dict(read.constants)
-            for name, origin in read.origins.items():
-                source = self.sources(origin).detach()
-                if isinstance(source, torch_private.FakeTensor):
-                    what = "Python reads a value that depends on a tensor without memory."
-                    fix = "build the model with its weights, or keep the value a tensor."
-                    raise Uncapturable("X-READ", what, fix=fix, where=str(read.place))
-                tensors[name] = source
-            tensors |= {name: tensors[name].clone() for name in read.copied}
-            return evaluate(read.instructions, tensors)  # type: ignore[no-any-return]
+            return evaluate(read.instructions, self._real(read))  # type: ignore[no-any-return]
+
+    def _real(self, read: Read) -> dict[str, torch.Tensor]:
+        """The real tensors that a slice begins with."""
+        tensors = dict(read.constants)
+        for name, origin in read.origins.items():
+            source = self.sources(origin).detach()
+            if isinstance(source, torch_private.FakeTensor):
+                what = "Python reads a value that depends on a tensor without memory."
+                fix = "build the model with its weights, or keep the value a tensor."
+                raise Uncapturable("X-READ", what, fix=fix, where=str(read.place))
+            tensors[name] = source
+        return tensors | {name: tensors[name].clone() for name in read.copied}
 
     def _sliced(self, asked: Instruction) -> Read:
         """What a value depends on: the instructions in order, and the tensors from outside."""

@@ -19,6 +19,7 @@ from torch import nn
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
@@ -49,6 +50,7 @@ __all__ = [
     "scope_of",
     "scopes",
     "sequence_of",
+    "shapes_depend_on_values",
     "spans",
     "storage_key",
     "unflatten",
@@ -76,7 +78,7 @@ class Joint:
 
 def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...]) -> Joint:
     """Trace forward and backward of `module` under fake tensors into one functional graph of ATen operations."""
-    with ExitStack() as stack, fx_traceback.preserve_node_meta(), _eager_kernels():
+    with ExitStack() as stack, fx_traceback.preserve_node_meta(), _eager_kernels(), _lists_of_items():
         joint = aot_export_joint_with_descriptors(stack, module, args)
     graph = joint.graph_module.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -111,6 +113,21 @@ def _eager_kernels() -> Iterator[None]:
         for one, key, kernel in taken:
             one.py_kernels[key] = kernel
             one._dispatch_cache.clear()
+
+
+@contextmanager
+def _lists_of_items() -> Iterator[None]:
+    """`tolist` of a traced tensor asks for its items one by one, where the tracer's own looks below whoever answers for them."""
+    before = FunctionalTensor.tolist
+
+    def tolist(tensor: torch.Tensor) -> Any:
+        return tensor.item() if tensor.dim() == 0 else [tolist(item) for item in tensor.unbind(0)]
+
+    FunctionalTensor.tolist = tolist  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        FunctionalTensor.tolist = before  # type: ignore[method-assign]
 
 
 def _role(desc: Any) -> tuple[str, Any]:
@@ -188,6 +205,13 @@ def reader_of_real(error: Exception) -> str | None:
     """The operation that stopped a trace because it met a tensor that is not fake, or None if something else did."""
     found = re.search(r"convert all Tensors to FakeTensors.*Found in ([\w.]+)\(", str(error), flags=re.DOTALL)
     return found.group(1) if found else None
+
+
+def shapes_depend_on_values(overload: OpOverload, args: Any) -> bool:
+    """Whether the shapes of the results depend on values: by the operation's tag, or because a mask selects."""
+    if overload.name() == "aten::index.Tensor":
+        return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+    return torch.Tag.dynamic_output_shape in overload.tags or torch.Tag.data_dependent_output in overload.tags
 
 
 def aliases_an_input(overload: OpOverload) -> bool:

@@ -23,10 +23,10 @@ from remat.exec.diagnosis import refusal, who_changes
 from remat.exec.places import Running, described
 from remat.exec.python_state import DERIVED, OWN, TABLES, Container, Reads, Slot, Snapshot
 from remat.exec.structure import Layout
-from remat.exec.tape import Foreign, Origin, Scalar, Tape
+from remat.exec.tape import Computed, Foreign, Origin, Scalar, Tape
 from remat.exec.torch_private import Joint
 
-MOST_RESTARTS = 8
+MOST_RESTARTS = 64
 """How often a trace begins anew because it met one more tensor from outside."""
 
 
@@ -153,6 +153,8 @@ class Traced:
         joint: the graph.
         last: the pass that it was made in.
         lifted: plain tensors that are inputs of the graph, after the arguments.
+        computed: operations that run before the step, whose results are inputs after these.
+        inputs: how many inputs there are before these results.
         tokens: states of Python in which the same trace results.
         cloned: positions of outputs that were cloned because they alias an input or another output.
     """
@@ -160,15 +162,41 @@ class Traced:
     joint: Joint
     last: Pass
     lifted: tuple[Slot, ...]
+    computed: tuple[Computed, ...]
+    inputs: int
     tokens: tuple[Any, ...]
     cloned: frozenset[int]
+
+
+@frozen
+class Lifted:
+    """What are inputs of the graph besides the arguments.
+
+    Attributes:
+        slots: plain tensors.
+        computed: operations that run before the step.
+    """
+
+    slots: tuple[Slot, ...] = ()
+    computed: tuple[Computed, ...] = ()
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """The real tensors of the sample."""
+        return (
+            *(slot.tensor for slot in self.slots),
+            *(tensor for computed in self.computed for tensor in computed.tensors),
+        )
+
+    def __len__(self) -> int:
+        return len(self.slots) + len(self.computed)
 
 
 class _Traced(nn.Module):
     """What the tracer is given, with the module inside so that its parameters are lifted."""
 
     def __init__(
-        self, step: Step, before: Snapshot, lifted: tuple[Slot, ...], cloned: frozenset[int], forget: bool = False
+        self, step: Step, before: Snapshot, lifted: Lifted, cloned: frozenset[int], forget: bool = False
     ) -> None:
         super().__init__()
         self.__dict__["forget"] = forget
@@ -224,7 +252,7 @@ class _Traced(nn.Module):
                 container.holder.cache_clear()
             elif not container.same():
                 _without_tensors(container)
-        inputs = (*step.tensors, *(slot.tensor for slot in self.__dict__["lifted"]))
+        inputs = (*step.tensors, *self.__dict__["lifted"].tensors)
         # what is returned as it came is recognised by these
         self.__dict__["origins"] = origins = {id(tensor): ("input", at) for at, tensor in enumerate(tensors)}
         placed = {id(real): tensor for real, tensor in zip(inputs, tensors, strict=True)}
@@ -240,7 +268,8 @@ class _Traced(nn.Module):
     def _tape(self, tensors: tuple[torch.Tensor, ...]) -> Tape:
         step: Step = self.__dict__["step"]
         real: dict[Origin, torch.Tensor] = dict(self.__dict__["real"])
-        inputs = (*step.tensors, *(slot.tensor for slot in self.__dict__["lifted"]))
+        lifted: Lifted = self.__dict__["lifted"]
+        inputs = (*step.tensors, *lifted.tensors)
         real.update({("input", position): tensor for position, tensor in enumerate(inputs)})
         tape = Tape(real.__getitem__, step.answers, self.__dict__["running"])
         for name, tensor in self.inner.named_parameters(remove_duplicate=False):
@@ -249,6 +278,8 @@ class _Traced(nn.Module):
             tape.know(tensor, ("buffer", name))
         for position, tensor in enumerate(tensors):
             tape.know(tensor, ("input", position))
+        rest = iter(tensors[len(step.tensors) + len(lifted.slots) :])
+        tape.computed = [tuple(next(rest) for _ in computed.tensors) for computed in lifted.computed]
         return tape
 
     def _note_outputs(self, current: Pass, out: Any) -> list[torch.Tensor]:
@@ -408,7 +439,7 @@ def trace(step: Step) -> Traced:
         Uncapturable: the step cannot be one graph, or something besides tensors and torch's generator decides.
     """
     before = Snapshot(step.module, step.watched)
-    lifted: tuple[Slot, ...] = ()
+    lifted = Lifted()
     cloned: frozenset[int] = frozenset()
     forget = False
     for _ in range(MOST_RESTARTS):
@@ -416,8 +447,11 @@ def trace(step: Step) -> Traced:
         try:
             joint = _export(run, before)
         except _Restart as restart:
-            lifted = lifted if restart.slot is None else (*lifted, restart.slot)
-            forget = forget or restart.slot is None
+            forget = forget or restart.what is None
+            if isinstance(restart.what, Slot):
+                lifted = evolve(lifted, slots=(*lifted.slots, restart.what))
+            elif restart.what is not None:
+                lifted = evolve(lifted, computed=(*lifted.computed, restart.what))
             continue
         if joint.aliased - cloned:
             # An output that looks at an input or at another output gets no tangent of its own: give it its own storage.
@@ -430,23 +464,26 @@ def trace(step: Step) -> Traced:
             reads.merge(one.reads)
         first = Snapshot(step.module, step.watched, reads).token(reads)
         tokens = (first, *(one.entry for one in passes if one.entry is not None and one.entry != first))
-        return Traced(joint=joint, last=passes[-1], lifted=lifted, tokens=tokens, cloned=cloned)
+        return Traced(
+            joint=joint, last=passes[-1], lifted=lifted.slots, computed=lifted.computed, tokens=tokens, cloned=cloned,
+            inputs=len(step.tensors) + len(lifted.slots),
+        )  # fmt: skip
     fix = "register them (`self.register_buffer(name, tensor, persistent=False)`), or pass them as arguments."
     raise Uncapturable("X-TRACE", f"the forward reads more than {MOST_RESTARTS} tensors from outside.", fix=fix)
 
 
 class _Restart(Exception):
-    """The trace begins anew, with one more tensor lifted, or (None) with the caches of functions emptied."""
+    """The trace begins anew, with one more tensor lifted or computed, or (None) with the caches of functions emptied."""
 
-    def __init__(self, slot: Slot | None) -> None:
+    def __init__(self, what: Slot | Computed | None) -> None:
         super().__init__()
-        self.slot = slot
+        self.what = what
 
 
 def _export(run: _Traced, before: Snapshot) -> Joint:
     step: Step = run.__dict__["step"]
     paths = {module: name for name, module in step.module.named_modules()}
-    tensors = (*step.tensors, *(slot.tensor for slot in run.__dict__["lifted"]))
+    tensors = (*step.tensors, *run.__dict__["lifted"].tensors)
     states = rng.others()
     with untouched(step.module, before), torch.enable_grad():
         try:
@@ -458,6 +495,8 @@ def _export(run: _Traced, before: Snapshot) -> Joint:
             if slot is None and (run.__dict__["forget"] or not cached):
                 raise refusal(foreign, step.module) from foreign
             raise _Restart(slot) from foreign
+        except Computed as computed:
+            raise _Restart(computed) from computed
         except Exception as error:
             raise refusal(error, step.module) from error
         moved = [name for name, state in rng.others().items() if states[name] != state]
@@ -569,7 +608,7 @@ def _last(snapshot: Snapshot, path: str) -> tuple[tuple[Any, ...], tuple[Any, ..
 def _again(run: _Traced, before: Snapshot) -> None:
     """Trace once more, to see where something happens."""
     step: Step = run.__dict__["step"]
-    tensors = (*step.tensors, *(slot.tensor for slot in run.__dict__["lifted"]))
+    tensors = (*step.tensors, *run.__dict__["lifted"].tensors)
     fresh = _Traced(step, before, run.__dict__["lifted"], run.__dict__["cloned"])
     with untouched(step.module, before), torch.enable_grad():
         torch_private.export_joint(fresh, tensors)
