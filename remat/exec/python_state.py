@@ -217,6 +217,9 @@ _WRITE: dict[str, Callable[[Container, tuple[Any, ...], tuple[Any, ...]], None]]
 }
 
 
+_CONTENTS = operator.attrgetter("cell_contents")
+
+
 class Snapshot:
     """Contents of every container that a module and what is called with it reach.
 
@@ -243,31 +246,37 @@ class Snapshot:
         for other in others:
             _Walk(self).visit(other, getattr(other, "__qualname__", type(other).__name__), 0)
         self._dicts = [one.holder for one in self.containers if one.kind == "dict" and one.module is None]
-        self._modules = [(one.holder, self._getter(one)) for one in self.containers if one.module is not None]
         self._lists = [one.holder for one in self.containers if one.kind in ("list", "deque", "set")]
-        self._rest = [one for one in self.containers if one.kind not in ("dict", "list", "deque", "set")]
+        self._cells = [one.holder for one in self.containers if one.kind == "cell" and one.keys]
+        named = [one for one in self.containers if one.kind in ("globals", "class") or one.module is not None]
+        self._spaces = [one.holder if one.kind != "class" else one.holder.__dict__ for one in named]
+        self._getters = [self._getter(one) for one in named]
         self._ids = self._now()
 
     # -- contents ------------------------------------------------------------------------------------------------------
 
     def same(self) -> bool:
-        """Whether every container holds the very objects it held."""
-        return self._now() == self._ids and all(container.same() for container in self._rest)
+        """Whether every container holds the very objects it held; generators and caches do not count."""
+        return self._now() == self._ids
 
     def _now(self) -> tuple[int, ...]:
         """Identities of all that dicts and lists hold: what is compared at each call, so no Python runs per container."""
         values = itertools.chain.from_iterable(map(dict.values, self._dicts))
         keys = itertools.chain.from_iterable(self._dicts)
         try:
-            attributes = [value for holder, getter in self._modules for value in (*getter(holder), len(holder))]
-        except KeyError:  # an attribute is gone
+            attributes = itertools.chain.from_iterable(map(operator.call, self._getters, self._spaces))
+            cells = map(_CONTENTS, self._cells)
+            lists = itertools.chain.from_iterable(self._lists)
+            sizes = map(len, self._spaces)
+            return (*sizes, *map(id, itertools.chain(attributes, cells, values, keys, lists)))
+        except (KeyError, ValueError):  # an attribute is gone, or a cell is empty
             return ()
-        return tuple(map(id, itertools.chain(attributes, values, keys, itertools.chain.from_iterable(self._lists))))
 
     def _getter(self, container: Container) -> Callable[[Any], tuple[Any, ...]]:
         """Fetches the attributes of a module that count."""
         names = [name for name in container.keys if name not in (OWN, *DERIVED) and self.follows(container, name)]
-        return operator.itemgetter(*names, *_ALWAYS[:2])
+        # two names at least, so that the result is a tuple
+        return operator.itemgetter(*names, *(_ALWAYS[:2] if container.module is not None else (*names, *names)[:2]))
 
     def follows(self, container: Container, key: Any) -> bool:
         """Whether an entry of a container counts."""

@@ -409,19 +409,8 @@ class Tape(DispatchMode):
         )  # fmt: skip
 
 
-_SETS = (
-    "fill_",
-    "zero_",
-    "copy_",
-    "bernoulli_",
-    "uniform_",
-    "normal_",
-    "random_",
-    "exponential_",
-    "geometric_",
-    "cauchy_",
-)
-"""Operations in place that set all of their first argument."""
+_SETS = ("fill", "zero", "copy", "bernoulli", "uniform", "normal", "random", "exponential", "geometric", "cauchy")
+"""Operations that set all of their first argument, in place or in a copy, and do not look at it."""
 
 
 def _unset(instructions: tuple[Instruction, ...]) -> Instruction | None:
@@ -430,10 +419,11 @@ def _unset(instructions: tuple[Instruction, ...]) -> Instruction | None:
     for instruction in instructions:
         name = instruction.target._schema.name.removeprefix("aten::")
         first = instruction.args[0] if instruction.args else None
-        if name.startswith(_SETS) and isinstance(first, Ref):
-            raw.pop(first.name, None)
+        sets = name.startswith(_SETS) and isinstance(first, Ref)
+        if sets and name.endswith("_"):
+            raw.pop(first.name, None)  # type: ignore[union-attr]
         for read in instruction.reads:
-            if read in raw:
+            if read in raw and not (sets and read == first.name):  # type: ignore[union-attr]
                 return raw[read]
         if "empty" in name:
             raw.update((made, instruction) for made in instruction.makes)
