@@ -98,7 +98,7 @@ class Search:
         current = start
         for _ in range(passes):
             before = current
-            current = shift(self.flat, before, roof, level * budget / roof, 1, chance)
+            current = shift(self.flat, before, roof, level * budget / max(1, roof), 1, chance)
             if self.clock.expired or np.array_equal(before, current):
                 break
         return current
