@@ -121,7 +121,8 @@ from remat.algorithms.protocol import Problem
 from remat.algorithms.runs.moves import Relieve
 from remat.ir import read_joint_graph
 
-modules = [importlib.import_module(m.name) for m in pkgutil.iter_modules(remat.algorithms.runs.__path__, "remat.algorithms.runs.")]
+names = [m.name for m in pkgutil.iter_modules(remat.algorithms.runs.__path__, "remat.algorithms.runs.")]
+modules = [importlib.import_module(name) for name in names]
 kernels = {k.py_func.__qualname__: k for m in modules for k in vars(m).values() if isinstance(k, Dispatcher)}
 
 def plan():
