@@ -6,21 +6,26 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numba import njit
 
 from remat.algorithms.default import auto, quick
 from remat.algorithms.exhaustive import Exhaustive
 from remat.algorithms.protocol import Problem
+from remat.algorithms.runs import liveness, ordering, shaving
 from remat.algorithms.runs.csr import flatten
 from remat.algorithms.runs.deletion import delete
-from remat.algorithms.runs.liveness import MARK, overshoot, resident_before, sweep, sweep_with_marks, total_time
+from remat.algorithms.runs.liveness import MARK, overshoot, sweep, total_time
 from remat.algorithms.runs.moves import Continuation, Delete, MultiStart, PeakShaving, Relieve, RuinAndRecreate, Shift
-from remat.algorithms.runs.ordering import disordered, shift
+from remat.algorithms.runs.ordering import shift
 from remat.algorithms.runs.ruin import relieve
 from remat.algorithms.runs.saved_set import SavedSet
-from remat.algorithms.runs.shaving import fall_of
 from remat.algorithms.sweep import sweep as curve
 from remat.ir import Schedule, validate
 from remat.testing.strategies import problems, training_graphs
+
+# as kernels call them: compiled, with a wrapper for Python
+fall_of, disordered = njit(shaving.fall_of), njit(ordering.disordered)
+resident_before, sweep_with_marks = njit(liveness.resident_before), njit(liveness.sweep_with_marks)
 
 MOVES = [
     PeakShaving(),

@@ -39,7 +39,7 @@ def example() -> Example:
     flat = flatten(_graph())
     order = np.flatnonzero(flat.required).astype(np.int32)
     chance = np.array([1], np.uint64)
-    return Example(flat, order, np.empty(len(order), np.int64), flat.time.astype(np.float64), chance, 12)
+    return Example(flat, order, np.zeros(len(order), np.int64), flat.time.astype(np.float64), chance, 12)
 
 
 def _graph() -> Graph:

@@ -1,9 +1,12 @@
 """The backward sweep on graphs small enough to count by hand."""
 
 import numpy as np
+import pytest
+from numba import njit
 
 from remat.algorithms.runs.csr import flatten
 from remat.algorithms.runs.liveness import block_maxima, exceeds, sweep
+from remat.algorithms.runs.sorting import stable_order
 from remat.ir import GraphBuilder, Kind, Schedule, validate
 
 
@@ -66,7 +69,14 @@ def test_whether_a_range_exceeds_a_limit():
     values = np.arange(100, dtype=np.int64)
     values[50] = 1000
     top = np.zeros(4, np.int64)
-    block_maxima(values, 100, top)
+    njit(block_maxima)(values, 100, top)
+    compiled = njit(exceeds)
     for low, high in ((0, 99), (0, 49), (50, 50), (51, 99), (3, 2), (31, 64)):
         for limit in (-1, 2, 49, 63, 98, 999, 1000):
-            assert exceeds(values, top, low, high, limit) == any(values[low : high + 1] > limit)
+            assert compiled(values, top, low, high, limit) == any(values[low : high + 1] > limit)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 64, 100])
+def test_the_sort_of_the_kernels_is_numpys_stable_sort(count):
+    keys = np.random.default_rng(count).integers(0, 12, count).astype(np.float64)  # many equal keys
+    assert njit(stable_order)(keys).tolist() == np.argsort(keys, kind="stable").tolist()

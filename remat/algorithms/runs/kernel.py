@@ -53,14 +53,15 @@ _cacheable: dict[str, bool] = {}
 
 
 def _can_cache(function: Callable[..., Any]) -> bool:
-    """Whether numba has a place to cache a function; where it has none that is logged, once for each folder of sources."""
+    """Whether numba has a place to cache a function; where it has none that is logged, once."""
     folder = os.path.dirname(function.__code__.co_filename)
     if folder not in _cacheable:
         try:
             njit(cache=True)(function)
             _cacheable[folder] = True
         except RuntimeError as error:  # neither that folder nor the user's cache folder can be written
-            logger.warning(UNCACHED, error)
+            if all(_cacheable.values()):
+                logger.warning(UNCACHED, error)
             _cacheable[folder] = False
     return _cacheable[folder]
 
