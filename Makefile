@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv demo test test-thorough test-cuda lint format graphs exactness bench docs clean
+.PHONY: venv demo test test-thorough test-cuda lint format graphs exactness bench fuzz-wrap docs clean
 
 venv: $(STAMP)
 
@@ -44,6 +44,12 @@ format: venv
 bench-%: venv
 	@mkdir -p build/bench
 	$(BIN)/python -m tests.benchmarks.bench_$*
+
+# 500 random modules, wrapped and judged; goes on where it was stopped. SEEDS=500:600 asks for others.
+SEEDS ?= 0:500
+fuzz-wrap: venv
+	@mkdir -p build/bench
+	$(BIN)/python -m tests.fuzz --seeds $(SEEDS)
 
 # Writes docs/benchmarks/exactness.md: gradients bit for bit, predicted against measured peaks.
 exactness: venv

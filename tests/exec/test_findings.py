@@ -74,7 +74,8 @@ FINDINGS = {
     "B: the interpreter ends with a segmentation fault": audits("test_a_script_with_its_loss_outside_ends_well"),
     "B: two wrapped modules and one optimizer step": audits("test_two_modules_with_losses_outside_and_one_optimizer_step"),
     "B: planning inside the user's profile ends it": audits(
-        "test_planning_within_a_profile_leaves_it_alone_and_measures", "test_a_profile_that_starts_while_an_audit_is_on_sees_what_it_should",
+        "test_planning_within_a_profile_leaves_it_alone_and_measures",
+        "test_a_profile_that_starts_while_an_audit_is_on_sees_what_it_should",
     ),
     "B: torch.compile around and inside": elsewhere(
         "test_a_compiled_module_is_planned", "test_a_wrapped_module_compiles", "test_trainer_compiles"
