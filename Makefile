@@ -7,7 +7,7 @@ MODELS_STAMP := $(VENV)/.installed-models
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv models-venv demo test test-thorough test-cuda lint format graphs exactness bench docs clean
+.PHONY: venv models-venv demo test test-thorough test-cuda lint format graphs exactness bench fuzz-wrap docs clean
 
 venv: $(STAMP)
 
@@ -56,6 +56,12 @@ bench-%: venv
 
 # Every model of tests/models, one process each; goes on where it stopped (FLAGS="--fresh": from the start; --only NAME: one).
 bench-models: models-venv
+
+# 500 random modules, wrapped and judged; goes on where it was stopped. SEEDS=500:600 asks for others.
+SEEDS ?= 0:500
+fuzz-wrap: venv
+	@mkdir -p build/bench
+	$(BIN)/python -m tests.fuzz --seeds $(SEEDS)
 
 # Writes docs/benchmarks/exactness.md: gradients bit for bit, predicted against measured peaks.
 exactness: venv

@@ -8,12 +8,11 @@ Seconds spent compiling kernels are not counted: on a fresh machine they would u
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 
 from attrs import frozen
 
-from remat.algorithms.compilation import compile_tally
+from remat.algorithms.once import planning_time
 from remat.errors import RematError
 from remat.ir import Schedule
 from remat.units import Ns
@@ -41,12 +40,6 @@ class Progress:
         return None if self.time is None or self.lower <= 0 or math.isinf(self.lower) else self.time / self.lower - 1
 
 
-def planning_time() -> Callable[[], float]:
-    """A source of time in seconds that stands still while the thread that asks for it here compiles kernels."""
-    tally = compile_tally()
-    return lambda: time.monotonic() - tally.seconds
-
-
 class Clock:
     """Time left, a stop flag, the best plan reported, the listener, and what the work was charged for.
 
@@ -55,7 +48,7 @@ class Clock:
 
     Args:
         seconds: how long the work may take; None: no limit.
-        now: the source of time, in seconds; None: `planning_time()`.
+        now: the source of time, in seconds; None: `planning_time`.
         listener: called with each `Progress`; None: nobody listens.
     """
 
@@ -71,7 +64,7 @@ class Clock:
             raise RematError(
                 "A-DEADLINE", f"{seconds!r} is not a number of seconds.", fix="give seconds >= 0, or None."
             )
-        self._now = planning_time() if now is None else now
+        self._now = planning_time if now is None else now
         self._start = self._now()
         self._end = math.inf if seconds is None else self._start + seconds
         self._listener = listener

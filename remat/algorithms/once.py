@@ -5,83 +5,40 @@ A deadline of planning leaves both out, and a report shows them apart: a clock o
 
 from __future__ import annotations
 
-import functools
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from remat.algorithms.compilation import CompileTally, compile_seconds
 
-class _Seconds(threading.local):
-    """Seconds of the calling thread. `depth` counts entries, so that what is nested counts once."""
 
+class _OfThread(threading.local):
     def __init__(self) -> None:
-        self.total = 0.0
-        self.depth = 0
-        self.start = 0.0
-
-    def enter(self) -> None:
-        if not self.depth:
-            self.start = time.monotonic()
-        self.depth += 1
-
-    def leave(self) -> None:
-        if not self.depth:
-            return  # the listener came after the start
-        self.depth -= 1
-        if not self.depth:
-            self.total += time.monotonic() - self.start
+        self.tally = CompileTally()
 
 
-_importing = _Seconds()
-_compiling = _Seconds()
+_importing = _OfThread()
 
 
 @contextmanager
 def importing() -> Iterator[None]:
     """Count the block as an import."""
-    _importing.enter()
+    tally = _importing.tally
+    tally.begin()
     try:
         yield
     finally:
-        _importing.leave()
+        tally.end()
 
 
 def import_seconds() -> float:
     """Seconds that this thread has spent in blocks of `importing`."""
-    return _importing.total
-
-
-def compile_seconds() -> float:
-    """Seconds that this thread has spent compiling kernels, loading them from the cache, or waiting for another that did.
-
-    Counted from the first call on that finds numba imported.
-    """
-    if "numba" in sys.modules:
-        _listen()
-    return _compiling.total
-
-
-@functools.cache
-def _listen() -> None:
-    """Hear of every entry to numba's compiler from now on."""
-    from numba.core import event
-
-    class Listener(event.Listener):  # type: ignore[misc]
-        def on_start(self, event: object) -> None:
-            del event
-            _compiling.enter()
-
-        def on_end(self, event: object) -> None:
-            del event
-            _compiling.leave()
-
-    event.register("numba:compiler_lock", Listener())
+    return _importing.tally.seconds
 
 
 def planning_time() -> float:
-    """The time in seconds, less what this thread has spent on imports and compilation: for `Clock(now=planning_time)`."""
+    """The time in seconds, less what this thread has spent on imports and compilation: the time of a `Clock`."""
     return time.monotonic() - import_seconds() - compile_seconds()
 
 

@@ -16,7 +16,7 @@ from attrs import evolve, field, frozen
 from torch import nn
 
 from remat.algorithms import IMPOSSIBLE, Clock, Outcome, Problem, Solver, StoreAll, store_all_peak
-from remat.algorithms.once import importing, planning_time
+from remat.algorithms.once import importing
 from remat.errors import IllFormed, Uncapturable
 from remat.exec.build import build_graph
 from remat.exec.capture import Captured, capture
@@ -300,12 +300,12 @@ def solve(
         return StoreAll().solve(Problem(graph=graph, budget=peak if budget is None else budget)), budget
     stages.base = graph.time
     planner = settings.planner()
-    clock = Clock(settings.seconds, now=planning_time, listener=stages.hear)
+    clock = Clock(settings.seconds, listener=stages.hear)
     problem = Problem(graph=graph, budget=budget)
     outcome = planner.solve(problem, clock=clock, seed=settings.seed)
     over = clock.expired
     if not outcome.settled and settings.solver is None and not clock.stopped:
-        outcome = outcome.merge(_cheap().solve(problem, clock=Clock(now=planning_time), seed=settings.seed))
+        outcome = outcome.merge(_cheap().solve(problem, clock=Clock(), seed=settings.seed))
     if clock.stopped:
         if outcome.schedule is None:
             raise KeyboardInterrupt
@@ -334,7 +334,7 @@ def _smallest(graph: Graph, budget: Bytes, outcome: Outcome, settings: Settings,
         grace = max(GRACE, settings.seconds / 10)
         allowed = max(0.0, settings.seconds + grace - clock.elapsed)
         left = allowed if left is None else min(left, allowed)
-    rest = Clock(left, now=planning_time)
+    rest = Clock(left)
     smallest = smallest_budget(graph, settings.solver, below=budget, clock=rest, seed=settings.seed)
     if outcome.lower == IMPOSSIBLE:
         smallest = evolve(smallest, floor=max(smallest.floor, budget + 1))

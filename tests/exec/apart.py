@@ -1,0 +1,62 @@
+"""Checks that need a process group, in a process of their own: what one process does there never hangs or haunts a suite."""
+
+import datetime
+import os
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+import torch
+
+PATIENCE = 120.0
+
+
+def apart(checks, ranks=1):
+    """Run functions `check(rank)` one after another in a group of processes; what each said, by name: "ok" or a traceback.
+
+    Args:
+        checks: functions of a module, so that a new process finds them.
+        ranks: size of the group.
+    """
+    context = torch.multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        workers = [
+            context.Process(target=_run, args=(checks, rank, ranks, folder), daemon=True) for rank in range(ranks)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(PATIENCE)
+            worker.kill()
+        return {
+            check.__name__: "\n".join(_said(Path(folder), check, rank) for rank in range(ranks)) for check in checks
+        }
+
+
+def _said(folder, check, rank):
+    file = folder / f"{check.__name__}.{rank}"
+    return file.read_text() if file.exists() else "it did not end"
+
+
+def _run(checks, rank, ranks, folder):
+    torch.set_num_threads(1)
+    patience = datetime.timedelta(seconds=PATIENCE)
+    store = f"file://{folder}/store"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks, timeout=patience)
+    for check in checks:
+        try:
+            check(rank)
+            text = "ok"
+        except Exception:  # noqa: BLE001 - told to the process that asked
+            text = traceback.format_exc()
+        part = Path(folder) / f"part.{rank}"
+        part.write_text(text)
+        part.rename(Path(folder) / f"{check.__name__}.{rank}")
+    # Leave only when all are done, and without tearing gloo down: its threads now and then never end.
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until and not all(
+        (Path(folder) / f"{checks[-1].__name__}.{r}").exists() for r in range(ranks)
+    ):
+        time.sleep(0.01)
+    os._exit(0)

@@ -1,0 +1,191 @@
+"""Findings that other issues mend: strict xfails that name their issue; each test is what will have to hold."""
+
+import contextlib
+import signal
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import remat.exec
+from remat.zoo import GPT2, MLP
+from tests.exec.apart import apart
+from tests.exec.support import LIGHT, SMALL
+
+EASY = {"cost": "estimate", "solver": LIGHT, "rehearse": False, "on_uncapturable": "raise"}
+
+
+def issue(number, what):
+    return pytest.mark.xfail(strict=True, reason=f"issue {number}: {what}")
+
+
+@contextlib.contextmanager
+def cpu_seconds(limit):
+    """Stop a block that takes more process time."""
+
+    def stop(*_):
+        raise TimeoutError(f"more than {limit} s of process time")
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, limit)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+# -- training stacks -------------------------------------------------------------------------------------------------------
+
+
+def plain():
+    torch.manual_seed(0)
+    layers = (
+        nn.Linear(16, 64),
+        nn.GELU(),
+        nn.Linear(64, 64),
+        nn.GELU(),
+        nn.Linear(64, 64),
+        nn.GELU(),
+        nn.Linear(64, 1),
+    )
+    return nn.Sequential(*layers), torch.randn(64, 16)
+
+
+@issue(14, "training stacks: wrap(torch.compile(module)) unwraps and plans")
+def test_a_compiled_module_is_planned():
+    module, x = plain()
+    wrapped = remat.exec.wrap(torch.compile(module, backend="eager"), x, "90%", loss_reserve="64KiB", **EASY)
+    bare, wrapped = module(x).detach(), wrapped(x)
+    assert torch.equal(bare, wrapped)
+
+
+@issue(14, "training stacks: torch.compile(wrapped) is one clean opaque region")
+def test_a_wrapped_module_compiles():
+    module, x = plain()
+    expected = torch.autograd.grad(module(x).sum(), list(module.parameters()))
+    wrapped = remat.exec.wrap(module, x, "90%", loss_reserve="64KiB", **EASY)
+    breaks = torch._dynamo.utils.counters["graph_break"]
+    breaks.clear()
+    grads = torch.autograd.grad(torch.compile(wrapped, backend="eager")(x).sum(), list(module.parameters()))
+    assert all(torch.equal(*pair) for pair in zip(expected, grads, strict=True))
+    assert sum(breaks.values()) <= 1
+
+
+def check_buckets(rank):
+    """The step after the first, in which DDP orders its buckets anew, is within the budget as the others are."""
+    module, sample = SMALL["mlp"].made()
+    wrapped = remat.exec.wrap(module, sample, "80%", **(EASY | {"cost": "measure"}))
+    parallel = nn.parallel.DistributedDataParallel(wrapped)
+    peaks = []
+    for _ in range(4):
+        parallel.zero_grad(set_to_none=True)
+        peaks.append(remat.exec.measure_step(lambda: parallel(*sample).backward()).peak)
+    assert max(peaks) <= remat.exec.report(wrapped).budget
+
+
+def check_distributed_tensors(rank):
+    from torch.distributed.fsdp import fully_shard
+
+    module, sample = SMALL["mlp"].made()
+    fully_shard(module)
+    remat.exec.wrap(module, sample, "80%", **EASY)(*sample).backward()
+
+
+def check_budgets_agree(rank):
+    """A share is of one number, whatever a rank's first batch is."""
+    module, sample = SMALL["mlp"].made()
+    sample = tuple(t[: len(t) // (rank + 1)] for t in sample)
+    wrapped = remat.exec.wrap(module, sample, "80%", **EASY)
+    nn.parallel.DistributedDataParallel(wrapped)(*sample).backward()
+    budgets = [torch.zeros(1, dtype=torch.long) for _ in range(2)]
+    torch.distributed.all_gather(budgets, torch.tensor([remat.exec.report(wrapped).budget]))
+    assert budgets[0] == budgets[1]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return apart([check_buckets, check_distributed_tensors])
+
+
+@issue(14, "training stacks: the step that rebuilds DDP's buckets is charged")
+def test_no_step_under_ddp_is_over_the_budget(alone):
+    assert alone["check_buckets"] == "ok"
+
+
+@issue(14, "training stacks: DTensor parameters")
+def test_parameters_that_are_distributed_tensors_are_planned(alone):
+    assert alone["check_distributed_tensors"] == "ok"
+
+
+@issue(14, "training stacks: ranks agree")
+def test_ranks_agree_on_a_budget():
+    assert apart([check_budgets_agree], ranks=2)["check_budgets_agree"] == "ok\nok"
+
+
+@issue(14, "training stacks: Trainer with torch_compile=True")
+def test_trainer_compiles(tmp_path):
+    pytest.importorskip("accelerate")
+    transformers = pytest.importorskip("transformers")
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=32, n_positions=16)
+    )
+    ids = torch.randint(32, (4, 16))
+    wrapped = remat.exec.wrap(model, {"input_ids": ids, "labels": ids, "use_cache": False}, "100%", **EASY)
+    settings = transformers.TrainingArguments(
+        str(tmp_path), max_steps=2, torch_compile=True, torch_compile_backend="eager", report_to=[], use_cpu=True,
+        save_strategy="no",
+    )  # fmt: skip
+    rows = [{"input_ids": row, "labels": row, "use_cache": False} for row in ids]
+    transformers.Trainer(wrapped, settings, train_dataset=rows).train()
+
+
+# -- shapes ----------------------------------------------------------------------------------------------------------------
+
+
+@issue(13, "one family of plans for every shape: a new length within 100 ms of a known one")
+def test_a_new_length_costs_a_blink():
+    model = GPT2(layers=2, width=32, heads=2, vocabulary=64, context=64)
+
+    def seconds(length):
+        tokens = torch.randint(64, (2, 4, length))
+        start = time.process_time()
+        wrapped(*tokens).backward()
+        return time.process_time() - start
+
+    wrapped = remat.exec.wrap(model, tuple(torch.randint(64, (2, 4, 64))), "70%", **EASY)
+    seconds(64)
+    new = sorted(seconds(length) for length in (60, 50, 40))
+    assert new[1] - seconds(64) <= 0.1
+
+
+# -- planning effort -------------------------------------------------------------------------------------------------------
+
+
+@issue(15, "planning effort: MLPs")
+def test_a_deeper_mlp_is_planned_in_seconds():
+    sample = (torch.randn(96, 64), torch.randn(96, 8))
+    with cpu_seconds(3):
+        remat.exec.wrap(MLP(layers=6), sample, "50%", cost="estimate", rehearse=False, on_uncapturable="raise")
+
+
+class Unrolled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.GRUCell(16, 16)
+
+    def forward(self, x):
+        state, out = x.new_zeros(len(x), 16), []
+        for step in range(12):
+            state = self.cell(x[:, step], state)
+            out.append(state)
+        return torch.stack(out, 1)
+
+
+@issue(15, "planning effort: an unrolled GRU of 12 steps")
+def test_an_unrolled_gru_is_planned_in_seconds():
+    with cpu_seconds(5):
+        remat.exec.wrap(
+            Unrolled(), torch.randn(32, 12, 16), "60%", cost="estimate", rehearse=False, on_uncapturable="raise"
+        )
