@@ -20,7 +20,7 @@ from remat.exec.cost import OpCost
 from remat.exec.digest import program_digest
 from remat.exec.live import Tensors, Watch, autocast, form, named
 from remat.exec.meter import StepMeter
-from remat.exec.places import levels_to_user
+from remat.exec.places import forward_of, levels_to_user
 from remat.exec.planning import Outside, Planned, Settings, Share, is_loss_inside, over_budget, plan_captured, refusing
 from remat.exec.progress import Stages, stages_of
 from remat.exec.rehearsal import Rehearsal, rehearse
@@ -378,7 +378,7 @@ class State:
             self.library[digest] = planned
             if isinstance(self.settings.budget, Share):
                 # A share is of the first step, once and for all: other shapes get as many bytes, not a share of their own peak.
-                self.settings = evolve(self.settings, budget=planned.budget)
+                self.settings = evolve(self.settings, budget=planned.asked or planned.budget)
             if warning := over_budget(planned):
                 warnings.warn(warning, RematWarning, stacklevel=levels_to_user())
         else:
@@ -414,7 +414,7 @@ class State:
         if planned.lowered is not None:
             step = Call(
                 lowered=planned.lowered, requires_grad=captured.requires_grad, differentiable=captured.differentiable,
-                meter=meter,
+                meter=meter, name=str(forward_of(module)),
             )  # fmt: skip
         ready = Ready(
             planned=planned, watch=watch, places=places, guard_places=guarded, prologue_places=early, call=step,

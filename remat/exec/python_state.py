@@ -303,7 +303,12 @@ class Snapshot:
         moved = {id(one.holder): one.spare for one in self.containers if one.spare is not None and not one.same()}
         for container in self.containers if moved else ():
             if any(id(value) in moved for value in container.values):
-                container.write(container.keys, tuple(moved.get(id(value), value) for value in container.values))
+                # a copy of the copy, which may be needed again
+                values = tuple(
+                    copy.copy(moved.get(id(value), value)) if id(value) in moved else value
+                    for value in container.values
+                )
+                container.write(container.keys, values)
 
     def slots(self) -> Iterator[Slot]:
         """Places of tensors outside the tables of parameters and buffers."""

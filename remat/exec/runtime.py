@@ -47,12 +47,14 @@ class Call:
         requires_grad: for each tensor output, whether the bare module's output requires a gradient.
         differentiable: positions of outputs through which gradients may come back.
         meter: told where the parts begin and end.
+        name: module and line of its forward, for messages.
     """
 
     lowered: Lowered
     requires_grad: tuple[bool, ...]
     differentiable: tuple[int, ...]
     meter: Meter | None = None
+    name: str = "the step"
 
 
 def run_step(call: Call, primals: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -107,14 +109,16 @@ class Step(torch.autograd.Function):
 
 def _check_backward(ctx: Any, call: Call, gradients: tuple[torch.Tensor | None, ...]) -> None:
     if torch.is_grad_enabled():
-        what = "backward was called with create_graph=True, and a planned step has no second derivative."
+        what = f"{call.name}: backward was called with create_graph=True, and a planned step has no second derivative."
         raise StepError("X-DOUBLE", what, fix="use the bare module where gradients of gradients are needed.")
     if ctx.activations is None:
-        what = "backward ran a second time through one forward, and its activations are gone."
+        what = f"{call.name}: backward ran a second time through one forward, and its activations are gone."
         raise StepError("X-TWICE", what, fix="call the module again, or sum the losses and call backward once.")
     for position, gradient in enumerate(gradients):
         if gradient is not None and position not in call.differentiable:
-            what = f"a gradient arrived through output {position}, and the plan was made for the loss alone."
+            what = (
+                f"{call.name}: a gradient arrived through output {position}, and the plan was made for the loss alone."
+            )
             raise StepError("X-OUTPUT", what, fix='wrap with differentiable="all".')
 
 

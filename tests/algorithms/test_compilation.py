@@ -14,8 +14,7 @@ from types import SimpleNamespace
 import pytest
 from numba import njit
 
-from remat.algorithms import clock as clocks
-from remat.algorithms import compilation, prefetch
+from remat.algorithms import compilation, once, prefetch
 from remat.algorithms.clock import Clock
 from remat.algorithms.compilation import CompileClock, compile_seconds, counted_as_compiling
 from remat.algorithms.protocol import Problem, Solver, Status
@@ -66,7 +65,7 @@ def ticks(monkeypatch):
     now = SimpleNamespace(seconds=100.0)
     fake = SimpleNamespace(monotonic=lambda: now.seconds)
     monkeypatch.setattr(compilation, "time", fake)
-    monkeypatch.setattr(clocks, "time", fake)
+    monkeypatch.setattr(once, "time", fake)
     return now
 
 

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from tests.exec.odd.base import Blocks, Body, at
-from tests.exec.odd.judging import EITHER, EXACT, ROWS, WIDTH, odd, rows
+from tests.exec.odd.judging import EITHER, EXACT, REFUSED, ROWS, WIDTH, odd, rows
 
 
 def with_mask(step):
@@ -246,6 +246,7 @@ class Averages(nn.Module):
         return functional.mse_loss(self.body(x), x[:, :1])
 
 
-@odd("batch-norm-with-cumulative-average", EXACT)
+# Its factor is a Python number that differs in every step: a plan cannot hold it.
+@odd("batch-norm-with-cumulative-average", REFUSED)
 def cumulative():
     return Averages(None)

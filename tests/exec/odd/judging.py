@@ -105,7 +105,11 @@ def judge(case):
     assert_untouched(before, state_of(module, inside, sample), "wrap")
     if error is not None:
         assert_clear(case, error, module)
-        assert_same_training(expected, trained(case, module, inside), "after a refusal")
+        if not [
+            line for tables in zip(expected, trained(case, *fresh(case)), strict=True) for line in changes(*tables)
+        ]:
+            # else no two bare twins train the same: a clock decides
+            assert_same_training(expected, trained(case, module, inside), "after a refusal")
         return REFUSED
     assert_untouched(before, state_of(wrapped, inside, sample), "wrap")
     return run_wrapped(case, wrapped, inside, expected)

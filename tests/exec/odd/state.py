@@ -392,7 +392,7 @@ class LruCache(Body):
         return self.loss(causal(len(x)) @ self.hidden(x) / WIDTH)
 
 
-@odd("tensor-in-an-lru-cache", EITHER)
+@odd("tensor-in-an-lru-cache", EITHER, options={"budget": "100%"})
 def lru_cached():
     causal.cache_clear()
     return LruCache()
