@@ -11,6 +11,7 @@ import numpy as np
 from attrs import frozen
 
 from remat.algorithms.compilation import CompileClock
+from remat.algorithms.runs.chance import fraction
 from remat.algorithms.runs.csr import Flat, Floats, Ints, Longs, Seed, flatten
 from remat.algorithms.runs.deletion import removable, thinned
 from remat.algorithms.runs.kernel_cache import cache_folder, mark_full
@@ -70,6 +71,7 @@ def _shift(e: Example) -> None:
 
 
 def _break_up(e: Example) -> None:
+    fraction(e.chance)
     broken_up(e.flat, e.order, 0.3, e.chance, e.price.copy())
 
 
