@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from attrs import frozen
 
-from remat.algorithms.once import planning_time
+from remat.algorithms.once import planning_timer
 from remat.errors import RematError
 from remat.ir import Schedule
 from remat.units import Ns
@@ -48,7 +48,7 @@ class Clock:
 
     Args:
         seconds: how long the work may take; None: no limit.
-        now: the source of time, in seconds; None: `planning_time`.
+        now: the source of time, in seconds; None: `planning_timer()`.
         listener: called with each `Progress`; None: nobody listens.
     """
 
@@ -64,7 +64,7 @@ class Clock:
             raise RematError(
                 "A-DEADLINE", f"{seconds!r} is not a number of seconds.", fix="give seconds >= 0, or None."
             )
-        self._now = planning_time if now is None else now
+        self._now = planning_timer() if now is None else now
         self._start = self._now()
         self._end = math.inf if seconds is None else self._start + seconds
         self._listener = listener

@@ -300,25 +300,23 @@ class Snapshot:
         for container in self.containers:
             if not container.same():
                 container.write(container.keys, container.values)
-        moved = {id(one.holder): one.spare for one in self.containers if one.spare is not None and not one.same()}
-        for container in self.containers if moved else ():
-            if any(id(value) in moved for value in container.values):
-                # a copy of the copy, which may be needed again
-                values = tuple(
-                    copy.copy(moved.get(id(value), value)) if id(value) in moved else value
-                    for value in container.values
-                )
-                container.write(container.keys, values)
+
+    def iterators(self) -> dict[int, Any]:
+        """A copy of each iterator, as it was, by the iterator's identity: a copy can be moved and thrown away."""
+        return {id(one.holder): copy.copy(one.spare) for one in self.containers if one.spare is not None}
 
     def slots(self) -> Iterator[Slot]:
         """Places of tensors outside the tables of parameters and buffers."""
+        return (slot for slot in self.places() if isinstance(slot.tensor, torch.Tensor))
+
+    def places(self) -> Iterator[Slot]:
+        """Everything that can be put elsewhere, with its place."""
         for container in self.containers:
             if container.kind in ("generator", "set", "cache"):
                 continue
             keys = container.keys or tuple(range(len(container.values)))
             for key, value in zip(keys, container.values, strict=True):
-                if isinstance(value, torch.Tensor):
-                    yield Slot(container, key, value)
+                yield Slot(container, key, value)
 
     # -- comparison ----------------------------------------------------------------------------------------------------
 
@@ -375,11 +373,11 @@ class Snapshot:
 
 @frozen
 class Slot:
-    """A place that holds a plain tensor."""
+    """A place that holds a plain tensor (or something else)."""
 
     container: Container
     key: Any
-    tensor: torch.Tensor
+    tensor: Any
 
     @property
     def path(self) -> str:

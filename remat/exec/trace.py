@@ -255,13 +255,14 @@ class _Traced(nn.Module):
         inputs = (*step.tensors, *self.__dict__["lifted"].tensors)
         # what is returned as it came is recognised by these
         self.__dict__["origins"] = origins = {id(tensor): ("input", at) for at, tensor in enumerate(tensors)}
-        placed = {id(real): tensor for real, tensor in zip(inputs, tensors, strict=True)}
+        placed: dict[int, Any] = {id(real): tensor for real, tensor in zip(inputs, tensors, strict=True)}
         for kind, named in (("param", self.inner.named_parameters), ("buffer", self.inner.named_buffers)):
             for name, tensor in named(remove_duplicate=False):
                 placed[id(self.__dict__["real"][kind, name])] = tensor
                 origins.setdefault(id(tensor), (kind, name))
         self.__dict__["placed"] = placed
-        for slot in before.slots():
+        placed |= before.iterators()
+        for slot in before.places():
             if id(slot.tensor) in placed:
                 slot.put(placed[id(slot.tensor)])
 
@@ -342,13 +343,13 @@ def _without_tensors(container: Container) -> None:
     container.write(tuple(new), tuple(new.values()))
 
 
-def _effect(container: Container, current: Pass, placed: dict[int, torch.Tensor]) -> Effect | None:
+def _effect(container: Container, current: Pass, placed: dict[int, Any]) -> Effect | None:
     """What a pass changed in a container, with its tensors moved to the pass; None: nothing that counts.
 
     Args:
         container: as it was before the call.
         current: the pass.
-        placed: what stood in the pass for a real tensor, by its identity.
+        placed: what stood in the pass for a real tensor or an iterator, by its identity.
     """
     if container.kind == "generator":
         return None

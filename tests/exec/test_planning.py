@@ -52,7 +52,7 @@ class Now:
 @pytest.fixture
 def now(monkeypatch):
     clock = Now()
-    monkeypatch.setattr("remat.algorithms.clock.planning_time", clock)
+    monkeypatch.setattr("remat.algorithms.clock.planning_timer", lambda: clock)
     return clock
 
 
