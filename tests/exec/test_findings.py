@@ -80,9 +80,23 @@ FINDINGS = {
     "B: torch.compile around and inside": elsewhere(
         "test_a_compiled_module_is_planned", "test_a_wrapped_module_compiles", "test_trainer_compiles"
     ),
+    "B: norms under bf16 autocast, float32 LSTM": (
+        "test_types.py::test_it_trains_as_eager_does_and_its_peak_holds", *odds("lstm-inside", "autocast-inside")
+    ),
+    "B: an interrupt inside a kernel": (
+        "test_planning.py::test_an_interruption_keeps_the_best_plan",
+        "../algorithms/test_compilation.py::test_an_interruption_inside_a_kernel_keeps_the_best_plan",
+    ),
+    "B: package folder and home read-only": (
+        "../algorithms/test_compilation.py::test_kernels_work_where_neither_the_package_nor_the_home_can_be_written",
+    ),
+    "B: with loss=, eval() calls the loss": here("test_eval_calls_the_module_where_the_loss_is_given"),
+    "B: any other error of a stage": (
+        "test_refusals.py::test_any_error_of_a_stage_becomes_one_refusal",
+        "test_refusals.py::test_a_step_that_does_not_run_is_refused_with_its_line_and_module",
+    ),
     "B: sparse embedding, DataParallel, lazy modules": odds("sparse-embedding", "data-parallel", "lazy-linear"),
     "B: PatchTST's view": here("test_hugging_face_as_called"),
-    "B: float32 LSTM": odds("lstm-inside"),
     "B: unrolled GRU plans for more than a minute": elsewhere("test_an_unrolled_gru_is_planned_in_seconds"),
     # C. Runs bare without need
     "C: attention masks": (
@@ -103,6 +117,17 @@ FINDINGS = {
     "C: messages name neither module nor line": here("test_a_refusal_names_the_path_the_line_and_the_way_out"),
     "C: Llama with masks of ones": here("test_llama_with_a_mask_of_ones_is_exact"),
     # D. Budgets, deadlines, time
+    "D: the first wrap on a fresh machine": (
+        "../algorithms/test_compilation.py::test_a_plan_after_helpers_have_filled_an_empty_cache_compiles_nothing",
+    ),
+    "D: seconds=1 finds nothing": (
+        "test_planning.py::test_a_feasible_budget_has_a_plan_however_short_the_time",
+        "../algorithms/test_deadlines.py::test_no_piece_of_work_begins_after_the_end",
+    ),
+    "D: Infeasible for a toy takes 7 to 10 s": (
+        "test_planning.py::test_the_search_for_the_smallest_budget_keeps_to_the_deadline",
+        "test_planning.py::test_few_budgets_are_asked_for",
+    ),
     "D: a block of a larger net is charged the rest": audits(
         "test_a_block_of_a_larger_net_answers_for_its_own_memory_alone"
     ),
@@ -193,6 +218,23 @@ def test_the_report_says_that_the_last_call_ran_bare():
     assert "bare" in words
     wrapped(*rows(0)).backward()
     assert "bare" not in str(remat.exec.report(wrapped))
+
+
+# -- B ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_eval_calls_the_module_where_the_loss_is_given():
+    def loss(module, x, target):
+        return functional.mse_loss(module(x), target)
+
+    module = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
+    x = torch.randn(8, 16)
+    wrapped = remat.exec.wrap(module, (x, x), "100%", loss=loss, **EASY)
+    for context in (torch.no_grad(), torch.enable_grad(), torch.inference_mode()):
+        with context:
+            assert torch.equal(wrapped.eval()(x), module(x))
+    wrapped.train()(x, x).backward()
+    assert module[0].weight.grad is not None
 
 
 # -- C: Hugging Face and others as they are called -------------------------------------------------------------------------

@@ -221,6 +221,7 @@ def assert_clear(case, error, module):
     text = str(error)
     assert error.rule and error.fix, f"no rule or no way out: {text}"
     places = {path for path, _ in module.named_modules() if path} | {type(part).__name__ for part in module.modules()}
-    assert any(place in text for place in places), f"names no module: {text}"
+    named = any(re.search(rf"(?<![\w.]){re.escape(place)}(?!\w)", text) for place in places)
+    assert named, f"names no module: {text}"
     if case.line:
         assert LINE.search(text), f"names no source line: {text}"
