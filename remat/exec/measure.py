@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import statistics
 import time
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
 
 import torch
-from torch.profiler import record_function
 
 from remat.errors import RematError
 from remat.exec import rng, torch_private
+from remat.exec.aside import unprofiled
 from remat.exec.build import signature, underlying
 from remat.exec.cost import OpCost
 from remat.exec.program import Op, Program, Ref, Role, Spec, refs
@@ -47,9 +46,12 @@ def measure(program: Program, cache: dict[str, OpCost] | None = None) -> Mapping
     for op in program.nodes:
         if op.role is not Role.LOSS and signatures[op.name] not in known:
             first.setdefault(signatures[op.name], op)
-    with _generators_kept(program.device), torch.no_grad():
-        timed = {text: _time(program, op) for text, op in first.items()}
-        peaks = _peaks(program, first)
+
+    def run() -> tuple[dict[str, tuple[Ns, tuple[Bytes | None, ...]]], dict[str, Bytes]]:
+        with _generators_kept(program.device), torch.no_grad():
+            return {text: _time(program, op) for text, op in first.items()}, _peaks(program, first)
+
+    timed, peaks = unprofiled(run)
     for text, op in first.items():
         time_ns, sizes = timed[text]
         made = sum(size for size in sizes if size is not None)
@@ -155,18 +157,13 @@ def _peaks(program: Program, first: Mapping[str, Op]) -> dict[str, Bytes]:
     todo = {text: op for text, op in first.items() if op.role is not Role.RNG}
     if program.device.type == "cuda":
         return peaks | {text: _cuda_peak(program, op) for text, op in todo.items()}
-    names = {f"remat.signature.{i}": text for i, text in enumerate(todo)}
-    with torch_private.memory_profile() as profiler:
-        for name, text in names.items():
-            call = _prepared(program, todo[text])
-            with record_function(name):
-                out = call()
-            del out
-    events = torch_private.allocator_events(profiler)
-    times = [at for at, _ in events]
-    for name, (start, end) in torch_private.spans(profiler, names).items():
-        inside = events[bisect_left(times, start) : bisect_right(times, end)]
-        peaks[names[name]] = max((0, *accumulate(size for _, size in inside)))
+    for text, op in todo.items():
+        call = _prepared(program, op)
+        events: list[torch_private.Event] = []
+        with torch_private.recorded(events):
+            out = call()
+        del out
+        peaks[text] = max((0, *accumulate(event.size for event in events)))
     return peaks
 
 

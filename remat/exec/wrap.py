@@ -19,6 +19,7 @@ from torch import nn
 
 from remat.algorithms import Solver
 from remat.errors import IllFormed, Uncapturable
+from remat.exec import outside as outside_loss
 from remat.exec import torch_private
 from remat.exec.capture import PLAIN
 from remat.exec.cost import OpCost
@@ -250,6 +251,7 @@ class _State:
         """One call of the wrapped module."""
         if _bare.get():
             return bare_forward(module, *args, **kwargs)
+        outside_loss.end(seen=True)
         if not module.training or not torch.is_grad_enabled():
             return self.bare(module, args, kwargs)
         ready, tensors = self.planned_for(module, args, kwargs)
