@@ -19,11 +19,15 @@ from torch import nn
 from remat.errors import Uncapturable
 from remat.exec import torch_private
 from remat.exec.accumulate import accumulate
+from remat.exec.agree import Kernels, traced_as_run
+from remat.exec.casts import share_casts
 from remat.exec.complete import finish
+from remat.exec.noise import keep_masks
 from remat.exec.program import Program
 from remat.exec.reader import read_joint
+from remat.exec.refusals import refusing
 from remat.exec.shadow import Shadows
-from remat.exec.torch_private import FakeTensor, Joint, TreeSpec
+from remat.exec.torch_private import Correction, FakeTensor, Joint, TreeSpec
 
 PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.Size, slice, type(...))
 """Types of inputs and outputs that may stand beside tensors: their value is part of what was captured."""
@@ -171,14 +175,34 @@ def capture(
         module=module, step=step or type(module).forward, leaves=flat, spec=spec, differentiable=differentiable
     )
     _check_plain(module, tensors)
-    joint, seen = _trace(call, tensors, frozenset())
+    captured: list[Captured] = []
+
+    def trace(kernels: Kernels | None) -> Program:
+        captured[:] = [_captured(call, tensors, None if kernels is None else kernels.returned, fold_sums)]
+        return captured[0].program
+
+    if any(isinstance(tensor, FakeTensor) for tensor in (*module.parameters(), *module.buffers(), *tensors)):
+        trace(None)
+    else:
+        traced_as_run(trace)
+    return captured[0]
+
+
+def _captured(
+    call: _Call, tensors: tuple[torch.Tensor, ...], correction: Correction | None, fold_sums: str
+) -> Captured:
+    joint, seen = _trace(call, tensors, frozenset(), correction)
     aliased = joint.aliased
     if aliased:
         # An output that looks at an input or at another output gets no tangent of its own: give it its own storage.
-        joint, seen = _trace(call, tensors, aliased)
+        joint, seen = _trace(call, tensors, aliased, correction)
     out_spec, plain, places, wanted, through = seen
-    program = finish(read_joint(joint, module), name=type(module).__name__)
-    program = accumulate(program, fold_sums)
+    with refusing("reading the trace"):
+        draft = read_joint(joint, call.module)
+        if torch.is_autocast_enabled(draft.device.type) and torch.is_autocast_cache_enabled():
+            share_casts(draft)
+        keep_masks(draft)
+        program = accumulate(finish(draft, name=type(call.module).__name__), fold_sums)
     return Captured(
         program=program,
         out_spec=out_spec,
@@ -203,14 +227,16 @@ def _check_plain(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> None:
         raise Uncapturable("X-DEVICE", f"parameters lie on {names}.", fix="put the module on one device.")
 
 
-def _trace(call: _Call, tensors: tuple[torch.Tensor, ...], cloned: frozenset[int]) -> tuple[Joint, Any]:
+def _trace(
+    call: _Call, tensors: tuple[torch.Tensor, ...], cloned: frozenset[int], correction: Correction | None
+) -> tuple[Joint, Any]:
     """Trace once; the module's attributes and the generators are as before when this returns."""
     step = _Step(call, cloned)
     paths = {module: name for name, module in call.module.named_modules()}
     with _untouched(call.module), torch.enable_grad():
         try:
             with torch_private.scopes(paths):
-                joint = torch_private.export_joint(step, tensors)
+                joint = torch_private.export_joint(step, tensors, correction)
         except Uncapturable:
             raise
         except Exception as error:

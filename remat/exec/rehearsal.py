@@ -17,6 +17,7 @@ from remat.exec import rng
 from remat.exec.aside import unprofiled
 from remat.exec.audit import measure_step
 from remat.exec.lower import Lowered, Tensors
+from remat.exec.refusals import refusing
 from remat.exec.runtime import no_autocast
 from remat.units import Bytes, Ns
 
@@ -42,6 +43,9 @@ def rehearse(lowered: Lowered, primals: Tensors) -> Rehearsal:
     Args:
         lowered: the plan.
         primals: parameters, buffers and inputs; as before when this returns.
+
+    Raises:
+        Uncapturable: X-STAGE, where an operation does not run as it was traced.
     """
 
     def step() -> object:
@@ -64,7 +68,8 @@ def rehearse(lowered: Lowered, primals: Tensors) -> Rehearsal:
             memory = measure_step(step, device=lowered.device)
         return Rehearsal(peak=memory.peak, reserved=memory.reserved, time=took)
 
-    return unprofiled(measured)
+    with refusing("the rehearsal"):
+        return unprofiled(measured)
 
 
 def _wait(device: torch.device) -> None:

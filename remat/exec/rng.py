@@ -6,7 +6,8 @@ the step the generator stands where the bare module would have left it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -41,3 +42,14 @@ def replay(device: torch.device, state: torch.Tensor, call: Callable[..., Any], 
         return call(*args, **kwargs)
     finally:
         restore(device, now)
+
+
+@contextmanager
+def kept(device: torch.device) -> Iterator[None]:
+    """Put the generators of the host and of a device back at the end."""
+    states = {place: save(place) for place in {torch.device("cpu"), device}}
+    try:
+        yield
+    finally:
+        for place, state in states.items():
+            restore(place, state)

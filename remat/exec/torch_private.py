@@ -17,6 +17,7 @@ import torch.fx.traceback as fx_traceback
 from attrs import frozen
 from torch import nn
 from torch._C._profiler import _ExperimentalConfig
+from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -77,9 +78,30 @@ class Joint:
     aliased: frozenset[int]
 
 
-def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...]) -> Joint:
-    """Trace forward and backward of `module` under fake tensors into one functional graph of ATen operations."""
-    with ExitStack() as stack, fx_traceback.preserve_node_meta(), _eager_kernels():
+Correction = Callable[[Any, Any, Any], tuple[Any, ...] | None]
+"""Of a call (operation, arguments, keyword arguments): what its outputs are (with shape, stride, dtype and device), or None
+where the shape function is right."""
+
+
+def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: Correction | None = None) -> Joint:
+    """Trace forward and backward of `module` under fake tensors into one functional graph of ATen operations.
+
+    Args:
+        module: what is traced.
+        args: its arguments.
+        correction: what kernels return other than their shape functions say; None: the tensors stand for those of an accelerator
+            that is not here, whose dropout is one kernel.
+    """
+    taken = _DECOMPOSED if correction is None else (*_DECOMPOSED, "dropout")
+    # A backward runs outside autocast, whatever its forward ran in.
+    outside = functorch_config.patch(backward_pass_autocast="off")
+    with (
+        ExitStack() as stack,
+        fx_traceback.preserve_node_meta(),
+        _eager_kernels(taken),
+        _corrected(correction),
+        outside,
+    ):
         joint = aot_export_joint_with_descriptors(stack, module, args)
     graph = joint.graph_module.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -100,10 +122,10 @@ _DECOMPOSED = (
 
 
 @contextmanager
-def _eager_kernels() -> Iterator[None]:
-    """Trace these operations as the kernels that eager runs."""
+def _eager_kernels(prefixes: tuple[str, ...]) -> Iterator[None]:
+    """Trace the operations whose names begin so as the kernels that eager runs."""
     keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
-    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten) if name.startswith(_DECOMPOSED)]
+    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten) if name.startswith(prefixes)]
     overloads = [getattr(packet, name) for packet in packets for name in packet.overloads()]
     taken = [(one, key, one.py_kernels.pop(key)) for one in overloads for key in keys if key in one.py_kernels]
     for one, _, _ in taken:
@@ -114,6 +136,43 @@ def _eager_kernels() -> Iterator[None]:
         for one, key, kernel in taken:
             one.py_kernels[key] = kernel
             one._dispatch_cache.clear()
+
+
+def _empty_as(spec: Any) -> torch.Tensor:
+    shape, stride = spec.shape, spec.stride() if callable(spec.stride) else spec.stride
+    return torch.empty_strided(shape, stride, dtype=spec.dtype, device=spec.device)
+
+
+@contextmanager
+def _corrected(correction: Correction | None) -> Iterator[None]:
+    """Have fake tensors made as the kernels make them, where the shape functions say otherwise."""
+    if correction is None:
+        yield
+        return
+    dispatch = FakeTensorMode.dispatch
+    empty: dict[int, torch.Tensor] = {}
+
+    def corrected(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = dispatch(mode, func, types, args, kwargs)
+        real = correction(func, args, kwargs or {})
+        if func is torch.ops.aten.empty_like.default:
+            empty[id(result)] = result
+        elif func is torch.ops.aten.bernoulli.p and id(args[0]) in empty:
+            real = (args[0],)  # eager fills what is empty in place, where the functional draw makes a contiguous tensor
+        if real is None:
+            return result
+        with mode:
+            parts = [
+                old if spec is None else _empty_as(spec)
+                for spec, old in zip(real, result if isinstance(result, (tuple, list)) else [result], strict=True)
+            ]
+        return type(result)(parts) if isinstance(result, (tuple, list)) else parts[0]
+
+    FakeTensorMode.dispatch = corrected  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        FakeTensorMode.dispatch = dispatch  # type: ignore[method-assign]
 
 
 def _role(desc: Any) -> tuple[str, Any]:
@@ -177,7 +236,19 @@ def is_backward(node: torch.fx.Node) -> bool:
 
 def entry(overload: OpOverload) -> Callable[..., Any]:
     """What an overload's call goes through after its own checks."""
-    return overload._op
+    call = overload._op
+    if str(overload) not in _ASK_WHETHER_GRADIENTS:
+        return call
+
+    def as_in_training(*args: Any, **kwargs: Any) -> Any:
+        with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+            return call(*args, **kwargs)
+
+    return as_in_training
+
+
+_ASK_WHETHER_GRADIENTS = {"aten.mkldnn_rnn_layer.default"}
+"""Kernels that make what their backward needs only where gradients are on, whatever their arguments say."""
 
 
 def storage_key(value: torch.Tensor) -> int:

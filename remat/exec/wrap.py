@@ -94,6 +94,9 @@ def wrap(
         raise IllFormed("X-ARG", "the module is wrapped already.", fix="wrap the bare module.")
     if isinstance(model, torch.jit.ScriptModule):
         raise Uncapturable("X-MODULE", "a ScriptModule has no Python forward to trace.", fix="wrap the eager module.")
+    if lazy := [name for name, tensor in _state_of(model) if nn.parameter.is_lazy(tensor)]:
+        fix = "call the module once on a sample first (`with torch.no_grad(): model(*sample)`)."
+        raise Uncapturable("X-LAZY", f"{lazy[0]} has no shape yet: the module is lazy.", fix=fix)
     reserve = None if loss_reserve is None else parse_bytes(loss_reserve)
     settings = Settings(
         budget=parse_budget(budget), step=loss, differentiable=differentiable, loss_reserve=reserve, solver=solver,
@@ -110,6 +113,11 @@ def wrap(
         # A share is of the sample's step, once and for all: other shapes get as many bytes, not a share of their own peak.
         state.settings = evolve(settings, budget=ready.planned.budget)
     return wrapped
+
+
+def _state_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters()
+    yield from module.named_buffers()
 
 
 def call_of(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
