@@ -1,11 +1,12 @@
 """Measuring a training step's memory as the allocator sees it: ground truth, workspaces included.
 
-On the CPU: the allocator events of the profiler, summed in order of time. On CUDA: the peak statistics of the caching allocator.
+On the CPU: the allocator's events on this thread, summed in order of time. On CUDA: the peak statistics of the caching allocator.
 Only these count as evidence; trackers that watch tensors do not see what a kernel takes for itself.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from attrs import field, frozen
 
+from remat.errors import RematError
 from remat.exec import torch_private
 from remat.units import Bytes
 
@@ -47,18 +49,27 @@ def measure_step(step: Callable[[], Any], *, device: torch.device | str = "cpu",
         step: runs one training step; what it returns is held until the measurement has ended.
         device: where its tensors are.
         warm_up: calls before the one that is measured.
+
+    Raises:
+        RematError: X-PROFILE, where a profile of this thread is on (CPU).
     """
     for _ in range(warm_up):
         step()
     if torch.device(device).type == "cuda":
         return _measure_cuda(step, torch.device(device))
-    with torch_private.memory_profile() as profiler:
-        held = step()
-    events = torch_private.allocator_events(profiler)
-    timeline = tuple(accumulate(size for _, size in events))
+    if torch_private.profiling():
+        what = "a profile is on in this thread, and a thread has room for one."
+        raise RematError("X-PROFILE", what, fix="measure before it starts, or after it has ended.")
+    events: list[torch_private.Event] = []
+    start = time.time_ns()
+    with torch_private.recorded(events):
+        returned = step()
+    memory = [event for event in events if event.size]
+    timeline = tuple(accumulate(event.size for event in memory))
     left = timeline[-1] if timeline else 0
-    del held
-    return StepMemory(peak=max((0, *timeline)), left=left, timeline=timeline, times=tuple(at for at, _ in events))
+    del returned
+    times = tuple(start + event.at for event in memory)
+    return StepMemory(peak=max((0, *timeline)), left=left, timeline=timeline, times=times)
 
 
 def _measure_cuda(step: Callable[[], Any], device: torch.device) -> StepMemory:

@@ -19,12 +19,16 @@ from torch import nn
 from remat.errors import Uncapturable
 from remat.exec import structure
 from remat.exec.accumulate import accumulate
+from remat.exec.agree import Kernels, traced_as_run
+from remat.exec.casts import share_casts
 from remat.exec.complete import finish
 from remat.exec.diagnosis import refusal
 from remat.exec.guards import Guards, Prologue, compile_guards, compile_prologue
+from remat.exec.noise import keep_masks
 from remat.exec.program import Program
 from remat.exec.python_state import Reads
 from remat.exec.reader import read_joint
+from remat.exec.refusals import refusing
 from remat.exec.structure import PLAIN, Layout, Plain
 from remat.exec.tape import Read, Scalar
 from remat.exec.torch_private import FakeTensor
@@ -129,10 +133,29 @@ def _capture(
         leaves=tuple(None if isinstance(leaf, torch.Tensor) else Plain(leaf) for leaf in leaves),
         differentiable=differentiable, answers=answers,
     )  # fmt: skip
-    traced = trace(step_of_call)
-    program = finish(read_joint(traced.joint, module), name=type(module).__name__)
-    _check_counters(traced, program)
-    return _captured(traced, accumulate(program, fold_sums))
+    results: list[Captured] = []
+
+    def traced(kernels: Kernels | None) -> Program:
+        results[:] = [_read(trace(step_of_call, None if kernels is None else kernels.returned), module, fold_sums)]
+        return results[0].program
+
+    if any(isinstance(tensor, FakeTensor) for tensor in (*module.parameters(), *module.buffers(), *tensors)):
+        traced(None)
+    else:
+        traced_as_run(traced)
+    return results[0]
+
+
+def _read(traced: Traced, module: nn.Module, fold_sums: str) -> Captured:
+    """The program of a trace."""
+    with refusing("reading the trace"):
+        draft = read_joint(traced.joint, module)
+        if torch.is_autocast_enabled(draft.device.type) and torch.is_autocast_cache_enabled():
+            share_casts(draft)
+        keep_masks(draft)
+        program = finish(draft, name=type(module).__name__)
+        _check_counters(traced, program)
+        return _captured(traced, accumulate(program, fold_sums))
 
 
 def _captured(traced: Traced, program: Program) -> Captured:

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from remat.errors import RematError
 from remat.exec import rng
+from remat.exec.noise import drawn_mask, drawn_noise, noise_of
 from remat.exec.program import Op, Program, Role, Spec, refs
+from remat.exec.refusals import refusing
 from remat.exec.source import Names
 from remat.ir import Drop, Phase, Run, Schedule
 
@@ -59,8 +61,12 @@ def lower(program: Program, schedule: Schedule) -> Lowered:
     Args:
         program: the captured step whose graph the schedule is for.
         schedule: runs and drops by name.
+
+    Raises:
+        Uncapturable: X-STAGE, where an operation cannot be written as code.
     """
-    return _Lowering(program, schedule).result()
+    with refusing("lowering"):
+        return _Lowering(program, schedule).result()
 
 
 class _Lowering:
@@ -200,8 +206,15 @@ class _Lowering:
         self.lines.append(f"    {text}")
 
     def emit(self, steps: Iterable[Any]) -> None:
-        for step in steps:
-            if isinstance(step, Run):
+        steps = list(steps)
+        skipped: set[int] = set()
+        for at, step in enumerate(steps):
+            if at in skipped:
+                continue
+            if isinstance(step, Run) and (places := self.drawn_at_once(steps, at)):
+                self.draw_at_once(step.node, steps[places[0]].node)
+                skipped.update(places)
+            elif isinstance(step, Run):
                 self.run(self.program.op_by_name[step.node])
             elif isinstance(step, Drop):
                 self.free(step.datum)
@@ -209,7 +222,27 @@ class _Lowering:
                 fix = "plan without a link."
                 raise RematError("X-COPY", f"{step}: copies to the host cannot be run.", fix=fix)
 
-    def run(self, op: Op) -> None:
+    def drawn_at_once(self, steps: list[Any], at: int) -> tuple[int, ...]:
+        """Places of what makes noise of a mask drawn at `at`, and drops the mask, where nothing else runs between; else none."""
+        draw = self.program.op_by_name[steps[at].node]
+        if draw.target is not drawn_mask:
+            return ()
+        runs = [place for place in range(at + 1, len(steps)) if isinstance(steps[place], Run)][:2]
+        noise = self.program.op_by_name[steps[runs[0]].node] if runs else draw
+        (mask,) = self.program.written(draw)
+        end = runs[1] if len(runs) > 1 else len(steps)
+        drops = [place for place in range(at + 1, end) if steps[place] == Drop(mask)]
+        reads = noise.target is noise_of and mask in self.program.read(noise)
+        return (runs[0], *drops) if reads and drops and drops[0] > runs[0] else ()
+
+    def draw_at_once(self, draw: str, noise: str) -> None:
+        """The noise without the mask, in one call."""
+        mask, scale = self.program.op_by_name[draw], self.program.op_by_name[noise]
+        again = draw in self.ran
+        self.ran.add(draw)
+        self.run(evolve(scale, target=drawn_noise, args=mask.args, draws=True, needs=mask.needs), replay=again)
+
+    def run(self, op: Op, *, replay: bool = False) -> None:
         if op.role is Role.LOSS:
             return
         if op.role is Role.RNG:
@@ -229,7 +262,8 @@ class _Lowering:
             # What the caller already holds stays the one it holds: a second copy would only take room.
             outputs = tuple(None if name is None or self.returned(name) else name for name in outputs)
         self.ran.add(op.name)
-        self.line(self.statement(op, outputs, replay=again and op.draws and op.phase is Phase.FORWARD))
+        replay = replay or (again and op.draws and op.phase is Phase.FORWARD)
+        self.line(self.statement(op, outputs, replay=replay))
         if op.role is not Role.UPDATE and None in outputs:
             self.line("del _")
         self.bound.update(name for name in outputs if name is not None)

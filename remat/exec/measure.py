@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import statistics
 import time
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import Any
 
 import torch
-from torch.profiler import record_function
 
-from remat.errors import RematError
+from remat.errors import Uncapturable
 from remat.exec import rng, torch_private
-from remat.exec.build import signature, underlying
+from remat.exec.aside import unprofiled
+from remat.exec.build import signature
 from remat.exec.cost import OpCost
-from remat.exec.program import Op, Program, Ref, Role, Spec, refs
+from remat.exec.inputs import made_inputs, make
+from remat.exec.program import Op, Program, Role, Spec
 from remat.exec.reader import charged
+from remat.exec.refusals import refusing
+from remat.exec.runtime import no_autocast
 from remat.units import Bytes, Ns
 
 PATIENCE_NS = 20_000_000
@@ -39,7 +40,7 @@ def measure(program: Program, cache: dict[str, OpCost] | None = None) -> Mapping
         cache: costs by signature that are known already; what is measured is added.
 
     Raises:
-        RematError: X-MEASURE, when an operation does not run on inputs made for it.
+        Uncapturable: X-MEASURE, when an operation does not run on inputs made for it.
     """
     known = {} if cache is None else cache
     signatures = {op.name: signature(program, op) for op in program.nodes if op.role is not Role.LOSS}
@@ -47,25 +48,19 @@ def measure(program: Program, cache: dict[str, OpCost] | None = None) -> Mapping
     for op in program.nodes:
         if op.role is not Role.LOSS and signatures[op.name] not in known:
             first.setdefault(signatures[op.name], op)
-    with _generators_kept(program.device), torch.no_grad():
-        timed = {text: _time(program, op) for text, op in first.items()}
-        peaks = _peaks(program, first)
+
+    def run() -> tuple[dict[str, tuple[Ns, tuple[Bytes | None, ...]]], dict[str, Bytes]]:
+        with rng.kept(), torch.no_grad(), no_autocast(program.device):
+            return {text: _time(program, op) for text, op in first.items()}, _peaks(program, first)
+
+    with refusing("measuring"):
+        timed, peaks = unprofiled(run)
     for text, op in first.items():
         time_ns, sizes = timed[text]
         made = sum(size for size in sizes if size is not None)
         state = rng.state_bytes(program.device) if op.draws and op.role is not Role.RNG else 0
         known[text] = OpCost(time=time_ns, workspace=max(0, peaks[text] - made) + state, outputs=sizes)
     return {name: known[text] for name, text in signatures.items()}
-
-
-@contextmanager
-def _generators_kept(device: torch.device) -> Iterator[None]:
-    states = {one: rng.save(one) for one in {torch.device("cpu"), device}}
-    try:
-        yield
-    finally:
-        for one, state in states.items():
-            rng.restore(one, state)
 
 
 def _time(program: Program, op: Op) -> tuple[Ns, tuple[Bytes | None, ...]]:
@@ -76,9 +71,13 @@ def _time(program: Program, op: Op) -> tuple[Ns, tuple[Bytes | None, ...]]:
     try:
         sizes = _sizes(program, op, call())
     except (RuntimeError, IndexError, ValueError) as error:
-        fix = 'give cost="estimate", and report the operation.'
-        raise RematError("X-MEASURE", f"{op.target} does not run on made inputs: {error}", fix=fix) from error
+        what = f"{op.target}{_where(op)} does not run on made inputs: {error}"
+        raise Uncapturable("X-MEASURE", what, fix='give cost="estimate", and report the operation.') from error
     return _median(call, program.device), sizes
+
+
+def _where(op: Op) -> str:
+    return f" in {op.scope}" if op.scope else ""
 
 
 def _sizes(program: Program, op: Op, result: Any) -> tuple[Bytes | None, ...]:
@@ -90,10 +89,13 @@ def _sizes(program: Program, op: Op, result: Any) -> tuple[Bytes | None, ...]:
         if value is None:
             sizes.append(None)
             continue
+        if tensor is None:
+            sizes.append(0)  # a gradient that the arguments do not ask for
+            continue
         traced, real = program.values[value].spec, Spec.of(tensor)
         if (traced.shape, traced.dtype) != (real.shape, real.dtype):
-            what = f"{op.target} returned {real} where the trace says {traced}."
-            raise RematError("X-MEASURE", what, fix="report the operation; its trace does not describe it.")
+            what = f"{op.target}{_where(op)} returned {real} where the trace says {traced}."
+            raise Uncapturable("X-MEASURE", what, fix="leave this module bare, and report the operation.")
         sizes.append(charged(tensor.untyped_storage().nbytes(), tensor.device))
     return tuple(sizes)
 
@@ -155,18 +157,13 @@ def _peaks(program: Program, first: Mapping[str, Op]) -> dict[str, Bytes]:
     todo = {text: op for text, op in first.items() if op.role is not Role.RNG}
     if program.device.type == "cuda":
         return peaks | {text: _cuda_peak(program, op) for text, op in todo.items()}
-    names = {f"remat.signature.{i}": text for i, text in enumerate(todo)}
-    with torch_private.memory_profile() as profiler:
-        for name, text in names.items():
-            call = _prepared(program, todo[text])
-            with record_function(name):
-                out = call()
-            del out
-    events = torch_private.allocator_events(profiler)
-    times = [at for at, _ in events]
-    for name, (start, end) in torch_private.spans(profiler, names).items():
-        inside = events[bisect_left(times, start) : bisect_right(times, end)]
-        peaks[names[name]] = max((0, *accumulate(size for _, size in inside)))
+    for text, op in todo.items():
+        call = _prepared(program, op)
+        events: list[torch_private.Event] = []
+        with torch_private.recorded(events):
+            out = call()
+        del out
+        peaks[text] = max((0, *accumulate(event.size for event in events)))
     return peaks
 
 
@@ -180,65 +177,3 @@ def _cuda_peak(program: Program, op: Op) -> Bytes:
     peak = torch.cuda.max_memory_allocated(program.device) - before
     del out
     return peak
-
-
-# -- inputs ----------------------------------------------------------------------------------------------------------------
-
-
-def made_inputs(program: Program, op: Op, generator: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments for one call of an operation, with tensors made for it."""
-    counter = iter(range(1 << 30))
-
-    def build(tree: Any) -> Any:
-        if isinstance(tree, Ref):
-            position = next(counter)
-            spec = program.values[tree.name].spec
-            return make(spec, index_limit(program, op, position), generator, underlying(program, op, tree.name))
-        if isinstance(tree, (list, tuple)):
-            return type(tree)(build(one) for one in tree)
-        return tree
-
-    return tuple(build(one) for one in op.args), {key: build(one) for key, one in op.kwargs.items()}
-
-
-def make(spec: Spec, limit: int, generator: torch.Generator, storage: Bytes = 0) -> torch.Tensor:
-    """A tensor of that spec, in at least that much storage: floats in [0.05, 1), indices below `limit`, flags mostly set."""
-    count = max(spec.extent, storage) // spec.dtype.itemsize
-    kwargs: dict[str, Any] = {
-        "device": spec.device,
-        "generator": generator if spec.device == generator.device else None,
-    }
-    if spec.dtype is torch.bool:
-        flat = torch.rand(count, **kwargs) < 0.9
-    elif spec.dtype.is_complex:
-        flat = torch.randn(count, dtype=spec.dtype, **kwargs)
-    elif spec.dtype.is_floating_point:
-        flat = torch.rand(count, **kwargs).mul_(0.95).add_(0.05).to(spec.dtype)
-    else:
-        flat = torch.randint(max(limit, 1), (count,), **kwargs).to(spec.dtype)
-    return flat.as_strided(spec.shape, spec.stride)
-
-
-def index_limit(program: Program, op: Op, position: int) -> int:
-    """How far the integers of the tensor argument number `position` may go: what they index, else 1 (all zeros)."""
-    name = str(op.target).removeprefix("aten.").partition(".")[0]
-    specs = [program.values[ref.name].spec for ref in refs((op.args, op.kwargs))]
-    shape = specs[0].shape
-    if name == "embedding":
-        return shape[0]
-    if name == "embedding_dense_backward":
-        return int(op.args[2])
-    if name.startswith("nll_loss"):
-        return (
-            specs[1].shape[1 if len(specs[1].shape) > 1 else 0]
-            if "backward" in name
-            else shape[-1 if len(shape) < 2 else 1]
-        )
-    if name in ("gather", "scatter", "scatter_add", "index_select", "index_add", "scatter_reduce"):
-        return shape[int(op.args[1])] if shape else 1
-    if name in ("index", "index_put", "_unsafe_index", "_unsafe_index_put"):
-        places = [at for at, one in enumerate(op.args[1]) if one is not None]
-        return shape[places[position - 1]] if 0 < position <= len(places) else 1
-    if "with_indices" in name and "backward" in name:
-        return max(1, specs[1].shape[-1] * specs[1].shape[-2]) if len(specs[1].shape) > 2 else 1
-    return 1

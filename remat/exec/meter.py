@@ -5,30 +5,15 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from itertools import accumulate
-from typing import Any, Protocol
 
 import torch
-from attrs import define, field, frozen
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from attrs import define, field
 
-from remat.exec import torch_private
-from remat.units import Bytes, Ns
+from remat.exec import outside
+from remat.exec.outside import LossAudit, Token, Watch
+from remat.units import Ns
 
 KEPT_TIMES = 50
-
-
-@frozen(kw_only=True)
-class LossAudit:
-    """What was held between a forward and its backward, above the level at the forward's end.
-
-    Attributes:
-        peak: most bytes [bytes].
-        left: bytes still held when the backward began, the gradients of the outputs among them [bytes].
-    """
-
-    peak: Bytes
-    left: Bytes
 
 
 @define(eq=False)
@@ -46,39 +31,57 @@ class StepMeter:
     wanted: bool = False
     audit: LossAudit | None = None
     times: deque[Ns] = field(factory=lambda: deque(maxlen=KEPT_TIMES))
-    _probe: _Probe | None = None
+    _watch: Watch | None = None
     _start: Ns = 0
     _forward: Ns = 0
 
     def forward_begins(self) -> None:
-        """Note the time."""
+        """Note the time; a watch of an earlier step ends."""
+        outside.passed_by(self)
+        outside.end()
         self.settle()
         self._start = self._now()
 
-    def forward_ended(self) -> None:
-        """Note the time, and begin to audit if this is the step for it."""
-        self._forward = self._now() - self._start
-        if self.wanted and not torch_private.profiling():
-            self._probe = _CudaProbe(self.device) if self.device.type == "cuda" else _CpuProbe(self)
+    def forward_ended(self, *, part: bool) -> Token | None:
+        """Note the time, and begin to audit if this is the step for it.
 
-    def backward_begins(self) -> None:
-        """Note the time and that the loss is over."""
-        if self._probe is not None:
-            self._probe.loss_ended()
+        Args:
+            part: whether the inputs come out of trained operations, so that the module is a part of a larger net.
+
+        Returns:
+            What the step's graph is to hold as long as it lives.
+        """
+        self._forward = self._now() - self._start
+        self.wanted = self.wanted and not part
+        self._watch = outside.begin(self, self.device) if self.wanted else None
+        return None if self._watch is None else self._watch.token()
+
+    def backward_begins(self, token: Token | None) -> None:
+        """Note the time and that the loss is over.
+
+        Args:
+            token: what `forward_ended` returned for this step.
+        """
+        outside.passed_by(self)
+        if token is not None:
+            token.watch.backward_begins()
         self._start = self._now()
 
     def backward_ended(self) -> None:
         """Add up the step."""
-        if self._forward and self._probe is None:
+        if self._forward and self._watch is None:
             self.times.append(self._forward + self._now() - self._start)
         self._forward = 0
 
     def settle(self) -> None:
-        """End an audit: autograd's thread state forbids to end a profile inside the backward where its result is known."""
-        if self._probe is not None:
-            self.audit = self._probe.result()
-            self.wanted = self.audit is None
-            self._probe = None
+        """Take what an audit saw, once it can be ended."""
+        if self._watch is None:
+            return
+        self._watch.end()
+        if self._watch.over:
+            self.audit = self._watch.audit
+            self.wanted = self.audit is None and not self._watch.part
+            self._watch = None
 
     def _now(self) -> Ns:
         # CUDA runs behind the host: the first steps wait for it, and later ones are not kept.
@@ -91,50 +94,3 @@ class StepMeter:
         """Median time of a step [ns]; on CUDA of the first five, which wait for the device."""
         times = list(self.times)[:5] if self.device.type == "cuda" else list(self.times)
         return int(statistics.median(times)) if times else None
-
-
-class _Probe(Protocol):
-    def loss_ended(self) -> None: ...
-
-    def result(self) -> LossAudit | None: ...
-
-
-class _CpuProbe:
-    """A profile from the end of a forward until the next optimizer step or call, with a mark where the backward began."""
-
-    def __init__(self, meter: StepMeter) -> None:
-        self.profiler = torch_private.memory_profile()
-        self.profiler.start()
-        self.began: int | None = None
-        self.hook: Any = register_optimizer_step_pre_hook(lambda *_: meter.settle())
-
-    def loss_ended(self) -> None:
-        if self.began is None:
-            self.began = time.time_ns()
-
-    def result(self) -> LossAudit | None:
-        self.profiler.stop()
-        self.hook.remove()
-        if self.began is None:
-            return None
-        events = torch_private.allocator_events(self.profiler)
-        levels = [0, *accumulate(size for at, size in events if at <= self.began)]
-        return LossAudit(peak=max(levels), left=max(0, levels[-1]))
-
-
-class _CudaProbe:
-    """Peak statistics from the end of a forward to the begin of its backward."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.before = torch.cuda.memory_allocated(device)
-        self.found: LossAudit | None = None
-        torch.cuda.reset_peak_memory_stats(device)
-
-    def loss_ended(self) -> None:
-        peak = torch.cuda.max_memory_allocated(self.device) - self.before
-        left = torch.cuda.memory_allocated(self.device) - self.before
-        self.found = LossAudit(peak=max(0, peak), left=max(0, left))
-
-    def result(self) -> LossAudit | None:
-        return self.found

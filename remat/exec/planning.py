@@ -6,24 +6,22 @@ proved floor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-import torch
 from attrs import evolve, field, frozen
 from torch import nn
 
 from remat.algorithms import IMPOSSIBLE, Clock, Outcome, Problem, Solver, StoreAll, store_all_peak
 from remat.algorithms.once import importing
-from remat.errors import IllFormed, Uncapturable
+from remat.errors import IllFormed
 from remat.exec.build import build_graph
 from remat.exec.capture import Captured, capture
 from remat.exec.cost import OpCost, estimate, resized
 from remat.exec.lower import Lowered, lower
 from remat.exec.measure import measure
-from remat.exec.program import Op, Program
+from remat.exec.program import Program
 from remat.exec.progress import LOG, Listener, Stages
 from remat.exec.smallest import Smallest, infeasible, smallest_budget
 from remat.ir import Graph
@@ -186,7 +184,7 @@ def plan_captured(
 ) -> Planned:
     """Cost, solve and lower a captured step; arguments and errors as for `plan_step`."""
     stages = Stages(captured.program.name) if stages is None else stages
-    with stages.stage("cost"), refusing("cost"):
+    with stages.stage("cost"):
         costs = estimate(captured.program) if settings.cost == "estimate" else measure(captured.program, known_costs)
         program = resized(captured.program, costs)
         loss = outside or outside_of(program, captured, settings)
@@ -195,7 +193,7 @@ def plan_captured(
     with stages.stage("plan"):
         asked = int(peak * settings.budget.of_peak) if isinstance(settings.budget, Share) else settings.budget
         outcome, budget = solve(graph, asked, settings, peak, stages)
-    with stages.stage("lower"), refusing("lower"):
+    with stages.stage("lower"):
         lowered = None if budget is None or outcome.schedule is None else lower(program, outcome.schedule)
     return Planned(
         captured=evolve(captured, program=program),
@@ -210,59 +208,6 @@ def plan_captured(
         seconds=stages.seconds,
         asked=None if budget == asked else asked,
     )
-
-
-REFUSED = (
-    RuntimeError, KeyError, AttributeError, NotImplementedError, TypeError, IndexError, ValueError, AssertionError,
-)  # fmt: skip
-"""What a stage may fail with on a step nobody thought of. Memory that is not there is no such thing."""
-
-_DOING = {
-    "cost": "it could not be costed",
-    "lower": "its plan could not be made code",
-    "rehearsal": "its plan did not run on the sample",
-}
-_RULES = {"cost": "X-COST", "lower": "X-LOWER", "rehearsal": "X-REHEARSAL"}
-
-
-@contextmanager
-def refusing(stage: str) -> Iterator[None]:
-    """The block is a stage after capture; what it fails with unexpectedly becomes one refusal.
-
-    Args:
-        stage: `cost`, `lower` or `rehearsal`.
-
-    Raises:
-        Uncapturable: X-COST, X-LOWER, X-REHEARSAL: names the stage, the operation if that is known, and the way out.
-    """
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except REFUSED as error:
-        first = (str(error).strip().splitlines() or ["no message"])[0]
-        at = _operation(error)
-        what = f"the step was captured, but {_DOING[stage]}{at}: {type(error).__name__}: {first:.300}"
-        fix = "leave the module it belongs to out of the wrapped one, and report this: the cause is chained to this error."
-        if stage == "cost":
-            fix = f'give cost="estimate", or {fix}'
-        raise Uncapturable(_RULES[stage], what, fix=fix) from error
-
-
-def _operation(error: BaseException) -> str:
-    """Which operation an error came from: the last one that a frame of this package was busy with, or a generated line."""
-    words = ""
-    traceback = error.__traceback__
-    while traceback is not None:
-        frame = traceback.tb_frame
-        op = frame.f_locals.get("op")
-        if frame.f_globals.get("__name__", "").startswith("remat.exec") and isinstance(op, Op):
-            scope = f" of {op.scope}" if op.scope else ""
-            words = f" at {op.name} ({op.target}){scope}"
-        elif frame.f_code.co_filename.startswith("<remat"):
-            words = f" at line {traceback.tb_lineno} of the generated {frame.f_code.co_name}"
-        traceback = traceback.tb_next
-    return words
 
 
 def outside_of(program: Program, captured: Captured, settings: Settings) -> Outside:

@@ -14,6 +14,7 @@ from attrs import define, evolve, field, frozen
 from torch import nn
 
 from remat.errors import Infeasible, Uncapturable
+from remat.exec import outside as outside_loss
 from remat.exec import rng, structure
 from remat.exec.capture import Captured, capture
 from remat.exec.cost import OpCost
@@ -21,7 +22,7 @@ from remat.exec.digest import program_digest
 from remat.exec.live import Tensors, Watch, autocast, form, named
 from remat.exec.meter import StepMeter
 from remat.exec.places import forward_of, levels_to_user
-from remat.exec.planning import Outside, Planned, Settings, Share, is_loss_inside, over_budget, plan_captured, refusing
+from remat.exec.planning import Outside, Planned, Settings, Share, is_loss_inside, over_budget, plan_captured
 from remat.exec.progress import Stages, stages_of
 from remat.exec.rehearsal import Rehearsal, rehearse
 from remat.exec.runtime import Call, run_step
@@ -219,6 +220,7 @@ class State:
         """One call of the wrapped module."""
         if is_bare():
             return bare_forward(module, *args, **kwargs)
+        outside_loss.end(seen=True)
         if not torch.is_grad_enabled():
             self.ran = "no gradients are recorded (torch.no_grad)"
             return self.bare(module, args, kwargs)
@@ -383,7 +385,7 @@ class State:
                 warnings.warn(warning, RematWarning, stacklevel=levels_to_user())
         else:
             planned = evolve(planned, captured=evolve(captured, program=planned.captured.program))
-        with stages.stage("rehearsal"), refusing("rehearsal"):
+        with stages.stage("rehearsal"):
             return self.bound(call, planned)
 
     def bound(self, call: Arguments, planned: Planned) -> Ready:

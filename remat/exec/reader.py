@@ -96,9 +96,13 @@ class _Reader:
         if str(target) in _IDENTITIES:
             self.named[node] = self.named[node.args[0]]  # type: ignore[index]
             return
+        if target.namespace == "profiler":
+            # Marks for a profiler: nothing of the step.
+            self.named[node] = None
+            return
         args = torch.fx.map_arg(node.args, lambda one: self.named[one])
         kwargs = torch.fx.map_arg(dict(node.kwargs), lambda one: self.named[one])
-        result = node.meta["val"]
+        result = self.traced(node)
         unpack = isinstance(result, (tuple, list))
         results = list(result) if unpack else [result]
         if any(isinstance(one, (torch.SymInt, torch.SymFloat, torch.SymBool)) for one in results):
@@ -132,6 +136,19 @@ class _Reader:
             self.late.update(name for name in names if name)
         self.ops.append(op)
         self.named[node] = [name and Ref(name) for name in names] if unpack else Ref(names[0])
+
+    def traced(self, node: torch.fx.Node) -> Any:
+        """What the trace says that a call returns."""
+        scope = torch_private.scope_of(node)
+        where = f" in {scope}" if scope else ""
+        if "val" not in node.meta:
+            raise Uncapturable("X-OP", f"{node.target}{where} returns nothing that the trace describes.", fix=_FIX)
+        result = node.meta["val"]
+        for part in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(part, torch.Tensor) and part.layout is not torch.strided:
+                fix = "make it dense (`nn.Embedding(…, sparse=False)`), or leave this module bare."
+                raise Uncapturable("X-TENSOR", f"{node.target}{where} returns a {part.layout} tensor.", fix=fix)
+        return result
 
     def alias(self, target: OpOverload, args: Any, results: list[Any]) -> str | None:
         """The storage that the results look at, or None where the operation makes its own."""
@@ -203,10 +220,6 @@ def read_joint(joint: Joint, module: nn.Module) -> Draft:
             _check_write(
                 about, shared=f"{about[0]}:{about[1]}" in reader.shared, differentiable=("grad", about) in ends
             )
-    if torch.is_autocast_enabled(reader.device.type):
-        _check_casts(
-            reader.ops, {ends_of: value for ends_of, value in reader.roles.items() if ("grad", ends_of) in ends}
-        )
     return Draft(
         ops=reader.ops,
         values=reader.values,
@@ -216,20 +229,6 @@ def read_joint(joint: Joint, module: nn.Module) -> Draft:
         constants=reader.constants,
         device=reader.device,
     )
-
-
-def _check_casts(ops: list[Op], trained: dict[tuple[str, Any], str]) -> None:
-    """Refuse a weight that autocast casts several times: eager casts it once and adds its gradients in the lower precision."""
-    cast: set[Any] = set()
-    names = {value: about for (_, about), value in trained.items()}
-    for op in ops:
-        if str(op.target) != "aten._to_copy.default" or op.phase is Phase.BACKWARD or op.reads[0] not in names:
-            continue
-        key = (op.reads[0], op.kwargs.get("dtype"))
-        if key in cast:
-            what = f"autocast casts {names[op.reads[0]]} for each of its uses, where eager casts it once."
-            raise Uncapturable("X-AUTOCAST", what, fix="cast the weight yourself, or leave this module bare.")
-        cast.add(key)
 
 
 def _check_write(about: tuple[str, Any], *, shared: bool, differentiable: bool) -> None:

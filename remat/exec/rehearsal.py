@@ -1,6 +1,6 @@
 """The rehearsal: one step of a fresh plan before the first real one, to see the peak that was promised.
 
-It runs the two generated functions on the sample under the profiler (CPU) or the peak statistics (CUDA), outside autograd;
+It runs the two generated functions on the sample under a recording (CPU) or the peak statistics (CUDA), outside autograd;
 gradients are thrown away, and buffers, written inputs and random generators are put back.
 """
 
@@ -13,9 +13,11 @@ from contextlib import contextmanager
 import torch
 from attrs import frozen
 
-from remat.exec import rng, torch_private
-from remat.exec.audit import StepMemory, measure_step
+from remat.exec import rng
+from remat.exec.aside import unprofiled
+from remat.exec.audit import measure_step
 from remat.exec.lower import Lowered, Tensors
+from remat.exec.refusals import refusing
 from remat.exec.runtime import no_autocast
 from remat.units import Bytes, Ns
 
@@ -25,12 +27,12 @@ class Rehearsal:
     """What a rehearsal measured.
 
     Attributes:
-        peak: most bytes held above the level before the step; None where somebody was profiling [bytes].
+        peak: most bytes held above the level before the step [bytes].
         reserved: most bytes the caching allocator held from the driver (CUDA), else 0 [bytes].
         time: of forward and backward [ns].
     """
 
-    peak: Bytes | None
+    peak: Bytes
     reserved: Bytes
     time: Ns
 
@@ -41,6 +43,9 @@ def rehearse(lowered: Lowered, primals: Tensors) -> Rehearsal:
     Args:
         lowered: the plan.
         primals: parameters, buffers and inputs; as before when this returns.
+
+    Raises:
+        Uncapturable: X-STAGE, where an operation does not run as it was traced.
     """
 
     def step() -> object:
@@ -53,18 +58,18 @@ def rehearse(lowered: Lowered, primals: Tensors) -> Rehearsal:
         saved = (*(primals[at] for at in lowered.backward_primals), *held)
         return outputs, lowered.backward(loose, saved, tangents, activations)
 
-    with _as_before(lowered, primals), torch.no_grad(), no_autocast(lowered.device):
-        _wait(lowered.device)
-        start = time.perf_counter_ns()
-        step()
-        _wait(lowered.device)
-        took = time.perf_counter_ns() - start
-        measured: StepMemory | None = None
-        if not torch_private.profiling():
-            measured = measure_step(step, device=lowered.device)
-    if measured is None:
-        return Rehearsal(peak=None, reserved=0, time=took)
-    return Rehearsal(peak=measured.peak, reserved=measured.reserved, time=took)
+    def measured() -> Rehearsal:
+        with _as_before(lowered, primals), torch.no_grad(), no_autocast(lowered.device):
+            _wait(lowered.device)
+            start = time.perf_counter_ns()
+            step()
+            _wait(lowered.device)
+            took = time.perf_counter_ns() - start
+            memory = measure_step(step, device=lowered.device)
+        return Rehearsal(peak=memory.peak, reserved=memory.reserved, time=took)
+
+    with refusing("the rehearsal"):
+        return unprofiled(measured)
 
 
 def _wait(device: torch.device) -> None:

@@ -28,11 +28,11 @@ class Meter(Protocol):
     def forward_begins(self) -> None:
         """Before the generated forward."""
 
-    def forward_ended(self) -> None:
-        """After it, before the caller has the outputs."""
+    def forward_ended(self, *, part: bool) -> Any:
+        """After it, before the caller has the outputs; `part`: the inputs come out of trained operations."""
 
-    def backward_begins(self) -> None:
-        """When autograd arrives with gradients of the outputs."""
+    def backward_begins(self, token: Any) -> None:
+        """When autograd arrives with gradients of the outputs; with what `forward_ended` returned for this step."""
 
     def backward_ended(self) -> None:
         """After the generated backward, before autograd has the gradients."""
@@ -72,7 +72,7 @@ class Step(torch.autograd.Function):
     """The planned step as autograd sees it: tensors that need gradients in, module outputs out."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, primals: tuple[torch.Tensor, ...], *_leaves: torch.Tensor) -> tuple[Any, ...]:
+    def forward(ctx: Any, call: Call, primals: tuple[torch.Tensor, ...], *leaves: torch.Tensor) -> tuple[Any, ...]:
         """Run the generated forward and hold what the plan keeps."""
         lowered = call.lowered
         if call.meter is not None:
@@ -86,8 +86,9 @@ class Step(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         plain = [one for one, wanted in zip(outputs, call.requires_grad, strict=True) if not wanted]
         ctx.mark_non_differentiable(*plain)
+        ctx.token = None
         if call.meter is not None:
-            call.meter.forward_ended()
+            ctx.token = call.meter.forward_ended(part=any(leaf.grad_fn is not None for leaf in leaves))
         return outputs
 
     @staticmethod
@@ -97,7 +98,7 @@ class Step(torch.autograd.Function):
         lowered = call.lowered
         _check_backward(ctx, call, gradients)
         if call.meter is not None:
-            call.meter.backward_begins()
+            call.meter.backward_begins(ctx.token)
         activations, ctx.activations = ctx.activations, None
         tangents = tuple(_tangent(gradients[position], spec) for position, spec in lowered.tangents)
         with no_autocast(lowered.device):

@@ -1,14 +1,14 @@
 """The only user of private torch names, so that one file changes when torch does (works with 2.11 and later).
 
 What is used, and why nothing public would do: the joint export (the only trace of forward and backward in one graph), the node
-annotations of the tracer (module paths on nodes), an overload's unchecked entry (saves 0.3 us a call), and the fake tensor class.
+annotations of the tracer (module paths on nodes), an overload's unchecked entry (saves 0.3 us a call), the fake tensor class, and
+the profiler that lives in one thread (a plan made while somebody profiles must leave that profile alone).
 """
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -16,12 +16,15 @@ import torch
 import torch.fx.traceback as fx_traceback
 from attrs import frozen
 from torch import nn
+from torch._C._profiler import _ExperimentalConfig
+from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.autograd import ProfilerConfig, ProfilerState, _disable_profiler_legacy, _enable_profiler_legacy
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import record_function
 from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as no_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
@@ -30,28 +33,31 @@ from remat.exec.places import Running, described
 
 __all__ = [
     "DispatchMode",
+    "Event",
     "FakeTensor",
     "HigherOrderOperator",
     "Joint",
     "OpOverload",
+    "Recording",
     "ShapesOnly",
     "TreeSpec",
     "aliases_an_input",
-    "allocator_events",
+    "before_profiles",
     "constant_of",
     "entry",
     "export_joint",
     "flatten",
+    "in_backward",
     "is_backward",
-    "memory_profile",
+    "mark",
     "no_modes",
     "profiling",
     "reader_of_real",
+    "recorded",
     "scope_of",
     "scopes",
     "sequence_of",
     "shapes_depend_on_values",
-    "spans",
     "storage_key",
     "unflatten",
 ]
@@ -76,9 +82,31 @@ class Joint:
     aliased: frozenset[int]
 
 
-def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...]) -> Joint:
-    """Trace forward and backward of `module` under fake tensors into one functional graph of ATen operations."""
-    with ExitStack() as stack, fx_traceback.preserve_node_meta(), _eager_kernels(), _lists_of_items():
+Correction = Callable[[Any, Any, Any], tuple[Any, ...] | None]
+"""Of a call (operation, arguments, keyword arguments): what its outputs are (with shape, stride, dtype and device), or None
+where the shape function is right."""
+
+
+def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: Correction | None = None) -> Joint:
+    """Trace forward and backward of `module` under fake tensors into one functional graph of ATen operations.
+
+    Args:
+        module: what is traced.
+        args: its arguments.
+        correction: what kernels return other than their shape functions say; None: the tensors stand for those of an accelerator
+            that is not here, whose dropout is one kernel.
+    """
+    taken = _DECOMPOSED if correction is None else (*_DECOMPOSED, "dropout")
+    # A backward runs outside autocast, whatever its forward ran in.
+    outside = functorch_config.patch(backward_pass_autocast="off")
+    with (
+        ExitStack() as stack,
+        fx_traceback.preserve_node_meta(),
+        _eager_kernels(taken),
+        _lists_of_items(),
+        _corrected(correction),
+        outside,
+    ):
         joint = aot_export_joint_with_descriptors(stack, module, args)
     graph = joint.graph_module.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -99,10 +127,10 @@ _DECOMPOSED = (
 
 
 @contextmanager
-def _eager_kernels() -> Iterator[None]:
-    """Trace these operations as the kernels that eager runs."""
+def _eager_kernels(prefixes: tuple[str, ...]) -> Iterator[None]:
+    """Trace the operations whose names begin so as the kernels that eager runs."""
     keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
-    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten) if name.startswith(_DECOMPOSED)]
+    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten) if name.startswith(prefixes)]
     overloads = [getattr(packet, name) for packet in packets for name in packet.overloads()]
     taken = [(one, key, one.py_kernels.pop(key)) for one in overloads for key in keys if key in one.py_kernels]
     for one, _, _ in taken:
@@ -128,6 +156,43 @@ def _lists_of_items() -> Iterator[None]:
         yield
     finally:
         FunctionalTensor.tolist = before  # type: ignore[method-assign]
+
+
+def _empty_as(spec: Any) -> torch.Tensor:
+    shape, stride = spec.shape, spec.stride() if callable(spec.stride) else spec.stride
+    return torch.empty_strided(shape, stride, dtype=spec.dtype, device=spec.device)
+
+
+@contextmanager
+def _corrected(correction: Correction | None) -> Iterator[None]:
+    """Have fake tensors made as the kernels make them, where the shape functions say otherwise."""
+    if correction is None:
+        yield
+        return
+    dispatch = FakeTensorMode.dispatch
+    empty: dict[int, torch.Tensor] = {}
+
+    def corrected(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = dispatch(mode, func, types, args, kwargs)
+        real = correction(func, args, kwargs or {})
+        if func is torch.ops.aten.empty_like.default:
+            empty[id(result)] = result
+        elif func is torch.ops.aten.bernoulli.p and id(args[0]) in empty:
+            real = (args[0],)  # eager fills what is empty in place, where the functional draw makes a contiguous tensor
+        if real is None:
+            return result
+        with mode:
+            parts = [
+                old if spec is None else _empty_as(spec)
+                for spec, old in zip(real, result if isinstance(result, (tuple, list)) else [result], strict=True)
+            ]
+        return type(result)(parts) if isinstance(result, (tuple, list)) else parts[0]
+
+    FakeTensorMode.dispatch = corrected  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        FakeTensorMode.dispatch = dispatch  # type: ignore[method-assign]
 
 
 def _role(desc: Any) -> tuple[str, Any]:
@@ -193,7 +258,19 @@ def is_backward(node: torch.fx.Node) -> bool:
 
 def entry(overload: OpOverload) -> Callable[..., Any]:
     """What an overload's call goes through after its own checks."""
-    return overload._op
+    call = overload._op
+    if str(overload) not in _ASK_WHETHER_GRADIENTS:
+        return call
+
+    def as_in_training(*args: Any, **kwargs: Any) -> Any:
+        with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+            return call(*args, **kwargs)
+
+    return as_in_training
+
+
+_ASK_WHETHER_GRADIENTS = {"aten.mkldnn_rnn_layer.default"}
+"""Kernels that make what their backward needs only where gradients are on, whatever their arguments say."""
 
 
 def storage_key(value: torch.Tensor) -> int:
@@ -248,26 +325,94 @@ def unflatten(leaves: list[Any], spec: TreeSpec) -> Any:
     return tree_unflatten(leaves, spec)
 
 
-def memory_profile() -> profile:
-    """A profile of the CPU allocator's events; use it as a context, or with `start` and `stop`."""
-    # The profiler's library writes two lines to the error stream per profile unless it is told not to before its first.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-    return profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+@frozen
+class Event:
+    """Something that a `Recording` saw.
+
+    Attributes:
+        name: of an operation or mark that began; empty for memory.
+        at: time since the start of the recording [ns].
+        size: what the CPU allocator gave, or (below zero) took back [bytes].
+    """
+
+    name: str
+    at: int
+    size: int
+
+
+class Recording:
+    """What one thread runs and what the CPU's allocator gives it, from `start` to `stop`.
+
+    This is torch's older profiler. It lives in the thread alone, so that a profile somebody takes elsewhere goes on, and leaves
+    nothing in the process. A thread has room for one recording or profile at a time (see `profiling`).
+    """
+
+    def start(self) -> None:
+        """Begin; only where `profiling()` is false."""
+        config = ProfilerConfig(ProfilerState.CPU, False, True, False, False, False, _ExperimentalConfig())
+        _enable_profiler_legacy(config)
+
+    def stop(self) -> list[Event]:
+        """End, on the thread that began and outside a backward (see `in_backward`); what was seen, in order of time."""
+        lists = _disable_profiler_legacy()
+        first = next(record for records in lists for record in records if record.name() == "__start_profile")
+        events = [
+            Event(record.name(), round(first.cpu_elapsed_us(record) * 1000), record.cpu_memory_usage())
+            for records in lists
+            for record in records
+            if record.kind() in ("push", "memory_alloc")
+        ]
+        return events if len(lists) == 1 else sorted(events, key=lambda event: event.at)
+
+
+@contextmanager
+def recorded(events: list[Event]) -> Iterator[None]:
+    """Record what runs inside into `events`, which is filled at the end."""
+    recording = Recording()
+    recording.start()
+    try:
+        yield
+    finally:
+        events += recording.stop()
+
+
+def mark(name: str) -> None:
+    """Leave a mark in a recording of this thread, if there is one."""
+    with record_function(name):
+        pass
 
 
 def profiling() -> bool:
-    """Whether somebody is profiling already; profiles do not nest."""
+    """Whether a profile or recording of this thread is on; they do not nest."""
     return torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
 
 
-def allocator_events(profiler: Any) -> list[tuple[int, int]]:
-    """The CPU allocator's events of a finished profile: (time [ns], signed bytes), in order of time."""
-    events = profiler.profiler.kineto_results.events()
-    found = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]" and e.device_type().name == "CPU"]
-    return sorted(found, key=lambda one: one[0])
+def in_backward() -> bool:
+    """Whether this thread is inside autograd's engine, which puts back the thread's state when it is done."""
+    return torch._C._current_graph_task_id() != -1
 
 
-def spans(profiler: Any, names: Collection[str]) -> dict[str, tuple[int, int]]:
-    """Start and end [ns] of the marks with these names in a finished profile."""
-    events = profiler.profiler.kineto_results.events()
-    return {e.name(): (e.start_ns(), e.end_ns()) for e in events if e.name() in names}
+def before_profiles(call: Callable[[], None]) -> Callable[[], None]:
+    """Have `call` called whenever somebody is about to profile; returns what takes that back.
+
+    Torch has no place to ask for this, so its two entries are replaced for as long.
+    """
+    entries = {name: getattr(torch.autograd.profiler, name) for name in ("_prepare_profiler", "_enable_profiler")}
+
+    def first(name: str) -> Callable[..., Any]:
+        def enter(*args: Any, **kwargs: Any) -> Any:
+            call()
+            return entries[name](*args, **kwargs)
+
+        return enter
+
+    replaced = {name: first(name) for name in entries}
+
+    def take_back() -> None:
+        for name, entry in entries.items():
+            if getattr(torch.autograd.profiler, name) is replaced[name]:
+                setattr(torch.autograd.profiler, name, entry)
+
+    for name, enter in replaced.items():
+        setattr(torch.autograd.profiler, name, enter)
+    return take_back

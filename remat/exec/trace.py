@@ -24,7 +24,7 @@ from remat.exec.places import Running, described
 from remat.exec.python_state import DERIVED, OWN, TABLES, Container, Reads, Slot, Snapshot
 from remat.exec.structure import Layout
 from remat.exec.tape import Computed, Foreign, Origin, Scalar, Tape
-from remat.exec.torch_private import Joint
+from remat.exec.torch_private import Correction, Joint
 
 MOST_RESTARTS = 64
 """How often a trace begins anew because it met one more tensor from outside."""
@@ -433,8 +433,12 @@ def _keep_buffers(held: list[tuple[dict[str, Any], str, torch.Tensor]]) -> None:
 # -- the trace -------------------------------------------------------------------------------------------------------------
 
 
-def trace(step: Step) -> Traced:
+def trace(step: Step, correction: Correction | None = None) -> Traced:
     """Trace a call; the module, all that it reaches and the generators are as before when this returns.
+
+    Args:
+        step: the call.
+        correction: what kernels return other than their shape functions say.
 
     Raises:
         Uncapturable: the step cannot be one graph, or something besides tensors and torch's generator decides.
@@ -445,6 +449,7 @@ def trace(step: Step) -> Traced:
     forget = False
     for _ in range(MOST_RESTARTS):
         run = _Traced(step, before, lifted, cloned, forget)
+        run.__dict__["correction"] = correction
         try:
             joint = _export(run, before)
         except _Restart as restart:
@@ -489,7 +494,7 @@ def _export(run: _Traced, before: Snapshot) -> Joint:
     with untouched(step.module, before), torch.enable_grad():
         try:
             with torch_private.scopes(paths, run.__dict__["running"]):
-                joint = torch_private.export_joint(run, tensors)
+                joint = torch_private.export_joint(run, tensors, run.__dict__["correction"])
         except Foreign as foreign:
             slot = next((slot for slot in before.slots() if slot.tensor is foreign.tensor), None)
             cached = any(container.kind == "cache" for container in before.containers)
@@ -610,9 +615,9 @@ def _again(run: _Traced, before: Snapshot) -> None:
     """Trace once more, to see where something happens."""
     step: Step = run.__dict__["step"]
     tensors = (*step.tensors, *run.__dict__["lifted"].tensors)
-    fresh = _Traced(step, before, run.__dict__["lifted"], run.__dict__["cloned"])
+    fresh = _Traced(step, before, run.__dict__["lifted"], run.__dict__["cloned"], run.__dict__["forget"])
     with untouched(step.module, before), torch.enable_grad():
-        torch_private.export_joint(fresh, tensors)
+        torch_private.export_joint(fresh, tensors, run.__dict__["correction"])
 
 
 __all__ = ["Effect", "Pass", "Step", "Traced", "evolve", "trace"]

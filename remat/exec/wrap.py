@@ -121,7 +121,7 @@ def _check_module(model: nn.Module) -> None:
             raise Uncapturable("X-MODULE", what, fix="put the eager module in its place.")
         if isinstance(inner, nn.modules.lazy.LazyModuleMixin) and inner.has_uninitialized_params():  # type: ignore[misc]
             what = f"{path or 'the module'} ({type(inner).__name__}) is lazy: its parameters have no shapes yet."
-            raise Uncapturable("X-MODULE", what, fix="call the module once (under torch.no_grad()) before you wrap it.")
+            raise Uncapturable("X-LAZY", what, fix="call the module once (under torch.no_grad()) before you wrap it.")
 
 
 def _wrapped(model: nn.Module, state: State) -> nn.Module:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,13 +43,15 @@ def dump(thing: Graph | Schedule, path: str | os.PathLike[str]) -> None:
     path = Path(path)
     text = (print_text(thing) if path.suffix == ".remat" else dumps(thing)).encode()
     raw = gzip.compress(text, mtime=0) if path.suffix == ".gz" else text
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(
+            partial, "xb"
+        ) as file:  # with the rights that the user's umask gives; `tempfile` gives its owner alone any
             file.write(raw)
         os.replace(partial, path)
     except BaseException:
-        os.unlink(partial)
+        partial.unlink(missing_ok=True)
         raise
 
 

@@ -156,6 +156,10 @@ class Rig:
 
         return forward
 
+    def step_source(self, schedule):
+        """The generated functions of a schedule."""
+        return remat.exec.lower(self.program, schedule).source
+
     def step(self, schedule):
         """A whole step of a schedule, through autograd."""
         forward = self.forward(schedule)

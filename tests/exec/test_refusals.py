@@ -1,0 +1,91 @@
+"""What cannot be captured, costed, lowered or rehearsed is one clear refusal: the reason, the module and the way out."""
+
+import os
+import stat
+
+import pytest
+import torch
+from torch import nn
+
+import remat.exec
+from remat.errors import Uncapturable
+from remat.exec.lower import lower
+from remat.exec.refusals import refusing
+from remat.exec.rehearsal import rehearse
+from remat.ir import dump
+from tests.exec.support import LIGHT, Rig
+
+EASY = {"cost": "estimate", "solver": LIGHT, "on_uncapturable": "raise"}
+
+
+def test_a_sparse_embedding_is_refused_by_name():
+    module = nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Linear(4, 1))
+    with pytest.raises(Uncapturable, match=r"X-TENSOR.* in 0 returns a torch.sparse_coo tensor.*sparse=False"):
+        remat.exec.wrap(module, torch.randint(10, (5,)), "100%", **EASY)
+
+
+@pytest.mark.parametrize("lazy", [nn.LazyLinear(4), nn.Sequential(nn.LazyBatchNorm1d())])
+def test_a_lazy_module_is_asked_to_be_called_once(lazy):
+    x = torch.randn(3, 4)
+    with pytest.raises(Uncapturable, match=r"X-LAZY.*have no shapes yet.*call the module once"):
+        remat.exec.wrap(lazy, x, "100%", **EASY)
+    with torch.no_grad():
+        lazy(x)
+    remat.exec.wrap(lazy, x, "100%", **EASY)(x).sum().backward()
+
+
+class Marked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        with torch.profiler.record_function("marked"):
+            return self.linear(x).sum()
+
+
+@pytest.mark.parametrize("module", [Marked(), nn.DataParallel(Marked())])
+def test_marks_for_a_profiler_are_no_part_of_the_step(module):
+    x = torch.randn(3, 4)
+    wrapped = remat.exec.wrap(module, x, "100%", **EASY)
+    assert torch.equal(wrapped(x), module(x))
+
+
+def test_a_step_that_does_not_run_is_refused_with_its_line_and_module():
+    rig = Rig(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (torch.randn(3, 4),))
+    lowered = lower(rig.program, rig.plan(rig.peak).schedule)
+    params = dict(rig.module.named_parameters())
+    wrong = (*(params[path] for _, path in rig.program.params), torch.randn(3, 5))
+    with pytest.raises(
+        Uncapturable, match=r"X-STAGE: the rehearsal stopped at `addmm = .*` \(of 0\) with RuntimeError"
+    ):
+        rehearse(lowered, wrong)
+
+
+@pytest.mark.parametrize("error", [KeyError("val"), NotImplementedError("no"), AttributeError("none"), ValueError("v")])
+def test_any_error_of_a_stage_becomes_one_refusal(error):
+    with (
+        pytest.raises(Uncapturable, match=rf"X-STAGE: costing stopped with {type(error).__name__}") as refused,
+        refusing("costing"),
+    ):
+        raise error
+    assert refused.value.__cause__ is error
+
+
+@pytest.mark.parametrize("error", [Uncapturable("X-OP", "what"), MemoryError(), KeyboardInterrupt()])
+def test_refusals_and_what_is_not_about_the_step_pass(error):
+    with pytest.raises(type(error)) as passed, refusing("costing"):
+        raise error
+    assert passed.value is error
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_plans_are_written_with_the_umask_of_the_user(tmp_path, mask):
+    rig = Rig(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (torch.randn(3, 4),), cost="estimate")
+    before = os.umask(mask)
+    try:
+        dump(rig.graph, tmp_path / "graph.json")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "graph.json").stat().st_mode) == 0o666 & ~mask
+    assert [path.name for path in tmp_path.iterdir()] == ["graph.json"]
