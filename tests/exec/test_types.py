@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import remat.exec
 from tests.exec.support import Rig, differences, evicting, train
 
 FEATURES, HIDDEN = 6, 32
@@ -183,3 +184,28 @@ def test_a_plan_that_keeps_everything_draws_the_noise_at_once_and_a_lean_one_kee
     assert "drawn_mask(" in source["none"] or "drawn_noise(" in source["none"]
     masks = [datum for datum in rig.graph.data if datum.size == 64 * 5 * 16 and "bernoulli" in datum.name]
     assert len(masks) == 1
+
+
+@pytest.mark.parametrize("cost", ["measure", "estimate"])
+def test_a_wrapped_lstm_trains(cost):
+    torch.manual_seed(0)
+    bare, x = nn.LSTM(FEATURES, 8), torch.randn(4, 5, FEATURES)
+    how = {"loss_reserve": 4096, "cost": cost, "on_uncapturable": "raise"}
+    wrapped = remat.exec.wrap(copy.deepcopy(bare), (x,), "100%", **how)
+    for module in (bare, wrapped):
+        module(x)[0].square().sum().backward()
+    for one, two in zip(bare.parameters(), wrapped.parameters(), strict=True):
+        assert torch.equal(one.grad, two.grad)
+
+
+def test_a_norm_wrapped_within_autocast_trains():
+    torch.manual_seed(0)
+    bare, x = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 1)), torch.randn(4, 16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        wrapped = remat.exec.wrap(copy.deepcopy(bare), (x,), "100%", loss_reserve=4096, on_uncapturable="raise")
+    for module in (bare, wrapped):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = module(x).float().square().sum()
+        loss.backward()
+    for one, two in zip(bare.parameters(), wrapped.parameters(), strict=True):
+        assert torch.equal(one.grad, two.grad)
