@@ -52,6 +52,7 @@ class Captured:
         effects: what the forward changes in Python.
         lifted: paths of the plain tensors that are inputs besides the arguments.
         prologue: what is computed before the step because shapes depend on it, and is an input after these; None: nothing.
+        orders: for each output of the program, how its dimensions are permuted for the caller; None: not at all.
         tokens: states of Python in which the step is this one; `reads` says which attributes count.
     """
 
@@ -67,6 +68,7 @@ class Captured:
     effects: tuple[Effect, ...] = ()
     lifted: tuple[str, ...] = ()
     prologue: Prologue | None = None
+    orders: tuple[tuple[int, ...] | None, ...] = ()
     tokens: tuple[Any, ...] = field(default=(), repr=False)
     reads: Reads | None = field(default=None, repr=False)
 
@@ -175,6 +177,7 @@ def _captured(traced: Traced, program: Program) -> Captured:
         effects=last.effects,
         lifted=tuple(slot.path for slot in traced.lifted),
         prologue=_prologue(traced),
+        orders=last.orders,
         tokens=traced.tokens,
         reads=last.reads,
     )

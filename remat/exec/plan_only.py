@@ -14,12 +14,13 @@ import torch
 from attrs import frozen
 from torch import nn
 
-from remat.errors import RematError
+from remat.errors import RematError, Uncapturable
 from remat.exec import torch_private
 from remat.exec.build import build_graph
 from remat.exec.capture import Captured, capture
 from remat.exec.devices import Device, device_model
 from remat.exec.planning import Settings, outside_of
+from remat.exec.tape import Tape
 from remat.ir import Graph
 from remat.units import Bytes
 
@@ -74,12 +75,12 @@ def capture_without_weights(
         Uncapturable: the step cannot be one graph.
         RematError: X-FACTORY, when the factory fails under fake tensors, or returns something else.
     """
-    with torch_private.ShapesOnly(), warnings.catch_warnings():
+    with torch_private.ShapesOnly(), Tape(_nothing), warnings.catch_warnings():
         # A deep copy asks a tensor without memory where its memory is, and the tensor warns.
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor", category=UserWarning)
         try:
             made = factory()
-        except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+        except (RuntimeError, NotImplementedError, TypeError, ValueError, Uncapturable) as error:
             first = (str(error).strip().splitlines() or [""])[0]
             what = f"the factory failed under fake tensors with {type(error).__name__}: {first:.300}"
             raise RematError("X-FACTORY", what, fix="let it read no values of tensors and name no device.") from error
@@ -94,6 +95,11 @@ def graph_without_weights(factory: Factory, *, device: str | Device = "v100", di
     """The graph of one training step of a model that is never built: `capture_without_weights`, then the device's costs."""
     model = device_model(device)  # an unknown name should not cost a trace
     return capture_without_weights(factory, differentiable=differentiable).graph(model)
+
+
+def _nothing(origin: object) -> torch.Tensor:
+    """While a module is built there are no tensors from outside: values that Python asks for follow from constants."""
+    raise RematError("X-FACTORY", f"{origin} has no memory.", fix=_FIX)
 
 
 _FIX = "return (module, args) or (module, args, kwargs)."

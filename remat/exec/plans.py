@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -68,7 +69,7 @@ def attributes(module: nn.Module) -> dict[str, Any]:
     return object.__getattribute__(module, "__dict__")  # type: ignore[no-any-return]
 
 
-def bare_forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def bare_forward(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     """The forward of the bare module: the one set on the instance, else that of its class."""
     instance = attributes(module).get(INSTANCE_FORWARD)
     running = _inside.get()
@@ -96,7 +97,7 @@ def is_bare() -> bool:
     return _bare.get()
 
 
-def _captured_step(step: Callable[..., Any] | None, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _captured_step(step: Callable[..., Any] | None, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     """What is traced: the bare forward, or the loss function with the module bare inside it."""
     with running_bare():
         return bare_forward(module, *args, **kwargs) if step is None else step(module, *args, **kwargs)
@@ -247,7 +248,10 @@ class State:
         return _captured_step(self.step_of(module), module, *args, **kwargs)
 
     def arguments(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """A call, its tensors and its key."""
+        """A call, its tensors and its key; keywords in the order of the signature, however the call spells them."""
+        if len(kwargs) > 1:
+            order = _order_of(self.step_of(module) or type(module).forward)
+            kwargs = dict(sorted(kwargs.items(), key=lambda item: order.get(item[0], len(order))))
         if self._tensors is None or not self._tensors.current(module):
             self._tensors = Tensors(module)
         forms = self._tensors.fetch()
@@ -329,7 +333,10 @@ class State:
         captured = ready.captured
         if captured.effects:
             _do_effects(ready, outputs[len(captured.places) + len(captured.late) :])
-        rest = iter(outputs)
+        rest = (
+            tensor if order is None else tensor.permute(order)
+            for tensor, order in zip(outputs, captured.orders, strict=True)
+        )
         leaves = [
             next(rest) if leaf is None and i in captured.tensor_leaves else leaf
             for i, leaf in enumerate(captured.out_leaves)
@@ -430,6 +437,12 @@ class State:
         if self.rehearse and planned.lowered is not None:
             rehearsal = rehearse(planned.lowered, call.at(places, extra))
         return evolve(ready, rehearsal=rehearsal)
+
+
+@functools.lru_cache(maxsize=64)
+def _order_of(function: Callable[..., Any]) -> dict[str, int]:
+    """Place of each parameter of a function."""
+    return {name: at for at, name in enumerate(inspect.signature(function).parameters)}
 
 
 def chain_tensors(call: Arguments) -> list[torch.Tensor]:

@@ -84,6 +84,7 @@ class Step(torch.autograd.Function):
         ctx.loose = tuple(primals[at] for at in lowered.loose_primals)
         ctx.activations = activations
         ctx.set_materialize_grads(False)
+        outputs = _told_apart(outputs, call.requires_grad)
         plain = [one for one, wanted in zip(outputs, call.requires_grad, strict=True) if not wanted]
         ctx.mark_non_differentiable(*plain)
         ctx.token = None
@@ -106,6 +107,15 @@ class Step(torch.autograd.Function):
         if call.meter is not None:
             call.meter.backward_ended()
         return (None, None, *grads)
+
+
+def _told_apart(outputs: tuple[torch.Tensor, ...], requires_grad: tuple[bool, ...]) -> tuple[torch.Tensor, ...]:
+    """One tensor that is returned with a gradient and, detached, without one becomes two that share their memory."""
+    able = {id(tensor) for tensor, wanted in zip(outputs, requires_grad, strict=True) if wanted}
+    return tuple(
+        tensor.detach() if not wanted and id(tensor) in able else tensor
+        for tensor, wanted in zip(outputs, requires_grad, strict=True)
+    )
 
 
 def _check_backward(ctx: Any, call: Call, gradients: tuple[torch.Tensor | None, ...]) -> None:

@@ -28,7 +28,8 @@ _READERS = ("aten._local_scalar_dense.default", "aten.equal.default", "aten.is_n
 _BY_SHAPE = ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty")
 """Operations that read of their first argument its shape and type only."""
 
-_PLACELESS = ("prim.device.default",)
+_UNSEEN = ("prim", "profiler")
+"""Namespaces of operations that compute nothing: marks for a profiler, questions for a device."""
 
 Scalar = bool | int | float | complex
 Origin = tuple[str, Any]
@@ -218,7 +219,7 @@ class Tape(DispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run and record an operation, or answer for a value."""
         kwargs = kwargs or {}
-        if str(func) in _PLACELESS or not isinstance(func, OpOverload):
+        if not isinstance(func, OpOverload) or func.namespace in _UNSEEN:
             return func(*args, **kwargs)
         place = user_place(2, self.running.innermost)
         args, kwargs, given = self._given(func, args, kwargs, place)

@@ -129,6 +129,7 @@ class Pass:
         requires_grad: of each returned tensor, of each late read, and of each tensor of an effect.
         through: positions of outputs that gradients may come back through.
         seeded: whether the forward set torch's generator itself.
+        orders: for each output, how its dimensions are permuted for the caller; None: not at all.
     """
 
     tape: Tape
@@ -143,6 +144,7 @@ class Pass:
     requires_grad: tuple[bool, ...] = ()
     through: tuple[int, ...] = ()
     seeded: bool = False
+    orders: tuple[tuple[int, ...] | None, ...] = ()
 
 
 @frozen(kw_only=True, eq=False)
@@ -240,7 +242,17 @@ class _Traced(nn.Module):
         outputs = [*returned, *late, *left]
         current.requires_grad = tuple(tensor.requires_grad for tensor in outputs)
         outputs = [tensor if i in current.through else tensor.detach() for i, tensor in enumerate(outputs)]
-        return tuple(tensor.clone() if i in space["cloned"] else tensor for i, tensor in enumerate(outputs))
+        cloned = [i for i in range(len(outputs)) if i in space["cloned"]]
+        # The tracer takes gradients to be contiguous: a transposed output is cloned and returned as what it is a transpose of.
+        orders = {i: _order(outputs[i]) for i in cloned}
+        for i in cloned:
+            outputs[i] = outputs[i].permute(orders[i]).clone()
+        inverse = {i: tuple(sorted(range(len(order)), key=order.__getitem__)) for i, order in orders.items()}
+        current.orders = tuple(
+            inverse[i] if i in inverse and inverse[i] != tuple(range(len(inverse[i]))) else None
+            for i in range(len(outputs))
+        )
+        return tuple(outputs)
 
     def _begin(self, tensors: tuple[torch.Tensor, ...]) -> None:
         """The state of Python as at the call, but for what earlier passes set that holds no tensor; lifted tensors in place."""
@@ -310,6 +322,12 @@ class _Traced(nn.Module):
         effects = (_effect(container, current, self.__dict__["placed"]) for container in before.changed())
         current.effects = tuple(effect for effect in effects if effect is not None)
         current.exit = Snapshot(step.module, step.watched)
+
+
+def _order(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The dimensions of a tensor, the one with the longest stride first: permuted so, a dense tensor is contiguous."""
+    strides = tensor.stride()
+    return tuple(sorted(range(tensor.dim()), key=lambda dim: -strides[dim]))
 
 
 def _generator_state() -> bytes:

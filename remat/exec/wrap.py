@@ -112,9 +112,6 @@ def wrap(
 def _check_module(model: nn.Module) -> None:
     if isinstance(model, torch.jit.ScriptModule):
         raise Uncapturable("X-MODULE", "a ScriptModule has no Python forward to trace.", fix="wrap the eager module.")
-    if isinstance(model, nn.DataParallel):
-        what = "DataParallel copies its module to other devices in every call."
-        raise Uncapturable("X-MODULE", what, fix="wrap the module inside it, or use DistributedDataParallel.")
     for path, inner in model.named_modules():
         if isinstance(inner, torch.jit.ScriptModule):
             what = f"{path} is a ScriptModule, which has no Python forward to trace."
@@ -167,7 +164,7 @@ def in_training(module: nn.Module) -> Iterator[None]:
 # -- the wrapped class -----------------------------------------------------------------------------------------------------
 
 
-def _forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _forward(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     state: State = attributes(self)["_remat"]
     return state.call(self, args, kwargs)
 
@@ -181,7 +178,7 @@ def _class_of(base: type[nn.Module]) -> type[nn.Module]:
     """The wrapped class of a module class."""
 
     @functools.wraps(base.forward)
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def forward(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         return _forward(self, *args, **kwargs)
 
     # The name stays: libraries write it into checkpoints and look it up there.

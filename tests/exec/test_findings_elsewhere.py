@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import remat.exec
-from remat.zoo import GPT2, MLP
+from remat.zoo import GPT2
 from tests.exec.apart import apart
 from tests.exec.support import LIGHT, SMALL
 
@@ -161,13 +161,6 @@ def test_a_new_length_costs_a_blink():
 
 
 # -- planning effort -------------------------------------------------------------------------------------------------------
-
-
-@issue(15, "planning effort: MLPs")
-def test_a_deeper_mlp_is_planned_in_seconds():
-    sample = (torch.randn(96, 64), torch.randn(96, 8))
-    with cpu_seconds(3):
-        remat.exec.wrap(MLP(layers=6), sample, "50%", cost="estimate", rehearse=False, on_uncapturable="raise")
 
 
 class Unrolled(nn.Module):

@@ -94,6 +94,9 @@ def judge(case):
     """
     bare, inside = fresh(case)
     expected = trained(case, bare, inside)
+    twin = trained(case, *fresh(case))
+    # else a clock decides, and no two twins train the same
+    steady = not [line for pair in zip(expected, twin, strict=True) for line in changes(*pair)]
     module, inside = fresh(case)
     sample = case.inputs(0)
     before = state_of(module, inside, sample)
@@ -105,11 +108,8 @@ def judge(case):
     assert_untouched(before, state_of(module, inside, sample), "wrap")
     if error is not None:
         assert_clear(case, error, module)
-        tables = trained(case, module, inside)
-        twin = trained(case, *fresh(case))
-        if not [line for pair in zip(expected, twin, strict=True) for line in changes(*pair)]:
-            # else no two bare twins train the same: a clock decides
-            assert_same_training(expected, tables, "after a refusal")
+        if steady:
+            assert_same_training(expected, trained(case, module, inside), "after a refusal")
         return REFUSED
     assert_untouched(before, state_of(wrapped, inside, sample), "wrap")
     return run_wrapped(case, wrapped, inside, expected)
