@@ -132,7 +132,7 @@ FINDINGS = {
         "test_a_block_of_a_larger_net_answers_for_its_own_memory_alone"
     ),
     "D: a plan for each new length": elsewhere("test_a_new_length_costs_a_blink"),
-    "D: planning time of MLPs": ("tests/exec/test_planning.py::test_the_report_shows_the_seconds_of_every_stage",),
+    "D: planning time of MLPs": ("test_planning.py::test_the_report_shows_the_seconds_of_every_stage",),
     "D: a plan for each value and spelling of an argument": here(
         "test_a_number_that_changes_nothing_is_not_planned_again", "test_one_call_spelled_three_ways_has_one_plan"
     ),

@@ -14,8 +14,13 @@ from tests.exec.odd.snapshot import Bits
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
+LIMITS = {"two-views-of-one-tensor": "the gradient of a bias is summed in another order (see docs/reference/exec.md)"}
+
+
 @pytest.mark.parametrize("name", ODDS)
-def test_odd_module_is_exact_or_refused(name):
+def test_odd_module_is_exact_or_refused(name, request):
+    if name in LIMITS:
+        request.applymarker(pytest.mark.xfail(reason=LIMITS[name], strict=True, raises=AssertionError))
     case = ODDS[name]
     verdict = judge(case)
     assert case.expect in (verdict, EITHER), f"{name} is {verdict}"
