@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from remat.algorithms import Solver
+from remat.algorithms.once import importing
 from remat.errors import IllFormed, Uncapturable
 from remat.exec.diagnosis import refusal
 from remat.exec.planning import COSTS, Settings, parse_budget
@@ -100,6 +101,8 @@ def wrap(
         budget=parse_budget(budget), step=loss, differentiable=differentiable, loss_reserve=reserve, solver=solver,
         seconds=seconds, cost=cost, seed=seed, on_infeasible=on_infeasible, progress=progress,
     )  # fmt: skip
+    if budget is not None and solver is None:
+        _compile_meanwhile()
     state = State(settings=settings, on_uncapturable=on_uncapturable, rehearse=rehearse)
     wrapped = _wrapped(model, state)
     if sample is not None:
@@ -107,6 +110,14 @@ def wrap(
         with in_training(wrapped), torch.enable_grad():
             state.planned_for(state.arguments(wrapped, args, kwargs))
     return wrapped
+
+
+def _compile_meanwhile() -> None:
+    """On an empty cache, have other processes compile the planner's kernels while this one captures and measures."""
+    with importing():
+        from remat.algorithms.prefetch import prefetch  # brings in the compiler, so only where it will be needed
+
+    prefetch()
 
 
 def _check_module(model: nn.Module) -> None:

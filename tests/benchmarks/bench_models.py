@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,15 @@ def fingerprint() -> str:
     for source in map(Path, SOURCES):
         for path in sorted(source.rglob("*.py")) if source.is_dir() else [source]:
             digest.update(f"{path}\n".encode() + path.read_bytes())
-    digest.update(" ".join(version(package) for package in TABLES).encode())
+    digest.update(" ".join(_version(package) for package in TABLES).encode())
     return digest.hexdigest()[:16]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "absent"
 
 
 # -- running ---------------------------------------------------------------------------------------------------------------
