@@ -32,13 +32,14 @@ from remat.algorithms import Problem, StoreAll
 from remat.algorithms.default import auto, quick
 from remat.exec.planning import smallest_budget
 from remat.zoo import GPT2, EncoderDecoder, ResNet, UNet
+from tests.benchmarks.call_checks import checks
 from tests.exec.support import Rig
 
 BAR = 1.03
 WITHIN = 0.05
 """How far the measured ratio of a plan may be from the predicted one."""
 SHARES = (0.7, 0.5, 0.35)
-SECTIONS = ("keep-all", "recompute")
+SECTIONS = ("keep-all", "recompute", "checks")
 OUT = Path("build/bench/exec.json")
 
 
@@ -211,6 +212,10 @@ def main():
     print(f"torch {torch.__version__}, 1 thread, {chosen.clock} clock, {chosen.rounds} rounds")
     facts = {"torch": torch.__version__, "python": platform.python_version(), "clock": chosen.clock}
     for section in chosen.sections:
+        if section == "checks":
+            print("\nchecks of a call before its plan runs, wall clock")
+            facts[section] = checks(chosen.rounds)
+            continue
         print(f"\n{section}\n{HEADS[section]}")
         facts[section] = [row for name in chosen.only for row in RUNS[section](name, chosen.rounds, clock)]
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
