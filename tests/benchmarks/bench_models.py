@@ -232,7 +232,7 @@ def page(rows: Iterable[Row], verdict: list[str]) -> str:
     )  # fmt: skip
     table = [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
     table += ["| " + " | ".join(cell(row) for cell in cells) + " |" for row in rows]
-    versions = ", ".join(f"{package} {version(package)}" for package in TABLES)
+    versions = ", ".join(f"{package} {_version(package)}" for package in TABLES)
     refusals = [f"* **{row['name']}**: {message}" for row in rows for message in messages_of(row)]
     return "\n".join(
         [
