@@ -31,6 +31,7 @@ class Watch:
         self.reads = reads
         self._snapshot: Snapshot | None = None
         self._watched: tuple[Any, ...] = ()
+        self._whole: Snapshot | None = None
 
     def copy(self) -> Watch:
         """The same for a copy of the module."""
@@ -45,25 +46,32 @@ class Watch:
         fresh = Snapshot(module, watched, self.reads)
         if fresh.token(self.reads) not in self.tokens:
             return False
-        self._snapshot, self._watched = fresh, watched
+        self._snapshot, self._watched, self._whole = fresh, watched, None
         return True
+
+    def whole(self) -> Snapshot:
+        """Everything the module reaches, under the paths that the trace knew: one object may be reached by several."""
+        assert self._snapshot is not None
+        if self._whole is None:
+            self._whole = Snapshot(self._snapshot.root, self._watched)
+        return self._whole
 
     def container(self, path: str) -> Container | None:
         """A container by its path, in the state that holds."""
-        snapshot = self._snapshot
-        return None if snapshot is None else next((one for one in snapshot.containers if one.path == path), None)
+        return next((container for container in self.whole().containers if container.path == path), None)
 
     def lifted(self, paths: tuple[str, ...]) -> list[torch.Tensor]:
         """The plain tensors at these places."""
-        if not paths or self._snapshot is None:
+        if not paths:
             return []
-        slots = {slot.path: slot for slot in self._snapshot.slots()}
+        slots = {slot.path: slot for slot in self.whole().slots()}
         return [slots[path].get() for path in paths]
 
     def renew(self) -> None:
         """Take what is there now for what holds, after the plan's own effects."""
         if self._snapshot is not None:
             self._snapshot.refresh()
+            self._whole = None
 
 
 class Tensors:

@@ -432,7 +432,8 @@ class State:
         extra = self.extra_for(ready, call)
         if extra is None:
             what = "what the forward asks of the tensors of this call has another answer when it is asked again."
-            raise Uncapturable("X-READ", what, fix="keep operations that differ from run to run out of what decides.")
+            fix = "keep operations that differ from run to run out of what decides."
+            raise Uncapturable("X-READ", what, fix=fix, where=str(forward_of(module)))
         call.extra = extra
         if self.rehearse and planned.lowered is not None:
             rehearsal = rehearse(planned.lowered, call.at(places, extra))

@@ -10,9 +10,14 @@ from typing import Any
 import torch
 
 from remat.exec import torch_private
-from remat.exec.program import Ref
+from remat.exec.program import Ref, Spec
 
 _numbers = count()
+
+
+def blank(spec: Spec) -> torch.Tensor:
+    """A tensor of which only shape, strides and type will be looked at."""
+    return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
 
 
 class Names:
@@ -49,6 +54,9 @@ class Names:
         """An argument as code."""
         if isinstance(arg, Ref):
             return arg.name
+        if isinstance(arg, Spec):
+            self.names["_blank"] = blank
+            return f"_blank({self.constant(arg)})"
         if isinstance(arg, (list, tuple)):
             inside = ", ".join(self.text(item) for item in arg)
             return f"[{inside}]" if isinstance(arg, list) else f"({inside}{',' if len(arg) == 1 else ''})"

@@ -152,3 +152,40 @@ def test_what_parameters_and_chance_decide_is_compared_after_the_forward(functio
 def test_numbers_that_differ_in_every_step_are_refused_with_their_line(function):
     with pytest.raises(Uncapturable, match=rf"X-READ.*test_guards\.py:\d+ in {function.__name__}"):
         remat.exec.capture(net(function), (torch.randn(6, 8, dtype=torch.float64),))
+
+
+def of_ones_like_an_input(self, x):
+    return self.linear(x).sum() if (torch.ones_like(x) * x.sum() > 0).all() else self.linear(x).sin().sum()
+
+
+def test_a_guard_may_look_at_the_shape_of_a_tensor_alone():
+    assert_alike(of_ones_like_an_input, 2)
+
+
+class Config:
+    kind = None
+
+
+class Shares(torch.nn.Module):
+    """Reaches its config by two paths, of which the forward reads one."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+        config = Config()
+        self.linear.config = config
+        self.config = config
+
+    def forward(self, x):
+        if self.config.kind is None:
+            self.config.kind = "regression"
+        return self.linear(x).sum()
+
+
+def test_an_effect_finds_its_object_by_whichever_path():
+    wrapped = remat.exec.wrap(Shares(), torch.randn(6, 8), "64KiB", cost="estimate", solver=LIGHT)
+    assert wrapped.config.kind is None
+    wrapped(torch.randn(6, 8)).backward()
+    assert wrapped.linear.config.kind == "regression"
+    wrapped(torch.randn(6, 8)).backward()
+    assert remat.exec.report(wrapped).plans == 1
