@@ -397,13 +397,23 @@ class State:
 
     def within(self, captured: Captured, outside: Outside | None, stages: Stages) -> Planned:
         """A plan that leaves room for what a call holds besides it."""
-        how: dict[str, Any] = {"known_costs": self.costs, "outside": outside, "stages": stages}
-        planned = plan_captured(captured, self.settings, **how)
         spare = _beside(captured)
-        cost, budget = planned.outcome.cost, planned.budget
-        if not spare or budget is None or cost is None or cost.peak + spare <= budget:
-            return planned
-        tighter = plan_captured(captured, evolve(self.settings, budget=max(0, budget - spare)), **how)
+        how: dict[str, Any] = {"known_costs": self.costs, "outside": outside, "stages": stages}
+        try:
+            planned = plan_captured(captured, self.settings, **how)
+            cost, budget = planned.outcome.cost, planned.budget
+            if not spare or budget is None or cost is None or cost.peak + spare <= budget:
+                return planned
+            if planned.asked is not None:  # the smallest budget found stands for the one asked for
+                return evolve(planned, budget=budget + spare)
+            tighter = plan_captured(captured, evolve(self.settings, budget=max(0, budget - spare)), **how)
+        except Infeasible as error:
+            if not spare or error.found is None:
+                raise
+            found = error.found + spare
+            what = f"{error.what} A call holds {spare} B besides its plan, so that {found} B are needed."
+            fix = f"give at least {found} bytes, or a smaller batch."
+            raise Infeasible(what, budget=error.budget, found=found, floor=error.floor + spare, fix=fix) from None
         return evolve(tighter, budget=budget)
 
     def bound(self, call: Arguments, planned: Planned) -> Ready:
