@@ -1,4 +1,4 @@
-"""Linear and mixed programmes over variables in [0, 1], solved by HiGHS through CVXPY, with bounds that are proofs.
+"""Linear and mixed programmes over variables in [0, 1], solved by HiGHS, with bounds that are proofs.
 
 A bound of a linear programme is evaluated again from the solver's duals in exact integers: for minimise c·x, A x ≤ b,
 0 ≤ x ≤ 1 and any λ ≥ 0, every feasible x costs at least -λ·b + Σ min(0, c + Aᵀλ), whatever the solver's tolerances
@@ -9,7 +9,6 @@ and iterations, and by what a clock with an end has left: then the bound reached
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
@@ -85,104 +84,139 @@ def solve_relaxed(program: Program, iterations: int = 200_000, *, clock: Clock |
     """Solve with all variables continuous, for no longer than the clock allows; the bound is exact (from the duals)."""
     if not program.size:
         return _empty(program)
-    problem, x, scaled = _modelled(program, relaxed=True)
-    if not _run(problem, clock, simplex_iteration_limit=iterations):
-        return _NOTHING
-    unit, row_scale = scaled
-    duals = problem.constraints[0].dual_value
-    if problem.status in ("infeasible", "infeasible_or_unbounded"):
+    scaled = _scaled(program, np.arange(program.size), integral=0)
+    solver = scaled.loaded()
+    status = _run(solver, clock, simplex_iteration_limit=iterations)
+    if status in _INFEASIBLE:
+        ray = np.asarray(solver.getDualRay()[2])
         for sign in (1.0, -1.0):
-            if duals is not None and _exact(program, sign * duals / row_scale, costs=False) > 0:
+            if len(ray) and _exact(program, sign * ray / scaled.row_unit, costs=False) > 0:
                 return Answer(x=None, bound=None, finished=True)
         return _NOTHING
-    if x.value is None or duals is None:
+    if status not in _ENDED:
         return _NOTHING
-    bound = _exact(program, duals / row_scale / unit, costs=True)
-    return Answer(x=np.asarray(x.value), bound=max(0, bound), finished=problem.status == "optimal")
+    point, duals = scaled.solution(solver)
+    if point is None or duals is None:
+        return _NOTHING
+    bound = _exact(program, duals / scaled.row_unit / scaled.unit, costs=True)
+    return Answer(x=point, bound=max(0, bound), finished=status == "kOptimal")
 
 
 def solve_mixed(program: Program, gap: float = 1e-4, nodes: int = 2000, *, clock: Clock | None = None) -> Answer:
     """Solve with integral variables, no longer than the clock allows; the bound is the dual bound less its tolerance."""
     if not program.integral.any():
         return solve_relaxed(program, clock=clock)
-    problem, x, scaled = _modelled(program, relaxed=False)
-    if not _run(problem, clock, mip_rel_gap=gap, mip_max_nodes=nodes):
-        return _NOTHING
-    if problem.status in ("infeasible", "infeasible_or_unbounded"):
+    order = np.argsort(~program.integral, kind="stable")
+    scaled = _scaled(program, order, integral=int(program.integral.sum()))
+    solver = scaled.loaded()
+    status = _run(solver, clock, mip_rel_gap=gap, mip_max_nodes=nodes)
+    if status in _INFEASIBLE:
         # Small programmes have been called infeasible wrongly by presolve: ask again without it.
-        if not _run(problem, clock, mip_rel_gap=gap, mip_max_nodes=nodes, presolve="off"):
-            return _NOTHING
-        if problem.status == "infeasible":
+        solver = scaled.loaded()
+        status = _run(solver, clock, mip_rel_gap=gap, mip_max_nodes=nodes, presolve="off")
+        if status == "kInfeasible":
             return Answer(x=None, bound=None, finished=True)
-    info: Any = problem.solver_stats.extra_stats if problem.solver_stats is not None else None
-    dual = float(getattr(info, "mip_dual_bound", 0.0)) if info is not None else 0.0
-    unit, _ = scaled
+    if status not in _ENDED:
+        return _NOTHING
+    info = solver.getInfo()
     bound = 0
-    if np.isfinite(dual) and dual > 0:
+    if np.isfinite(info.mip_dual_bound) and info.mip_dual_bound > 0:
         # any cost is an integer, so what is left may be rounded up
-        bound = int(np.ceil((dual * (1 - MIXED_TOLERANCE) - MIXED_TOLERANCE) / unit))
-    effort = int(getattr(info, "simplex_iteration_count", 0)) * len(program.rows.rhs)
-    incumbent = info is not None and np.isfinite(float(getattr(info, "mip_gap", np.inf)))
-    point = None
-    if incumbent and all(v.value is not None for v in x):
-        point = np.empty(program.size)
-        point[program.integral] = x[0].value
-        if len(x) > 1:
-            point[~program.integral] = x[1].value
-    return Answer(x=point, bound=max(0, bound), finished=problem.status == "optimal", effort=effort)
+        bound = int(np.ceil((info.mip_dual_bound * (1 - MIXED_TOLERANCE) - MIXED_TOLERANCE) / scaled.unit))
+    effort = int(info.simplex_iteration_count) * len(program.rows.rhs)
+    point = (
+        scaled.solution(solver)[0] if np.isfinite(info.mip_gap) else None
+    )  # without an incumbent the gap is infinite
+    return Answer(x=point, bound=max(0, bound), finished=status == "kOptimal", effort=effort)
 
 
-def _modelled(program: Program, relaxed: bool) -> Any:
-    with importing():
-        import cvxpy as cp
+@frozen(eq=False)
+class _Scaled:
+    """A programme as HiGHS gets it: rows divided by their largest coefficient, costs scaled.
 
+    Attributes:
+        order: the programme's column of each column.
+        matrix, rhs, cost: scaled.
+        integral: how many of its first columns are integral.
+        row_unit: what each row was divided by.
+        unit: what costs were multiplied by.
+    """
+
+    order: NDArray[np.int64]
+    matrix: sp.csc_matrix
+    rhs: NDArray[np.float64]
+    cost: NDArray[np.float64]
+    integral: int
+    row_unit: NDArray[np.float64]
+    unit: float
+
+    def loaded(self) -> Any:
+        """HiGHS with the programme."""
+        with importing():
+            import highspy
+
+        model = highspy.HighsModel()
+        lp = model.lp_
+        lp.num_row_, lp.num_col_ = self.matrix.shape
+        lp.col_cost_ = self.cost
+        lp.col_lower_, lp.col_upper_ = np.zeros(lp.num_col_), np.ones(lp.num_col_)
+        lp.row_lower_, lp.row_upper_ = np.full(lp.num_row_, -highspy.kHighsInf), self.rhs
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+        lp.a_matrix_.start_, lp.a_matrix_.index_ = self.matrix.indptr, self.matrix.indices
+        lp.a_matrix_.value_ = self.matrix.data
+        if self.integral:
+            kinds = highspy.HighsVarType
+            lp.integrality_ = [kinds.kInteger] * self.integral + [kinds.kContinuous] * (lp.num_col_ - self.integral)
+        solver = highspy.Highs()
+        solver.setOptionValue("log_to_console", False)
+        solver.passModel(model)
+        return solver
+
+    def solution(self, solver: Any) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
+        """The point in the programme's columns and the multipliers of the rows; None where HiGHS has none that are numbers."""
+        solution = solver.getSolution()
+        values, duals = np.asarray(solution.col_value), -np.asarray(solution.row_dual)
+        point = None
+        if len(values) == len(self.order) and np.isfinite(values).all():
+            point = np.empty(len(values))
+            point[self.order] = values
+            point[self.order[: self.integral]] = np.round(values[: self.integral])
+        return point, duals if len(duals) == len(self.rhs) and np.isfinite(duals).all() else None
+
+
+def _scaled(program: Program, order: NDArray[np.int64], integral: int) -> _Scaled:
     rows = program.rows
     raw = sp.csr_matrix((np.array(rows.values, float), (rows.rows, rows.columns)), (len(rows.rhs), program.size))
-    biggest = np.maximum(1.0, abs(raw).max(axis=1).toarray().ravel()) if raw.nnz else np.ones(len(rows.rhs))
-    matrix = sp.diags(1.0 / biggest) @ raw
-    rhs = np.array(rows.rhs, float) / biggest
+    largest = np.maximum(1.0, abs(raw).max(axis=1).toarray().ravel()) if raw.nnz else np.ones(len(rows.rhs))
     total = sum(program.cost)
     unit = _SCALE / total if total else 1.0
-    cost = np.array(program.cost, float) * unit
-    if relaxed:
-        x = cp.Variable(program.size, bounds=[0, 1])
-        problem = cp.Problem(cp.Minimize(cost @ x), [matrix @ x <= rhs])
-        return problem, x, (unit, biggest)
-    whole, part = np.flatnonzero(program.integral), np.flatnonzero(~program.integral)
-    binary = cp.Variable(len(whole), boolean=True)
-    columns = sp.csc_matrix(matrix)
-    rows_value, cost_value = columns[:, whole] @ binary, cost[whole] @ binary
-    variables: tuple[Any, ...] = (binary,)
-    if len(part):
-        share = cp.Variable(len(part), bounds=[0, 1])
-        rows_value, cost_value = rows_value + columns[:, part] @ share, cost_value + cost[part] @ share
-        variables = (binary, share)
-    problem = cp.Problem(cp.Minimize(cost_value), [rows_value <= rhs])
-    return problem, variables, (unit, biggest)
+    return _Scaled(
+        order=order,
+        matrix=(sp.diags(1.0 / largest) @ raw).tocsc()[:, order],
+        rhs=np.array(rows.rhs, float) / largest,
+        cost=np.array(program.cost, float)[order] * unit,
+        integral=integral,
+        row_unit=largest,
+        unit=unit,
+    )
 
 
-def _run(problem: Any, clock: Clock | None, **options: Any) -> bool:
-    """Solve; False when the solver ended without a status that can be read (then nothing is known, and nothing claimed)."""
-    with importing():
-        import cvxpy as cp
+_INFEASIBLE = ("kInfeasible", "kUnboundedOrInfeasible")
+_ENDED = ("kOptimal", "kTimeLimit", "kIterationLimit", "kSolutionLimit")
+"""HiGHS has duals and a dual bound at the end, be it that of a limit."""
 
+
+def _run(solver: Any, clock: Clock | None, **options: Any) -> str:
+    """Solve; HiGHS's word for how it ended, or "" where the clock leaves no time."""
     left = math.inf if clock is None else clock.remaining
     if left <= 0:
-        return False
+        return ""
     if left < math.inf:
         options["time_limit"] = left
-    with warnings.catch_warnings():
-        # a solve that met its limit is announced as inexact; its bound is taken from duals or the dual bound anyway
-        warnings.filterwarnings("ignore", message="Solution may be inaccurate")
-        try:
-            problem.solve(solver=cp.HIGHS, threads=1, random_seed=0, **options)
-        except cp.SolverError:
-            return False
-        except ValueError as error:
-            if "invalid solution" not in str(error):
-                raise
-            return False
-    return True
+    for name, value in {"threads": 1, "random_seed": 0, **options}.items():
+        solver.setOptionValue(name, value)
+    solver.run()
+    return str(solver.getModelStatus().name)
 
 
 def _exact(program: Program, duals: NDArray[np.float64], costs: bool) -> int:
