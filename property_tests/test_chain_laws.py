@@ -5,13 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat.algorithms import named
-from remat.algorithms.dp import RkRotor, Rotor
-from remat.algorithms.dp.rotor import rotor_values
-from remat.algorithms.expression import parse
-from remat.algorithms.linearise import Linearise, linearised
-from remat.algorithms.periodic import Periodic
-from remat.algorithms.protocol import IMPOSSIBLE, Problem
-from remat.algorithms.quantise import Quantise
+from remat.algorithms._chain.linearise import Linearise, linearised
+from remat.algorithms._chain.periodic import Periodic
+from remat.algorithms._chain.quantise import Quantise
+from remat.algorithms._chain.rotor import RkRotor, Rotor, rotor_values
+from remat.algorithms._core.protocol import IMPOSSIBLE, Problem
+from remat.algorithms._plugins.expression import parse
 from remat.ir import Schedule, validate
 from remat.ir.chain import Chain, why_no_chain
 from remat.testing import check_solver

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat.algorithms import Exhaustive, Problem, store_all_peak
-from remat.algorithms.expression import parse
+from remat.algorithms._plugins.expression import parse
 from remat.testing import check_solver
 from remat.testing.strategies import training_graphs
 

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import settings
 
-from remat.algorithms import registry
-from remat.algorithms.expression import parse
+from remat.algorithms._plugins import registry
+from remat.algorithms._plugins.expression import parse
 from remat.testing import check_partitioner, check_transform
 
 TRANSFORMS = {

@@ -5,16 +5,16 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from remat.algorithms.registry import OWN, WORDS
+from remat.algorithms._plugins.registry import OWN, WORDS
 
 _HOME = {
-    "protocol": ("IMPOSSIBLE", "NOTHING", "ClassBound", "Outcome", "Plan", "Problem", "Solver", "Status"),
-    "clock": ("Clock", "Progress"),
-    "combine": ("Best", "First", "Warm", "WarmStarted", "When", "Within"),
-    "options": ("OptionSource", "Pool", "Sweep", "undominated"),
-    "transforms": ("Applied", "Through", "Transform"),
-    "partition": ("Partitioner",),
-    "baselines": ("least_time", "store_all_peak"),
+    "_core.protocol": ("IMPOSSIBLE", "NOTHING", "ClassBound", "Outcome", "Plan", "Problem", "Solver", "Status"),
+    "_core.clock": ("Clock", "Progress"),
+    "_core.combine": ("Best", "First", "Warm", "WarmStarted", "When", "Within"),
+    "_core.options": ("OptionSource", "Pool", "Sweep", "undominated"),
+    "_core.transforms": ("Applied", "Through", "Transform"),
+    "_hierarchy.partition": ("Partitioner",),
+    "_whole.baselines": ("least_time", "store_all_peak"),
 }
 _WHERE = {name: f"remat.algorithms.{module}:{name}" for module, names in _HOME.items() for name in names}
 for _table in (*OWN.values(), WORDS):

@@ -12,7 +12,7 @@ def register(app: typer.Typer) -> None:
 
 def compile_kernels() -> None:
     """Compile the planner's kernels and cache them, e.g. while an image is built."""
-    from remat.algorithms.warmup import cache_folder, warm_up
+    from remat.algorithms._search.warmup import cache_folder, warm_up
 
     seconds = warm_up()
     folder = cache_folder()

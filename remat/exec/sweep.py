@@ -1,7 +1,7 @@
 """Many budgets of one model in one call: the curve of step time over memory, with the proved bound below it.
 
-The model is captured and costed once, and the budgets share their work (`remat.algorithms.sweep`): a plan for a smaller budget is
-offered to every larger one, so the curve never rises with the budget.
+The model is captured and costed once, and the budgets share their work (`algorithms/_curves/budget_sweep.py`): a plan for a
+smaller budget is offered to every larger one, so the curve never rises with the budget.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.progress import Progress as Bar
 from torch import nn
 
 from remat.algorithms import Clock, Progress, Solver
-from remat.algorithms.choose import SWEEP, Choice, Choices, choices
+from remat.algorithms._curves.tradeoff import SWEEP, Choice, Choices, choices
 from remat.errors import IllFormed
 from remat.exec import torch_private
 from remat.exec.capture import capture

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from remat.algorithms.exhaustive import Exhaustive
-from remat.algorithms.protocol import IMPOSSIBLE, Outcome, Plan, Problem, Solver
+from remat.algorithms._core.protocol import IMPOSSIBLE, Outcome, Plan, Problem, Solver
+from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.errors import BudgetExceeded, InvalidSchedule
 from remat.ir import Schedule, print_text, validate
 from remat.testing.clock import memory_clock

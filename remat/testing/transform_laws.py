@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from remat.algorithms.exhaustive import Exhaustive
-from remat.algorithms.protocol import Outcome, Problem
-from remat.algorithms.transforms import Applied, RefusedTransform, Transform
+from remat.algorithms._core.protocol import Outcome, Problem
+from remat.algorithms._core.transforms import Applied, RefusedTransform, Transform
+from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.errors import InvalidSchedule
 from remat.ir import Schedule, print_text, validate
 from remat.testing.report import Report, Say, Tally

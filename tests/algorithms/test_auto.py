@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-import remat.algorithms.combine as combine
-import remat.algorithms.default as module
-from remat.algorithms.baselines import PerLayerCheckpoint, store_all_peak
-from remat.algorithms.bounds.single import SingleInstant
-from remat.algorithms.clock import Clock
-from remat.algorithms.default import auto, quick
-from remat.algorithms.protocol import Problem, Status
-from remat.algorithms.runs.moves import Continuation, MultiStart, RuinAndRecreate
-from remat.algorithms.runs.polish import Polish
-from remat.algorithms.runs.saved_set import SavedSet
-from remat.algorithms.sweep import lowest_budget, sweep
+from remat.algorithms._core import combine
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.protocol import Problem, Status
+from remat.algorithms._curves.budget_sweep import lowest_budget, sweep
+from remat.algorithms._search import auto as module
+from remat.algorithms._search.auto import auto, quick
+from remat.algorithms._search.lp_rounding import SavedSet
+from remat.algorithms._search.passes import Continuation, MultiStart, RuinAndRecreate
+from remat.algorithms._search.pipeline import Polish
+from remat.algorithms._search.single_instant import SingleInstant
+from remat.algorithms._whole.baselines import PerLayerCheckpoint, store_all_peak
 from remat.ir import dumps, read_joint_graph
 
 BRIEF = Polish((MultiStart(4), SingleInstant(), SavedSet(), Continuation(steps=2, gap=0.0), RuinAndRecreate(work=2e6)))

@@ -13,7 +13,7 @@ from torch import nn
 
 import remat.exec
 from remat.algorithms import Outcome, Plan, Problem, Solver, StoreAll, once, store_all_peak
-from remat.algorithms.default import cheap
+from remat.algorithms._search.auto import cheap
 from remat.errors import Infeasible, Uncapturable
 from remat.exec import planning
 from remat.exec.planning import Settings, over_budget, parse_budget, plan_step
@@ -52,7 +52,7 @@ class Now:
 @pytest.fixture
 def now(monkeypatch):
     clock = Now()
-    monkeypatch.setattr("remat.algorithms.clock.planning_timer", lambda: clock)
+    monkeypatch.setattr("remat.algorithms._core.clock.planning_timer", lambda: clock)
     return clock
 
 

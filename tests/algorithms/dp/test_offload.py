@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat.algorithms.copies import place, trace
-from remat.algorithms.dp import Pofo, Rotor
-from remat.algorithms.offload import Autocapper, OffloadOnly, Opportunist, all_saved, capped, grouped
-from remat.algorithms.protocol import Problem
+from remat.algorithms._chain.offload import Autocapper, OffloadOnly, Opportunist, all_saved, capped, grouped
+from remat.algorithms._chain.pofo import Pofo
+from remat.algorithms._chain.rotor import Rotor
+from remat.algorithms._chain.transfers import place, trace
+from remat.algorithms._core.protocol import Problem
 from remat.ir import LayerOption, Link, Offload, Option, validate
 from remat.ir.chain import Block, Chain, chain_graph
 from tests.algorithms.dp.chains import chains

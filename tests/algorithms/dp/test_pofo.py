@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat.algorithms.copies import fluid, place, trace
-from remat.algorithms.dp import Pofo, Rotor
-from remat.algorithms.dp.pofo import Programme
-from remat.algorithms.dp.rotor import keep_all, rotor_values
-from remat.algorithms.offload import all_saved
-from remat.algorithms.protocol import Problem
+from remat.algorithms._chain.offload import all_saved
+from remat.algorithms._chain.pofo import Pofo, Programme
+from remat.algorithms._chain.rotor import Rotor, keep_all, rotor_values
+from remat.algorithms._chain.transfers import fluid, place, trace
+from remat.algorithms._core.protocol import Problem
 from remat.ir import LayerOption, Link, Offload, Option, Run, validate
 from remat.ir.chain import Block, Chain, chain_graph
 from tests.algorithms.dp.chains import chains

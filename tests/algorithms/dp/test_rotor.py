@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from remat.algorithms.dp import kernels
-from remat.algorithms.dp.numbers import NEVER
-from remat.algorithms.dp.rotor import RkRotor, Rotor, keep_all, rotor_values
-from remat.algorithms.protocol import IMPOSSIBLE, Problem
+from remat.algorithms._chain.chain_arrays import NEVER
+from remat.algorithms._chain.rotor import RkRotor, Rotor, keep_all, kernels, rotor_values
+from remat.algorithms._core.protocol import IMPOSSIBLE, Problem
 from remat.ir import LayerOption, Option, Schedule, validate
 from remat.ir.chain import Block, Chain, chain_graph
 from tests.algorithms.dp.chains import chains, front, optimum, persistent, replayed

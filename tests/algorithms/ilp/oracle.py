@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 
-from remat.algorithms.exhaustive import _Search
-from remat.algorithms.protocol import Problem
+from remat.algorithms._core.protocol import Problem
+from remat.algorithms._whole.exhaustive import _Search
 
 
 def staged_optimum(problem: Problem) -> int | None:

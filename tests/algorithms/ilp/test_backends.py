@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from attrs import evolve
 
-from remat.algorithms.clock import Clock
-from remat.algorithms.ilp.backends import Answer, Backend, Cvxpy, Highs, Limits
-from remat.algorithms.ilp.cells import Stage
-from remat.algorithms.ilp.certify import Programme, Watch
-from remat.algorithms.ilp.events import events_form
-from remat.algorithms.ilp.solver import HIlp
-from remat.algorithms.protocol import Problem, Status
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.protocol import Problem, Status
+from remat.algorithms._milp.backends import Answer, Backend, Cvxpy, Highs, Limits
+from remat.algorithms._staged.budget_solver import Programme, Watch
+from remat.algorithms._staged.form_events import events_form
+from remat.algorithms._staged.memory_items import Stage
+from remat.algorithms._staged.solver import HIlp
 from remat.errors import BackendMissing, RematError
 from remat.ir import Schedule, load, validate
 
@@ -39,7 +39,7 @@ def test_a_missing_back_end_names_the_line_that_installs_it(backend):
 def test_highs_that_is_not_installed_is_an_error_and_never_swapped(monkeypatch):
     graph, peak = block("gpt2_mlp")
     monkeypatch.setattr(
-        "remat.algorithms.ilp.backends.find_spec", lambda name: None if name == "highspy" else util.find_spec(name)
+        "remat.algorithms._milp.backends.find_spec", lambda name: None if name == "highspy" else util.find_spec(name)
     )
     with pytest.raises(BackendMissing, match="pip install highspy"):
         HIlp().solve(Problem(graph=graph, budget=peak))

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from remat.algorithms.combine import best, warm
-from remat.algorithms.exhaustive import Exhaustive
-from remat.algorithms.ilp.backends import Cvxpy, Highs, Limits
-from remat.algorithms.ilp.bounds import FullRelaxation, exact_bound
-from remat.algorithms.ilp.cells import Stage
-from remat.algorithms.ilp.checkmate import OneOutputPerOp
-from remat.algorithms.ilp.decode import point_of, reordered, schedule_of
-from remat.algorithms.ilp.events import events_form
-from remat.algorithms.ilp.model import model_of
-from remat.algorithms.ilp.published import published_form
-from remat.algorithms.ilp.solver import HIlp, Ilp
-from remat.algorithms.protocol import IMPOSSIBLE, Problem, Status
+from remat.algorithms._core.combine import best, warm
+from remat.algorithms._core.protocol import IMPOSSIBLE, Problem, Status
+from remat.algorithms._milp.backends import Cvxpy, Highs, Limits
+from remat.algorithms._milp.cvxpy_model import model_of
+from remat.algorithms._staged.decode import point_of, reordered, schedule_of
+from remat.algorithms._staged.form_checkmate import OneOutputPerOp
+from remat.algorithms._staged.form_events import events_form
+from remat.algorithms._staged.form_published import published_form
+from remat.algorithms._staged.knapsack import FullRelaxation, exact_bound
+from remat.algorithms._staged.memory_items import Stage
+from remat.algorithms._staged.solver import HIlp, Ilp
+from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.errors import RematError
 from remat.ir import Cluster, GraphBuilder, Kind, Schedule, condense, expand, load, validate
 from remat.ir.link import Link

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from remat.algorithms.clock import Clock
-from remat.algorithms.ilp.prime import narrowed
-from remat.algorithms.ilp.solver import HIlp
-from remat.algorithms.ilp.sweep import IlpSweep, even, held_bytes, sweep_peaks, working_set
-from remat.algorithms.options import dominates
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.options import dominates
+from remat.algorithms._staged.option_sweep import IlpSweep, even, held_bytes, sweep_peaks, working_set
+from remat.algorithms._staged.solver import HIlp
+from remat.algorithms._staged.warm_start import narrowed
 from remat.errors import BackendMissing, RematError
 from remat.ir import Schedule, load, validate
 
@@ -174,7 +174,7 @@ def test_a_killed_worker_leaves_the_plans_of_the_others_and_says_what_was_lost(m
 
 
 def test_a_missing_back_end_is_an_error_before_any_work(mlp):
-    from remat.algorithms.ilp.backends import Cvxpy
+    from remat.algorithms._milp.backends import Cvxpy
 
     with pytest.raises(BackendMissing):
         HIlp(backend=Cvxpy(solver="NOPE")).sweep().options(mlp)

@@ -3,7 +3,7 @@
 from attrs import evolve, frozen
 
 from remat.algorithms import Applied, Transform
-from remat.algorithms.partition import Partitioner, Stretches
+from remat.algorithms._hierarchy.partition import Partitioner, Stretches
 
 
 @frozen
