@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from remat.algorithms._chain import rotor_kernels
 from remat.algorithms._chain.chain_arrays import NEVER
-from remat.algorithms._chain.rotor import RkRotor, Rotor, keep_all, kernels, rotor_values
+from remat.algorithms._chain.rotor import RkRotor, Rotor, keep_all, rotor_values
 from remat.algorithms._core.protocol import IMPOSSIBLE, Problem
 from remat.ir import LayerOption, Option, Schedule, validate
 from remat.ir.chain import Block, Chain, chain_graph
@@ -92,7 +93,7 @@ def test_words_of_64_bits_are_python_integers(chain):
     lowest = np.zeros(len(exact), dtype=object)
     arrays = (own.option_start, own.time, own.saves, own.forward, own.backward, own.bare_time, own.bare_needs, own.held)
     words = [np.array(one.tolist(), dtype=object) for one in (*arrays, own.after, own.before)]
-    kernels.rotor_table.py_func(*words, own.loss_time, own.loss_needs, exact, lowest)
+    rotor_kernels.rotor_table.py_func(*words, own.loss_time, own.loss_needs, exact, lowest)
     assert exact.tolist() == table.values.tolist()
     assert lowest.tolist() == table.lowest.tolist()
 
