@@ -7,14 +7,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from remat.algorithms._arrays.graph_arrays import flatten
-from remat.algorithms._bounds.floor import Floor, proved_floor
+from remat.algorithms._bounds.floor import proved_floor
 from remat.algorithms._bounds.instants import Dependencies, instant_program
 from remat.algorithms._bounds.ordered_instants import chained_program
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.protocol import IMPOSSIBLE, Problem
+from remat.algorithms._core.outcome import IMPOSSIBLE
+from remat.algorithms._core.problem import Problem
 from remat.algorithms._curves.budget_sweep import lowest_budget
 from remat.algorithms._milp.program import solve_mixed, solve_relaxed
 from remat.algorithms._search.any_order import AnyOrder, Precedence, planned
+from remat.algorithms._search.floor import Floor
 from remat.algorithms._search.multi_instant import MultiInstant
 from remat.algorithms._search.single_instant import SingleInstant
 from remat.algorithms._search.state import Search

@@ -9,7 +9,8 @@ from remat.algorithms._chain.linearise import Linearise, linearised
 from remat.algorithms._chain.periodic import Periodic
 from remat.algorithms._chain.quantise import Quantise
 from remat.algorithms._chain.rotor import RkRotor, Rotor, rotor_values
-from remat.algorithms._core.protocol import IMPOSSIBLE, Problem
+from remat.algorithms._core.outcome import IMPOSSIBLE
+from remat.algorithms._core.problem import Problem
 from remat.algorithms._plugins.expression import parse
 from remat.ir import Schedule, validate
 from remat.ir.chain import Chain, why_no_chain

@@ -12,8 +12,9 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat.algorithms._core.combine import warm
-from remat.algorithms._core.protocol import IMPOSSIBLE, Problem
+from remat.algorithms._core.outcome import IMPOSSIBLE
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.warm_started import warm
 from remat.algorithms._milp.backends import Cvxpy, Highs, Limits
 from remat.algorithms._milp.cvxpy_model import model_of
 from remat.algorithms._staged.budget_solver import Programme

@@ -11,7 +11,7 @@ from numba import njit
 from remat.algorithms._arrays import liveness
 from remat.algorithms._arrays.graph_arrays import flatten
 from remat.algorithms._arrays.liveness import MARK, overshoot, sweep, total_time
-from remat.algorithms._core.protocol import Problem
+from remat.algorithms._core.problem import Problem
 from remat.algorithms._curves.budget_sweep import sweep as curve
 from remat.algorithms._search import ordering
 from remat.algorithms._search import peak_shaving as shaving

@@ -82,11 +82,13 @@ def test_what_is_not_there_is_refused_with_what_is_near(kind, name, rule):
     assert caught.value.rule == rule and ("StoreAll" in str(caught.value) or "solvers" in str(caught.value))
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, own in registry.OWN.items() for name in own])
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind in registry.GROUPS for name in registry.brought(kind)]
+)
 def test_every_registered_name_loads(kind, name):
     assert registry.get(kind, name) is not None
 
 
-@pytest.mark.parametrize("name", registry.WORDS)
+@pytest.mark.parametrize("name", registry.brought("words"))
 def test_every_word_of_the_algebra_loads(name):
     assert callable(registry.word(name))

@@ -11,7 +11,7 @@ from remat.algorithms._chain.periodic import Periodic
 from remat.algorithms._chain.pofo import Pofo
 from remat.algorithms._chain.revolve import Revolve
 from remat.algorithms._chain.rotor import RkRotor, Rotor
-from remat.algorithms._core.combine import best
+from remat.algorithms._core.solver import best
 from remat.algorithms._hierarchy.condense import hierarchical
 from remat.algorithms._hierarchy.hpartition import HPartition
 from remat.algorithms._staged.form_checkmate import OneOutputPerOp

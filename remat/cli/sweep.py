@@ -45,7 +45,7 @@ def sweep(
     from rich.progress import Progress
 
     from remat.algorithms._core.clock import Clock
-    from remat.algorithms._core.protocol import Solver
+    from remat.algorithms._core.solver import Solver
     from remat.algorithms._curves.budget_sweep import sweep as planned
     from remat.algorithms._plugins.expression import parse
     from remat.ir import Schedule, validate

@@ -115,7 +115,7 @@ def wrap(
 def _compile_meanwhile() -> None:
     """On an empty cache, have other processes compile the planner's kernels while this one captures and measures."""
     with importing():
-        from remat.algorithms._search.prefetch import (
+        from remat.algorithms._search.kernel_prefetch import (
             prefetch,  # brings in the compiler, so only where it will be needed
         )
 

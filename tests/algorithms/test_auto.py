@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from remat.algorithms._core import combine
+from remat.algorithms._core import solver
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.protocol import Problem, Status
+from remat.algorithms._core.outcome import Status
+from remat.algorithms._core.problem import Problem
 from remat.algorithms._curves.budget_sweep import lowest_budget, sweep
 from remat.algorithms._search import auto as module
 from remat.algorithms._search.auto import auto, quick
@@ -38,7 +39,7 @@ def at(graph, share):
 
 
 def test_it_is_one_expression_that_its_repr_rebuilds():
-    names = vars(combine) | vars(module)
+    names = vars(solver) | vars(module)
     assert eval(repr(auto), names) == auto
     assert eval(repr(quick), names) == quick
 

@@ -2,11 +2,13 @@
 
 import numpy as np
 
-from remat.algorithms._bounds.floor import Floor, proved_floor
+from remat.algorithms._bounds.floor import proved_floor
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.protocol import IMPOSSIBLE, Problem, Status
+from remat.algorithms._core.outcome import IMPOSSIBLE, Status
+from remat.algorithms._core.problem import Problem
 from remat.algorithms._milp.program import Program, Rows, solve_mixed, solve_relaxed
 from remat.algorithms._search.any_order import AnyOrder, Precedence
+from remat.algorithms._search.floor import Floor
 from remat.algorithms._search.multi_instant import MultiInstant
 from remat.algorithms._search.pipeline import Polish
 from remat.algorithms._search.single_instant import SingleInstant

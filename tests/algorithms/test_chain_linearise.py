@@ -10,7 +10,7 @@ from remat.algorithms._chain.periodic import Periodic
 from remat.algorithms._chain.revolve import Revolve
 from remat.algorithms._chain.rotor import RkRotor, Rotor
 from remat.algorithms._chain.transfers import place, trace
-from remat.algorithms._core.protocol import Problem
+from remat.algorithms._core.problem import Problem
 from remat.algorithms._whole.baselines import StoreAll
 from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.errors import RematError

@@ -10,7 +10,7 @@ from remat.algorithms._chain.periodic import Periodic, balanced_starts, segmente
 from remat.algorithms._chain.quantise import Quantise, UnitCost, unit_budget, unit_chain, work
 from remat.algorithms._chain.revolve import Revolve, extra_runs
 from remat.algorithms._chain.rotor import RkRotor, Rotor, keep_all, rotor_values
-from remat.algorithms._core.protocol import Problem
+from remat.algorithms._core.problem import Problem
 from remat.ir import Kind, LayerOption, Option, validate
 from remat.ir.chain import Block, Chain, chain_graph
 from tests.algorithms.dp.chains import chains

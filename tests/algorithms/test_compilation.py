@@ -19,8 +19,10 @@ from remat.algorithms._core import compilation
 from remat.algorithms._core import startup as once
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.compilation import CompileClock, compile_seconds, counted_as_compiling
-from remat.algorithms._core.protocol import Problem, Solver, Status
-from remat.algorithms._search import prefetch
+from remat.algorithms._core.outcome import Status
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
+from remat.algorithms._search import kernel_prefetch
 from remat.algorithms._search.passes import RuinAndRecreate
 from remat.algorithms._search.warmup import warm_up
 from tests.algorithms.test_runs_liveness import chain
@@ -120,7 +122,7 @@ from remat.algorithms import _arrays, _search
 from numba.core.dispatcher import Dispatcher
 from remat.algorithms._whole.baselines import store_all_peak
 from remat.algorithms._search.auto import auto
-from remat.algorithms._core.protocol import Problem
+from remat.algorithms._core.problem import Problem
 from remat.algorithms._search.passes import Relieve
 from remat.ir import read_joint_graph
 
@@ -151,7 +153,7 @@ def test_warming_up_leaves_no_kernel_of_the_default_planner_to_compile():
 
 def test_a_plan_after_helpers_have_filled_an_empty_cache_compiles_nothing(tmp_path):
     code = """
-    from remat.algorithms._search.prefetch import await_kernels, prefetch
+    from remat.algorithms._search.kernel_prefetch import await_kernels, prefetch
     assert prefetch()
     assert not prefetch()
     plan()
@@ -165,9 +167,9 @@ def test_a_plan_after_helpers_have_filled_an_empty_cache_compiles_nothing(tmp_pa
 def test_helpers_end_when_their_parent_is_killed(tmp_path):
     code = """
     import os, signal
-    from remat.algorithms._search import prefetch
-    assert prefetch.prefetch()
-    print(*(helper.pid for helper in prefetch._helpers.processes), flush=True)
+    from remat.algorithms._search import kernel_prefetch
+    assert kernel_prefetch.prefetch()
+    print(*(helper.pid for helper in kernel_prefetch._helpers.processes), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
     """
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
@@ -195,10 +197,10 @@ def test_helpers_that_fail_leave_the_work_to_this_process(tmp_path, monkeypatch,
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(broken))
-    monkeypatch.setattr(prefetch, "wanting", lambda: True)
-    monkeypatch.setattr(prefetch, "mark_full", lambda: pytest.fail("nothing was filled"))
+    monkeypatch.setattr(kernel_prefetch, "wanting", lambda: True)
+    monkeypatch.setattr(kernel_prefetch, "mark_full", lambda: pytest.fail("nothing was filled"))
     caplog.set_level("INFO", logger="remat")
-    assert prefetch.prefetch()
+    assert kernel_prefetch.prefetch()
     outcome = RuinAndRecreate(work=500.0).solve(Problem(graph=chain(8), budget=21))
     assert outcome.status is Status.FEASIBLE
     assert "compiled here" in caplog.text
@@ -227,7 +229,7 @@ def test_kernels_work_where_neither_the_package_nor_the_home_can_be_written(tmp_
         (folder / "__pycache__").write_text("a file here, so that no folder can be made, not even by root")
     code = """
     import remat.algorithms._chain.pofo, remat.algorithms._whole.dtr
-    from remat.algorithms._search.prefetch import prefetch
+    from remat.algorithms._search.kernel_prefetch import prefetch
     from remat.algorithms._arrays.kernel_cache import cache_folder
     from remat.algorithms._arrays.liveness import sweep
     from remat.algorithms._search.warmup import example

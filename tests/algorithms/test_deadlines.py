@@ -9,7 +9,8 @@ from attrs import frozen
 
 from remat.algorithms._core import startup as once
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.protocol import Problem, Solver
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
 from remat.algorithms._milp import program as programs
 from remat.algorithms._milp.program import Program, Rows, solve_mixed, solve_relaxed
 from remat.algorithms._search import passes as moves

@@ -8,7 +8,7 @@ import pytest
 from remat.algorithms import Problem, store_all_peak
 from remat.algorithms._arrays.graph_arrays import flatten
 from remat.algorithms._arrays.liveness import sweep
-from remat.algorithms._core.protocol import Status
+from remat.algorithms._core.outcome import Status
 from remat.algorithms._search.from_solver import From
 from remat.algorithms._whole.dtr import HEURISTICS, Dtr, online
 from remat.algorithms._whole.tw_remat import TwRemat, decomposed, greedy, joined, lawful, separated

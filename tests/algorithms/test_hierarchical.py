@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from remat.algorithms import Condense, HIlp, HPartition, Intervals, hierarchical, quick, store_all_peak
-from remat.algorithms._core.protocol import Problem, Status
+from remat.algorithms._core.outcome import Status
+from remat.algorithms._core.problem import Problem
 from remat.algorithms._hierarchy.condense import Given
 from remat.algorithms._hierarchy.partition import Stretches
 from remat.errors import RematError

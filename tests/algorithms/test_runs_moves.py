@@ -4,8 +4,9 @@ import pytest
 from attrs import evolve
 
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.combine import warm
-from remat.algorithms._core.protocol import Problem, Status
+from remat.algorithms._core.outcome import Status
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.warm_started import warm
 from remat.algorithms._search.lp_rounding import SavedSet
 from remat.algorithms._search.passes import (
     Continuation,

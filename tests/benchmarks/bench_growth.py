@@ -13,7 +13,7 @@ import math
 import sys
 import time
 
-from remat.algorithms._core.protocol import Problem
+from remat.algorithms._core.problem import Problem
 from remat.algorithms._search.auto import auto
 from remat.algorithms._whole.baselines import store_all_peak
 from remat.exec.plan_only import capture_without_weights

@@ -31,8 +31,10 @@ import cvxpy as cp
 from attrs import frozen
 
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.combine import warm
-from remat.algorithms._core.protocol import Plan, Problem, Solver
+from remat.algorithms._core.outcome import Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
+from remat.algorithms._core.warm_started import warm
 from remat.algorithms._milp.backends import Cvxpy, Highs, Limits
 from remat.algorithms._search.auto import auto
 from remat.algorithms._staged.budget_solver import Programme, Watch

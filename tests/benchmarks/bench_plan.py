@@ -27,7 +27,9 @@ import numpy as np
 
 from remat.algorithms._bounds.instants import Dependencies, instant_program
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.protocol import IMPOSSIBLE, Outcome, Problem, Solver
+from remat.algorithms._core.outcome import IMPOSSIBLE, Outcome
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
 from remat.algorithms._curves.budget_sweep import lowest_budget
 from remat.algorithms._milp.program import solve_relaxed
 from remat.algorithms._search.auto import auto
@@ -261,7 +263,7 @@ def tiny_class(instances: int, *, summed: bool) -> dict[str, float]:
 _FIRST = """
 import sys, time
 from remat.algorithms._whole.baselines import store_all_peak
-from remat.algorithms._core.protocol import Problem
+from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.clock import Clock
 from remat.ir import read_joint_graph
 graph = read_joint_graph(sys.argv[1])

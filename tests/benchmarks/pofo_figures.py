@@ -19,7 +19,8 @@ from remat.algorithms._chain.offload import Autocapper, OffloadOnly, Opportunist
 from remat.algorithms._chain.pofo import Pofo
 from remat.algorithms._chain.rotor import Rotor
 from remat.algorithms._chain.transfers import trace
-from remat.algorithms._core.protocol import Problem, Solver
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
 from remat.ir import Link, Run
 from remat.ir.chain import Chain
 from tests.benchmarks.convnets import BUSY_V100, NETWORKS, V100, Device

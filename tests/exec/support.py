@@ -7,7 +7,7 @@ import torch
 
 import remat.exec
 from remat.algorithms import Problem, StoreAll, store_all_peak
-from remat.algorithms._bounds.floor import Floor
+from remat.algorithms._search.floor import Floor
 from remat.algorithms._search.passes import MultiStart
 from remat.algorithms._search.pipeline import Polish
 from remat.exec.planning import smallest_budget

@@ -16,13 +16,10 @@ from __future__ import annotations
 import heapq
 
 import numpy as np
-from attrs import frozen
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, Flat, flatten
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.protocol import IMPOSSIBLE
-from remat.algorithms._search.state import RunMove, Search
 from remat.ir import Graph
 from remat.units import Bytes
 
@@ -128,16 +125,3 @@ class Together:
 def proved_floor(graph: Graph, clock: Clock | None = None) -> Bytes:
     """No schedule of a flat graph fits fewer bytes than this; less is proved when the clock expires."""
     return floor_of(flatten(graph), clock)[0]
-
-
-@frozen
-class Floor(RunMove):
-    """Proves that no schedule exists below the floor: what must be resident together at some step. Plans nothing."""
-
-    def improve(self, search: Search) -> None:
-        """Compare the budget with the floor."""
-        with search.charged("bound"):
-            floor, node = floor_of(search.flat, search.clock)
-            if search.budget < floor:
-                place = "the end of the step" if node < 0 else search.problem.graph.computes[node].name
-                search.prove(IMPOSSIBLE, f"the floor of {floor} B at {place}")

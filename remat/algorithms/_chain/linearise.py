@@ -19,7 +19,7 @@ from attrs import evolve, field, frozen
 from remat.algorithms._chain.chain_assembly import Part, assembled, offered
 from remat.algorithms._chain.quantise import Quantise, UnitCost
 from remat.algorithms._core.options import OptionSource
-from remat.algorithms._core.protocol import Problem
+from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.transforms import Applied, RefusedTransform, Transform
 from remat.errors import RematError
 from remat.ir import (

@@ -14,7 +14,9 @@ from attrs.validators import in_, optional
 
 from remat.algorithms._chain.rotor import keep_all
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.protocol import Plan, Problem, Solver
+from remat.algorithms._core.outcome import Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
 from remat.errors import BudgetExceeded
 from remat.ir import Graph, Run, Schedule, validate
 from remat.ir.chain import Chain, why_no_chain

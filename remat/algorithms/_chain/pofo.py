@@ -30,7 +30,9 @@ from remat.algorithms._chain.quantise import Quantise
 from remat.algorithms._chain.rotor import chain_refusal, keep_all
 from remat.algorithms._chain.transfers import Trace, fluid, place, rounded, trace
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.protocol import Plan, Problem, Solver
+from remat.algorithms._core.outcome import Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
 from remat.errors import BudgetExceeded
 from remat.ir import Graph, Link, Run, Schedule, validate
 from remat.ir.chain import Chain

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from attrs import evolve, field, frozen
 from attrs.validators import in_, optional
 
-from remat.algorithms._core.protocol import Problem
+from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.transforms import Applied, Transform
 from remat.ir import Compute, Data, Graph, Kind, Layer, LayerOption, Option, Phase, Run, Schedule
 from remat.ir.chain import Chain, Stage, why_no_chain

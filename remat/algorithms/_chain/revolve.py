@@ -13,7 +13,9 @@ from attrs import frozen
 from remat.algorithms._chain.quantise import checkpoints
 from remat.algorithms._chain.rotor import keep_all
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.protocol import ClassBound, Plan, Problem, Solver
+from remat.algorithms._core.outcome import ClassBound, Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
 from remat.ir import Graph, Run, Schedule
 from remat.ir.chain import Chain, why_no_chain
 

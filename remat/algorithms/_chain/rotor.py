@@ -15,7 +15,9 @@ from attrs import field, frozen
 from remat.algorithms._chain.chain_arrays import NEVER, Ints, Numbers, numbers, too_long
 from remat.algorithms._chain.rotor_kernels import rotor_table, row_of
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.protocol import IMPOSSIBLE, ClassBound, Plan, Problem, Solver
+from remat.algorithms._core.outcome import IMPOSSIBLE, ClassBound, Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
 from remat.ir import Graph, Run, Schedule
 from remat.ir.chain import Chain, why_no_chain
 from remat.ir.checks import at_least

@@ -1,4 +1,4 @@
-"""Many budgets give options: `s.sweep(peaks=, saves=)` and `pool(a, b)` offer a block to the level above.
+"""Many budgets give options: `s.sweep(peaks=, saves=)` offers a block to the level above.
 
 A block is a flat graph whose loss node stands for the rest of the network (`remat.ir.part`). A schedule of it is an option:
 so much time, so much memory while it runs, so much held in between. Reference: Rockmate, section 3.3 (block budgets);
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 from attrs import evolve, field, frozen
 
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.combine import operand
-from remat.algorithms._core.protocol import Problem, Solver
-from remat.errors import RematError
+from remat.algorithms._core.outcome import Outcome
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.wording import operand
 from remat.ir import Graph, LayerOption, Option, Schedule, option_of, validate
 from remat.ir.checks import at_least
 from remat.units import Bytes
@@ -62,6 +63,16 @@ def _rank(one: LayerOption) -> tuple[object, ...]:
     return (one.forward + one.backward, one.phantom, *_numbers(one), len(one.backward_reads), one.backward_reads)
 
 
+class Solves(Protocol):
+    """What a sweep asks of its solver."""
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Why it cannot treat the graph, or None."""
+
+    def solve(self, problem: Problem, *, clock: Clock | None = None, seed: int = 0) -> Outcome:
+        """The solver's plan, replayed."""
+
+
 @frozen
 class Sweep(OptionSource):
     """One solver under many budgets of a block: so much at most while it runs, so much at most in between.
@@ -72,7 +83,7 @@ class Sweep(OptionSource):
         saves: number of budgets for what is held while the loss node runs, evenly from the outputs to all that is saved.
     """
 
-    solver: Solver
+    solver: Solves
     peaks: int = field(default=8, kw_only=True, validator=at_least(1, "budgets"))
     saves: int = field(default=6, kw_only=True, validator=at_least(1, "budgets"))
 
@@ -133,46 +144,3 @@ def _with_workspace(block: Graph, workspace: Bytes) -> Graph:
     nodes = list(block.computes)
     nodes[block.loss] = evolve(loss, options=(option,))
     return evolve(block, computes=tuple(nodes))
-
-
-def _parts(instance: object, attribute: object, value: object) -> None:
-    if not isinstance(value, tuple) or not value or not all(isinstance(one, (Solver, OptionSource)) for one in value):
-        raise RematError("A-POOL", f"{value!r:.80} is not a list of solvers or sweeps.", fix="give at least one.")
-
-
-@frozen
-class Pool(OptionSource):
-    """The options of all parts together; solvers among them are swept by `pool(...).sweep(...)`."""
-
-    parts: tuple[Solver | OptionSource, ...] = field(validator=_parts)
-
-    def __repr__(self) -> str:
-        return f"pool({', '.join(map(repr, self.parts))})"
-
-    def sweep(self, *, peaks: int = 8, saves: int = 6) -> Pool:
-        """Each solver of the pool under many budgets; parts that are swept already stay as they are."""
-        swept = (one.sweep(peaks=peaks, saves=saves) if isinstance(one, Solver) else one for one in self.parts)
-        return Pool(tuple(swept))
-
-    def options(self, block: Graph, *, clock: Clock | None = None, seed: int = 0) -> tuple[LayerOption, ...]:
-        """The union, without what another option dominates.
-
-        Raises:
-            RematError: A-POOL, when a solver of the pool is not swept.
-        """
-        clock = Clock() if clock is None else clock
-        found: list[LayerOption] = []
-        for one in self.parts:
-            if isinstance(one, Solver):
-                fix = "write pool(…).sweep(peaks=…, saves=…)."
-                raise RematError("A-POOL", f"{one!r} offers one schedule, not options.", fix=fix)
-            found.extend(one.options(block, clock=clock.nested(), seed=seed))
-        return undominated(found)
-
-
-def pool(*parts: Solver | OptionSource) -> Pool:
-    """The union of what several solvers or sweeps offer; pools inside are opened."""
-    flat: list[Solver | OptionSource] = []
-    for one in parts:
-        flat.extend(one.parts if isinstance(one, Pool) else (one,))
-    return Pool(tuple(dict.fromkeys(flat)))

@@ -13,7 +13,9 @@ from typing import ClassVar, overload
 from attrs import field, frozen
 
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.protocol import Plan, Problem, Solver
+from remat.algorithms._core.outcome import Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
 from remat.errors import RematError
 from remat.ir import Graph, Schedule
 

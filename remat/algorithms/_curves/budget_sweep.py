@@ -12,7 +12,9 @@ from attrs import evolve, frozen
 
 from remat.algorithms._bounds.floor import proved_floor
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.protocol import IMPOSSIBLE, Outcome, Plan, Problem, Solver
+from remat.algorithms._core.outcome import IMPOSSIBLE, Outcome, Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
 from remat.algorithms._search.auto import auto, quick
 from remat.algorithms._search.passes import descended
 from remat.algorithms._search.state import Search

@@ -12,7 +12,8 @@ from fractions import Fraction
 from attrs import field, frozen
 
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.protocol import IMPOSSIBLE, Outcome, Solver, Status
+from remat.algorithms._core.outcome import IMPOSSIBLE, Outcome, Status
+from remat.algorithms._core.solver import Solver
 from remat.algorithms._whole.baselines import store_all_peak
 from remat.errors import IllFormed
 from remat.ir import Graph

@@ -13,7 +13,8 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from remat.algorithms._core.options import OptionSource, undominated
-from remat.algorithms._core.protocol import Problem, Solver
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
 from remat.algorithms._core.transforms import Applied, Transform
 from remat.algorithms._hierarchy.partition import Partitioner
 from remat.errors import RematError

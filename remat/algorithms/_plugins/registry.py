@@ -29,87 +29,20 @@ GROUPS = {
 }
 """Entry-point group of each kind."""
 
-OWN: dict[str, dict[str, str]] = {
-    "solvers": {
-        "AnyOrder": "remat.algorithms._search.any_order:AnyOrder",
-        "Autocapper": "remat.algorithms._chain.offload:Autocapper",
-        "Continuation": "remat.algorithms._search.passes:Continuation",
-        "Delete": "remat.algorithms._search.passes:Delete",
-        "Dtr": "remat.algorithms._whole.dtr:Dtr",
-        "Exhaustive": "remat.algorithms._whole.exhaustive:Exhaustive",
-        "HIlp": "remat.algorithms._staged.solver:HIlp",
-        "Ilp": "remat.algorithms._staged.solver:Ilp",
-        "Floor": "remat.algorithms._bounds.floor:Floor",
-        "From": "remat.algorithms._search.from_solver:From",
-        "FullRelaxation": "remat.algorithms._staged.knapsack:FullRelaxation",
-        "MultiInstant": "remat.algorithms._search.multi_instant:MultiInstant",
-        "MultiStart": "remat.algorithms._search.passes:MultiStart",
-        "OffloadOnly": "remat.algorithms._chain.offload:OffloadOnly",
-        "Opportunist": "remat.algorithms._chain.offload:Opportunist",
-        "PeakShaving": "remat.algorithms._search.passes:PeakShaving",
-        "PerLayerCheckpoint": "remat.algorithms._whole.baselines:PerLayerCheckpoint",
-        "Periodic": "remat.algorithms._chain.periodic:Periodic",
-        "Pofo": "remat.algorithms._chain.pofo:Pofo",
-        "Polish": "remat.algorithms._search.pipeline:Polish",
-        "Relieve": "remat.algorithms._search.passes:Relieve",
-        "Revolve": "remat.algorithms._chain.revolve:Revolve",
-        "RkRotor": "remat.algorithms._chain.rotor:RkRotor",
-        "Rotor": "remat.algorithms._chain.rotor:Rotor",
-        "RuinAndRecreate": "remat.algorithms._search.passes:RuinAndRecreate",
-        "SavedSet": "remat.algorithms._search.lp_rounding:SavedSet",
-        "SavedSetKnapsack": "remat.algorithms._staged.knapsack:SavedSetKnapsack",
-        "Shift": "remat.algorithms._search.passes:Shift",
-        "SingleInstant": "remat.algorithms._search.single_instant:SingleInstant",
-        "StoreAll": "remat.algorithms._whole.baselines:StoreAll",
-        "TightenedKnapsack": "remat.algorithms._staged.knapsack:TightenedKnapsack",
-        "TwRemat": "remat.algorithms._whole.tw_remat:TwRemat",
-        "auto": "remat.algorithms._search.auto:auto",
-        "autocapper": "remat.algorithms.named:autocapper",
-        "checkmate": "remat.algorithms.named:checkmate",
-        "chen": "remat.algorithms.named:chen",
-        "dtr": "remat.algorithms.named:dtr",
-        "hiremate": "remat.algorithms.named:hiremate",
-        "offload_only": "remat.algorithms.named:offload_only",
-        "opportunist": "remat.algorithms.named:opportunist",
-        "pofo": "remat.algorithms.named:pofo",
-        "quick": "remat.algorithms._search.auto:quick",
-        "revolve": "remat.algorithms.named:revolve",
-        "rk_checkmate": "remat.algorithms.named:rk_checkmate",
-        "rk_rotor": "remat.algorithms.named:rk_rotor",
-        "rockmate": "remat.algorithms.named:rockmate",
-        "rotor": "remat.algorithms.named:rotor",
-        "tw_remat": "remat.algorithms.named:tw_remat",
-    },
-    "transforms": {
-        "Condense": "remat.algorithms._hierarchy.condense:Condense",
-        "Linearise": "remat.algorithms._chain.linearise:Linearise",
-        "Quantise": "remat.algorithms._chain.quantise:Quantise",
-        "OneOutputPerOp": "remat.algorithms._staged.form_checkmate:OneOutputPerOp",
-        "UnitCost": "remat.algorithms._chain.quantise:UnitCost",
-    },
-    "partitioners": {
-        "Given": "remat.algorithms._hierarchy.condense:Given",
-        "HPartition": "remat.algorithms._hierarchy.hpartition:HPartition",
-        "Intervals": "remat.algorithms._hierarchy.partition:Intervals",
-        "Stretches": "remat.algorithms._hierarchy.partition:Stretches",
-        "Undivided": "remat.algorithms._hierarchy.partition:Undivided",
-    },
-    "scores": {},
-}
-"""What this library brings, as `module:name`; add a line for each new one."""
+_own: dict[str, dict[str, str]] = {kind: {} for kind in (*GROUPS, "words")}
 
-WORDS = {
-    "Cvxpy": "remat.algorithms._milp.backends:Cvxpy",
-    "Highs": "remat.algorithms._milp.backends:Highs",
-    "best": "remat.algorithms._core.combine:best",
-    "first": "remat.algorithms._core.combine:first",
-    "hierarchical": "remat.algorithms._hierarchy.condense:hierarchical",
-    "is_flat": "remat.algorithms._core.combine:is_flat",
-    "nodes_at_most": "remat.algorithms._core.combine:nodes_at_most",
-    "pool": "remat.algorithms._core.options:pool",
-    "warm": "remat.algorithms._core.combine:warm",
-}
-"""The other words of the algebra: combinators and tests."""
+
+def own(kind: str, table: Mapping[str, str]) -> None:
+    """Take in what this library brings of a kind, as `module:name` by name: the tables of `remat.algorithms` are given here.
+
+    The kind `words` is for the other words of the algebra: combinators, tests and back ends.
+    """
+    _own[kind].update(table)
+
+
+def brought(kind: str) -> Mapping[str, str]:
+    """What this library brings of a kind."""
+    return _own[kind]
 
 
 @frozen
@@ -150,7 +83,7 @@ def entries(kind: str, *, outside: Iterable[EntryPoint] | None = None) -> Mappin
     """
     if kind not in GROUPS:
         raise RematError("P-KIND", f"{kind!r} is not a kind of plug-in.", fix=f"ask for {', '.join(GROUPS)}.")
-    found = {name: Entry(kind, name, "remat", where) for name, where in OWN[kind].items()}
+    found = {name: Entry(kind, name, "remat", where) for name, where in _own[kind].items()}
     for point in _installed(GROUPS[kind]) if outside is None else outside:
         origin = point.dist.name if point.dist is not None else "a package without metadata"
         entry = Entry(kind, point.name, origin, point.value)
@@ -185,7 +118,7 @@ def word(name: str) -> Any:
     Raises:
         RematError: P-NAME, P-CLASH, P-LOAD.
     """
-    known: dict[str, Entry] = {one: Entry("words", one, "remat", where) for one, where in WORDS.items()}
+    known: dict[str, Entry] = {one: Entry("words", one, "remat", where) for one, where in _own["words"].items()}
     for kind in GROUPS:
         for other, entry in entries(kind).items():
             if other in known:

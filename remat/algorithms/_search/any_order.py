@@ -19,7 +19,7 @@ from remat.algorithms._arrays.liveness import sweep
 from remat.algorithms._bounds.floor import kept_before
 from remat.algorithms._bounds.instants import Dependencies
 from remat.algorithms._bounds.ordered_instants import Chained, chained_program
-from remat.algorithms._core.protocol import IMPOSSIBLE
+from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.program import solve_mixed, solve_relaxed
 from remat.algorithms._search.lp_rounding import hardest_instants, recompute_on_demand
 from remat.algorithms._search.passes import shaved, taste

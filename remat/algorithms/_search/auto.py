@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from remat.algorithms._bounds.floor import Floor
-from remat.algorithms._core.combine import best
-from remat.algorithms._core.protocol import Solver
+from remat.algorithms._core.solver import Solver, best
 from remat.algorithms._search.any_order import AnyOrder
+from remat.algorithms._search.floor import Floor
 from remat.algorithms._search.lp_rounding import SavedSet
 from remat.algorithms._search.passes import Continuation, MultiStart, PeakShaving, Relieve, RuinAndRecreate
 from remat.algorithms._search.pipeline import Polish

@@ -7,7 +7,8 @@ from typing import Any
 from attrs import field, frozen
 from attrs.validators import deep_iterable, instance_of
 
-from remat.algorithms._core.protocol import Problem, Solver
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
 from remat.algorithms._search.passes import shaved, taste
 from remat.algorithms._search.state import RunMove, Search
 from remat.errors import RematError

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from remat.algorithms._arrays.graph_arrays import LOSS
 from remat.algorithms._arrays.liveness import sweep
 from remat.algorithms._bounds.fixed_order import Stages, stages_program
-from remat.algorithms._core.protocol import IMPOSSIBLE
+from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.program import solve_mixed
 from remat.algorithms._search.lp_rounding import hardest_instants, recompute_on_demand
 from remat.algorithms._search.passes import shaved, taste

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-from remat.algorithms._core.combine import indented
+from remat.algorithms._core.wording import indented
 from remat.algorithms._search.state import RunMove, Search
 from remat.errors import RematError
 from remat.ir import Graph

@@ -7,7 +7,7 @@ from attrs import field, frozen
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS
 from remat.algorithms._bounds.instants import Dependencies, instant_program
-from remat.algorithms._core.protocol import IMPOSSIBLE
+from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.program import solve_mixed, solve_relaxed
 from remat.algorithms._search.state import RunMove, Search
 from remat.ir.checks import at_least

@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from remat.algorithms._arrays.graph_arrays import flatten
 from remat.algorithms._arrays.liveness import sweep, total_time
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.combine import WarmStarted
-from remat.algorithms._core.protocol import IMPOSSIBLE, ClassBound, Plan, Problem, refuse_unless_flat
+from remat.algorithms._core.outcome import IMPOSSIBLE, ClassBound, Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import refuse_unless_flat
 from remat.algorithms._core.startup import planning_time
+from remat.algorithms._core.warm_started import WarmStarted
+from remat.algorithms._search.kernel_prefetch import await_kernels
 from remat.algorithms._search.ordering import shift
-from remat.algorithms._search.prefetch import await_kernels
 from remat.ir import Graph, Schedule
 from remat.units import Bytes, Ns
 

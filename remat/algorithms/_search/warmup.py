@@ -103,7 +103,7 @@ def warm_up(part: int = 0, parts: int = 1) -> float:
 
 
 def serve(part: int, parts: int) -> None:
-    """A helper's work (see `prefetch`): its share of the kernels, one helper at a time, ended when the parent ends."""
+    """A helper's work (see `kernel_prefetch`): its share of the kernels, one helper at a time, ended when the parent ends."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with _alone(part):
         warm_up(part, parts)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 from attrs import evolve, frozen
 
-from remat.algorithms._core.protocol import Problem, refuse_unless_flat
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import refuse_unless_flat
 from remat.algorithms._core.transforms import Applied, Transform
 from remat.algorithms._milp.linear import Builder, Ints
 from remat.algorithms._staged.form_events import Form

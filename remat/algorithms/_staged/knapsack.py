@@ -19,7 +19,9 @@ import numpy as np
 from attrs import field, frozen
 
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.protocol import IMPOSSIBLE, ClassBound, Plan, Problem, Solver
+from remat.algorithms._core.outcome import IMPOSSIBLE, ClassBound, Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
 from remat.algorithms._milp.backends import Highs, Limits
 from remat.algorithms._milp.cvxpy_model import Floats, model_of
 from remat.algorithms._milp.linear import Flags, Linear

@@ -13,21 +13,44 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, Protocol
 
 from attrs import evolve, field, frozen
 
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.options import OptionSource, undominated
-from remat.algorithms._core.protocol import IMPOSSIBLE, Problem
+from remat.algorithms._core.outcome import IMPOSSIBLE
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._milp.backends import Backend
 from remat.algorithms._staged.budget_solver import Found, Programme, Watch
-from remat.algorithms._staged.solver import HIlp
 from remat.algorithms._staged.warm_start import narrowed, prime
 from remat.errors import RematError
 from remat.ir import Graph, LayerOption, Run, Schedule, option_of, validate
 from remat.units import Bytes, Ns
 
 Budgets = int | tuple[Bytes, ...]
+
+
+class StagedSolver(Protocol):
+    """What a sweep asks of its solver, an `HIlp`."""
+
+    @property
+    def backend(self) -> Backend:
+        """Who solves."""
+
+    @property
+    def gap(self) -> float:
+        """Relative gap at which to stop."""
+
+    @property
+    def primes(self) -> bool:
+        """Whether it begins with a plan of its own."""
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Why it cannot treat the graph, or None."""
+
+    def build(self, graph: Graph, *, save: bool = False) -> Programme:
+        """The programme of a graph, for many budgets."""
 
 
 def _budgets(instance: object, attribute: Any, value: object) -> None:
@@ -92,7 +115,7 @@ class IlpSweep(OptionSource):
         workers: processes, where no executor is given; None: one per core, 1: this process.
     """
 
-    solver: HIlp
+    solver: StagedSolver
     peaks: Budgets = field(default=8, kw_only=True, validator=_budgets)
     saves: Budgets = field(default=6, kw_only=True, validator=_budgets)
     workers: int | None = field(default=None, kw_only=True, validator=_workers)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from attrs import evolve, field, fields, frozen
 
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.combine import WarmStarted
-from remat.algorithms._core.protocol import IMPOSSIBLE, ClassBound, Plan, Problem, refuse_unless_flat
+from remat.algorithms._core.outcome import IMPOSSIBLE, ClassBound, Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import refuse_unless_flat
+from remat.algorithms._core.warm_started import WarmStarted
 from remat.algorithms._milp.backends import Backend, Highs
 from remat.algorithms._staged.budget_solver import Found, Programme, Watch
 from remat.algorithms._staged.decode import reordered
@@ -17,14 +19,12 @@ from remat.algorithms._staged.form_checkmate import checkmate_form, refuse_unles
 from remat.algorithms._staged.form_events import Form, events_form
 from remat.algorithms._staged.form_published import published_form
 from remat.algorithms._staged.memory_items import Stage
+from remat.algorithms._staged.option_sweep import Budgets, IlpSweep
 from remat.algorithms._staged.slots import Reruns, Slots, check_reruns, check_window, slots_of
 from remat.algorithms._staged.warm_start import prime
 from remat.errors import RematError
 from remat.ir import Graph, Schedule
 from remat.ir.hierarchy import Condensed
-
-if TYPE_CHECKING:
-    from remat.algorithms._staged.option_sweep import Budgets, IlpSweep
 
 FormName = Literal["events", "published", "checkmate"]
 FORMS: Final = ("events", "published", "checkmate")
@@ -136,8 +136,6 @@ class HIlp(WarmStarted):
 
     def sweep(self, *, peaks: Budgets = 8, saves: Budgets = 6, workers: int | None = None) -> IlpSweep:
         """Many budgets of a block, by one programme: see `IlpSweep`."""
-        from remat.algorithms._staged.option_sweep import IlpSweep
-
         return IlpSweep(self, peaks=peaks, saves=saves, workers=workers)
 
     def top(self, condensed: Condensed) -> Programme:

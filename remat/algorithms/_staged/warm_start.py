@@ -10,7 +10,8 @@ from __future__ import annotations
 from attrs import evolve
 
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.protocol import Outcome, Problem
+from remat.algorithms._core.outcome import Outcome
+from remat.algorithms._core.problem import Problem
 from remat.ir import Graph, Phase
 from remat.units import Bytes, Ns
 
@@ -28,7 +29,7 @@ def prime(problem: Problem, gap: float, clock: Clock, seed: int = 0, *, bound: N
         seed: of its random choices.
         bound: known to hold for the programme's class [ns]: a plan within the gap of it is good enough.
     """
-    from remat.algorithms._bounds.floor import Floor
+    from remat.algorithms._search.floor import Floor
     from remat.algorithms._search.lp_rounding import SavedSet
     from remat.algorithms._search.passes import MultiStart, RuinAndRecreate
     from remat.algorithms._search.pipeline import Polish

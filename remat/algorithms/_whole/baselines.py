@@ -5,7 +5,9 @@ from __future__ import annotations
 from attrs import field, frozen
 
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.protocol import Plan, Problem, Solver, refuse_unless_flat
+from remat.algorithms._core.outcome import Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver, refuse_unless_flat
 from remat.errors import RematError
 from remat.ir import Graph, Phase, Schedule, validate
 from remat.ir.checks import at_least

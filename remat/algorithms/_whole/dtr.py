@@ -30,7 +30,9 @@ from attrs.validators import in_
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Floats, Ints, Longs, flatten
 from remat.algorithms._arrays.jit import kernel
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.protocol import Plan, Problem, Solver, refuse_unless_flat
+from remat.algorithms._core.outcome import Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver, refuse_unless_flat
 from remat.ir import Graph, Schedule
 from remat.ir.checks import at_least
 

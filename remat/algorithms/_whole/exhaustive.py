@@ -16,7 +16,9 @@ from itertools import combinations
 from attrs import field, frozen
 
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.protocol import IMPOSSIBLE, Plan, Problem, Solver
+from remat.algorithms._core.outcome import IMPOSSIBLE, Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
 from remat.ir import Graph, Phase, Run, Schedule
 from remat.ir.checks import at_least
 

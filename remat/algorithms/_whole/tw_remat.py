@@ -29,7 +29,9 @@ from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS, Flat, Floats, 
 from remat.algorithms._arrays.jit import kernel
 from remat.algorithms._arrays.liveness import ends_of_residency, sweep, total_time
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.protocol import Plan, Problem, Solver, refuse_unless_flat
+from remat.algorithms._core.outcome import Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver, refuse_unless_flat
 from remat.ir import Graph, Schedule
 from remat.ir.checks import at_least
 

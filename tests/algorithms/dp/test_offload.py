@@ -8,7 +8,7 @@ from remat.algorithms._chain.offload import Autocapper, OffloadOnly, Opportunist
 from remat.algorithms._chain.pofo import Pofo
 from remat.algorithms._chain.rotor import Rotor
 from remat.algorithms._chain.transfers import place, trace
-from remat.algorithms._core.protocol import Problem
+from remat.algorithms._core.problem import Problem
 from remat.ir import LayerOption, Link, Offload, Option, validate
 from remat.ir.chain import Block, Chain, chain_graph
 from tests.algorithms.dp.chains import chains

@@ -12,7 +12,7 @@ from remat.algorithms._chain.offload import all_saved
 from remat.algorithms._chain.pofo import Pofo, Programme
 from remat.algorithms._chain.rotor import Rotor, keep_all, rotor_values
 from remat.algorithms._chain.transfers import fluid, place, trace
-from remat.algorithms._core.protocol import Problem
+from remat.algorithms._core.problem import Problem
 from remat.ir import LayerOption, Link, Offload, Option, Run, validate
 from remat.ir.chain import Block, Chain, chain_graph
 from tests.algorithms.dp.chains import chains

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from remat.algorithms._chain import rotor_kernels
 from remat.algorithms._chain.chain_arrays import NEVER
 from remat.algorithms._chain.rotor import RkRotor, Rotor, keep_all, rotor_values
-from remat.algorithms._core.protocol import IMPOSSIBLE, Problem
+from remat.algorithms._core.outcome import IMPOSSIBLE
+from remat.algorithms._core.problem import Problem
 from remat.ir import LayerOption, Option, Schedule, validate
 from remat.ir.chain import Block, Chain, chain_graph
 from tests.algorithms.dp.chains import chains, front, optimum, persistent, replayed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from remat.algorithms._core.protocol import Problem
+from remat.algorithms._core.problem import Problem
 from remat.algorithms._whole.exhaustive import _Search
 
 

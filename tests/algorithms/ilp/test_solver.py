@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from remat.algorithms._core.combine import best, warm
-from remat.algorithms._core.protocol import IMPOSSIBLE, Problem, Status
+from remat.algorithms._core.outcome import IMPOSSIBLE, Status
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import best
+from remat.algorithms._core.warm_started import warm
 from remat.algorithms._milp.backends import Cvxpy, Highs, Limits
 from remat.algorithms._milp.cvxpy_model import model_of
 from remat.algorithms._staged.decode import point_of, reordered, schedule_of

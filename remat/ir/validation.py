@@ -9,7 +9,8 @@ from remat.ir.cost import Cost
 from remat.ir.graph import Graph
 from remat.ir.link import Link
 from remat.ir.replay import Replay
-from remat.ir.schedule import Offload, Prefetch, Schedule
+from remat.ir.schedule import Schedule
+from remat.ir.step import Offload, Prefetch
 from remat.ir.transfer import LinkReplay
 from remat.units import Bytes
 

@@ -12,8 +12,9 @@ from remat.ir.graph import Graph
 from remat.ir.node import Compute, Data, Kind, Phase
 from remat.ir.offer import option_of
 from remat.ir.option import LayerOption, Option
-from remat.ir.schedule import Run, Schedule, Step
-from remat.ir.validate import validate
+from remat.ir.schedule import Schedule
+from remat.ir.step import Run, Step
+from remat.ir.validation import validate
 from remat.units import Bytes
 
 

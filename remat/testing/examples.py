@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from remat.algorithms._core.protocol import Problem
+from remat.algorithms._core.problem import Problem
 from remat.errors import BudgetExceeded
 from remat.ir import Graph, Link, Schedule, validate
-from remat.testing.solver_laws import Case
+from remat.testing.case import Case
 from remat.testing.strategies import (
     Draw,
     chain_graphs,
