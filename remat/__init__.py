@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from remat.algorithms import Outcome, Problem, Solver, Transform, auto, best, first, named, pool, warm
     from remat.errors import RematError
     from remat.exec.wrap import wrap
-    from remat.ir import Graph, GraphBuilder, Schedule, dump, load, validate
+    from remat.ir import Graph, GraphBuilder, Schedule, dump, load
+    from remat.ir.validation import validate
     from remat.units import GiB, MiB
 
 __version__ = "0.1.0"

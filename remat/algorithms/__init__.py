@@ -293,5 +293,5 @@ own("partitioners", _at(_PARTITIONERS))
 own("words", _at(_WORDS))
 
 if not TYPE_CHECKING:
-    _PUBLIC = _SOLVERS | _TRANSFORMS | _PARTITIONERS | _WORDS | _OTHERS
-    __getattr__, __dir__ = lazy(__name__, _at(_PUBLIC))
+    _WHERE = _at(_SOLVERS | _TRANSFORMS | _PARTITIONERS | _WORDS | _OTHERS)
+    __getattr__, __dir__ = lazy(__name__, _WHERE)

@@ -99,15 +99,14 @@ def sweep(
 def _graph(model: nn.Module, sample: Any, settings: Settings, cost: str | Device) -> Graph:
     """The graph of a step, costed as asked."""
     args, kwargs = call_of(sample)
-    known = isinstance(cost, str) and cost in COSTS
-    device = None if known else device_model(cost)
+    device = cost if isinstance(cost, str) and cost in COSTS else device_model(cost)
     fake = any(isinstance(one, torch_private.FakeTensor) for one in model.parameters())
     if fake and cost == "measure":
         fix = 'give the name of a device model, as cost="v100".'
         raise IllFormed("X-ARG", "the module has no weights, so nothing can be measured.", fix=fix)
     with in_training(model):
-        if device is None:
-            return plan_step(model, args, kwargs, evolve(settings, cost=cost)).graph
+        if isinstance(device, str):
+            return plan_step(model, args, kwargs, evolve(settings, cost=device)).graph
         captured = capture(model, args, kwargs, step=settings.step, differentiable=settings.differentiable)
     return graph_on(captured, device, loss_reserve=settings.loss_reserve)
 

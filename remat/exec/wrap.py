@@ -206,7 +206,7 @@ def _class_of(base: type[nn.Module]) -> type[nn.Module]:
 
 
 def _rebuild(base: type[nn.Module]) -> nn.Module:
-    kind = _class_of(base)
+    kind = _class_of(base)  # type: ignore[arg-type]  # mypy takes the hash of its objects for that of the class
     return kind.__new__(kind)
 
 

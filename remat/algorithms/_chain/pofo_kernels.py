@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-any-return,unused-ignore"
 """The compiled kernels of POFO: the backward table C and the forward search over (stage, x, A, dF, dB).
 
 All memory is in slots. What a link moves while a node runs is counted in whole slots too, rounded on cumulated times, so that

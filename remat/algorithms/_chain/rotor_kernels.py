@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-any-return,unused-ignore"
 """The compiled kernel of Rotor and rk-Rotor.
 
 One row of slots per sub-chain (s, t), s <= t, where t = L means: with the loss; rows are stored as a triangle and slots are
