@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._core.problem import Problem
-from remat.algorithms._core.warm_started import warm
 from remat.algorithms._milp.backends import Cvxpy, Highs, Limits
 from remat.algorithms._milp.cvxpy_model import model_of
 from remat.algorithms._staged.budget_solver import Programme
@@ -29,7 +28,6 @@ from remat.algorithms._staged.solver import HIlp, Ilp
 from remat.algorithms._whole.baselines import StoreAll
 from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.ir import Schedule, load, validate
-from remat.testing import check_solver
 from remat.testing.strategies import captured, chain_graphs, graphs, layered_graphs, training_graphs
 from tests.algorithms.ilp.oracle import staged_optimum
 
@@ -239,21 +237,3 @@ def test_forms_agree_on_captured_blocks_with_every_rerun(name):
     # the published form has every slot, also those where a rerun cannot matter
     whole = published_form(Stage(graph), tight=False)
     agree(graph, [low + (peak - low) * i // count for i in range(count)], slots_of(Stage(graph)), whole)
-
-
-@pytest.mark.parametrize(
-    "solver",
-    [
-        HIlp(gap=0),
-        HIlp(gap=0, primed=False),
-        HIlp(reruns="bonce", window=3),
-        OneOutputPerOp() >> Ilp(gap=0, form="checkmate"),
-        warm(HIlp(), seed=StoreAll()),
-        SavedSetKnapsack(),
-        TightenedKnapsack(),
-        FullRelaxation(),
-    ],
-    ids=repr,
-)
-def test_every_law_of_solvers_holds_for(solver):
-    check_solver(solver, examples=settings().max_examples // 4, say=str)

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         Relieve,
         RuinAndRecreate,
         Shift,
+        Taste,
     )
     from remat.algorithms._search.pipeline import Polish
     from remat.algorithms._search.single_instant import SingleInstant
@@ -125,6 +126,7 @@ __all__ = [
     "StoreAll",
     "Stretches",
     "Sweep",
+    "Taste",
     "Through",
     "TightenedKnapsack",
     "Transform",
@@ -214,6 +216,7 @@ _PARTITIONERS = {
 _WORDS = {
     "Cvxpy": "_milp.backends",
     "Highs": "_milp.backends",
+    "Taste": "_search.passes",
     "best": "_core.solver",
     "first": "_core.solver",
     "hierarchical": "_hierarchy.condense",
