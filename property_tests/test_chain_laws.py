@@ -12,7 +12,7 @@ from remat.algorithms._core.problem import Problem
 from remat.ir import Schedule, validate
 from remat.ir.chain import Chain, why_no_chain
 from remat.testing.strategies import graphs, training_graphs
-from tests.algorithms.dp.chains import chains
+from tests.algorithms.chain.chains import chains
 
 
 @given(chains(max_stages=6, options=2), st.data())

@@ -29,7 +29,7 @@ from remat.algorithms._whole.baselines import StoreAll
 from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.ir import Schedule, load, validate
 from remat.testing.strategies import captured, chain_graphs, graphs, layered_graphs, training_graphs
-from tests.algorithms.ilp.oracle import staged_optimum
+from tests.algorithms.staged.oracle import staged_optimum
 
 BLOCKS = Path(__file__).parent.parent / "tests" / "data" / "blocks"
 EIGHT = (

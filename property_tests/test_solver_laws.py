@@ -12,7 +12,7 @@ from remat.algorithms._plugins.registry import brought
 from remat.ir import Graph
 from remat.testing import check_solver
 from remat.testing.strategies import training_graphs
-from tests.algorithms.dp.chains import chains
+from tests.algorithms.chain.chains import chains
 
 WHATEVER = "proposes its one schedule whatever the budget says; the replay decides"
 

@@ -13,7 +13,7 @@ from remat.algorithms._chain.rotor import RkRotor, Rotor, keep_all, rotor_values
 from remat.algorithms._core.problem import Problem
 from remat.ir import Kind, LayerOption, Option, validate
 from remat.ir.chain import Block, Chain, chain_graph
-from tests.algorithms.dp.chains import chains
+from tests.algorithms.chain.chains import chains
 
 
 @functools.cache

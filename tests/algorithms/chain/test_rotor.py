@@ -11,7 +11,7 @@ from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._core.problem import Problem
 from remat.ir import LayerOption, Option, Schedule, validate
 from remat.ir.chain import Block, Chain, chain_graph
-from tests.algorithms.dp.chains import chains, front, optimum, persistent, replayed
+from tests.algorithms.chain.chains import chains, front, optimum, persistent, replayed
 
 
 @given(chains(max_stages=3, options=2))

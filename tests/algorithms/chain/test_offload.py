@@ -11,8 +11,8 @@ from remat.algorithms._chain.transfers import place, trace
 from remat.algorithms._core.problem import Problem
 from remat.ir import LayerOption, Link, Offload, Option, validate
 from remat.ir.chain import Block, Chain, chain_graph
-from tests.algorithms.dp.chains import chains
-from tests.algorithms.dp.test_pofo import link_of, links
+from tests.algorithms.chain.chains import chains
+from tests.algorithms.chain.test_pofo import link_of, links
 
 SOLVERS = [OffloadOnly(slots=None), Autocapper(), Opportunist(), Pofo(slots=None)]
 

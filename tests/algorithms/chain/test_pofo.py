@@ -15,7 +15,7 @@ from remat.algorithms._chain.transfers import fluid, place, trace
 from remat.algorithms._core.problem import Problem
 from remat.ir import LayerOption, Link, Offload, Option, Run, validate
 from remat.ir.chain import Block, Chain, chain_graph
-from tests.algorithms.dp.chains import chains
+from tests.algorithms.chain.chains import chains
 
 BYTE_PER_NS = 10**9
 
