@@ -6,20 +6,22 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from remat.algorithms.baselines import store_all_peak
-from remat.algorithms.bounds.anyorder import AnyOrder, Precedence, planned
-from remat.algorithms.bounds.chained import chained_program
-from remat.algorithms.bounds.floor import Floor, proved_floor
-from remat.algorithms.bounds.instants import Dependencies, instant_program
-from remat.algorithms.bounds.multi import MultiInstant
-from remat.algorithms.bounds.program import solve_mixed, solve_relaxed
-from remat.algorithms.bounds.single import SingleInstant
-from remat.algorithms.clock import Clock
-from remat.algorithms.exhaustive import Exhaustive
-from remat.algorithms.protocol import IMPOSSIBLE, Problem
-from remat.algorithms.runs.csr import flatten
-from remat.algorithms.runs.search import Search
-from remat.algorithms.sweep import lowest_budget
+from remat.algorithms._arrays.graph_arrays import flatten
+from remat.algorithms._bounds.floor import proved_floor
+from remat.algorithms._bounds.instants import Dependencies, instant_program
+from remat.algorithms._bounds.ordered_instants import chained_program
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import IMPOSSIBLE
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._curves.budget_sweep import lowest_budget
+from remat.algorithms._milp.program import solve_mixed, solve_relaxed
+from remat.algorithms._search.any_order import AnyOrder, Precedence, planned
+from remat.algorithms._search.floor import Floor
+from remat.algorithms._search.multi_instant import MultiInstant
+from remat.algorithms._search.single_instant import SingleInstant
+from remat.algorithms._search.state import Search
+from remat.algorithms._whole.baselines import store_all_peak
+from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.ir import Schedule, validate
 from remat.testing.strategies import problems, training_graphs, valid_schedules
 from tests.benchmarks.bench_plan import tiny_graph

@@ -1,58 +1,18 @@
 """The chain programmes under the laws of solvers, and laws of chains: budgets, options, links, sizes of 10^15."""
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from remat.algorithms import named
-from remat.algorithms.dp import RkRotor, Rotor
-from remat.algorithms.dp.rotor import rotor_values
-from remat.algorithms.expression import parse
-from remat.algorithms.linearise import Linearise, linearised
-from remat.algorithms.periodic import Periodic
-from remat.algorithms.protocol import IMPOSSIBLE, Problem
-from remat.algorithms.quantise import Quantise
+from remat.algorithms._chain.linearise import Linearise, linearised
+from remat.algorithms._chain.periodic import Periodic
+from remat.algorithms._chain.quantise import Quantise
+from remat.algorithms._chain.rotor import RkRotor, Rotor, rotor_values
+from remat.algorithms._core.outcome import IMPOSSIBLE
+from remat.algorithms._core.problem import Problem
 from remat.ir import Schedule, validate
 from remat.ir.chain import Chain, why_no_chain
-from remat.testing import check_solver
 from remat.testing.strategies import graphs, training_graphs
-from tests.algorithms.dp.chains import chains
-
-WHATEVER = "proposes its one schedule whatever the budget says; the replay decides"
-
-OF_CHAINS = {
-    "Periodic()": {"L-BUDGET": WHATEVER},
-    "Periodic(2)": {"L-BUDGET": WHATEVER},
-    "Periodic(balanced=True)": {},
-    "Revolve()": {},
-    "UnitCost() >> Revolve()": {},
-    "Rotor()": {},
-    "RkRotor()": {},
-    "Quantise(7) >> RkRotor()": {},
-    "Pofo()": {},
-    "Pofo(slots=6)": {},
-    "OffloadOnly()": {},
-    "Autocapper(limits=5)": {},
-    "Opportunist()": {},
-}
-
-OF_FLAT_GRAPHS = ("chen", "revolve", "rotor", "pofo", "offload_only", "autocapper", "opportunist")
-
-
-@pytest.mark.parametrize("expression", OF_CHAINS)
-def test_every_law_holds_on_chains(expression):
-    """Lengths of two: what an exhaustive search can finish."""
-    small = chains(max_stages=2, options=2).map(lambda chain: chain.graph)
-    examples = max(15, settings().max_examples // 3)
-    check_solver(parse(expression), graphs=small, exclude=OF_CHAINS[expression], examples=examples, say=str)
-
-
-@pytest.mark.parametrize("name", OF_FLAT_GRAPHS)
-def test_every_law_holds_on_flat_graphs(name):
-    exclude = {"L-BUDGET": WHATEVER} if name == "chen" else {}
-    flat = training_graphs(min_forward=2, max_forward=3)
-    examples = max(10, settings().max_examples // 5)
-    check_solver(getattr(named, name), graphs=flat, exclude=exclude, examples=examples, say=str)
+from tests.algorithms.chain.chains import chains
 
 
 @given(chains(max_stages=6, options=2), st.data())

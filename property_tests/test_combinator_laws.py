@@ -21,11 +21,12 @@ from remat.algorithms import (
     nodes_at_most,
     warm,
 )
-from remat.algorithms.expression import parse
-from remat.algorithms.options import dominates, pool, undominated
+from remat.algorithms._core.option_pool import pool
+from remat.algorithms._core.options import dominates, undominated
+from remat.algorithms._plugins.expression import parse
 from remat.ir import LayerOption, Schedule, clusters, part, validate
 from remat.testing import memory_clock
-from remat.testing.cases import tiny_graphs
+from remat.testing.examples import tiny_graphs
 from remat.testing.strategies import chain_graphs, problems, training_graphs, valid_schedules
 
 

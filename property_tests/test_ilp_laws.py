@@ -12,25 +12,24 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remat.algorithms.baselines import StoreAll
-from remat.algorithms.combine import warm
-from remat.algorithms.exhaustive import Exhaustive
-from remat.algorithms.ilp.backends import Cvxpy, Highs, Limits
-from remat.algorithms.ilp.bounds import FullRelaxation, SavedSetKnapsack, TightenedKnapsack
-from remat.algorithms.ilp.cells import Stage
-from remat.algorithms.ilp.certify import Programme
-from remat.algorithms.ilp.checkmate import OneOutputPerOp, checkmate_form
-from remat.algorithms.ilp.decode import point_of, schedule_of
-from remat.algorithms.ilp.events import events_form
-from remat.algorithms.ilp.model import model_of
-from remat.algorithms.ilp.published import published_form
-from remat.algorithms.ilp.slots import slots_of
-from remat.algorithms.ilp.solver import HIlp, Ilp
-from remat.algorithms.protocol import IMPOSSIBLE, Problem
+from remat.algorithms._core.outcome import IMPOSSIBLE
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._milp.backends import Cvxpy, Highs, Limits
+from remat.algorithms._milp.cvxpy_model import model_of
+from remat.algorithms._staged.budget_solver import Programme
+from remat.algorithms._staged.decode import point_of, schedule_of
+from remat.algorithms._staged.form_checkmate import OneOutputPerOp, checkmate_form
+from remat.algorithms._staged.form_events import events_form
+from remat.algorithms._staged.form_published import published_form
+from remat.algorithms._staged.knapsack import FullRelaxation, SavedSetKnapsack, TightenedKnapsack
+from remat.algorithms._staged.memory_items import Stage
+from remat.algorithms._staged.slots import slots_of
+from remat.algorithms._staged.solver import HIlp, Ilp
+from remat.algorithms._whole.baselines import StoreAll
+from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.ir import Schedule, load, validate
-from remat.testing import check_solver
 from remat.testing.strategies import captured, chain_graphs, graphs, layered_graphs, training_graphs
-from tests.algorithms.ilp.oracle import staged_optimum
+from tests.algorithms.staged.oracle import staged_optimum
 
 BLOCKS = Path(__file__).parent.parent / "tests" / "data" / "blocks"
 EIGHT = (
@@ -238,21 +237,3 @@ def test_forms_agree_on_captured_blocks_with_every_rerun(name):
     # the published form has every slot, also those where a rerun cannot matter
     whole = published_form(Stage(graph), tight=False)
     agree(graph, [low + (peak - low) * i // count for i in range(count)], slots_of(Stage(graph)), whole)
-
-
-@pytest.mark.parametrize(
-    "solver",
-    [
-        HIlp(gap=0),
-        HIlp(gap=0, primed=False),
-        HIlp(reruns="bonce", window=3),
-        OneOutputPerOp() >> Ilp(gap=0, form="checkmate"),
-        warm(HIlp(), seed=StoreAll()),
-        SavedSetKnapsack(),
-        TightenedKnapsack(),
-        FullRelaxation(),
-    ],
-    ids=repr,
-)
-def test_every_law_of_solvers_holds_for(solver):
-    check_solver(solver, examples=settings().max_examples // 4, say=str)

@@ -8,18 +8,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
-from remat.algorithms.default import auto, quick
-from remat.algorithms.exhaustive import Exhaustive
-from remat.algorithms.protocol import Problem
-from remat.algorithms.runs import liveness, ordering, shaving
-from remat.algorithms.runs.csr import flatten
-from remat.algorithms.runs.deletion import delete
-from remat.algorithms.runs.liveness import MARK, overshoot, sweep, total_time
-from remat.algorithms.runs.moves import Continuation, Delete, MultiStart, PeakShaving, Relieve, RuinAndRecreate, Shift
-from remat.algorithms.runs.ordering import shift
-from remat.algorithms.runs.ruin import relieve
-from remat.algorithms.runs.saved_set import SavedSet
-from remat.algorithms.sweep import sweep as curve
+from remat.algorithms._arrays import liveness
+from remat.algorithms._arrays.graph_arrays import flatten
+from remat.algorithms._arrays.liveness import MARK, overshoot, sweep, total_time
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._curves.budget_sweep import sweep as curve
+from remat.algorithms._search import ordering
+from remat.algorithms._search import peak_shaving as shaving
+from remat.algorithms._search.auto import auto, quick
+from remat.algorithms._search.deletion import delete
+from remat.algorithms._search.lp_rounding import SavedSet
+from remat.algorithms._search.ordering import shift
+from remat.algorithms._search.passes import (
+    Continuation,
+    Delete,
+    MultiStart,
+    PeakShaving,
+    Relieve,
+    RuinAndRecreate,
+    Shift,
+)
+from remat.algorithms._search.ruin_recreate import relieve
+from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.ir import Schedule, validate
 from remat.testing.strategies import problems, training_graphs
 
@@ -201,6 +211,6 @@ def test_a_move_started_from_a_plan_is_never_worse(problem):
 
 
 def _clock():
-    from remat.algorithms.clock import Clock
+    from remat.algorithms._core.clock import Clock
 
     return Clock()

@@ -6,34 +6,61 @@ About 25 names; all else is reached as `remat.ir.X`, `remat.algorithms.X`, `rema
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING
+
+from remat._lazy import lazy
+
+if TYPE_CHECKING:
+    from remat import algorithms as algorithms
+    from remat import errors as errors
+    from remat import exec as exec
+    from remat import ir as ir
+    from remat import testing as testing
+    from remat import units as units
+    from remat import viz as viz
+    from remat import zoo as zoo
+    from remat.algorithms import Outcome, Problem, Solver, Transform, auto, best, first, named, pool, warm
+    from remat.errors import RematError
+    from remat.exec.wrap import wrap
+    from remat.ir import Graph, GraphBuilder, Schedule, dump, load
+    from remat.ir.validation import validate
+    from remat.units import GiB, MiB
 
 __version__ = "0.1.0"
 
-_HOME = {
+__all__ = [
+    "GiB",
+    "Graph",
+    "GraphBuilder",
+    "MiB",
+    "Outcome",
+    "Problem",
+    "RematError",
+    "Schedule",
+    "Solver",
+    "Transform",
+    "auto",
+    "best",
+    "dump",
+    "first",
+    "load",
+    "named",
+    "pool",
+    "validate",
+    "warm",
+    "wrap",
+]
+
+_NAMES = {
     "remat.exec": ("wrap",),
     "remat.ir": ("Graph", "GraphBuilder", "Schedule", "dump", "load", "validate"),
     "remat.algorithms": ("Outcome", "Problem", "Solver", "Transform", "auto", "best", "first", "pool", "warm"),
     "remat.errors": ("RematError",),
     "remat.units": ("GiB", "MiB"),
 }
-_MODULE = {name: module for module, names in _HOME.items() for name in names}
-_SUBMODULES = {
-    **{name: f"remat.{name}" for name in ("algorithms", "errors", "exec", "ir", "testing", "units", "viz", "zoo")},
-    "named": "remat.algorithms.named",
-}
+_PACKAGES = ("algorithms", "errors", "exec", "ir", "testing", "units", "viz", "zoo")
 
-__all__ = sorted({*_MODULE, "named"})
-
-
-def __getattr__(name: str) -> Any:
-    if name in _SUBMODULES:
-        return importlib.import_module(_SUBMODULES[name])
-    if name not in _MODULE:
-        raise AttributeError(f"module 'remat' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULE[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_SUBMODULES})
+if not TYPE_CHECKING:
+    _WHERE = {name: f"{module}:{name}" for module, names in _NAMES.items() for name in names}
+    _WHERE |= {name: f"remat.{name}" for name in _PACKAGES} | {"named": "remat.algorithms.named"}
+    __getattr__, __dir__ = lazy(__name__, _WHERE)

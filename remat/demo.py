@@ -20,7 +20,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from remat.errors import BackendMissing
-from remat.exec import measure_step, report, wrap
+from remat.exec import Report, measure_step, report, wrap
 from remat.exec.audit import StepMemory
 from remat.ir import dump
 from remat.units import Bytes, format_bytes
@@ -108,7 +108,7 @@ def one_step(module: nn.Module, tokens: Tensor, targets: Tensor) -> tuple[StepMe
 
     def step() -> Tensor:
         nonlocal boundary
-        loss = module(tokens, targets)
+        loss: Tensor = module(tokens, targets)
         boundary = time.time_ns()
         loss.backward()
         return loss
@@ -158,7 +158,7 @@ def run(settings: Settings, out: Path, console: Console) -> bool:
     return not verdict
 
 
-def _table(bare: Training, lean: Training, budget: Bytes, found: object, worst: float) -> Table:
+def _table(bare: Training, lean: Training, budget: Bytes, found: Report, worst: float) -> Table:
     table = Table(title="bare and wrapped, same seed")
     for name in ("", "bare", "wrapped"):
         table.add_column(name, justify="left" if not name else "right")

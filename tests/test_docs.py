@@ -55,3 +55,25 @@ def test_every_rule_has_its_line_in_the_reference():
 @pytest.mark.parametrize("module", ["remat.ir.build", "remat.units"])
 def test_examples_in_docstrings(module):
     assert doctest.testmod(importlib.import_module(module)).failed == 0
+
+
+def test_every_public_name_of_the_algorithms_has_its_row():
+    from remat import algorithms
+    from remat.algorithms._plugins.registry import brought
+
+    page = (ROOT / "docs" / "reference" / "algorithms.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (?:`([^`]*)`)?", page, re.M))
+    systems = {name for name, where in brought("solvers").items() if ".named:" in where}
+    assert set(rows) - {path.stem for path in (ROOT / "remat" / "algorithms").glob("_*")} == {
+        *algorithms.__all__,
+        *systems,
+    }
+    for name in algorithms.__all__:
+        module = algorithms._WHERE[name].partition(":")[0]
+        assert rows[name] == module.removeprefix("remat.algorithms.").replace(".", "/") + ".py"
+
+
+def test_every_room_of_the_algorithms_is_named_in_the_reference():
+    page = (ROOT / "docs" / "reference" / "algorithms.md").read_text()
+    rooms = [path.parent.name for path in (ROOT / "remat" / "algorithms").glob("_*/__init__.py")]
+    assert [room for room in rooms if f"| `{room}` |" not in page] == []

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.circles import circles, file_imports, imported, room_imports, room_of
+
 ROOT = Path(__file__).parent.parent / "remat"
 
 RANK = {
+    "_lazy": 0,
     "errors": 0,
     "units": 1,
     "ir": 2,
@@ -22,8 +25,25 @@ RANK = {
     "cli": 7,
     "testing": 8,
 }
+ROOMS = {
+    "_core": 0,
+    "_plugins": 0,
+    "_arrays": 1,
+    "_milp": 1,
+    "_hierarchy": 1,
+    "_bounds": 2,
+    "_chain": 2,
+    "_whole": 2,
+    "_search": 3,
+    "_staged": 4,
+    "_curves": 4,
+    "named": 5,
+}
+"""Rooms of `remat.algorithms`: each imports of lower rooms only, inside functions and for type checkers too."""
+
 ONLY_READS = {"viz": {"errors", "units", "ir", "viz"}}
 THIRD_PARTY = {
+    "_lazy": set(),
     "errors": set(),
     "units": set(),
     "ir": {"attrs"},
@@ -80,6 +100,47 @@ def test_imports_run_one_way_and_stay_within_the_room(path):
             assert here not in ONLY_READS or there in ONLY_READS[here], f"{path} imports {name}"
         elif top != "remat" and top not in sys.stdlib_module_names:
             assert top in THIRD_PARTY[here], f"{path} imports {name}: not allowed in {here}"
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if room(path) == "algorithms"], ids=lambda path: path.stem)
+def test_imports_between_rooms_of_algorithms_run_one_way(path):
+    here = path.relative_to(ROOT / "algorithms").with_suffix("").parts[0]
+    if here == "__init__":  # the list of public names, which no room reads
+        return
+    assert here in ROOMS, f"{path}: a room the layering does not know"
+    for name in imports(path):
+        if name == "remat.algorithms" or name.startswith("remat.algorithms."):
+            there = name.split(".")[2] if name.count(".") > 1 else "__init__"
+            assert there in ROOMS, f"{path} imports {name}: not a room"
+            assert there == here or ROOMS[there] < ROOMS[here], f"{path} imports {name}: upward"
+
+
+@pytest.mark.parametrize("package", ["remat.algorithms", "remat.ir", "remat.testing"])
+def test_no_circles(package):
+    assert circles(room_imports(package)) == circles(file_imports(package)) == []
+
+
+def test_a_circle_is_found_wherever_its_imports_stand(tmp_path):
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    one.write_text("def f():\n    from pkg.other import g\n")
+    other.write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pkg import one\n")
+    modules = {"pkg.one": one, "pkg.other": other}
+    imports = {name: set(imported(path, set(modules))) for name, path in modules.items()}
+    assert circles(imports | {"pkg.third": {"pkg.one"}}) == [["pkg.one", "pkg.other"]]
+    assert room_of("remat.algorithms._core.clock", "remat.algorithms") == "_core"
+
+
+@pytest.mark.parametrize("package", ["algorithms", "ir", "testing"])
+def test_nothing_has_the_name_of_a_module_beside_it(package):
+    clashes = []
+    for path in (ROOT / package).rglob("*.py"):
+        modules = {
+            other.stem for other in path.parent.iterdir() if other.suffix == ".py" or (other / "__init__.py").exists()
+        }
+        nodes = ast.parse(path.read_text()).body
+        names = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+        clashes += [f"{path.relative_to(ROOT)}: {name}" for name in sorted(names & modules)]
+    assert clashes == []
 
 
 def test_import_remat_loads_nothing_heavy():

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from remat.algorithms import registry
-from remat.algorithms.expression import parse
+from remat.algorithms._plugins import registry
+from remat.algorithms._plugins.expression import parse
 from remat.errors import RematError
 
 HERE = Path(__file__).parent / "plugin"
@@ -28,7 +28,7 @@ class NoTorch:
         if name.partition(".")[0] == "torch":
             raise ImportError("torch is not to be imported here")
 sys.meta_path.insert(0, NoTorch())
-from remat.algorithms.registry import get
+from remat.algorithms._plugins.registry import get
 from remat.testing import check_partitioner, check_solver, check_transform
 check_solver(get("solvers", "Greedy")(), examples=60)
 check_transform(get("transforms", "Slack")(spare=2), examples=30)
@@ -66,7 +66,7 @@ def test_a_name_that_two_packages_claim_is_an_error_that_names_both():
     with pytest.raises(RematError) as caught:
         registry.entries("solvers", outside=[point("StoreAll", "other:StoreAll")])
     assert caught.value.rule == "P-CLASH"
-    assert "another-package" in str(caught.value) and "remat.algorithms.baselines" in str(caught.value)
+    assert "another-package" in str(caught.value) and "remat.algorithms._whole.baselines" in str(caught.value)
 
 
 def test_a_plug_in_that_cannot_be_imported_names_its_package():
@@ -82,11 +82,13 @@ def test_what_is_not_there_is_refused_with_what_is_near(kind, name, rule):
     assert caught.value.rule == rule and ("StoreAll" in str(caught.value) or "solvers" in str(caught.value))
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, own in registry.OWN.items() for name in own])
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind in registry.GROUPS for name in registry.brought(kind)]
+)
 def test_every_registered_name_loads(kind, name):
     assert registry.get(kind, name) is not None
 
 
-@pytest.mark.parametrize("name", registry.WORDS)
+@pytest.mark.parametrize("name", registry.brought("words"))
 def test_every_word_of_the_algebra_loads(name):
     assert callable(registry.word(name))

@@ -1,35 +1,300 @@
-"""Solvers over the IR and the algebra that composes them. Names load lazily: cvxpy and numba only where they are used."""
+"""Solvers over the IR and the algebra that composes them. Names load lazily: cvxpy and numba only where they are used.
+
+A new public name has three lines here: its import for type checkers, its name in `__all__`, and its module in the table of its
+kind, which the registry reads. The published systems are in `remat.algorithms.named`.
+"""
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
-from remat.algorithms.registry import OWN, WORDS
+from remat._lazy import lazy
+from remat.algorithms._plugins.registry import own
 
-_HOME = {
-    "protocol": ("IMPOSSIBLE", "NOTHING", "ClassBound", "Outcome", "Plan", "Problem", "Solver", "Status"),
-    "clock": ("Clock", "Progress"),
-    "combine": ("Best", "First", "Warm", "WarmStarted", "When", "Within"),
-    "options": ("OptionSource", "Pool", "Sweep", "undominated"),
-    "transforms": ("Applied", "Through", "Transform"),
-    "partition": ("Partitioner",),
-    "baselines": ("least_time", "store_all_peak"),
+if TYPE_CHECKING:
+    from remat.algorithms._bounds.floor import proved_floor
+    from remat.algorithms._chain.linearise import Linearise, linearised
+    from remat.algorithms._chain.offload import Autocapper, OffloadOnly, Opportunist
+    from remat.algorithms._chain.periodic import Periodic
+    from remat.algorithms._chain.pofo import Pofo
+    from remat.algorithms._chain.quantise import Quantise, UnitCost, unit_budget, unit_chain
+    from remat.algorithms._chain.revolve import Revolve, extra_runs
+    from remat.algorithms._chain.rotor import RkRotor, Rotor, rotor_values
+    from remat.algorithms._core.clock import Clock, Progress
+    from remat.algorithms._core.compilation import CompileClock
+    from remat.algorithms._core.conditions import is_flat, nodes_at_most
+    from remat.algorithms._core.option_pool import Pool, pool
+    from remat.algorithms._core.options import OptionSource, Sweep, undominated
+    from remat.algorithms._core.outcome import IMPOSSIBLE, NOTHING, ClassBound, Outcome, Plan, Status
+    from remat.algorithms._core.problem import Problem
+    from remat.algorithms._core.solver import Best, First, Solver, When, Within, best, first
+    from remat.algorithms._core.transforms import Applied, Through, Transform
+    from remat.algorithms._core.warm_started import Warm, WarmStarted, warm
+    from remat.algorithms._curves.budget_sweep import lowest_budget, sweep
+    from remat.algorithms._curves.tradeoff import Choice, Choices, choices
+    from remat.algorithms._hierarchy.condense import Condense, Given, hierarchical
+    from remat.algorithms._hierarchy.hpartition import HPartition
+    from remat.algorithms._hierarchy.partition import Intervals, Partitioner, Stretches, Undivided
+    from remat.algorithms._milp.backends import Cvxpy, Highs
+    from remat.algorithms._plugins.expression import parse
+    from remat.algorithms._search.any_order import AnyOrder
+    from remat.algorithms._search.auto import auto, quick
+    from remat.algorithms._search.floor import Floor
+    from remat.algorithms._search.from_solver import From
+    from remat.algorithms._search.kernel_prefetch import prefetch
+    from remat.algorithms._search.lp_rounding import SavedSet
+    from remat.algorithms._search.multi_instant import MultiInstant
+    from remat.algorithms._search.passes import (
+        Continuation,
+        Delete,
+        MultiStart,
+        PeakShaving,
+        Relieve,
+        RuinAndRecreate,
+        Shift,
+        Taste,
+    )
+    from remat.algorithms._search.pipeline import Polish
+    from remat.algorithms._search.single_instant import SingleInstant
+    from remat.algorithms._search.warmup import warm_up
+    from remat.algorithms._staged.form_checkmate import OneOutputPerOp
+    from remat.algorithms._staged.knapsack import FullRelaxation, SavedSetKnapsack, TightenedKnapsack
+    from remat.algorithms._staged.solver import HIlp, Ilp
+    from remat.algorithms._whole.baselines import PerLayerCheckpoint, StoreAll, least_time, store_all_peak
+    from remat.algorithms._whole.dtr import Dtr
+    from remat.algorithms._whole.exhaustive import Exhaustive
+    from remat.algorithms._whole.tw_remat import TwRemat
+
+__all__ = [
+    "IMPOSSIBLE",
+    "NOTHING",
+    "AnyOrder",
+    "Applied",
+    "Autocapper",
+    "Best",
+    "Choice",
+    "Choices",
+    "ClassBound",
+    "Clock",
+    "CompileClock",
+    "Condense",
+    "Continuation",
+    "Cvxpy",
+    "Delete",
+    "Dtr",
+    "Exhaustive",
+    "First",
+    "Floor",
+    "From",
+    "FullRelaxation",
+    "Given",
+    "HIlp",
+    "HPartition",
+    "Highs",
+    "Ilp",
+    "Intervals",
+    "Linearise",
+    "MultiInstant",
+    "MultiStart",
+    "OffloadOnly",
+    "OneOutputPerOp",
+    "Opportunist",
+    "OptionSource",
+    "Outcome",
+    "Partitioner",
+    "PeakShaving",
+    "PerLayerCheckpoint",
+    "Periodic",
+    "Plan",
+    "Pofo",
+    "Polish",
+    "Pool",
+    "Problem",
+    "Progress",
+    "Quantise",
+    "Relieve",
+    "Revolve",
+    "RkRotor",
+    "Rotor",
+    "RuinAndRecreate",
+    "SavedSet",
+    "SavedSetKnapsack",
+    "Shift",
+    "SingleInstant",
+    "Solver",
+    "Status",
+    "StoreAll",
+    "Stretches",
+    "Sweep",
+    "Taste",
+    "Through",
+    "TightenedKnapsack",
+    "Transform",
+    "TwRemat",
+    "Undivided",
+    "UnitCost",
+    "Warm",
+    "WarmStarted",
+    "When",
+    "Within",
+    "auto",
+    "best",
+    "choices",
+    "extra_runs",
+    "first",
+    "hierarchical",
+    "is_flat",
+    "least_time",
+    "linearised",
+    "lowest_budget",
+    "nodes_at_most",
+    "parse",
+    "pool",
+    "prefetch",
+    "proved_floor",
+    "quick",
+    "rotor_values",
+    "store_all_peak",
+    "sweep",
+    "undominated",
+    "unit_budget",
+    "unit_chain",
+    "warm",
+    "warm_up",
+]
+
+_SOLVERS = {
+    "AnyOrder": "_search.any_order",
+    "Autocapper": "_chain.offload",
+    "Continuation": "_search.passes",
+    "Delete": "_search.passes",
+    "Dtr": "_whole.dtr",
+    "Exhaustive": "_whole.exhaustive",
+    "Floor": "_search.floor",
+    "From": "_search.from_solver",
+    "FullRelaxation": "_staged.knapsack",
+    "HIlp": "_staged.solver",
+    "Ilp": "_staged.solver",
+    "MultiInstant": "_search.multi_instant",
+    "MultiStart": "_search.passes",
+    "OffloadOnly": "_chain.offload",
+    "Opportunist": "_chain.offload",
+    "PeakShaving": "_search.passes",
+    "PerLayerCheckpoint": "_whole.baselines",
+    "Periodic": "_chain.periodic",
+    "Pofo": "_chain.pofo",
+    "Polish": "_search.pipeline",
+    "Relieve": "_search.passes",
+    "Revolve": "_chain.revolve",
+    "RkRotor": "_chain.rotor",
+    "Rotor": "_chain.rotor",
+    "RuinAndRecreate": "_search.passes",
+    "SavedSet": "_search.lp_rounding",
+    "SavedSetKnapsack": "_staged.knapsack",
+    "Shift": "_search.passes",
+    "SingleInstant": "_search.single_instant",
+    "StoreAll": "_whole.baselines",
+    "TightenedKnapsack": "_staged.knapsack",
+    "TwRemat": "_whole.tw_remat",
+    "auto": "_search.auto",
+    "quick": "_search.auto",
 }
-_WHERE = {name: f"remat.algorithms.{module}:{name}" for module, names in _HOME.items() for name in names}
-for _table in (*OWN.values(), WORDS):
-    # The published systems stay in `named`: some have the name of a module here.
-    _WHERE.update((name, where) for name, where in _table.items() if ".named:" not in where)
+_TRANSFORMS = {
+    "Condense": "_hierarchy.condense",
+    "Linearise": "_chain.linearise",
+    "OneOutputPerOp": "_staged.form_checkmate",
+    "Quantise": "_chain.quantise",
+    "UnitCost": "_chain.quantise",
+}
+_PARTITIONERS = {
+    "Given": "_hierarchy.condense",
+    "HPartition": "_hierarchy.hpartition",
+    "Intervals": "_hierarchy.partition",
+    "Stretches": "_hierarchy.partition",
+    "Undivided": "_hierarchy.partition",
+}
+_WORDS = {
+    "Cvxpy": "_milp.backends",
+    "Highs": "_milp.backends",
+    "Taste": "_search.passes",
+    "best": "_core.solver",
+    "first": "_core.solver",
+    "hierarchical": "_hierarchy.condense",
+    "is_flat": "_core.conditions",
+    "nodes_at_most": "_core.conditions",
+    "pool": "_core.option_pool",
+    "warm": "_core.warm_started",
+}
+_OTHERS = {
+    "Applied": "_core.transforms",
+    "Best": "_core.solver",
+    "Choice": "_curves.tradeoff",
+    "Choices": "_curves.tradeoff",
+    "ClassBound": "_core.outcome",
+    "Clock": "_core.clock",
+    "CompileClock": "_core.compilation",
+    "First": "_core.solver",
+    "IMPOSSIBLE": "_core.outcome",
+    "NOTHING": "_core.outcome",
+    "OptionSource": "_core.options",
+    "Outcome": "_core.outcome",
+    "Partitioner": "_hierarchy.partition",
+    "Plan": "_core.outcome",
+    "Pool": "_core.option_pool",
+    "Problem": "_core.problem",
+    "Progress": "_core.clock",
+    "Solver": "_core.solver",
+    "Status": "_core.outcome",
+    "Sweep": "_core.options",
+    "Through": "_core.transforms",
+    "Transform": "_core.transforms",
+    "Warm": "_core.warm_started",
+    "WarmStarted": "_core.warm_started",
+    "When": "_core.solver",
+    "Within": "_core.solver",
+    "choices": "_curves.tradeoff",
+    "extra_runs": "_chain.revolve",
+    "least_time": "_whole.baselines",
+    "linearised": "_chain.linearise",
+    "lowest_budget": "_curves.budget_sweep",
+    "parse": "_plugins.expression",
+    "prefetch": "_search.kernel_prefetch",
+    "proved_floor": "_bounds.floor",
+    "rotor_values": "_chain.rotor",
+    "store_all_peak": "_whole.baselines",
+    "sweep": "_curves.budget_sweep",
+    "undominated": "_core.options",
+    "unit_budget": "_chain.quantise",
+    "unit_chain": "_chain.quantise",
+    "warm_up": "_search.warmup",
+}
+_SYSTEMS = (
+    "autocapper",
+    "checkmate",
+    "chen",
+    "dtr",
+    "hiremate",
+    "offload_only",
+    "opportunist",
+    "pofo",
+    "revolve",
+    "rk_checkmate",
+    "rk_rotor",
+    "rockmate",
+    "rotor",
+    "tw_remat",
+)
 
-__all__ = sorted(_WHERE)
+
+def _at(table: dict[str, str]) -> dict[str, str]:
+    return {name: f"remat.algorithms.{module}:{name}" for name, module in table.items()}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'remat.algorithms' has no attribute {name!r}")
-    module, _, attribute = _WHERE[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)
+own("solvers", _at(_SOLVERS | dict.fromkeys(_SYSTEMS, "named")))
+own("transforms", _at(_TRANSFORMS))
+own("partitioners", _at(_PARTITIONERS))
+own("words", _at(_WORDS))
 
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:
+    _WHERE = _at(_SOLVERS | _TRANSFORMS | _PARTITIONERS | _WORDS | _OTHERS)
+    __getattr__, __dir__ = lazy(__name__, _WHERE)

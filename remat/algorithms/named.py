@@ -5,18 +5,19 @@ None of them states a bound of its own on a flat graph: what they are optimal in
 
 from __future__ import annotations
 
-from remat.algorithms.combine import best
-from remat.algorithms.condensing import hierarchical
-from remat.algorithms.dp import Pofo, RkRotor, Rotor
-from remat.algorithms.dtr import Dtr
-from remat.algorithms.hpartition import HPartition
-from remat.algorithms.ilp.checkmate import OneOutputPerOp
-from remat.algorithms.ilp.solver import HIlp, Ilp
-from remat.algorithms.linearise import Linearise, Quantise, UnitCost
-from remat.algorithms.offload import Autocapper, OffloadOnly, Opportunist
-from remat.algorithms.periodic import Periodic
-from remat.algorithms.revolve import Revolve
-from remat.algorithms.twremat import TwRemat
+from remat.algorithms._chain.linearise import Linearise, Quantise, UnitCost
+from remat.algorithms._chain.offload import Autocapper, OffloadOnly, Opportunist
+from remat.algorithms._chain.periodic import Periodic
+from remat.algorithms._chain.pofo import Pofo
+from remat.algorithms._chain.revolve import Revolve
+from remat.algorithms._chain.rotor import RkRotor, Rotor
+from remat.algorithms._core.solver import best
+from remat.algorithms._hierarchy.condense import hierarchical
+from remat.algorithms._hierarchy.hpartition import HPartition
+from remat.algorithms._staged.form_checkmate import OneOutputPerOp
+from remat.algorithms._staged.solver import HIlp, Ilp
+from remat.algorithms._whole.dtr import Dtr
+from remat.algorithms._whole.tw_remat import TwRemat
 
 # -- chains ------------------------------------------------------------------------------------------------------------
 

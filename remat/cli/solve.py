@@ -29,8 +29,10 @@ def solve(
     explain: Annotated[bool, typer.Option("--explain", help="Only say what the solver would do.")] = False,
 ) -> None:
     """Plan GRAPH under a budget: exit code 0 with a schedule, 3 without."""
-    from remat.algorithms.expression import parse
-    from remat.algorithms.protocol import IMPOSSIBLE, Problem, Solver
+    from remat.algorithms._core.outcome import IMPOSSIBLE
+    from remat.algorithms._core.problem import Problem
+    from remat.algorithms._core.solver import Solver
+    from remat.algorithms._plugins.expression import parse
 
     nodes = read_graph(graph)
     chosen = parse(solver)

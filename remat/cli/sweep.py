@@ -13,7 +13,7 @@ from remat.cli.arguments import read_budget, read_graph, read_link
 from remat.errors import RematError
 
 if TYPE_CHECKING:
-    from remat.algorithms.sweep import Point
+    from remat.algorithms._curves.budget_sweep import Point
     from remat.viz.curve import Mark
 
 COLUMNS = ("solver", "budget", "status", "time", "recomputation", "idle", "peak", "lower")
@@ -44,10 +44,10 @@ def sweep(
     from rich.console import Console
     from rich.progress import Progress
 
-    from remat.algorithms.clock import Clock
-    from remat.algorithms.expression import parse
-    from remat.algorithms.protocol import Solver
-    from remat.algorithms.sweep import sweep as planned
+    from remat.algorithms._core.clock import Clock
+    from remat.algorithms._core.solver import Solver
+    from remat.algorithms._curves.budget_sweep import sweep as planned
+    from remat.algorithms._plugins.expression import parse
     from remat.ir import Schedule, validate
     from remat.viz.sweep import draw_sweep
 

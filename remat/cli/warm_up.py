@@ -12,7 +12,8 @@ def register(app: typer.Typer) -> None:
 
 def compile_kernels() -> None:
     """Compile the planner's kernels and cache them, e.g. while an image is built."""
-    from remat.algorithms.warmup import cache_folder, warm_up
+    from remat.algorithms import warm_up
+    from remat.algorithms._arrays.kernel_cache import cache_folder
 
     seconds = warm_up()
     folder = cache_folder()

@@ -79,7 +79,7 @@ class _Folding:
             ops=ops,
             values=self.values,
             storages=self.storages,
-            grads={key: self.renamed.get(value, value) for key, value in self.grads.items()},
+            grads={key: self.renamed.get(value) or value for key, value in self.grads.items()},
         )
 
     def _current(self, at: int, op: Op) -> Op:

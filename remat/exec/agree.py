@@ -149,6 +149,7 @@ def traced_as_run(trace: Callable[[Kernels], Program]) -> None:
         op = _kernels.disagreeing(program)
         if op is None:
             return
+    assert op is not None  # there is a round at least
     real = ", ".join(map(str, _kernels.others[_call(program, op)]))
     traced = ", ".join(map(str, _traced(program, op)))
     where = f" in {op.scope}" if op.scope else ""

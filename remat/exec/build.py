@@ -111,7 +111,7 @@ def _kinds(program: Program) -> dict[str, Kind]:
 def signature(program: Program, op: Op) -> str:
     """What two operations share if and only if they are the same code on the same shapes, strides and types."""
     if op.role in (Role.LOSS, Role.RNG):
-        return op.role.value
+        return str(op.role.value)
 
     def text(tree: object) -> str:
         name = getattr(tree, "name", None)

@@ -49,8 +49,8 @@ def _share_values(draft: Draft, casts: list[Op]) -> None:
         draft.ops[:] = [_renamed(reader, name, kept) for reader in draft.ops]
         for value in [value for value in draft.values.values() if value.storage == gone]:
             draft.values[value.name] = evolve(value, storage=storage)
-        for end, value in list(draft.ends.items()):
-            if value == name:
+        for end, ended in list(draft.ends.items()):
+            if ended == name:
                 draft.ends[end] = kept
 
 

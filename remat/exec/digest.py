@@ -31,7 +31,8 @@ def program_digest(program: Program) -> str:
     which storage; constants with their values; inputs, outputs, gradients and updates. Sequence numbers of autograd count by
     their order alone. An argument of a kind that is not known here makes a digest that no other capture has.
     """
-    order = {number: rank for rank, number in enumerate(sorted({op.sequence for op in program.ops} - {None}))}  # type: ignore[type-var]
+    numbers = {op.sequence for op in program.ops if op.sequence is not None}
+    order = {number: rank for rank, number in enumerate(sorted(numbers))}
     hasher = hashlib.sha256()
     parts = (
         program.name,

@@ -163,7 +163,7 @@ class _Lowering:
     def grad_sources(self) -> dict[str, tuple[str, Any]]:
         """Primals that autograd asks gradients of, with the key of the gradient."""
         program = self.program
-        named = {value: ("param", path) for value, path in program.params}
+        named: dict[str, tuple[str, Any]] = {value: ("param", path) for value, path in program.params}
         named |= {value: ("buffer", path) for value, path in program.buffers}
         named |= {value: ("input", position) for value, position in program.inputs}
         return {value: named[value] for value in self.primals if named[value] in program.grads}

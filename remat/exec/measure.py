@@ -102,7 +102,8 @@ def _sizes(program: Program, op: Op, result: Any) -> tuple[Bytes | None, ...]:
 
 def _median(call: Any, device: torch.device) -> Ns:
     clock = _clock(device)
-    spent, times = 0, []
+    spent = 0
+    times: list[Ns] = []
     while len(times) < FEWEST or (spent < PATIENCE_NS and len(times) < MOST):
         _wait(device)
         start = clock()

@@ -14,7 +14,7 @@ from attrs import evolve, field, frozen
 from torch import nn
 
 from remat.algorithms import IMPOSSIBLE, Clock, Outcome, Problem, Solver, StoreAll, store_all_peak
-from remat.algorithms.once import importing
+from remat.algorithms._core.startup import importing
 from remat.errors import IllFormed
 from remat.exec.build import build_graph
 from remat.exec.capture import Captured, capture
@@ -94,7 +94,7 @@ class Settings:
         if self.solver is not None:
             return self.solver
         with importing():
-            from remat.algorithms.default import auto  # imports compiled kernels, so only when it is asked for
+            from remat.algorithms._search.auto import auto  # imports compiled kernels, so only when it is asked for
 
         return auto
 
@@ -267,7 +267,7 @@ def solve(
 
 def _cheap() -> Solver:
     """What always runs when the time is over."""
-    from remat.algorithms.default import cheap
+    from remat.algorithms._search.auto import cheap
 
     return cheap
 

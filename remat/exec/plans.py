@@ -465,7 +465,7 @@ def _beside(captured: Captured) -> int:
     """Bytes that a call holds besides its plan: results of the prologue, and what undoes a forward on the wrong branch."""
     program = captured.program
     forms = () if captured.prologue is None else captured.prologue.forms
-    held = sum(shape.numel() * dtype.itemsize for shape, _, dtype in forms)
+    held: int = sum(shape.numel() * dtype.itemsize for shape, _, dtype in forms)
     if captured.late:
         written = sum(program.storage_of(target).size for target in program.updates)
         held += rng.CPU_STATE + written

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, frozen
 
 from remat.algorithms import Progress
-from remat.algorithms.once import compile_seconds, import_seconds, planning_time
+from remat.algorithms._core.startup import compile_seconds, import_seconds, planning_time
 from remat.units import Ns, format_ns
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import os
 import random
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -424,9 +424,8 @@ def _child(container: Container, key: Any) -> str:
 
 
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
-_ITERATORS = (
-    itertools.count, itertools.cycle, itertools.islice, *(type(iter(items)) for items in ([], (), "", range(1), {})),
-)  # fmt: skip
+_BUILT_IN: tuple[Iterable[Any], ...] = ([], (), "", range(1), {})
+_ITERATORS = (itertools.count, itertools.cycle, itertools.islice, *(type(iter(items)) for items in _BUILT_IN))
 _CACHE = type(functools.lru_cache(len))
 _DEEPEST = 40
 
@@ -454,7 +453,7 @@ class _Walk:
 
     def handler(self, value: Any) -> Callable[[Any, str, int], None] | None:
         """How a value is visited, or None where it is opaque."""
-        for kinds, handler in (
+        handlers: tuple[tuple[Any, Callable[[Any, str, int], None]], ...] = (
             (nn.Module, self.module),
             (dict, self.mapping),
             (list, functools.partial(self.sequence, kind="list")),
@@ -468,9 +467,10 @@ class _Walk:
             (_ITERATORS, self.iterator),
             (_CACHE, self.cache),
             (type, self.kind),
-        ):
-            if isinstance(value, kinds):  # type: ignore[arg-type]
-                return handler  # type: ignore[return-value]
+        )
+        for kinds, handler in handlers:
+            if isinstance(value, kinds):
+                return handler
         return self.instance if _is_user_object(value) else None
 
     def add(self, container: Container, depth: int) -> None:

@@ -135,7 +135,8 @@ class _Reader:
             op = evolve(op, phase=Phase.BACKWARD)
             self.late.update(name for name in names if name)
         self.ops.append(op)
-        self.named[node] = [name and Ref(name) for name in names] if unpack else Ref(names[0])
+        refs = [name and Ref(name) for name in names]
+        self.named[node] = refs if unpack else refs[0]
 
     def traced(self, node: torch.fx.Node) -> Any:
         """What the trace says that a call returns."""
@@ -206,7 +207,7 @@ def read_joint(joint: Joint, module: nn.Module) -> Draft:
             raise Uncapturable("X-OP", f"the trace has a node {node.op}.", fix=_FIX)
     (last,) = (node for node in joint.module.graph.nodes if node.op == "output")
     ends: dict[tuple[str, Any], str] = {}
-    for node, role in zip(last.args[0], joint.outputs, strict=True):  # type: ignore[arg-type]
+    for node, role in zip(last.args[0], joint.outputs, strict=True):
         if role is None or node is None:
             continue
         kind, about = role

@@ -65,5 +65,6 @@ def kept() -> Iterator[None]:
 
 def others() -> dict[str, Any]:
     """States of the generators that belong to Python and numpy, which no plan replays, in a form that compares."""
-    name, keys, *rest = np.random.get_state()
-    return {"random": random.getstate(), "numpy.random": (name, keys.tobytes(), *rest)}  # type: ignore[union-attr]
+    legacy: Any = np.random.get_state()  # a tuple here, by numpy's types perhaps a dict
+    name, keys, *rest = legacy
+    return {"random": random.getstate(), "numpy.random": (name, keys.tobytes(), *rest)}

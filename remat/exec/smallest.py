@@ -70,8 +70,8 @@ def smallest_budget(
     clock = Clock() if clock is None else clock
     if solver is not None:
         return _bisected(graph, solver, _known(graph), below, clock, seed)
-    from remat.algorithms.bounds.floor import proved_floor
-    from remat.algorithms.default import probe, prover  # imports compiled kernels, so only when it is asked for
+    from remat.algorithms._bounds.floor import proved_floor
+    from remat.algorithms._search.auto import probe, prover  # imports compiled kernels, so only when it is asked for
 
     known = _bisected(graph, probe, _known(graph), below, clock, seed)
     known = Smallest(known.found, max(known.floor, proved_floor(graph, clock)), known.outcome)

@@ -103,7 +103,7 @@ def unflatten(leaves: list[Any], layout: Layout) -> Any:
             elif isinstance(form, Again):
                 items.append(objects[form.index])
             else:
-                value = form.kind.__new__(form.kind)
+                value = form.kind.__new__(form.kind)  # type: ignore[call-overload]  # it may be a class of classes to mypy
                 objects.append(value)
                 _fill(value, build(form.parts))
                 items.append(value)

@@ -1,7 +1,7 @@
 """Many budgets of one model in one call: the curve of step time over memory, with the proved bound below it.
 
-The model is captured and costed once, and the budgets share their work (`remat.algorithms.sweep`): a plan for a smaller budget is
-offered to every larger one, so the curve never rises with the budget.
+The model is captured and costed once, and the budgets share their work (`algorithms/_curves/budget_sweep.py`): a plan for a
+smaller budget is offered to every larger one, so the curve never rises with the budget.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.progress import Progress as Bar
 from torch import nn
 
 from remat.algorithms import Clock, Progress, Solver
-from remat.algorithms.choose import SWEEP, Choice, Choices, choices
+from remat.algorithms._curves.tradeoff import SWEEP, Choice, Choices, choices
 from remat.errors import IllFormed
 from remat.exec import torch_private
 from remat.exec.capture import capture
@@ -99,15 +99,14 @@ def sweep(
 def _graph(model: nn.Module, sample: Any, settings: Settings, cost: str | Device) -> Graph:
     """The graph of a step, costed as asked."""
     args, kwargs = call_of(sample)
-    known = isinstance(cost, str) and cost in COSTS
-    device = None if known else device_model(cost)
+    device = cost if isinstance(cost, str) and cost in COSTS else device_model(cost)
     fake = any(isinstance(one, torch_private.FakeTensor) for one in model.parameters())
     if fake and cost == "measure":
         fix = 'give the name of a device model, as cost="v100".'
         raise IllFormed("X-ARG", "the module has no weights, so nothing can be measured.", fix=fix)
     with in_training(model):
-        if device is None:
-            return plan_step(model, args, kwargs, evolve(settings, cost=cost)).graph
+        if isinstance(device, str):
+            return plan_step(model, args, kwargs, evolve(settings, cost=device)).graph
         captured = capture(model, args, kwargs, step=settings.step, differentiable=settings.differentiable)
     return graph_on(captured, device, loss_reserve=settings.loss_reserve)
 

@@ -187,7 +187,7 @@ class Tape(DispatchMode):
     """
 
     def __init__(self, sources: Sources, answers: tuple[Scalar, ...] = (), running: Running | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.sources = sources
         self.running = running or Running()
         self.answers = answers

@@ -16,13 +16,13 @@ import torch
 import torch.fx.traceback as fx_traceback
 from attrs import frozen
 from torch import nn
-from torch._C._profiler import _ExperimentalConfig
+from torch._C._autograd import _disable_profiler_legacy, _enable_profiler_legacy
+from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.autograd import ProfilerConfig, ProfilerState, _disable_profiler_legacy, _enable_profiler_legacy
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.profiler import record_function
 from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
@@ -173,7 +173,7 @@ def _corrected(correction: Correction | None) -> Iterator[None]:
     empty: dict[int, torch.Tensor] = {}
 
     def corrected(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = dispatch(mode, func, types, args, kwargs)
+        result: Any = dispatch(mode, func, types, args, kwargs)
         real = correction(func, args, kwargs or {})
         if func is torch.ops.aten.empty_like.default:
             empty[id(result)] = result
@@ -188,11 +188,12 @@ def _corrected(correction: Correction | None) -> Iterator[None]:
             ]
         return type(result)(parts) if isinstance(result, (tuple, list)) else parts[0]
 
-    FakeTensorMode.dispatch = corrected  # type: ignore[method-assign]
+    fake_tensors: Any = FakeTensorMode  # torch has no way in but its method
+    fake_tensors.dispatch = corrected
     try:
         yield
     finally:
-        FakeTensorMode.dispatch = dispatch  # type: ignore[method-assign]
+        fake_tensors.dispatch = dispatch
 
 
 def _role(desc: Any) -> tuple[str, Any]:
@@ -243,7 +244,8 @@ def scopes(paths: dict[nn.Module, str], running: Running) -> Iterator[None]:
 
 def scope_of(node: torch.fx.Node) -> str:
     """The module path written on a node, or an empty text."""
-    return (node.meta.get("custom") or {}).get(_SCOPE, "")
+    scope: str = (node.meta.get("custom") or {}).get(_SCOPE, "")
+    return scope
 
 
 def sequence_of(node: torch.fx.Node) -> int | None:
@@ -275,7 +277,8 @@ _ASK_WHETHER_GRADIENTS = {"aten.mkldnn_rnn_layer.default"}
 
 def storage_key(value: torch.Tensor) -> int:
     """A number that two tensors share if and only if they share their storage."""
-    return value.untyped_storage()._cdata
+    key: int = value.untyped_storage()._cdata
+    return key
 
 
 def reader_of_real(error: Exception) -> str | None:
@@ -360,7 +363,7 @@ class Recording:
             Event(record.name(), round(first.cpu_elapsed_us(record) * 1000), record.cpu_memory_usage())
             for records in lists
             for record in records
-            if record.kind() in ("push", "memory_alloc")
+            if str(record.kind()) in ("push", "memory_alloc")  # a text, whatever torch's types say
         ]
         return events if len(lists) == 1 else sorted(events, key=lambda event: event.at)
 

@@ -266,7 +266,8 @@ class _Traced(nn.Module):
                 _without_tensors(container)
         inputs = (*step.tensors, *self.__dict__["lifted"].tensors)
         # what is returned as it came is recognised by these
-        self.__dict__["origins"] = origins = {id(tensor): ("input", at) for at, tensor in enumerate(tensors)}
+        origins: dict[int, Origin] = {id(tensor): ("input", at) for at, tensor in enumerate(tensors)}
+        self.__dict__["origins"] = origins
         placed: dict[int, Any] = {id(real): tensor for real, tensor in zip(inputs, tensors, strict=True)}
         for kind, named in (("param", self.inner.named_parameters), ("buffer", self.inner.named_buffers)):
             for name, tensor in named(remove_duplicate=False):
@@ -285,10 +286,10 @@ class _Traced(nn.Module):
         inputs = (*step.tensors, *lifted.tensors)
         real.update({("input", position): tensor for position, tensor in enumerate(inputs)})
         tape = Tape(real.__getitem__, step.answers, self.__dict__["running"])
-        for name, tensor in self.inner.named_parameters(remove_duplicate=False):
-            tape.know(tensor, ("param", name), trained=real["param", name].requires_grad)
-        for name, tensor in self.inner.named_buffers(remove_duplicate=False):
-            tape.know(tensor, ("buffer", name))
+        for name, parameter in self.inner.named_parameters(remove_duplicate=False):
+            tape.know(parameter, ("param", name), trained=real["param", name].requires_grad)
+        for name, buffer in self.inner.named_buffers(remove_duplicate=False):
+            tape.know(buffer, ("buffer", name))
         for position, tensor in enumerate(tensors):
             tape.know(tensor, ("input", position))
         rest = iter(tensors[len(step.tensors) + len(lifted.slots) :])
@@ -535,7 +536,9 @@ def untouched(module: nn.Module, before: Snapshot) -> Iterator[None]:
 
     Parameters are put back too: the tracer does not restore those of a module that is registered in two places.
     """
-    tables = [(table, dict(table)) for inner in module.modules() for table in (inner._parameters, inner._buffers)]
+    tables: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        (table, dict(table)) for inner in module.modules() for table in (inner._parameters, inner._buffers)
+    ]
     with rng.kept():
         try:
             yield
@@ -581,13 +584,13 @@ def _difference(first: Pass, last: Pass) -> tuple[str, str] | None:
     if len(ours) != len(theirs):
         longer = max(ours, theirs, key=len)[min(len(ours), len(theirs))]
         return f"{longer.target} ran in one of two passes only", str(longer.place)
-    for mine, other in zip(first.tape.reads, last.tape.reads, strict=False):
-        if mine.value != other.value:
-            return f"Python read {mine.value}, then {other.value}", str(other.place)
+    for read, later in zip(first.tape.reads, last.tape.reads, strict=False):
+        if read.value != later.value:
+            return f"Python read {read.value}, then {later.value}", str(later.place)
     if repr(first.leaves) != repr(last.leaves):
         return "the forward returned other plain values", ""
-    for mine, other in zip(first.tape.constants.values(), last.tape.constants.values(), strict=False):
-        if not torch.equal(mine, other):
+    for constant, again in zip(first.tape.constants.values(), last.tape.constants.values(), strict=False):
+        if not torch.equal(constant, again):
             return "a tensor that the forward makes from Python numbers differed", ""
     return None
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from remat.algorithms import Solver
-from remat.algorithms.once import importing
+from remat.algorithms._core.startup import importing
 from remat.errors import IllFormed, Uncapturable
 from remat.exec.diagnosis import refusal
 from remat.exec.planning import COSTS, Settings, parse_budget
@@ -115,7 +115,9 @@ def wrap(
 def _compile_meanwhile() -> None:
     """On an empty cache, have other processes compile the planner's kernels while this one captures and measures."""
     with importing():
-        from remat.algorithms.prefetch import prefetch  # brings in the compiler, so only where it will be needed
+        from remat.algorithms._search.kernel_prefetch import (
+            prefetch,  # brings in the compiler, so only where it will be needed
+        )
 
     prefetch()
 
@@ -204,7 +206,7 @@ def _class_of(base: type[nn.Module]) -> type[nn.Module]:
 
 
 def _rebuild(base: type[nn.Module]) -> nn.Module:
-    kind = _class_of(base)
+    kind = _class_of(base)  # type: ignore[arg-type]  # mypy takes the hash of its objects for that of the class
     return kind.__new__(kind)
 
 

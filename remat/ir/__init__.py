@@ -14,9 +14,10 @@ from remat.ir.node import KEPT, OUTSIDE, Compute, Data, Kind, Layer, Phantom, Ph
 from remat.ir.offer import option_of
 from remat.ir.option import LayerOption, Moment, Option
 from remat.ir.rules import GRAPH_RULES
-from remat.ir.schedule import Drop, Offload, Prefetch, Run, Schedule, Step
+from remat.ir.schedule import Schedule
+from remat.ir.step import Drop, Offload, Prefetch, Run, Step
 from remat.ir.text import parse_text, print_text
-from remat.ir.validate import SCHEDULE_RULES, validate
+from remat.ir.validation import SCHEDULE_RULES, validate
 
 __all__ = [
     "GRAPH_RULES",

@@ -10,7 +10,7 @@ from remat.errors import IllFormed
 from remat.ir.graph import Graph
 from remat.ir.node import Compute, Data, Kind, Layer, Phase
 from remat.ir.option import LayerOption, Option
-from remat.ir.schedule import Step
+from remat.ir.step import Step
 from remat.units import Bytes, Ns
 
 

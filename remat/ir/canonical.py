@@ -14,7 +14,7 @@ from remat.ir.cluster import Cluster
 from remat.ir.graph import Graph
 from remat.ir.node import Kind
 from remat.ir.option import LayerOption, Moment
-from remat.ir.schedule import Run, Step
+from remat.ir.step import Run, Step
 
 
 def node_classes(graph: Graph) -> tuple[int, ...]:

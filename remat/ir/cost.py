@@ -8,7 +8,8 @@ from functools import cached_property
 from attrs import field, frozen
 
 from remat.ir.graph import Graph
-from remat.ir.schedule import Run, Schedule
+from remat.ir.schedule import Schedule
+from remat.ir.step import Run
 from remat.units import Bytes, Ns
 
 

@@ -19,11 +19,12 @@ from attrs import evolve, field, frozen
 
 from remat.errors import IllFormed
 from remat.ir.cluster import Cluster
+from remat.ir.cluster_part import Part
 from remat.ir.graph import Graph
 from remat.ir.node import Compute, Data, Layer, Phase
 from remat.ir.option import LayerOption, Option
-from remat.ir.part import Part
-from remat.ir.schedule import Drop, Run, Schedule
+from remat.ir.schedule import Schedule
+from remat.ir.step import Drop, Run
 
 
 @frozen(kw_only=True)

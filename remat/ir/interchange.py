@@ -18,7 +18,8 @@ from remat.errors import IllFormed, MalformedFile
 from remat.ir.graph import Graph
 from remat.ir.node import KEPT, Compute, Data, Kind, Layer, Phase
 from remat.ir.option import LayerOption, Moment, Option
-from remat.ir.schedule import Drop, Offload, Prefetch, Run, Schedule, Step
+from remat.ir.schedule import Schedule
+from remat.ir.step import Drop, Offload, Prefetch, Run, Step
 from remat.ir.text import parse_text, print_text
 
 GRAPH_FORMAT = "remat-graph/1"

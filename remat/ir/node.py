@@ -1,12 +1,11 @@
 """Compute nodes, data nodes, phantoms and layers: the parts of a training step.
 
-A node never changes; what a schedule does with it is in `schedule.py`, and what a schedule may do in `validate.py`.
+A node never changes; what a schedule does with it is in `schedule.py`, and what a schedule may do in `validation.py`.
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 from attrs.validators import in_, instance_of
@@ -14,10 +13,8 @@ from attrs.validators import in_, instance_of
 from remat.errors import IllFormed
 from remat.ir.checks import a_name, a_text, a_tuple, at_least
 from remat.ir.option import LayerOption, Option
+from remat.ir.step import Step
 from remat.units import Bytes
-
-if TYPE_CHECKING:
-    from remat.ir.schedule import Step
 
 
 class Phase(Enum):

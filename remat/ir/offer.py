@@ -15,8 +15,9 @@ from remat.errors import IllFormed
 from remat.ir.graph import Graph
 from remat.ir.node import Kind, Phase
 from remat.ir.option import LayerOption, Moment
-from remat.ir.schedule import Drop, Run, Schedule, Step
-from remat.ir.validate import validate
+from remat.ir.schedule import Schedule
+from remat.ir.step import Drop, Run, Step
+from remat.ir.validation import validate
 from remat.units import Bytes
 
 

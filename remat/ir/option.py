@@ -5,16 +5,12 @@ Reference: H-ILP's R[i, o, t] (HiRemate, App. B); Rockmate's block budgets. Noth
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from attrs import field, frozen
 
 from remat.errors import IllFormed
 from remat.ir.checks import a_tuple, at_least
+from remat.ir.step import Step
 from remat.units import Bytes, Ns
-
-if TYPE_CHECKING:
-    from remat.ir.schedule import Step
 
 
 @frozen(kw_only=True)

@@ -11,7 +11,8 @@ from remat import errors
 from remat.ir.cost import Cost
 from remat.ir.graph import Graph
 from remat.ir.node import Compute, Phase
-from remat.ir.schedule import Drop, Run, Schedule, Step
+from remat.ir.schedule import Schedule
+from remat.ir.step import Drop, Run, Step
 from remat.units import Bytes, Ns
 
 E = TypeVar("E", bound=errors.InvalidSchedule)

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from remat.errors import IllFormed
-from remat.ir.node import Compute, Data, Kind, Phase
-
-if TYPE_CHECKING:
-    from remat.ir.graph import Graph
+from remat.ir.node import Compute, Data, Kind, Layer, Phantom, Phase
 
 GRAPH_RULES = {
     "G-INT": "sizes and times are ints",
@@ -39,10 +36,32 @@ GRAPH_RULES = {
     "G-LAYER": "a layer pairs one forward and one backward node, whose options are those of the layer",
 }
 
+
+class _Tables(Protocol):
+    """What the rules read of a `Graph`: its parts, and where a name stands."""
+
+    @property
+    def computes(self) -> tuple[Compute, ...]: ...
+    @property
+    def data(self) -> tuple[Data, ...]: ...
+    @property
+    def layers(self) -> tuple[Layer, ...]: ...
+    @property
+    def phantoms(self) -> tuple[Phantom, ...]: ...
+    @property
+    def node_index(self) -> dict[str, int]: ...
+    @property
+    def data_index(self) -> dict[str, int]: ...
+    @property
+    def layer_by_node(self) -> dict[str, Layer]: ...
+    def node(self, name: str) -> Compute: ...
+    def datum(self, name: str) -> Data: ...
+
+
 _RANK = {Phase.FORWARD: 0, Phase.LOSS: 1, Phase.BACKWARD: 2}
 
 
-def check_graph(graph: Graph) -> None:
+def check_graph(graph: _Tables) -> None:
     """Raise `IllFormed` for the first broken rule that concerns more than one node."""
     _unique(graph)
     _known(graph)
@@ -53,7 +72,7 @@ def check_graph(graph: Graph) -> None:
     _sums(graph)
 
 
-def _unique(graph: Graph) -> None:
+def _unique(graph: _Tables) -> None:
     seen: set[str] = set()
     names: Iterable[str] = (one.name for group in (graph.computes, graph.data) for one in group)
     for name in (*names, *(layer.phantom for layer in graph.layers)):
@@ -62,7 +81,7 @@ def _unique(graph: Graph) -> None:
         seen.add(name)
 
 
-def _known(graph: Graph) -> None:
+def _known(graph: _Tables) -> None:
     nodes, data = graph.node_index, graph.data_index
     for node in graph.computes:
         for role, names, there in (
@@ -94,12 +113,12 @@ def _known(graph: Graph) -> None:
                 )
 
 
-def _is_forward(graph: Graph, name: str) -> bool:
+def _is_forward(graph: _Tables, name: str) -> bool:
     index = graph.node_index.get(name)
     return index is not None and graph.computes[index].phase is Phase.FORWARD
 
 
-def _writers(graph: Graph) -> None:
+def _writers(graph: _Tables) -> None:
     said = {(writer, datum.name) for datum in graph.data for writer in datum.writers}
     done = {(node.name, name) for node in graph.computes for name in node.writes}
     for writer, name in sorted(said ^ done):
@@ -112,7 +131,7 @@ def _writers(graph: Graph) -> None:
             raise IllFormed("G-WRITER", f"the writers of {datum.name!r} are not in the graph's order.", fix=fix)
 
 
-def _order(graph: Graph) -> None:
+def _order(graph: _Tables) -> None:
     nodes, data = graph.node_index, graph.data_index
     for i, node in enumerate(graph.computes):
         layer = graph.layer_by_node.get(node.name) if graph.layers else None
@@ -131,7 +150,7 @@ def _late(node: Compute, datum: Data) -> IllFormed:
     return IllFormed("G-ORDER", what, fix="list nodes in a topological order.")
 
 
-def _cycle(graph: Graph) -> IllFormed | None:
+def _cycle(graph: _Tables) -> IllFormed | None:
     needs = {node.name: [w for name in node.reads for w in graph.datum(name).writers] for node in graph.computes}
     try:
         TopologicalSorter(needs).prepare()
@@ -141,7 +160,7 @@ def _cycle(graph: Graph) -> IllFormed | None:
     return None
 
 
-def _phases(graph: Graph) -> None:
+def _phases(graph: _Tables) -> None:
     losses = [node.name for node in graph.computes if node.phase is Phase.LOSS]
     if len(losses) != 1:
         named = ", ".join(losses) or "none"
@@ -158,7 +177,7 @@ def _phases(graph: Graph) -> None:
             raise IllFormed("G-TANGENT", what, fix=f"let the loss {losses[0]!r} write it.")
 
 
-def _layers(graph: Graph) -> None:
+def _layers(graph: _Tables) -> None:
     taken: set[str] = set()
     for layer in graph.layers:
         place = f"the layer of {layer.forward!r} and {layer.backward!r}"
@@ -173,7 +192,7 @@ def _layers(graph: Graph) -> None:
             raise IllFormed("G-LAYER", f"{place} and its nodes have different options.", fix=fix)
 
 
-def _sums(graph: Graph) -> None:
+def _sums(graph: _Tables) -> None:
     largest = 1 << 63
     size = sum(datum.size for datum in graph.data) + sum(max(phantom.sizes) for phantom in graph.phantoms)
     work = max((one.workspace for node in graph.computes for one in node.options), default=0)

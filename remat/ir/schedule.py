@@ -7,62 +7,12 @@ Whether a schedule is valid, and what it costs, only `validate` says.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
 
 from attrs import field, frozen
 
 from remat.errors import IllFormed
-from remat.ir.checks import a_name, at_least
 from remat.ir.graph import Graph
-
-
-@frozen
-class Run:
-    """Run a compute node by one of its options."""
-
-    node: str = field(validator=a_name)
-    option: int = field(default=0, validator=at_least(0, "(index of an option)"))
-
-    @property
-    def label(self) -> str:
-        """The node, with the option unless it is the first: `F1#2`."""
-        return f"{self.node}#{self.option}" if self.option else self.node
-
-    def __str__(self) -> str:
-        return f"run {self.label}"
-
-
-@frozen
-class Drop:
-    """Free a resident datum or phantom."""
-
-    datum: str = field(validator=a_name)
-
-    def __str__(self) -> str:
-        return f"drop {self.datum}"
-
-
-@frozen
-class Offload:
-    """Start to copy a resident datum to the host; its device bytes are free when the copy has ended."""
-
-    datum: str = field(validator=a_name)
-
-    def __str__(self) -> str:
-        return f"offload {self.datum}"
-
-
-@frozen
-class Prefetch:
-    """Start to copy an offloaded datum back; it takes its bytes when the copy starts and is readable when it ends."""
-
-    datum: str = field(validator=a_name)
-
-    def __str__(self) -> str:
-        return f"prefetch {self.datum}"
-
-
-Step: TypeAlias = Run | Drop | Offload | Prefetch
+from remat.ir.step import Drop, Offload, Prefetch, Run, Step
 
 
 def _steps(instance: Schedule, attribute: object, value: object) -> None:

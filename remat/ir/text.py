@@ -26,7 +26,8 @@ from remat.errors import IllFormed, MalformedFile
 from remat.ir.graph import Graph
 from remat.ir.node import KEPT, Compute, Data, Kind, Layer, Phase
 from remat.ir.option import LayerOption, Moment, Option
-from remat.ir.schedule import Drop, Offload, Prefetch, Run, Schedule, Step
+from remat.ir.schedule import Schedule
+from remat.ir.step import Drop, Offload, Prefetch, Run, Step
 
 GRAPH_HEADER = "remat graph 1"
 SCHEDULE_HEADER = "remat schedule 1"

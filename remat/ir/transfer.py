@@ -17,7 +17,8 @@ from remat import errors
 from remat.ir.cost import Cost, Interval, Lane
 from remat.ir.graph import Graph
 from remat.ir.replay import Replay
-from remat.ir.schedule import Drop, Offload, Prefetch, Run, Schedule, Step
+from remat.ir.schedule import Schedule
+from remat.ir.step import Drop, Offload, Prefetch, Run, Step
 from remat.units import Bytes, Ns
 
 if TYPE_CHECKING:

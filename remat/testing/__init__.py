@@ -5,10 +5,33 @@ Nothing of the library imports this package. Hypothesis is imported when a check
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
-_HOME = {
+from remat._lazy import lazy
+
+if TYPE_CHECKING:
+    from remat.testing.clock import Ticks, memory_clock
+    from remat.testing.corruptions import CORRUPTIONS
+    from remat.testing.partitioner_laws import PARTITIONER_LAWS, check_partitioner
+    from remat.testing.report import LawBroken, Report
+    from remat.testing.solver_laws import SOLVER_LAWS, check_solver
+    from remat.testing.transform_laws import TRANSFORM_LAWS, check_transform
+
+__all__ = [
+    "CORRUPTIONS",
+    "PARTITIONER_LAWS",
+    "SOLVER_LAWS",
+    "TRANSFORM_LAWS",
+    "LawBroken",
+    "Report",
+    "Ticks",
+    "check_partitioner",
+    "check_solver",
+    "check_transform",
+    "memory_clock",
+]
+
+_NAMES = {
     "clock": ("Ticks", "memory_clock"),
     "corruptions": ("CORRUPTIONS",),
     "partitioner_laws": ("PARTITIONER_LAWS", "check_partitioner"),
@@ -16,16 +39,7 @@ _HOME = {
     "solver_laws": ("SOLVER_LAWS", "check_solver"),
     "transform_laws": ("TRANSFORM_LAWS", "check_transform"),
 }
-_MODULE = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = sorted(_MODULE)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE:
-        raise AttributeError(f"module 'remat.testing' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"remat.testing.{_MODULE[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:
+    _WHERE = {name: f"remat.testing.{module}:{name}" for module, names in _NAMES.items() for name in names}
+    __getattr__, __dir__ = lazy(__name__, _WHERE)

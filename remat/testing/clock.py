@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remat.algorithms.clock import Clock
+from remat.algorithms._core.clock import Clock
 
 
 class Ticks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from remat.algorithms.partition import Partitioner
+from remat.algorithms._hierarchy.partition import Partitioner
 from remat.errors import IllFormed
 from remat.ir import Cluster, Graph, Phase, Schedule, condense, expand, is_convex, print_text, validate
 from remat.testing.report import Report, Say, Tally

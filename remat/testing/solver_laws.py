@@ -9,12 +9,13 @@ import pickle
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from attrs import field, frozen
-
-from remat.algorithms.exhaustive import Exhaustive
-from remat.algorithms.protocol import IMPOSSIBLE, Outcome, Plan, Problem, Solver
+from remat.algorithms._core.outcome import IMPOSSIBLE, Outcome, Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
+from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.errors import BudgetExceeded, InvalidSchedule
 from remat.ir import Schedule, print_text, validate
+from remat.testing.case import Case
 from remat.testing.clock import memory_clock
 from remat.testing.report import LawBroken, Report, Say, Tally
 from remat.testing.trial import Trial, check_repr, settings_for
@@ -38,23 +39,6 @@ SOLVER_LAWS = {
     "L-REPR": "`repr` rebuilds the solver",
     "L-PICKLE": "it survives pickling, as worker pools need",
 }
-
-
-@frozen(kw_only=True)
-class Case:
-    """One example: a problem, schedules known to fit it, and how often the clock may be looked at before it is over."""
-
-    problem: Problem
-    witnesses: tuple[Schedule, ...]
-    linked: Problem
-    linked_witnesses: tuple[Schedule, ...]
-    looks: int
-    seed: int = field(default=0)
-
-    @property
-    def text(self) -> str:
-        """For people: budget and graph."""
-        return f"# budget {self.problem.budget}\n{print_text(self.problem.graph)}"
 
 
 def check_solver(
@@ -81,7 +65,7 @@ def check_solver(
     """
     from hypothesis import given
 
-    from remat.testing.cases import cases
+    from remat.testing.examples import cases
 
     tally = Tally(solver, SOLVER_LAWS, exclude)
     check_repr(solver, tally)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from attrs import frozen
 from hypothesis import strategies as st
 
-from remat.algorithms.protocol import Problem
+from remat.algorithms._core.problem import Problem
 from remat.errors import IllFormed
 from remat.ir import (
     Cluster,

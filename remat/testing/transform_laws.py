@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from remat.algorithms.exhaustive import Exhaustive
-from remat.algorithms.protocol import Outcome, Problem
-from remat.algorithms.transforms import Applied, RefusedTransform, Transform
+from remat.algorithms._core.outcome import Outcome
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.transforms import Applied, RefusedTransform, Transform
+from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.errors import InvalidSchedule
 from remat.ir import Schedule, print_text, validate
 from remat.testing.report import Report, Say, Tally
@@ -54,7 +55,7 @@ def check_transform(
     from hypothesis import given
     from hypothesis import strategies as st
 
-    from remat.testing.cases import tiny_graphs
+    from remat.testing.examples import tiny_graphs
     from remat.testing.strategies import problems, valid_schedules
 
     tally = Tally(transform, TRANSFORM_LAWS, exclude)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from remat.algorithms.expression import parse
+from remat.algorithms._plugins.expression import parse
 from remat.errors import RematError
 from remat.testing.report import LawBroken, Tally
 

@@ -63,7 +63,14 @@ def draw_curve(
     axes.axhline(1.0, color="0.6", linewidth=0.8, linestyle=":")
     axes.set_xlabel(f"memory of the step [{name}]")
     axes.set_ylabel("step time, keeping everything = 1")
-    above = axes.secondary_xaxis("top", functions=(lambda x: x * unit / peak * 100, lambda x: x / 100 * peak / unit))
+
+    def share_of(memory: Any) -> Any:
+        return memory * unit / peak * 100
+
+    def memory_of(share: Any) -> Any:
+        return share / 100 * peak / unit
+
+    above = axes.secondary_xaxis("top", functions=(share_of, memory_of))
     above.set_xlabel("share of the memory of keeping everything [%]")
     if title:
         figure.suptitle(title)

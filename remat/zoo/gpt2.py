@@ -14,6 +14,8 @@ from torch.nn import functional
 class CausalAttention(nn.Module):
     """Multi-head attention over a causal mask; input and output are (batch, time, width)."""
 
+    hidden: Tensor
+
     def __init__(self, width: int, heads: int, context: int, dropout: float) -> None:
         """Refuse a width that the heads do not divide."""
         super().__init__()
@@ -36,8 +38,9 @@ class CausalAttention(nn.Module):
         scores = q @ k.transpose(-2, -1) / math.sqrt(width // self.heads)
         scores = scores.masked_fill(self.hidden[:time, :time], float("-inf"))
         weights = self.attention_dropout(functional.softmax(scores, dim=-1))
-        mixed = (weights @ v).transpose(1, 2).contiguous().view(batch, time, width)
-        return self.dropout(self.out(mixed))
+        mixed: Tensor = (weights @ v).transpose(1, 2).contiguous().view(batch, time, width)
+        mixed = self.dropout(self.out(mixed))
+        return mixed
 
 
 class Block(nn.Module):
@@ -56,7 +59,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Two residual branches, one after the other."""
         x = x + self.attention(self.attention_norm(x))
-        return x + self.feed(self.feed_norm(x))
+        x = x + self.feed(self.feed_norm(x))
+        return x
 
 
 class GPT2(nn.Module):
@@ -90,7 +94,7 @@ class GPT2(nn.Module):
         x = self.dropout(x)
         for block in self.blocks:
             x = block(x)
-        logits = self.head(self.norm(x))
+        logits: Tensor = self.head(self.norm(x))
         if targets is None:
             return logits
         return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())

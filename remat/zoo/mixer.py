@@ -24,7 +24,8 @@ class MixerBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Mix patches, then channels."""
         x = x + self.over_patches(self.patch_norm(x).transpose(1, 2)).transpose(1, 2)
-        return x + self.over_channels(self.channel_norm(x))
+        x = x + self.over_channels(self.channel_norm(x))
+        return x
 
 
 class Mixer(nn.Module):

@@ -33,6 +33,9 @@ class InPlaceViews(nn.Module):
     ``x`` is (batch, width); ``forward(x, y)`` gives the loss and a view of the last hidden state.
     """
 
+    calls: Tensor
+    level: Tensor
+
     def __init__(self, *, layers: int = 3, width: int = 64) -> None:
         """``calls`` counts training calls, ``level`` is a running mean that the forward reads before it changes it."""
         super().__init__()

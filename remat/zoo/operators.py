@@ -24,7 +24,8 @@ class SpectralConv(nn.Module):
         low = torch.einsum("bixy,ioxy->boxy", spectrum[..., :modes, :modes], self.positive)
         high = torch.einsum("bixy,ioxy->boxy", spectrum[..., -modes:, :modes], self.negative)
         gap = low.new_zeros((*low.shape[:2], size - 2 * modes, modes))
-        return torch.fft.irfft2(torch.cat([low, gap, high], dim=-2), s=(size, size), norm="forward")
+        field: Tensor = torch.fft.irfft2(torch.cat([low, gap, high], dim=-2), s=(size, size), norm="forward")
+        return field
 
 
 class OperatorBlock(nn.Module):

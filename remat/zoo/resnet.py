@@ -26,11 +26,12 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Sum of the branch and the shortcut, rectified."""
-        branch = self.relu(self.norm1(self.conv1(x)))
+        branch: Tensor = self.relu(self.norm1(self.conv1(x)))
         branch = self.relu(self.norm2(self.conv2(branch)))
         branch = self.norm3(self.conv3(branch))
         branch += self.shortcut(x)
-        return self.relu(branch)
+        branch = self.relu(branch)
+        return branch
 
 
 class ResNet(nn.Module):

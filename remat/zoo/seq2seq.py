@@ -41,7 +41,8 @@ class Attention(nn.Module):
         if hidden is not None:
             scores = scores.masked_fill(hidden, float("-inf"))
         weights = self.attention_dropout(functional.softmax(scores, dim=-1))
-        return self.dropout(self.out((weights @ v).transpose(1, 2).flatten(2)))
+        mixed: Tensor = self.dropout(self.out((weights @ v).transpose(1, 2).flatten(2)))
+        return mixed
 
 
 def _feed(width: int, dropout: float) -> nn.Sequential:
@@ -60,7 +61,8 @@ class EncoderLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """One branch after the other."""
         x = x + self.attention(self.attention_norm(x))
-        return x + self.feed(self.feed_norm(x))
+        x = x + self.feed(self.feed_norm(x))
+        return x
 
 
 class DecoderLayer(nn.Module):
@@ -77,7 +79,8 @@ class DecoderLayer(nn.Module):
         """One branch after the other; `memory` is the encoder's output."""
         x = x + self.attention(self.attention_norm(x), hidden=hidden)
         x = x + self.cross(self.cross_norm(x), memory)
-        return x + self.feed(self.feed_norm(x))
+        x = x + self.feed(self.feed_norm(x))
+        return x
 
 
 class Seq2Seq(nn.Module):
@@ -85,6 +88,8 @@ class Seq2Seq(nn.Module):
 
     ``forward(source, target)`` gives logits (batch, time, vocabulary); with ``labels`` the mean cross entropy (0-dim).
     """
+
+    hidden: Tensor
 
     def __init__(
         self, *, layers: int = 6, width: int = 512, heads: int = 8, vocabulary: int = 8000, context: int = 256,

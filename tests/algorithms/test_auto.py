@@ -4,17 +4,18 @@ from pathlib import Path
 
 import pytest
 
-import remat.algorithms.combine as combine
-import remat.algorithms.default as module
-from remat.algorithms.baselines import PerLayerCheckpoint, store_all_peak
-from remat.algorithms.bounds.single import SingleInstant
-from remat.algorithms.clock import Clock
-from remat.algorithms.default import auto, quick
-from remat.algorithms.protocol import Problem, Status
-from remat.algorithms.runs.moves import Continuation, MultiStart, RuinAndRecreate
-from remat.algorithms.runs.polish import Polish
-from remat.algorithms.runs.saved_set import SavedSet
-from remat.algorithms.sweep import lowest_budget, sweep
+from remat.algorithms._core import solver
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import Status
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._curves.budget_sweep import lowest_budget, sweep
+from remat.algorithms._search import auto as module
+from remat.algorithms._search.auto import auto, quick
+from remat.algorithms._search.lp_rounding import SavedSet
+from remat.algorithms._search.passes import Continuation, MultiStart, RuinAndRecreate
+from remat.algorithms._search.pipeline import Polish
+from remat.algorithms._search.single_instant import SingleInstant
+from remat.algorithms._whole.baselines import PerLayerCheckpoint, store_all_peak
 from remat.ir import dumps, read_joint_graph
 
 BRIEF = Polish((MultiStart(4), SingleInstant(), SavedSet(), Continuation(steps=2, gap=0.0), RuinAndRecreate(work=2e6)))
@@ -38,7 +39,7 @@ def at(graph, share):
 
 
 def test_it_is_one_expression_that_its_repr_rebuilds():
-    names = vars(combine) | vars(module)
+    names = vars(solver) | vars(module)
     assert eval(repr(auto), names) == auto
     assert eval(repr(quick), names) == quick
 

@@ -2,16 +2,18 @@
 
 import numpy as np
 
-from remat.algorithms.bounds.anyorder import AnyOrder, Precedence
-from remat.algorithms.bounds.floor import Floor, proved_floor
-from remat.algorithms.bounds.multi import MultiInstant
-from remat.algorithms.bounds.program import Program, Rows, solve_mixed, solve_relaxed
-from remat.algorithms.bounds.single import SingleInstant
-from remat.algorithms.clock import Clock
-from remat.algorithms.exhaustive import Exhaustive
-from remat.algorithms.protocol import IMPOSSIBLE, Problem, Status
-from remat.algorithms.runs.polish import Polish
-from remat.algorithms.runs.search import Search
+from remat.algorithms._bounds.floor import proved_floor
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import IMPOSSIBLE, Status
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._milp.program import Program, Rows, solve_mixed, solve_relaxed
+from remat.algorithms._search.any_order import AnyOrder, Precedence
+from remat.algorithms._search.floor import Floor
+from remat.algorithms._search.multi_instant import MultiInstant
+from remat.algorithms._search.pipeline import Polish
+from remat.algorithms._search.single_instant import SingleInstant
+from remat.algorithms._search.state import Search
+from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.ir import GraphBuilder, Kind
 from tests.algorithms.test_runs_liveness import chain
 

@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat.algorithms import named
-from remat.algorithms.baselines import StoreAll
-from remat.algorithms.copies import place, trace
-from remat.algorithms.dp import RkRotor, Rotor
-from remat.algorithms.exhaustive import Exhaustive
-from remat.algorithms.linearise import Linearise, Quantise, UnitCost, linearised
-from remat.algorithms.periodic import Periodic
-from remat.algorithms.protocol import Problem
-from remat.algorithms.revolve import Revolve
+from remat.algorithms._chain.linearise import Linearise, Quantise, UnitCost, linearised
+from remat.algorithms._chain.periodic import Periodic
+from remat.algorithms._chain.revolve import Revolve
+from remat.algorithms._chain.rotor import RkRotor, Rotor
+from remat.algorithms._chain.transfers import place, trace
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._whole.baselines import StoreAll
+from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.errors import RematError
 from remat.ir import Graph, GraphBuilder, Kind, LayerOption, Link, Option, Run, Schedule, validate
 from remat.ir.chain import Block, Chain, chain_graph
@@ -163,10 +163,11 @@ def test_a_link_helps_residual_blocks(solver):
 )
 def test_named_expressions_rebuild(name):
     import remat.algorithms as algorithms
-    from remat.algorithms import dp, linearise, offload, periodic, revolve
+    from remat.algorithms._chain import linearise, offload, periodic, pofo, revolve, rotor
 
     solver = getattr(named, name)
-    words = {**vars(dp), **vars(linearise), **vars(offload), **vars(periodic), **vars(revolve), "best": algorithms.best}
+    modules = (linearise, offload, periodic, pofo, revolve, rotor)
+    words = {name: value for module in modules for name, value in vars(module).items()} | {"best": algorithms.best}
     assert eval(repr(solver), words) == solver
     graph = residual(5)
     assert solver.solve(Problem(graph=graph, budget=10**6, link=Link(to_host=1, to_device=1))).cost is not None

@@ -6,15 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat.algorithms.dp import RkRotor, Rotor
-from remat.algorithms.dp.rotor import keep_all, rotor_values
-from remat.algorithms.periodic import Periodic, balanced_starts, segmented
-from remat.algorithms.protocol import Problem
-from remat.algorithms.quantise import Quantise, UnitCost, unit_budget, unit_chain, work
-from remat.algorithms.revolve import Revolve, extra_runs
+from remat.algorithms._chain.periodic import Periodic, balanced_starts, segmented
+from remat.algorithms._chain.quantise import Quantise, UnitCost, unit_budget, unit_chain, work
+from remat.algorithms._chain.revolve import Revolve, extra_runs
+from remat.algorithms._chain.rotor import RkRotor, Rotor, keep_all, rotor_values
+from remat.algorithms._core.problem import Problem
 from remat.ir import Kind, LayerOption, Option, validate
 from remat.ir.chain import Block, Chain, chain_graph
-from tests.algorithms.dp.chains import chains
+from tests.algorithms.chain.chains import chains
 
 
 @functools.cache

@@ -3,12 +3,13 @@
 import pytest
 from attrs import evolve
 
-from remat.algorithms.dp import Pofo, RkRotor, Rotor
-from remat.algorithms.offload import Autocapper, OffloadOnly, Opportunist
-from remat.algorithms.periodic import Periodic
-from remat.algorithms.protocol import Problem
-from remat.algorithms.quantise import Quantise, UnitCost
-from remat.algorithms.revolve import Revolve
+from remat.algorithms._chain.offload import Autocapper, OffloadOnly, Opportunist
+from remat.algorithms._chain.periodic import Periodic
+from remat.algorithms._chain.pofo import Pofo
+from remat.algorithms._chain.quantise import Quantise, UnitCost
+from remat.algorithms._chain.revolve import Revolve
+from remat.algorithms._chain.rotor import RkRotor, Rotor
+from remat.algorithms._core.problem import Problem
 from remat.errors import IllFormed
 from remat.ir import Data, Graph, GraphBuilder, Kind, LayerOption, Option
 from remat.ir.chain import Block, Chain, chain_graph, is_chain, why_no_chain

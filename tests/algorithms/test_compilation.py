@@ -14,13 +14,17 @@ from types import SimpleNamespace
 import pytest
 from numba import njit
 
-from remat.algorithms import compilation, once, prefetch
-from remat.algorithms.clock import Clock
-from remat.algorithms.compilation import CompileClock, compile_seconds, counted_as_compiling
-from remat.algorithms.protocol import Problem, Solver, Status
-from remat.algorithms.runs import kernel_cache
-from remat.algorithms.runs.moves import RuinAndRecreate
-from remat.algorithms.warmup import warm_up
+from remat.algorithms._arrays import kernel_cache
+from remat.algorithms._core import compilation
+from remat.algorithms._core import startup as once
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.compilation import CompileClock, compile_seconds, counted_as_compiling
+from remat.algorithms._core.outcome import Status
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
+from remat.algorithms._search import kernel_prefetch
+from remat.algorithms._search.passes import RuinAndRecreate
+from remat.algorithms._search.warmup import warm_up
 from tests.algorithms.test_runs_liveness import chain
 
 ROOT = Path(__file__).parents[2]
@@ -105,22 +109,24 @@ def test_a_clock_read_in_another_thread_leaves_out_the_compilation_of_its_own(ti
 
 
 def test_clocks_bring_in_no_compiler():
-    run("import sys, remat.algorithms.clock, remat.algorithms.compilation; assert 'numba' not in sys.modules")
+    run(
+        "import sys, remat.algorithms._core.clock, remat.algorithms._core.compilation; assert 'numba' not in sys.modules"
+    )
 
 
 # -- filling the cache ahead -------------------------------------------------------------------------------------------
 
 PLANS = """
 import importlib, pkgutil
-import remat.algorithms.runs
+from remat.algorithms import _arrays, _search
 from numba.core.dispatcher import Dispatcher
-from remat.algorithms.baselines import store_all_peak
-from remat.algorithms.default import auto
-from remat.algorithms.protocol import Problem
-from remat.algorithms.runs.moves import Relieve
+from remat.algorithms._whole.baselines import store_all_peak
+from remat.algorithms._search.auto import auto
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._search.passes import Relieve
 from remat.ir import read_joint_graph
 
-names = [m.name for m in pkgutil.iter_modules(remat.algorithms.runs.__path__, "remat.algorithms.runs.")]
+names = [m.name for room in (_arrays, _search) for m in pkgutil.iter_modules(room.__path__, room.__name__ + ".")]
 modules = [importlib.import_module(name) for name in names]
 kernels = {k.py_func.__qualname__: k for m in modules for k in vars(m).values() if isinstance(k, Dispatcher)}
 
@@ -135,7 +141,7 @@ def plan():
 
 def test_warming_up_leaves_no_kernel_of_the_default_planner_to_compile():
     code = """
-    from remat.algorithms.warmup import warm_up
+    from remat.algorithms._search.warmup import warm_up
     warm_up()
     before = {name: list(kernel.signatures) for name, kernel in kernels.items()}
     plan()
@@ -147,7 +153,7 @@ def test_warming_up_leaves_no_kernel_of_the_default_planner_to_compile():
 
 def test_a_plan_after_helpers_have_filled_an_empty_cache_compiles_nothing(tmp_path):
     code = """
-    from remat.algorithms.prefetch import await_kernels, prefetch
+    from remat.algorithms._search.kernel_prefetch import await_kernels, prefetch
     assert prefetch()
     assert not prefetch()
     plan()
@@ -161,9 +167,9 @@ def test_a_plan_after_helpers_have_filled_an_empty_cache_compiles_nothing(tmp_pa
 def test_helpers_end_when_their_parent_is_killed(tmp_path):
     code = """
     import os, signal
-    from remat.algorithms import prefetch
-    assert prefetch.prefetch()
-    print(*(helper.pid for helper in prefetch._helpers.processes), flush=True)
+    from remat.algorithms._search import kernel_prefetch
+    assert kernel_prefetch.prefetch()
+    print(*(helper.pid for helper in kernel_prefetch._helpers.processes), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
     """
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
@@ -191,10 +197,10 @@ def test_helpers_that_fail_leave_the_work_to_this_process(tmp_path, monkeypatch,
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(broken))
-    monkeypatch.setattr(prefetch, "wanting", lambda: True)
-    monkeypatch.setattr(prefetch, "mark_full", lambda: pytest.fail("nothing was filled"))
+    monkeypatch.setattr(kernel_prefetch, "wanting", lambda: True)
+    monkeypatch.setattr(kernel_prefetch, "mark_full", lambda: pytest.fail("nothing was filled"))
     caplog.set_level("INFO", logger="remat")
-    assert prefetch.prefetch()
+    assert kernel_prefetch.prefetch()
     outcome = RuinAndRecreate(work=500.0).solve(Problem(graph=chain(8), budget=21))
     assert outcome.status is Status.FEASIBLE
     assert "compiled here" in caplog.text
@@ -222,11 +228,11 @@ def test_kernels_work_where_neither_the_package_nor_the_home_can_be_written(tmp_
     for folder in (path for path in (tmp_path / "remat").rglob("*") if path.is_dir()):
         (folder / "__pycache__").write_text("a file here, so that no folder can be made, not even by root")
     code = """
-    import remat.algorithms.dp.pofo, remat.algorithms.dtr
-    from remat.algorithms.prefetch import prefetch
-    from remat.algorithms.runs.kernel_cache import cache_folder
-    from remat.algorithms.runs.liveness import sweep
-    from remat.algorithms.warmup import example
+    import remat.algorithms._chain.pofo, remat.algorithms._whole.dtr
+    from remat.algorithms._search.kernel_prefetch import prefetch
+    from remat.algorithms._arrays.kernel_cache import cache_folder
+    from remat.algorithms._arrays.liveness import sweep
+    from remat.algorithms._search.warmup import example
     given = example()
     assert sweep(given.flat, given.order, len(given.order), given.profile) == 17  # a0 a1 a2 t g2, of 4 4 4 1 4 bytes
     assert cache_folder() is None

@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 from attrs import frozen
 
-from remat.algorithms import once
-from remat.algorithms.baselines import StoreAll, store_all_peak
-from remat.algorithms.bounds import program as programs
-from remat.algorithms.bounds.program import Program, Rows, solve_mixed, solve_relaxed
-from remat.algorithms.clock import Clock
-from remat.algorithms.default import auto
-from remat.algorithms.protocol import Problem, Solver
-from remat.algorithms.runs import moves, search
+from remat.algorithms._core import startup as once
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
+from remat.algorithms._milp import program as programs
+from remat.algorithms._milp.program import Program, Rows, solve_mixed, solve_relaxed
+from remat.algorithms._search import passes as moves
+from remat.algorithms._search import state as search
+from remat.algorithms._search.auto import auto
+from remat.algorithms._whole.baselines import StoreAll, store_all_peak
 from remat.ir import read_joint_graph, validate
 from remat.testing.clock import memory_clock
 

@@ -11,9 +11,9 @@ CAPTURED = Path(__file__).parents[1] / "data" / "captured"
 
 PLAN = """
 import sys
-from remat.algorithms.baselines import store_all_peak
-from remat.algorithms.default import auto
-from remat.algorithms.protocol import Problem
+from remat.algorithms._whole.baselines import store_all_peak
+from remat.algorithms._search.auto import auto
+from remat.algorithms._core.problem import Problem
 from remat.ir import dumps, read_joint_graph
 
 for path, share in zip(sys.argv[1::2], map(float, sys.argv[2::2])):

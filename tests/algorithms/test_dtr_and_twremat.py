@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from remat.algorithms import Problem, store_all_peak
-from remat.algorithms.dtr import HEURISTICS, Dtr, online
-from remat.algorithms.protocol import Status
-from remat.algorithms.runs.csr import flatten
-from remat.algorithms.runs.liveness import sweep
-from remat.algorithms.starts import From
-from remat.algorithms.twremat import TwRemat, decomposed, greedy, joined, lawful, separated
+from remat.algorithms._arrays.graph_arrays import flatten
+from remat.algorithms._arrays.liveness import sweep
+from remat.algorithms._core.outcome import Status
+from remat.algorithms._search.from_solver import From
+from remat.algorithms._whole.dtr import HEURISTICS, Dtr, online
+from remat.algorithms._whole.tw_remat import TwRemat, decomposed, greedy, joined, lawful, separated
 from remat.errors import RematError
 from remat.ir import GraphBuilder, Kind, Schedule, validate
 from tests.algorithms.test_exhaustive import unit_chain

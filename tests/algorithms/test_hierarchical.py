@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from remat.algorithms import Condense, HIlp, HPartition, Intervals, hierarchical, quick, store_all_peak
-from remat.algorithms.condensing import Given
-from remat.algorithms.partition import Stretches
-from remat.algorithms.protocol import Problem, Status
+from remat.algorithms._core.outcome import Status
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._hierarchy.condense import Given
+from remat.algorithms._hierarchy.partition import Stretches
 from remat.errors import RematError
 from remat.ir import GraphBuilder, Kind, read_joint_graph
 

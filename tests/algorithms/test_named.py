@@ -3,7 +3,7 @@
 import pytest
 
 from remat.algorithms import Exhaustive, Problem, named, store_all_peak
-from remat.algorithms.expression import parse
+from remat.algorithms._plugins.expression import parse
 from tests.algorithms.test_exhaustive import unit_chain
 
 WITHOUT_LINK = (

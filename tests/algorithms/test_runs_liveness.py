@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numba import njit
 
-from remat.algorithms.runs.csr import flatten
-from remat.algorithms.runs.liveness import block_maxima, exceeds, sweep
-from remat.algorithms.runs.sorting import stable_order
+from remat.algorithms._arrays.graph_arrays import flatten
+from remat.algorithms._arrays.liveness import block_maxima, exceeds, sweep
+from remat.algorithms._arrays.sorting import stable_order
 from remat.ir import GraphBuilder, Kind, Schedule, validate
 
 

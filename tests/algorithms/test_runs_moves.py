@@ -3,10 +3,12 @@
 import pytest
 from attrs import evolve
 
-from remat.algorithms.clock import Clock
-from remat.algorithms.combine import warm
-from remat.algorithms.protocol import Problem, Status
-from remat.algorithms.runs.moves import (
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import Status
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.warm_started import warm
+from remat.algorithms._search.lp_rounding import SavedSet
+from remat.algorithms._search.passes import (
     Continuation,
     Delete,
     MultiStart,
@@ -16,8 +18,7 @@ from remat.algorithms.runs.moves import (
     Shift,
     Taste,
 )
-from remat.algorithms.runs.polish import Polish
-from remat.algorithms.runs.saved_set import SavedSet
+from remat.algorithms._search.pipeline import Polish
 from remat.errors import RematError
 from remat.ir import GraphBuilder, Kind, LayerOption
 from tests.algorithms.test_runs_liveness import chain

@@ -20,9 +20,9 @@ import sys
 import time
 from pathlib import Path
 
-from remat.algorithms.dp import Pofo
-from remat.algorithms.dp.rotor import rotor_values
-from remat.algorithms.protocol import Problem
+from remat.algorithms._chain.pofo import Pofo
+from remat.algorithms._chain.rotor import rotor_values
+from remat.algorithms._core.problem import Problem
 from remat.ir import LayerOption, Link, Option
 from remat.ir.chain import Block, Chain, chain_graph
 

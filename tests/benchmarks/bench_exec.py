@@ -29,7 +29,7 @@ import torch
 
 import remat.exec
 from remat.algorithms import Problem, StoreAll
-from remat.algorithms.default import auto, quick
+from remat.algorithms._search.auto import auto, quick
 from remat.exec.planning import smallest_budget
 from remat.zoo import GPT2, EncoderDecoder, ResNet, UNet
 from tests.benchmarks.call_checks import checks

@@ -30,17 +30,19 @@ from pathlib import Path
 import cvxpy as cp
 from attrs import frozen
 
-from remat.algorithms.baselines import store_all_peak
-from remat.algorithms.clock import Clock
-from remat.algorithms.combine import warm
-from remat.algorithms.default import auto
-from remat.algorithms.ilp.backends import Cvxpy, Highs, Limits
-from remat.algorithms.ilp.bounds import TightenedKnapsack
-from remat.algorithms.ilp.certify import Programme, Watch
-from remat.algorithms.ilp.prime import prime
-from remat.algorithms.ilp.solver import HIlp
-from remat.algorithms.ilp.sweep import working_set
-from remat.algorithms.protocol import Plan, Problem, Solver
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
+from remat.algorithms._core.warm_started import warm
+from remat.algorithms._milp.backends import Cvxpy, Highs, Limits
+from remat.algorithms._search.auto import auto
+from remat.algorithms._staged.budget_solver import Programme, Watch
+from remat.algorithms._staged.knapsack import TightenedKnapsack
+from remat.algorithms._staged.option_sweep import working_set
+from remat.algorithms._staged.solver import HIlp
+from remat.algorithms._staged.warm_start import prime
+from remat.algorithms._whole.baselines import store_all_peak
 from remat.ir import Graph, Schedule, load
 
 DATA = Path(__file__).parents[1] / "data"

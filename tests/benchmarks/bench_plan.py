@@ -25,17 +25,19 @@ from pathlib import Path
 
 import numpy as np
 
-from remat.algorithms.baselines import PerLayerCheckpoint, store_all_peak
-from remat.algorithms.bounds.instants import Dependencies, instant_program
-from remat.algorithms.bounds.program import solve_relaxed
-from remat.algorithms.clock import Clock
-from remat.algorithms.default import auto
-from remat.algorithms.exhaustive import Exhaustive
+from remat.algorithms._bounds.instants import Dependencies, instant_program
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import IMPOSSIBLE, Outcome
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
+from remat.algorithms._curves.budget_sweep import lowest_budget
+from remat.algorithms._milp.program import solve_relaxed
+from remat.algorithms._search.auto import auto
+from remat.algorithms._search.lp_rounding import recompute_on_demand
+from remat.algorithms._search.state import Search
+from remat.algorithms._whole.baselines import PerLayerCheckpoint, store_all_peak
+from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.algorithms.named import dtr, rotor, tw_remat
-from remat.algorithms.protocol import IMPOSSIBLE, Outcome, Problem, Solver
-from remat.algorithms.runs.saved_set import recompute_on_demand
-from remat.algorithms.runs.search import Search
-from remat.algorithms.sweep import lowest_budget
 from remat.ir import Graph, load, read_joint_graph
 from tests.benchmarks.tiny import tiny_graph
 
@@ -260,14 +262,14 @@ def tiny_class(instances: int, *, summed: bool) -> dict[str, float]:
 
 _FIRST = """
 import sys, time
-from remat.algorithms.baselines import store_all_peak
-from remat.algorithms.protocol import Problem
-from remat.algorithms.clock import Clock
+from remat.algorithms._whole.baselines import store_all_peak
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.clock import Clock
 from remat.ir import read_joint_graph
 graph = read_joint_graph(sys.argv[1])
 budget = store_all_peak(graph) // 2
 start = time.monotonic()
-from remat.algorithms.default import auto
+from remat.algorithms._search.auto import auto
 class Found(Exception): pass
 def listener(progress):
     if progress.time is not None:

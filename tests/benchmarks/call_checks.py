@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import remat.exec
-from remat.algorithms.default import quick
+from remat.algorithms._search.auto import quick
 
 BARS = {"mlp": 100.0, "hf-gpt2-12": 1000.0}
 """Most microseconds of checks per call."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 import remat.exec
-from remat.algorithms.default import quick
+from remat.algorithms._search.auto import quick
 from remat.errors import Infeasible
 from remat.units import format_bytes
 from tests.exec.support import MEDIUM, SMALL, Rig, differences, train

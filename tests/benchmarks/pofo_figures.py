@@ -14,11 +14,13 @@ import json
 import time
 from pathlib import Path
 
-from remat.algorithms.copies import trace
-from remat.algorithms.dp import Pofo, Rotor
-from remat.algorithms.linearise import Quantise, linearised
-from remat.algorithms.offload import Autocapper, OffloadOnly, Opportunist, all_saved
-from remat.algorithms.protocol import Problem, Solver
+from remat.algorithms._chain.linearise import Quantise, linearised
+from remat.algorithms._chain.offload import Autocapper, OffloadOnly, Opportunist, all_saved
+from remat.algorithms._chain.pofo import Pofo
+from remat.algorithms._chain.rotor import Rotor
+from remat.algorithms._chain.transfers import trace
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
 from remat.ir import Link, Run
 from remat.ir.chain import Chain
 from tests.benchmarks.convnets import BUSY_V100, NETWORKS, V100, Device

@@ -1,6 +1,6 @@
 """`remat warm-up`: compiles, and says where the kernels are cached."""
 
-from remat.algorithms.runs.kernel_cache import cache_folder, wanting
+from remat.algorithms._arrays.kernel_cache import cache_folder, wanting
 from remat.cli import main
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 import remat.exec
-from remat.algorithms.default import quick
+from remat.algorithms._search.auto import quick
 from remat.errors import Infeasible
 from remat.units import MiB, format_bytes
 from remat.zoo import GPT2, ResNet, UNet, cases

@@ -7,9 +7,9 @@ import torch
 
 import remat.exec
 from remat.algorithms import Problem, StoreAll, store_all_peak
-from remat.algorithms.bounds.floor import Floor
-from remat.algorithms.runs.moves import MultiStart
-from remat.algorithms.runs.polish import Polish
+from remat.algorithms._search.floor import Floor
+from remat.algorithms._search.passes import MultiStart
+from remat.algorithms._search.pipeline import Polish
 from remat.exec.planning import smallest_budget
 from remat.exec.runtime import Call, run_step
 from remat.ir import Phase, Schedule

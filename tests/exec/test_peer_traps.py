@@ -12,7 +12,7 @@ from torch import nn
 import remat.exec
 import remat.zoo
 from remat.algorithms import Plan, Solver
-from remat.algorithms.default import quick
+from remat.algorithms._search.auto import quick
 from remat.errors import Infeasible
 from remat.ir import validate
 from remat.zoo import GPT2, cases

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import remat.exec
 from remat.algorithms import StoreAll
-from remat.algorithms.default import quick
+from remat.algorithms._search.auto import quick
 from remat.exec import StepError
 from remat.exec.program import Role
 from remat.ir import Kind, Phase

@@ -12,8 +12,9 @@ from rich.console import Console
 from torch import nn
 
 import remat.exec
-from remat.algorithms import Outcome, Plan, Problem, Solver, StoreAll, once, store_all_peak
-from remat.algorithms.default import cheap
+from remat.algorithms import Outcome, Plan, Problem, Solver, StoreAll, store_all_peak
+from remat.algorithms._core import startup
+from remat.algorithms._search.auto import cheap
 from remat.errors import Infeasible, Uncapturable
 from remat.exec import planning
 from remat.exec.planning import Settings, over_budget, parse_budget, plan_step
@@ -52,7 +53,7 @@ class Now:
 @pytest.fixture
 def now(monkeypatch):
     clock = Now()
-    monkeypatch.setattr("remat.algorithms.clock.planning_timer", lambda: clock)
+    monkeypatch.setattr("remat.algorithms._core.clock.planning_timer", lambda: clock)
     return clock
 
 
@@ -196,11 +197,11 @@ def test_the_seconds_of_each_stage_are_in_the_plan():
 
 def test_imports_and_compilation_are_counted_apart_from_their_stage(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(once.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(startup.time, "monotonic", lambda: now[0])
     stages = Stages()
     with stages.stage("plan"):
         now[0] += 2
-        with once.importing():
+        with startup.importing():
             now[0] += 30
     assert stages.seconds == {"plan": pytest.approx(2), "import": pytest.approx(30)}
 

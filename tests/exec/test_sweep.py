@@ -6,9 +6,9 @@ from attrs import frozen
 from torch import nn
 
 from remat.algorithms import IMPOSSIBLE, Clock, Plan, Solver, Status, StoreAll, store_all_peak
-from remat.algorithms.bounds.floor import proved_floor
-from remat.algorithms.choose import SWEEP
-from remat.algorithms.default import quick
+from remat.algorithms._bounds.floor import proved_floor
+from remat.algorithms._curves.tradeoff import SWEEP
+from remat.algorithms._search.auto import quick
 from remat.errors import IllFormed, RematError
 from remat.exec.capture import capture
 from remat.exec.plan_only import capture_without_weights

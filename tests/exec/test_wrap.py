@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import remat.exec
 from remat.algorithms import PerLayerCheckpoint
-from remat.algorithms.default import quick
+from remat.algorithms._search.auto import quick
 from remat.errors import IllFormed, Infeasible, Uncapturable
 from remat.exec import RematWarning
 from remat.zoo import GPT2, MLP

@@ -6,7 +6,7 @@ import pytest
 from attrs import evolve, frozen
 
 from remat.algorithms import Applied, Transform
-from remat.algorithms.partition import Partitioner, Stretches, Undivided
+from remat.algorithms._hierarchy.partition import Partitioner, Stretches, Undivided
 from remat.ir import Cluster, Phase, Run, Schedule
 from remat.testing import LawBroken, check_partitioner, check_transform
 

@@ -2,8 +2,7 @@
 
 from attrs import evolve, frozen
 
-from remat.algorithms import Applied, Transform
-from remat.algorithms.partition import Partitioner, Stretches
+from remat.algorithms import Applied, Partitioner, Stretches, Transform
 
 
 @frozen

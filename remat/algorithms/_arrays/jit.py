@@ -1,0 +1,79 @@
+"""The decorators of the kernels: numba, compiled once and cached on disk, with the types of the function kept.
+
+Compiling on an empty cache takes longer than planning, so kernels are written to compile fast: functions that only
+kernels call have no wrapper for Python (`inner_kernel`); loops around large kernels are plain Python, because a kernel
+optimizes all that it calls once more; and what compiles slowly in numba (sorts, masks, assignment to slices) is a loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast
+
+from numba import njit
+from numba.core import event
+from numba.extending import register_jitable
+
+from remat.algorithms._core.compilation import compile_tally
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+logger = logging.getLogger(__name__)
+
+UNCACHED = (
+    "compiled kernels cannot be cached, so each process compiles them again, which takes about 20 s (%s). "
+    "Fix: set NUMBA_CACHE_DIR to a folder that can be written."
+)
+
+
+def kernel(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile `function` at its first call, and cache the result: beside its source, or where numba's user cache is."""
+    return cast(Callable[P, R], njit(no_cfunc_wrapper=True, **_options(function))(function))
+
+
+def inner_kernel(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that kernels call: compiled with them, without the wrapper that Python calls a kernel by.
+
+    Called from Python it runs as plain Python.
+    """
+    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True} | _options(function)
+    return cast(Callable[P, R], register_jitable(**options)(function))
+
+
+def _options(function: Callable[..., Any]) -> dict[str, Any]:
+    # Divisors are at least 1 in all kernels: numpy's error model leaves out the checks for zero.
+    return {"error_model": "numpy", "cache": _can_cache(function)}
+
+
+_cacheable: dict[str, bool] = {}
+"""Whether kernels can be cached, by the folder of their source."""
+
+
+def _can_cache(function: Callable[..., Any]) -> bool:
+    """Whether numba has a place to cache a function; where it has none that is logged, once."""
+    folder = os.path.dirname(function.__code__.co_filename)
+    if folder not in _cacheable:
+        try:
+            njit(cache=True)(function)
+            _cacheable[folder] = True
+        except RuntimeError as error:  # neither that folder nor the user's cache folder can be written
+            if all(_cacheable.values()):
+                logger.warning(UNCACHED, error)
+            _cacheable[folder] = False
+    return _cacheable[folder]
+
+
+class _Listener(event.Listener):  # type: ignore[misc]
+    """Tells the thread's tally when numba begins and ends to compile."""
+
+    def on_start(self, event: object) -> None:
+        compile_tally().begin()
+
+    def on_end(self, event: object) -> None:
+        compile_tally().end()
+
+
+event.register("numba:compile", _Listener())

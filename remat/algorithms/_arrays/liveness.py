@@ -1,0 +1,184 @@
+"""Backward liveness sweep of a run sequence: peak, profile, time, ends of residency; range maxima over the profile.
+
+A run sequence is an int32 array of node indices; drops are implied (after the last read before the next production),
+exactly as `Schedule.from_runs` places them. All kernels take a `Flat` (see `graph_arrays`) and plain arrays, allocate nothing
+in their inner loops and count in int64 bytes and nanoseconds. They are heuristics' eyes only: what a plan costs is
+said by `remat.ir.validate`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints, Longs
+from remat.algorithms._arrays.jit import inner_kernel, kernel
+
+BLOCK = 32  # positions per block of the range-maximum index
+MARK = 64  # positions between the marks of what is resident
+
+
+@inner_kernel
+def sweep_with_marks(g: Flat, seq: Ints, n: int, mem: Longs, marks: NDArray[np.bool_]) -> int:
+    """As `sweep`; row k of `marks`, unless it has no rows, receives what is resident right before position k * MARK."""
+    runs = np.zeros(g.time.size, np.int32)
+    for i in range(n):
+        runs[seq[i]] += 1
+    live = g.keep.copy()
+    held = 0
+    for d in range(g.size.size):
+        if live[d]:
+            held += g.size[d]
+    peak = 0
+    for i in range(n - 1, -1, -1):
+        v = seq[i]
+        runs[v] -= 1
+        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+            d = g.write_idx[k]
+            if live[d] and (runs[v] == 0 or not g.keep[d]):
+                live[d] = False
+                held -= g.size[d]
+        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+            d = g.read_idx[k]
+            if not live[d]:
+                live[d] = True
+                held += g.size[d]
+        charged = held + g.charge[v]
+        mem[i] = charged
+        peak = max(peak, charged)
+        if i % MARK == 0 and marks.shape[0] > 0:
+            for d in range(live.size):
+                marks[i // MARK, d] = live[d]
+    return peak
+
+
+@kernel
+def sweep(g: Flat, seq: Ints, n: int, mem: Longs) -> int:
+    """Fill `mem[:n]` with the bytes charged at each run; return the peak."""
+    return sweep_with_marks(g, seq, n, mem, np.empty((0, 0), np.bool_))
+
+
+@inner_kernel
+def resident_before(g: Flat, seq: Ints, n: int, b: int, marks: NDArray[np.bool_], live: Flags) -> None:
+    """Fill `live` with what is resident right before position b; kept data may be missing or stand there too early."""
+    above = (b + MARK - 1) // MARK
+    end = above * MARK
+    for d in range(live.size):
+        live[d] = marks[above, d] if end < n else g.keep[d]
+    end = min(end, n)
+    for i in range(end - 1, b - 1, -1):
+        v = seq[i]
+        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+            live[g.write_idx[k]] = False
+        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+            live[g.read_idx[k]] = True
+
+
+@inner_kernel
+def fits(g: Flat, seq: Ints, n: int, skip: int, budget: int, runs: Ints, live: Flags) -> bool:
+    """Whether the sequence without position `skip` (-1: none) is within the budget; `runs` and `live` are scratch."""
+    for v in range(runs.size):
+        runs[v] = 0
+    for i in range(n):
+        runs[seq[i]] += 1
+    if skip >= 0:
+        runs[seq[skip]] -= 1
+    held = 0
+    for d in range(g.size.size):
+        live[d] = g.keep[d]
+        if live[d]:
+            held += g.size[d]
+    for i in range(n - 1, -1, -1):
+        if i == skip:
+            continue
+        v = seq[i]
+        runs[v] -= 1
+        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+            d = g.write_idx[k]
+            if live[d] and (runs[v] == 0 or not g.keep[d]):
+                live[d] = False
+                held -= g.size[d]
+        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+            d = g.read_idx[k]
+            if not live[d]:
+                live[d] = True
+                held += g.size[d]
+        if held + g.charge[v] > budget:
+            return False
+    return True
+
+
+def total_time(g: Flat, seq: Ints, n: int) -> int:
+    """Sum of the times of the runs [ns]."""
+    return int(g.time[seq[:n]].sum())
+
+
+def overshoot(mem: Longs, n: int, budget: int) -> int:
+    """Sum over positions of the bytes above the budget."""
+    return int(np.maximum(mem[:n] - budget, 0).sum())
+
+
+@inner_kernel
+def ends_of_residency(g: Flat, seq: Ints, n: int, out_ptr: Ints, out_end: Ints) -> None:
+    """For each position and each datum it produces: the position of the last read before the next production.
+
+    `out_ptr[i]` is the offset of position i in `out_end`, in the order of `write_idx`; a datum nobody reads ends
+    where it is produced. Kept data end like the others here: callers ask `keep`.
+    """
+    total = 0
+    for i in range(n):
+        out_ptr[i] = total
+        v = seq[i]
+        total += g.write_ptr[v + 1] - g.write_ptr[v]
+    out_ptr[n] = total
+    last = np.full(g.size.size, -1, np.int32)
+    for i in range(n - 1, -1, -1):
+        v = seq[i]
+        o = out_ptr[i]
+        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+            d = g.write_idx[k]
+            out_end[o] = last[d] if last[d] >= 0 else i
+            o += 1
+            last[d] = -1
+        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+            d = g.read_idx[k]
+            if last[d] < 0:
+                last[d] = i
+
+
+@inner_kernel
+def residencies(g: Flat, seq: Ints, n: int) -> tuple[Ints, Ints]:
+    """`ends_of_residency` in arrays of its own: (offset of each position, ends)."""
+    total = 0
+    for i in range(n):
+        total += g.write_ptr[seq[i] + 1] - g.write_ptr[seq[i]]
+    out_ptr = np.empty(n + 1, np.int32)
+    out_end = np.empty(total, np.int32)
+    ends_of_residency(g, seq, n, out_ptr, out_end)
+    return out_ptr, out_end
+
+
+@inner_kernel
+def block_maxima(mem: Longs, n: int, top: Longs) -> None:
+    """Fill `top` with the maximum of each block of `BLOCK` positions."""
+    for b in range((n + BLOCK - 1) // BLOCK):
+        best = 0
+        for i in range(b * BLOCK, min(n, (b + 1) * BLOCK)):
+            best = max(best, mem[i])
+        top[b] = best
+
+
+@inner_kernel
+def exceeds(mem: Longs, top: Longs, lo: int, hi: int, limit: int) -> bool:
+    """Whether any of mem[lo..hi], both included, is above the limit."""
+    i = lo
+    while i <= hi:
+        if i % BLOCK == 0 and i + BLOCK - 1 <= hi:
+            if top[i // BLOCK] > limit:
+                return True
+            i += BLOCK
+        else:
+            if mem[i] > limit:
+                return True
+            i += 1
+    return False

@@ -1,0 +1,32 @@
+"""Sorting inside kernels: one small stable sort, because numpy's take longer to compile than most kernels here."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from remat.algorithms._arrays.graph_arrays import Floats, Longs
+from remat.algorithms._arrays.jit import inner_kernel
+
+
+@inner_kernel
+def stable_order(keys: Floats) -> Longs:
+    """Positions by rising key, equal keys as they stand: a merge sort of runs that double in length."""
+    n = keys.size
+    order, merged = np.empty(n, np.int64), np.empty(n, np.int64)
+    for i in range(n):
+        order[i] = i
+    width = 1
+    while width < n:
+        for low in range(0, n, 2 * width):
+            middle, high = min(low + width, n), min(low + 2 * width, n)
+            left, right = low, middle
+            for i in range(low, high):
+                if left < middle and (right >= high or keys[order[left]] <= keys[order[right]]):
+                    merged[i] = order[left]
+                    left += 1
+                else:
+                    merged[i] = order[right]
+                    right += 1
+        order, merged = merged, order
+        width *= 2
+    return order

@@ -1,0 +1,1 @@
+"""Formulations of lower bounds, as data."""

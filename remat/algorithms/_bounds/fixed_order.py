@@ -1,0 +1,125 @@
+"""The saved-set programme at several instants at once: what to hold at each, what to run again between them.
+
+Instants cut the captured order into stages. Per instant k and datum d: s = d is resident; per stage and node: y = the
+node runs again in the stage. A node that first runs in a stage, or runs again in it, finds what it reads resident at
+the stage's start or made again in it; a datum is resident at an instant if it was at the last one, or was made since.
+Reruns are counted once per stage and those of the first stage are free, so the optimum bounds every schedule whose
+first runs keep the captured order: an assumption that travels with the bound. With one stage per node this is
+Checkmate's programme (Jain et al., 2020); few, hard instants keep it small.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import frozen
+from numpy.typing import NDArray
+
+from remat.algorithms._arrays.graph_arrays import Flat
+from remat.algorithms._milp.program import Program, Rows
+
+
+@frozen
+class Stages:
+    """The programme over the stages that begin at `instants`; columns of s by instant and datum, of y by stage and node."""
+
+    instants: tuple[int, ...]
+    program: Program
+    resident: NDArray[np.int32]
+    again: NDArray[np.int32]
+    impossible: bool = False
+
+
+def stages_program(flat: Flat, instants: tuple[int, ...], budget: int) -> Stages:
+    """The programme; `instants` are node indices, ascending, none before the loss. Integral: s."""
+    build = _Build(flat, instants)
+    impossible = False
+    for k in range(len(instants)):
+        impossible |= build.memory_row(k, budget)
+        build.stage_rows(k)
+    program = Program(cost=build.cost, rows=build.rows, integral=np.array(build.integral, np.bool_))
+    return Stages(instants=instants, program=program, resident=build.resident, again=build.again, impossible=impossible)
+
+
+class _Build:
+    """Numbers the variables and collects the rows."""
+
+    def __init__(self, flat: Flat, instants: tuple[int, ...]) -> None:
+        self.flat, self.instants = flat, instants
+        nodes, data = flat.time.size, flat.size.size
+        self.rows = Rows()
+        self.cost: list[int] = []
+        self.integral: list[bool] = []
+        self.whole_kept = flat.keep & (flat.contributions == 1)
+        self.resident = np.full((len(instants), data), -1, np.int32)
+        self.again = np.full((len(instants), nodes), -1, np.int32)
+        last = self._last_use()
+        for k, at in enumerate(instants):
+            for v in range(at):
+                if flat.replay[v]:
+                    self.again[k, v] = self._new(int(flat.time[v]), False)
+            for d in range(data):
+                p = flat.producer[d]
+                if 0 <= p < at and not self.whole_kept[d] and last[d] >= 0:
+                    self.resident[k, d] = self._new(0, True)
+
+    def _new(self, cost: int, integral: bool) -> int:
+        self.cost.append(cost)
+        self.integral.append(integral)
+        return len(self.cost) - 1
+
+    def _last_use(self) -> list[int]:
+        flat = self.flat
+        ends = flat.use_ptr[1:]
+        return [int(flat.use_idx[ends[d] - 1]) if ends[d] > flat.use_ptr[d] else -1 for d in range(flat.size.size)]
+
+    def memory_row(self, k: int, budget: int) -> bool:
+        """Residents, kept data and the working set of the instant fit; returns whether they cannot."""
+        flat, at = self.flat, self.instants[k]
+        room = budget - int(flat.charge[at])
+        terms: list[tuple[int, int]] = []
+        given = set(flat.read_idx[flat.read_ptr[at] : flat.read_ptr[at + 1]].tolist())
+        for d in range(flat.size.size):
+            p, column = int(flat.producer[d]), int(self.resident[k, d])
+            if p < 0 or p >= at:
+                continue
+            if self.whole_kept[d]:
+                room -= int(flat.size[d])
+            elif d in given:
+                room -= int(flat.size[d])
+                self.rows.add([(column, -1)], -1)
+            elif column >= 0:
+                terms.append((column, int(flat.size[d])))
+        self.rows.add(terms, room)
+        return room < 0
+
+    def stage_rows(self, k: int) -> None:
+        """What runs in stage k finds what it reads; what is resident at the next instant comes from somewhere."""
+        flat, at = self.flat, self.instants[k]
+        end = self.instants[k + 1] if k + 1 < len(self.instants) else flat.time.size
+        for v in range(end):
+            fresh = v >= at
+            if not fresh and self.again[k, v] < 0:
+                continue
+            for d in flat.read_idx[flat.read_ptr[v] : flat.read_ptr[v + 1]].tolist():
+                p = int(flat.producer[d])
+                if self.whole_kept[d] or p >= at:
+                    continue
+                terms = self._supply(k, d, p)
+                if fresh:
+                    self.rows.add(terms, -1)
+                else:
+                    self.rows.add([*terms, (int(self.again[k, v]), 1)], 0)
+        if k + 1 == len(self.instants):
+            return
+        for d in range(flat.size.size):
+            p, column = int(flat.producer[d]), int(self.resident[k + 1, d])
+            if column >= 0 and p < at:
+                self.rows.add([(column, 1), *self._supply(k, d, p)], 0)
+
+    def _supply(self, k: int, d: int, p: int) -> list[tuple[int, int]]:
+        terms = []
+        if self.resident[k, d] >= 0:
+            terms.append((int(self.resident[k, d]), -1))
+        if self.again[k, p] >= 0:
+            terms.append((int(self.again[k, p]), -1))
+        return terms

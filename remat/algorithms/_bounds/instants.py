@@ -1,0 +1,170 @@
+"""The saved-set programme at one instant: what must be resident, and what must run again later, when a node first runs.
+
+Take the moment just before the first run of a backward node t (or the loss). Its ancestors and all forward nodes have
+run, its descendants have not; every other backward node v has or has not (z). Per datum d with producer p: s = d is
+resident, y = p runs again later. A reader that has not run yet, or that runs again later, needs s or y. Residents,
+kept data, outputs and workspace of t fit the budget. The least total time of y bounds the recomputation of every
+valid schedule, in any order (S-PHASE, S-KEEP and S-MEM are all it uses). With `fixed` the set of nodes that have run
+is that of the captured order, and the bound holds for that order only; at the loss the two are the same. Source: this
+project; see docs/explanation/bounds.md.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import frozen
+from numpy.typing import NDArray
+
+from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS, Flat, transpose
+from remat.algorithms._milp.program import Program, Rows
+
+DONE, AHEAD, EITHER = 1, 0, 2
+
+
+@frozen
+class Instant:
+    """The programme at the first run of node `at`; column of each datum's s and of each node's y and z, -1: none.
+
+    Attributes:
+        state: DONE, AHEAD or EITHER per node.
+        impossible: what must be resident exceeds the budget by itself.
+    """
+
+    at: int
+    program: Program
+    resident: NDArray[np.int32]
+    again: NDArray[np.int32]
+    state: NDArray[np.int8]
+    impossible: bool = False
+
+
+class Dependencies:
+    """Who must have run before whom: ancestors and descendants of a node."""
+
+    def __init__(self, flat: Flat) -> None:
+        self.before = (flat.order_ptr, flat.order_idx)
+        self.after = transpose(flat.order_ptr, flat.order_idx, flat.time.size)
+
+    def reach(self, at: int, pointers: NDArray[np.int32], indices: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Nodes reachable from `at`, without it."""
+        seen = np.zeros(len(pointers) - 1, np.bool_)
+        stack = [at]
+        while stack:
+            v = stack.pop()
+            for u in indices[pointers[v] : pointers[v + 1]].tolist():
+                if not seen[u]:
+                    seen[u] = True
+                    stack.append(u)
+        return seen
+
+    def states(self, flat: Flat, at: int, fixed: bool) -> NDArray[np.int8]:
+        """What has run just before the first run of `at`."""
+        nodes = flat.time.size
+        if fixed or flat.phase[at] == LOSS:
+            return np.where(np.arange(nodes) < at, DONE, AHEAD).astype(np.int8)
+        state = np.where(flat.required, EITHER, DONE).astype(np.int8)
+        state[flat.phase != BACKWARD] = DONE
+        state[self.reach(at, *self.before)] = DONE
+        state[self.reach(at, *self.after)] = AHEAD
+        state[at] = AHEAD
+        return state
+
+
+def instant_program(flat: Flat, dependencies: Dependencies, at: int, budget: int, fixed: bool = False) -> Instant:
+    """The programme of the instant; integral: s and z."""
+    state = dependencies.states(flat, at, fixed)
+    columns = _Columns(flat, state)
+    rows = Rows()
+    room = budget - int(flat.charge[at])
+    terms: list[tuple[int, int]] = []
+    given = set(flat.read_idx[flat.read_ptr[at] : flat.read_ptr[at + 1]].tolist())
+    for d in range(flat.size.size):
+        p = int(flat.producer[d])
+        if p < 0 or state[p] == AHEAD:
+            continue
+        if columns.whole_kept[d]:
+            if state[p] == DONE:
+                room -= int(flat.size[d])
+            else:
+                terms.append((columns.ran[p], int(flat.size[d])))
+        elif d in given:
+            room -= int(flat.size[d])
+        elif columns.resident[d] >= 0:
+            terms.append((columns.resident[d], int(flat.size[d])))
+    rows.add(terms, room)
+    for d in np.flatnonzero(flat.producer >= 0).tolist():
+        if not columns.whole_kept[d] and d not in given and state[flat.producer[d]] != AHEAD:
+            _need_rows(flat, columns, rows, d)
+    _order_rows(flat, columns, rows)
+    program = Program(cost=columns.cost, rows=rows, integral=np.array(columns.integral, np.bool_))
+    return Instant(
+        at=at,
+        program=program,
+        resident=np.array(columns.resident, np.int32),
+        again=np.array(columns.again, np.int32),
+        state=state,
+        impossible=room < 0,
+    )
+
+
+class _Columns:
+    """Numbers the variables: y per node that may run again, z per undecided node, s per datum that may be wanted."""
+
+    def __init__(self, flat: Flat, state: NDArray[np.int8]) -> None:
+        self.flat, self.state = flat, state
+        nodes, data = flat.time.size, flat.size.size
+        self.cost: list[int] = []
+        self.integral: list[bool] = []
+        self.again = [-1] * nodes
+        self.ran = [-1] * nodes
+        self.resident = [-1] * data
+        # a kept datum is resident from its completion: at its only writer's run
+        self.whole_kept = flat.keep & (flat.contributions == 1)
+        for v in range(nodes):
+            if state[v] != AHEAD and flat.replay[v]:
+                self.again[v] = self._new(int(flat.time[v]), False)
+            if state[v] == EITHER:
+                self.ran[v] = self._new(0, True)
+        for d in range(data):
+            p = flat.producer[d]
+            if p >= 0 and state[p] != AHEAD and not self.whole_kept[d]:
+                self.resident[d] = self._new(0, True)
+
+    def _new(self, cost: int, integral: bool) -> int:
+        self.cost.append(cost)
+        self.integral.append(integral)
+        return len(self.cost) - 1
+
+
+def _need_rows(flat: Flat, columns: _Columns, rows: Rows, d: int) -> None:
+    """Readers of d that run (again) later find it resident or its producer runs again."""
+    p, s = int(flat.producer[d]), columns.resident[d]
+    y_p, z_p = columns.again[p], columns.ran[p]
+    supply = [(s, -1)] + ([(y_p, -1)] if y_p >= 0 else [])
+    undecided = [(z_p, 1)] if z_p >= 0 else []
+    base = 0 if undecided else -1  # z_p = 1 moves to the right-hand side
+    ahead = False
+    for c in flat.use_idx[flat.use_ptr[d] : flat.use_ptr[d + 1]].tolist():
+        if columns.state[c] == AHEAD:
+            ahead = True
+            continue
+        if columns.state[c] == EITHER:
+            rows.add([*supply, *undecided, (columns.ran[c], -1)], base)
+        if columns.again[c] >= 0:
+            rows.add([*supply, *undecided, (columns.again[c], 1)], base + 1)
+    if ahead:
+        rows.add([*supply, *undecided], base)
+    if undecided:
+        rows.add([(s, 1), (z_p, -1)], 0)
+
+
+def _order_rows(flat: Flat, columns: _Columns, rows: Rows) -> None:
+    """An undecided node has run only if what it depends on has; it runs again only if it has run."""
+    for v, z in enumerate(columns.ran):
+        if z < 0:
+            continue
+        if columns.again[v] >= 0:
+            rows.add([(columns.again[v], 1), (z, -1)], 0)
+        for u in flat.order_idx[flat.order_ptr[v] : flat.order_ptr[v + 1]].tolist():
+            if columns.ran[u] >= 0:
+                rows.add([(z, 1), (columns.ran[u], -1)], 0)

@@ -1,0 +1,195 @@
+"""The saved-set programme at several instants, for schedules in which their first runs come in a given order.
+
+Take the loss or backward nodes t1, t2, ... and all schedules in which they first run in this order; nothing is assumed of
+any other node. They cut a schedule into stages. Just before each, per datum: s = it is resident; per node that may have
+run or not: z = it has run. Per stage and node: y = it runs again in the stage, having run before it. With f = z(next) - z,
+a node whose first run is in the stage,
+
+* a reader c whose first run is in the stage finds d resident at its start, or p ran in it: s + y(p) + f(p) >= f(c);
+* a reader that runs again in the stage finds d resident at its start, or p ran again: s + y(p) >= y(c);
+* what is resident at the next instant was at this one, or was made in between: s(next) <= s + y(p) + f(p);
+* nothing is resident or runs again that has not run: s <= z, y <= z; z never falls, and is closed under dependencies;
+* at each instant residents, kept data, the outputs and the workspace of its node fit; what it reads is resident.
+
+Every such schedule gives a solution whose cost is at most its recomputation. With one instant this is the programme of
+`instants`, and so it is where dependencies allow one order only; else the least over all orders bounds every schedule.
+Source: this project; see docs/explanation/bounds.md.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import frozen
+from numpy.typing import NDArray
+
+from remat.algorithms._arrays.graph_arrays import Flat
+from remat.algorithms._bounds.instants import AHEAD, DONE, EITHER, Dependencies
+from remat.algorithms._milp.program import Program, Rows
+
+Terms = list[tuple[int, int]]
+"""Column and coefficient."""
+
+
+@frozen
+class Chained:
+    """The programme of the stages that begin at `instants`.
+
+    Attributes:
+        resident: column of s by instant and datum, -1: none. ran: column of z by instant and node, -1: none.
+        state: DONE, AHEAD or EITHER by instant and node; one row more than instants, the last is the end.
+        impossible: what must be resident at an instant exceeds the budget by itself.
+    """
+
+    instants: tuple[int, ...]
+    program: Program
+    resident: NDArray[np.int32]
+    ran: NDArray[np.int32]
+    state: NDArray[np.int8]
+    impossible: bool = False
+
+    def stage_of(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
+        """The stage of each node's first run in a solution; 0 is before the first instant."""
+        done = self.state == DONE
+        free = self.ran >= 0
+        done[free] = x[self.ran[free]] > 0.5
+        return np.asarray(len(self.instants) + 1 - done.sum(axis=0), np.int64)
+
+
+def chained_program(flat: Flat, dependencies: Dependencies, instants: tuple[int, ...], budget: int) -> Chained:
+    """The programme; `instants` are in the order of their first runs, the loss first if it is among them. Integral: s and z."""
+    build = _Build(flat, dependencies, instants)
+    impossible = False
+    for k in range(len(instants)):
+        impossible |= build.memory_row(k, budget)
+        build.order_rows(k)
+        build.stage_rows(k)
+    program = Program(cost=build.cost, rows=build.rows, integral=np.array(build.integral, np.bool_))
+    return Chained(
+        instants=instants,
+        program=program,
+        resident=build.resident,
+        ran=build.ran,
+        state=build.state,
+        impossible=impossible,
+    )
+
+
+class _Build:
+    """Numbers the variables and collects the rows."""
+
+    def __init__(self, flat: Flat, dependencies: Dependencies, instants: tuple[int, ...]) -> None:
+        self.flat, self.instants = flat, instants
+        nodes, data, stages = flat.time.size, flat.size.size, len(instants)
+        self.rows = Rows()
+        self.cost: list[int] = []
+        self.integral: list[bool] = []
+        self.whole_kept = flat.keep & (flat.contributions == 1)
+        self.asked = np.flatnonzero((flat.producer >= 0) & ~self.whole_kept).tolist()
+        self.state = np.full((stages + 1, nodes), DONE, np.int8)
+        for k, at in enumerate(instants):
+            self.state[k] = dependencies.states(flat, at, fixed=False)
+        for k in range(1, stages):  # what an earlier instant needs has run; what needs a later one has not
+            self.state[k, (self.state[k - 1] == DONE) & (self.state[k] == EITHER)] = DONE
+            self.state[k, instants[k - 1]] = DONE
+        for k in range(stages - 1, 0, -1):
+            self.state[k - 1, (self.state[k] == AHEAD) & (self.state[k - 1] == EITHER)] = AHEAD
+        self.ran = np.full((stages + 1, nodes), -1, np.int32)
+        self.again = np.full((stages, nodes), -1, np.int32)
+        self.resident = np.full((stages, data), -1, np.int32)
+        for k in range(stages):
+            for v in np.flatnonzero(self.state[k] == EITHER).tolist():
+                self.ran[k, v] = self._new(0, True)
+            for v in np.flatnonzero((self.state[k] != AHEAD) & flat.replay).tolist():
+                self.again[k, v] = self._new(int(flat.time[v]), False)
+            for d in self.asked:
+                if self.state[k, flat.producer[d]] != AHEAD and self._wanted(k, d):
+                    self.resident[k, d] = self._new(0, True)
+
+    def _wanted(self, k: int, d: int) -> bool:
+        """Whether anybody may read the datum from instant k on."""
+        users = self.flat.use_idx[self.flat.use_ptr[d] : self.flat.use_ptr[d + 1]]
+        return bool((self.state[k, users] != DONE).any() or self.flat.replay[users].any())
+
+    def _new(self, cost: int, integral: bool) -> int:
+        self.cost.append(cost)
+        self.integral.append(integral)
+        return len(self.cost) - 1
+
+    def _z(self, k: int, v: int, sign: int) -> tuple[Terms, int]:
+        """`sign` times z of node v at instant k: terms and a constant."""
+        if self.state[k, v] == EITHER:
+            return [(int(self.ran[k, v]), sign)], 0
+        return [], sign if self.state[k, v] == DONE else 0
+
+    def _fresh(self, k: int, v: int, sign: int) -> tuple[Terms, int]:
+        """`sign` times f: whether the first run of v is in stage k."""
+        later, one = self._z(k + 1, v, sign)
+        sooner, other = self._z(k, v, -sign)
+        return later + sooner, one + other
+
+    def _supply(self, k: int, d: int) -> Terms:
+        """-s - y of a datum and its producer in stage k."""
+        columns = (int(self.resident[k, d]), int(self.again[k, self.flat.producer[d]]))
+        return [(column, -1) for column in columns if column >= 0]
+
+    def memory_row(self, k: int, budget: int) -> bool:
+        """Residents, kept data and the working set of the instant fit; returns whether they cannot."""
+        flat, at = self.flat, self.instants[k]
+        room, terms = budget - int(flat.charge[at]), []
+        given = set(flat.read_idx[flat.read_ptr[at] : flat.read_ptr[at + 1]].tolist())
+        for d in np.flatnonzero(flat.producer >= 0).tolist():
+            p, size, column = int(flat.producer[d]), int(flat.size[d]), int(self.resident[k, d])
+            if self.whole_kept[d]:
+                more, constant = self._z(k, p, size)
+                terms += more
+                room -= constant
+            elif d in given:
+                room -= size
+                self.rows.add([(column, -1)], -1)
+            elif column >= 0 and size:
+                terms.append((column, size))
+        self.rows.add(terms, room)
+        return room < 0
+
+    def order_rows(self, k: int) -> None:
+        """Closes z under dependencies, and it never falls; nothing is resident or runs again that has not run."""
+        flat = self.flat
+        for v in np.flatnonzero(self.ran[k] >= 0).tolist():
+            z = int(self.ran[k, v])
+            if self.again[k, v] >= 0:
+                self.rows.add([(int(self.again[k, v]), 1), (z, -1)], 0)
+            for u in flat.order_idx[flat.order_ptr[v] : flat.order_ptr[v + 1]].tolist():
+                if self.ran[k, u] >= 0:
+                    self.rows.add([(z, 1), (int(self.ran[k, u]), -1)], 0)
+            if self.ran[k + 1, v] >= 0:
+                self.rows.add([(z, 1), (int(self.ran[k + 1, v]), -1)], 0)
+        for d in np.flatnonzero(self.resident[k] >= 0).tolist():
+            z = int(self.ran[k, flat.producer[d]])
+            if z >= 0:
+                self.rows.add([(int(self.resident[k, d]), 1), (z, -1)], 0)
+
+    def stage_rows(self, k: int) -> None:
+        """Readers of stage k find what they read; what is resident at the next instant comes from somewhere."""
+        flat = self.flat
+        for d in self.asked:
+            p = int(flat.producer[d])
+            if self.state[k, p] == AHEAD:
+                continue  # p first runs in this stage or later: readers of this stage follow it by the closure of z
+            supply = self._supply(k, d)
+            made, constant = self._fresh(k, p, -1)
+            for c in flat.use_idx[flat.use_ptr[d] : flat.use_ptr[d + 1]].tolist():
+                first, one = self._fresh(k, c, 1)
+                if first or one:
+                    self.rows.add(_summed([*supply, *made, *first]), -constant - one)
+                if self.again[k, c] >= 0:
+                    self.rows.add([*supply, (int(self.again[k, c]), 1)], 0)
+            if k + 1 < len(self.instants) and self.resident[k + 1, d] >= 0:
+                self.rows.add(_summed([*supply, *made, (int(self.resident[k + 1, d]), 1)]), -constant)
+
+
+def _summed(terms: Terms) -> Terms:
+    """Terms with equal columns added up."""
+    total: dict[int, int] = {}
+    for column, value in terms:
+        total[column] = total.get(column, 0) + value
+    return [(column, value) for column, value in total.items() if value]

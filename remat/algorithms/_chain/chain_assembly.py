@@ -1,0 +1,253 @@
+"""The chain graph of the stages that `Linearise` cuts: their numbers, their sub-schedules, and the data between them.
+
+Every number comes from running a stage's nodes in the captured order with drops at the last use, nothing else resident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+from attrs import evolve, frozen
+
+from remat.algorithms._core.options import OptionSource, undominated
+from remat.ir import (
+    Cluster,
+    Compute,
+    Drop,
+    Graph,
+    Layer,
+    LayerOption,
+    Option,
+    Phase,
+    Run,
+    Step,
+    cluster_classes,
+    renaming,
+    translate,
+)
+from remat.ir import part as block_of
+from remat.units import Bytes
+
+
+@frozen(kw_only=True)
+class Part:
+    """A stage in terms of the flat graph: indices of nodes in the order they run, and of data."""
+
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    input: int | None
+    output: int
+    saved: tuple[int, ...]
+
+
+def assembled(flat: Graph, parts: Sequence[Part], stage_of: Mapping[int, int], pinned: Set[int]) -> Graph:
+    """The chain of the stages.
+
+    Args:
+        flat: the flat graph.
+        parts: its stages, first to last.
+        stage_of: for every node but the loss, its stage.
+        pinned: data of the forward that stay to the end.
+    """
+    return _Assembly(flat, parts, stage_of, pinned).graph()
+
+
+def offered(flat: Graph, chain: Graph, parts: Sequence[Part], blocks: OptionSource) -> Graph:
+    """The chain with the options that `blocks` offers beside those there; equal stages are asked once."""
+    clusters = [
+        Cluster(
+            name=layer.forward,
+            forward=tuple(flat.computes[k].name for k in part.forward),
+            backward=tuple(flat.computes[k].name for k in part.backward),
+        )
+        for layer, part in zip(chain.layers, parts, strict=True)
+    ]
+    known: dict[int, tuple[Cluster, tuple[LayerOption, ...]]] = {}
+    layers = []
+    for layer, cluster, kind in zip(chain.layers, clusters, cluster_classes(flat, clusters), strict=True):
+        if kind not in known:
+            known[kind] = (cluster, blocks.options(block_of(flat, cluster)) if cluster.backward else ())
+        first, options = known[kind]
+        names = renaming(flat, first, cluster)
+        own = {*chain.node(layer.forward).reads, *chain.node(layer.forward).writes}
+        loose = {name for name in own if not chain.datum(name).keep}
+        # other reads of the backward are there anyway: kept, outside, or on their way as gradients
+        more = (translate(one, names) for one in options)
+        kept = (evolve(one, backward_reads=tuple(name for name in one.backward_reads if name in loose)) for one in more)
+        reads = chain.node(layer.backward).reads
+        entry = tuple(name for name in chain.node(layer.forward).reads if name in reads)
+        own_options = (evolve(one, backward_reads=(*one.backward_reads, *entry)) for one in layer.options)
+        layers.append(evolve(layer, options=undominated([*own_options, *kept])))
+    given = {layer.forward: layer.forward_options for layer in layers}
+    given.update({layer.backward: layer.backward_options for layer in layers})
+    inputs = {layer.backward: chain.node(layer.forward).reads for layer in layers}
+    computes = tuple(
+        evolve(
+            node,
+            options=given.get(node.name, node.options),
+            # whether the input is read is now said by each option
+            reads=tuple(name for name in node.reads if name not in inputs.get(node.name, ())),
+        )
+        for node in chain.computes
+    )
+    return evolve(chain, computes=computes, layers=tuple(layers))
+
+
+class _Assembly:
+    """Builds the chain graph of stages."""
+
+    def __init__(self, flat: Graph, parts: Sequence[Part], stage_of: Mapping[int, int], pinned: Set[int]) -> None:
+        self.flat = flat
+        self.parts = parts
+        self.stage_of = stage_of
+        self.pinned = pinned
+
+    def graph(self) -> Graph:
+        flat, parts = self.flat, self.parts
+        layers = [self.layer(i, part) for i, part in enumerate(parts)]
+        forward = [self.forward_node(part, layer) for part, layer in zip(parts, layers, strict=True)]
+        backward = [
+            self.backward_node(i, part, layer) for i, (part, layer) in enumerate(zip(parts, layers, strict=True))
+        ]
+        loss = flat.computes[flat.loss]
+        made = tuple(loss.writes)
+        last = flat.data[parts[-1].output].name
+        nodes = [*forward, evolve(loss, reads=(last,), writes=made, after=()), *reversed(backward)]
+        writers: dict[str, list[str]] = {}
+        for node in nodes:
+            for name in node.writes:
+                writers.setdefault(name, []).append(node.name)
+        held = {flat.data[d].name for d in self.pinned}
+        data = tuple(
+            evolve(flat.datum(name), writers=tuple(own), keep=flat.datum(name).keep or name in held)
+            for name, own in writers.items()
+        )
+        return Graph(name=f"{flat.name}.chain", computes=tuple(nodes), data=data, layers=tuple(layers))
+
+    def forward_node(self, part: Part, layer: Layer) -> Compute:
+        return Compute(
+            name=layer.forward,
+            phase=Phase.FORWARD,
+            reads=() if part.input is None else (self.flat.data[part.input].name,),
+            writes=self.names((part.output, *self.stays(part))),
+            options=layer.forward_options,
+            draws=any(self.flat.computes[k].draws for k in part.forward),
+        )
+
+    def backward_node(self, i: int, part: Part, layer: Layer) -> Compute:
+        # what it completes of others' contributions stays until then without being read (G-INPLACE)
+        outgoing = self.outgoing(i, part)
+        reads = [d for d in self.incoming(i, part) if d not in outgoing]
+        if part.input is not None and self.reads(part, part.input) and self.loose(part.input):
+            reads.append(part.input)
+        return Compute(
+            name=layer.backward,
+            phase=Phase.BACKWARD,
+            reads=self.names(reads),
+            writes=self.names(outgoing),
+            options=layer.backward_options,
+            draws=any(self.flat.computes[k].draws for k in part.backward),
+        )
+
+    def layer(self, i: int, part: Part) -> Layer:
+        flat = self.flat
+        size = [datum.size for datum in flat.data]
+        stays = (part.output, *self.stays(part))
+        saving, saving_steps = _local(flat, part.forward, (), {*stays, *part.saved})
+        bare, bare_steps = _local(flat, part.forward, (), set(stays))
+        incoming, outgoing = self.incoming(i, part), self.outgoing(i, part)
+        begun = tuple(d for d in outgoing if self.stage_of[flat.writers_by_data[d][0]] != i)
+        later = {d for d in incoming if flat.data[d].keep or self.reads_below(i, d)}
+        start = (*part.saved, *incoming, *(d for d in begun if d not in incoming))
+        back, back_steps = _local(flat, part.backward, start, {*outgoing, *later})
+        phantom = sum(size[d] for d in part.saved)
+        time = sum(flat.computes[k].option.time for k in part.forward)
+        own_output = self.reads(part, part.output) and self.loose(part.output)
+        option = LayerOption(
+            forward=time,
+            backward=sum(flat.computes[k].option.time for k in part.backward),
+            phantom=phantom,
+            forward_workspace=max(0, saving - phantom - sum(size[d] for d in stays)),
+            backward_workspace=max(0, back - sum(size[d] for d in start) - sum(size[d] for d in outgoing)),
+            backward_reads=(flat.data[part.output].name,) if own_output else (),
+            forward_steps=saving_steps if back_steps else (),
+            backward_steps=back_steps,
+        )
+        return Layer(
+            forward=f"stage.{i}",
+            backward=f"stage.{i}.backward",
+            phantom=f"stage.{i}.saved",
+            options=(option,),
+            bare=Option(time=time, workspace=max(0, bare - sum(size[d] for d in stays))),
+            bare_steps=bare_steps,
+        )
+
+    # -- data of a stage -----------------------------------------------------------------------------------------------
+
+    def names(self, data: Iterable[int]) -> tuple[str, ...]:
+        return tuple(self.flat.data[d].name for d in dict.fromkeys(data))
+
+    def stays(self, part: Part) -> tuple[int, ...]:
+        """What the forward leaves for good: kept data and pinned ones, the output apart."""
+        made = dict.fromkeys(d for k in part.forward for d in self.flat.writes_by_node[k])
+        return tuple(d for d in made if d != part.output and (self.flat.data[d].keep or d in self.pinned))
+
+    def loose(self, d: int) -> bool:
+        """Whether a datum of the forward may go before the end."""
+        return not self.flat.data[d].keep and d not in self.pinned
+
+    def reads(self, part: Part, d: int) -> bool:
+        return any(d in self.flat.reads_by_node[k] for k in part.backward)
+
+    def reads_below(self, i: int, d: int) -> bool:
+        """Whether the backward of a stage before stage i reads or completes a datum."""
+        loss, stage_of = self.flat.loss, self.stage_of
+        users = (*self.flat.readers_by_data[d], *self.flat.writers_by_data[d])
+        return any(k > loss and stage_of[k] < i for k in users)
+
+    def incoming(self, i: int, part: Part) -> tuple[int, ...]:
+        """What this backward reads of the loss and of later stages' backward."""
+        loss, stage_of = self.flat.loss, self.stage_of
+        found: dict[int, None] = {}
+        for k in part.backward:
+            for d in self.flat.reads_by_node[k]:
+                writers = self.flat.writers_by_data[d]
+                if writers and writers[0] >= loss and any(w == loss or stage_of[w] != i for w in writers):
+                    found[d] = None
+        return tuple(found)
+
+    def outgoing(self, i: int, part: Part) -> tuple[int, ...]:
+        """What this backward writes for others: kept data, and what another stage's backward reads or adds to."""
+        stage_of = self.stage_of
+        found: dict[int, None] = {}
+        for k in part.backward:
+            for d in self.flat.writes_by_node[k]:
+                users = (*self.flat.readers_by_data[d], *self.flat.writers_by_data[d])
+                if self.flat.data[d].keep or any(stage_of[u] != i for u in users):
+                    found[d] = None
+        return tuple(found)
+
+
+def _local(flat: Graph, nodes: Sequence[int], start: Iterable[int], stays: set[int]) -> tuple[Bytes, tuple[Step, ...]]:
+    """Most bytes while `nodes` run with `start` resident, and their steps; all but `stays` is dropped at its last use."""
+    size = [datum.size for datum in flat.data]
+    last: dict[int, int] = {}
+    for at, k in enumerate(nodes):
+        for d in (*flat.reads_by_node[k], *flat.writes_by_node[k]):
+            last[d] = at
+    there = set(start)
+    live = peak = sum(size[d] for d in there)
+    steps: list[Step] = []
+    for at, k in enumerate(nodes):
+        node = flat.computes[k]
+        writes = flat.writes_by_node[k]
+        peak = max(peak, live + sum(size[d] for d in writes) + node.option.workspace)
+        live += sum(size[d] for d in writes if d not in there)
+        there.update(writes)
+        steps.append(Run(node.name))
+        for d in dict.fromkeys((*flat.reads_by_node[k], *writes)):
+            if d in there and last[d] == at and d not in stays:
+                there.discard(d)
+                live -= size[d]
+                steps.append(Drop(flat.data[d].name))
+    return peak, tuple(steps)

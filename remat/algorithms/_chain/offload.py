@@ -1,0 +1,217 @@
+"""Offloading alone, and the two heuristics that POFO is compared with. All plan chains with a link, with whole transfers.
+
+Reference: POFO (Beaumont, Eyraud-Dubois, Shilova, 2021), section 5.1; offloading alone: the same programme without bare runs.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from attrs import evolve, field, frozen
+
+from remat.algorithms._chain.pofo import Pofo
+from remat.algorithms._chain.quantise import Quantise
+from remat.algorithms._chain.rotor import RotorTable, chain_refusal, keep_all, rotor_values
+from remat.algorithms._chain.transfers import Trace, place, trace
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
+from remat.errors import BudgetExceeded
+from remat.ir import Graph, Link, Run, Schedule, validate
+from remat.ir.chain import Chain
+from remat.ir.checks import at_least
+from remat.units import Bytes, Ns
+
+_NO_LINK = "the problem has no link; give Problem(link=Link.symmetric(gb_per_s=…))"
+
+
+@frozen(kw_only=True)
+class OffloadOnly(Pofo):
+    """POFO's programme without recomputation: every stage saves all once, what leaves is chosen optimally."""
+
+    _recomputes: ClassVar[bool] = False
+
+
+@frozen(kw_only=True)
+class Autocapper(Solver):
+    """Plan for more memory than there is by Rotor, then offload what is in the way; try several amounts, keep the best.
+
+    `capper` takes a limit above the budget, plans without a link, and lets the first activation that is resident at the peak
+    leave, until the peak fits. With the largest limit nothing is recomputed.
+
+    Attributes:
+        limits: how many limits are tried, evenly spaced from the budget to the peak without recomputation.
+        slots: slots of Rotor's table.
+    """
+
+    limits: int = field(default=40, validator=at_least(1, "limits"))
+    slots: int = field(default=500, validator=at_least(1, "slots"))
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Refuses what is not a chain."""
+        return chain_refusal(graph)
+
+    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
+        """The fastest replay among the limits."""
+        if problem.link is None:
+            return Plan(trail=(f"{self!r} refused: {_NO_LINK}",))
+        chain = Chain(problem.graph)
+        high = max(problem.budget, max(trace(chain.graph, all_saved(chain)).charges))
+        table = rotor_of(problem, high, self.slots)
+        # the last limit is above the rounding of the table, so that nothing is recomputed under it
+        limits = [problem.budget + (high - problem.budget) * k // max(1, self.limits - 1) for k in range(self.limits)]
+        tried: dict[tuple[Run, ...], None] = {}
+        for limit in limits:
+            runs = table.runs(limit)
+            if runs is not None:
+                tried[runs] = None
+        tried[all_saved(chain)] = None
+        best: tuple[Ns, Bytes, Schedule] | None = None
+        for runs in tried:
+            found = capped(trace(chain.graph, runs), problem.budget, problem.link)
+            if found is not None and (best is None or found[:2] < best[:2]):
+                best = found
+                clock.report(self, schedule=found[2], time=found[0])
+            if clock.expired:
+                break
+        said = f"{self!r}: {len(tried)} sequences of {self.limits} limits"
+        return Plan(schedule=None if best is None else best[2], trail=(said,))
+
+
+def capped(found: Trace, budget: Bytes, link: Link) -> tuple[Ns, Bytes, Schedule] | None:
+    """Let the first cell that is idle at the peak leave, until the peak fits: (time, peak, schedule), or None."""
+    charges = list(found.charges)
+    away: set[str] = set()
+    while max(charges) > budget:
+        worst = charges.index(max(charges))
+        idle = (
+            stay for stay in found.stays if stay.size and stay.cell not in away and stay.leaves < worst < stay.wanted
+        )
+        stay = next(idle, None)
+        if stay is None:
+            return None
+        away.add(stay.cell)
+        for k in range(stay.leaves + 1, stay.wanted):
+            charges[k] -= stay.size
+    return _replayed(found, away, budget, link)
+
+
+def _replayed(found: Trace, away: set[str], budget: Bytes, link: Link) -> tuple[Ns, Bytes, Schedule] | None:
+    schedule = place(found, away, budget, link)
+    if schedule is None:
+        return None
+    try:
+        cost = validate(found.graph, schedule, budget, link)
+    except BudgetExceeded:
+        return None
+    return cost.time, cost.peak, schedule
+
+
+@frozen(kw_only=True)
+class Opportunist(Solver):
+    """Keep the link busy: save and offload one stage, run bare while its copies last, and so on until the rest fits.
+
+    The backward of each group of stages that ran bare is Rotor's.
+
+    Attributes:
+        slots: slots of Rotor's table.
+    """
+
+    slots: int = field(default=500, validator=at_least(1, "slots"))
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Refuses what is not a chain."""
+        return chain_refusal(graph)
+
+    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
+        """The one schedule of the policy, when it fits."""
+        if problem.link is None:
+            return Plan(trail=(f"{self!r} refused: {_NO_LINK}",))
+        chain = Chain(problem.graph)
+        groups, rest = grouped(chain, problem.budget, problem.link)
+        runs = opportunist_runs(chain, groups, rest, rotor_of(problem, problem.budget, self.slots), problem.budget)
+        said = f"{self!r}: {len(groups)} stages offloaded, {len(chain) - rest} kept"
+        if runs is None:
+            return Plan(trail=(f"{said}; the backward of a group does not fit",))
+        away: set[str] = set()
+        for start, _ in groups:
+            stage = chain.stages[start]
+            away |= {stage.phantom, stage.output} | ({chain.stages[start - 1].output} if start else set())
+        found = _replayed(trace(chain.graph, runs), away, problem.budget, problem.link)
+        return Plan(schedule=None if found is None else found[2], trail=(said,))
+
+
+def grouped(chain: Chain, budget: Bytes, link: Link) -> tuple[list[tuple[int, int]], int]:
+    """Groups (the stage that saves, the first stage behind those that run bare after it), and the first stage of the rest."""
+    options = keep_all(chain)
+    fits = _fitting_suffix(chain, budget)
+    groups: list[tuple[int, int]] = []
+    now = lane = at = 0
+    while at < fits:
+        stage, option = chain.stages[at], options[at][0]
+        now += stage.options[option].forward
+        for size in (stage.input_held, stage.options[option].phantom, stage.held):
+            if size:
+                lane = max(lane, now) + link.offload_time(size)
+        behind = at + 1
+        while behind < fits and now < lane:
+            now += chain.stages[behind].bare.time
+            behind += 1
+        groups.append((at, behind))
+        at = behind
+    return groups, at
+
+
+def _fitting_suffix(chain: Chain, budget: Bytes) -> int:
+    """The first stage from which on all can be saved, with nothing else resident but the stage's input."""
+    options = keep_all(chain)
+    need = chain.loss_needs + chain.kept_before[-1]  # of what comes after, beside the input of the stage at hand
+    first = len(chain)
+    for i in reversed(range(len(chain))):
+        stage, option = chain.stages[i], options[i][0]
+        forward = stage.forward_needs(option) + chain.kept_before[i]
+        backward = stage.backward_needs(option) + chain.after[i]
+        need = max(need + stage.saves(option), forward, backward)
+        if need + stage.input_held > budget:
+            return first
+        first = i
+    return first
+
+
+def opportunist_runs(
+    chain: Chain, groups: list[tuple[int, int]], rest: int, table: RotorTable, budget: Bytes
+) -> tuple[Run, ...] | None:
+    """The runs of the policy; None when Rotor has no backward for some group."""
+    options = keep_all(chain)
+    stages = chain.stages
+    runs: list[Run] = []
+    for start, end in groups:
+        runs.append(Run(stages[start].forward, options[start][0]))
+        runs += [Run(stage.forward, len(stage.options)) for stage in stages[start + 1 : end]]
+    runs += [Run(stages[i].forward, options[i][0]) for i in range(rest, len(chain))]
+    runs.append(Run(chain.loss, chain.loss_option))
+    runs += [Run(stages[i].backward, options[i][0]) for i in reversed(range(rest, len(chain)))]
+    for start, end in reversed(groups):
+        if end > start + 1:
+            inner = table.part(start + 1, end - 1, budget - stages[start].held)
+            if inner is None:
+                return None
+            runs += inner
+        runs.append(Run(stages[start].backward, options[start][0]))
+    return tuple(runs)
+
+
+def all_saved(chain: Chain) -> tuple[Run, ...]:
+    """The runs without recomputation."""
+    options = keep_all(chain)
+    forward = [Run(stage.forward, o) for stage, (o,) in zip(chain.stages, options, strict=True)]
+    backward = [Run(stage.backward, o) for stage, (o,) in zip(chain.stages, options, strict=True)]
+    return (*forward, Run(chain.loss, chain.loss_option), *reversed(backward))
+
+
+def rotor_of(problem: Problem, budget: Bytes, slots: int) -> RotorTable:
+    """Rotor's table of the problem's chain, rounded to slots of a budget; its runs are runs of the chain."""
+    coarse = Quantise(slots).apply(evolve(problem, budget=budget)).problem
+    chain = Chain(coarse.graph)
+    return rotor_values(chain, coarse.budget, keep_all(chain))

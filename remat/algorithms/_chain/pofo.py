@@ -1,0 +1,432 @@
+"""POFO: rematerialization and offloading of chains, optimal among persistent schedules that offload before the loss only.
+
+The class (POFO, section 3.2): persistent schedules; whole inputs of stages leave before the loss and come back after it;
+transfers are continuous, memory being freed and taken as they go. The programme plans in that class; its plan is then
+written with whole transfers and replayed, and the trail states both times.
+Time O(L^2 N^3 + L^3 N^2), memory O(L^2 N^2 + L N^3) for L stages and N slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import ClassVar
+
+import numpy as np
+from attrs import field, frozen
+from attrs.validators import optional
+
+from remat.algorithms._chain.chain_arrays import Ints, Numbers, numbers
+from remat.algorithms._chain.pofo_kernels import (
+    INFINITE,
+    backward_table,
+    block_start,
+    forward_search,
+    pair_of,
+    row_start,
+    state_of,
+)
+from remat.algorithms._chain.quantise import Quantise
+from remat.algorithms._chain.rotor import chain_refusal, keep_all
+from remat.algorithms._chain.transfers import Trace, fluid, place, rounded, trace
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
+from remat.errors import BudgetExceeded
+from remat.ir import Graph, Link, Run, Schedule, validate
+from remat.ir.chain import Chain
+from remat.ir.checks import at_least
+from remat.units import Bytes, GiB, Ns, format_bytes
+
+CLASS = "persistent schedules that offload inputs of stages before the loss, with continuous transfers"
+
+_SECOND = 10**9
+
+_SLOTS: int | None = 50
+"""As in the paper."""
+
+_BEYOND = 5
+"""How many slots less than the first plan that fits are tried."""
+
+
+@frozen(kw_only=True, eq=False)
+class Moves:
+    """What the link moves, in slots: while one node runs, and (`bare`) while the stages before one run bare."""
+
+    forward: Ints
+    backward: Ints
+    bare: Ints
+    loss: int
+    per_slot: float
+
+    @classmethod
+    def of(cls, own: Numbers, bandwidth: int | None, copies: bool) -> Moves:
+        """The moves of a chain on one lane [bytes per second]; without copies, nothing moves."""
+        count = len(own)
+        if not copies or bandwidth is None:
+            each = own.slots + 1 if copies else 0
+            flat = np.full(count, each, dtype=np.int64)
+            return cls(forward=flat, backward=flat, bare=np.arange(count + 1) * each, loss=each, per_slot=0.0)
+
+        def cumulated(times: Ints) -> Ints:
+            sums = [0]
+            for time in times.tolist():
+                sums.append(sums[-1] + time)
+            # more than all slots never matters; whole slots of the cumulated time, so that errors do not add up
+            whole = [total * bandwidth // (_SECOND * own.unit) for total in sums]
+            steps = [min(after - before, own.slots + 1) for before, after in pairwise(whole)]
+            return np.cumsum([0, *steps]).astype(np.int64)
+
+        return cls(
+            forward=np.diff(cumulated(own.forward_time)),
+            backward=np.diff(cumulated(own.backward_time)),
+            bare=cumulated(own.bare_time),
+            loss=min(own.loss_time * bandwidth // (_SECOND * own.unit), own.slots + 1),
+            per_slot=own.unit * _SECOND / bandwidth,
+        )
+
+
+@frozen(kw_only=True)
+class Decision:
+    """One step of the forward phase.
+
+    Attributes:
+        stage: the stage whose input is held. last: the last stage that runs bare; None: the stage runs once and saves all.
+        offload: whether the input leaves. held, owed: A with the input, and dB, in the state before [slots].
+    """
+
+    stage: int
+    saving: bool
+    last: int | None
+    offload: bool
+    held: int
+    owed: int
+
+
+@frozen(kw_only=True)
+class PofoPlan:
+    """What the programme found: its value [ns], the runs, and for each cell that leaves the run from which on it may."""
+
+    value: float
+    runs: tuple[Run, ...]
+    away: dict[str, int]
+
+
+class Programme:
+    """The tables of one chain, budget and link."""
+
+    def __init__(self, chain: Chain, budget: Bytes, link: Link | None, *, bare: bool = True) -> None:
+        """`bare`: whether stages may run bare, i.e. be recomputed; without, it is the offload-only programme."""
+        self.chain = chain
+        self.own = own = numbers(chain, budget, keep_all(chain), freeing=False)
+        self.copies = link is not None
+        self.out = Moves.of(own, None if link is None else link.to_host, self.copies)
+        self.back = Moves.of(own, None if link is None else link.to_device, self.copies)
+        pairs, width = len(own) * (len(own) + 1) // 2, row_start(own.slots + 1, own.slots)
+        self.value = np.full((pairs, width if bare else 1), INFINITE)
+        self.moved = np.zeros(self.value.shape, dtype=np.int32)
+        self.bare = bare
+        self.deltas = own.slots if self.copies else 0
+        if bare:
+            self._fill()
+
+    def _fill(self) -> None:
+        own, back = self.own, self.back
+        backward_table(
+            own.forward_time,
+            own.backward_time,
+            own.bare_time,
+            own.forward,
+            own.backward,
+            own.bare_needs,
+            own.saves,
+            own.held,
+            own.after,
+            back.forward,
+            back.backward,
+            back.bare,
+            back.per_slot,
+            own.slots,
+            self.deltas,
+            self.value,
+            self.moved,
+        )
+
+    def plan(self, aside: int = 0) -> PofoPlan | None:
+        """The least fluid time and how to get it, without using `aside` slots; None when nothing of the class fits."""
+        own = self.own
+        if aside > own.slots:
+            return None
+        block = block_start(own.slots + 1, own.slots)
+        cost = np.empty(2 * (len(own) + 1) * block)
+        came = np.empty(len(cost), dtype=np.int64)
+        value, state = forward_search(
+            own.forward_time,
+            own.backward_time,
+            own.bare_time,
+            own.forward,
+            own.backward,
+            own.bare_needs,
+            own.saves,
+            own.held,
+            own.after,
+            own.before,
+            self.out.forward,
+            self.back.backward,
+            self.out.bare,
+            own.loss_time,
+            own.loss_needs,
+            self.out.loss,
+            self.out.per_slot,
+            self.back.per_slot,
+            own.slots,
+            self.copies,
+            self.bare,
+            aside,
+            self.value,
+            self.moved,
+            cost,
+            came,
+            np.empty(block),
+        )
+        if state < 0:
+            return None
+        path = []
+        while state >= 0:
+            path.append(self._decoded(int(state)))
+            state = came[state]
+        path.reverse()
+        decisions = [self._decision(here, there) for here, there in pairwise(path)]
+        runs, away = self._written(decisions)
+        return PofoPlan(value=float(value), runs=runs, away=away)
+
+    def _decoded(self, state: int) -> tuple[int, int, int, int]:
+        """(layer, A, dF, dB) of a state."""
+        slots = self.own.slots
+        layer, rest = divmod(state, int(block_start(slots + 1, slots)))
+        a = next(a for a in range(slots, -1, -1) if block_start(a, slots) <= rest)
+        df, db = divmod(rest - int(block_start(a, slots)), slots - a + 1)
+        assert state_of(layer, a, df, db, slots) == state
+        return layer, a, df, db
+
+    def _decision(self, here: tuple[int, int, int, int], there: tuple[int, int, int, int]) -> Decision:
+        stage, saved = divmod(here[0], 2)
+        following, saving = divmod(there[0], 2)
+        size = int(self.own.saves[stage - 1] if saved else self.own.held[stage])
+        return Decision(
+            stage=stage,
+            saving=bool(saved),
+            last=None if saving else following - 1,
+            offload=size > 0 and there[1] == here[1],
+            held=here[1] + size,
+            owed=here[3],
+        )
+
+    def _written(self, decisions: list[Decision]) -> tuple[tuple[Run, ...], dict[str, int]]:
+        chain, options = self.chain, keep_all(self.chain)
+        runs: list[Run] = []
+        away: dict[str, int] = {}
+        for one in decisions:
+            if one.offload:
+                before = chain.stages[one.stage - 1]
+                away[before.output] = len(runs)
+                if one.saving:
+                    away[before.phantom] = len(runs)
+            stage = chain.stages[one.stage]
+            if one.last is None:
+                runs.append(Run(stage.forward, options[one.stage][0]))
+            else:
+                bare = chain.stages[one.stage : one.last + 1]
+                runs += [Run(each.forward, len(each.options)) for each in bare]
+        runs.append(Run(chain.loss, chain.loss_option))
+        for one in reversed(decisions):
+            if one.last is None:
+                runs.append(Run(chain.stages[one.stage].backward, options[one.stage][0]))
+            else:
+                runs += self._segment(one.stage, one.last, one.held, one.owed)
+        return tuple(runs), away
+
+    # -- the backward phase --------------------------------------------------------------------------------------------
+
+    def _at(self, i: int, j: int, a: int, delta: int) -> tuple[float, int]:
+        at = row_start(a, self.own.slots) + delta
+        pair = pair_of(i, j, len(self.own))
+        return float(self.value[pair, at]), int(self.moved[pair, at])
+
+    def _segment(self, i: int, j: int, a: int, delta: int) -> list[Run]:
+        """The runs of C(i, j, A, Delta), with a stack of its own."""
+        options = keep_all(self.chain)
+        runs: list[Run] = []
+        todo: list[Run | tuple[int, int, int, int]] = [(i, j, a, delta)]
+        while todo:
+            item = todo.pop()
+            if isinstance(item, Run):
+                runs.append(item)
+                continue
+            i, j, a, delta = item
+            target = self._at(*item)
+            parts = next(parts for value, parts in self._choices(i, j, a, delta) if value == target)
+            stage = self.chain.stages[i]
+            if len(parts) == 2:
+                runs += [Run(each.forward, len(each.options)) for each in self.chain.stages[i : parts[1][1] + 1]]
+                todo += [parts[1], parts[0]]
+            else:
+                runs.append(Run(stage.forward, options[i][0]))
+                todo.append(Run(stage.backward, options[i][0]))
+                todo += parts
+        return runs
+
+    def _choices(
+        self, i: int, j: int, a: int, delta: int
+    ) -> Iterator[tuple[tuple[float, int], list[tuple[int, int, int, int]]]]:
+        """Each way to begin C(i, j, A, Delta): its value and moves, and the parts that follow, the first to run first."""
+        own, back, slots = self.own, self.back, self.own.slots
+        need_f, need_b = int(own.forward[i] + own.after[j]), int(own.backward[i] + own.after[i])
+        once = int(own.forward_time[i]) + int(own.backward_time[i])
+        moves = int(back.forward[i]) + int(back.backward[i])
+        if max(need_f, need_b) + a <= slots:
+            wait_b = max(need_b + a + delta - slots, 0)
+            if i == j:
+                wait = max(wait_b, need_f - int(back.backward[i]) + a + delta - slots)
+                yield (once + wait * back.per_slot, moves + wait), []
+            elif a + int(own.saves[i]) <= slots:
+                rest, deep = max(delta - int(back.backward[i]) - wait_b, 0), a + int(own.saves[i])
+                if rest <= slots - deep:
+                    value, moved = self._at(i + 1, j, deep, rest)
+                    wait = wait_b + max(need_f + a + max(rest - moved, 0) - slots, 0)
+                    yield (once + value + wait * back.per_slot, moves + moved + wait), [(i + 1, j, deep, rest)]
+        cost, behind, needed = 0.0, 0, 0
+        for k in range(i, j):
+            cost += int(own.bare_time[k])
+            need = int(own.bare_needs[k] + own.after[j]) + (int(own.held[k]) if k > i else 0)
+            needed = max(needed, need)
+            behind = max(behind - int(back.bare[k + 1] - back.bare[k]), need) if k > i else need
+            deep = a + int(own.held[k + 1])
+            if needed + a > slots or deep > slots:
+                continue
+            early, early_moved = self._at(i, k, a, delta)
+            rest = max(delta - early_moved, 0)
+            if rest > slots - deep or early >= INFINITE:
+                continue
+            late, late_moved = self._at(k + 1, j, deep, rest)
+            wait = max(behind + a + max(rest - late_moved, 0) - slots, 0)
+            total = cost + early + late + wait * back.per_slot
+            moved = int(back.bare[k + 1] - back.bare[i]) + early_moved + late_moved + wait
+            yield (total, moved), [(k + 1, j, deep, rest), (i, k, a, delta)]
+
+
+def programme_bytes(stages: int, slots: int, bare: bool = True) -> Bytes:
+    """Bytes of the tables."""
+    table = 12 * (stages * (stages + 1) // 2) * row_start(slots + 1, slots) if bare else 0
+    return int(table + 16 * 2 * (stages + 1) * block_start(slots + 1, slots))
+
+
+@frozen(kw_only=True)
+class Pofo(Solver):
+    """Optimal combination of rematerialization and offloading in the class of the paper, written with whole transfers.
+
+    The link is the problem's; without one nothing is offloaded and the class is Rotor's.
+
+    Attributes:
+        slots: slots of the budget, sizes rounded to the nearest with the error carried on (`Quantise`); plans for a few slots
+            more and less are replayed with the true sizes and the fastest is kept; at last all sizes are rounded up. None:
+            one slot per unit of the chain's sizes, exactly.
+        table_limit: most bytes of the tables; more is refused with the remedy.
+    """
+
+    slots: int | None = field(default=_SLOTS, validator=optional(at_least(1, "slots")))
+    table_limit: Bytes = field(default=4 * GiB, validator=at_least(0, "bytes"))
+    _recomputes: ClassVar[bool] = True
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Refuses what is not a chain, and times beyond 64-bit words."""
+        return chain_refusal(graph)
+
+    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
+        """The programme's plan with whole transfers; the trail compares its fluid time with the replay."""
+        if self.slots is None:
+            return self._tried(problem, problem, clock, 0, 1)
+        near = Quantise(self.slots, carry=True).apply(problem).problem
+        plan = self._tried(problem, near, clock, self.slots // 12, self.slots // 2)
+        if plan.schedule is not None or clock.expired:
+            return plan
+        return self._tried(problem, Quantise(self.slots).apply(problem).problem, clock, 0, 1)
+
+    def _tried(self, problem: Problem, coarse: Problem, clock: Clock, more: int, tries: int) -> Plan:
+        """The fastest replay of the plans of a coarse problem for `more` slots above the budget, one less, and so on.
+
+        Rounded sizes say little about a few slots: a plan for more than there is may fit, and one for less may copy better.
+        The search ends a few slots below the first plan that fits. One table serves all of it.
+        """
+        chain = Chain(coarse.graph)
+        unit = numbers(chain, coarse.budget, keep_all(chain), freeing=False).unit
+        budget = coarse.budget + more * unit
+        own = numbers(chain, budget, keep_all(chain), freeing=False)
+        size = programme_bytes(len(chain), own.slots, self._recomputes)
+        if size > self.table_limit:
+            what = f"{len(chain)} stages and {own.slots} slots need tables of {format_bytes(size)}"
+            return Plan(trail=(f"{self!r} refused: {what}; give slots=…, e.g. 50",))
+        programme = Programme(chain, budget, problem.link, bare=self._recomputes)
+        plan = Plan(trail=(f"{self!r}: nothing of its class fits ({CLASS})",))
+        best: tuple[Ns, Plan] | None = None
+        aside = 0
+        while aside < tries and not clock.expired:
+            found = programme.plan(aside)
+            if found is None:
+                break
+            plan, over = self._written(problem, found)
+            if plan.schedule is not None:
+                time = validate(problem.graph, plan.schedule, problem.budget, problem.link).time
+                best = (time, plan) if best is None or time < best[0] else best
+                tries = min(tries, aside + _BEYOND)
+            aside += 1 if best is not None else max(1, over // own.unit // 2)
+        return plan if best is None else best[1]
+
+    def _written(self, problem: Problem, found: PofoPlan) -> tuple[Plan, Bytes]:
+        """The plan on the true sizes, and by how many bytes it exceeds the budget."""
+        traced = trace(problem.graph, found.runs)
+        exact = fluid(traced, found.away, problem.budget, problem.link)
+        said = f"{self!r}: {rounded_text(found.value)} by the programme ({CLASS})"
+        if exact is not None:
+            said += f", {rounded(exact[0])} ns as a fluid"
+        over = max(traced.without(found.away)) - problem.budget
+        if problem.link is None:
+            return Plan(schedule=place(traced, (), problem.budget, Link()), trail=(said,)), over
+        return whole(problem, traced, found.away, said), over
+
+
+def whole(problem: Problem, traced: Trace, away: Mapping[str, int], said: str) -> Plan:
+    """The plan with whole transfers, and the replayed time beside the programme's in the trail.
+
+    Where memory is left, what leaves for nothing stays: each group of copies is tried without, the first to leave first.
+    """
+    assert problem.link is not None
+    gone = dict(away)
+    best = _replayed(problem, traced, gone)
+    if isinstance(best, str):
+        return Plan(trail=(f"{said}; with whole transfers it does not fit: {best}",))
+    for start in dict.fromkeys(away.values()):
+        fewer = {cell: at for cell, at in gone.items() if at != start}
+        if max(traced.without(fewer)) <= problem.budget:
+            other = _replayed(problem, traced, fewer)
+            if not isinstance(other, str) and other[0] <= best[0]:
+                gone, best = fewer, other
+    return Plan(schedule=best[1], trail=(f"{said}, {best[0]} ns replayed with whole transfers",))
+
+
+def _replayed(problem: Problem, traced: Trace, away: Mapping[str, int]) -> tuple[Ns, Schedule] | str:
+    """(time, schedule) of whole transfers, or why they do not fit."""
+    assert problem.link is not None
+    schedule = place(traced, away, problem.budget, problem.link)
+    if schedule is None:
+        return "a run needs more than the budget"
+    try:
+        return validate(problem.graph, schedule, problem.budget, problem.link).time, schedule
+    except BudgetExceeded as error:
+        return error.what
+
+
+def rounded_text(value: float) -> str:
+    """A programme's value for the trail."""
+    return f"{value:.0f} ns"

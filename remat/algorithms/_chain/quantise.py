@@ -1,0 +1,253 @@
+"""Transforms of chains: `Quantise` rounds sizes up to a few slots, `UnitCost` makes every stage alike.
+
+Both keep the names of nodes, data and phantoms, so that a schedule of the coarse chain is one of the true chain; neither keeps
+proofs, because the coarse chain needs more memory (or pays other times) than the true one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from attrs import evolve, field, frozen
+from attrs.validators import in_, optional
+
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.transforms import Applied, Transform
+from remat.ir import Compute, Data, Graph, Kind, Layer, LayerOption, Option, Phase, Run, Schedule
+from remat.ir.chain import Chain, Stage, why_no_chain
+from remat.ir.checks import at_least
+from remat.units import Bytes
+
+
+def _refusal(graph: Graph) -> str | None:
+    reason = why_no_chain(graph)
+    return None if reason is None else f"not a chain ({reason}); write Linearise() >> …"
+
+
+def _same(schedule: Schedule) -> Schedule:
+    return schedule
+
+
+@frozen
+class Quantise(Transform):
+    """Round the sizes of a chain up to multiples of one slot, the budget down; times stay.
+
+    What is kept to the end of the step is rounded as a sum, so that many small gradients do not take a slot each, and a
+    workspace gives back what the rounding of its node's inputs and outputs took too much: every step of a schedule takes at
+    least its true bytes, and few more.
+
+    Attributes:
+        slots: slots of the budget; None: max(500, 10 per stage).
+        carry: round outputs and phantoms to the nearest slot instead, each with the error of those before it, so that what a
+            stretch of stages saves is off by less than a slot in all; a schedule may then need more than the budget, and who
+            asks for this replays and plans again for less.
+    """
+
+    slots: int | None = field(default=None, validator=optional(at_least(1, "slots")))
+    carry: bool = field(default=False, validator=in_((False, True)), kw_only=True)
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Refuses what is not a chain."""
+        return _refusal(graph)
+
+    def apply(self, problem: Problem) -> Applied:
+        """The rounded chain; schedules are lifted as they are."""
+        graph = problem.graph
+        slots = self.slots if self.slots is not None else max(500, 10 * len(graph.layers))
+        unit = max(1, -(-problem.budget // slots))
+        if unit == 1:
+            return Applied(problem=problem, lift=_same)
+        rounded = _rounded(graph, unit, self.carry)
+        return Applied(problem=evolve(problem, graph=rounded, budget=problem.budget // unit * unit), lift=_same)
+
+
+def _up(size: Bytes, unit: Bytes) -> Bytes:
+    return -(-size // unit) * unit
+
+
+class _Nearest:
+    """Rounds to the nearest multiple, each time with the error so far."""
+
+    def __init__(self, unit: Bytes) -> None:
+        self.unit = unit
+        self.error = 0
+
+    def __call__(self, size: Bytes) -> Bytes:
+        near = max(0, (size + self.error + self.unit // 2) // self.unit * self.unit)
+        self.error += size - near
+        return near
+
+
+def _rounded(graph: Graph, unit: Bytes, carry: bool) -> Graph:
+    true = {datum.name: 0 if datum.outside else datum.size for datum in graph.data}
+    kept = {datum.name for datum in graph.data if datum.keep}
+    sizes = {name: _up(size, unit) for name, size in true.items()}
+    sizes.update(_kept_sizes(graph, unit))
+    saved: dict[str, tuple[Bytes, ...]] = {
+        layer.phantom: tuple(_up(one.phantom, unit) for one in layer.options) for layer in graph.layers
+    }
+    if carry:
+        output, phantom = _Nearest(unit), _Nearest(unit)
+        for stage in Chain(graph).stages:
+            if stage.held:
+                sizes[stage.output] = output(stage.held)
+            first, *more = (one.phantom for one in stage.options)
+            error = phantom.error
+            saved[stage.phantom] = (phantom(first), *(max(0, (p + error + unit // 2) // unit * unit) for p in more))
+
+    def workspace(node: Compute, extra: Iterable[str], phantom: Bytes, held: Bytes, own: Bytes) -> Bytes:
+        """The workspace with which the node's own bytes, taken together, are rounded up once."""
+        names = [*node.writes, *(name for name in (*node.reads, *extra) if name not in kept)]
+        exact = sum(true[name] for name in names) + phantom + own
+        return max(0, _up(exact, unit) - sum(sizes[name] for name in names) - held)
+
+    layers = []
+    for layer in graph.layers:
+        forward, backward = graph.node(layer.forward), graph.node(layer.backward)
+        options = tuple(
+            LayerOption(
+                forward=one.forward,
+                backward=one.backward,
+                phantom=held,
+                forward_workspace=workspace(forward, (), one.phantom, held, one.forward_workspace),
+                backward_workspace=workspace(backward, one.backward_reads, one.phantom, held, one.backward_workspace),
+                backward_reads=one.backward_reads,
+            )
+            for one, held in zip(layer.options, saved[layer.phantom], strict=True)
+        )
+        bare = Option(time=layer.bare.time, workspace=workspace(forward, (), 0, 0, layer.bare.workspace))
+        layers.append(
+            Layer(forward=layer.forward, backward=layer.backward, phantom=layer.phantom, options=options, bare=bare)
+        )
+    own = {layer.forward: layer.forward_options for layer in layers}
+    own.update({layer.backward: layer.backward_options for layer in layers})
+    loss = graph.computes[graph.loss]
+    own[loss.name] = tuple(
+        Option(time=one.time, workspace=workspace(loss, (), 0, 0, one.workspace)) for one in loss.options
+    )
+    return Graph(
+        name=graph.name,
+        computes=tuple(evolve(node, options=own[node.name]) for node in graph.computes),
+        data=tuple(evolve(datum, size=sizes[datum.name]) for datum in graph.data),
+        layers=tuple(layers),
+    )
+
+
+def _kept_sizes(graph: Graph, unit: Bytes) -> dict[str, Bytes]:
+    """Sizes of what is kept, such that those of the first k to be written are together the true sum, rounded up."""
+    written = [(graph.node_index[datum.writers[0]], datum) for datum in graph.data if datum.keep]
+    written.sort(key=lambda pair: pair[0])
+    sizes: dict[str, Bytes] = {}
+    for late in (False, True):
+        total = 0
+        for datum in (datum for at, datum in written if (at >= graph.loss) is late):
+            sizes[datum.name] = _up(total + datum.size, unit) - _up(total, unit)
+            total += datum.size
+    return sizes
+
+
+def work(chain: Chain) -> Bytes:
+    """The most that any step needs beside the inputs of stages that are held [bytes]."""
+    most = chain.loss_needs + chain.kept_before[-1]
+    latest = 0
+    for s in reversed(range(len(chain))):
+        stage = chain.stages[s]
+        latest = max(latest, chain.after[s])
+        options = range(len(stage.options) + 1)
+        forward = max(stage.forward_needs(o) for o in options) + max(latest, chain.kept_before[s])
+        backward = max(stage.backward_needs(o) for o in options[:-1]) + chain.after[s]
+        most = max(most, forward, backward)
+    return most
+
+
+def checkpoints(chain: Chain, budget: Bytes) -> int | None:
+    """How many inputs of stages a budget holds at once, the first one not counted; None when not even the work fits.
+
+    One place is the input at hand: Revolve with c checkpoints, the chain's own input among them, holds c inputs beside it.
+    """
+    left = budget - work(chain)
+    if left < 0:
+        return None
+    largest = max(stage.held for stage in chain.stages)
+    return len(chain) if largest == 0 else min(left // largest, len(chain))
+
+
+@frozen
+class UnitCost(Transform):
+    """Make every stage of a chain alike, for `Revolve`: times of one, outputs of one slot, a tape larger than all slots.
+
+    The slot convention: the budget holds as many slots as the true budget holds largest outputs beside the neediest step
+    (`checkpoints`); a stage's phantom (its tape) takes L + 1 slots and the budget has room for one of them, so that a stage
+    saves for its backward only right before it. Under it Rotor and Revolve are the same (docs/explanation/chains.md).
+    """
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Refuses what is not a chain."""
+        return _refusal(graph)
+
+    def apply(self, problem: Problem) -> Applied:
+        """The unit chain; runs are lifted by name, a stage's saving run to its fastest option."""
+        chain = Chain(problem.graph)
+        count = checkpoints(chain, problem.budget)
+        unit = unit_chain(chain.stages, chain.loss)
+        budget = 0 if count is None else unit_budget(len(chain), count)
+
+        def lift(schedule: Schedule) -> Schedule:
+            return lifted(chain, schedule)
+
+        return Applied(problem=Problem(graph=unit, budget=budget, deadline=problem.deadline), lift=lift)
+
+
+def unit_budget(length: int, count: int) -> Bytes:
+    """The budget of a unit chain in which `count` inputs are held beside the work of one step: an output and a tape."""
+    return count + 1 + length + 1
+
+
+def unit_chain(stages: Sequence[Stage], loss: str) -> Graph:
+    """The unit chain with the names of the given stages."""
+    length = len(stages)
+    option = LayerOption(forward=1, backward=1, phantom=length + 1)
+    layers = tuple(
+        Layer(forward=s.forward, backward=s.backward, phantom=s.phantom, options=(option,), bare=Option(time=1))
+        for s in stages
+    )
+    inputs = ["unit.input", *(stage.output for stage in stages)]
+    data = [Data(name="unit.input", size=0, kind=Kind.INPUT)]
+    data += [Data(name=stage.output, size=1, writers=(stage.forward,)) for stage in stages]
+    data += [Data(name="unit.tangent", size=0, kind=Kind.TANGENT, writers=(loss,))]
+    data += [Data(name="unit.loss", size=0, kind=Kind.GRADIENT, writers=(loss,))]
+    nodes = [
+        Compute(name=s.forward, phase=Phase.FORWARD, reads=(a,), writes=(s.output,), options=layer.forward_options)
+        for s, a, layer in zip(stages, inputs, layers, strict=False)
+    ]
+    made = ("unit.tangent", "unit.loss")
+    nodes.append(Compute(name=loss, phase=Phase.LOSS, reads=(inputs[-1],), writes=made, options=(Option(time=1),)))
+    gradient = "unit.loss"
+    for i in reversed(range(length)):
+        stage = stages[i]
+        own = (f"unit.g{i}", f"unit.w{i}")
+        data.append(Data(name=own[0], size=0, kind=Kind.GRADIENT, writers=(stage.backward,)))
+        data.append(Data(name=own[1], size=0, kind=Kind.PARAM_GRAD, writers=(stage.backward,)))
+        nodes.append(
+            Compute(
+                name=stage.backward,
+                phase=Phase.BACKWARD,
+                reads=(gradient, inputs[i]),
+                writes=own,
+                options=layers[i].backward_options,
+            )
+        )
+        gradient = own[0]
+    return Graph(name="unit", computes=tuple(nodes), data=tuple(data), layers=layers)
+
+
+def lifted(chain: Chain, schedule: Schedule) -> Schedule:
+    """A schedule of the unit chain on the true one: the same runs, drops placed anew."""
+    fastest: dict[str, tuple[int, ...]] = {}
+    for stage in chain.stages:
+        order = [(one.forward + one.backward, one.phantom, i) for i, one in enumerate(stage.options)]
+        fastest[stage.forward] = (min(order)[2], len(stage.options))
+        fastest[stage.backward] = (min(order)[2],)
+    fastest[chain.loss] = (chain.loss_option,)
+    runs = [Run(run.node, fastest[run.node][run.option]) for run in schedule.runs]
+    return Schedule.from_runs(chain.graph, runs)

@@ -1,0 +1,226 @@
+"""Rotor and rk-Rotor: optimal persistent schedules of chains, by dynamic programming over (first stage, last stage, memory).
+
+Persistent: the input of a sub-chain stays until the first stage's backward has run, and what a stage saved for its backward
+stays until then with nothing before the stage running meanwhile (POFO, section 3.2; Rockmate, section 3.4).
+Time O(L^2 M (L + B)), memory O(L^2 M) for L stages, M slots, B options per stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from attrs import field, frozen
+
+from remat.algorithms._chain.chain_arrays import NEVER, Ints, Numbers, numbers, too_long
+from remat.algorithms._chain.rotor_kernels import rotor_table, row_of
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import IMPOSSIBLE, ClassBound, Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
+from remat.ir import Graph, Run, Schedule
+from remat.ir.chain import Chain, why_no_chain
+from remat.ir.checks import at_least
+from remat.units import Bytes, GiB, Ns, format_bytes
+
+CLASS = "persistent schedules of the chain: a stage's input stays until its backward, nothing before it runs meanwhile"
+
+
+@frozen(eq=False)
+class RotorTable:
+    """The values of every sub-chain under every budget up to the one it was made for.
+
+    Attributes:
+        chain: the chain. numbers: the chain in slots.
+        values: rows of sub-chains by slots [ns]. lowest: first slot of each row that holds a value.
+    """
+
+    chain: Chain
+    numbers: Numbers
+    values: Ints
+    lowest: Ints
+
+    def _slots(self, budget: Bytes) -> int:
+        return min(budget // self.numbers.unit, self.numbers.slots)
+
+    @property
+    def floor(self) -> Bytes | None:
+        """The smallest budget with a schedule; None when even the budget of the table has none."""
+        slot = int(self.lowest[row_of(0, len(self.chain), len(self.chain))])
+        return slot * self.numbers.unit if slot <= self.numbers.slots else None
+
+    def value(self, budget: Bytes) -> Ns | None:
+        """The least time of a persistent schedule under a budget [ns], or None."""
+        value = int(self.values[row_of(0, len(self.chain), len(self.chain)), self._slots(budget)])
+        return None if value >= NEVER else value
+
+    def runs(self, budget: Bytes) -> tuple[Run, ...] | None:
+        """The runs of an optimal persistent schedule under a budget, or None."""
+        if self.value(budget) is None:
+            return None
+        return tuple(self._runs((0, len(self.chain), self._slots(budget))))
+
+    def part(self, first: int, last: int, budget: Bytes) -> tuple[Run, ...] | None:
+        """The runs of stages `first` to `last` alone, after the loss, with `budget` beside the input of the first; or None."""
+        if budget < 0 or self.values[row_of(first, last, len(self.chain)), self._slots(budget)] >= NEVER:
+            return None
+        return tuple(self._runs((first, last, self._slots(budget))))
+
+    def schedule(self, budget: Bytes) -> Schedule | None:
+        """An optimal persistent schedule under a budget, or None."""
+        runs = self.runs(budget)
+        return None if runs is None else Schedule.from_runs(self.chain.graph, runs)
+
+    def _runs(self, part: tuple[int, int, int]) -> list[Run]:
+        """Rockmate's Algorithm 3 with a stack of its own: chains may be longer than Python's."""
+        chain, own = self.chain, self.numbers
+        length = len(chain)
+        runs: list[Run] = []
+        todo: list[Run | tuple[int, int, int]] = [part]
+        while todo:
+            item = todo.pop()
+            if isinstance(item, Run):
+                runs.append(item)
+                continue
+            s, t, m = item
+            if s == length:
+                runs.append(Run(chain.loss, chain.loss_option))
+                continue
+            option, split = self._decision(s, t, m)
+            stage = chain.stages[s]
+            if option is not None:
+                index = int(own.option_index[option])
+                runs.append(Run(stage.forward, index))
+                todo.append(Run(stage.backward, index))
+                if t > s:
+                    todo.append((s + 1, t, min(m - int(own.saves[option]), own.slots)))
+            else:
+                runs.extend(Run(chain.stages[k].forward, len(chain.stages[k].options)) for k in range(s, split))
+                todo.append((s, split - 1, m))
+                todo.append((split, t, m - int(own.held[split])))
+        return runs
+
+    def _decision(self, s: int, t: int, m: int) -> tuple[int | None, int]:
+        """What attains the value of a sub-chain: an option of the first stage, or the next stage whose input is held."""
+        own, values = self.numbers, self.values
+        length = len(self.chain)
+        value = int(values[row_of(s, t, length), m])
+        held = int(own.before[s] if t == length else own.after[t])
+        for o in range(own.option_start[s], own.option_start[s + 1]):
+            if m < max(own.forward[o] + held, own.backward[o] + own.after[s]):
+                continue
+            rest = 0
+            if t > s:
+                left = min(m - int(own.saves[o]), own.slots)
+                rest = int(values[row_of(s + 1, t, length), left]) if left >= 0 else NEVER
+            if rest + int(own.time[o]) == value:
+                return o, 0
+        cost, first = 0, int(own.bare_needs[s]) + held
+        for i in range(s + 1, t + 1):
+            k = i - 1
+            cost += int(own.bare_time[k])
+            if k > s:
+                kept = int(own.before[k] if t == length else own.after[t])
+                first = max(first, int(own.held[k] + own.bare_needs[k]) + kept)
+            left = m - int(own.held[i])
+            if m < first or left < 0:
+                continue
+            if cost + int(values[row_of(i, t, length), left]) + int(values[row_of(s, k, length), m]) == value:
+                return None, i
+        raise AssertionError(f"no decision attains the value of sub-chain ({s}, {t}) with {m} slots")
+
+
+def table_bytes(stages: int, slots: int) -> Bytes:
+    """Bytes of the table of a chain: a triangle of rows of 64-bit words."""
+    return 8 * (slots + 1) * (stages + 1) * (stages + 2) // 2
+
+
+def rotor_values(chain: Chain, budget: Bytes, choice: Sequence[Sequence[int]] | None = None) -> RotorTable:
+    """The table of a chain for a budget and every smaller one; `choice`: the options of each stage to consider."""
+    own = numbers(chain, budget, choice)
+    length = len(chain)
+    values = np.full(((length + 1) * (length + 2) // 2, own.slots + 1), NEVER, dtype=np.int64)
+    lowest = np.zeros(len(values), dtype=np.int64)
+    rotor_table(
+        own.option_start,
+        own.time,
+        own.saves,
+        own.forward,
+        own.backward,
+        own.bare_time,
+        own.bare_needs,
+        own.held,
+        own.after,
+        own.before,
+        own.loss_time,
+        own.loss_needs,
+        values,
+        lowest,
+    )
+    return RotorTable(chain, own, values, lowest)
+
+
+def keep_all(chain: Chain) -> tuple[tuple[int], ...]:
+    """For each stage its fastest option (ties: the smaller phantom): what Rotor calls F_all."""
+    picked = []
+    for stage in chain.stages:
+        order = [(one.forward + one.backward, one.phantom, i) for i, one in enumerate(stage.options)]
+        picked.append((min(order)[2],))
+    return tuple(picked)
+
+
+@frozen
+class RkRotor(Solver):
+    """Optimal persistent schedule of a chain with options per stage (Rockmate, App. C, Algorithms 2 and 3).
+
+    Attributes:
+        table_limit: most bytes of the table; a finer budget is refused with the remedy.
+    """
+
+    table_limit: Bytes = field(default=4 * GiB, validator=at_least(0, "bytes"), kw_only=True)
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Refuses what is not a chain, and times beyond 64-bit words."""
+        return chain_refusal(graph)
+
+    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
+        """The optimum of the class, stated beside the proved bounds."""
+        return self._plan(problem, None)
+
+    def _plan(self, problem: Problem, choice: Sequence[Sequence[int]] | None) -> Plan:
+        chain = Chain(problem.graph)
+        own = numbers(chain, problem.budget, choice)
+        size = table_bytes(len(chain), own.slots)
+        if size > self.table_limit:
+            what = f"{len(chain)} stages and {own.slots} slots of {own.unit} B need a table of {format_bytes(size)}"
+            return Plan(trail=(f"{self!r} refused: {what}; write Quantise(slots=…) >> {self!r}",))
+        table = rotor_values(chain, problem.budget, choice)
+        value = table.value(problem.budget)
+        if value is None:
+            bound = ClassBound(value=IMPOSSIBLE, assumes=CLASS)
+            return Plan(trail=(f"{self!r}: no persistent schedule fits",), beside=(bound,))
+        return Plan(
+            schedule=table.schedule(problem.budget),
+            trail=(f"{self!r}: {value} ns, optimal among {CLASS}",),
+            beside=(ClassBound(value=value, assumes=CLASS),),
+        )
+
+
+@frozen
+class Rotor(RkRotor):
+    """Optimal persistent schedule of a chain by F_all, F_ck and F_none (Beaumont et al., 2019): one option per stage.
+
+    The option is the stage's fastest, which saves all its backward wants; `RkRotor` chooses among options.
+    """
+
+    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
+        """The optimum of the class, stated beside the proved bounds."""
+        return self._plan(problem, keep_all(Chain(problem.graph)))
+
+
+def chain_refusal(graph: Graph) -> str | None:
+    """Why the chain programmes cannot treat a graph; None when they can."""
+    reason = why_no_chain(graph)
+    if reason is not None:
+        return f"not a chain ({reason}); write Linearise() >> …"
+    return too_long(Chain(graph))

@@ -1,0 +1,133 @@
+"""The clock a solver works under: how long it may run, whether it was stopped, and where it reports progress.
+
+Deadlines are cooperative: a solver asks `clock.expired` between pieces of work and hands its best plan to `clock.report`, so
+that an interruption loses nothing. Tests give a clock of their own (`now=`), so that laws do not depend on the machine.
+Seconds spent compiling kernels are not counted: on a fresh machine they would use up a deadline before planning begins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from attrs import frozen
+
+from remat.algorithms._core.startup import planning_timer
+from remat.errors import RematError
+from remat.ir import Schedule
+from remat.units import Ns
+
+
+@frozen(kw_only=True)
+class Progress:
+    """What a solver says while it works.
+
+    Attributes:
+        who: the solver. elapsed: seconds since the clock started.
+        time: time of the best plan so far by the solver's own account, or None [ns]. lower: best bound so far [ns].
+        note: a few words, or empty.
+    """
+
+    who: str
+    elapsed: float
+    time: Ns | None = None
+    lower: Ns | float = 0
+    note: str = ""
+
+    @property
+    def gap(self) -> float | None:
+        """Gap between plan and bound as a fraction of the bound, when there are both."""
+        return None if self.time is None or self.lower <= 0 or math.isinf(self.lower) else self.time / self.lower - 1
+
+
+class Clock:
+    """Time left, a stop flag, the best plan reported, the listener, and what the work was charged for.
+
+    `spent` has seconds by purpose, as solvers tell them apart (`plan`, `bound`), without imports and compilation; those of nested
+    clocks included.
+
+    Args:
+        seconds: how long the work may take; None: no limit.
+        now: the source of time, in seconds; None: `planning_timer()`.
+        listener: called with each `Progress`; None: nobody listens.
+    """
+
+    def __init__(
+        self,
+        seconds: float | None = None,
+        *,
+        now: Callable[[], float] | None = None,
+        listener: Callable[[Progress], None] | None = None,
+        parent: Clock | None = None,
+    ) -> None:
+        if seconds is not None and (not isinstance(seconds, (int, float)) or math.isnan(seconds) or seconds < 0):
+            raise RematError(
+                "A-DEADLINE", f"{seconds!r} is not a number of seconds.", fix="give seconds >= 0, or None."
+            )
+        self._now = planning_timer() if now is None else now
+        self._start = self._now()
+        self._end = math.inf if seconds is None else self._start + seconds
+        self._listener = listener
+        self._parent = parent
+        self._stopped = False
+        self.best: Schedule | None = None
+        self.lower: Ns | float = 0
+        self.spent: dict[str, float] = {}
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since this clock was made, without those of compilation."""
+        return self._now() - self._start
+
+    @property
+    def remaining(self) -> float:
+        """Seconds left, infinite without a limit, 0 when stopped; the earliest of nested limits counts."""
+        if self._stopped:
+            return 0.0
+        own = max(0.0, self._end - self._now())
+        return own if self._parent is None else min(own, self._parent.remaining)
+
+    @property
+    def expired(self) -> bool:
+        """Whether the time is over or the work was stopped."""
+        return self.remaining <= 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the work was stopped, by the user or by who gave this clock."""
+        return self._stopped or (self._parent is not None and self._parent.stopped)
+
+    def charge(self, purpose: str, seconds: float) -> None:
+        """Add seconds to what was spent on a purpose, here and in the clocks this one was nested in."""
+        self.spent[purpose] = self.spent.get(purpose, 0.0) + seconds
+        if self._parent is not None:
+            self._parent.charge(purpose, seconds)
+
+    def stop(self) -> None:
+        """Stop the work of this clock and of every clock it was nested in."""
+        self._stopped = True
+        if self._parent is not None:
+            self._parent.stop()
+
+    def nested(self, seconds: float | None = None) -> Clock:
+        """A clock for a part of the work: no more time than is left here, and stops this one when stopped by the user."""
+        return Clock(seconds, now=self._now, listener=self._listener, parent=self)
+
+    def report(
+        self,
+        who: object,
+        *,
+        schedule: Schedule | None = None,
+        time: Ns | None = None,
+        lower: Ns | float = 0,
+        note: str = "",
+    ) -> None:
+        """Say what was reached; `schedule` becomes the plan that is kept when the work is interrupted.
+
+        A solver reports only improvements of its own plan. `time` is its own account of it (shown, never believed).
+        """
+        if schedule is not None:
+            self.best = schedule
+        self.lower = max(self.lower, lower)
+        if self._listener is not None:
+            self._listener(Progress(who=repr(who), elapsed=self.elapsed, time=time, lower=self.lower, note=note))

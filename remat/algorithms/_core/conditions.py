@@ -1,0 +1,26 @@
+"""Tests of a graph for `s.when(test)`, with reprs that rebuild them."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from remat.ir import Graph
+
+
+@frozen
+class nodes_at_most:
+    """Test: the graph has at most so many compute nodes."""
+
+    limit: int
+
+    def __call__(self, graph: Graph) -> bool:
+        """Whether the graph is small enough."""
+        return len(graph) <= self.limit
+
+    def __repr__(self) -> str:
+        return f"nodes_at_most({self.limit})"
+
+
+def is_flat(graph: Graph) -> bool:
+    """Test: no layers, one option per node."""
+    return graph.flat

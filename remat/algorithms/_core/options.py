@@ -1,0 +1,146 @@
+"""Many budgets give options: `s.sweep(peaks=, saves=)` offers a block to the level above.
+
+A block is a flat graph whose loss node stands for the rest of the network (`remat.ir.part`). A schedule of it is an option:
+so much time, so much memory while it runs, so much held in between. Reference: Rockmate, section 3.3 (block budgets);
+HiRemate, section 3.2.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from attrs import evolve, field, frozen
+
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import Outcome
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.wording import operand
+from remat.ir import Graph, LayerOption, Option, Schedule, option_of, validate
+from remat.ir.checks import at_least
+from remat.units import Bytes
+
+
+class OptionSource(ABC):
+    """Offers options of a block. Subclasses are frozen attrs classes of settings; their repr rebuilds them."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def options(self, block: Graph, *, clock: Clock | None = None, seed: int = 0) -> tuple[LayerOption, ...]:
+        """Options of a block, none of which another one dominates, in order of time.
+
+        Args:
+            block: a flat graph; its loss node stands for the rest of the network.
+            clock: how long to search; what is found by then is offered.
+            seed: the same block and seed give the same options.
+        """
+
+
+def undominated(options: Iterable[LayerOption]) -> tuple[LayerOption, ...]:
+    """The options that none of the others dominates, in order of time; of equal ones the first stays."""
+    ranked = sorted(options, key=_rank)
+    kept: list[LayerOption] = []
+    for one in ranked:
+        if not any(dominates(other, one) for other in kept):
+            kept = [other for other in kept if not dominates(one, other)] + [one]
+    return tuple(kept)
+
+
+def dominates(one: LayerOption, other: LayerOption) -> bool:
+    """Whether `one` is at least as good in every way: times, phantom, workspaces, and what its backward reads."""
+    return all(a <= b for a, b in zip(_numbers(one), _numbers(other), strict=True)) and (
+        set(one.backward_reads) <= set(other.backward_reads)
+    )
+
+
+def _numbers(one: LayerOption) -> tuple[int, ...]:
+    return (one.forward, one.backward, one.phantom, one.forward_workspace, one.backward_workspace)
+
+
+def _rank(one: LayerOption) -> tuple[object, ...]:
+    return (one.forward + one.backward, one.phantom, *_numbers(one), len(one.backward_reads), one.backward_reads)
+
+
+class Solves(Protocol):
+    """What a sweep asks of its solver."""
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Why it cannot treat the graph, or None."""
+
+    def solve(self, problem: Problem, *, clock: Clock | None = None, seed: int = 0) -> Outcome:
+        """The solver's plan, replayed."""
+
+
+@frozen
+class Sweep(OptionSource):
+    """One solver under many budgets of a block: so much at most while it runs, so much at most in between.
+
+    Attributes:
+        solver: plans the block.
+        peaks: number of budgets for the peak, evenly from the least that a run of any node needs to what `StoreAll` needs.
+        saves: number of budgets for what is held while the loss node runs, evenly from the outputs to all that is saved.
+    """
+
+    solver: Solves
+    peaks: int = field(default=8, kw_only=True, validator=at_least(1, "budgets"))
+    saves: int = field(default=6, kw_only=True, validator=at_least(1, "budgets"))
+
+    def __repr__(self) -> str:
+        return f"{operand(self.solver)}.sweep(peaks={self.peaks}, saves={self.saves})"
+
+    def options(self, block: Graph, *, clock: Clock | None = None, seed: int = 0) -> tuple[LayerOption, ...]:
+        """The options of all schedules found; none when the solver refuses the block."""
+        clock = Clock() if clock is None else clock
+        if self.solver.refuses(block) is not None:
+            return ()
+        found: dict[Schedule, LayerOption] = {}
+        for problem in self._problems(block):
+            if clock.expired:
+                break
+            outcome = self.solver.solve(problem, clock=clock.nested(), seed=seed)
+            if outcome.schedule is not None and outcome.schedule not in found:
+                found[outcome.schedule] = option_of(block, outcome.schedule)
+        return undominated(found.values())
+
+    def _problems(self, block: Graph) -> Iterator[Problem]:
+        """The largest budgets first. What may be held is limited by a workspace of the loss node."""
+        everything = Schedule.from_runs(block, range(len(block)))
+        high = validate(block, everything).peak
+        sizes = {datum.name: 0 if datum.outside else datum.size for datum in block.data}
+        loss = block.computes[block.loss]
+        low = max(
+            sum(sizes[name] for name in (*node.reads, *node.writes)) + node.option.workspace for node in block.computes
+        )
+        written = sum(sizes[name] for name in loss.writes)
+        least = sum(sizes[name] for name in loss.reads)
+        most = _held_at(block, everything)
+        for peak in _even(min(low, high), high, self.peaks):
+            for save in dict.fromkeys(min(peak, one) for one in _even(least, max(least, most), self.saves)):
+                room = max(0, peak - written - save)
+                yield Problem(graph=_with_workspace(block, room), budget=peak)
+
+
+def _even(low: Bytes, high: Bytes, count: int) -> list[Bytes]:
+    """`count` values from high down to low."""
+    if count == 1:
+        return [high]
+    return list(dict.fromkeys(high - (high - low) * i // (count - 1) for i in range(count)))
+
+
+def _held_at(block: Graph, schedule: Schedule) -> Bytes:
+    """Bytes resident while the loss node runs, without what it writes."""
+    loss = block.computes[block.loss]
+    cost = validate(block, schedule)
+    step = next(i for i, run in enumerate(schedule.steps) if getattr(run, "node", None) == loss.name)
+    written = sum(block.datum(name).size for name in loss.writes)
+    return cost.timeline[step] - written - loss.option.workspace
+
+
+def _with_workspace(block: Graph, workspace: Bytes) -> Graph:
+    loss = block.computes[block.loss]
+    option = Option(time=loss.option.time, workspace=loss.option.workspace + workspace)
+    nodes = list(block.computes)
+    nodes[block.loss] = evolve(loss, options=(option,))
+    return evolve(block, computes=tuple(nodes))

@@ -1,0 +1,134 @@
+"""What a solver answers: a plan that nobody believes yet, and the outcome of its replay.
+
+An `Outcome` is two numbers and a witness: the time of a validated schedule, and a bound proved for every schedule of the
+problem. Everything else (status, gap) is derived from them.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import Final
+
+from attrs import evolve, field, frozen
+
+from remat.errors import UnsoundBound
+from remat.ir import Cost, Schedule
+from remat.units import Bytes, Ns
+
+IMPOSSIBLE: Final = math.inf
+"""The lower bound of a problem that was proved to have no schedule."""
+
+NOTHING: Final = math.inf
+"""The upper bound of a problem for which no schedule was found."""
+
+
+class Status(Enum):
+    """What two numbers say about a problem."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    NOT_FOUND = "not found"
+
+
+@frozen(kw_only=True)
+class ClassBound:
+    """A bound that holds only for a class of schedules; shown beside the proved one, never inside it.
+
+    Attributes:
+        value: every schedule of the class takes at least this long [ns]; infinite: the class holds none.
+        assumes: what the class is, e.g. `first runs in the captured order`.
+    """
+
+    value: Ns | float
+    assumes: str
+
+
+@frozen(kw_only=True)
+class Plan:
+    """What a solver's `plan` returns; nothing in it is believed before the replay, except that `lower` was proved.
+
+    Attributes:
+        schedule: the proposed schedule, or None.
+        lower: a bound proved for every schedule of the problem [ns]; `IMPOSSIBLE`: proved that there is none.
+        trail: what to say about how it was found.
+        beside: bounds of restricted classes.
+    """
+
+    schedule: Schedule | None = None
+    lower: Ns | float = 0
+    trail: tuple[str, ...] = ()
+    beside: tuple[ClassBound, ...] = ()
+
+
+@frozen(kw_only=True)
+class Outcome:
+    """What is known about a problem: two numbers and a witness.
+
+    Attributes:
+        schedule, cost: the best validated schedule and its replayed cost, or neither.
+        lower: a bound proved for every schedule of this problem [ns]; `IMPOSSIBLE`: proved that there is none.
+        trail: who was asked, who refused and why, who is optimal in which class.
+        beside: bounds that hold for a class of schedules only.
+    """
+
+    schedule: Schedule | None = None
+    cost: Cost | None = None
+    lower: Ns | float = 0
+    trail: tuple[str, ...] = field(default=(), eq=False)
+    beside: tuple[ClassBound, ...] = field(default=(), eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.lower > self.upper:
+            what = f"a lower bound of {self.lower} ns above a validated schedule of {self.upper} ns"
+            raise UnsoundBound(
+                "A-BOUND", f"{what} ({'; '.join(self.trail)}).", fix="report it: one of the two has a bug."
+            )
+
+    @property
+    def upper(self) -> Ns | float:
+        """Time of the schedule [ns], `NOTHING` (infinite) without one."""
+        return NOTHING if self.cost is None else self.cost.time
+
+    @property
+    def gap(self) -> float | None:
+        """How far the schedule may be from the optimum, as a fraction of the bound; None without schedule or bound."""
+        if self.cost is None or self.lower <= 0:
+            return None
+        return self.cost.time / self.lower - 1
+
+    @property
+    def status(self) -> Status:
+        """The word for the two numbers."""
+        if self.cost is not None:
+            return Status.OPTIMAL if self.lower == self.cost.time else Status.FEASIBLE
+        return Status.INFEASIBLE if self.lower == IMPOSSIBLE else Status.NOT_FOUND
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to ask: a schedule is there, or it is proved that none exists."""
+        return self.cost is not None or self.lower == IMPOSSIBLE
+
+    def _rank(self) -> tuple[Ns | float, Bytes, str]:
+        # Ties in time go to the smaller peak, then to the smaller text, so that merging commutes.
+        if self.cost is None or self.schedule is None:
+            return (NOTHING, 0, "")
+        return (self.cost.time, self.cost.peak, "\n".join(map(str, self.schedule.steps)))
+
+    def merge(self, other: Outcome) -> Outcome:
+        """The better schedule with the better bound.
+
+        Raises:
+            UnsoundBound: when one's bound is above the other's schedule.
+        """
+        if self.upper != other.upper:
+            winner = self if self.upper < other.upper else other
+        else:
+            winner = min(self, other, key=Outcome._rank)
+        return evolve(
+            winner,
+            lower=max(self.lower, other.lower),
+            trail=self.trail + other.trail,
+            beside=tuple(dict.fromkeys(self.beside + other.beside)),
+        )

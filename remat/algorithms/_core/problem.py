@@ -1,0 +1,26 @@
+"""What a solver is asked."""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+
+from remat.ir import Graph, Link
+from remat.ir.checks import at_least
+from remat.units import Bytes
+
+
+@frozen(kw_only=True)
+class Problem:
+    """A graph, the bytes its schedule may hold, and optionally a link to the host and a deadline.
+
+    Attributes:
+        graph: the training step.
+        budget: most bytes live in any step, inputs and buffers not counted.
+        link: the link to the host; None: schedules may hold no copies.
+        deadline: seconds of planning; None: no limit.
+    """
+
+    graph: Graph
+    budget: Bytes = field(validator=at_least(0, "bytes"))
+    link: Link | None = None
+    deadline: float | None = None

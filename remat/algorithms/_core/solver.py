@@ -1,0 +1,285 @@
+"""What a solver is, and the solvers that its operators make.
+
+Solvers propose and the validator disposes: an author writes `refuses` and `plan`; `solve` is final, replays whatever `plan`
+returns and reports the replay's cost.
+
+| written | means |
+|---|---|
+| `a | b`, `first(a, b)` | ask in turn, merge, until a schedule is found or it is proved that there is none |
+| `best(a, b)` | ask all, merge |
+| `s.within(seconds)` | a deadline |
+| `s.when(test)` | only where a test of the graph holds |
+| `s.sweep(peaks=, saves=)` | options of a block, see `options.py` |
+| `warm(main, seed=…)` | the seed's schedule is the incumbent of `main`, see `warm_started.py` |
+
+Their laws are property tests (`remat.testing`).
+Operators make combinators, which are solvers: both are here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, final
+
+from attrs import evolve, field, frozen
+
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.options import OptionSource, Sweep
+from remat.algorithms._core.outcome import Outcome, Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.wording import indented, operand
+from remat.errors import BudgetExceeded, RematError
+from remat.ir import Graph, validate
+
+
+class Solver(ABC):
+    """Proposes a schedule for a problem. Subclasses are frozen attrs classes of settings; their repr rebuilds them."""
+
+    __slots__ = ()
+
+    models_link: ClassVar[bool] = False
+    """Whether its bounds hold for schedules with copies too; elsewhere they are not taken over for a problem with a link."""
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Why this solver cannot treat the graph, with the way out; None when it can."""
+        del graph
+        return None
+
+    @abstractmethod
+    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
+        """Propose a schedule, a bound, or both.
+
+        Args:
+            problem: what to solve; never changed.
+            clock: ask `clock.expired` between pieces of work; hand improvements to `clock.report`.
+            seed: the same problem and seed give the same plan.
+        """
+
+    @final
+    def solve(self, problem: Problem, *, clock: Clock | None = None, seed: int = 0) -> Outcome:
+        """Ask, plan, replay, report.
+
+        Returns:
+            The outcome; its cost comes from the validator alone. An interruption (Ctrl-C) keeps the best plan reported.
+
+        Raises:
+            InvalidSchedule: any broken rule but the budget's, which is a bug of the solver.
+        """
+        clock = Clock(problem.deadline) if clock is None else clock
+        reason = self.refuses(problem.graph)
+        if reason is not None:
+            return Outcome(trail=(f"{self!r} refused: {reason}",))
+        inner = clock.nested()
+        try:
+            plan = self.plan(problem, inner, seed)
+        except (KeyboardInterrupt, SystemError) as error:
+            if not is_interruption(error):
+                raise
+            inner.stop()
+            plan = Plan(schedule=inner.best, lower=inner.lower, trail=(f"{self!r} was interrupted",))
+        return self._replayed(problem, plan)
+
+    def _replayed(self, problem: Problem, plan: Plan) -> Outcome:
+        if problem.link is not None and plan.lower and not self.models_link:
+            note = f"{self!r}: a bound of {plan.lower} ns is not taken over, it knows no copies"
+            plan = evolve(plan, lower=0, beside=(), trail=(*plan.trail, note))
+        bounds: dict[str, Any] = {"lower": plan.lower, "beside": plan.beside}
+        if plan.schedule is None:
+            return Outcome(trail=(*plan.trail, f"{self!r} found no schedule"), **bounds)
+        try:
+            cost = validate(problem.graph, plan.schedule, problem.budget, problem.link)
+        except BudgetExceeded as error:
+            return Outcome(trail=(*plan.trail, f"{self!r} proposed a schedule over the budget: {error.what}"), **bounds)
+        return Outcome(schedule=plan.schedule, cost=cost, trail=plan.trail or (f"{self!r} planned it",), **bounds)
+
+    def outline(self, graph: Graph) -> tuple[str, ...]:
+        """What it would do with a graph, in words, a line each; nothing is planned. Solvers made of solvers say more."""
+        reason = self.refuses(graph)
+        return (repr(self) if reason is None else f"{self!r} refuses: {reason}",)
+
+    def __or__(self, other: Solver) -> Solver:
+        """`a | b`: the first that fits."""
+        return first(self, other)
+
+    def within(self, seconds: float) -> Solver:
+        """This solver with a deadline of its own; nested deadlines: the earlier counts."""
+        return Within(self, seconds)
+
+    def sweep(self, *, peaks: int = 8, saves: int = 6) -> OptionSource:
+        """This solver under many budgets of a block: options for the level above (see `Sweep`)."""
+        return Sweep(self, peaks=peaks, saves=saves)
+
+    def when(self, test: Callable[[Graph], bool]) -> Solver:
+        """This solver where `test(graph)` holds; it refuses elsewhere. Give a test whose repr names it."""
+        return When(self, test)
+
+
+def is_interruption(error: KeyboardInterrupt | SystemError) -> bool:
+    """Whether this is Ctrl-C.
+
+    A signal that arrives while a compiled kernel runs is treated while its result is turned into Python's objects, and then
+    comes out as a SystemError (`returned a result with an exception set`) whose cause is the KeyboardInterrupt.
+    """
+    return any(isinstance(part, KeyboardInterrupt) for part in (error, error.__cause__, error.__context__))
+
+
+def refuse_unless_flat(graph: Graph) -> str | None:
+    """The refusal of a solver that plans flat graphs only."""
+    if graph.flat:
+        return None
+    return "the graph has layers or options; plan it with a solver of hierarchical graphs, or expand it first"
+
+
+def as_plan(outcome: Outcome) -> Plan:
+    """What an outcome says, as a plan of the solver that asked for it."""
+    return Plan(schedule=outcome.schedule, lower=outcome.lower, trail=outcome.trail, beside=outcome.beside)
+
+
+def all_refuse(solvers: tuple[Solver, ...], graph: Graph) -> str | None:
+    """The reasons of all, when all refuse."""
+    reasons = [one.refuses(graph) for one in solvers]
+    if any(reason is None for reason in reasons):
+        return None
+    return "; ".join(f"{one!r}: {reason}" for one, reason in zip(solvers, reasons, strict=True))
+
+
+def _solvers(instance: object, attribute: object, value: Any) -> None:
+    if not isinstance(value, tuple) or not value or not all(isinstance(one, Solver) for one in value):
+        raise RematError("A-SOLVER", f"{value!r:.80} is not a list of solvers.", fix="give at least one solver.")
+
+
+def a_solver(instance: object, attribute: object, value: Any) -> None:
+    """The validator of a field that holds a solver."""
+    if not isinstance(value, Solver):
+        raise RematError("A-SOLVER", f"{value!r:.80} is not a solver.", fix="give a solver, e.g. StoreAll().")
+
+
+@frozen
+class _Several(Solver):
+    """Asks solvers in turn and merges what they say, until it is enough."""
+
+    models_link: ClassVar[bool] = True  # its parts were asked one by one
+
+    _how: ClassVar[str]
+
+    solvers: tuple[Solver, ...] = field(validator=_solvers)
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Refuses when all do."""
+        return all_refuse(self.solvers, graph)
+
+    def outline(self, graph: Graph) -> tuple[str, ...]:
+        """Those of its parts."""
+        return indented(self._how, *(one.outline(graph) for one in self.solvers))
+
+    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
+        """The merged outcome of those asked before it was enough, or the time was over."""
+        outcome = Outcome()
+        for one in self.solvers:
+            outcome = outcome.merge(one.solve(problem, clock=clock, seed=seed))
+            if outcome.schedule is not None:
+                clock.report(one, schedule=outcome.schedule, time=int(outcome.upper), lower=outcome.lower)
+            if clock.expired or self._enough(outcome):
+                break
+        return as_plan(outcome)
+
+    def _enough(self, outcome: Outcome) -> bool:
+        return False
+
+
+@frozen
+class First(_Several):
+    """Ask in turn and merge, until the outcome is settled. Associative, idempotent; keeps proofs."""
+
+    _how: ClassVar[str] = "in turn, until there is a plan or none can exist:"
+
+    def __repr__(self) -> str:
+        return f"first({', '.join(map(repr, self.solvers))})"
+
+    def _enough(self, outcome: Outcome) -> bool:
+        return outcome.settled
+
+
+@frozen
+class Best(_Several):
+    """Ask all and merge. Associative, commutative, idempotent; never worse than any of its parts."""
+
+    _how: ClassVar[str] = "all, and the best of them:"
+
+    def __repr__(self) -> str:
+        return f"best({', '.join(map(repr, self.solvers))})"
+
+
+@frozen
+class Within(Solver):
+    """A solver with a deadline in seconds."""
+
+    models_link: ClassVar[bool] = True  # its parts were asked one by one
+
+    solver: Solver = field(validator=a_solver)
+    seconds: float
+
+    def __repr__(self) -> str:
+        return f"{operand(self.solver)}.within({self.seconds!r})"
+
+    def __attrs_post_init__(self) -> None:
+        Clock(self.seconds)  # refuses what is not a number of seconds
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Refuses what its solver refuses."""
+        return self.solver.refuses(graph)
+
+    def outline(self, graph: Graph) -> tuple[str, ...]:
+        """Those of its solver."""
+        return indented(f"for {self.seconds:g} s at most:", self.solver.outline(graph))
+
+    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
+        """The solver's plan under the earlier of the two deadlines."""
+        return as_plan(self.solver.solve(problem, clock=clock.nested(self.seconds), seed=seed))
+
+
+@frozen
+class When(Solver):
+    """A solver where a test of the graph holds."""
+
+    models_link: ClassVar[bool] = True  # its parts were asked one by one
+
+    solver: Solver = field(validator=a_solver)
+    test: Callable[[Graph], bool]
+
+    def __repr__(self) -> str:
+        name = getattr(self.test, "__name__", None) or repr(self.test)
+        return f"{operand(self.solver)}.when({name})"
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Refuses where the test fails, and what its solver refuses."""
+        if not self.test(graph):
+            name = getattr(self.test, "__name__", None) or repr(self.test)
+            return f"{name} does not hold for {graph!r}"
+        return self.solver.refuses(graph)
+
+    def outline(self, graph: Graph) -> tuple[str, ...]:
+        """Those of its solver, where the test holds."""
+        return self.solver.outline(graph) if self.test(graph) else super().outline(graph)
+
+    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
+        """The solver's plan."""
+        return as_plan(self.solver.solve(problem, clock=clock, seed=seed))
+
+
+def first(*solvers: Solver) -> Solver:
+    """The first that fits: ask in turn, merge, until a schedule is found or none can exist."""
+    return First(_flattened(First, solvers))
+
+
+def best(*solvers: Solver) -> Solver:
+    """The best of all: ask every solver, merge."""
+    return Best(_flattened(Best, solvers))
+
+
+def _flattened(kind: type[First] | type[Best], solvers: tuple[Solver, ...]) -> tuple[Solver, ...]:
+    flat: list[Solver] = []
+    for one in solvers:
+        flat.extend(one.solvers if isinstance(one, kind) else (one,))
+    return tuple(dict.fromkeys(flat))  # asking one solver twice adds nothing

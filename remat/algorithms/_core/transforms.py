@@ -1,0 +1,159 @@
+"""Transforms: problems made of problems. `t >> s` transforms, solves, and lifts the schedule back.
+
+A bound found on the transformed problem is lifted only where the transform keeps proofs: where every schedule of the
+original problem corresponds to one of the transformed problem that is no slower.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar, overload
+
+from attrs import field, frozen
+
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
+from remat.errors import RematError
+from remat.ir import Graph, Schedule
+
+
+@frozen(kw_only=True)
+class Applied:
+    """A transformed problem and the way back.
+
+    Attributes:
+        problem: the transformed problem.
+        lift: turns a schedule of the transformed problem into one of the original; the result is replayed.
+        note: what the transform could and could not do, for the trail; empty: nothing to say.
+    """
+
+    problem: Problem
+    lift: Callable[[Schedule], Schedule]
+    note: str = ""
+
+
+class Transform(ABC):
+    """Turns a problem into another one. Subclasses are frozen attrs classes of settings; their repr rebuilds them."""
+
+    __slots__ = ()
+
+    keeps_proofs: ClassVar[bool] = False
+    """Whether a bound, or a proof that nothing fits, of the transformed problem holds for the original one."""
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Why this transform cannot treat the graph; None when it can."""
+        del graph
+        return None
+
+    @abstractmethod
+    def apply(self, problem: Problem) -> Applied:
+        """The transformed problem and the way back."""
+
+    @overload
+    def __rshift__(self, other: Solver) -> Solver: ...
+    @overload
+    def __rshift__(self, other: Transform) -> Transform: ...
+    def __rshift__(self, other: Solver | Transform) -> Solver | Transform:
+        """`t >> s`: a solver of the original problem; `t >> u`: first `t`, then `u`. Associative."""
+        if isinstance(other, Through):
+            return Through(_then(self, other.transform), other.solver)
+        if isinstance(other, Solver):
+            return Through(self, other)
+        return _then(self, other)
+
+
+@frozen
+class Then(Transform):
+    """Two or more transforms, one after the other."""
+
+    parts: tuple[Transform, ...] = field()
+
+    def __repr__(self) -> str:
+        return " >> ".join(map(repr, self.parts))
+
+    @property
+    def keeps_proofs(self) -> bool:  # type: ignore[override]
+        """Only when every part does."""
+        return all(one.keeps_proofs for one in self.parts)
+
+    def refuses(self, graph: Graph) -> str | None:
+        """What the first part refuses; later parts are asked when their graph is there."""
+        return self.parts[0].refuses(graph)
+
+    def apply(self, problem: Problem) -> Applied:
+        """The last part's problem, and all ways back."""
+        lifts: list[Callable[[Schedule], Schedule]] = []
+        notes: list[str] = []
+        for one in self.parts:
+            reason = one.refuses(problem.graph)
+            if reason is not None:
+                raise RefusedTransform(f"{one!r} refused: {reason}")
+            applied = one.apply(problem)
+            problem = applied.problem
+            lifts.append(applied.lift)
+            notes += [applied.note] if applied.note else []
+
+        def lift(schedule: Schedule) -> Schedule:
+            for back in reversed(lifts):
+                schedule = back(schedule)
+            return schedule
+
+        return Applied(problem=problem, lift=lift, note="; ".join(notes))
+
+
+class RefusedTransform(RematError):
+    """A later part of a composed transform refuses the graph that the earlier parts made."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__("A-REFUSED", what, fix="see the reason; another solver may accept the graph.")
+
+
+def _then(first: Transform, second: Transform) -> Transform:
+    left = first.parts if isinstance(first, Then) else (first,)
+    right = second.parts if isinstance(second, Then) else (second,)
+    return Then((*left, *right))
+
+
+@frozen
+class Through(Solver):
+    """`transform >> solver`."""
+
+    models_link: ClassVar[bool] = True  # the solver was asked about the transformed problem, and its link
+
+    transform: Transform
+    solver: Solver
+
+    def __repr__(self) -> str:
+        return f"{self.transform!r} >> {self.solver!r}"
+
+    def refuses(self, graph: Graph) -> str | None:
+        """What the transform refuses; what the solver refuses is known once its graph is there, and stands in the trail."""
+        return self.transform.refuses(graph)
+
+    def outline(self, graph: Graph) -> tuple[str, ...]:
+        """The transform and the solver; what the latter would do is known once its graph is there."""
+        if self.refuses(graph) is not None:
+            return super().outline(graph)
+        return (f"{self.transform!r}, then on its graph", f"  {self.solver!r}")
+
+    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
+        """The lifted schedule; the bound, where the transform keeps proofs."""
+        try:
+            applied = self.transform.apply(problem)
+        except RefusedTransform as refusal:
+            return Plan(trail=(refusal.what,))
+        found = self.solver.solve(applied.problem, clock=clock, seed=seed)
+        schedule = None if found.schedule is None else applied.lift(found.schedule)
+        unlinked = problem.link is not None and applied.problem.link is None
+        keeps = self.transform.keeps_proofs and not unlinked
+        said = f"{self.transform!r}" + (f": {applied.note}" if applied.note else "")
+        said += "" if keeps else " (its bounds are not lifted)"
+        return Plan(
+            schedule=schedule,
+            lower=found.lower if keeps else 0,
+            trail=(said, *found.trail),
+            beside=found.beside if keeps else (),
+        )

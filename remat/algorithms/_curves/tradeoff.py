@@ -1,0 +1,168 @@
+"""The curve of a graph's step time over memory in numbers to choose by: shares of the peak, ratios of time, bounds.
+
+What `remat sweep` prints and `remat.exec.sweep` returns; the work is done and shared in `budget_sweep.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from fractions import Fraction
+
+from attrs import field, frozen
+
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import IMPOSSIBLE, Outcome, Status
+from remat.algorithms._core.solver import Solver
+from remat.algorithms._whole.baselines import store_all_peak
+from remat.errors import IllFormed
+from remat.ir import Graph
+from remat.units import Bytes, Ns, format_bytes, format_ns, parse_bytes
+
+SWEEP = "sweep"
+"""Who reports a budget reached to the clock's listener: `Progress.who` is the repr of this."""
+
+_PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
+_HEAD = f"{'budget':>11} {'share':>6} {'time':>8} {'bound':>8} {'gap':>8}  status"
+_WORDS = {Status.INFEASIBLE: "proved impossible", Status.NOT_FOUND: "no plan found"}
+
+
+@frozen(kw_only=True)
+class Choice:
+    """What is known at one budget, in numbers to choose by.
+
+    Attributes:
+        budget: [bytes].
+        share: of the peak of a step that keeps everything.
+        ratio: time of the plan over the time of that step; None: no plan was found.
+        lower: proved bound on that ratio for every plan; infinite: no plan exists.
+        outcome: the plan and its bound.
+    """
+
+    budget: Bytes
+    share: float
+    ratio: float | None
+    lower: float
+    outcome: Outcome = field(repr=False)
+
+    def __str__(self) -> str:
+        time = "" if self.ratio is None else f"{self.ratio:.4f}"
+        bound = "none" if self.lower == IMPOSSIBLE else f"{self.lower:.4f}"
+        gap = "" if self.outcome.gap is None else f"{self.outcome.gap:.2%}"
+        word = _WORDS.get(self.outcome.status, self.outcome.status.value)
+        return f"{format_bytes(self.budget):>11} {self.share:6.1%} {time:>8} {bound:>8} {gap:>8}  {word}"
+
+
+@frozen(kw_only=True)
+class Choices:
+    """Step time over memory. `str` of it is a table.
+
+    Attributes:
+        choices: by budget, smallest first; times and bounds never rise.
+        graph: what was planned on.
+        store_all_peak, store_all_time: of the step that keeps everything [bytes], [ns].
+        asked: number of budgets asked for; more than there are choices after an interruption or a deadline.
+    """
+
+    choices: tuple[Choice, ...]
+    graph: Graph = field(repr=False)
+    store_all_peak: Bytes
+    store_all_time: Ns
+    asked: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether every budget was reached."""
+        return len(self.choices) == self.asked
+
+    @property
+    def lowest(self) -> Choice | None:
+        """The smallest budget with a plan."""
+        return next((one for one in self.choices if one.ratio is not None), None)
+
+    def cheapest_within(self, ratio: float) -> Choice | None:
+        """The smallest budget whose plan takes at most `ratio` times the step that keeps everything."""
+        return next((one for one in self.choices if one.ratio is not None and one.ratio <= ratio), None)
+
+    def __str__(self) -> str:
+        peak, time = format_bytes(self.store_all_peak), format_ns(self.store_all_time)
+        lines = [f"{self.graph.name}: keeping everything takes {peak} and {time}", _HEAD, *map(str, self.choices)]
+        if not self.complete:
+            lines.append(f"stopped after {len(self.choices)} of {self.asked} budgets")
+        return "\n".join(lines)
+
+
+def choices(
+    graph: Graph,
+    budgets: Iterable[int | str] | None = None,
+    *,
+    points: int = 12,
+    solver: Solver | None = None,
+    clock: Clock | None = None,
+    seed: int = 0,
+) -> Choices:
+    """Plan a graph for many budgets.
+
+    Args:
+        graph: the training step.
+        budgets: bytes, `"6GiB"` or `"40%"` of the peak of a step that keeps everything; left out, `points` of them.
+        points: number of budgets, evenly spaced from the proved floor to that peak, where none are given.
+        solver: plans; by default `auto`.
+        clock: how long it may take, and who listens to progress: each budget reached is reported by `SWEEP`, with what the
+            solvers say between. An interruption (Ctrl-C) or the end of the time keeps what was found.
+        seed: of the solver.
+
+    Raises:
+        IllFormed: an argument is not one of its values.
+    """
+    from remat.algorithms._curves import budget_sweep as sharing  # compiled kernels, only when a curve is asked for
+
+    peak, time = store_all_peak(graph), graph.time
+    sizes = _sizes(graph, budgets, peak, points)
+    clock = Clock() if clock is None else clock
+    reached = 0
+
+    def choice(point: sharing.Point) -> Choice:
+        outcome, cost = point.outcome, point.outcome.cost
+        ratio = None if cost is None else cost.time / time
+        share = point.budget / peak
+        return Choice(budget=point.budget, share=share, ratio=ratio, lower=outcome.lower / time, outcome=outcome)
+
+    def listener(point: sharing.Point) -> None:
+        nonlocal reached
+        reached += 1
+        cost = point.outcome.cost
+        note = f"{reached} of {len(sizes)}: {format_bytes(point.budget)}, {point.outcome.status.value}"
+        clock.report(SWEEP, time=None if cost is None else cost.time, note=note)
+
+    curve = sharing.sweep(graph, sizes, solver, clock=clock, seed=seed, listener=listener)
+    found = tuple(map(choice, curve.points))
+    return Choices(choices=found, graph=graph, store_all_peak=peak, store_all_time=time, asked=len(sizes))
+
+
+def bytes_of(budget: int | str, peak: Bytes) -> Bytes:
+    """A budget in bytes: an int, `"6GiB"`, or `"40%"` of `peak`.
+
+    Raises:
+        IllFormed: U-SIZE, when it is none of these.
+    """
+    share = _PERCENT.fullmatch(budget) if isinstance(budget, str) else None
+    return parse_bytes(budget) if share is None else int(peak * Fraction(share.group(1)) / 100)
+
+
+def _sizes(graph: Graph, budgets: Iterable[int | str] | None, peak: Bytes, points: int) -> list[Bytes]:
+    """Budgets in bytes, ascending."""
+    if budgets is not None:
+        sizes = sorted({bytes_of(one, peak) for one in budgets})
+        if not sizes:
+            raise IllFormed("A-BUDGETS", "there is no budget.", fix="give one, or leave them out.")
+        return sizes
+    from remat.algorithms._bounds.floor import proved_floor
+
+    if points < 2:
+        raise IllFormed("A-BUDGETS", f"{points} points are no curve.", fix="give 2 or more.")
+    floor = proved_floor(graph)
+    return sorted({floor + (peak - floor) * i // (points - 1) for i in range(points)})
+
+
+__all__ = ["SWEEP", "Choice", "Choices", "bytes_of", "choices"]

@@ -1,0 +1,1 @@
+"""Partitioners, and solvers that work on a hierarchy of blocks."""

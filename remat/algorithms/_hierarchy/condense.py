@@ -1,0 +1,111 @@
+"""`Condense`: a flat graph as the layers that a partitioner finds, each with the options that a lower level offers.
+
+    hierarchical(Intervals(12), lower=HIlp().sweep(peaks=4, saves=4), top=HIlp())
+
+is `Condense(Intervals(12), lower=…) >> HIlp()`. Levels nest: a cluster that has clusters of its own is condensed by them and
+planned by `middle`; any solver of a lower level may itself be `Condense(…) >> …`. Reference: HiRemate (2024), section 3.2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from remat.algorithms._core.options import OptionSource, undominated
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
+from remat.algorithms._core.transforms import Applied, Transform
+from remat.algorithms._hierarchy.partition import Partitioner
+from remat.errors import RematError
+from remat.ir import Cluster, Graph, LayerOption, cluster_classes, clusters, condense, part, plain_options, translate
+from remat.ir import renaming as renaming_of
+from remat.ir.checks import at_least
+
+
+def _part_of_the_algebra(instance: object, attribute: Any, value: Any) -> None:
+    kind = {"partition": Partitioner, "lower": OptionSource, "middle": Solver}[attribute.name]
+    if not isinstance(value, kind) and not (value is None and attribute.default is None):
+        fix = "e.g. Condense(Intervals(12), lower=quick.sweep(peaks=4, saves=4), middle=HIlp())."
+        raise RematError("A-SETTING", f"{attribute.name}={value!r:.80} is no {kind.__name__}.", fix=fix)
+
+
+@frozen
+class Condense(Transform):
+    """Clusters become layers; a schedule of the layers is expanded, no slower and with a peak no larger.
+
+    Proofs are not kept: a schedule of the flat graph may mix what the options of a cluster keep apart. Copies to the host are
+    not planned on layers: a link is left out.
+
+    Attributes:
+        partition: what divides the graph.
+        lower: offers the options of clusters that have no clusters inside, beside the two that need no solver (keep all that
+            the backward reads; keep nothing). None: those two only.
+        middle: plans clusters that have clusters inside, as layers in their turn. None: their inner clusters are not used.
+        peaks, saves: budgets of the sweep that `middle` makes.
+    """
+
+    partition: Partitioner = field(validator=_part_of_the_algebra)
+    lower: OptionSource | None = field(default=None, kw_only=True, validator=_part_of_the_algebra)
+    middle: Solver | None = field(default=None, kw_only=True, validator=_part_of_the_algebra)
+    peaks: int = field(default=4, kw_only=True, validator=at_least(1, "budgets"))
+    saves: int = field(default=4, kw_only=True, validator=at_least(1, "budgets"))
+
+    def refuses(self, graph: Graph) -> str | None:
+        """What the partitioner refuses."""
+        return self.partition.refuses(graph)
+
+    def apply(self, problem: Problem) -> Applied:
+        """The graph of layers; equal clusters are planned once. Without clusters it is the flat graph still."""
+        graph = problem.graph
+        found = self.partition.partition(graph)
+        if not found:
+            return Applied(problem=problem, lift=lambda schedule: schedule, note="undivided")
+        known: dict[int, tuple[Cluster, tuple[LayerOption, ...]]] = {}
+        options: dict[str, tuple[LayerOption, ...]] = {}
+        for cluster, kind in zip(found, cluster_classes(graph, found), strict=True):
+            if kind not in known:
+                known[kind] = (cluster, self._options(graph, cluster))
+            first, offered = known[kind]
+            names = renaming_of(graph, first, cluster)
+            options[cluster.name] = tuple(translate(one, names) for one in offered)
+        level = condense(graph, found, options)
+        count = sum(len(layer.options) for layer in level.graph.layers)
+        note = f"{len(found)} clusters of {len(known)} kinds, {count} options, {len(level.graph)} nodes instead of {len(graph)}"
+        return Applied(problem=evolve(problem, graph=level.graph, link=None), lift=level.expand, note=note)
+
+    def _options(self, graph: Graph, cluster: Cluster) -> tuple[LayerOption, ...]:
+        """Those that need no solver, and those that the lower levels offer."""
+        if not cluster.backward:
+            return ()
+        source = self.lower
+        if cluster.children and self.middle is not None:
+            inside = evolve(self, partition=Given(tuple((one.name, one.forward) for one in cluster.children)))
+            source = (inside >> self.middle).sweep(peaks=self.peaks, saves=self.saves)
+        offered = () if source is None else source.options(part(graph, cluster))
+        return undominated([*plain_options(graph, cluster), *offered])
+
+
+@frozen
+class Given(Partitioner):
+    """Clusters that are known already.
+
+    Attributes:
+        groups: name and forward nodes of each.
+    """
+
+    groups: tuple[tuple[str, tuple[str, ...]], ...]
+
+    def partition(self, graph: Graph) -> tuple[Cluster, ...]:
+        """The groups, each with its part of this graph's backward."""
+        return clusters(graph, dict(self.groups))
+
+
+def hierarchical(
+    partition: Partitioner, *, lower: OptionSource | None = None, top: Solver, middle: Solver | None = None
+) -> Solver:
+    """`Condense(partition, lower=lower, middle=middle) >> top`."""
+    return Condense(partition, lower=lower, middle=middle) >> top
+
+
+__all__ = ["Condense", "Given", "hierarchical"]

@@ -1,0 +1,1 @@
+"""Linear and mixed integer formulations, and the programs that solve them."""

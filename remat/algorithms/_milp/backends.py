@@ -1,0 +1,457 @@
+"""Back ends: who solves a model, and what they may be believed.
+
+`Highs` hands CVXPY's problem data to HiGHS through its own interface, for a start of our own, progress, and
+interruption. `Cvxpy` solves with any solver CVXPY knows (SCIP by default). Both say what they have evidence for: a
+point only when the solver has an incumbent (CVXPY turns a time limit without one into zero vectors under the status
+`user_limit`), `infeasible` only as *said once*: whoever claims it asks again in another way (HiGHS 1.13 to 1.15.1
+have called small feasible programmes infeasible).
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from attrs import evolve, field, frozen
+
+from remat.algorithms._milp.cvxpy_model import Floats, Model
+from remat.algorithms._milp.linear import Flags, Ints
+from remat.errors import BackendMissing, RematError
+
+_INSTALL: Final = {"HIGHS": "highspy", "SCIP": "pyscipopt", "GUROBI": "gurobipy", "CPLEX": "cplex", "MOSEK": "Mosek"}
+MIP_TOLERANCE: Final = 1e-5
+"""Taken off a mixed bound, as a fraction of it: feasibility tolerances are 1e-6 in scaled rows, 1e-7 in reduced costs."""
+
+
+def _fraction(instance: object, attribute: Any, value: object) -> None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < math.inf:
+        raise RematError("A-LIMIT", f"{attribute.name} is {value!r}.", fix="give a number of at least 0.")
+
+
+def _count(instance: object, attribute: Any, value: object) -> None:
+    if value is not None and (type(value) is not int or value < 1):
+        raise RematError("A-LIMIT", f"{attribute.name} is {value!r}.", fix="give an int of at least 1, or None.")
+
+
+@frozen(kw_only=True)
+class Answer:
+    """What a back end has evidence for.
+
+    Attributes:
+        point: the incumbent, in the columns of the programme; None: there is none.
+        bound: the solver's bound of the objective [ns], less its tolerance; 0: none.
+        finished: it stopped because the gap was reached, not at a limit.
+        infeasible: it said that there is no point; said once, hence no proof.
+        exhausted: it finished without a point below the cut-off; `bound` is the cut-off then, less the tolerance.
+        duals: of a continuous programme: multipliers of its rows [ns per unit]; of one without a point: a ray.
+        note: its own word for the end.
+    """
+
+    point: Floats | None = field(default=None, eq=False)
+    bound: int = 0
+    finished: bool = False
+    infeasible: bool = False
+    exhausted: bool = False
+    duals: Floats | None = field(default=None, eq=False)
+    note: str = ""
+
+
+@frozen(kw_only=True)
+class Limits:
+    """When to stop.
+
+    Attributes:
+        gap: relative gap between incumbent and bound that is good enough.
+        seconds: wall clock.
+        nodes: of the branch and bound tree; None: no limit.
+    """
+
+    gap: float = 1e-2
+    seconds: float = math.inf
+    nodes: int | None = None
+
+
+Seen = Callable[[Floats | None, int], bool]
+"""Called with a new incumbent (or None) and the bound so far [ns]; returns whether to stop."""
+
+
+class Backend(ABC):
+    """Solves a model under limits. Subclasses are frozen attrs classes of settings."""
+
+    __slots__ = ()
+
+    takes_start: ClassVar[bool] = False
+    """Whether it can begin from a point, and be told to look below a cut-off only."""
+
+    def with_save(self) -> Backend:
+        """The settings that suit programmes with a second budget, for what is saved."""
+        return self
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise `BackendMissing` when it is not installed."""
+
+    @abstractmethod
+    def solve(
+        self,
+        model: Model,
+        limits: Limits,
+        *,
+        start: Floats | None = None,
+        cutoff: float | None = None,
+        seen: Seen | None = None,
+        second: bool = False,
+    ) -> Answer:
+        """Solve.
+
+        Args:
+            model: with its budgets set.
+            limits: when to stop.
+            start: a feasible point in the columns of the programme (integral ones count); a back end without starts
+                leaves it aside.
+            cutoff: points that cost this much or more are of no use [ns]; a back end without starts leaves it aside.
+            seen: told of incumbents and bounds while the solver works, where the back end can.
+            second: ask in another way (the presolve of HiGHS the other way round, SCIP without), for a second opinion.
+        """
+
+
+def _missing(solver: str) -> BackendMissing:
+    package = _INSTALL.get(solver, solver.lower())
+    return BackendMissing("A-BACKEND", f"the solver {solver} is not installed.", fix=f"pip install {package}")
+
+
+@frozen(kw_only=True)
+class Highs(Backend):
+    """HiGHS, by its own interface on CVXPY's problem data.
+
+    Attributes:
+        threads, nodes: limits; the gap and the time come from the solver that asks.
+        implied: declare columns integral that are so in some optimum: HiGHS then cuts on memory rows, which halves its time.
+        presolve: HiGHS's own, for mixed programmes.
+        seed: of its random choices.
+    """
+
+    takes_start: ClassVar[bool] = True
+
+    threads: int = field(default=1, validator=_count)
+    nodes: int | None = field(default=None, validator=_count)
+    implied: bool = True
+    presolve: bool = False
+    seed: int = 0
+
+    def with_save(self) -> Backend:
+        """With presolve: it pays beside a second budget (measured on captured blocks: half the time)."""
+        return evolve(self, presolve=True)
+
+    def check(self) -> None:
+        """Raise `BackendMissing` when highspy or CVXPY is not installed."""
+        for module, solver in (("cvxpy", "cvxpy"), ("highspy", "HIGHS")):
+            if find_spec(module) is None:
+                raise _missing(solver)
+
+    def solve(
+        self,
+        model: Model,
+        limits: Limits,
+        *,
+        start: Floats | None = None,
+        cutoff: float | None = None,
+        seen: Seen | None = None,
+        second: bool = False,
+    ) -> Answer:
+        """Solve; see `Backend.solve`."""
+        self.check()
+        import cvxpy as cp
+        import highspy
+
+        data, _, _ = model.problem.get_problem_data(cp.HIGHS)
+        columns = model.columns(data)
+        mixed = model.binary is not None
+        implied = model.linear.implied[columns] if mixed and self.implied else None
+        solver = _loaded(highspy, data, implied)
+        options: dict[str, Any] = {
+            "mip_rel_gap": limits.gap,
+            "threads": self.threads,
+            "random_seed": self.seed,
+            # presolve costs these mixed programmes more than it saves, and it has lost points of them
+            "presolve": "choose" if second != (self.presolve or not mixed) else "off",
+        }
+        if math.isfinite(limits.seconds):
+            options["time_limit"] = max(0.0, limits.seconds)
+        if (limits.nodes or self.nodes) is not None:
+            options["mip_max_nodes"] = limits.nodes or self.nodes
+        for name, value in options.items():
+            solver.setOptionValue(name, value)
+        if start is not None:
+            whole = _completed(highspy, data, start[columns], implied)
+            if whole is not None:
+                solution = highspy.HighsSolution()
+                solution.col_value = whole.tolist()
+                solution.value_valid = True
+                solver.setSolution(solution)
+        if cutoff is not None and mixed:
+            solver.setOptionValue("objective_bound", cutoff * model.cost_unit)
+        _Watch(model, seen, columns).run(solver)
+        answer = _answer(highspy, solver, model, columns)
+        return answer if cutoff is None or not mixed else _below(answer, cutoff, model)
+
+
+def _loaded(highspy: Any, data: Any, implied: Flags | None = None) -> Any:
+    """HiGHS with CVXPY's problem: rows A x (= or <=) b, equations first."""
+    matrix, right, equations = data["A"].tocsc(), data["b"], data["dims"].zero
+    model = highspy.HighsModel()
+    lp = model.lp_
+    lp.num_row_, lp.num_col_ = matrix.shape
+    lp.col_cost_ = data["c"]
+    lp.row_upper_ = right
+    lp.row_lower_ = np.concatenate([right[:equations], np.full(len(right) - equations, -highspy.kHighsInf)])
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = matrix.indptr, matrix.indices, matrix.data
+    # every column of these programmes lies in [0, 1]
+    lp.col_lower_, lp.col_upper_ = np.zeros(lp.num_col_), np.ones(lp.num_col_)
+    kinds = [highspy.HighsVarType.kContinuous] * lp.num_col_
+    for column in data["bool_vars_idx"]:
+        kinds[column] = highspy.HighsVarType.kInteger
+    if implied is not None:
+        for column in np.flatnonzero(implied).tolist():
+            kinds[column] = highspy.HighsVarType.kInteger
+    lp.integrality_ = kinds
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.passModel(model)
+    return solver
+
+
+def _completed(highspy: Any, data: Any, start: Floats, implied: Flags | None) -> Floats | None:
+    """The start with the least residency that its runs need; None where they do not fit the programme.
+
+    With the runs fixed, the least residency is 0 or 1 everywhere, and presolve finds it by propagation.
+    """
+    if implied is None:
+        return start
+    solver = _loaded(highspy, data)
+    count = len(start)
+    runs = np.array(data["bool_vars_idx"], np.int32)
+    fixed = np.round(start[runs])
+    solver.changeColsIntegrality(len(runs), runs, np.zeros(len(runs), np.uint8))
+    solver.changeColsBounds(len(runs), runs, fixed, fixed)
+    solver.changeColsCost(count, np.arange(count, dtype=np.int32), implied.astype(float))
+    solver.run()
+    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        return None
+    return np.round(np.array(solver.getSolution().col_value))
+
+
+class _Watch:
+    """Listens to HiGHS: hands on incumbents and bounds, and stops it when told to or at Ctrl-C.
+
+    While HiGHS runs, Ctrl-C only sets a flag that the next call-back reads: an exception must not cross its C++ frames.
+    """
+
+    def __init__(self, model: Model, seen: Seen | None, columns: Ints) -> None:
+        self.model, self.seen, self.columns = model, seen, columns
+        self.stop = self.interrupted = False
+
+    def run(self, solver: Any) -> None:
+        """Solve.
+
+        Raises:
+            KeyboardInterrupt: after the solver has stopped, when the user asked for it.
+        """
+        if self.seen is not None:
+            solver.cbMipImprovingSolution.subscribe(self.improved)
+            solver.cbMipInterrupt.subscribe(self.asked)
+            solver.cbSimplexInterrupt.subscribe(self.asked)
+        mine = self.seen is not None and threading.current_thread() is threading.main_thread()
+        if mine:
+            before = signal.signal(signal.SIGINT, self.pressed)
+        try:
+            solver.run()
+        finally:
+            if mine:
+                signal.signal(signal.SIGINT, before)
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+    def pressed(self, number: int, frame: object) -> None:
+        self.interrupted = True
+
+    def improved(self, event: Any) -> None:
+        self._tell(event, np.array(event.data_out.mip_solution))
+
+    def asked(self, event: Any) -> None:
+        self._tell(event, None)
+
+    def _tell(self, event: Any, values: Floats | None) -> None:
+        if self.seen is not None and not self.stop:
+            bound = _bound(self.model, event.data_out.mip_dual_bound)
+            point = None if values is None or not len(values) else self.model.in_order(values, self.columns)
+            self.stop = self.seen(point, bound)
+        if self.stop or self.interrupted:
+            event.data_in.user_interrupt = True
+
+
+def _bound(model: Model, value: float) -> int:
+    """A solver's bound in nanoseconds, less its tolerance."""
+    if not math.isfinite(value) or value <= 0:
+        return 0
+    return max(0, math.ceil(value * (1 - MIP_TOLERANCE) / model.cost_unit))
+
+
+def _answer(highspy: Any, solver: Any, model: Model, columns: Ints) -> Answer:
+    status, info = solver.getModelStatus(), solver.getInfo()
+    kinds = highspy.HighsModelStatus
+    point = None
+    if info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible and status != kinds.kInfeasible:
+        point = model.in_order(np.array(solver.getSolution().col_value), columns)
+    mixed = bool(model.linear.integral.any()) and model.binary is not None
+    done = status == kinds.kOptimal
+    value = info.mip_dual_bound if mixed else (info.objective_function_value if done else 0.0)
+    infeasible = status in (kinds.kInfeasible, kinds.kUnboundedOrInfeasible)
+    duals = None
+    if not mixed:
+        found = solver.getDualRay()[2] if infeasible else (solver.getSolution().row_dual if done else None)
+        duals = None if found is None or len(found) == 0 else model.multipliers(-np.array(found))
+    return Answer(
+        point=point,
+        bound=_bound(model, value),
+        finished=done,
+        infeasible=infeasible,
+        duals=duals,
+        note=f"HiGHS: {solver.modelStatusToString(status)}",
+    )
+
+
+def _below(answer: Answer, cutoff: float, model: Model) -> Answer:
+    """What an answer says when the solver looked below a cut-off only: beyond it, it claims nothing."""
+    bound = min(answer.bound, _bound(model, cutoff * model.cost_unit))
+    if answer.infeasible:
+        bound = _bound(model, cutoff * model.cost_unit)
+        words = f"{answer.note} below the cut-off"
+        return evolve(answer, bound=bound, infeasible=False, exhausted=True, finished=True, note=words)
+    if answer.point is None or float(model.linear.cost @ answer.point) >= cutoff:
+        return evolve(answer, bound=bound)
+    return answer
+
+
+@frozen(kw_only=True)
+class Cvxpy(Backend):
+    """Any mixed-integer solver that CVXPY knows; no start, no progress.
+
+    Attributes:
+        solver: CVXPY's name of it. options: passed on, as (name, value) pairs.
+        threads, nodes: limits, for HiGHS and SCIP.
+    """
+
+    solver: str = "SCIP"
+    threads: int = field(default=1, validator=_count)
+    nodes: int | None = field(default=None, validator=_count)
+    options: tuple[tuple[str, object], ...] = ()
+
+    def check(self) -> None:
+        """Raise `BackendMissing` when CVXPY or the solver is not installed."""
+        if find_spec("cvxpy") is None:
+            raise _missing("cvxpy")
+        import cvxpy as cp
+
+        if self.solver not in cp.installed_solvers():
+            raise _missing(self.solver)
+
+    def solve(
+        self,
+        model: Model,
+        limits: Limits,
+        *,
+        start: Floats | None = None,
+        cutoff: float | None = None,
+        seen: Seen | None = None,
+        second: bool = False,
+    ) -> Answer:
+        """Solve; see `Backend.solve`."""
+        del start, cutoff, seen
+        self.check()
+        import cvxpy as cp
+
+        options = {**self._limits(limits, second), **dict(self.options)}
+        if self.solver == "SCIP":
+            return self._scip(model, options)
+        try:
+            with warnings.catch_warnings():
+                # CVXPY warns of an inaccurate point at every limit; points are replayed, whatever it says
+                warnings.simplefilter("ignore", UserWarning)
+                model.problem.solve(solver=self.solver, **options)
+        except cp.error.SolverError as error:
+            return Answer(note=f"{self.solver}: {error}")
+        return self._answer(model)
+
+    def _scip(self, model: Model, options: dict[str, Any]) -> Answer:
+        """SCIP by CVXPY's data and driver; its own object says more than CVXPY's status does."""
+        import cvxpy as cp
+
+        data, chain, _ = model.problem.get_problem_data(cp.SCIP)
+        found = chain.solve_via_data(model.problem, data, solver_opts=options)
+        solver, word = found["model"], str(found["scip_status"])
+        if word == "userinterrupt":
+            raise KeyboardInterrupt
+        bound = float(solver.getDualbound())
+        point = model.in_order(found["primal"], model.columns(data)) if "primal" in found else None
+        return Answer(
+            point=point,
+            bound=_bound(model, bound if abs(bound) < solver.infinity() else 0.0),
+            finished=word in ("optimal", "gaplimit"),
+            infeasible=word in ("infeasible", "inforunbd"),
+            note=f"SCIP: {word}",
+        )
+
+    def _limits(self, limits: Limits, second: bool) -> dict[str, Any]:
+        seconds, nodes = limits.seconds, limits.nodes or self.nodes
+        if self.solver == "SCIP":
+            options: dict[str, Any] = {
+                "limits/gap": limits.gap,
+                "parallel/maxnthreads": self.threads,
+                "lp/threads": self.threads,
+            }
+            if math.isfinite(seconds):
+                options["limits/time"] = max(0.0, seconds)
+            if nodes is not None:
+                options["limits/nodes"] = nodes
+            if second:
+                options |= {"presolving/maxrounds": 0, "propagating/maxroundsroot": 0}
+            return {"scip_params": options}
+        if self.solver == "HIGHS":
+            options = {"mip_rel_gap": limits.gap, "threads": self.threads, "presolve": "off" if second else "choose"}
+            if math.isfinite(seconds):
+                options["time_limit"] = max(0.0, seconds)
+            if nodes is not None:
+                options["mip_max_nodes"] = nodes
+            return options
+        return {}
+
+    def _answer(self, model: Model) -> Answer:
+        problem = model.problem
+        status = str(problem.status)
+        bound, incumbent = self._evidence(problem)
+        point = model.point() if incumbent else None
+        return Answer(
+            point=point,
+            bound=_bound(model, bound),
+            finished=status == "optimal",
+            infeasible=status in ("infeasible", "infeasible_or_unbounded"),
+            note=f"{self.solver}: {status}",
+        )
+
+    def _evidence(self, problem: Any) -> tuple[float, bool]:
+        """The bound, and whether there is an incumbent at all: the status alone does not say it."""
+        extra = problem.solver_stats.extra_stats if problem.solver_stats is not None else None
+        if self.solver == "HIGHS":
+            found = bool(np.isfinite(float(getattr(extra, "mip_gap", np.inf))))
+            return float(getattr(extra, "mip_dual_bound", 0.0)), found and problem.status != "infeasible"
+        good = problem.status in ("optimal", "optimal_inaccurate")
+        return (float(problem.value) if problem.status == "optimal" else 0.0), good

@@ -1,0 +1,132 @@
+"""Integer programmes under construction, in exact integers: columns, rows, and a budget that stays a parameter.
+
+Rows read `A x <= b + budget * B + save * S` (or `=`), with x in [0, 1]. Scaling for a solver is done elsewhere
+(`cvxpy_model.py`), so that bounds can be evaluated again from here in exact integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from attrs import field, frozen
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@frozen(kw_only=True)
+class Linear:
+    """Minimise cost·x over rows, x in [0, 1], x integral where `integral` says so.
+
+    Attributes:
+        cost: per column [ns].
+        integral: per column, to be declared integral.
+        implied: per column, integral in some optimum whenever the integral ones are.
+        row, col, val: entries of A; no (row, col) stands twice.
+        rhs: per row, without the budgets.
+        budget, save: per row, 1 where the budget (save budget) belongs to the right-hand side, else 0.
+        equal: per row, whether it is an equation.
+    """
+
+    cost: Ints = field(eq=False)
+    integral: Flags = field(eq=False)
+    implied: Flags = field(eq=False)
+    row: Ints = field(eq=False)
+    col: Ints = field(eq=False)
+    val: Ints = field(eq=False)
+    rhs: Ints = field(eq=False)
+    budget: Ints = field(eq=False)
+    save: Ints = field(eq=False)
+    equal: Flags = field(eq=False)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows, columns."""
+        return len(self.rhs), len(self.cost)
+
+    def right(self, budget: int, save: int) -> Ints:
+        """The right-hand side under budgets."""
+        return self.rhs + budget * self.budget + save * self.save
+
+
+class Builder:
+    """Collects columns and rows; entries come as scalars, lists or arrays."""
+
+    def __init__(self) -> None:
+        self._cost: list[int] = []
+        self._integral: list[bool] = []
+        self._implied: list[bool] = []
+        self._parts: list[tuple[Any, Any, Any]] = []
+        self._rhs: list[int] = []
+        self._equal: list[bool] = []
+        self._budget: list[int] = []
+        self._save: list[int] = []
+        self._one: tuple[list[int], list[int], list[int]] = ([], [], [])
+
+    @property
+    def columns(self) -> int:
+        """Columns so far."""
+        return len(self._cost)
+
+    def new(self, count: int, *, cost: int = 0, integral: bool = False, implied: bool = False) -> int:
+        """Add columns; returns the first."""
+        first = len(self._cost)
+        self._cost += [cost] * count
+        self._integral += [integral] * count
+        self._implied += [implied] * count
+        return first
+
+    def rows(self, count: int, rhs: int = 0, *, equal: bool = False, budget: int = 0, save: int = 0) -> int:
+        """Add rows, to be filled by `entries`; returns the first."""
+        first = len(self._rhs)
+        self._rhs += [rhs] * count
+        self._equal += [equal] * count
+        self._budget += [budget] * count
+        self._save += [save] * count
+        return first
+
+    def entries(self, rows: Any, columns: Any, values: Any) -> None:
+        """Add entries; the three broadcast against each other."""
+        r, c, v = np.broadcast_arrays(np.asarray(rows, np.int64), columns, values)
+        self._parts.append((r.ravel(), c.ravel(), v.ravel()))
+
+    def row(self, terms: Iterable[tuple[int, int]], rhs: int = 0, *, equal: bool = False) -> int:
+        """Add one row of (column, value) terms: sum at most (or equal to) `rhs`."""
+        at = self.rows(1, rhs, equal=equal)
+        for column, value in terms:
+            self._one[0].append(at)
+            self._one[1].append(column)
+            self._one[2].append(value)
+        return at
+
+    def add_rhs(self, rows: Ints, values: Ints | int) -> None:
+        """Add to right-hand sides."""
+        for row, value in zip(rows.tolist(), np.broadcast_to(values, rows.shape).tolist(), strict=True):
+            self._rhs[row] += value
+
+    def build(self) -> Linear:
+        """The programme; entries of one place are added up."""
+        parts = [*self._parts, self._one]
+        row, col, val = (np.concatenate([np.asarray(part[i], np.int64) for part in parts]) for i in range(3))
+        key = row * max(1, len(self._cost)) + col
+        order = np.argsort(key, kind="stable")
+        key, row, col, val = key[order], row[order], col[order], val[order]
+        starts = np.flatnonzero(np.diff(key, prepend=-1))
+        val = np.add.reduceat(val, starts) if len(starts) else val
+        row, col = row[starts], col[starts]
+        keep = val != 0
+        return Linear(
+            cost=np.array(self._cost, np.int64),
+            integral=np.array(self._integral, np.bool_),
+            implied=np.array(self._implied, np.bool_),
+            row=row[keep],
+            col=col[keep],
+            val=val[keep],
+            rhs=np.array(self._rhs, np.int64),
+            budget=np.array(self._budget, np.int64),
+            save=np.array(self._save, np.int64),
+            equal=np.array(self._equal, np.bool_),
+        )

@@ -1,0 +1,136 @@
+"""The registry: solvers, transforms, partitioners and scores by name, from this library and from others by entry points.
+
+Nothing is imported before it is asked for. Another package adds its own in its `pyproject.toml`:
+
+    [project.entry-points."remat.solvers"]
+    Mine = "my_package.solvers:Mine"
+
+A name that two packages claim is an error that names both, whoever is asked for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from attrs import frozen
+
+from remat.errors import RematError
+
+GROUPS = {
+    "solvers": "remat.solvers",
+    "transforms": "remat.transforms",
+    "partitioners": "remat.partitioners",
+    "scores": "remat.scores",
+}
+"""Entry-point group of each kind."""
+
+_own: dict[str, dict[str, str]] = {kind: {} for kind in (*GROUPS, "words")}
+
+
+def own(kind: str, table: Mapping[str, str]) -> None:
+    """Take in what this library brings of a kind, as `module:name` by name: the tables of `remat.algorithms` are given here.
+
+    The kind `words` is for the other words of the algebra: combinators, tests and back ends.
+    """
+    _own[kind].update(table)
+
+
+def brought(kind: str) -> Mapping[str, str]:
+    """What this library brings of a kind."""
+    return _own[kind]
+
+
+@frozen
+class Entry:
+    """One registered thing: its kind and name, the distribution it came from, and where it is (`module:name`)."""
+
+    kind: str
+    name: str
+    origin: str
+    where: str
+
+    def load(self) -> Any:
+        """Import it.
+
+        Raises:
+            RematError: P-LOAD, when the module or the name in it is not there.
+        """
+        module, _, name = self.where.partition(":")
+        try:
+            found: Any = importlib.import_module(module)
+            for part in name.split("."):
+                found = getattr(found, part)
+        except (ImportError, AttributeError) as error:
+            what = f"{self.name!r} of {self.origin} cannot be imported from {self.where} ({error})."
+            raise RematError("P-LOAD", what, fix=f"install what {self.origin} needs, or remove it.") from error
+        return found
+
+
+def entries(kind: str, *, outside: Iterable[EntryPoint] | None = None) -> Mapping[str, Entry]:
+    """All that is registered of a kind, by name.
+
+    Args:
+        kind: one of `GROUPS`.
+        outside: entry points to take in place of those installed.
+
+    Raises:
+        RematError: P-KIND for an unknown kind; P-CLASH when two packages claim a name.
+    """
+    if kind not in GROUPS:
+        raise RematError("P-KIND", f"{kind!r} is not a kind of plug-in.", fix=f"ask for {', '.join(GROUPS)}.")
+    found = {name: Entry(kind, name, "remat", where) for name, where in _own[kind].items()}
+    for point in _installed(GROUPS[kind]) if outside is None else outside:
+        origin = point.dist.name if point.dist is not None else "a package without metadata"
+        entry = Entry(kind, point.name, origin, point.value)
+        if point.name in found and found[point.name] != entry:
+            other = found[point.name]
+            what = f"{kind}: the name {point.name!r} is claimed by {other.origin} ({other.where}) and {origin} ({point.value})."
+            raise RematError("P-CLASH", what, fix="uninstall one of them, or rename its entry point.")
+        found[point.name] = entry
+    return found
+
+
+@cache
+def _installed(group: str) -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=group))
+
+
+def get(kind: str, name: str) -> Any:
+    """The registered class, function or value of that name.
+
+    Raises:
+        RematError: P-NAME, with the names that are near; P-KIND, P-CLASH, P-LOAD.
+    """
+    found = entries(kind)
+    if name not in found:
+        raise RematError("P-NAME", f"no {kind.removesuffix('s')} is called {name!r}.", fix=_near(name, found))
+    return found[name].load()
+
+
+def word(name: str) -> Any:
+    """What a name of the algebra stands for: a plug-in of any kind, a combinator or a test.
+
+    Raises:
+        RematError: P-NAME, P-CLASH, P-LOAD.
+    """
+    known: dict[str, Entry] = {one: Entry("words", one, "remat", where) for one, where in _own["words"].items()}
+    for kind in GROUPS:
+        for other, entry in entries(kind).items():
+            if other in known:
+                what = f"the name {other!r} is claimed by {known[other].origin} and {entry.origin}."
+                raise RematError("P-CLASH", what, fix="uninstall one of them, or rename its entry point.")
+            known[other] = entry
+    if name not in known:
+        raise RematError("P-NAME", f"{name!r} is not a name of the algebra.", fix=_near(name, known))
+    return known[name].load()
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, 3)
+    return f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(names) or 'none'}."

@@ -1,0 +1,1 @@
+"""The default planner: run sequences, the passes that improve them, and the bounds that stop it."""

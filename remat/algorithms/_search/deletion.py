@@ -1,0 +1,221 @@
+"""Deletion: take reruns out again while the peak stays within the budget, the most expensive first."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.algorithms._arrays.graph_arrays import BACKWARD, Flags, Flat, Ints, Longs
+from remat.algorithms._arrays.jit import inner_kernel, kernel
+from remat.algorithms._arrays.liveness import BLOCK, block_maxima, exceeds, fits, residencies, sweep
+from remat.algorithms._arrays.sorting import stable_order
+
+
+@kernel
+def removable(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, found: Ints) -> int:
+    """Positions whose removal might keep the peak within the budget (a necessary test); returns how many, in `found`.
+
+    A rerun's removal extends the earlier residency of its outputs over the gap before it; what it read may go
+    earlier. The first run of a backward node may go when nothing reads it before a later run of the node.
+    """
+    top = np.empty(n // BLOCK + 1, np.int64)
+    block_maxima(mem, n, top)
+    out_ptr, out_end = residencies(g, seq, n)
+    residency_end = np.full(g.size.size, -1, np.int32)
+    left = np.zeros(g.time.size, np.int32)
+    for i in range(n):
+        left[seq[i]] += 1
+    seen = np.zeros(g.time.size, np.bool_)
+    count = 0
+    for i in range(n):
+        v = seq[i]
+        left[v] -= 1
+        o = out_ptr[i]
+        if not g.rerun[v]:
+            pass  # it runs once, or its contributions belong together
+        elif seen[v]:
+            release = np.int64(0)
+            for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+                if residency_end[g.read_idx[k]] == i:
+                    release += g.size[g.read_idx[k]]
+            possible = True
+            for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+                d = g.write_idx[k]
+                end = out_end[o + k - g.write_ptr[v]]
+                if end <= i or g.keep[d]:
+                    continue
+                if exceeds(mem, top, residency_end[d] + 1, i - 1, budget - g.size[d] + release):
+                    possible = False
+                    break
+            if possible:
+                found[count] = i
+                count += 1
+        elif left[v] > 0 and g.phase[v] == BACKWARD and not g.draws[v]:
+            dead = True
+            for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+                if out_end[o + k - g.write_ptr[v]] > i:
+                    dead = False
+            if dead:
+                found[count] = i
+                count += 1
+        seen[v] = True
+        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+            residency_end[g.write_idx[k]] = out_end[o]
+            o += 1
+    return count
+
+
+@inner_kernel
+def last_uses(g: Flat, seq: Ints, n: int, read_at: Ints, last: Flags, write_at: Ints, used: Flags) -> None:
+    """For each read whether it is the last before the next production, and for each output whether anybody reads it.
+
+    `read_at[i]` and `write_at[i]` receive the offsets of position i in `last` and `used`.
+    """
+    reads, writes = 0, 0
+    for i in range(n):
+        v = seq[i]
+        read_at[i], write_at[i] = reads, writes
+        reads += g.read_ptr[v + 1] - g.read_ptr[v]
+        writes += g.write_ptr[v + 1] - g.write_ptr[v]
+    live = np.zeros(g.size.size, np.bool_)
+    for i in range(n - 1, -1, -1):
+        v = seq[i]
+        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+            used[write_at[i] + k - g.write_ptr[v]] = live[g.write_idx[k]]
+            live[g.write_idx[k]] = False
+        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+            last[read_at[i] + k - g.read_ptr[v]] = not live[g.read_idx[k]]
+            live[g.read_idx[k]] = True
+
+
+@inner_kernel
+def walk_without(
+    g: Flat,
+    seq: Ints,
+    before: Ints,
+    p: int,
+    mem: Longs,
+    budget: int,
+    read_at: Ints,
+    last: Flags,
+    write_at: Ints,
+    used: Flags,
+    change: NDArray[np.int8],
+    commit: bool,
+) -> bool:
+    """Whether the sequence fits without the rerun at p; `commit`: it does, bring the profile and the uses up to date.
+
+    What it made stays from the use before, what it was the last to read leaves after the use before: only the positions
+    between change. `change` is scratch, all zero before and after; `before[i]` is the position before i that is still there.
+    """
+    v = seq[p]
+    delta, open_ends = np.int64(0), 0
+    for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+        d = g.write_idx[k]
+        if used[write_at[p] + k - g.write_ptr[v]] and not g.keep[d]:
+            change[d] = 1
+            delta += g.size[d]
+            open_ends += 1
+    for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+        d = g.read_idx[k]
+        if last[read_at[p] + k - g.read_ptr[v]] and not g.keep[d]:
+            change[d] = -1
+            delta -= g.size[d]
+            open_ends += 1
+    fit = True
+    j = before[p]
+    while open_ends > 0 and j >= 0:
+        u = seq[j]
+        for k in range(g.write_ptr[u], g.write_ptr[u + 1]):
+            d = g.write_idx[k]
+            if change[d] != 0:
+                if commit:
+                    used[write_at[j] + k - g.write_ptr[u]] = change[d] > 0
+                delta -= change[d] * g.size[d]
+                change[d] = 0
+                open_ends -= 1
+        for k in range(g.read_ptr[u], g.read_ptr[u + 1]):
+            d = g.read_idx[k]
+            if change[d] != 0:
+                if commit:
+                    last[read_at[j] + k - g.read_ptr[u]] = change[d] < 0
+                delta -= change[d] * g.size[d]
+                change[d] = 0
+                open_ends -= 1
+        if commit:
+            mem[j] += delta
+        elif mem[j] + delta > budget:
+            fit = False
+            break
+        j = before[j]
+    for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+        change[g.write_idx[k]] = 0
+    for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+        change[g.read_idx[k]] = 0
+    return fit
+
+
+@kernel
+def thinned(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, found: Ints, count: int) -> int:
+    """One pass over the candidates, the most expensive first; returns the new length, n when none could go."""
+    cost = np.empty(count, np.float64)
+    first_at = np.full(g.time.size, -1, np.int32)
+    for i in range(n - 1, -1, -1):
+        first_at[seq[i]] = i
+    reads, writes = 0, 0
+    for i in range(n):
+        reads += g.read_ptr[seq[i] + 1] - g.read_ptr[seq[i]]
+        writes += g.write_ptr[seq[i] + 1] - g.write_ptr[seq[i]]
+    read_at, write_at = np.empty(n, np.int32), np.empty(n, np.int32)
+    last, used = np.empty(reads, np.bool_), np.empty(writes, np.bool_)
+    last_uses(g, seq, n, read_at, last, write_at, used)
+    before, after = np.empty(n, np.int32), np.empty(n, np.int32)
+    for i in range(n):
+        before[i], after[i] = i - 1, i + 1
+    gone = np.zeros(n, np.bool_)
+    change = np.zeros(g.size.size, np.int8)
+    for j in range(count):
+        cost[j] = -g.time[seq[found[j]]]
+    order = stable_order(cost)
+    removed = False
+    for j in range(count):
+        p = found[order[j]]
+        if first_at[seq[p]] == p:
+            if removed:
+                continue  # judged before other removals: the next pass looks again
+            runs, live = np.empty(g.time.size, np.int32), np.empty(g.size.size, np.bool_)
+            if fits(g, seq, n, p, budget, runs, live):
+                gone[p] = True
+                break  # a later run became the first
+            continue
+        if walk_without(g, seq, before, p, mem, budget, read_at, last, write_at, used, change, False):
+            walk_without(g, seq, before, p, mem, budget, read_at, last, write_at, used, change, True)
+            gone[p] = removed = True
+            if before[p] >= 0:
+                after[before[p]] = after[p]
+            if after[p] < n:
+                before[after[p]] = before[p]
+    m = 0
+    for i in range(n):
+        if not gone[i]:
+            seq[m] = seq[i]
+            m += 1
+    return m
+
+
+def delete(g: Flat, base: Ints, budget: int) -> Ints:
+    """Remove reruns from a sequence that fits, most expensive first, until none can go."""
+    n = base.size
+    seq = base.copy()
+    mem = np.empty(n, np.int64)
+    found = np.empty(n, np.int32)
+    while True:
+        sweep(g, seq, n, mem)
+        count = removable(g, seq, n, mem, budget, found)
+        if count == 0:
+            break
+        m = thinned(g, seq, n, mem, budget, found, count)
+        if m == n:
+            break
+        n = m
+    return seq[:n].copy()

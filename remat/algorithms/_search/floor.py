@@ -1,0 +1,22 @@
+"""`Floor`: the proved floor as a pass of the search."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from remat.algorithms._bounds.floor import floor_of
+from remat.algorithms._core.outcome import IMPOSSIBLE
+from remat.algorithms._search.state import RunMove, Search
+
+
+@frozen
+class Floor(RunMove):
+    """Proves that no schedule exists below the floor: what must be resident together at some step. Plans nothing."""
+
+    def improve(self, search: Search) -> None:
+        """Compare the budget with the floor."""
+        with search.charged("bound"):
+            floor, node = floor_of(search.flat, search.clock)
+            if search.budget < floor:
+                place = "the end of the step" if node < 0 else search.problem.graph.computes[node].name
+                search.prove(IMPOSSIBLE, f"the floor of {floor} B at {place}")

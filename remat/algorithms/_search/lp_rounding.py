@@ -1,0 +1,152 @@
+"""`SavedSet`: the saved-set programme at the hardest instants as a plan: solve, round, recompute on demand, repair.
+
+The relaxed programme says what to hold at one instant and what to run again after it. Rounded at one half it becomes
+a plan: drop the rest at its last read before the instant, and run each chain again right before its first later read.
+Such a plan often exceeds the budget elsewhere; shaving repairs it and deletion thins it. Source: this project; the
+programme at the loss alone is the saved-set knapsack.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import field, frozen
+
+from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints
+from remat.algorithms._arrays.jit import inner_kernel, kernel
+from remat.algorithms._bounds.instants import Dependencies, Instant, instant_program
+from remat.algorithms._milp.program import solve_relaxed
+from remat.algorithms._search.passes import Taste, shaved
+from remat.algorithms._search.single_instant import candidate_instants
+from remat.algorithms._search.state import RunMove, Search, Sequence
+from remat.ir.checks import at_least
+
+
+@inner_kernel
+def add_chain(g: Flat, there: Flags, chain: Ints, length: int, wanted: Flags, out: Ints, n: int) -> int:
+    """Append to `out` the `length` nodes of `chain` and all they miss, in order; mark what they make as there.
+
+    `wanted` marks the nodes of `chain`, and is all false afterwards.
+    """
+    done = 0
+    lowest, highest = g.time.size, -1
+    while done < length:
+        u = chain[done]
+        done += 1
+        lowest, highest = min(lowest, u), max(highest, u)
+        for k in range(g.read_ptr[u], g.read_ptr[u + 1]):
+            p = g.producer[g.read_idx[k]]
+            if not there[g.read_idx[k]] and not wanted[p]:
+                wanted[p] = True
+                chain[length] = p
+                length += 1
+    for u in range(lowest, highest + 1):
+        if not wanted[u]:
+            continue
+        wanted[u] = False
+        out[n] = u
+        n += 1
+        for k in range(g.write_ptr[u], g.write_ptr[u + 1]):
+            there[g.write_idx[k]] = True
+    return n
+
+
+@kernel
+def recompute_on_demand(g: Flat, base: Ints, instants: Ints, saved: Flags) -> Ints:
+    """`base` with reruns on demand: at each instant all but `saved[k]` is gone, and comes back right before its next read.
+
+    What the next instant wants saved and nobody has brought back by then is made right before it.
+    """
+    nodes, data = g.time.size, g.size.size
+    there = np.zeros(data, np.bool_)
+    made = np.zeros(data, np.bool_)
+    out = np.empty(base.size + nodes * (1 + 2 * instants.size), np.int32)
+    chain = np.empty(nodes, np.int32)
+    wanted = np.zeros(nodes, np.bool_)
+    n, stage = 0, 0
+    for i in range(base.size):
+        v = base[i]
+        if stage < instants.size and v == instants[stage]:
+            length = 0
+            for d in range(data):
+                p = g.producer[d]
+                if made[d] and saved[stage, d] and not there[d] and g.rerun[p] and not wanted[p]:
+                    wanted[p] = True
+                    chain[length] = p
+                    length += 1
+            n = add_chain(g, there, chain, length, wanted, out, n)
+            for d in range(data):
+                there[d] = there[d] and (saved[stage, d] or g.keep[d] or not g.rerun[g.producer[d]])
+            stage += 1
+        length = 0
+        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+            p = g.producer[g.read_idx[k]]
+            if not there[g.read_idx[k]] and not wanted[p]:
+                wanted[p] = True
+                chain[length] = p
+                length += 1
+        n = add_chain(g, there, chain, length, wanted, out, n)
+        out[n] = v
+        n += 1
+        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+            there[g.write_idx[k]] = True
+            made[g.write_idx[k]] = True
+    return out[:n].copy()
+
+
+def hardest_instants(search: Search, count: int) -> list[int]:
+    """The instants of the largest bounds so far; without any, a scan in the captured order."""
+    if not search.hardness:
+        dependencies = Dependencies(search.flat)
+        for at in candidate_instants(search, 8, 3):
+            instant = instant_program(search.flat, dependencies, at, search.budget, fixed=True)
+            answer = None if instant.impossible else solve_relaxed(instant.program, clock=search.clock)
+            if answer is not None and answer.bound is not None:
+                search.hardness[at] = answer.bound
+            if search.clock.expired:
+                break
+    ranked = sorted(search.hardness, key=lambda at: (-search.hardness[at], at))
+    return ranked[:count]
+
+
+@frozen
+class SavedSet(RunMove):
+    """Plans from the saved-set programme at the hardest instants, repaired by peak shaving. Proves nothing.
+
+    Attributes:
+        instants: how many.
+        shares: parts of the budget that the programme may fill.
+        threshold: data of at least this relaxed residency are saved.
+    """
+
+    instants: int = field(default=4, validator=at_least(1, "instants"))
+    shares: tuple[float, ...] = (1.0, 0.95, 0.88)
+    threshold: float = 0.5
+
+    def improve(self, search: Search) -> None:
+        """Each instant and share gives a start, shaved and thinned."""
+        dependencies = Dependencies(search.flat)
+        for rank, at in enumerate(hardest_instants(search, self.instants)):
+            for k, share in enumerate(self.shares):
+                if search.clock.expired:
+                    return
+                budget = int(search.budget * share)
+                instant = instant_program(search.flat, dependencies, at, budget, fixed=True)
+                start = None if instant.impossible else self._start(search, instant)
+                if start is None:
+                    continue
+                found = shaved(search, start, Taste(), search.chance(1000 + 10 * rank + k), search.budget)
+                if found is not None:
+                    search.offer(found, f"{self!r} at {search.problem.graph.computes[at].name}, share {share}")
+
+    def _start(self, search: Search, instant: Instant) -> Sequence | None:
+        answer = solve_relaxed(instant.program, clock=search.clock)
+        if answer.x is None:
+            return None
+        saved = np.ones(search.flat.size.size, np.bool_)
+        with_column = instant.resident >= 0
+        saved[with_column] = answer.x[instant.resident[with_column]] >= self.threshold
+        given = search.flat.read_idx[search.flat.read_ptr[instant.at] : search.flat.read_ptr[instant.at + 1]]
+        saved[given] = True
+        at = np.array([instant.at], np.int32)
+        started: Sequence = recompute_on_demand(search.flat, search.base, at, saved[None, :])
+        return started

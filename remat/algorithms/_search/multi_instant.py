@@ -1,0 +1,111 @@
+"""`MultiInstant`: a bound for schedules in the captured order, from several instants at once, and plans from its solutions.
+
+Instants are added one at a time, each where the plan of the last solution exceeds its budget most: when the plan
+fits, it is optimal (within the programme's gap) among schedules whose first runs keep the captured order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import field, frozen
+from numpy.typing import NDArray
+
+from remat.algorithms._arrays.graph_arrays import LOSS
+from remat.algorithms._arrays.liveness import sweep
+from remat.algorithms._bounds.fixed_order import Stages, stages_program
+from remat.algorithms._core.outcome import IMPOSSIBLE
+from remat.algorithms._milp.program import solve_mixed
+from remat.algorithms._search.lp_rounding import hardest_instants, recompute_on_demand
+from remat.algorithms._search.passes import shaved, taste
+from remat.algorithms._search.state import RunMove, Search, Sequence
+from remat.ir.checks import at_least
+from remat.units import Ns
+
+ASSUMES = "first runs in the captured order"
+
+
+@frozen
+class MultiInstant(RunMove):
+    """A bound for schedules whose first runs keep the captured order, shown beside the proved one; and plans.
+
+    Attributes:
+        rounds: most instants.
+        nodes: branch-and-bound nodes of each programme.
+        largest: most variables of a programme; none larger is built.
+        gap: do nothing when plan and proved bound are this close.
+        accuracy: relative gap at which a programme counts as solved.
+    """
+
+    rounds: int = field(default=6, validator=at_least(1, "instants"))
+    nodes: int = field(default=60, validator=at_least(1, "nodes"))
+    largest: int = field(default=4000, validator=at_least(1, "variables"))
+    gap: float = 0.0
+    accuracy: float = 0.002
+
+    def improve(self, search: Search) -> None:
+        """Solve, plan, add the instant where the plan is worst, until the plan fits."""
+        if not search.proves:
+            return
+        size = len(search.base) + search.flat.size.size
+        if search.within(self.gap) or size > self.largest:
+            return
+        with search.charged("bound"):
+            instants = hardest_instants(search, 1)
+            best: Ns | float = 0
+            for k in range(min(self.rounds, self.largest // size)):
+                if search.clock.expired or not instants:
+                    break
+                stages = stages_program(search.flat, tuple(sorted(instants)), search.budget)
+                answer = None
+                if not stages.impossible:
+                    answer = solve_mixed(stages.program, self.accuracy, self.nodes, clock=search.clock)
+                if answer is None or answer.bound is None:
+                    best = IMPOSSIBLE
+                    break
+                best = max(best, search.base_time + answer.bound)
+                if answer.x is None:
+                    break
+                start = staged(search, stages, answer.x)
+                self._offer(search, start, k)
+                worst = worst_instant(search, start, instants)
+                if worst is None or not answer.finished:
+                    break
+                instants.append(worst)
+            if best:
+                search.show(max(best, search.lower), ASSUMES)
+
+    def _offer(self, search: Search, start: Sequence, k: int) -> None:
+        for j in (0, 2):
+            if j and search.clock.expired:
+                return
+            found = shaved(search, start, taste(j), search.chance(2000 + 10 * k + j), search.budget)
+            if found is not None:
+                search.offer(found, f"the programme of {self!r} at {k + 1} instants")
+
+
+def staged(search: Search, stages: Stages, x: NDArray[np.float64]) -> Sequence:
+    """The run sequence that a solution means: hold what it holds at each instant, recompute the rest on demand."""
+    saved = np.zeros(stages.resident.shape, np.bool_)
+    known = stages.resident >= 0
+    saved[known] = x[stages.resident[known]] >= 0.5
+    at = np.array(stages.instants, np.int32)
+    sequence: Sequence = recompute_on_demand(search.flat, search.base, at, saved)
+    return sequence
+
+
+def worst_instant(search: Search, sequence: Sequence, known: list[int]) -> int | None:
+    """The node from the loss on, not yet an instant, whose first run is at or next to the highest position over budget."""
+    flat, memory = search.flat, np.empty(len(sequence), np.int64)
+    sweep(flat, sequence, len(sequence), memory)
+    nodes, positions = np.unique(sequence, return_index=True)
+    loss = int(np.flatnonzero(flat.phase == LOSS)[0])
+    firsts = sorted((int(i), int(v)) for v, i in zip(nodes, positions, strict=True) if v >= loss)
+    at = np.array([i for i, _ in firsts])
+    for i in np.argsort(-memory, kind="stable").tolist():
+        if memory[i] <= search.budget:
+            return None
+        k = int(np.searchsorted(at, i))
+        for near in (k, k - 1):
+            if 0 <= near < len(firsts) and firsts[near][1] not in known:
+                return firsts[near][1]
+    return None

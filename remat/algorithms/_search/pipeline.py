@@ -1,0 +1,43 @@
+"""`Polish`: moves over one search, in turn, until the plan is within a gap of the proved bound."""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+
+from remat.algorithms._core.wording import indented
+from remat.algorithms._search.state import RunMove, Search
+from remat.errors import RematError
+from remat.ir import Graph
+
+
+def _moves(instance: object, attribute: object, value: object) -> None:
+    if not isinstance(value, tuple) or not value or not all(isinstance(one, RunMove) for one in value):
+        fix = "give a tuple of moves, e.g. (MultiStart(), SingleInstant())."
+        raise RematError("A-SOLVER", f"{value!r:.80} is not a tuple of moves over run sequences.", fix=fix)
+
+
+@frozen
+class Polish(RunMove):
+    """Moves over one search, in turn; stops as soon as the plan is within `gap` of the proved bound.
+
+    Attributes:
+        moves: what to try, in order.
+        gap: plan over bound less one that is good enough.
+    """
+
+    moves: tuple[RunMove, ...] = field(validator=_moves)
+    gap: float = 0.002
+
+    def outline(self, graph: Graph) -> tuple[str, ...]:
+        """Those of its moves, and when they stop."""
+        if self.refuses(graph) is not None:
+            return super().outline(graph)
+        head = f"until the plan is within {self.gap:.2%} of the proved bound:"
+        return indented(head, *(move.outline(graph) for move in self.moves))
+
+    def improve(self, search: Search) -> None:
+        """Ask each move until the gap is met, none can exist, or the clock has expired."""
+        for move in self.moves:
+            if search.clock.expired or search.within(self.gap):
+                return
+            move.improve(search)

@@ -1,0 +1,86 @@
+"""`SingleInstant`: a bound for every schedule, in any order, from the saved-set programme at the hardest instants."""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import field, frozen
+
+from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS
+from remat.algorithms._bounds.instants import Dependencies, instant_program
+from remat.algorithms._core.outcome import IMPOSSIBLE
+from remat.algorithms._milp.program import solve_mixed, solve_relaxed
+from remat.algorithms._search.state import RunMove, Search
+from remat.ir.checks import at_least
+
+
+def candidate_instants(search: Search, after_loss: int, heaviest: int) -> list[int]:
+    """Instants worth asking: the loss, those after it, positions of most memory, heaviest working sets (spread out)."""
+    flat = search.flat
+    loss = int(np.flatnonzero(flat.phase == LOSS)[0])
+    backward = np.flatnonzero((flat.phase == BACKWARD) & flat.required)
+    chosen = [loss, *backward[:after_loss].tolist()]
+    reads = np.add.reduceat(np.append(flat.size[flat.read_idx], 0), flat.read_ptr[:-1]) * (np.diff(flat.read_ptr) > 0)
+    working = flat.charge + reads
+    for measure in (search.profile, working):
+        taken: list[int] = []
+        for v in backward[np.argsort(-measure[backward], kind="stable")].tolist():
+            if len(taken) == heaviest:
+                break
+            if all(abs(v - u) > 2 for u in taken):
+                taken.append(v)
+        chosen += taken
+    return list(dict.fromkeys(chosen))
+
+
+@frozen
+class SingleInstant(RunMove):
+    """A lower bound for every schedule: the largest saved-set bound over the hardest instants. Plans nothing.
+
+    A scan solves the relaxed programme at many instants (bounds exact, from duals); the hardest are solved with
+    integers.
+
+    Attributes:
+        after_loss: how many instants after the loss the scan visits.
+        heaviest: how many positions of most memory, and as many of heaviest working sets.
+        mixed: how many instants are solved with integers.
+        nodes: branch-and-bound nodes of each.
+        gap: no integers when plan and bound are this close already.
+    """
+
+    after_loss: int = field(default=12, validator=at_least(0, "instants"))
+    heaviest: int = field(default=4, validator=at_least(0, "instants"))
+    mixed: int = field(default=3, validator=at_least(0, "instants"))
+    nodes: int = field(default=500, validator=at_least(1, "nodes"))
+    gap: float = 0.0
+
+    def improve(self, search: Search) -> None:
+        """Scan, then refine the hardest."""
+        with search.charged("bound"):
+            self._bound(search)
+
+    def _bound(self, search: Search) -> None:
+        dependencies = Dependencies(search.flat)
+        found: list[tuple[int, int]] = []
+        for at in candidate_instants(search, self.after_loss, self.heaviest):
+            if search.clock.expired:
+                return
+            instant = instant_program(search.flat, dependencies, at, search.budget)
+            answer = None if instant.impossible else solve_relaxed(instant.program, clock=search.clock)
+            name = search.problem.graph.computes[at].name
+            if answer is None or answer.bound is None:
+                search.prove(IMPOSSIBLE, f"the single instant at {name}")
+                return
+            search.prove(search.base_time + answer.bound, f"the single instant at {name} (relaxed, exact)")
+            found.append((-answer.bound, at))
+            search.hardness[at] = answer.bound
+        for _, at in sorted(found)[: self.mixed]:
+            if search.clock.expired or search.within(self.gap):
+                return
+            program = instant_program(search.flat, dependencies, at, search.budget).program
+            answer = solve_mixed(program, nodes=self.nodes, clock=search.clock)
+            name = search.problem.graph.computes[at].name
+            if answer.bound is None:
+                search.prove(IMPOSSIBLE, f"the single instant at {name} (integers, confirmed without presolve)")
+                return
+            note = "integers, less the solver's tolerance"
+            search.prove(search.base_time + answer.bound, f"the single instant at {name} ({note})")

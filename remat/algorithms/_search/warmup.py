@@ -1,0 +1,131 @@
+"""`warm_up()`: run every kernel of the default planner once on a tiny graph, so that numba's cache has them all."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from attrs import frozen
+
+from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, Seed, flatten
+from remat.algorithms._arrays.kernel_cache import cache_folder, mark_full
+from remat.algorithms._arrays.liveness import sweep
+from remat.algorithms._arrays.rng import fraction
+from remat.algorithms._core.compilation import CompileClock
+from remat.algorithms._search.deletion import removable, thinned
+from remat.algorithms._search.lp_rounding import recompute_on_demand
+from remat.algorithms._search.ordering import shift
+from remat.algorithms._search.peak_shaving import NO_CEILING, shave
+from remat.algorithms._search.ruin_recreate import broken_up, taken_out
+from remat.ir import Graph, GraphBuilder, Kind
+
+
+@frozen(eq=False)
+class Example:
+    """What the kernels are called with: the arrays of a tiny graph, its order, a profile, prices and random numbers."""
+
+    flat: Flat
+    order: Ints
+    profile: Longs
+    price: Floats
+    chance: Seed
+    budget: int
+
+
+def example() -> Example:
+    """Two layers and their backward, under a budget that one rerun meets."""
+    flat = flatten(_graph())
+    order = np.flatnonzero(flat.required).astype(np.int32)
+    chance = np.array([1], np.uint64)
+    return Example(flat, order, np.zeros(len(order), np.int64), flat.time.astype(np.float64), chance, 12)
+
+
+def _graph() -> Graph:
+    b = GraphBuilder("warm-up")
+    b.data("t", 1, Kind.TANGENT)
+    for i in range(3):
+        b.data(f"a{i}", 4)
+        b.data(f"g{i}", 4, Kind.GRADIENT if i else Kind.INPUT_GRAD)
+        b.forward(f"F{i}", reads=[f"a{i - 1}"] if i else [], writes=[f"a{i}"], time=2)
+    b.loss("L", reads=["a2"], writes=["t"], time=1)
+    for i in (2, 1, 0):
+        b.backward(f"B{i}", reads=[f"g{i + 1}" if i < 2 else "t", f"a{i}"], writes=[f"g{i}"], time=3)
+    return b.build()
+
+
+def _shave(e: Example) -> None:
+    shave(e.flat, e.price, e.order, e.budget, 1.0, 0.0, 0.0, 0, e.chance, NO_CEILING)
+
+
+def _thin(e: Example) -> None:
+    positions = np.empty(len(e.order), np.int32)
+    count = removable(e.flat, e.order, len(e.order), e.profile, e.budget, positions)
+    thinned(e.flat, e.order.copy(), len(e.order), e.profile, e.budget, positions, count)
+
+
+def _shift(e: Example) -> None:
+    shift(e.flat, e.order, e.budget, 0.8, 1, e.chance)
+
+
+def _break_up(e: Example) -> None:
+    fraction(e.chance)
+    broken_up(e.flat, e.order, 0.3, e.chance, e.price.copy())
+
+
+def _take_out(e: Example) -> None:
+    taken_out(e.flat, e.order, e.profile, e.budget, e.chance, e.price.copy())
+
+
+def _recompute(e: Example) -> None:
+    recompute_on_demand(e.flat, e.order, e.order[-1:].copy(), np.ones((1, e.flat.size.size), np.bool_))
+
+
+TASKS: tuple[Callable[[Example], None], ...] = (_shave, _thin, _shift, _break_up, _recompute, _take_out)
+"""Each calls kernels that Python calls; in an order in which every other one is half of the work."""
+
+
+def warm_up(part: int = 0, parts: int = 1) -> float:
+    """Run every kernel once, or those of one of `parts` equal shares; returns the seconds compiled.
+
+    What is in the cache is loaded from there, what is not is compiled and put there.
+    """
+    given = example()
+    with CompileClock() as compiled:
+        sweep(given.flat, given.order, len(given.order), given.profile)  # the others read the profile
+        for task in TASKS[part::parts]:
+            task(given)
+    if parts == 1:
+        mark_full()
+    return compiled.seconds
+
+
+def serve(part: int, parts: int) -> None:
+    """A helper's work (see `kernel_prefetch`): its share of the kernels, one helper at a time, ended when the parent ends."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with _alone(part):
+        warm_up(part, parts)
+
+
+def _end_with_parent() -> None:
+    os.read(0, 1)  # the parent writes nothing: this returns when it has ended
+    os._exit(1)  # the main thread may be inside the compiler
+
+
+@contextmanager
+def _alone(part: int) -> Iterator[None]:
+    """Hold the lock of a part; who comes later finds the kernels in the cache."""
+    folder = cache_folder()
+    try:
+        import fcntl
+    except ImportError:  # not everywhere; two helpers then do the same work
+        yield
+        return
+    if folder is None:
+        yield
+        return
+    with open(folder / f"remat-kernels.{part}.lock", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the file, however the process ends
+        yield

@@ -1,0 +1,1 @@
+"""Integer programs in stages: the formulations of HiRemate, Rockmate and Checkmate, and their bounds."""

@@ -1,0 +1,113 @@
+"""From a point of a programme to a schedule, and from a schedule to a point.
+
+Only the runs of a point are read; drops are placed as early as they can be, by `Schedule.from_runs`. Runs that nobody
+needs are left out. What the schedule costs, and whether it fits, only the validator says.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from remat.algorithms._milp.cvxpy_model import Floats
+from remat.algorithms._staged.form_events import Form
+from remat.ir import Graph, Run, Schedule
+
+
+def runs_of(form: Form, point: Floats) -> list[Run]:
+    """The runs of a point, in the order of the slots, each by the option that has most of it."""
+    computes, slots = form.stage.graph.computes, form.slots
+    found = []
+    for slot, node in enumerate(slots.node.tolist()):
+        first = int(slots.column[slot])
+        shares = point[first : first + len(computes[node].options)]
+        best = int(np.argmax(shares))
+        if slots.stage[slot] == node or shares[best] > 0.5:
+            found.append(Run(computes[node].name, best))
+    return found
+
+
+def schedule_of(form: Form, point: Floats) -> Schedule:
+    """The schedule of a point."""
+    graph = form.stage.graph
+    return Schedule.from_runs(graph, without_dead_runs(graph, runs_of(form, point)))
+
+
+def without_dead_runs(graph: Graph, runs: list[Run]) -> list[Run]:
+    """Without reruns that make nothing which is read before it is made anew, dropped for good, or kept already."""
+    while True:
+        alive = _alive(graph, runs)
+        if all(alive):
+            return runs
+        runs = [run for run, good in zip(runs, alive, strict=True) if good]
+
+
+def _alive(graph: Graph, runs: list[Run]) -> list[bool]:
+    wanted: set[str] = set()
+    first: dict[str, int] = {}
+    for at, run in enumerate(runs):
+        first.setdefault(run.node, at)
+    several = {datum.name for datum in graph.data if len(datum.writers) > 1}
+    alive = [True] * len(runs)
+    for at in range(len(runs) - 1, -1, -1):
+        run = runs[at]
+        node = graph.node(run.node)
+        layer = graph.layer_by_node.get(run.node)
+        makes, reads = set(node.writes), set(node.reads)
+        if layer is not None and run.node == layer.backward:
+            reads |= {layer.phantom, *layer.options[run.option].backward_reads}
+        elif layer is not None and run.option < len(layer.options):
+            makes.add(layer.phantom)
+        if at != first[run.node] and not makes & wanted and not makes & several:
+            alive[at] = False
+            continue
+        wanted -= makes - several
+        wanted |= reads
+    return alive
+
+
+def point_of(form: Form, schedule: Schedule) -> Floats | None:
+    """The point of a schedule whose first runs keep the order of the form's graph; None where the slots cannot hold it.
+
+    Several runs of a node in one stage cannot be told; runs of a stage are put in topological order. The schedule of
+    the point may therefore differ from the given one: replay it before believing it.
+    """
+    graph, slots = form.stage.graph, form.slots
+    point = np.zeros(form.linear.shape[1])
+    stage = 0
+    started: set[int] = set()
+    for run in schedule.runs:
+        node = graph.node_index[run.node]
+        if node not in started:
+            if node != stage:
+                return None
+            started.add(node)
+            slot = slots.at[node, node]
+            stage += 1
+        elif stage >= len(graph) or slots.at[stage, node] < 0:
+            return None
+        else:
+            slot = slots.at[stage, node]
+        first = int(slots.column[slot])
+        point[first : first + len(graph.computes[node].options)] = 0.0
+        point[first + run.option] = 1.0
+    return point if len(started) == len(graph) else None
+
+
+def reordered(graph: Graph, schedule: Schedule) -> Graph:
+    """The graph with its nodes in the order of their first runs in `schedule`; nodes it never runs come last of their phase."""
+    place: dict[str, int] = {}
+    for run in schedule.runs:
+        place.setdefault(run.node, len(place))
+    phases = {phase: i for i, phase in enumerate(dict.fromkeys(node.phase for node in graph.computes))}
+    order = sorted(
+        range(len(graph)),
+        key=lambda i: (phases[graph.computes[i].phase], place.get(graph.computes[i].name, len(graph) + i)),
+    )
+    if order == list(range(len(graph))):
+        return graph
+    return _permuted(graph, order)
+
+
+def _permuted(graph: Graph, order: list[int]) -> Graph:
+    computes = tuple(graph.computes[i] for i in order)
+    return Graph(name=graph.name, computes=computes, data=graph.data, layers=graph.layers)

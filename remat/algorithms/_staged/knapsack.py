@@ -1,0 +1,323 @@
+"""Bounds as solvers that plan nothing; what each bounds is part of its claim.
+
+| solver | holds for | sees |
+|---|---|---|
+| `SavedSetKnapsack` | every schedule | the instant of the loss: what is saved, and what must run again because it is not |
+| `TightenedKnapsack` | every schedule | that, and every backward node's working set beside what is kept past it |
+| `FullRelaxation` | staged schedules, first runs in the graph's order | the whole programme, relaxed |
+
+The knapsacks take layers, options and contributions; on flat graphs `SingleInstant` bounds single instants more sharply.
+Relaxations are evaluated again from their duals in exact integers; bounds of mixed programmes are lowered by the tolerance.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from attrs import field, frozen
+
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import IMPOSSIBLE, ClassBound, Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
+from remat.algorithms._milp.backends import Highs, Limits
+from remat.algorithms._milp.cvxpy_model import Floats, model_of
+from remat.algorithms._milp.linear import Flags, Linear
+from remat.algorithms._milp.program import Program, Rows, solve_mixed, solve_relaxed
+from remat.algorithms._staged.form_events import events_form
+from remat.algorithms._staged.memory_items import Cell, Stage
+from remat.ir import Graph, Phase
+from remat.ir.checks import at_least
+
+_BITS = 60  # exact evaluations count in units of 2**-60
+
+
+@frozen(kw_only=True)
+class SavedSetKnapsack(Solver):
+    """Any schedule: a forward value that the backward reads is saved across the loss, or made again after it.
+
+    Attributes:
+        nodes: of branch and bound; 0: the relaxation alone.
+    """
+
+    nodes: int = field(default=200, validator=at_least(0, "nodes"))
+
+    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
+        """The bound."""
+        del seed
+        return _bound(self, problem, clock, self.nodes, working_sets=False)
+
+
+@frozen(kw_only=True)
+class TightenedKnapsack(Solver):
+    """Any schedule: the saved-set knapsack, and for each backward node the bytes kept past its first run.
+
+    At the first run of backward node t everything t depends on has run. A value made before and read by something that depends
+    on t is resident then, unless its writer runs again. All rows share the reruns, so the bound is at least the knapsack's.
+
+    Attributes:
+        nodes: of branch and bound; 0: the relaxation alone.
+    """
+
+    nodes: int = field(default=200, validator=at_least(0, "nodes"))
+
+    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
+        """The bound."""
+        del seed
+        return _bound(self, problem, clock, self.nodes, working_sets=True)
+
+
+def _bound(who: Solver, problem: Problem, clock: Clock, nodes: int, *, working_sets: bool) -> Plan:
+    if getattr(problem, "link", None) is not None:
+        return Plan(trail=(f"{who!r}: schedules with copies are not bounded",))
+    knapsack = _Knapsack(Stage(problem.graph), problem.budget)
+    if working_sets:
+        knapsack.working_sets()
+    if knapsack.impossible:
+        return Plan(lower=IMPOSSIBLE, trail=(f"{who!r}: {knapsack.impossible}",))
+    program = knapsack.program()
+    answer = solve_relaxed(program, clock=clock)
+    if answer.bound is not None and nodes:
+        mixed = solve_mixed(program, nodes=nodes, clock=clock)
+        if mixed.bound is None or mixed.bound > answer.bound:
+            answer = mixed
+    if answer.bound is None:
+        return Plan(lower=IMPOSSIBLE, trail=(f"{who!r}: its programme has no solution",))
+    return Plan(lower=answer.bound, trail=(f"{who!r}: {answer.bound} ns",))
+
+
+class _Knapsack:
+    """The programme.
+
+    Columns: `again[k][o]`, node k runs by option o once more (a forward node: after the loss); `early[k][o]`, a layer's
+    forward does so before the loss; `first[k][o]`, a required node's first run; `saved[d]`, cell d is resident at the loss.
+    """
+
+    def __init__(self, stage: Stage, budget: int) -> None:
+        self.stage, self.budget = stage, budget
+        self.graph: Graph = stage.graph
+        self.rows = Rows()
+        self.cost: list[int] = []
+        self.integral: list[bool] = []
+        self.impossible = ""
+        self.required = stage.required
+        count = range(len(self.graph))
+        self.again = [self._runs(i, self._may_rerun(i), integral=True) for i in count]
+        self.early = [self._runs(i, len(self.graph.computes[i].options) > 1, integral=False) for i in count]
+        self.first = [
+            self._runs(i, i in self.required, integral=len(self.graph.computes[i].options) > 1) for i in count
+        ]
+        for columns in self.first:
+            if columns:
+                self.rows.add([(column, -1) for column in columns], -1)
+        # cells of forward nodes that may be absent at the loss; -1: always there, or never
+        loss = stage.loss
+        self.saved = [
+            self._new(0, integral=True) if cell.writers[-1][0] < loss and not cell.keep else -1 for cell in stage.cells
+        ]
+        self._needs()
+        self._loss()
+
+    def program(self) -> Program:
+        return Program(cost=self.cost, rows=self.rows, integral=np.array(self.integral, np.bool_))
+
+    def _new(self, cost: int, *, integral: bool) -> int:
+        self.cost.append(cost)
+        self.integral.append(integral)
+        return len(self.cost) - 1
+
+    def _may_rerun(self, i: int) -> bool:
+        node = self.graph.computes[i]
+        return not node.run_once and node.phase is not Phase.LOSS
+
+    def _runs(self, i: int, wanted: bool, *, integral: bool) -> list[int]:
+        options = self.graph.computes[i].options
+        return [self._new(option.time, integral=integral) for option in options] if wanted else []
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+
+    def _needs(self) -> None:
+        """Who runs after the loss finds what it reads: saved, or made again after it."""
+        for at, cell in enumerate(self.stage.cells):
+            if self.saved[at] < 0:
+                continue
+            for reader, options in cell.readers:
+                runs = [self.again[reader][o] for o in options] if self.again[reader] else []
+                if reader > self.stage.loss and self.first[reader]:
+                    runs += [self.first[reader][o] for o in options]
+                for run in runs:
+                    self._supply(at, cell, run)
+        self._phantoms()
+
+    def _supply(self, at: int, cell: Cell, run: int) -> None:
+        for writer, options in cell.writers:
+            makes = [(self.again[writer][o], -1) for o in options] if self.again[writer] else []
+            self.rows.add([(run, 1), (self.saved[at], -1), *makes], 0)
+
+    def _phantoms(self) -> None:
+        """A saved phantom was left by a run of its option; a layer saves one."""
+        by_layer: dict[int, list[int]] = {}
+        for at, cell in enumerate(self.stage.cells):
+            if cell.layer >= 0:
+                writer, (option,) = cell.writers[0]
+                made = [(runs[option], -1) for runs in (self.first[writer], self.early[writer]) if runs]
+                self.rows.add([(self.saved[at], 1), *made], 0)
+                by_layer.setdefault(cell.layer, []).append(self.saved[at])
+        for columns in by_layer.values():
+            self.rows.add([(column, 1) for column in columns], 1)
+
+    def _loss(self) -> None:
+        loss = self.stage.loss
+        reads = set(self.stage.by_node[loss][1])
+        room = self.budget - self.stage.charge[loss][0]
+        terms = []
+        for at, cell in enumerate(self.stage.cells):
+            if self.saved[at] < 0:
+                room -= cell.size if cell.keep and cell.writers[-1][0] < loss else 0
+            elif at in reads:
+                self.rows.add([(self.saved[at], -1)], -1)
+                room -= cell.size
+            else:
+                terms.append((self.saved[at], cell.size))
+        self._room(terms, room, loss)
+
+    def _room(self, terms: list[tuple[int, int]], room: int, node: int) -> None:
+        if room < 0 and all(value >= 0 for _, value in terms):
+            name = self.graph.computes[node].name
+            self.impossible = f"at {name} alone {-room} B more than the budget are resident"
+        elif terms:
+            self.rows.add(terms, room)
+
+    def working_sets(self) -> None:
+        """One row per backward node that every schedule runs: what is kept past its first run, beside its working set."""
+        before = ancestors(self.stage)
+        for t in range(self.stage.loss + 1, len(self.graph)):
+            if t in self.required:
+                self._working_set(t, before)
+
+    def _working_set(self, t: int, before: Flags) -> None:
+        loss = self.stage.loss
+        room, terms = self.budget - min(self.stage.charge[t]), []
+        for at, cell in enumerate(self.stage.cells):
+            done = all(writer <= loss or before[t, writer] for writer, _ in cell.writers)
+            if not done:
+                continue
+            if cell.keep or self._reads_always(t, cell):
+                room -= cell.size
+            elif len(cell.writers) == 1 and cell.layer < 0 and self._read_past(t, cell, before):
+                # resident, unless its writer runs again: size * (1 - again)
+                room -= cell.size
+                terms += [(column, -cell.size) for column in self.again[cell.writers[0][0]]]
+            del at
+        self._room(terms, room, t)
+
+    def _reads_always(self, t: int, cell: Cell) -> bool:
+        every = len(self.graph.computes[t].options)
+        return any(reader == t and len(options) == every for reader, options in cell.readers)
+
+    def _read_past(self, t: int, cell: Cell, before: Flags) -> bool:
+        """Whether a required node that depends on t reads the cell under every option."""
+        return any(
+            before[reader, t] and reader in self.required and len(options) == len(self.graph.computes[reader].options)
+            for reader, options in cell.readers
+        )
+
+
+def ancestors(stage: Stage) -> Flags:
+    """before[t, v]: v has run when t first runs, whatever the order: t depends on it, by data or by the order of a sum."""
+    n = len(stage.graph)
+    before = np.zeros((n, n), np.bool_)
+    for t in range(n):
+        own: set[int] = set()
+        for at in stage.by_node[t][1]:
+            cell = stage.cells[at]
+            every = any(r == t and len(options) == len(stage.graph.computes[t].options) for r, options in cell.readers)
+            own |= {writer for writer, _ in cell.writers} if every else set()
+        for at in stage.by_node[t][0]:
+            own |= {writer for writer, _ in stage.cells[at].writers if writer < t}
+        for v in own:
+            before[t] |= before[v]
+            before[t, v] = True
+    return before
+
+
+# -- the full relaxation -----------------------------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class FullRelaxation(Solver):
+    """Staged schedules: the linear relaxation of the production form, evaluated exactly. A bound of its class, not of all.
+
+    Attributes:
+        entries: refuse programmes of more matrix entries than this.
+    """
+
+    entries: int = field(default=5_000_000, validator=at_least(1, "entries"))
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Refuses programmes that would not fit in memory."""
+        size = len(graph) * len(graph) * len(graph.data) / 4
+        if size <= self.entries:
+            return None
+        return (
+            f"a programme of about {size:.0e} entries; bound single instants instead (TightenedKnapsack, SingleInstant)"
+        )
+
+    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
+        """The bound of the class, beside."""
+        del seed
+        if getattr(problem, "link", None) is not None:
+            return Plan(trail=(f"{self!r}: schedules with copies are not bounded",))
+        linear = events_form(Stage(problem.graph)).linear
+        model = model_of(linear, relaxed=True)
+        model.set(problem.budget)
+        limits = Limits(seconds=clock.remaining)
+        assumes = "staged schedules, first runs in the graph's order"
+        answer = Highs().solve(model, limits)
+        if answer.infeasible:
+            again = Highs().solve(model, limits, second=True)
+            if again.infeasible and farkas(linear, again.duals, problem.budget):
+                return Plan(beside=(ClassBound(value=math.inf, assumes=assumes),), trail=(f"{self!r}: no solution",))
+            return Plan(trail=(f"{self!r}: infeasible, without a proof",))
+        if answer.duals is None:
+            return Plan(trail=(f"{self!r}: stopped ({answer.note})",))
+        bound = exact_bound(linear, answer.duals, problem.budget)
+        return Plan(beside=(ClassBound(value=bound, assumes=assumes),), trail=(f"{self!r}: {bound} ns",))
+
+
+def exact_bound(linear: Linear, duals: Floats, budget: int, save: int = 0, *, costs: bool = True) -> int:
+    """The bound that multipliers prove, rounded up [ns]: every point of the programme costs at least this.
+
+    For rows A x <= b with multipliers m >= 0 (any sign for equations) and 0 <= x <= 1: c·x >= -m·b + sum min(0, c + Aᵀm).
+
+    Args:
+        linear: the programme.
+        duals: a multiplier per row, of any quality.
+        budget: bytes.
+        save: bytes.
+        costs: False: leave the costs out; a positive value then proves that there is no point.
+    """
+    raised = np.where(linear.equal, duals, np.maximum(duals, 0.0))
+    multiplier = np.array([int(value * (1 << _BITS)) for value in raised.tolist()], object)
+    reduced = (
+        np.array([int(one) << _BITS for one in linear.cost.tolist()], object) if costs else _zeros(len(linear.cost))
+    )
+    touched = np.flatnonzero(raised[linear.row])
+    products = linear.val[touched].astype(object) * multiplier[linear.row[touched]]
+    np.add.at(reduced, linear.col[touched], products)
+    right = linear.right(budget, save).astype(object)
+    total = -int((multiplier * right).sum()) + sum(one for one in reduced.tolist() if one < 0)
+    return int(-((-total) >> _BITS))
+
+
+def farkas(linear: Linear, ray: Floats | None, budget: int) -> bool:
+    """Whether a ray proves, exactly, that the programme has no point."""
+    return ray is not None and any(exact_bound(linear, sign * ray, budget, costs=False) > 0 for sign in (1.0, -1.0))
+
+
+def _zeros(count: int) -> Any:
+    found = np.empty(count, object)
+    found[:] = 0
+    return found

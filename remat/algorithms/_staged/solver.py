@@ -1,0 +1,223 @@
+"""`Ilp` and `HIlp`: the integer programmes as solvers. Settings here; the programmes in the modules `form_*`."""
+
+from __future__ import annotations
+
+import math
+from typing import Final, Literal
+
+from attrs import evolve, field, fields, frozen
+
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import IMPOSSIBLE, ClassBound, Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import refuse_unless_flat
+from remat.algorithms._core.warm_started import WarmStarted
+from remat.algorithms._milp.backends import Backend, Highs
+from remat.algorithms._staged.budget_solver import Found, Programme, Watch
+from remat.algorithms._staged.decode import reordered
+from remat.algorithms._staged.form_checkmate import checkmate_form, refuse_unless_checkmate
+from remat.algorithms._staged.form_events import Form, events_form
+from remat.algorithms._staged.form_published import published_form
+from remat.algorithms._staged.memory_items import Stage
+from remat.algorithms._staged.option_sweep import Budgets, IlpSweep
+from remat.algorithms._staged.slots import Reruns, Slots, check_reruns, check_window, slots_of
+from remat.algorithms._staged.warm_start import prime
+from remat.errors import RematError
+from remat.ir import Graph, Schedule
+from remat.ir.hierarchy import Condensed
+
+FormName = Literal["events", "published", "checkmate"]
+FORMS: Final = ("events", "published", "checkmate")
+
+RUNG: Final = 60
+"""Nodes from which a thinner programme is solved first."""
+
+
+def _form(instance: object, attribute: object, value: object) -> None:
+    if value not in FORMS:
+        raise RematError("A-FORM", f"{value!r} is not a form.", fix=f"write one of {', '.join(FORMS)}.")
+
+
+def _backend(instance: object, attribute: object, value: object) -> None:
+    if not isinstance(value, Backend):
+        raise RematError("A-BACKEND", f"{value!r:.80} is not a back end.", fix='give Highs() or Cvxpy(solver="SCIP").')
+
+
+def _gap(instance: object, attribute: object, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise RematError("A-GAP", f"{value!r} is not a relative gap.", fix="give a number such as 0.01.")
+
+
+@frozen(kw_only=True, repr=False)
+class HIlp(WarmStarted):
+    """H-ILP (HiRemate, App. B); on an undivided graph it is rk-Checkmate (Rockmate, App. B).
+
+    Optimal, within `gap`, over *staged* schedules: first runs in one order, each node at most once between two of
+    them. On some branching graphs other schedules are faster, so its bound is one of a class and its "infeasible"
+    too; both stand in `beside`. Not a method for flat graphs of more than about 100 nodes: start it from a plan
+    (`warm(HIlp(), seed=auto)`), thin it out, or divide the graph.
+
+    Attributes:
+        form: `events`, the production form; `published`, the papers'.
+        reruns, window: thin the slots out; what each may lose stands at `slots_of`.
+        gap: relative gap at which to stop.
+        cuts: the rows of `rerun_cuts.py` beside the production form; they lift its relaxation and leave its plans as they are.
+            They serve proofs more than the search for plans. None: where it is primed.
+        primed: begin with a short search over run sequences (flat graphs, where the back end takes a start), and look only for
+            what is better by more than the gap. Its plan may lie outside the class; without it, plans are of the class.
+        ladder: without a plan to begin with, solve with `bonce` first and start from its plan (60 nodes and more).
+        order: of first runs; `start`: that of the start where there is one, else the graph's; `graph`: the graph's.
+        backend: who solves.
+        entries: refuse programmes of more matrix entries than this (about 100 bytes each).
+    """
+
+    form: FormName = field(default="events", validator=_form)
+    reruns: Reruns = field(default="full", validator=check_reruns)
+    window: int | None = field(default=None, validator=check_window)
+    gap: float = field(default=1e-3, validator=_gap)
+    cuts: bool | None = None
+    primed: bool = True
+    ladder: bool = True
+    order: Literal["start", "graph"] = "start"
+    backend: Backend = field(factory=Highs, validator=_backend)
+    entries: int = 20_000_000
+
+    def __repr__(self) -> str:
+        # only what is not default, so that trails stay readable
+        plain = type(self)()
+        said = ((one.name, getattr(self, one.name)) for one in fields(type(self)))
+        own = ", ".join(f"{name}={value!r}" for name, value in said if value != getattr(plain, name))
+        return f"{type(self).__name__}({own})"
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Refuses programmes that would not fit in memory, and what its form cannot say."""
+        if self.form == "checkmate":
+            reason = refuse_unless_checkmate(graph)
+            if reason is not None:
+                return reason
+        size = self._entries(graph)
+        if size <= self.entries:
+            return None
+        return (
+            f"{len(graph)} nodes make a programme of about {size:.0e} entries; thin it out (reruns='bonce', window=20), "
+            "divide the graph (hierarchical), or plan it with auto"
+        )
+
+    def _entries(self, graph: Graph) -> float:
+        """A rough count of matrix entries: a memory row per slot over half of the cells."""
+        n = len(graph)
+        slots = n * (n + 1) // 2 if self.window is None else n * (self.window + 2)
+        return slots * len(graph.data) / 2
+
+    def build(self, graph: Graph, *, save: bool = False) -> Programme:
+        """The programme of a graph, for many budgets."""
+        self.backend.check()
+        stage = Stage(graph)
+        backend = self.backend.with_save() if save and not self.primes else self.backend
+        lower = None
+        if (
+            self.ladder
+            and self.form == "events"
+            and self.reruns != "bonce"
+            and self.window is None
+            and len(graph) >= RUNG
+        ):
+            thin = evolve(self, reruns="bonce")
+            lower = Programme(thin._form_of(stage, save), backend, self.gap)
+        return Programme(self._form_of(stage, save), backend, self.gap, lower=lower)
+
+    def _form_of(self, stage: Stage, save: bool) -> Form:
+        slots: Slots = slots_of(stage, self.reruns, self.window, every=self.form != "events")
+        if self.form == "checkmate":
+            return checkmate_form(stage, slots)
+        if self.form == "published":
+            return published_form(stage, slots, tight=False, save=save)
+        return events_form(stage, slots, cuts=self._cuts, save=save)
+
+    def sweep(self, *, peaks: Budgets = 8, saves: Budgets = 6, workers: int | None = None) -> IlpSweep:
+        """Many budgets of a block, by one programme: see `IlpSweep`."""
+        return IlpSweep(self, peaks=peaks, saves=saves, workers=workers)
+
+    def top(self, condensed: Condensed) -> Programme:
+        """The programme of a level with H-ILP's correction terms, for many budgets of the *flat* graph.
+
+        Exact where the options' profiles are: its plans are replayed expanded. They may exceed the budget as the condensed
+        graph's own replay counts it, which knows only workspaces.
+        """
+        self.backend.check()
+        stage = Stage(condensed.graph)
+        slots = slots_of(stage, self.reruns, self.window)
+        form = events_form(stage, slots, cuts=bool(self.cuts), corrections=True)
+        return Programme(form, self.backend, self.gap, condensed)
+
+    @property
+    def restriction(self) -> str:
+        """The restriction in words, or nothing."""
+        words = [] if self.reruns == "full" else [self.reruns]
+        return ", ".join([*words, *([f"window {self.window}"] if self.window is not None else [])])
+
+    def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
+        """Solve; the start is the incumbent, and the fallback in any case."""
+        self.backend.check()  # missing, it is an error even where it would not have been asked
+        if getattr(problem, "link", None) is not None:
+            return Plan(schedule=start, trail=(f"{self!r}: schedules with copies are not modelled",))
+        if Stage(problem.graph).floor > problem.budget:
+            return Plan(lower=IMPOSSIBLE, trail=(f"{self!r}: one node alone needs {Stage(problem.graph).floor} B",))
+        lower: int | float = 0
+        trail: list[str] = []
+        graph = problem.graph
+        if start is not None:
+            trail.append(f"start: it was the first {'incumbent' if self.backend.takes_start else 'plan'}")
+            graph = reordered(graph, start) if self.order == "start" else graph
+        elif self.primes:
+            first = prime(problem, self.gap, clock, seed)
+            start, lower = first.schedule, first.lower
+            trail += [f"primed: {words}" for words in first.trail[-1:]]
+            if start is not None:  # the plan that stays when the programme is interrupted
+                clock.report(self, schedule=start, time=int(first.upper), lower=lower, note="the first plan")
+            if first.upper <= lower * (1 + self.gap):
+                return Plan(schedule=start, lower=lower, trail=(f"{self!r}: no programme was needed", *trail))
+            if clock.expired:
+                words = "without a plan" if start is None else "before the programme"
+                return Plan(schedule=start, lower=lower, trail=(f"{self!r}: stopped {words}", *trail))
+        ordered = "the graph's order" if graph is problem.graph else "the start's order"
+        programme = self.build(graph)
+        known = None if start is None else programme.known(start, problem.budget)
+        found = programme.solve(problem.budget, known=known, watch=Watch(clock, self))
+        return self._plan(found, known, ordered, trail, lower)
+
+    @property
+    def primes(self) -> bool:
+        """Whether it begins with a plan of its own."""
+        return self.primed and self.form == "events" and self.backend.takes_start
+
+    @property
+    def _cuts(self) -> bool:
+        return self.primes if self.cuts is None else self.cuts
+
+    def _plan(self, found: Found, known: Found | None, ordered: str, trail: list[str], lower: int | float) -> Plan:
+        restriction = f", {self.restriction}" if self.restriction else ""
+        assumes = f"staged schedules, first runs in {ordered}{restriction}"
+        trail = [f"{self!r}: {self._story(found)}; {'; '.join(found.notes)}", *trail]
+        if known is not None and not found.better(known):
+            found = evolve(found, schedule=known.schedule, cost=known.cost)
+            trail.append("the start was not improved")
+        beside: tuple[ClassBound, ...] = (ClassBound(value=found.bound, assumes=assumes),) if found.bound else ()
+        return Plan(schedule=found.schedule, lower=lower, trail=tuple(trail), beside=beside)
+
+    def _story(self, found: Found) -> str:
+        if found.bound == math.inf:
+            return "no schedule of its class fits (said twice)"
+        if found.cost is None:
+            return "stopped without a plan"
+        gap = f"{found.cost.time / found.bound - 1:.2%}" if found.bound else "unknown"
+        return f"{'finished' if found.finished else 'stopped at a limit'}, gap to the bound of its class {gap}"
+
+
+@frozen(kw_only=True, repr=False)
+class Ilp(HIlp):
+    """Checkmate (Jain et al., 2020) with the production form: `OneOutputPerOp() >> Ilp()`. Flat graphs only; else as `HIlp`."""
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Refuses graphs with layers or options, and what `HIlp` refuses."""
+        return refuse_unless_flat(graph) or super().refuses(graph)

@@ -1,0 +1,72 @@
+"""A plan to begin with: a short search over run sequences. The programme then looks only for what is better, and proves the rest.
+
+Good plans of a block are found in thousandths of a second; what takes a programme its time is to find them again and to prove
+that little better exists. With a plan at hand it is asked the second question alone. The plan may run nodes in another order
+than the programme's class; the bound of the class stays what the programme proves.
+"""
+
+from __future__ import annotations
+
+from attrs import evolve
+
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import Outcome
+from remat.algorithms._core.problem import Problem
+from remat.ir import Graph, Phase
+from remat.units import Bytes, Ns
+
+_SMALL = 60
+"""Nodes below which a programme proves as fast as the bounds of single instants do."""
+
+
+def prime(problem: Problem, gap: float, clock: Clock, seed: int = 0, *, bound: Ns = 0) -> Outcome:
+    """A plan and a bound of every schedule; neither, where run sequences cannot say the graph.
+
+    Args:
+        problem: what to plan.
+        gap: plan over bound, less one, at which to stop.
+        clock: stops it early.
+        seed: of its random choices.
+        bound: known to hold for the programme's class [ns]: a plan within the gap of it is good enough.
+    """
+    from remat.algorithms._search.floor import Floor
+    from remat.algorithms._search.lp_rounding import SavedSet
+    from remat.algorithms._search.passes import MultiStart, RuinAndRecreate
+    from remat.algorithms._search.pipeline import Polish
+    from remat.algorithms._search.single_instant import SingleInstant
+    from remat.algorithms._search.state import RunMove
+
+    shaved: tuple[RunMove, ...] = (Floor(), MultiStart())
+    if bound:
+        first = Polish(shaved, gap=gap).solve(problem, clock=clock, seed=seed)
+        if first.upper <= bound * (1 + gap):
+            return first
+    more: tuple[RunMove, ...] = (RuinAndRecreate(work=5e5, gap=gap),)
+    if len(problem.graph) >= _SMALL:
+        more = (SingleInstant(mixed=0), SavedSet(instants=2), RuinAndRecreate(work=1e7, gap=gap))
+    return Polish(shaved + more, gap=gap).solve(problem, clock=clock, seed=seed)
+
+
+def narrowed(block: Graph, peak: Bytes, save: Bytes) -> Graph | None:
+    """The block with so much workspace at its loss that a budget of `peak` leaves `save` for what is held across it.
+
+    None where that cannot be said by a workspace: kept sums that are begun before the loss and completed after it.
+    """
+    loss = block.computes[block.loss]
+    if len(loss.options) != 1:
+        return None
+    beside = {*loss.reads, *loss.writes}
+    for datum in block.data:
+        phases = {block.node(name).phase is Phase.BACKWARD for name in datum.writers}
+        if datum.keep and len(phases) > 1:
+            return None
+        if datum.keep and phases == {False}:
+            beside.add(datum.name)
+    sizes = {datum.name: 0 if datum.outside else datum.size for datum in block.data}
+    rest = peak - save - sum(sizes[name] for name in beside)
+    option = loss.options[0]
+    if rest <= option.workspace:
+        return block
+    wider = evolve(loss, options=(evolve(option, workspace=rest),))
+    computes = tuple(wider if node is loss else node for node in block.computes)
+    return Graph(name=block.name, computes=computes, data=block.data, layers=block.layers)

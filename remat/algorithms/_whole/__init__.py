@@ -1,0 +1,1 @@
+"""Solvers of a whole graph at once: baselines, DTR, TW-Remat, exhaustive search."""

@@ -1,0 +1,145 @@
+"""What users know already: keep everything, and checkpoint around each layer. Linear time, nothing proved."""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver, refuse_unless_flat
+from remat.errors import RematError
+from remat.ir import Graph, Phase, Schedule, validate
+from remat.ir.checks import at_least
+from remat.units import Bytes
+
+
+@frozen
+class StoreAll(Solver):
+    """Run every node once, in the graph's order; drop each datum at its last read. The budget decides whether it fits."""
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Refuses graphs with options: which one keeps everything is not the graph's to say."""
+        return refuse_unless_flat(graph)
+
+    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
+        """The captured order; no schedule is faster, so its time is a bound."""
+        schedule = Schedule.from_runs(problem.graph, range(len(problem.graph)))
+        return Plan(schedule=schedule, lower=least_time(problem.graph), trail=("StoreAll: nothing is recomputed",))
+
+
+def least_time(graph: Graph) -> int:
+    """A bound for every schedule: forward nodes, the loss, and what leads to kept data run at least once [ns]."""
+    needed = {i for i, node in enumerate(graph.computes) if node.phase is not Phase.BACKWARD}
+    stack = [i for d, datum in enumerate(graph.data) if datum.keep for i in graph.writers_by_data[d]]
+    while stack:
+        i = stack.pop()
+        if i not in needed:
+            needed.add(i)
+            stack += [w for d in graph.reads_by_node[i] for w in graph.writers_by_data[d]]
+    return sum(min(one.time for one in graph.computes[i].options) for i in needed)
+
+
+def store_all_peak(graph: Graph) -> Bytes:
+    """The replayed peak of `StoreAll`: what a budget in per cent is a part of [bytes]."""
+    return validate(graph, Schedule.from_runs(graph, range(len(graph)))).peak
+
+
+@frozen
+class PerLayerCheckpoint(Solver):
+    """What `torch.utils.checkpoint` around each layer does: keep what a layer hands on, replay the layer in its backward.
+
+    A layer is a run of consecutive forward nodes with the same scope up to `depth` names. Data that other layers read, and
+    what run-once nodes make, stay; everything else is dropped after the forward and made anew, all of a layer at once, when
+    the backward first needs it. Proves nothing.
+
+    Attributes:
+        depth: names of the scope that tell layers apart; None: the depth whose replay has the smallest peak.
+        together: layers that share one checkpoint.
+    """
+
+    depth: int | None = None
+    together: int = field(default=1, validator=at_least(1, "layers"))
+
+    def __attrs_post_init__(self) -> None:
+        if self.depth is not None and (type(self.depth) is not int or self.depth < 1):
+            raise RematError(
+                "A-DEPTH", f"depth {self.depth!r} is not a number of names.", fix="give 1 or more, or None."
+            )
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Refuses graphs with options, and graphs whose nodes have no scope."""
+        if any(node.scope for node in graph.computes):
+            return refuse_unless_flat(graph)
+        return "no node has a scope, so layers are not known"
+
+    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
+        """The checkpointed schedule, of the given depth or of the best one."""
+        graph = problem.graph
+        deepest = max(node.scope.count(".") + 1 for node in graph.computes if node.scope)
+        depths = range(1, deepest + 1) if self.depth is None else (self.depth,)
+        plans = {depth: Schedule.from_runs(graph, checkpointed(graph, depth, self.together)) for depth in depths}
+        costs = {depth: validate(graph, plan) for depth, plan in plans.items()}
+        fitting = [depth for depth in depths if costs[depth].peak <= problem.budget]
+        if fitting:
+            chosen = min(fitting, key=lambda depth: (costs[depth].time, costs[depth].peak, depth))
+        else:
+            chosen = min(depths, key=lambda depth: (costs[depth].peak, depth))
+        return Plan(
+            schedule=plans[chosen], trail=(f"PerLayerCheckpoint: layers are the first {chosen} names of a scope",)
+        )
+
+
+def checkpointed(graph: Graph, depth: int, together: int) -> list[int]:
+    """The run sequence (indices of nodes) that checkpoints every group of `together` layers."""
+    group = _groups(graph, depth, together)
+    inside = _replayable(graph, group)
+    runs: list[int] = []
+    replayed: set[int] = set()
+    for i, node in enumerate(graph.computes):
+        if node.phase is Phase.BACKWARD:
+            for g in sorted(_needs(graph, i, group, inside) - replayed, reverse=True):
+                replayed.add(g)
+                runs += [j for j in inside if group[j] == g]
+        runs.append(i)
+    return runs
+
+
+def _groups(graph: Graph, depth: int, together: int) -> dict[int, int]:
+    """The checkpoint of each forward node: consecutive nodes with equal scope are one layer."""
+    group: dict[int, int] = {}
+    layer, last = -1, None
+    for i, node in enumerate(graph.computes):
+        if node.phase is Phase.FORWARD:
+            scope = ".".join(node.scope.split(".")[:depth])
+            if scope != last:
+                layer, last = layer + 1, scope
+            group[i] = layer // together
+    return group
+
+
+def _replayable(graph: Graph, group: dict[int, int]) -> list[int]:
+    """Forward nodes that a checkpoint replays: those that lead to data the backward reads and nobody outside keeps."""
+
+    def stays(d: int) -> bool:
+        writers = graph.writers_by_data[d]
+        outer = any(r in group and group[r] != group[w] for r in graph.readers_by_data[d] for w in writers)
+        return graph.data[d].keep or outer or graph.loss in graph.readers_by_data[d]
+
+    inside: set[int] = set()
+    for i in sorted(group, reverse=True):
+        node = graph.computes[i]
+        if node.run_once or any(len(graph.writers_by_data[d]) > 1 for d in graph.writes_by_node[i]):
+            continue
+        for d in graph.writes_by_node[i]:
+            readers = graph.readers_by_data[d]
+            backward = any(graph.computes[r].phase is Phase.BACKWARD for r in readers)
+            if not stays(d) and (backward or any(r in inside for r in readers)):
+                inside.add(i)
+    return sorted(inside)
+
+
+def _needs(graph: Graph, i: int, group: dict[int, int], inside: list[int]) -> set[int]:
+    """The checkpoints whose replay a backward node waits for."""
+    made = set(inside)
+    return {group[w] for d in graph.reads_by_node[i] for w in graph.writers_by_data[d] if w in made}

@@ -1,1 +1,0 @@
-"""Planning over run sequences: kernels, moves, the search they share. See docs/explanation/planner.md."""

@@ -1,0 +1,230 @@
+"""Back ends: what they may be believed, limits, interruption, and what is not installed."""
+
+import os
+import signal
+import threading
+from importlib import util
+from pathlib import Path
+
+import numpy as np
+import pytest
+from attrs import evolve
+
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import Status
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._milp.backends import Answer, Backend, Cvxpy, Highs, Limits
+from remat.algorithms._staged.budget_solver import Programme, Watch
+from remat.algorithms._staged.form_events import events_form
+from remat.algorithms._staged.memory_items import Stage
+from remat.algorithms._staged.solver import HIlp
+from remat.errors import BackendMissing, RematError
+from remat.ir import Schedule, load, validate
+
+BLOCKS = Path(__file__).parent.parent.parent / "data" / "blocks"
+
+
+def block(name):
+    graph = load(BLOCKS / f"{name}.json")
+    return graph, validate(graph, Schedule.from_runs(graph, range(len(graph)))).peak
+
+
+@pytest.mark.parametrize("backend", [Cvxpy(solver="GUROBI"), Cvxpy(solver="NOPE")])
+def test_a_missing_back_end_names_the_line_that_installs_it(backend):
+    graph, peak = block("gpt2_mlp")
+    with pytest.raises(BackendMissing, match="pip install") as caught:
+        HIlp(backend=backend).solve(Problem(graph=graph, budget=peak))
+    assert caught.value.rule == "A-BACKEND"
+
+
+def test_highs_that_is_not_installed_is_an_error_and_never_swapped(monkeypatch):
+    graph, peak = block("gpt2_mlp")
+    monkeypatch.setattr(
+        "remat.algorithms._milp.backends.find_spec", lambda name: None if name == "highspy" else util.find_spec(name)
+    )
+    with pytest.raises(BackendMissing, match="pip install highspy"):
+        HIlp().solve(Problem(graph=graph, budget=peak))
+
+
+def test_a_user_limit_without_incumbent_is_no_plan():
+    # CVXPY reports status `user_limit`, value 0 and zero vectors here, without an exception
+    graph, peak = block("gpt2_layer")
+    programme = HIlp(backend=Cvxpy(solver="HIGHS")).build(graph)
+    programme.model.set(int(peak * 0.72))
+    answer = programme.backend.solve(programme.model, Limits(seconds=1e-3))
+    assert str(programme.model.problem.status) == "user_limit"
+    assert np.all(programme.model.binary.value == 0)
+    assert answer.point is None and not answer.infeasible and not answer.finished
+
+
+@pytest.mark.parametrize("primed", [True, False])
+@pytest.mark.parametrize("backend", [Highs(), Cvxpy(solver="SCIP"), Cvxpy(solver="HIGHS")], ids=repr)
+def test_a_time_limit_proves_nothing(backend, primed):
+    graph, peak = block("gpt2_layer")
+    outcome = HIlp(backend=backend, ladder=False, primed=primed).solve(
+        Problem(graph=graph, budget=int(peak * 0.72), deadline=0.01)
+    )
+    assert outcome.status is not Status.INFEASIBLE
+    assert all(np.isfinite(bound.value) for bound in outcome.beside)
+    if outcome.schedule is None:
+        assert any("stopped without a plan" in words for words in outcome.trail)
+
+
+def test_a_node_limit_keeps_the_incumbent_and_the_gap():
+    graph, peak = block("gpt2_attention")
+    problem = Problem(graph=graph, budget=int(peak * 0.92))
+    outcome = HIlp(backend=Highs(nodes=1), gap=0, primed=False).solve(problem)
+    assert outcome.schedule is not None and outcome.lower == 0
+    (bound,) = outcome.beside
+    assert 0 < bound.value <= outcome.upper
+
+
+def test_a_stopped_solve_keeps_the_best_validated_plan():
+    graph, peak = block("gpt2_layer")
+    heard = []
+
+    def listen(progress):
+        heard.append(progress)
+        clock.stop()
+
+    clock = Clock(listener=listen)
+    outcome = HIlp(gap=0, primed=False).solve(Problem(graph=graph, budget=int(peak * 0.75)), clock=clock)
+    assert outcome.schedule is not None
+    assert outcome.upper <= max(one.time for one in heard)
+    assert all("bound of the class" in one.note for one in heard)
+
+
+def test_a_solve_stopped_after_its_first_plan_keeps_it():
+    graph, peak = block("gpt2_layer")
+    clock = Clock(listener=lambda progress: clock.stop())
+    outcome = HIlp(gap=0).solve(Problem(graph=graph, budget=int(peak * 0.75)), clock=clock)
+    assert outcome.schedule is not None and outcome.lower <= outcome.upper
+    assert any("stopped before the programme" in words for words in outcome.trail)
+
+
+@pytest.mark.parametrize("share", [0.95, 0.92, 0.9])
+def test_below_a_cut_off_the_solver_finds_what_is_there_and_claims_no_more_than_the_cut_off(share):
+    graph, peak = block("gpt2_attention")
+    budget = int(peak * share)
+    programme = HIlp(gap=0, primed=False).build(graph)
+    best = programme.solve(budget)
+    for above in (1.0, 1.002, 1.2):
+        programme.model.set(budget)
+        cutoff = best.cost.time * above - (above == 1.0)
+        answer = Highs().solve(programme.model, Limits(gap=0), cutoff=cutoff)
+        assert answer.finished and not answer.infeasible
+        assert answer.bound <= min(cutoff, best.cost.time) or above > 1
+        if above > 1:
+            assert not answer.exhausted
+            assert abs(programme.form.linear.cost @ answer.point - best.cost.time) <= 1e-5 * best.cost.time
+        assert answer.bound <= best.cost.time
+
+
+@pytest.mark.parametrize("start", [True, False])
+def test_a_plan_that_is_optimal_is_proved_so_and_never_lost(start):
+    graph, peak = block("gpt2_attention")
+    budget = int(peak * 0.92)
+    programme = HIlp(gap=0, primed=False).build(graph)
+    best = programme.solve(budget)
+    known = best if start else evolve(best, point=None)
+    again = programme.solve(budget, known=known)
+    assert again.finished and again.cost.time == best.cost.time
+    assert best.cost.time * (1 - 1e-4) <= again.bound <= best.cost.time
+    wide = programme.solve(budget, known=known, gap=0.05)
+    assert wide.finished and wide.bound <= best.cost.time / 1.05
+
+
+@pytest.mark.parametrize("primed", [True, False])
+def test_ctrl_c_keeps_the_best_validated_plan(primed):
+    graph, peak = block("gpt2_layer")
+    fired = threading.Event()
+
+    def listen(progress):
+        if not fired.is_set():
+            fired.set()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    solver = HIlp(gap=0, primed=primed)
+    outcome = solver.solve(Problem(graph=graph, budget=int(peak * 0.72)), clock=Clock(listener=listen))
+    assert signal.getsignal(signal.SIGINT) is before
+    assert outcome.schedule is not None
+    assert any("interrupted" in words for words in outcome.trail)
+
+
+class Interrupted(Highs):
+    """Is interrupted at once."""
+
+    def solve(self, *args, **more):
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_in_the_programme_keeps_the_first_plan():
+    graph, peak = block("gpt2_attention")
+    outcome = HIlp(gap=0, backend=Interrupted()).solve(Problem(graph=graph, budget=int(peak * 0.95)))
+    assert outcome.schedule is not None and 0 < outcome.lower <= outcome.upper
+    assert any("interrupted" in words for words in outcome.trail)
+    bare = HIlp(gap=0, backend=Interrupted(), primed=False).solve(Problem(graph=graph, budget=int(peak * 0.95)))
+    assert bare.schedule is None and bare.status is Status.NOT_FOUND
+
+
+class Wrong(Backend):
+    """Says what a back end should not."""
+
+    takes_start = False
+
+    def __init__(self, answers):
+        self.answers = list(answers)
+        self.asked = []
+
+    def check(self):
+        pass
+
+    def solve(self, model, limits, *, start=None, cutoff=None, seen=None, second=False):
+        self.asked.append((model.capacity.value.copy(), second))
+        return self.answers.pop(0)
+
+
+def programme_of(answers, name="gpt2_mlp"):
+    graph, peak = block(name)
+    return Programme(events_form(Stage(graph)), Wrong(answers), 0.0), peak
+
+
+def test_infeasible_is_believed_when_said_twice():
+    programme, peak = programme_of([Answer(infeasible=True), Answer(infeasible=True)])
+    assert programme.solve(peak).bound == np.inf
+    assert [second for _, second in programme.backend.asked] == [False, True]
+
+
+def test_infeasible_said_once_and_taken_back_is_no_proof():
+    programme, peak = programme_of([Answer(infeasible=True), Answer()])
+    found = programme.solve(peak)
+    assert found.bound == 0 and found.schedule is None and not found.finished
+    good, _ = programme_of([])
+    real = HIlp().build(good.graph).solve(peak).point
+    programme, peak = programme_of([Answer(infeasible=True), Answer(point=real)])
+    assert programme.solve(peak).schedule is not None
+
+
+def test_a_point_over_the_budget_is_asked_again_with_less_room_and_never_passed_on():
+    programme, peak = programme_of([])
+    everything = HIlp().build(programme.graph).solve(peak).point
+    tight = int(peak * 0.95)
+    good = HIlp().build(programme.graph).solve(tight).point
+    programme, _ = programme_of([Answer(point=everything, bound=1), Answer(point=good)])
+    found = programme.solve(tight)
+    assert found.cost.peak <= tight and found.bound == 1
+    assert np.all(programme.backend.asked[1][0] < programme.backend.asked[0][0])
+    programme, _ = programme_of([Answer(point=everything)] * 9)
+    assert programme.solve(tight).schedule is None
+
+
+def test_a_watch_without_a_clock_never_stops():
+    watch = Watch()
+    assert not watch.expired and not watch.listens and not watch.seen(None, 0)
+
+
+@pytest.mark.parametrize("settings", [{"threads": 0}, {"nodes": 0}, {"nodes": 1.5}])
+def test_wrong_limits_are_refused_at_birth(settings):
+    with pytest.raises(RematError, match="A-LIMIT"):
+        Highs(**settings)
