@@ -27,7 +27,7 @@ from remat.exec.refusals import refusing
 from remat.exec.runtime import no_autocast
 from remat.units import Bytes, Ns
 
-PATIENCE_NS = 20_000_000
+PATIENCE_NS = 10_000_000
 """Time spent on repeating one signature [ns]; at least `FEWEST` and at most `MOST` calls."""
 FEWEST, MOST = 3, 15
 
