@@ -19,7 +19,6 @@ from torch import nn
 from torch._C._autograd import _disable_profiler_legacy, _enable_profiler_legacy
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 from torch._functorch import config as functorch_config
-from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
@@ -96,6 +95,9 @@ def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: 
         correction: what kernels return other than their shape functions say; None: the tensors stand for those of an accelerator
             that is not here, whose dropout is one kernel.
     """
+    # The tracer brings the whole of torch's compiler with it, a second of imports: whoever captures nothing does not pay it.
+    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+
     taken = _DECOMPOSED if correction is None else (*_DECOMPOSED, "dropout")
     # A backward runs outside autocast, whatever its forward ran in.
     outside = functorch_config.patch(backward_pass_autocast="off")
