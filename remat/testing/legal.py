@@ -1,8 +1,8 @@
 """Random legal graphs, from the whole class that the rules of a graph allow: for oracles, not for planning.
 
-`strategies.training_graphs` draws what a training step looks like; here only the rules are kept. Any kind of datum anywhere a rule
-lets it stand, sums with contributions before, at and after the loss, options on flat nodes, several random states written with and
-without draws, hints that mean nothing, no bytes, no time, and sizes whose sums no float can tell apart.
+`strategies.training_graphs` draws what a training step looks like; here only the rules are kept. Any kind of datum anywhere a
+rule lets it stand, sums with contributions before, at and after the loss, options on flat nodes, several random states written
+with and without draws, hints that mean nothing, no bytes, no time, and sizes whose sums no float can tell apart.
 """
 
 from __future__ import annotations
@@ -97,7 +97,14 @@ class _Legal:
         return self.built()
 
     def add(
-        self, name: str, writers: list[int], readers: list[int], kind: Kind, keep: bool | None = None, *, weight: int = 1
+        self,
+        name: str,
+        writers: list[int],
+        readers: list[int],
+        kind: Kind,
+        keep: bool | None = None,
+        *,
+        weight: int = 1,
     ) -> None:
         size = sum(self.number(self.size_scale) for _ in range(weight))
         self.data.append((name, size, kind, keep))
@@ -160,7 +167,11 @@ class _Legal:
         """What a node says besides its options; hints name anything that is there."""
         twins = self.names[: self.loss] if i > self.loss else []
         own = self.names[len(self.names) - 1 - i : len(self.names) - i] if self.mirrored else []
-        twin = self.pick(own if own and own[0] in twins and not self.oddly() else twins) if twins and self.chance(2) else ""
+        twin = (
+            self.pick(own if own and own[0] in twins and not self.oddly() else twins)
+            if twins and self.chance(2)
+            else ""
+        )
         return {
             "reads": self.reads[i],
             "writes": self.writes[i],

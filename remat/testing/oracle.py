@@ -1,9 +1,9 @@
 """A second oracle: every optimum of a tiny graph, at all budgets at once, straight from the rules page.
 
-It shares no code with replay, with `Exhaustive` or with the arrays of the solvers: names, sets and counts alone. A state is what the
-rules can still ask about: who has run, what is resident and how much of it. Each step of a state is tried: any run by any option,
-any drop. Labels (time, peak) leave one queue in order of time; of a state only labels with a smaller peak than any before are
-looked at again, so that what reaches the end is the exact frontier of time and peak. Exponential: for graphs of up to 7 nodes.
+It shares no code with replay, with `Exhaustive` or with the arrays of the solvers: names, sets and counts alone. A state is what
+the rules can still ask about: who has run, what is resident and how much of it. Each step of a state is tried: any run by any
+option, any drop. Labels (time, peak) leave one queue in order of time; of a state only labels with a smaller peak than any before
+are looked at again, so that what reaches the end is the exact frontier. Exponential: for graphs of up to 7 nodes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from remat.ir import Compute, Drop, Graph, Phase, Run, Step
 from remat.units import Bytes, Ns
 
 State = tuple[frozenset[str], tuple[tuple[str, int], ...]]
-"""Nodes that have run and may not do so again or in another place; contributions of each resident datum, option of each phantom."""
+"""Nodes known to have run; resident data with their contributions so far, resident phantoms with their option."""
 
 
 @frozen(kw_only=True)

@@ -1,7 +1,7 @@
 """`make fuzz`: random legal graphs, every solver judged; a table, JSON in build/bench, exit 1 on any fault.
 
-Graphs are judged in processes of their own, so that one that ends the interpreter is a fault and not the end. Verdicts are kept as
-they come: a run that was stopped goes on where it stopped, unless the sources have changed since.
+Graphs are judged in processes of their own, so that one that ends the interpreter is a fault and not the end. Verdicts are kept
+as they come: a run that was stopped goes on where it stopped, unless the sources have changed since.
 
     python -m tests.soundness [--seeds 0:20000] [--processes 2] [--anew] [--show SEED]
 """
@@ -116,7 +116,9 @@ def table(verdicts):
     names = sorted({*problems, *(name for name, _ in faults)})
     rows = [f"{'solver':24}{'graphs':>8}{'problems':>10}" + "".join(f"{word:>19}" for word in FAULTS)]
     for name in names:
-        rows.append(f"{name:24}{graphs[name]:8}{problems[name]:10}" + "".join(f"{faults[name, word]:19}" for word in FAULTS))
+        rows.append(
+            f"{name:24}{graphs[name]:8}{problems[name]:10}" + "".join(f"{faults[name, word]:19}" for word in FAULTS)
+        )
     return "\n".join(rows)
 
 
@@ -126,7 +128,8 @@ def tell(verdicts):
     refused = Counter(verdict.refused for verdict in verdicts if verdict.refused)
     share = refused.total() / len(verdicts)
     several = sum(verdict.points > 1 for verdict in verdicts)
-    print(f"\n{len(verdicts)} graphs, {several} of them with several optima; {sum(v.seconds for v in verdicts):.0f} s of process time")
+    seconds = sum(verdict.seconds for verdict in verdicts)
+    print(f"\n{len(verdicts)} graphs, {several} of them with several optima; {seconds:.0f} s of process time")
     print(f"refused by a rule of graphs: {share:.2%} {dict(refused) or ''}")
     seen = set()
     for verdict in verdicts:

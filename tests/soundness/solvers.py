@@ -1,4 +1,4 @@
-"""Who is asked: `auto`, the floor and every bound at every budget; every other solver, and what transforms and partitioners make."""
+"""Who is asked: `auto`, the floor and every bound; every other solver; expressions of transforms and partitioners."""
 
 from remat.algorithms import (
     Condense,
@@ -40,7 +40,17 @@ BOUNDS = (
 )
 """Asked at every budget where something changes."""
 
-LINKED = ("auto", "quick", "pofo", "offload_only", "autocapper", "opportunist", "Floor", "TightenedKnapsack", "Exhaustive")
+LINKED = (
+    "auto",
+    "quick",
+    "pofo",
+    "offload_only",
+    "autocapper",
+    "opportunist",
+    "Floor",
+    "TightenedKnapsack",
+    "Exhaustive",
+)
 """Asked once more with a link, where more is possible than without."""
 
 
