@@ -51,7 +51,8 @@ class _Legal:
         self.choose = choose
         most = max_nodes - 1
         forward = min(most, self.pick((0, 1, 2, 3, 3, 3, 3, 4, 4)))
-        mirrored = choose(0, 2) > 0
+        self.random = self.chance(5)  # whether random states and draws are many
+        mirrored = choose(0, 2) > 0 and not (self.random and self.chance(2))
         backward = min(forward, most - forward) if mirrored and choose(0, 5) else choose(0, min(4, most - forward))
         self.loss = forward
         self.names = [
@@ -90,8 +91,13 @@ class _Legal:
     def graph(self) -> Graph:
         if self.mirrored:
             self.mirror()
-        for i in range(self.choose(0, 2 if self.mirrored else len(self.names))):
+        for i in range(self.choose(0, 3 if self.mirrored else len(self.names))):
             self.datum(f"d{i}")
+        for i in range(self.choose(1, 3) if self.random else 0):
+            writer = self.choose(0, len(self.names) - 1)
+            self.add(
+                f"r{i}", [writer], [k for k in range(writer + 1, len(self.names)) if self.chance(6)], Kind.RNG_STATE
+            )
         for i in range(self.choose(0, 1)):
             self.outside(f"x{i}")
         return self.built()
@@ -178,7 +184,7 @@ class _Legal:
             "twin": twin,
             "scope": f"m.{self.choose(0, 2)}" if self.chance(2) else "",
             "signature": f"s{self.choose(0, 2)}" if self.oddly() else "",
-            "draws": self.oddly(),
+            "draws": self.chance(2) if self.random else self.oddly(),
             "run_once": self.oddly(),
             "after": [self.pick(self.names)] if self.oddly() else [],
         }

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from typing import Literal
 
 from attrs import frozen
 
 from remat.ir import Compute, Drop, Graph, Phase, Run, Step
 from remat.units import Bytes, Ns
+
+Among = Literal["all", "captured", "staged"]
 
 State = tuple[frozenset[str], tuple[tuple[str, int], ...]]
 """Nodes known to have run; resident data with their contributions so far, resident phantoms with their option."""
@@ -35,13 +38,19 @@ class Optimum:
     steps: tuple[Step, ...]
 
 
-def frontier(graph: Graph, *, states: int = 10**6) -> tuple[Optimum, ...] | None:
+def frontier(graph: Graph, among: Among = "all", *, states: int = 10**6) -> tuple[Optimum, ...] | None:
     """The optima of a graph without copies, by time: the next is slower and has a smaller peak; below the last nothing fits.
 
+    Args:
+        graph: of up to 7 nodes.
+        among: `all` schedules; those with first runs in the `captured` order; or `staged` ones: besides, every node runs, and
+            between two first runs, and before the first, nodes run again in the graph's order, each at most once.
+        states: labels to look at.
+
     Returns:
-        None where more than `states` labels would be looked at.
+        None where more labels would be looked at.
     """
-    rules = _Rules(graph)
+    rules = {"all": _Rules, "captured": _Captured, "staged": _Staged}[among](graph)
     start: State = (frozenset(), ())
     labels: list[tuple[int, Step | None, State]] = [(-1, None, start)]
     queue = [(0, 0, 0)]
@@ -118,9 +127,13 @@ class _Rules:
                 for option, way in enumerate(node.options):
                     if self.finds(node, option, held):
                         after, made = self.outputs(node, option, held)
-                        noted = ran | {node.name} if node.name in self.noted else ran
                         need = live + way.workspace + made
-                        yield Run(node.name, option), (noted, tuple(sorted(after.items()))), way.time, need
+                        state = self.note(node.name, ran), tuple(sorted(after.items()))
+                        yield Run(node.name, option), state, way.time, need
+
+    def note(self, name: str, ran: frozenset[str]) -> frozenset[str]:
+        """What is known of who has run, after a run."""
+        return ran | {name} if name in self.noted else ran
 
     def bytes_of(self, name: str, count: int) -> Bytes:
         return self.phantom[name].options[count].phantom if name in self.phantom else self.size[name]
@@ -162,3 +175,35 @@ class _Rules:
             made += layer.options[option].phantom
             after[layer.phantom] = option
         return after, made
+
+
+class _Captured(_Rules):
+    """First runs keep the graph's order; who leads to nothing kept need not run."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self.order = [node.name for node in graph.computes]
+        self.noted = set(self.order)
+
+    def may_run(self, node: Compute, ran: frozenset[str], held: dict[str, int]) -> bool:
+        later = self.order[self.order.index(node.name) + 1 :]
+        return (node.name in ran or ran.isdisjoint(later)) and super().may_run(node, ran, held)
+
+
+class _Staged(_Captured):
+    """Besides, every node runs; reruns between two first runs are noted as `again` with the node's name."""
+
+    def finished(self, state: State) -> bool:
+        return state[0].issuperset(self.order) and super().finished(state)
+
+    def may_run(self, node: Compute, ran: frozenset[str], held: dict[str, int]) -> bool:
+        at = self.order.index(node.name)
+        if node.name in ran:
+            late = any(f"again {name}" in ran for name in self.order[at:])
+            return not late and not ran.issuperset(self.order) and super().may_run(node, ran, held)
+        return ran.issuperset(self.order[:at]) and super().may_run(node, ran, held)
+
+    def note(self, name: str, ran: frozenset[str]) -> frozenset[str]:
+        if name in ran:
+            return ran | {f"again {name}"}
+        return frozenset({*(one for one in ran if one in self.noted), name})

@@ -6,6 +6,7 @@ import traceback
 
 from attrs import field, frozen
 
+from remat.algorithms.bounds.multi import ASSUMES
 from remat.algorithms.protocol import Problem
 from remat.errors import IllFormed
 from remat.ir import Link, Schedule, validate
@@ -15,7 +16,10 @@ from remat.testing.oracle import frontier, optimum
 from tests.soundness.solvers import BOUNDS, LINKED, every
 
 ABOVE, IMPOSSIBLE, BELOW, CRASH = "bound above", "false infeasible", "below the optimum", "exception"
-FAULTS = (ABOVE, IMPOSSIBLE, BELOW, CRASH)
+CLASS = "class bound above"
+FAULTS = (ABOVE, IMPOSSIBLE, BELOW, CRASH, CLASS)
+CLASSES = {ASSUMES: "captured", "staged schedules, first runs in the graph's order": "staged"}
+"""Classes of schedules that the oracle knows, by the words of a bound beside."""
 LINK = Link.symmetric(gb_per_s=2.0, latency=1)
 WIDE = 20
 """One graph in so many is put to every solver."""
@@ -71,7 +75,7 @@ def judge(seed, solvers=None):
         return Verdict(seed=seed, nodes=len(graph), faults=[["the oracle", 0, CRASH, "gave up"]])
     wide = seed % WIDE == 0
     solvers = every() if solvers is None else solvers
-    asked, faults = {}, []
+    asked, faults, known = {}, [], {}
     for name, solver in solvers.items():
         if name in BOUNDS:
             budgets = changes(points)
@@ -85,7 +89,7 @@ def judge(seed, solvers=None):
         if solver.refuses(graph) is None:
             asked[name] = len(problems)
         for problem in problems:
-            found = fault(solver, problem, optimum(points, problem.budget))
+            found = fault(solver, problem, optimum(points, problem.budget), known)
             faults += [[name, problem.budget, *found]] if found else []
     return Verdict(
         seed=seed,
@@ -98,8 +102,8 @@ def judge(seed, solvers=None):
     )
 
 
-def fault(solver, problem, best):
-    """(word, detail) of what is wrong with a solver's outcome; None: nothing.
+def fault(solver, problem, best, known=None):
+    """(word, detail) of what is wrong with a solver's outcome; None: nothing. `known` keeps the frontiers of classes.
 
     With a link more is possible than the oracle knows: a bound above its optimum is wrong all the same, a faster schedule is not.
     """
@@ -109,12 +113,28 @@ def fault(solver, problem, best):
         return CRASH, traceback.format_exc(limit=-4)
     said = f"{outcome.status.value}, lower {outcome.lower}, upper {outcome.upper}"
     if best is None:
-        return (BELOW, f"{said}; nothing fits") if outcome.schedule is not None and problem.link is None else None
+        fits = outcome.schedule is not None and problem.link is None
+        return (
+            (BELOW, f"{said}; nothing fits") if fits else _class_fault(outcome, problem, {} if known is None else known)
+        )
     if outcome.lower > best.time:
         word = IMPOSSIBLE if outcome.lower == float("inf") else ABOVE
         return word, f"{said}; the optimum is {best.time}: {'; '.join(outcome.trail)[:400]}"
     if outcome.upper < best.time and problem.link is None:
         return BELOW, f"{said}; the optimum is {best.time}"
+    return _class_fault(outcome, problem, {} if known is None else known)
+
+
+def _class_fault(outcome, problem, known):
+    """A bound beside that is above the optimum of its class."""
+    for bound in outcome.beside:
+        among = CLASSES.get(bound.assumes)
+        if among is not None and problem.link is None:
+            if among not in known:
+                known[among] = frontier(problem.graph, among)
+            best = optimum(known[among], problem.budget)
+            if best is not None and bound.value > best.time:
+                return CLASS, f"{bound}; the optimum of the class is {best.time}: {'; '.join(outcome.trail)[:400]}"
     return None
 
 

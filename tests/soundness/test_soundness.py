@@ -8,12 +8,13 @@ import pytest
 from attrs import evolve, frozen
 from hypothesis import find, given, settings
 
-from remat.algorithms import Exhaustive
-from remat.algorithms.protocol import IMPOSSIBLE, Plan, Problem, Solver
+from remat.algorithms import Exhaustive, HIlp
+from remat.algorithms.bounds.multi import ASSUMES
+from remat.algorithms.protocol import IMPOSSIBLE, ClassBound, Plan, Problem, Solver
 from remat.ir import Kind, Phase, Schedule, validate
 from remat.testing.oracle import frontier, optimum
 from remat.testing.strategies import legal_graphs
-from tests.soundness.judging import ABOVE, BELOW, BOUNDS, CRASH, FAULTS, changes, fault, graph_of, judge, told
+from tests.soundness.judging import ABOVE, BELOW, BOUNDS, CLASS, CRASH, FAULTS, changes, fault, graph_of, judge, told
 from tests.soundness.judging import IMPOSSIBLE as FALSELY_INFEASIBLE
 from tests.soundness.solvers import every
 
@@ -39,6 +40,22 @@ def test_the_two_oracles_and_the_validator_agree():
             best = optimum(points, budget)
             outcome = Exhaustive().solve(Problem(graph=graph, budget=budget))
             assert outcome.lower == (IMPOSSIBLE if best is None else best.time), (seed, budget)
+
+
+def test_the_optima_of_classes_lie_above_and_the_programme_of_staged_schedules_agrees():
+    dearer = 0
+    for seed in range(1200, 1260):
+        graph = graph_of(seed)
+        points, captured, staged = (frontier(graph, among) for among in ("all", "captured", "staged"))
+        for budget in changes(points):
+            times = [best and best.time for best in (optimum(one, budget) for one in (points, captured, staged))]
+            some = [time for time in times if time is not None]
+            assert some == sorted(some) and times[: len(some)] == some, (seed, budget)
+            dearer += times[0] is not None and times[2] != times[0]
+            if graph.time < 10**6 and max((datum.size for datum in graph.data), default=0) < 10**9:
+                outcome = HIlp(primed=False, gap=0.0).solve(Problem(graph=graph, budget=budget))
+                assert outcome.upper == (float("inf") if times[2] is None else times[2]), (seed, budget)
+    assert dearer >= 3
 
 
 @settings(max_examples=50, deadline=None)
@@ -153,10 +170,12 @@ class Planted(Solver):
             raise KeyError("x")
         if self.what == FALSELY_INFEASIBLE:
             return Plan(lower=IMPOSSIBLE)
-        return evolve(plan, schedule=None, lower=plan.lower + 1) if self.what == ABOVE else plan
+        if self.what == CLASS:
+            return evolve(plan, beside=(ClassBound(value=plan.lower + 1, assumes=ASSUMES),))
+        return evolve(plan, schedule=None, lower=plan.lower + 1)
 
 
-@pytest.mark.parametrize("word", [ABOVE, FALSELY_INFEASIBLE, CRASH])
+@pytest.mark.parametrize("word", [ABOVE, FALSELY_INFEASIBLE, CRASH, CLASS])
 def test_the_judge_sees_what_is_wrong(word):
     graph = graph_of(random.Random(0).randint(0, 99))
     points = frontier(graph)
@@ -172,7 +191,7 @@ def test_the_judge_sees_an_oracle_that_is_too_slow_or_blind():
     slow = evolve(points[0], time=points[0].time + 1)
     assert fault(Exhaustive(), problem, slow)[0] == BELOW
     assert fault(Exhaustive(), problem, None)[0] == BELOW
-    assert {ABOVE, FALSELY_INFEASIBLE, CRASH, BELOW} == set(FAULTS)
+    assert {ABOVE, FALSELY_INFEASIBLE, CRASH, BELOW, CLASS} == set(FAULTS)
 
 
 def test_every_bound_is_asked_at_every_budget():
