@@ -7,7 +7,7 @@ MODELS_STAMP := $(VENV)/.installed-models
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv models-venv demo test test-thorough test-cuda lint format graphs exactness bench fuzz-wrap docs clean
+.PHONY: venv models-venv demo test test-thorough test-cuda lint format graphs exactness bench fuzz fuzz-wrap docs clean
 
 venv: $(STAMP)
 
@@ -56,6 +56,12 @@ bench-%: venv
 
 # Every model of tests/models, one process each; goes on where it stopped (FLAGS="--fresh": from the start; --only NAME: one).
 bench-models: models-venv
+
+# 20,000 random legal graphs, every solver judged by a second oracle; at most 2 h on two cores; goes on where it was stopped.
+GRAPHS ?= 0:20000
+fuzz: venv
+	@mkdir -p build/bench
+	$(BIN)/python -m tests.soundness --seeds $(GRAPHS) --processes $(WORKERS)
 
 # 500 random modules, wrapped and judged; goes on where it was stopped. SEEDS=500:600 asks for others.
 SEEDS ?= 0:500

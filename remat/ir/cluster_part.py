@@ -101,11 +101,10 @@ class Part:
             for name in writes
         )
 
-    def _adds_alone(self, node: Compute) -> bool:
-        """Whether it makes the only contribution from here to a sum with others: run again, it would count twice."""
+    def _shares_sum(self, node: Compute) -> bool:
+        """Whether it contributes to a sum with nodes outside: run again, it would count twice."""
         own = set(self.cluster.nodes)
-        sums = (self.flat.datum(name).writers for name in node.writes)
-        return any(len(writers) > 1 and sum(one in own for one in writers) == 1 for writers in sums)
+        return any(not own.issuperset(self.flat.datum(name).writers) for name in node.writes)
 
     # -- the graph -----------------------------------------------------------------------------------------------------
 
@@ -126,10 +125,12 @@ class Part:
     def _graph(self, backward: Sequence[Compute]) -> Graph:
         own = {node.name for node in (*self.forward_nodes, *backward)}
         incoming = self.incoming if backward else ()
+        later = {node.name for node in backward}
         loss = Compute(
             name=self.rest,
             phase=Phase.LOSS,
-            reads=tuple(name for name in self.outputs),
+            # a sum that the backward goes on with is not whole yet
+            reads=tuple(name for name in self.outputs if not set(self.flat.datum(name).writers) & later),
             writes=incoming,
             options=(Option(time=0),),
         )
@@ -138,7 +139,7 @@ class Part:
                 node,
                 after=tuple(one for one in node.after if one in own),
                 twin=node.twin if node.twin in own else "",
-                run_once=node.run_once or self._adds_alone(node),
+                run_once=node.run_once or self._shares_sum(node),
             )
             for node in (*self.forward_nodes, loss, *backward)
         ]

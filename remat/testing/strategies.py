@@ -32,6 +32,7 @@ from remat.ir import (
     part,
     validate,
 )
+from remat.testing.legal import legal_graph
 from remat.testing.walks import Walk
 
 T = TypeVar("T")
@@ -184,6 +185,17 @@ class _Forward:
             reads = dict.fromkeys((*incoming, *saved))
             own = {"time": draw(times), "workspace": draw(sizes), "twin": forward}
             self.builder.backward(f"B{forward[1:]}" + ("" if k == 0 else "w"), reads=reads, writes=writes, **own)
+
+
+# -- any graph that is legal -------------------------------------------------------------------------------------------
+
+
+@st.composite
+def legal_graphs(draw: Draw, *, max_nodes: int = 7, layers: bool = True, options: bool = True) -> Graph:
+    """Graphs from the whole class that the rules allow, as `remat.testing.legal` draws them."""
+    return legal_graph(
+        lambda low, high: draw(st.integers(low, high)), max_nodes=max_nodes, layers=layers, options=options
+    )
 
 
 # -- graphs of layers --------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.ir import Graph, Kind, Phase
+from remat.ir import Graph, Phase
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
@@ -88,7 +88,7 @@ def _before(graph: Graph) -> list[list[int]]:
         before = {w for d in graph.reads_by_node[v] for w in writers[d]}
         for d in graph.writes_by_node[v]:
             before.update(writers[d][: writers[d].index(v)])
-        if compute.draws or any(graph.data[d].kind is Kind.RNG_STATE for d in graph.writes_by_node[v]):
+        if compute.draws:
             if last_draw >= 0:
                 before.add(last_draw)
             last_draw = v

@@ -40,6 +40,16 @@ class Part:
     saved: tuple[int, ...]
 
 
+def runs_once(flat: Graph, k: int) -> bool:
+    """Whether a node of the forward runs once in every schedule of the chain.
+
+    Its rerun is forbidden, or would contribute again to a sum that stays: a kept one, or one that the loss or the backward
+    goes on with.
+    """
+    sums = (d for d in flat.writes_by_node[k] if len(flat.writers_by_data[d]) > 1)
+    return flat.computes[k].run_once or any(flat.data[d].keep or flat.writers_by_data[d][-1] >= flat.loss for d in sums)
+
+
 def assembled(flat: Graph, parts: Sequence[Part], stage_of: Mapping[int, int], pinned: Set[int]) -> Graph:
     """The chain of the stages.
 
@@ -109,10 +119,7 @@ class _Assembly:
         backward = [
             self.backward_node(i, part, layer) for i, (part, layer) in enumerate(zip(parts, layers, strict=True))
         ]
-        loss = flat.computes[flat.loss]
-        made = tuple(loss.writes)
-        last = flat.data[parts[-1].output].name
-        nodes = [*forward, evolve(loss, reads=(last,), writes=made, after=()), *reversed(backward)]
+        nodes = [*forward, self.loss_node(), *reversed(backward)]
         writers: dict[str, list[str]] = {}
         for node in nodes:
             for name in node.writes:
@@ -123,6 +130,16 @@ class _Assembly:
             for name, own in writers.items()
         )
         return Graph(name=f"{flat.name}.chain", computes=tuple(nodes), data=data, layers=tuple(layers))
+
+    def loss_node(self) -> Compute:
+        """The loss. A sum that the forward began is there already: a contribution to it is workspace."""
+        flat = self.flat
+        loss = flat.computes[flat.loss]
+        begun = {flat.data[d].name: flat.data[d].size for d in flat.writes_by_node[flat.loss] if self.begun_before(d)}
+        option = evolve(loss.option, workspace=loss.option.workspace + sum(begun.values()))
+        writes = tuple(name for name in loss.writes if name not in begun)
+        last = flat.data[self.parts[-1].output].name
+        return evolve(loss, reads=(last,), writes=writes, options=(option,), after=())
 
     def forward_node(self, part: Part, layer: Layer) -> Compute:
         return Compute(
@@ -158,8 +175,9 @@ class _Assembly:
         incoming, outgoing = self.incoming(i, part), self.outgoing(i, part)
         begun = tuple(d for d in outgoing if self.stage_of[flat.writers_by_data[d][0]] != i)
         later = {d for d in incoming if flat.data[d].keep or self.reads_below(i, d)}
-        start = (*part.saved, *incoming, *(d for d in begun if d not in incoming))
-        back, back_steps = _local(flat, part.backward, start, {*outgoing, *later})
+        grown = tuple(dict.fromkeys(d for k in part.backward for d in flat.writes_by_node[k] if self.begun_before(d)))
+        start = (*part.saved, *incoming, *(d for d in begun if d not in incoming), *grown)
+        back, back_steps = _local(flat, part.backward, start, {*outgoing, *later, *grown})
         phantom = sum(size[d] for d in part.saved)
         time = sum(flat.computes[k].option.time for k in part.forward)
         own_output = self.reads(part, part.output) and self.loose(part.output)
@@ -205,6 +223,11 @@ class _Assembly:
         users = (*self.flat.readers_by_data[d], *self.flat.writers_by_data[d])
         return any(k > loss and stage_of[k] < i for k in users)
 
+    def begun_before(self, d: int) -> bool:
+        """Whether a datum is a sum that the forward begins and the loss or the backward goes on with; it is pinned."""
+        writers = self.flat.writers_by_data[d]
+        return bool(writers) and writers[0] < self.flat.loss <= writers[-1]
+
     def incoming(self, i: int, part: Part) -> tuple[int, ...]:
         """What this backward reads of the loss and of later stages' backward."""
         loss, stage_of = self.flat.loss, self.stage_of
@@ -222,6 +245,8 @@ class _Assembly:
         found: dict[int, None] = {}
         for k in part.backward:
             for d in self.flat.writes_by_node[k]:
+                if self.begun_before(d):
+                    continue
                 users = (*self.flat.readers_by_data[d], *self.flat.writers_by_data[d])
                 if self.flat.data[d].keep or any(stage_of[u] != i for u in users):
                     found[d] = None

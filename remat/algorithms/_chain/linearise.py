@@ -16,7 +16,7 @@ from functools import cached_property
 
 from attrs import evolve, field, frozen
 
-from remat.algorithms._chain.chain_assembly import Part, assembled, offered
+from remat.algorithms._chain.chain_assembly import Part, assembled, offered, runs_once
 from remat.algorithms._chain.quantise import Quantise, UnitCost
 from remat.algorithms._core.options import OptionSource
 from remat.algorithms._core.problem import Problem
@@ -107,7 +107,7 @@ class Linearised:
         ran: set[str] = set()
         for run in schedule.runs:
             for name in self._nodes(run):
-                if name not in ran or not self.flat.node(name).run_once:
+                if name not in ran or not runs_once(self.flat, self.flat.node_index[name]):
                     names.append(name)
                     ran.add(name)
         return Schedule.from_runs(self.flat, _needed(self.flat, names))
@@ -135,7 +135,7 @@ class Linearised:
             for own in self._expanded(schedule, at, phantoms):
                 if isinstance(own, Run):
                     node = self.flat.node(own.node)
-                    if node.run_once and own.node in ran:
+                    if own.node in ran and runs_once(self.flat, self.flat.node_index[own.node]):
                         continue
                     ran.add(own.node)
                     there.update(node.writes)
@@ -266,6 +266,7 @@ class _Split:
         self.count = len(cuts)
         self.outputs = [datum for _, datum in cuts]
         self.stage_of: dict[int, int] = {k: bisect_right(self.cuts, k) for k in range(graph.loss)}
+        self.stage_of[graph.loss] = self.count  # the loss stands behind the last stage
         self.pinned = self._pinned()
         self.saved: list[list[int]] = [[] for _ in range(self.count)]
         self._clash = self._forward_clash() or self._place_backward()
@@ -275,16 +276,16 @@ class _Split:
         return self._clash
 
     def _pinned(self) -> set[int]:
-        """Data of the forward that later stages read and that are not handed on, and what runs only once."""
+        """Data of the forward that later stages read and that are not handed on, what runs only once, and sums that go on."""
         graph, pinned = self.graph, set()
         for d, writers in enumerate(graph.writers_by_data):
             if not writers or writers[0] >= graph.loss or graph.data[d].keep:
                 continue
-            stages = {self.stage_of[k] for k in writers}
+            stages = {self.stage_of[k] for k in writers if k < graph.loss}
             if d in self.outputs:
                 stages.add(max(stages) + 1)
             read_by = {self.stage_of.get(k, self.count) for k in graph.readers_by_data[d] if k <= graph.loss}
-            once = any(graph.computes[k].run_once for k in writers)
+            once = writers[-1] >= graph.loss or any(runs_once(graph, k) for k in writers)
             if once or graph.data[d].kind is Kind.RNG_STATE or read_by - stages:
                 pinned.add(d)
         return pinned

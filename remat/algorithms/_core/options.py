@@ -17,7 +17,7 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Outcome
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.wording import operand
-from remat.ir import Graph, LayerOption, Option, Schedule, option_of, validate
+from remat.ir import Graph, LayerOption, Option, Phase, Schedule, option_of, validate
 from remat.ir.checks import at_least
 from remat.units import Bytes
 
@@ -100,7 +100,7 @@ class Sweep(OptionSource):
             if clock.expired:
                 break
             outcome = self.solver.solve(problem, clock=clock.nested(), seed=seed)
-            if outcome.schedule is not None and outcome.schedule not in found:
+            if outcome.schedule is not None and outcome.schedule not in found and _both_halves(block, outcome.schedule):
                 found[outcome.schedule] = option_of(block, outcome.schedule)
         return undominated(found.values())
 
@@ -120,6 +120,11 @@ class Sweep(OptionSource):
             for save in dict.fromkeys(min(peak, one) for one in _even(least, max(least, most), self.saves)):
                 room = max(0, peak - written - save)
                 yield Problem(graph=_with_workspace(block, room), budget=peak)
+
+
+def _both_halves(block: Graph, schedule: Schedule) -> bool:
+    """Whether it runs a backward node: where nothing is kept of the backward, a plan may leave it out, and is no option."""
+    return any(block.node(run.node).phase is Phase.BACKWARD for run in schedule.runs)
 
 
 def _even(low: Bytes, high: Bytes, count: int) -> list[Bytes]:

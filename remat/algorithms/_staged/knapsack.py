@@ -171,7 +171,7 @@ class _Knapsack:
     def _loss(self) -> None:
         loss = self.stage.loss
         reads = set(self.stage.by_node[loss][1])
-        room = self.budget - self.stage.charge[loss][0]
+        room = self.budget - min(self.stage.charge[loss])
         terms = []
         for at, cell in enumerate(self.stage.cells):
             if self.saved[at] < 0:

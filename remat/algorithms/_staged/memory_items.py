@@ -95,9 +95,7 @@ class Stage:
         """For each node, the last stage in which the rules let it run again (its own: never again)."""
         found = []
         for i, node in enumerate(self.graph.computes):
-            last = self.last_use[i]
-            if node.run_once or node.phase is Phase.LOSS:
-                last = i
+            last = i if node.run_once or node.phase is Phase.LOSS else len(self.graph) - 1
             for at in self.by_node[i][0]:
                 cell = self.cells[at]
                 if cell.keep and len(cell.writers) > 1:

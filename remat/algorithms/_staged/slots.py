@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from remat.algorithms._staged.memory_items import Stage
 from remat.errors import RematError
-from remat.ir import Phase
 
 Reruns = Literal["full", "bwdonly", "bonce"]
 RERUNS: Final = ("full", "bwdonly", "bonce")
@@ -73,12 +72,9 @@ def slots_of(stage: Stage, reruns: Reruns = "full", window: int | None = None, e
     """
     graph, n, loss = stage.graph, len(stage.graph), stage.loss
     allowed = np.tril(np.ones((n, n), np.bool_))
+    allowed &= np.arange(n)[:, None] <= np.array(stage.last_rerun)[None, :]
     if not every:
-        limit = np.array(stage.last_rerun)
-        allowed &= np.arange(n)[:, None] <= limit[None, :]
-    for i, node in enumerate(graph.computes):
-        if node.run_once or node.phase is Phase.LOSS:
-            allowed[i + 1 :, i] = False
+        allowed &= np.arange(n)[:, None] <= np.array(stage.last_use)[None, :]
     if reruns != "full" or window is not None:
         allowed[: loss + 1] &= np.eye(n, dtype=np.bool_)[: loss + 1]
     if reruns == "bonce" or window is not None:
