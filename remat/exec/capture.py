@@ -51,6 +51,7 @@ class Captured:
         late: what must hold of the late reads, in the order of their outputs.
         effects: what the forward changes in Python.
         lifted: paths of the plain tensors that are inputs besides the arguments.
+        leaves: inputs that autocast casts more than once, and whether they are leaves, of which eager keeps the cast.
         prologue: what is computed before the step because shapes depend on it, and is an input after these; None: nothing.
         orders: for each output of the program, how its dimensions are permuted for the caller; None: not at all.
         tokens: states of Python in which the step is this one; `reads` says which attributes count.
@@ -67,6 +68,7 @@ class Captured:
     late: tuple[Read, ...] = ()
     effects: tuple[Effect, ...] = ()
     lifted: tuple[str, ...] = ()
+    leaves: tuple[tuple[int, bool], ...] = ()
     prologue: Prologue | None = None
     orders: tuple[tuple[int, ...] | None, ...] = ()
     tokens: tuple[Any, ...] = field(default=(), repr=False)
@@ -138,7 +140,8 @@ def _capture(
     results: list[Captured] = []
 
     def traced(kernels: Kernels | None) -> Program:
-        results[:] = [_read(trace(step_of_call, None if kernels is None else kernels.returned), module, fold_sums)]
+        traced_step = trace(step_of_call, None if kernels is None else kernels.returned)
+        results[:] = [_read(traced_step, step_of_call, fold_sums)]
         return results[0].program
 
     if any(isinstance(tensor, FakeTensor) for tensor in (*module.parameters(), *module.buffers(), *tensors)):
@@ -148,19 +151,25 @@ def _capture(
     return results[0]
 
 
-def _read(traced: Traced, module: nn.Module, fold_sums: str) -> Captured:
+def _read(traced: Traced, step: Step, fold_sums: str) -> Captured:
     """The program of a trace."""
+    inputs = (*step.tensors, *(slot.tensor for slot in traced.lifted))
     with refusing("reading the trace"):
-        draft = read_joint(traced.joint, module)
-        if torch.is_autocast_enabled(draft.device.type) and torch.is_autocast_cache_enabled():
-            share_casts(draft)
+        draft = read_joint(traced.joint, step.module)
+        cast = share_casts(draft, lambda source: source[0] != "input" or is_leaf(inputs[source[1]]))
         keep_masks(draft)
-        program = finish(draft, name=type(module).__name__)
+        program = finish(draft, name=type(step.module).__name__)
         _check_counters(traced, program)
-        return _captured(traced, accumulate(program, fold_sums))
+        leaves = tuple((at, is_leaf(inputs[at])) for at in cast)
+        return _captured(traced, accumulate(program, fold_sums), leaves)
 
 
-def _captured(traced: Traced, program: Program) -> Captured:
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """Whether autocast keeps casts of a tensor that requires a gradient."""
+    return tensor.is_leaf and not tensor._is_view()
+
+
+def _captured(traced: Traced, program: Program, leaves: tuple[tuple[int, bool], ...]) -> Captured:
     last = traced.last
     assert last.layout is not None
     reads = last.tape.reads
@@ -176,6 +185,7 @@ def _captured(traced: Traced, program: Program) -> Captured:
         late=tuple(read for read in reads if read.late is not None),
         effects=last.effects,
         lifted=tuple(slot.path for slot in traced.lifted),
+        leaves=leaves,
         prologue=_prologue(traced),
         orders=last.orders,
         tokens=traced.tokens,

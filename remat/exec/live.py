@@ -155,4 +155,7 @@ def named(module: nn.Module, name: str) -> dict[str, int]:
 def autocast(params: list[torch.Tensor], inputs: list[torch.Tensor]) -> tuple[Any, ...]:
     """The state of autocast on the devices of a call."""
     devices = {tensor.device.type for tensor in (*params[:1], *inputs[:1], _ON_CPU)}
-    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in sorted(devices) if torch.is_autocast_enabled(kind))
+    enabled = tuple(
+        (kind, torch.get_autocast_dtype(kind)) for kind in sorted(devices) if torch.is_autocast_enabled(kind)
+    )
+    return (*enabled, torch.is_autocast_cache_enabled()) if enabled else ()

@@ -17,7 +17,7 @@ from torch import nn
 from remat.errors import Infeasible, Uncapturable
 from remat.exec import outside as outside_loss
 from remat.exec import rng, structure
-from remat.exec.capture import Captured, capture
+from remat.exec.capture import Captured, capture, is_leaf
 from remat.exec.cost import OpCost
 from remat.exec.digest import program_digest
 from remat.exec.live import Tensors, Watch, autocast, form, named
@@ -299,6 +299,9 @@ class State:
         captured = ready.captured
         device = captured.program.device
         extra = ready.watch.lifted(captured.lifted)
+        inputs = (*call.tensors["input"], *extra)
+        if any(is_leaf(inputs[at]) != leaf for at, leaf in captured.leaves):
+            return None
         if captured.prologue is not None:
             results = captured.prologue.results(call.at(ready.prologue_places, extra), device)
             if results is None:

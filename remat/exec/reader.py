@@ -130,6 +130,7 @@ class _Reader:
             scope=torch_private.scope_of(node),
             draws=draws(target, node.args, dict(node.kwargs)),
             sequence=torch_private.sequence_of(node),
+            region=torch_private.region_of(node),
         )
         if backward or any(name in self.late for name in op.reads):
             op = evolve(op, phase=Phase.BACKWARD)

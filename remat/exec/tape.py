@@ -22,7 +22,7 @@ from remat.errors import Uncapturable
 from remat.exec import rng, torch_private
 from remat.exec.places import Place, Running, user_place
 from remat.exec.program import Ref, Spec, refs
-from remat.exec.torch_private import DispatchMode, OpOverload
+from remat.exec.torch_private import DispatchMode, OpOverload, Regions
 
 _READERS = ("aten._local_scalar_dense.default", "aten.equal.default", "aten.is_nonzero.default")
 _BY_SHAPE = ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty")
@@ -184,11 +184,19 @@ class Tape(DispatchMode):
         sources: gives the real tensor of an origin.
         answers: values of the late reads that are known already, in order; they are not computed again.
         running: the modules that run.
+        regions: the autocast regions of the forward.
     """
 
-    def __init__(self, sources: Sources, answers: tuple[Scalar, ...] = (), running: Running | None = None) -> None:
+    def __init__(
+        self,
+        sources: Sources,
+        answers: tuple[Scalar, ...] = (),
+        running: Running | None = None,
+        regions: Regions | None = None,
+    ) -> None:
         super().__init__()
         self.sources = sources
+        self.regions = regions or Regions(keeps=False)
         self.running = running or Running()
         self.answers = answers
         self.instructions: list[Instruction] = []
@@ -227,7 +235,8 @@ class Tape(DispatchMode):
             return self._answer(func, args, given, place)
         if torch_private.shapes_depend_on_values(func, args):
             return self._selected(func, args, kwargs, given, place)
-        result = func(*args, **kwargs)
+        with self.regions.note(func, args, kwargs):
+            result = func(*args, **kwargs)
         self._record(func, given, result, place)
         return result
 

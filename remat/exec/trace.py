@@ -24,7 +24,7 @@ from remat.exec.places import Running, described
 from remat.exec.python_state import DERIVED, OWN, TABLES, Container, Reads, Slot, Snapshot
 from remat.exec.structure import Layout
 from remat.exec.tape import Computed, Foreign, Origin, Scalar, Tape
-from remat.exec.torch_private import Correction, Joint
+from remat.exec.torch_private import Correction, Joint, Regions
 
 MOST_RESTARTS = 64
 """How often a trace begins anew because it met one more tensor from outside."""
@@ -202,6 +202,7 @@ class _Traced(nn.Module):
     ) -> None:
         super().__init__()
         self.__dict__["forget"] = forget
+        self.__dict__["keeps_casts"] = torch.is_autocast_cache_enabled()
         self.inner = step.module
         running = Running()
         running.names.append(described("", step.module))
@@ -228,7 +229,7 @@ class _Traced(nn.Module):
             current.entry = Snapshot(step.module, step.watched, passes[0].reads).token(passes[0].reads)
         buffers = _buffers(self.inner)
         state = _generator_state()
-        with reads, tape:
+        with reads, tape, torch_private.autocast_regions(tape.regions):
             out = step.run(tensors[:count])
         current.seeded = state != _generator_state()
         _keep_buffers(buffers)
@@ -284,7 +285,8 @@ class _Traced(nn.Module):
         lifted: Lifted = self.__dict__["lifted"]
         inputs = (*step.tensors, *lifted.tensors)
         real.update({("input", position): tensor for position, tensor in enumerate(inputs)})
-        tape = Tape(real.__getitem__, step.answers, self.__dict__["running"])
+        regions = Regions(self.__dict__["keeps_casts"])
+        tape = Tape(real.__getitem__, step.answers, self.__dict__["running"], regions)
         for name, tensor in self.inner.named_parameters(remove_duplicate=False):
             tape.know(tensor, ("param", name), trained=real["param", name].requires_grad)
         for name, tensor in self.inner.named_buffers(remove_duplicate=False):

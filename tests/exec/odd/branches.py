@@ -177,6 +177,22 @@ class Nonzero(Body):
         return self.loss(self.hidden(x).index_select(0, places))
 
 
+@odd("sizes-and-places-from-a-mask-made-in-place", EXACT, inputs=with_mask)
+class GlobalRows(Body):
+    """As Longformer does: a mask like an input, changed in place, then asked for its size again and again, and for its places."""
+
+    def forward(self, x, mask):
+        chosen = torch.zeros_like(mask)
+        chosen[::8] = True
+        chosen = (mask.long() * (chosen + 1)).sub_(1) > 0
+        most = chosen.long().sum()
+        x = self.hidden(x)
+        (places,) = chosen.nonzero(as_tuple=True)
+        assert list(x[places].size()) == [most, WIDTH]
+        summary = x.new_zeros(most, WIDTH).add(x[places])
+        return self.loss(x) + self.loss(summary.view(most, 2, -1).flatten(1)[: int(most)])
+
+
 @odd("rows-chosen-by-an-activation", EITHER)
 class ActiveRows(Body):
     """As a mixture of experts does: each expert sees the rows sent to it."""
