@@ -17,7 +17,7 @@ from attrs import field, frozen
 from torch import nn
 
 from remat.errors import Uncapturable
-from remat.exec import structure
+from remat.exec import rng, structure
 from remat.exec.accumulate import accumulate
 from remat.exec.agree import Kernels, traced_as_run
 from remat.exec.casts import share_casts
@@ -27,12 +27,13 @@ from remat.exec.guards import Guards, Prologue, compile_guards, compile_prologue
 from remat.exec.noise import keep_masks
 from remat.exec.program import Program
 from remat.exec.python_state import Reads
-from remat.exec.reader import read_joint
+from remat.exec.reader import charged, read_joint
 from remat.exec.refusals import refusing
 from remat.exec.structure import PLAIN, Layout, Plain
 from remat.exec.tape import Read, Scalar
 from remat.exec.torch_private import FakeTensor
 from remat.exec.trace import Effect, Step, Traced, trace
+from remat.units import Bytes
 
 
 @frozen(kw_only=True, eq=False)
@@ -78,6 +79,17 @@ class Captured:
     def tensor_leaves(self) -> frozenset[int]:
         """Places of the tensors among the flat outputs."""
         return frozenset(self.places)
+
+    @property
+    def beside(self) -> Bytes:
+        """Bytes that a call holds besides the step: results of the prologue, and what undoes a forward on the wrong branch."""
+        program = self.program
+        forms = () if self.prologue is None else self.prologue.forms
+        held = sum(charged(shape.numel() * dtype.itemsize, program.device) for shape, _, dtype in forms)
+        if self.late:
+            written = sum(program.storage_of(target).size for target in program.updates)
+            held += rng.state_bytes(program.device) + written
+        return held
 
 
 def capture(

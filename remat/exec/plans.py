@@ -383,7 +383,7 @@ class State:
         if planned is None:
             shapes = call.shapes()
             try:
-                planned = self.within(captured, outside, stages)
+                planned = plan_captured(captured, self.settings, known_costs=self.costs, outside=outside, stages=stages)
             except Infeasible as error:
                 raise with_changes(error, self.sample, shapes) if self.sample else error from error
             self.sample = self.sample or shapes
@@ -397,27 +397,6 @@ class State:
             planned = evolve(planned, captured=evolve(captured, program=planned.captured.program))
         with stages.stage("rehearsal"):
             return self.bound(call, planned)
-
-    def within(self, captured: Captured, outside: Outside | None, stages: Stages) -> Planned:
-        """A plan that leaves room for what a call holds besides it."""
-        spare = _beside(captured)
-        how: dict[str, Any] = {"known_costs": self.costs, "outside": outside, "stages": stages}
-        try:
-            planned = plan_captured(captured, self.settings, **how)
-            cost, budget = planned.outcome.cost, planned.budget
-            if not spare or budget is None or cost is None or cost.peak + spare <= budget:
-                return planned
-            if planned.asked is not None:  # the smallest budget found stands for the one asked for
-                return evolve(planned, budget=budget + spare)
-            tighter = plan_captured(captured, evolve(self.settings, budget=max(0, budget - spare)), **how)
-        except Infeasible as error:
-            if not spare or error.found is None:
-                raise
-            found = error.found + spare
-            what = f"{error.what} A call holds {spare} B besides its plan, so that {found} B are needed."
-            fix = f"give at least {found} bytes, or a smaller batch."
-            raise Infeasible(what, budget=error.budget, found=found, floor=error.floor + spare, fix=fix) from None
-        return evolve(tighter, budget=budget)
 
     def bound(self, call: Arguments, planned: Planned) -> Ready:
         """A plan bound to the places of its tensors, and tried."""
@@ -462,17 +441,6 @@ class State:
         if self.rehearse and planned.lowered is not None:
             rehearsal = rehearse(planned.lowered, call.at(places, extra))
         return evolve(ready, rehearsal=rehearsal)
-
-
-def _beside(captured: Captured) -> int:
-    """Bytes that a call holds besides its plan: results of the prologue, and what undoes a forward on the wrong branch."""
-    program = captured.program
-    forms = () if captured.prologue is None else captured.prologue.forms
-    held = sum(shape.numel() * dtype.itemsize for shape, _, dtype in forms)
-    if captured.late:
-        written = sum(program.storage_of(target).size for target in program.updates)
-        held += rng.CPU_STATE + written
-    return held
 
 
 @functools.lru_cache(maxsize=64)
