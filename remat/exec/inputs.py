@@ -19,7 +19,9 @@ def made_inputs(program: Program, op: Op, generator: torch.Generator) -> tuple[t
         if isinstance(tree, Ref):
             position = next(counter)
             spec = program.values[tree.name].spec
-            return make(spec, index_limit(program, op, position), generator, underlying(program, op, tree.name))
+            tensor = make(spec, index_limit(program, op, position), generator, underlying(program, op, tree.name))
+            # pivots of a factorization count from one
+            return tensor.add_(1) if "lu_" in str(op.target) and spec.dtype is torch.int32 else tensor
         if isinstance(tree, (list, tuple)):
             return type(tree)(build(one) for one in tree)
         return tree

@@ -19,6 +19,7 @@ from remat.exec import outside as outside_loss
 from remat.exec import rng, structure
 from remat.exec.capture import Captured, capture, is_leaf
 from remat.exec.cost import OpCost
+from remat.exec.diagnosis import refusal
 from remat.exec.digest import program_digest
 from remat.exec.live import Tensors, Watch, autocast, form, named
 from remat.exec.meter import StepMeter
@@ -362,9 +363,10 @@ class State:
                         differentiable=self.settings.differentiable, watched=self.watched(module), answers=answers,
                     )  # fmt: skip
                 entry = self.plan(call, captured, None, stages)
-        except Uncapturable as error:
+        except Uncapturable as unplaced:
+            error = refusal(unplaced, module)
             if self.on_uncapturable == "raise":
-                raise
+                raise error from unplaced.__cause__
             name = type(module).__name__
             warnings.warn(f"{name} runs bare, without a budget: {error}", RematWarning, stacklevel=levels_to_user())
             return Bare(str(error))
@@ -532,7 +534,7 @@ def _do(watch: Watch, effect: Effect, values: list[Any]) -> bool:
     if effect.keys is None:
         if len(old) == len(values) and all(map(lambda first, second: first is second, old, values)):
             return False
-        container.write((), tuple(values))
+        watch.write(container, (), tuple(values))
         return True
     new = dict(zip(keys, old, strict=True))
     before = dict(new)
@@ -541,7 +543,7 @@ def _do(watch: Watch, effect: Effect, values: list[Any]) -> bool:
         new.pop(key, None)
     if new.keys() == before.keys() and all(new[key] is before[key] for key in new):
         return False
-    container.write(tuple(new), tuple(new.values()))
+    watch.write(container, tuple(new), tuple(new.values()))
     return True
 
 

@@ -25,6 +25,8 @@ from remat.exec.program import Ref, Spec, refs
 from remat.exec.torch_private import DispatchMode, OpOverload, Regions
 
 _READERS = ("aten._local_scalar_dense.default", "aten.equal.default", "aten.is_nonzero.default")
+_CHECKS = ("aten._assert_async.msg", "aten._assert_async.default", "aten._linalg_check_errors.default")
+"""Operations that compute nothing and raise where a value is not as it should be: eager asks for it, and so does a trace."""
 _BY_SHAPE = ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty")
 """Operations that read of their first argument its shape and type only."""
 
@@ -233,6 +235,8 @@ class Tape(DispatchMode):
         args, kwargs, given = self._given(func, args, kwargs, place)
         if str(func) in _READERS:
             return self._answer(func, args, given, place)
+        if str(func) in _CHECKS:
+            return self._checked(func, args)
         if torch_private.shapes_depend_on_values(func, args):
             return self._selected(func, args, kwargs, given, place)
         with self.regions.note(func, args, kwargs):
@@ -338,6 +342,14 @@ class Tape(DispatchMode):
         tensors = self.computed[self._answered]
         self._answered += 1
         return tensors if asked.unpack else tensors[0]
+
+    def _checked(self, func: OpOverload, args: Any) -> None:
+        """Ask for what a check looks at; a call in which it is otherwise is traced anew, and raises there."""
+        with self:
+            passes = (args[0] == 0).all() if func.name() == "aten::_linalg_check_errors" else args[0] != 0
+            passes = torch.ops.aten._local_scalar_dense.default(passes)
+        if not passes:
+            raise RuntimeError(f"{args[1]}" if len(args) > 1 else f"{func} fails")
 
     # -- answering -----------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as no_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from remat.errors import Uncapturable
 from remat.exec.places import Running, described
 
 __all__ = [
@@ -108,6 +109,7 @@ def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: 
         fx_traceback.preserve_node_meta(),
         _eager_kernels(taken),
         _lists_of_items(),
+        _unseen_refused(),
         _corrected(correction),
         outside,
     ):
@@ -160,6 +162,32 @@ def _lists_of_items() -> Iterator[None]:
         yield
     finally:
         FunctionalTensor.tolist = before  # type: ignore[method-assign]
+
+
+@contextmanager
+def _unseen_refused() -> Iterator[None]:
+    """Refuse what no trace sees: tensors given other memory, and what TorchScript derives in its own way."""
+    data, call = torch.Tensor.data, torch.jit.ScriptFunction.__call__
+
+    def assigned(_tensor: torch.Tensor, _value: torch.Tensor) -> None:
+        what = "the forward assigns `.data` of a tensor, which gives it other memory behind the trace's back."
+        raise Uncapturable("X-WRITE", what, fix="write in place, `with torch.no_grad(): tensor.copy_(value)`.")
+
+    def called(function: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch.jit.optimized_execution(False):  # else its executor would learn from a trace
+            result = call(function, *args, **kwargs)
+        if any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in flatten(result)[0]):
+            what = f"the function {function.name} is scripted, and TorchScript derives it in its own way."
+            raise Uncapturable("X-MODULE", what, fix="call the Python function that was scripted.")
+        return result
+
+    FunctionalTensor.data = property(data.__get__, assigned)  # type: ignore[assignment, attr-defined]
+    torch.jit.ScriptFunction.__call__ = called  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        del FunctionalTensor.data
+        torch.jit.ScriptFunction.__call__ = call  # type: ignore[method-assign]
 
 
 def _empty_as(spec: Any) -> torch.Tensor:

@@ -515,6 +515,7 @@ def _export(run: _Traced, before: Snapshot) -> Joint:
         try:
             with torch_private.scopes(paths, run.__dict__["running"]):
                 joint = torch_private.export_joint(run, tensors, run.__dict__["correction"])
+            _check_backward(step, run.__dict__["passes"][-1])
         except Foreign as foreign:
             slot = next((slot for slot in before.slots() if slot.tensor is foreign.tensor), None)
             cached = any(container.kind == "cache" for container in before.containers)
@@ -546,6 +547,20 @@ def untouched(module: nn.Module, before: Snapshot) -> Iterator[None]:
             for table, entries in tables:
                 table.clear()
                 table.update(entries)
+
+
+def _check_backward(step: Step, last: Pass) -> None:
+    """Refuse a backward that changes Python: a hook that counts or collects, which a planned backward does not call."""
+    assert last.exit is not None
+    before = {entry[:2]: entry for entry in last.exit.token()}
+    changed = [entry for entry in Snapshot(step.module, step.watched).token() if before.get(entry[:2]) != entry]
+    if changed:
+        path = changed[0][0].removesuffix(".__dict__")
+        what = (
+            f"the backward changes {path} (a hook does, or an autograd function), which a planned backward would not."
+        )
+        fix = "do that outside: in a hook of the wrapped module, or of its parameters."
+        raise Uncapturable("X-STATE", what, fix=fix)
 
 
 # -- what two passes must share --------------------------------------------------------------------------------------------

@@ -227,6 +227,35 @@ class Experts(Blocks):
         return self.head(out).square().mean()
 
 
+@odd("codes-counted-by-one-hot", EXACT)
+class Quantizes(Body):
+    """As vector quantization does: one_hot checks its classes, which follow from activations."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("codes", torch.randn(8, WIDTH))
+        self.register_buffer("counts", torch.zeros(8))
+
+    def forward(self, x):
+        x = self.hidden(x)
+        nearest = torch.cdist(x, self.codes).argmin(1)
+        with torch.no_grad():
+            self.counts.mul_(0.9).add_(functional.one_hot(nearest, 8).sum(0), alpha=0.1)
+        return self.loss(x + (self.codes[nearest] - x).detach()) + self.counts.sum() / len(x)
+
+
+@odd("linear-algebra-that-checks", EXACT)
+class Whitens(Body):
+    """Factorizations raise where the matrix does not allow them; eager looks at each result for that."""
+
+    def forward(self, x):
+        x = self.hidden(x)
+        gram = x.t() @ x / len(x) + torch.eye(WIDTH)
+        factor = torch.linalg.cholesky(gram)
+        white = torch.linalg.solve(gram, x.t()) + torch.linalg.inv(gram) @ x.t()
+        return self.loss(white.t()) + factor.diagonal().log().mean() + torch.linalg.eigvalsh(gram).max()
+
+
 @odd("input-mutated-in-place", EXACT)
 class MutatesInput(Body):
     def forward(self, x):
