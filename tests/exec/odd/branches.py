@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.exec.odd.base import Blocks, Body, at
+from tests.exec.odd.base import Blocks, Body, at, seeded
 from tests.exec.odd.judging import EITHER, EXACT, REFUSED, ROWS, WIDTH, odd, rows
 
 
@@ -225,6 +225,37 @@ class Experts(Blocks):
             (places,) = torch.where(chosen == i)
             out = out.index_add(0, places, block(x[places]))
         return self.head(out).square().mean()
+
+
+def with_labels(step):
+    labels = torch.randint(-1, WIDTH, (ROWS,), generator=torch.Generator().manual_seed(0))
+    return {"x": rows(step)[0], "labels": labels}
+
+
+@odd("loss-of-labelled-rows", EXACT, inputs=with_labels)
+class LabelledRows(Body):
+    """A mask chooses among activations, so that their gradient is put back by a mask."""
+
+    def forward(self, x, labels):
+        x, known = self.hidden(x), labels != -1
+        return functional.cross_entropy(x[known], labels[known]) + x[:, labels[:WIDTH] > 3].square().mean()
+
+
+def with_images(step):
+    places, features = torch.arange(ROWS) % 8 == 0, torch.randn(ROWS // 8, WIDTH, generator=seeded(step))
+    return {"x": rows(step)[0], "places": places, "features": features}
+
+
+@odd("features-scattered-by-a-mask", EXACT, inputs=with_images)
+class Merges(Body):
+    """As models of vision and language do: features of an image in place of some rows."""
+
+    def forward(self, x, places, features):
+        mask = places[:, None].expand_as(x)
+        features = torch.tanh(self.layers[1](features))
+        assert x[mask].numel() == features.numel()
+        x = self.layers[0](x).masked_scatter(mask, features)
+        return self.loss(self.hidden(x)) + torch.masked_select(x, places[:, None]).mean()
 
 
 @odd("codes-counted-by-one-hot", EXACT)
