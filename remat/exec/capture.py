@@ -17,7 +17,7 @@ from attrs import field, frozen
 from torch import nn
 
 from remat.errors import Uncapturable
-from remat.exec import structure
+from remat.exec import rng, structure
 from remat.exec.accumulate import accumulate
 from remat.exec.agree import Kernels, traced_as_run
 from remat.exec.casts import share_casts
@@ -27,12 +27,13 @@ from remat.exec.guards import Guards, Prologue, compile_guards, compile_prologue
 from remat.exec.noise import keep_masks
 from remat.exec.program import Program
 from remat.exec.python_state import Reads
-from remat.exec.reader import read_joint
+from remat.exec.reader import charged, read_joint
 from remat.exec.refusals import refusing
 from remat.exec.structure import PLAIN, Layout, Plain
 from remat.exec.tape import Read, Scalar
 from remat.exec.torch_private import FakeTensor
 from remat.exec.trace import Effect, Step, Traced, trace
+from remat.units import Bytes
 
 
 @frozen(kw_only=True, eq=False)
@@ -51,6 +52,7 @@ class Captured:
         late: what must hold of the late reads, in the order of their outputs.
         effects: what the forward changes in Python.
         lifted: paths of the plain tensors that are inputs besides the arguments.
+        leaves: inputs that autocast casts more than once, and whether they are leaves, of which eager keeps the cast.
         prologue: what is computed before the step because shapes depend on it, and is an input after these; None: nothing.
         orders: for each output of the program, how its dimensions are permuted for the caller; None: not at all.
         tokens: states of Python in which the step is this one; `reads` says which attributes count.
@@ -67,6 +69,7 @@ class Captured:
     late: tuple[Read, ...] = ()
     effects: tuple[Effect, ...] = ()
     lifted: tuple[str, ...] = ()
+    leaves: tuple[tuple[int, bool], ...] = ()
     prologue: Prologue | None = None
     orders: tuple[tuple[int, ...] | None, ...] = ()
     tokens: tuple[Any, ...] = field(default=(), repr=False)
@@ -76,6 +79,17 @@ class Captured:
     def tensor_leaves(self) -> frozenset[int]:
         """Places of the tensors among the flat outputs."""
         return frozenset(self.places)
+
+    @property
+    def beside(self) -> Bytes:
+        """Bytes that a call holds besides the step: results of the prologue, and what undoes a forward on the wrong branch."""
+        program = self.program
+        forms = () if self.prologue is None else self.prologue.forms
+        held = sum(charged(shape.numel() * dtype.itemsize, program.device) for shape, _, dtype in forms)
+        if self.late:
+            written = sum(program.storage_of(target).size for target in program.updates)
+            held += rng.state_bytes(program.device) + written
+        return held
 
 
 def capture(
@@ -138,7 +152,8 @@ def _capture(
     results: list[Captured] = []
 
     def traced(kernels: Kernels | None) -> Program:
-        results[:] = [_read(trace(step_of_call, None if kernels is None else kernels.returned), module, fold_sums)]
+        traced_step = trace(step_of_call, None if kernels is None else kernels.returned)
+        results[:] = [_read(traced_step, step_of_call, fold_sums)]
         return results[0].program
 
     if any(isinstance(tensor, FakeTensor) for tensor in (*module.parameters(), *module.buffers(), *tensors)):
@@ -148,19 +163,25 @@ def _capture(
     return results[0]
 
 
-def _read(traced: Traced, module: nn.Module, fold_sums: str) -> Captured:
+def _read(traced: Traced, step: Step, fold_sums: str) -> Captured:
     """The program of a trace."""
+    inputs = (*step.tensors, *(slot.tensor for slot in traced.lifted))
     with refusing("reading the trace"):
-        draft = read_joint(traced.joint, module)
-        if torch.is_autocast_enabled(draft.device.type) and torch.is_autocast_cache_enabled():
-            share_casts(draft)
+        draft = read_joint(traced.joint, step.module)
+        cast = share_casts(draft, lambda source: source[0] != "input" or is_leaf(inputs[source[1]]))
         keep_masks(draft)
-        program = finish(draft, name=type(module).__name__)
+        program = finish(draft, name=type(step.module).__name__)
         _check_counters(traced, program)
-        return _captured(traced, accumulate(program, fold_sums))
+        leaves = tuple((at, is_leaf(inputs[at])) for at in cast)
+        return _captured(traced, accumulate(program, fold_sums), leaves)
 
 
-def _captured(traced: Traced, program: Program) -> Captured:
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """Whether autocast keeps casts of a tensor that requires a gradient."""
+    return tensor.is_leaf and not tensor._is_view()
+
+
+def _captured(traced: Traced, program: Program, leaves: tuple[tuple[int, bool], ...]) -> Captured:
     last = traced.last
     assert last.layout is not None
     reads = last.tape.reads
@@ -176,6 +197,7 @@ def _captured(traced: Traced, program: Program) -> Captured:
         late=tuple(read for read in reads if read.late is not None),
         effects=last.effects,
         lifted=tuple(slot.path for slot in traced.lifted),
+        leaves=leaves,
         prologue=_prologue(traced),
         orders=last.orders,
         tokens=traced.tokens,

@@ -1,12 +1,13 @@
 """Under autocast, one cast of a weight for all its uses.
 
-Eager casts a weight once per autocast region, keeps the cast, and adds the gradients of its uses in the lower precision, in the
-order they arrive; then it casts the sum. The tracer casts the weight for each use and adds in the weight's own precision. Here
-the trace is made into what eager does.
+Eager casts a leaf once per autocast region, keeps the cast, and adds the gradients of its uses in the lower precision, in the
+order they arrive; then it casts the sum. The tracer casts the leaf for each use and adds in the leaf's own precision. Here the
+trace is made into what eager does. Casts that the user's code makes are not kept, and stay as they are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,21 +21,32 @@ _CAST = "aten._to_copy.default"
 _ADD = "aten.add.Tensor"
 
 
-def share_casts(draft: Draft) -> None:
-    """Make one cast of several casts of a weight to one type, forward and backward.
+def share_casts(draft: Draft, kept: Callable[[tuple[str, Any]], bool]) -> tuple[int, ...]:
+    """Make one cast of several casts of a leaf in one autocast region, forward and backward.
 
     Args:
-        draft: of a step traced within autocast; it is changed.
+        draft: of a step; it is changed.
+        kept: whether eager keeps casts of that tensor from outside: it does for leaves.
+
+    Returns:
+        positions of the inputs that were asked about.
     """
-    groups: dict[tuple[str, Any], list[Op]] = {}
-    trained = {draft.inputs[source] for source, _ in draft.ended("grad")}
+    groups: dict[tuple[str, int], list[Op]] = {}
+    trained = {draft.inputs[source]: source for source, _ in draft.ended("grad")}
     for op in draft.ops:
-        if str(op.target) == _CAST and op.phase is Phase.FORWARD and op.reads[0] in trained:
-            groups.setdefault((op.reads[0], op.kwargs.get("dtype")), []).append(op)
-    for (weight, _), casts in groups.items():
-        if len(casts) > 1:
-            _share_gradients(draft, weight, casts)
+        if op.region is not None and op.phase is Phase.FORWARD and op.reads[0] in trained:
+            groups.setdefault((op.reads[0], op.region), []).append(op)
+    asked: dict[int, None] = {}
+    for (leaf, _), casts in groups.items():
+        if len(casts) == 1:
+            continue
+        kind, about = trained[leaf]
+        if kind == "input":
+            asked[about] = None
+        if kept(trained[leaf]):
+            _share_gradients(draft, leaf, casts)
             _share_values(draft, casts)
+    return tuple(asked)
 
 
 def _share_values(draft: Draft, casts: list[Op]) -> None:
@@ -67,20 +79,24 @@ def _renamed(op: Op, old: str, new: str) -> Op:
     return evolve(op, args=swap(op.args), kwargs=swap(op.kwargs)) if old in op.reads else op
 
 
-def _share_gradients(draft: Draft, weight: str, casts: list[Op]) -> None:
+def _share_gradients(draft: Draft, leaf: str, casts: list[Op]) -> None:
     """Add the gradients of the casts first, in the order they are made, and cast the sum."""
     numbers = {op.sequence for op in casts}
     makers = {name: op for op in draft.ops for name in op.outputs if name is not None}
-    back = [op for op in draft.ops if op.phase is Phase.BACKWARD and str(op.target) == _CAST and op.sequence in numbers]
-    if len(back) < 2:
-        return
-    returned = {op.outputs[0] for op in back}
-    sources = [source for source, _ in draft.ended("grad") if draft.inputs[source] == weight]
+    returned = {
+        name
+        for name, op in makers.items()
+        if op.phase is Phase.BACKWARD and str(op.target) == _CAST and op.sequence in numbers
+    }
+    sources = [source for source, _ in draft.ended("grad") if draft.inputs[source] == leaf]
     leaves: list[str] = []
     sums: list[Op] = []
     for source in sources:
         _collect(draft.ends["grad", source], makers, returned, leaves, sums)
-    if not returned.issubset(leaves):
+    # An operation under no_grad has the number of the next one, so that more may have been returned than gradients of this leaf.
+    returned.intersection_update(leaves)
+    back = [makers[name] for name in returned]
+    if len(back) < 2:
         return
     at = {op.name: place for place, op in enumerate(draft.ops)}
     order = sorted(leaves, key=lambda name: at[makers[name].name])
@@ -97,10 +113,10 @@ def _share_gradients(draft: Draft, weight: str, casts: list[Op]) -> None:
     draft.ends["grad", sources[0]] = end
 
 
-def _collect(name: str, makers: dict[str, Op], returned: set[str | None], leaves: list[str], sums: list[Op]) -> bool:
+def _collect(name: str, makers: dict[str, Op], returned: set[str], leaves: list[str], sums: list[Op]) -> bool:
     """Walk down the sums of a gradient to the terms; whether a cast is among them."""
     op = makers.get(name)
-    if op is not None and str(op.target) == _ADD and name not in returned:
+    if op is not None and str(op.target) == _ADD and not op.kwargs:
         terms: list[str] = []
         inner: list[Op] = []
         casts = [_collect(ref.name, makers, returned, terms, inner) for ref in op.args if isinstance(ref, Ref)]

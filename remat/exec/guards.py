@@ -47,8 +47,9 @@ class Guards:
 
 
 def compile_guards(reads: Iterable[Read]) -> Guards:
-    """One function for the reads that can be evaluated before a call."""
-    reads = tuple(read for read in reads if not read.fixed and read.late is None)
+    """One function for the reads that can be evaluated before a call; what is asked again is checked once."""
+    early = (read for read in reads if not read.fixed and read.late is None)
+    reads = tuple({_question(read): read for read in early}.values())
     origins: dict[Origin, int] = {}
     for read in reads:
         for origin in read.origins.values():
@@ -122,6 +123,12 @@ def compile_prologue(reads: Sequence[Read], tensors: Sequence[Sequence[torch.Ten
         run=names.compiled(source, "prologue")["run"],
         forms=tuple((tensor.shape, tensor.stride(), tensor.dtype) for tensor in flat),
     )
+
+
+def _question(read: Read) -> tuple[Any, ...]:
+    """What two reads share that ask the same of the same operations."""
+    *before, asked = read.instructions
+    return tuple(map(id, before)), asked.text, type(read.value), str(read.value)
 
 
 def _block(read: Read, names: Names, origins: dict[Origin, int], *, prefix: str, seen: set[int]) -> list[str]:

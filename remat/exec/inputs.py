@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -19,12 +20,43 @@ def made_inputs(program: Program, op: Op, generator: torch.Generator) -> tuple[t
         if isinstance(tree, Ref):
             position = next(counter)
             spec = program.values[tree.name].spec
-            return make(spec, index_limit(program, op, position), generator, underlying(program, op, tree.name))
+            if (chosen := _chosen(program, op, position)) is not None:
+                return _mask(spec, chosen)
+            tensor = make(spec, index_limit(program, op, position), generator, underlying(program, op, tree.name))
+            # pivots of a factorization count from one
+            return tensor.add_(1) if "lu_" in str(op.target) and spec.dtype is torch.int32 else tensor
         if isinstance(tree, (list, tuple)):
             return type(tree)(build(one) for one in tree)
         return tree
 
     return tuple(build(one) for one in op.args), {key: build(one) for key, one in op.kwargs.items()}
+
+
+def _chosen(program: Program, op: Op, position: int) -> int | None:
+    """How many places a mask must choose for as many values as there are; None: the argument is no such mask."""
+    name = str(op.target).removeprefix("aten.").partition(".")[0]
+    if name in ("masked_scatter", "masked_scatter_backward") and position == 1:
+        into, mask, source = (program.values[one.name].spec.shape if isinstance(one, Ref) else one for one in op.args)
+        repeated = math.prod(into) // max(1, math.prod(mask))  # the mask is broadcast
+        return math.prod(source) // max(1, repeated)
+    if name != "index_put":
+        return None
+    indices, values = op.args[1], program.values[op.args[2].name].spec.shape
+    at = [place for place, index in enumerate(indices) if index is not None]
+    if not 0 < position <= len(at):
+        return None
+    index = program.values[indices[at[position - 1]].name].spec
+    if index.dtype is not torch.bool:
+        return None
+    trailing = len(program.values[op.args[0].name].spec.shape) - at[position - 1] - len(index.shape)
+    return values[-1 - trailing] if trailing < len(values) else 1
+
+
+def _mask(spec: Spec, chosen: int) -> torch.Tensor:
+    """A mask whose first entries are set."""
+    mask = torch.zeros(spec.shape, dtype=torch.bool, device=spec.device)
+    mask.view(-1)[:chosen] = True
+    return mask
 
 
 def make(spec: Spec, limit: int, generator: torch.Generator, storage: Bytes = 0) -> torch.Tensor:

@@ -32,6 +32,7 @@ class Watch:
         self._snapshot: Snapshot | None = None
         self._watched: tuple[Any, ...] = ()
         self._whole: Snapshot | None = None
+        self._moved = False
 
     def copy(self) -> Watch:
         """The same for a copy of the module."""
@@ -67,11 +68,20 @@ class Watch:
         slots = {slot.path: slot for slot in self.whole().slots()}
         return [slots[path].get() for path in paths]
 
+    def write(self, container: Container, keys: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+        """Set the contents of a container, as an effect of the plan; `renew` when all are done."""
+        before = self.whole().frozen(container, self.reads)
+        container.write(keys, values)
+        container.take()
+        self._moved = self._moved or self.whole().frozen(container, self.reads) != before
+
     def renew(self) -> None:
-        """Take what is there now for what holds, after the plan's own effects."""
-        if self._snapshot is not None:
+        """Take what is there now for what holds, after the plan's own effects; where they lead to another state, ask anew."""
+        if self._moved:
+            self._snapshot = None
+        elif self._snapshot is not None:
             self._snapshot.refresh()
-            self._whole = None
+        self._whole, self._moved = None, False
 
 
 class Tensors:
@@ -155,4 +165,7 @@ def named(module: nn.Module, name: str) -> dict[str, int]:
 def autocast(params: list[torch.Tensor], inputs: list[torch.Tensor]) -> tuple[Any, ...]:
     """The state of autocast on the devices of a call."""
     devices = {tensor.device.type for tensor in (*params[:1], *inputs[:1], _ON_CPU)}
-    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in sorted(devices) if torch.is_autocast_enabled(kind))
+    enabled = tuple(
+        (kind, torch.get_autocast_dtype(kind)) for kind in sorted(devices) if torch.is_autocast_enabled(kind)
+    )
+    return (*enabled, torch.is_autocast_cache_enabled()) if enabled else ()

@@ -112,7 +112,7 @@ class Planned:
         graph: what was planned on.
         outcome: what the solver said.
         lowered: the generated functions.
-        budget: bytes, or None where there is none.
+        budget: bytes, or None where there is none; what a call holds besides the plan (`Captured.beside`) is in it.
         reserve, held: what a loss outside the module is taken to hold, at its height and during the backward [bytes].
         audited: whether these two were measured on a real step.
         store_all: replayed peak of `StoreAll` [bytes].
@@ -191,8 +191,10 @@ def plan_captured(
         graph = build_graph(program, costs, loss_reserve=loss.reserve, loss_held=loss.held)
         peak = store_all_peak(graph)
     with stages.stage("plan"):
-        asked = int(peak * settings.budget.of_peak) if isinstance(settings.budget, Share) else settings.budget
-        outcome, budget = solve(graph, asked, settings, peak, stages)
+        asked, beside = settings.budget, captured.beside
+        if isinstance(asked, Share):
+            asked = int((peak + beside) * asked.of_peak)
+        outcome, budget = solve(graph, asked, settings, peak, stages, beside)
     with stages.stage("lower"):
         lowered = None if budget is None or outcome.schedule is None else lower(program, outcome.schedule)
     return Planned(
@@ -232,17 +234,28 @@ def is_loss_inside(captured: Captured) -> bool:
 
 
 def solve(
-    graph: Graph, budget: Bytes | None, settings: Settings, peak: Bytes, stages: Stages
+    graph: Graph, asked: Bytes | None, settings: Settings, peak: Bytes, stages: Stages, beside: Bytes = 0
 ) -> tuple[Outcome, Bytes | None]:
     """The plan and the budget it is for: nothing is recomputed where everything fits, else what the solver says.
 
     A Ctrl-C keeps the best plan so far, if there is one.
 
+    Args:
+        graph: the step.
+        asked: the budget, or None.
+        settings: solver, deadline and so on.
+        peak: of `StoreAll` [bytes].
+        stages: told what happens.
+        beside: bytes of the budget that a call holds besides the plan.
+
     Raises:
         Infeasible: no plan was found, and `settings.on_infeasible` is "raise".
     """
-    if budget is None or budget >= peak:
-        return StoreAll().solve(Problem(graph=graph, budget=peak if budget is None else budget)), budget
+    if asked is None:
+        return StoreAll().solve(Problem(graph=graph, budget=peak)), None
+    budget = max(0, asked - beside)
+    if budget >= peak:
+        return StoreAll().solve(Problem(graph=graph, budget=budget)), asked
     stages.base = graph.time
     planner = settings.planner()
     clock = Clock(settings.seconds, listener=stages.hear)
@@ -258,11 +271,11 @@ def solve(
     if "bound" in clock.spent:
         stages.seconds["bound"] = clock.spent["bound"]
     if outcome.schedule is not None:
-        return outcome, budget
+        return outcome, asked
     smallest = _smallest(graph, budget, outcome, settings, clock)
     if settings.on_infeasible == "raise":
-        raise infeasible(budget, smallest, seconds=settings.seconds if over else None)
-    return smallest.outcome, smallest.found
+        raise infeasible(asked, smallest, seconds=settings.seconds if over else None, beside=beside)
+    return smallest.outcome, smallest.found + beside
 
 
 def _cheap() -> Solver:

@@ -17,8 +17,9 @@ from torch import nn
 from remat.errors import Infeasible, Uncapturable
 from remat.exec import outside as outside_loss
 from remat.exec import rng, structure
-from remat.exec.capture import Captured, capture
+from remat.exec.capture import Captured, capture, is_leaf
 from remat.exec.cost import OpCost
+from remat.exec.diagnosis import refusal
 from remat.exec.digest import program_digest
 from remat.exec.live import Tensors, Watch, autocast, form, named
 from remat.exec.meter import StepMeter
@@ -299,6 +300,9 @@ class State:
         captured = ready.captured
         device = captured.program.device
         extra = ready.watch.lifted(captured.lifted)
+        inputs = (*call.tensors["input"], *extra)
+        if any(is_leaf(inputs[at]) != leaf for at, leaf in captured.leaves):
+            return None
         if captured.prologue is not None:
             results = captured.prologue.results(call.at(ready.prologue_places, extra), device)
             if results is None:
@@ -359,9 +363,10 @@ class State:
                         differentiable=self.settings.differentiable, watched=self.watched(module), answers=answers,
                     )  # fmt: skip
                 entry = self.plan(call, captured, None, stages)
-        except Uncapturable as error:
+        except Uncapturable as unplaced:
+            error = refusal(unplaced, module)
             if self.on_uncapturable == "raise":
-                raise
+                raise error from unplaced.__cause__
             name = type(module).__name__
             warnings.warn(f"{name} runs bare, without a budget: {error}", RematWarning, stacklevel=levels_to_user())
             return Bare(str(error))
@@ -380,7 +385,7 @@ class State:
         if planned is None:
             shapes = call.shapes()
             try:
-                planned = self.within(captured, outside, stages)
+                planned = plan_captured(captured, self.settings, known_costs=self.costs, outside=outside, stages=stages)
             except Infeasible as error:
                 raise with_changes(error, self.sample, shapes) if self.sample else error from error
             self.sample = self.sample or shapes
@@ -394,27 +399,6 @@ class State:
             planned = evolve(planned, captured=evolve(captured, program=planned.captured.program))
         with stages.stage("rehearsal"):
             return self.bound(call, planned)
-
-    def within(self, captured: Captured, outside: Outside | None, stages: Stages) -> Planned:
-        """A plan that leaves room for what a call holds besides it."""
-        spare = _beside(captured)
-        how: dict[str, Any] = {"known_costs": self.costs, "outside": outside, "stages": stages}
-        try:
-            planned = plan_captured(captured, self.settings, **how)
-            cost, budget = planned.outcome.cost, planned.budget
-            if not spare or budget is None or cost is None or cost.peak + spare <= budget:
-                return planned
-            if planned.asked is not None:  # the smallest budget found stands for the one asked for
-                return evolve(planned, budget=budget + spare)
-            tighter = plan_captured(captured, evolve(self.settings, budget=max(0, budget - spare)), **how)
-        except Infeasible as error:
-            if not spare or error.found is None:
-                raise
-            found = error.found + spare
-            what = f"{error.what} A call holds {spare} B besides its plan, so that {found} B are needed."
-            fix = f"give at least {found} bytes, or a smaller batch."
-            raise Infeasible(what, budget=error.budget, found=found, floor=error.floor + spare, fix=fix) from None
-        return evolve(tighter, budget=budget)
 
     def bound(self, call: Arguments, planned: Planned) -> Ready:
         """A plan bound to the places of its tensors, and tried."""
@@ -459,17 +443,6 @@ class State:
         if self.rehearse and planned.lowered is not None:
             rehearsal = rehearse(planned.lowered, call.at(places, extra))
         return evolve(ready, rehearsal=rehearsal)
-
-
-def _beside(captured: Captured) -> int:
-    """Bytes that a call holds besides its plan: results of the prologue, and what undoes a forward on the wrong branch."""
-    program = captured.program
-    forms = () if captured.prologue is None else captured.prologue.forms
-    held: int = sum(shape.numel() * dtype.itemsize for shape, _, dtype in forms)
-    if captured.late:
-        written = sum(program.storage_of(target).size for target in program.updates)
-        held += rng.CPU_STATE + written
-    return held
 
 
 @functools.lru_cache(maxsize=64)
@@ -561,7 +534,7 @@ def _do(watch: Watch, effect: Effect, values: list[Any]) -> bool:
     if effect.keys is None:
         if len(old) == len(values) and all(map(lambda first, second: first is second, old, values)):
             return False
-        container.write((), tuple(values))
+        watch.write(container, (), tuple(values))
         return True
     new = dict(zip(keys, old, strict=True))
     before = dict(new)
@@ -570,7 +543,7 @@ def _do(watch: Watch, effect: Effect, values: list[Any]) -> bool:
         new.pop(key, None)
     if new.keys() == before.keys() and all(new[key] is before[key] for key in new):
         return False
-    container.write(tuple(new), tuple(new.values()))
+    watch.write(container, tuple(new), tuple(new.values()))
     return True
 
 

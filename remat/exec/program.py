@@ -121,6 +121,7 @@ class Op:
         subject: what it is about, for the roles made by capture: the input it writes or copies, the node that draws.
         needs: values it needs besides its arguments: the saved generator state, the copy of an input it will write.
         sequence: what a forward operation and its backward ones share; None: not known.
+        region: of a cast that autocast makes, the region for which eager keeps it; None: it is none, or is not kept.
         adds: (into, first, second): after the call, `add(first, second, out=into)`, where `into` is one of the two, and an
             output of the call or a view that covers one.
     """
@@ -139,6 +140,7 @@ class Op:
     subject: str = ""
     needs: tuple[str, ...] = ()
     sequence: int | None = None
+    region: int | None = None
     adds: tuple[tuple[str, str, str], ...] = ()
 
     @cached_property

@@ -327,12 +327,13 @@ class Snapshot:
             reads: of attributes of modules only those that it names count; None: all of them.
         """
         return tuple(
-            (container.path, container.kind, *self._frozen(container, reads))
+            (container.path, container.kind, *self.frozen(container, reads))
             for container in self.containers
             if container.kind not in ("cache", "generator")
         )
 
-    def _frozen(self, container: Container, reads: Reads | None) -> tuple[Any, ...]:
+    def frozen(self, container: Container, reads: Reads | None) -> tuple[Any, ...]:
+        """A container's part of the token."""
         pairs = zip(container.keys or (None,) * len(container.values), container.values, strict=True)
         if container.module is not None:
             wanted = None if reads is None else reads.of(container.path)

@@ -130,6 +130,7 @@ class _Reader:
             scope=torch_private.scope_of(node),
             draws=draws(target, node.args, dict(node.kwargs)),
             sequence=torch_private.sequence_of(node),
+            region=torch_private.region_of(node),
         )
         if backward or any(name in self.late for name in op.reads):
             op = evolve(op, phase=Phase.BACKWARD)
@@ -216,11 +217,11 @@ def read_joint(joint: Joint, module: nn.Module) -> Draft:
         elif kind != "output":
             raise Uncapturable("X-OUTPUT", f"the trace has an output of kind {about}.", fix=_FIX)
         ends[kind, about] = reader.named[node].name
+    trained = {("param", path) for path, one in module.named_parameters(remove_duplicate=False) if one.requires_grad}
     for kind, about in ends:
         if kind == "update":
-            _check_write(
-                about, shared=f"{about[0]}:{about[1]}" in reader.shared, differentiable=("grad", about) in ends
-            )
+            differentiable = about in trained or ("grad", about) in ends
+            _check_write(about, shared=f"{about[0]}:{about[1]}" in reader.shared, differentiable=differentiable)
     return Draft(
         ops=reader.ops,
         values=reader.values,
@@ -235,7 +236,7 @@ def read_joint(joint: Joint, module: nn.Module) -> Draft:
 def _check_write(about: tuple[str, Any], *, shared: bool, differentiable: bool) -> None:
     """Refuse in-place writes that a captured step could not repeat."""
     kind, which = about
-    if kind == "param" or differentiable:
+    if differentiable:
         what = f"the forward writes the {kind} {which} in place, which requires a gradient."
         raise Uncapturable("X-WRITE", what, fix="write a copy of it.")
     if shared:

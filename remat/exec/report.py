@@ -19,7 +19,7 @@ class Report:
 
     Attributes:
         budget: [bytes]; None: nothing was planned, the module runs bare.
-        predicted_peak, measured_peak: most bytes the step holds; measured on a rehearsal.
+        predicted_peak, measured_peak: most bytes the step holds; measured on a rehearsal; `beside` is in both.
         store_all_peak: what a step that keeps everything would hold by prediction [bytes].
         predicted_time, measured_time: of one step, forward and backward [ns]; measured: the median of the last steps, or the
             rehearsal.
@@ -32,6 +32,8 @@ class Report:
         planning_seconds: time of the planning alone, without imports and compilation.
         seconds: of each stage: capture, cost, plan (`bound` is a part of it), lower, rehearsal; import and compile are in none.
         loss_reserve: bytes the plan has for a loss outside the module.
+        beside: bytes that a call holds besides its plan: what is computed before it because shapes follow from it, and what
+            undoes a forward that took the wrong branch.
         reserved: most bytes the caching allocator held from the driver in the rehearsal (CUDA), else 0.
         graph, schedule, cost: what was planned on, the plan, and its replayed cost.
         source: the generated functions; empty where the bare module runs.
@@ -66,6 +68,7 @@ class Report:
     guards: int = 0
     ran: str = "plan"
     asked: Bytes | None = None
+    beside: Bytes = 0
 
     def __str__(self) -> str:
         rows = self.rows()
@@ -99,6 +102,8 @@ class Report:
             rows.append(("guards", f"{self.guards} checks a call"))
         if self.loss_reserve:
             rows.append(("for the loss outside", format_bytes(self.loss_reserve)))
+        if self.beside:
+            rows.append(("held beside the plan", format_bytes(self.beside)))
         if self.reserved:
             rows.append(("reserved by the allocator", format_bytes(self.reserved)))
         return rows
@@ -133,14 +138,15 @@ def report(model: nn.Module) -> Report:
 def _report(state: State, ready: Ready) -> Report:
     planned = ready.planned
     outcome, tried = planned.outcome, ready.rehearsal
+    beside = planned.captured.beside
     if outcome.cost is None or outcome.schedule is None:
         raise IllFormed("X-REPORT", "there is no plan.", fix="give a larger budget.")
     keeps_all = outcome.cost.reruns == 0 and outcome.cost.peak == planned.store_all
     return Report(
         budget=planned.budget,
-        predicted_peak=outcome.cost.peak,
-        measured_peak=None if tried is None else tried.peak,
-        store_all_peak=planned.store_all,
+        predicted_peak=outcome.cost.peak + beside,
+        measured_peak=None if tried is None else tried.peak + beside,
+        store_all_peak=planned.store_all + beside,
         predicted_time=outcome.cost.time,
         measured_time=ready.meter.time or (None if tried is None else tried.time),
         store_all_time=planned.graph.time,
@@ -162,4 +168,5 @@ def _report(state: State, ready: Ready) -> Report:
         guards=len(planned.captured.guards.reads) + len(planned.captured.late),
         ran=state.ran,
         asked=planned.asked,
+        beside=beside,
     )

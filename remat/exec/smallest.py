@@ -118,20 +118,23 @@ def _narrowed(graph: Graph, prover: Solver, known: Smallest, clock: Clock, seed:
     return known
 
 
-def infeasible(budget: Bytes, smallest: Smallest, *, seconds: float | None = None) -> Infeasible:
+def infeasible(budget: Bytes, smallest: Smallest, *, seconds: float | None = None, beside: Bytes = 0) -> Infeasible:
     """Say what would have done, and what cannot.
 
     Args:
         budget: what was asked for [bytes].
         smallest: what is known.
         seconds: of planning, where they were over before the planner was done; None: it was done.
+        beside: what a call holds besides the plan; `smallest` knows of the plan alone [bytes].
     """
-    found, floor = smallest.found, smallest.floor
+    found, floor = smallest.found + beside, smallest.floor + beside
     within = "" if seconds is None else f" in {seconds:g} s of planning"
     what = (
         f"no plan for {format_bytes(budget)} ({budget} B) was found{within}; the smallest budget a plan was found for is "
         f"{format_bytes(found)} ({found} B), and none can exist below {format_bytes(floor)} ({floor} B)."
     )
+    if beside:
+        what += f" In these are {format_bytes(beside)} ({beside} B) that a call holds besides its plan."
     fix = f"give at least {found} bytes, {'' if seconds is None else 'more seconds, '}or a smaller batch."
     return Infeasible(what, budget=budget, found=found, floor=floor, fix=fix)
 

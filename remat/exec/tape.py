@@ -22,9 +22,11 @@ from remat.errors import Uncapturable
 from remat.exec import rng, torch_private
 from remat.exec.places import Place, Running, user_place
 from remat.exec.program import Ref, Spec, refs
-from remat.exec.torch_private import DispatchMode, OpOverload
+from remat.exec.torch_private import DispatchMode, OpOverload, Regions
 
 _READERS = ("aten._local_scalar_dense.default", "aten.equal.default", "aten.is_nonzero.default")
+_CHECKS = ("aten._assert_async.msg", "aten._assert_async.default", "aten._linalg_check_errors.default")
+"""Operations that compute nothing and raise where a value is not as it should be: eager asks for it, and so does a trace."""
 _BY_SHAPE = ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty")
 """Operations that read of their first argument its shape and type only."""
 
@@ -184,11 +186,19 @@ class Tape(DispatchMode):
         sources: gives the real tensor of an origin.
         answers: values of the late reads that are known already, in order; they are not computed again.
         running: the modules that run.
+        regions: the autocast regions of the forward.
     """
 
-    def __init__(self, sources: Sources, answers: tuple[Scalar, ...] = (), running: Running | None = None) -> None:
+    def __init__(
+        self,
+        sources: Sources,
+        answers: tuple[Scalar, ...] = (),
+        running: Running | None = None,
+        regions: Regions | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.sources = sources
+        self.regions = regions or Regions(keeps=False)
         self.running = running or Running()
         self.answers = answers
         self.instructions: list[Instruction] = []
@@ -225,9 +235,12 @@ class Tape(DispatchMode):
         args, kwargs, given = self._given(func, args, kwargs, place)
         if str(func) in _READERS:
             return self._answer(func, args, given, place)
+        if str(func) in _CHECKS:
+            return self._checked(func, args)
         if torch_private.shapes_depend_on_values(func, args):
             return self._selected(func, args, kwargs, given, place)
-        result = func(*args, **kwargs)
+        with self.regions.note(func, args, kwargs):
+            result = func(*args, **kwargs)
         self._record(func, given, result, place)
         return result
 
@@ -329,6 +342,14 @@ class Tape(DispatchMode):
         tensors = self.computed[self._answered]
         self._answered += 1
         return tensors if asked.unpack else tensors[0]
+
+    def _checked(self, func: OpOverload, args: Any) -> None:
+        """Ask for what a check looks at; a call in which it is otherwise is traced anew, and raises there."""
+        with self:
+            passes = (args[0] == 0).all() if func.name() == "aten::_linalg_check_errors" else args[0] != 0
+            passes = torch.ops.aten._local_scalar_dense.default(passes)
+        if not passes:
+            raise RuntimeError(f"{args[1]}" if len(args) > 1 else f"{func} fails")
 
     # -- answering -----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as no_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from remat.errors import Uncapturable
 from remat.exec.places import Running, described
 
 __all__ = [
@@ -38,9 +39,11 @@ __all__ = [
     "Joint",
     "OpOverload",
     "Recording",
+    "Regions",
     "ShapesOnly",
     "TreeSpec",
     "aliases_an_input",
+    "autocast_regions",
     "before_profiles",
     "constant_of",
     "entry",
@@ -53,6 +56,7 @@ __all__ = [
     "profiling",
     "reader_of_real",
     "recorded",
+    "region_of",
     "scope_of",
     "scopes",
     "sequence_of",
@@ -62,6 +66,7 @@ __all__ = [
 ]
 
 _SCOPE = "remat_scope"
+_REGION = "remat_region"
 
 
 @frozen
@@ -106,6 +111,7 @@ def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: 
         fx_traceback.preserve_node_meta(),
         _eager_kernels(taken),
         _lists_of_items(),
+        _unseen_refused(),
         _corrected(correction),
         outside,
     ):
@@ -158,6 +164,32 @@ def _lists_of_items() -> Iterator[None]:
         yield
     finally:
         FunctionalTensor.tolist = before  # type: ignore[method-assign]
+
+
+@contextmanager
+def _unseen_refused() -> Iterator[None]:
+    """Refuse what no trace sees: tensors given other memory, and what TorchScript derives in its own way."""
+    data, call = torch.Tensor.data, torch.jit.ScriptFunction.__call__
+
+    def assigned(_tensor: torch.Tensor, _value: torch.Tensor) -> None:
+        what = "the forward assigns `.data` of a tensor, which gives it other memory behind the trace's back."
+        raise Uncapturable("X-WRITE", what, fix="write in place, `with torch.no_grad(): tensor.copy_(value)`.")
+
+    def called(function: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]  # else its executor would learn from a trace
+            result = call(function, *args, **kwargs)
+        if any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in flatten(result)[0]):
+            what = f"the function {function.name} is scripted, and TorchScript derives it in its own way."
+            raise Uncapturable("X-MODULE", what, fix="call the Python function that was scripted.")
+        return result
+
+    FunctionalTensor.data = property(data.__get__, assigned)  # type: ignore[assignment, attr-defined]
+    torch.jit.ScriptFunction.__call__ = called  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        del FunctionalTensor.data
+        torch.jit.ScriptFunction.__call__ = call  # type: ignore[method-assign]
 
 
 def _empty_as(spec: Any) -> torch.Tensor:
@@ -248,6 +280,76 @@ def scope_of(node: torch.fx.Node) -> str:
     """The module path written on a node, or an empty text."""
     scope: str = (node.meta.get("custom") or {}).get(_SCOPE, "")
     return scope
+
+
+class Regions:
+    """Tells the casts of weights that autocast keeps, and until when, while a forward is traced.
+
+    Eager keeps a cast of a leaf from float32 to autocast's lower precision (`cached_cast` in torch's autocast_mode.cpp) until the
+    outermost autocast region ends. The tracer keeps none; here their nodes get the number of the region that eager would keep
+    them in.
+
+    Args:
+        keeps: whether the forward begins with such casts being kept.
+    """
+
+    def __init__(self, keeps: bool) -> None:
+        self.keeps = keeps
+        self.number = 0
+        self.by_user = 0
+
+    def note(self, overload: OpOverload, args: Any, kwargs: Any) -> AbstractContextManager[Any]:
+        """What a call below autograd is made in."""
+        if overload is not torch.ops.aten._to_copy.default or self.by_user or args[0].dtype is not torch.float32:
+            return nullcontext()
+        kind = args[0].device.type
+        if kwargs.get("dtype") != torch.get_autocast_dtype(kind) or not torch.is_autocast_cache_enabled():
+            return nullcontext()
+        with torch._C._RestorePythonTLSSnapshot():  # type: ignore[attr-defined]  # here autocast is off; as it was where Python called
+            enabled = torch.is_autocast_enabled(kind)
+        return fx_traceback.annotate({_REGION: self.number}) if enabled else nullcontext()
+
+
+@contextmanager
+def autocast_regions(regions: Regions) -> Iterator[None]:
+    """Count regions and tell the user's own casts while a forward runs; torch has no place to ask for either."""
+    keeps, clear = torch.is_autocast_cache_enabled(), torch.clear_autocast_cache
+    casts = {name: getattr(FunctionalTensor, name) for name in ("to", "type", "type_as")}
+    had = {name for name in casts if name in FunctionalTensor.__dict__}
+
+    def cleared() -> None:
+        regions.number += 1
+        clear()
+
+    def by_user(cast: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            regions.by_user += 1
+            try:
+                return cast(*args, **kwargs)
+            finally:
+                regions.by_user -= 1
+
+        return counted
+
+    torch.clear_autocast_cache = cleared
+    torch.set_autocast_cache_enabled(regions.keeps)  # the tracer turns it off; what the forward sets within shows
+    for name, cast in casts.items():
+        setattr(FunctionalTensor, name, by_user(cast))
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache = clear
+        torch.set_autocast_cache_enabled(keeps)
+        for name, cast in casts.items():
+            if name in had:
+                setattr(FunctionalTensor, name, cast)
+            else:
+                delattr(FunctionalTensor, name)
+
+
+def region_of(node: torch.fx.Node) -> int | None:
+    """The number of the autocast region in which eager would keep the cast that a node is; None: it is no such cast."""
+    return (node.meta.get("custom") or {}).get(_REGION)
 
 
 def sequence_of(node: torch.fx.Node) -> int | None:

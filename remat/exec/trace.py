@@ -24,7 +24,7 @@ from remat.exec.places import Running, described
 from remat.exec.python_state import DERIVED, OWN, TABLES, Container, Reads, Slot, Snapshot
 from remat.exec.structure import Layout
 from remat.exec.tape import Computed, Foreign, Origin, Scalar, Tape
-from remat.exec.torch_private import Correction, Joint
+from remat.exec.torch_private import Correction, Joint, Regions
 
 MOST_RESTARTS = 64
 """How often a trace begins anew because it met one more tensor from outside."""
@@ -202,6 +202,7 @@ class _Traced(nn.Module):
     ) -> None:
         super().__init__()
         self.__dict__["forget"] = forget
+        self.__dict__["keeps_casts"] = torch.is_autocast_cache_enabled()
         self.inner = step.module
         running = Running()
         running.names.append(described("", step.module))
@@ -228,7 +229,7 @@ class _Traced(nn.Module):
             current.entry = Snapshot(step.module, step.watched, passes[0].reads).token(passes[0].reads)
         buffers = _buffers(self.inner)
         state = _generator_state()
-        with reads, tape:
+        with reads, tape, torch_private.autocast_regions(tape.regions):
             out = step.run(tensors[:count])
         current.seeded = state != _generator_state()
         _keep_buffers(buffers)
@@ -285,7 +286,8 @@ class _Traced(nn.Module):
         lifted: Lifted = self.__dict__["lifted"]
         inputs = (*step.tensors, *lifted.tensors)
         real.update({("input", position): tensor for position, tensor in enumerate(inputs)})
-        tape = Tape(real.__getitem__, step.answers, self.__dict__["running"])
+        regions = Regions(self.__dict__["keeps_casts"])
+        tape = Tape(real.__getitem__, step.answers, self.__dict__["running"], regions)
         for name, parameter in self.inner.named_parameters(remove_duplicate=False):
             tape.know(parameter, ("param", name), trained=real["param", name].requires_grad)
         for name, buffer in self.inner.named_buffers(remove_duplicate=False):
@@ -514,6 +516,7 @@ def _export(run: _Traced, before: Snapshot) -> Joint:
         try:
             with torch_private.scopes(paths, run.__dict__["running"]):
                 joint = torch_private.export_joint(run, tensors, run.__dict__["correction"])
+            _check_backward(step, run.__dict__["passes"][-1])
         except Foreign as foreign:
             slot = next((slot for slot in before.slots() if slot.tensor is foreign.tensor), None)
             cached = any(container.kind == "cache" for container in before.containers)
@@ -547,6 +550,20 @@ def untouched(module: nn.Module, before: Snapshot) -> Iterator[None]:
             for table, entries in tables:
                 table.clear()
                 table.update(entries)
+
+
+def _check_backward(step: Step, last: Pass) -> None:
+    """Refuse a backward that changes Python: a hook that counts or collects, which a planned backward does not call."""
+    assert last.exit is not None
+    before = {entry[:2]: entry for entry in last.exit.token()}
+    changed = [entry for entry in Snapshot(step.module, step.watched).token() if before.get(entry[:2]) != entry]
+    if changed:
+        path = changed[0][0].removesuffix(".__dict__")
+        what = (
+            f"the backward changes {path} (a hook does, or an autograd function), which a planned backward would not."
+        )
+        fix = "do that outside: in a hook of the wrapped module, or of its parameters."
+        raise Uncapturable("X-STATE", what, fix=fix)
 
 
 # -- what two passes must share --------------------------------------------------------------------------------------------

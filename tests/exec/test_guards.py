@@ -162,6 +162,22 @@ def test_a_guard_may_look_at_the_shape_of_a_tensor_alone():
     assert_alike(of_ones_like_an_input, 2)
 
 
+def of_one_size_many_times(self, x):
+    many = (x > -9).sum(0).max()
+    assert many == len(x) and x.new_zeros(many, 2).sum() == x.new_ones(many).sum() - many
+    return self.linear(x[:many]).sum() if many > 3 else self.linear(x).sin().sum()
+
+
+def test_what_is_asked_several_times_is_checked_once():
+    bare, x = Net(of_one_size_many_times), torch.randn(6, 8)
+    wrapped = remat.exec.wrap(bare, x, "100%", cost="estimate", solver=LIGHT, on_uncapturable="raise")
+    assert torch.equal(wrapped(x), bare(x))
+    questions = wrapped._remat.last.captured.guards.source.count("return False")
+    assert questions == len(
+        {line for line in wrapped._remat.last.captured.guards.source.splitlines() if "value =" in line}
+    )
+
+
 class Config:
     kind = None
 

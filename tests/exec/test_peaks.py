@@ -1,9 +1,13 @@
 """A plan's peak is the allocator's: measured at most the budget and within 1 % of the prediction, in float32, above 16 MiB."""
 
 import pytest
+import torch
+from torch import nn
 
+import remat.exec
+from remat.errors import Infeasible
 from remat.units import MiB
-from tests.exec.support import MEDIUM, Rig
+from tests.exec.support import LIGHT, MEDIUM, Rig
 
 
 @pytest.fixture(scope="module", params=MEDIUM)
@@ -22,3 +26,63 @@ def test_the_measured_peak_is_the_predicted_one(rig, share):
     measured = rig.measured(rig.step(outcome.schedule)).peak
     assert measured <= budget
     assert abs(measured / outcome.cost.peak - 1) <= 0.01
+
+
+class Undone(nn.Module):
+    """What it reads of its parameters is known after the forward: a copy of its buffer and a generator's state wait."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(6))
+        self.register_buffer("last", torch.zeros(256, 16))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        self.last.copy_(x.detach())
+        return x.square().mean() if self.layers[0].weight.isfinite().all() else x.sum()
+
+
+class Chosen(nn.Module):
+    """Its shapes follow from its input: the places of the rows wait beside the plan."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(6))
+
+    def forward(self, x):
+        (places,) = (x[:, 0] < 9).nonzero(as_tuple=True)
+        x = x[places]
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x.index_add(0, places, x).square().mean()
+
+
+@pytest.mark.parametrize("share", ["100%", "70%"])
+@pytest.mark.parametrize("build", [Undone, Chosen])
+def test_what_a_call_holds_besides_its_plan_is_predicted(build, share):
+    torch.manual_seed(0)
+    x = torch.randn(256, 16)
+    wrapped = remat.exec.wrap(build(), x, share, solver=LIGHT, on_uncapturable="raise")
+    report = remat.exec.report(wrapped)
+
+    wrapped(x).backward()
+    wrapped.zero_grad()
+    measured = remat.exec.measure_step(lambda: wrapped(x).backward()).peak
+    assert report.beside >= 256 * 8
+    assert 0.99 * (report.predicted_peak - report.beside) <= measured <= report.predicted_peak <= report.budget
+    assert report.measured_peak <= report.predicted_peak
+    assert report.reruns == 0 or share != "100%"
+
+
+def test_a_budget_that_what_a_call_holds_besides_its_plan_takes_up_is_refused_with_both_numbers():
+    x = torch.randn(256, 16)
+    how = {"solver": LIGHT, "on_uncapturable": "raise"}
+    beside = remat.exec.report(remat.exec.wrap(Undone(), x, "100%", **how)).beside
+    with pytest.raises(
+        Infeasible, match=rf"In these are .*\({beside} B\) that a call holds besides its plan"
+    ) as caught:
+        remat.exec.wrap(Undone(), x, beside // 2, **how)
+    assert caught.value.budget == beside // 2
+    report = remat.exec.report(remat.exec.wrap(Undone(), x, caught.value.found, **how))
+    assert report.predicted_peak <= report.budget == caught.value.found

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.exec.odd.base import Blocks, Body, at
+from tests.exec.odd.base import Blocks, Body, at, seeded
 from tests.exec.odd.judging import EITHER, EXACT, REFUSED, ROWS, WIDTH, odd, rows
 
 
@@ -177,6 +177,22 @@ class Nonzero(Body):
         return self.loss(self.hidden(x).index_select(0, places))
 
 
+@odd("sizes-and-places-from-a-mask-made-in-place", EXACT, inputs=with_mask)
+class GlobalRows(Body):
+    """As Longformer does: a mask like an input, changed in place, then asked for its size again and again, and for its places."""
+
+    def forward(self, x, mask):
+        chosen = torch.zeros_like(mask)
+        chosen[::8] = True
+        chosen = (mask.long() * (chosen + 1)).sub_(1) > 0
+        most = chosen.long().sum()
+        x = self.hidden(x)
+        (places,) = chosen.nonzero(as_tuple=True)
+        assert list(x[places].size()) == [most, WIDTH]
+        summary = x.new_zeros(most, WIDTH).add(x[places])
+        return self.loss(x) + self.loss(summary.view(most, 2, -1).flatten(1)[: int(most)])
+
+
 @odd("rows-chosen-by-an-activation", EITHER)
 class ActiveRows(Body):
     """As a mixture of experts does: each expert sees the rows sent to it."""
@@ -209,6 +225,66 @@ class Experts(Blocks):
             (places,) = torch.where(chosen == i)
             out = out.index_add(0, places, block(x[places]))
         return self.head(out).square().mean()
+
+
+def with_labels(step):
+    labels = torch.randint(-1, WIDTH, (ROWS,), generator=torch.Generator().manual_seed(0))
+    return {"x": rows(step)[0], "labels": labels}
+
+
+@odd("loss-of-labelled-rows", EXACT, inputs=with_labels)
+class LabelledRows(Body):
+    """A mask chooses among activations, so that their gradient is put back by a mask."""
+
+    def forward(self, x, labels):
+        x, known = self.hidden(x), labels != -1
+        return functional.cross_entropy(x[known], labels[known]) + x[:, labels[:WIDTH] > 3].square().mean()
+
+
+def with_images(step):
+    places, features = torch.arange(ROWS) % 8 == 0, torch.randn(ROWS // 8, WIDTH, generator=seeded(step))
+    return {"x": rows(step)[0], "places": places, "features": features}
+
+
+@odd("features-scattered-by-a-mask", EXACT, inputs=with_images)
+class Merges(Body):
+    """As models of vision and language do: features of an image in place of some rows."""
+
+    def forward(self, x, places, features):
+        mask = places[:, None].expand_as(x)
+        features = torch.tanh(self.layers[1](features))
+        assert x[mask].numel() == features.numel()
+        x = self.layers[0](x).masked_scatter(mask, features)
+        return self.loss(self.hidden(x)) + torch.masked_select(x, places[:, None]).mean()
+
+
+@odd("codes-counted-by-one-hot", EXACT)
+class Quantizes(Body):
+    """As vector quantization does: one_hot checks its classes, which follow from activations."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("codes", torch.randn(8, WIDTH))
+        self.register_buffer("counts", torch.zeros(8))
+
+    def forward(self, x):
+        x = self.hidden(x)
+        nearest = torch.cdist(x, self.codes).argmin(1)
+        with torch.no_grad():
+            self.counts.mul_(0.9).add_(functional.one_hot(nearest, 8).sum(0), alpha=0.1)
+        return self.loss(x + (self.codes[nearest] - x).detach()) + self.counts.sum() / len(x)
+
+
+@odd("linear-algebra-that-checks", EXACT)
+class Whitens(Body):
+    """Factorizations raise where the matrix does not allow them; eager looks at each result for that."""
+
+    def forward(self, x):
+        x = self.hidden(x)
+        gram = x.t() @ x / len(x) + torch.eye(WIDTH)
+        factor = torch.linalg.cholesky(gram)
+        white = torch.linalg.solve(gram, x.t()) + torch.linalg.inv(gram) @ x.t()
+        return self.loss(white.t()) + factor.diagonal().log().mean() + torch.linalg.eigvalsh(gram).max()
 
 
 @odd("input-mutated-in-place", EXACT)

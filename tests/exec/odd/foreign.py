@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 import remat.exec
 from tests.exec.odd.base import Block, Blocks, Body, seeded
-from tests.exec.odd.judging import EITHER, EXACT, ROWS, WIDTH, odd, rows
+from tests.exec.odd.judging import EITHER, EXACT, REFUSED, ROWS, WIDTH, odd, rows
 
 # -- closures --------------------------------------------------------------------------------------------------------------
 
@@ -220,6 +220,24 @@ class ScriptInside(Body):
 
     def forward(self, x):
         return self.loss(self.script(self.hidden(x)))
+
+
+GELU = """
+def gelu(x):
+    return x * torch.sigmoid(1.702 * x)
+"""
+
+
+# TorchScript derives it by formulas of its own, which round otherwise.
+@odd("scripted-function", REFUSED)
+def scripted_function():
+    gelu = torch.jit.CompilationUnit(GELU).gelu
+
+    class CallsScript(Body):
+        def forward(self, x):
+            return self.loss(gelu(self.hidden(x)))
+
+    return CallsScript()
 
 
 class Doubled(torch.autograd.Function):

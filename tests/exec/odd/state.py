@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from tests.exec.odd.base import Blocks, Body, seeded
-from tests.exec.odd.judging import EITHER, EXACT, WIDTH, odd
+from tests.exec.odd.judging import EITHER, EXACT, REFUSED, WIDTH, odd
 
 
 @odd("counter-in-a-dict", EITHER)
@@ -193,6 +193,57 @@ class PlainInPlace(Body):
         x = self.hidden(x)
         self.average.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
         return self.loss(x - self.average)
+
+
+@odd("hidden-state-that-begins-as-none", EXACT)
+class Remembers(Body):
+    """As recurrent policies do: what a call leaves is what the next one reads, and decides what it does."""
+
+    def __init__(self):
+        super().__init__()
+        self.state = None
+
+    def forward(self, x):
+        x = self.hidden(x) if self.state is None else self.hidden(x + self.state)
+        self.state = x.detach().mean(0)
+        return self.loss(x)
+
+
+@odd("hidden-state-in-a-dict", EXACT)
+class RemembersByLayer(Body):
+    def __init__(self):
+        super().__init__()
+        self.memory = {}
+
+    def forward(self, x):
+        for name, layer in enumerate(self.layers):
+            x = torch.tanh(layer(x) + self.memory.get(name, 0.0))
+            self.memory[name] = x.detach().mean(0)
+        return self.loss(x)
+
+
+# What the trace makes of it is the old value in the forward, and nothing after it.
+@odd("data-assigned", REFUSED)
+class AssignsData(Body):
+    def __init__(self):
+        super().__init__()
+        self.teacher = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
+
+    def forward(self, x):
+        self.teacher.weight.data = 0.9 * self.teacher.weight.data + 0.1 * self.layers[0].weight.data
+        return functional.mse_loss(self.hidden(x), self.teacher(x))
+
+
+@odd("backward-hook-that-counts", REFUSED)
+def counts_backward():
+    module = Body()
+    module.seen = {"backward": 0}
+
+    def count(layer, inputs, outputs):
+        module.seen["backward"] += 1
+
+    module.layers[1].register_full_backward_hook(count)
+    return module
 
 
 @odd("plain-tensor-read", EITHER)
@@ -443,7 +494,7 @@ class Queue(Body):
         return loss
 
 
-@odd("teacher-averaged-in-the-forward", EITHER)
+@odd("teacher-averaged-in-the-forward", EXACT)
 class Teacher(Body):
     """As BYOL does: parameters that need no gradient follow others."""
 
