@@ -50,6 +50,13 @@ class Cluster:
         return self.forward + self.backward
 
 
+def unused(word: str, names: Collection[str]) -> str:
+    """The word, with underscores behind it until none of the names begins so: for names of clusters, layers and their data."""
+    while any(name.startswith(word) for name in names):
+        word += "_"
+    return word
+
+
 def predecessors(graph: Graph, *, soft: bool = False) -> tuple[tuple[int, ...], ...]:
     """For each node, the nodes whose data it reads, in order; with `soft` also those it only runs after.
 
