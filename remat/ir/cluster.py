@@ -50,13 +50,23 @@ class Cluster:
         return self.forward + self.backward
 
 
+def unused(word: str, names: Collection[str]) -> str:
+    """The word, with underscores behind it until none of the names begins so: for names of clusters, layers and their data."""
+    while any(name.startswith(word) for name in names):
+        word += "_"
+    return word
+
+
 def predecessors(graph: Graph, *, soft: bool = False) -> tuple[tuple[int, ...], ...]:
-    """For each node, the nodes whose data it reads, in order; with `soft` also those it only runs after."""
+    """For each node, the nodes whose data it reads, in order; with `soft` also those it only runs after.
+
+    A hint that names the node itself or a later one contradicts the graph's order, and is none.
+    """
     found = []
     for i, node in enumerate(graph.computes):
         before = {writer for datum in graph.reads_by_node[i] for writer in graph.writers_by_data[datum]}
         if soft:
-            before.update(graph.node_index[name] for name in node.after)
+            before.update(j for name in node.after if (j := graph.node_index[name]) < i)
         found.append(tuple(sorted(before)))
     return tuple(found)
 

@@ -61,6 +61,11 @@ class Graph:
         return {datum.name: i for i, datum in enumerate(self.data)}
 
     @cached_property
+    def names(self) -> frozenset[str]:
+        """All names: of compute nodes, data and phantoms."""
+        return frozenset((*self.node_index, *self.data_index, *(layer.phantom for layer in self.layers)))
+
+    @cached_property
     def loss(self) -> int:
         """Index of the loss node."""
         return next(i for i, node in enumerate(self.computes) if node.phase is Phase.LOSS)

@@ -19,6 +19,8 @@ Choose = Callable[[int, int], int]
 
 _SCALES = ((0, 5), (0, 5), (0, 9), (0, 1), (10**9, 7), (2**50, 1))
 """(unit, noise): how large the numbers of a graph are, none or one to three units and some noise; unit 0: the noise alone."""
+_TAKEN = ("stage.0", "stage.1.saved", "stage.0.rest", "stretch.0", "stretch.1.rest", "group.0", "unit.loss", "#", "é")
+"""Names that transforms and partitioners give to what they make, and odd ones."""
 _KINDS = (
     Kind.ACTIVATION,
     Kind.GRADIENT,
@@ -55,11 +57,9 @@ class _Legal:
         mirrored = choose(0, 2) > 0 and not (self.random and self.chance(2))
         backward = min(forward, most - forward) if mirrored and choose(0, 5) else choose(0, min(4, most - forward))
         self.loss = forward
-        self.names = [
-            *(f"F{i}" for i in range(forward)),
-            "L",
-            *(f"B{i}" for i in reversed(range(backward))),
-        ]
+        self.taken = list(_TAKEN) if self.chance(8) else []
+        plain = [*(f"F{i}" for i in range(forward)), "L", *(f"B{i}" for i in reversed(range(backward)))]
+        self.names = [self.name(one) for one in plain]
         self.reads: list[list[str]] = [[] for _ in self.names]
         self.writes: list[list[str]] = [[] for _ in self.names]
         self.data: list[tuple[str, int, Kind, bool | None]] = []
@@ -85,6 +85,12 @@ class _Legal:
         if not unit:
             return self.choose(0, noise)
         return 0 if self.chance(4) else unit * self.choose(1, 3) + self.choose(-noise, noise)
+
+    def name(self, plain: str) -> str:
+        """The name, or one that solvers like to give."""
+        if not self.taken or not self.chance(3):
+            return plain
+        return self.taken.pop(self.choose(0, len(self.taken) - 1))
 
     # -- data ----------------------------------------------------------------------------------------------------------
 
@@ -112,6 +118,7 @@ class _Legal:
         *,
         weight: int = 1,
     ) -> None:
+        name = self.name(name)
         size = sum(self.number(self.size_scale) for _ in range(weight))
         self.data.append((name, size, kind, keep))
         for i in sorted(set(writers)):

@@ -135,16 +135,16 @@ EXPECTED = {
 
 def test_graphs_are_drawn_from_the_whole_class_and_reach_the_hard_part():
     drawn, reruns, optima = Counter(), Counter(), 0
-    for seed in range(2000):
+    for seed in range(1000):
         graph = graph_of(seed)
         drawn.update(set(features(graph)))
         points = frontier(graph)
         optima += len(points) > 1
         reruns[max(validate(graph, Schedule(point.steps)).reruns for point in points)] += 1
     assert set(drawn) == EXPECTED
-    assert min(drawn.values()) >= 5, drawn.most_common()[-5:]
-    assert optima >= 300, "budgets that change nothing ask nothing"
-    assert sum(count for rerun, count in reruns.items() if rerun >= 2) >= 40, reruns
+    assert min(drawn.values()) >= 3, drawn.most_common()[-5:]
+    assert optima >= 150, "budgets that change nothing ask nothing"
+    assert sum(count for rerun, count in reruns.items() if rerun >= 2) >= 20, reruns
 
 
 def test_a_seed_decides_the_graph():

@@ -26,6 +26,7 @@ from remat.ir import (
     translate,
 )
 from remat.ir import part as block_of
+from remat.ir.cluster import unused
 from remat.units import Bytes
 
 
@@ -111,6 +112,7 @@ class _Assembly:
         self.parts = parts
         self.stage_of = stage_of
         self.pinned = pinned
+        self.word = unused("stage", flat.names)
 
     def graph(self) -> Graph:
         flat, parts = self.flat, self.parts
@@ -192,9 +194,9 @@ class _Assembly:
             backward_steps=back_steps,
         )
         return Layer(
-            forward=f"stage.{i}",
-            backward=f"stage.{i}.backward",
-            phantom=f"stage.{i}.saved",
+            forward=f"{self.word}.{i}",
+            backward=f"{self.word}.{i}.backward",
+            phantom=f"{self.word}.{i}.saved",
             options=(option,),
             bare=Option(time=time, workspace=max(0, bare - sum(size[d] for d in stays))),
             bare_steps=bare_steps,

@@ -16,6 +16,7 @@ from remat.algorithms._core.transforms import Applied, Transform
 from remat.ir import Compute, Data, Graph, Kind, Layer, LayerOption, Option, Phase, Run, Schedule
 from remat.ir.chain import Chain, Stage, why_no_chain
 from remat.ir.checks import at_least
+from remat.ir.cluster import unused
 from remat.units import Bytes
 
 
@@ -211,21 +212,22 @@ def unit_chain(stages: Sequence[Stage], loss: str) -> Graph:
         Layer(forward=s.forward, backward=s.backward, phantom=s.phantom, options=(option,), bare=Option(time=1))
         for s in stages
     )
-    inputs = ["unit.input", *(stage.output for stage in stages)]
-    data = [Data(name="unit.input", size=0, kind=Kind.INPUT)]
+    word = unused("unit", [loss, *(n for s in stages for n in (s.forward, s.backward, s.phantom, s.output))])
+    inputs = [f"{word}.input", *(stage.output for stage in stages)]
+    data = [Data(name=f"{word}.input", size=0, kind=Kind.INPUT)]
     data += [Data(name=stage.output, size=1, writers=(stage.forward,)) for stage in stages]
-    data += [Data(name="unit.tangent", size=0, kind=Kind.TANGENT, writers=(loss,))]
-    data += [Data(name="unit.loss", size=0, kind=Kind.GRADIENT, writers=(loss,))]
+    data += [Data(name=f"{word}.tangent", size=0, kind=Kind.TANGENT, writers=(loss,))]
+    data += [Data(name=f"{word}.loss", size=0, kind=Kind.GRADIENT, writers=(loss,))]
     nodes = [
         Compute(name=s.forward, phase=Phase.FORWARD, reads=(a,), writes=(s.output,), options=layer.forward_options)
         for s, a, layer in zip(stages, inputs, layers, strict=False)
     ]
-    made = ("unit.tangent", "unit.loss")
+    made = (f"{word}.tangent", f"{word}.loss")
     nodes.append(Compute(name=loss, phase=Phase.LOSS, reads=(inputs[-1],), writes=made, options=(Option(time=1),)))
-    gradient = "unit.loss"
+    gradient = f"{word}.loss"
     for i in reversed(range(length)):
         stage = stages[i]
-        own = (f"unit.g{i}", f"unit.w{i}")
+        own = (f"{word}.g{i}", f"{word}.w{i}")
         data.append(Data(name=own[0], size=0, kind=Kind.GRADIENT, writers=(stage.backward,)))
         data.append(Data(name=own[1], size=0, kind=Kind.PARAM_GRAD, writers=(stage.backward,)))
         nodes.append(

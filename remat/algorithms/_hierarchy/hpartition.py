@@ -16,7 +16,7 @@ from attrs import evolve, field, frozen
 from remat.algorithms._hierarchy.partition import Partitioner, condensable
 from remat.ir import Cluster, Graph, Phase
 from remat.ir.checks import at_least
-from remat.ir.cluster import predecessors
+from remat.ir.cluster import predecessors, unused
 
 _ROOT = -1  # the common ancestor of all nodes
 
@@ -56,7 +56,7 @@ class HPartition(Partitioner):
             if len(merged) == len(level):
                 break
             level = merged
-        return tuple(_clusters(graph, [one for one in level if len(one.members) > 1], "group"))
+        return tuple(_clusters(graph, [one for one in level if len(one.members) > 1], unused("group", graph.names)))
 
 
 def _apart(graph: Graph, node: int) -> bool:

@@ -14,6 +14,7 @@ from attrs import field, frozen
 from remat.errors import IllFormed
 from remat.ir import Cluster, Graph, Phase, clusters, condense
 from remat.ir.checks import at_least
+from remat.ir.cluster import unused
 
 
 class Partitioner(ABC):
@@ -53,8 +54,9 @@ class Stretches(Partitioner):
     def partition(self, graph: Graph) -> tuple[Cluster, ...]:
         """The stretches, named `stretch.0`, …."""
         forward = [node for node in graph.computes if node.phase is Phase.FORWARD]
+        word = unused("stretch", graph.names)
         groups = {
-            f"stretch.{i // self.size}": [node.name for node in forward[i : i + self.size]]
+            f"{word}.{i // self.size}": [node.name for node in forward[i : i + self.size]]
             for i in range(0, len(forward), self.size)
         }
         return condensable(graph, groups)
@@ -86,7 +88,8 @@ class Intervals(Partitioner):
             cuts.append((best[at][2], at))
             at = best[at][2]
         names = [graph.computes[i].name for i in forward]
-        groups = {f"stretch.{k}": names[low:high] for k, (low, high) in enumerate(reversed(cuts))}
+        word = unused("stretch", graph.names)
+        groups = {f"{word}.{k}": names[low:high] for k, (low, high) in enumerate(reversed(cuts))}
         return condensable(graph, groups)
 
 

@@ -27,7 +27,8 @@ from remat.errors import BackendMissing, RematError
 
 _INSTALL: Final = {"HIGHS": "highspy", "SCIP": "pyscipopt", "GUROBI": "gurobipy", "CPLEX": "cplex", "MOSEK": "Mosek"}
 MIP_TOLERANCE: Final = 1e-5
-"""Taken off a mixed bound, as a fraction of it: feasibility tolerances are 1e-6 in scaled rows, 1e-7 in reduced costs."""
+"""Taken off a mixed bound, relative and absolute [of the scaled objective]: feasibility tolerances are 1e-6 in scaled rows, 1e-7
+in reduced costs. Where some costs are 10^9 times others, the absolute part says that the latter prove nothing."""
 
 
 def _fraction(instance: object, attribute: Any, value: object) -> None:
@@ -302,7 +303,7 @@ def _bound(model: Model, value: float) -> int:
     """A solver's bound in nanoseconds, less its tolerance."""
     if not math.isfinite(value) or value <= 0:
         return 0
-    return max(0, math.ceil(value * (1 - MIP_TOLERANCE) / model.cost_unit))
+    return max(0, math.ceil((value * (1 - MIP_TOLERANCE) - MIP_TOLERANCE) / model.cost_unit))
 
 
 def _answer(highspy: Any, solver: Any, model: Model, columns: Ints) -> Answer:
