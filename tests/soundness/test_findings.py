@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from remat.algorithms.protocol import Problem
 
 from remat.algorithms import (
     Exhaustive,
@@ -16,7 +17,6 @@ from remat.algorithms import (
     UnitCost,
     hierarchical,
 )
-from remat.algorithms.protocol import Problem
 from remat.ir import parse_text
 from remat.testing.oracle import frontier, optimum
 from tests.soundness.judging import changes, fault
