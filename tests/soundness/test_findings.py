@@ -6,6 +6,7 @@ import pytest
 from remat.algorithms.protocol import Problem
 
 from remat.algorithms import (
+    Continuation,
     Exhaustive,
     HIlp,
     HPartition,
@@ -104,3 +105,15 @@ def test_names_that_the_library_gives_may_be_taken(name, place):
         hierarchical(HPartition(top=1, lower=2), lower=block, top=top),
     ):
         assert right(solver, graph)
+
+
+def test_times_whose_reruns_add_up_to_more_than_an_int64_holds():
+    step = (2**63 - 1) // 7
+    chain = "data t 1 tangent\n" + "".join(f"data a{i} 4\n" for i in range(3)) + "data g0 1 input_grad\n"
+    chain += "data g1 1 gradient\ndata g2 1 gradient\n"
+    chain += "".join(f"forward F{i} : {f'a{i - 1}' if i else ''} -> a{i} ; time {step - i}\n" for i in range(3))
+    chain += f"loss L : a2 -> t ; time {step}\n"
+    chain += "".join(
+        f"backward B{i} : a{i} {'t' if i == 2 else f'g{i + 1}'} -> g{i} ; time {step} twin F{i}\n" for i in (2, 1, 0)
+    )
+    assert right(Continuation(), chain, budget=10)

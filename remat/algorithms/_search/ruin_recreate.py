@@ -110,6 +110,9 @@ def broken_up(
     return broken, exponent, noise, share, below(rng, 2)
 
 
+_LONGEST = 2**63 - 1  # what kernels can count; a graph's times stay below it once (G-RANGE), with reruns they need not
+
+
 def ruin_and_recreate(
     g: Flat, start: Ints, budget: int, iterations: int, temperature: float, disorder: float, rng: Seed
 ) -> tuple[Ints, Ints]:
@@ -125,7 +128,7 @@ def ruin_and_recreate(
     price = np.empty(g.time.size, np.float64)
     for _ in range(iterations):
         broken, exponent, noise, share, keeping = broken_up(g, current, disorder, rng, price)
-        ceiling = int(current_time * 1.04)
+        ceiling = min(int(current_time * 1.04), _LONGEST)
         trial, fit = shave(g, price, broken, budget, exponent, noise, share, keeping, rng, ceiling)
         if not fit:
             continue
