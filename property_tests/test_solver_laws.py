@@ -47,6 +47,8 @@ SOLVERS = {
     "StoreAll()": On(exclude=BLIND),
     "PerLayerCheckpoint()": On(exclude=BLIND),
     "PerLayerCheckpoint(together=2)": On(exclude=BLIND),
+    "LowerSets()": ALL,
+    "LowerSets(family=3, levels=20, limits=5)": QUARTER,
     "Exhaustive()": ALL,
     "Exhaustive(max_states=5)": ALL,
     "StoreAll() | Exhaustive()": ALL,

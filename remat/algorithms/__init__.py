@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from remat.algorithms._whole.baselines import PerLayerCheckpoint, StoreAll, least_time, store_all_peak
     from remat.algorithms._whole.dtr import Dtr
     from remat.algorithms._whole.exhaustive import Exhaustive
+    from remat.algorithms._whole.lower_sets import LowerSets
     from remat.algorithms._whole.tw_remat import TwRemat
 
 __all__ = [
@@ -94,6 +95,7 @@ __all__ = [
     "Ilp",
     "Intervals",
     "Linearise",
+    "LowerSets",
     "MultiInstant",
     "MultiStart",
     "OffloadOnly",
@@ -175,6 +177,7 @@ _SOLVERS = {
     "FullRelaxation": "_staged.knapsack",
     "HIlp": "_staged.solver",
     "Ilp": "_staged.solver",
+    "LowerSets": "_whole.lower_sets",
     "MultiInstant": "_search.multi_instant",
     "MultiStart": "_search.passes",
     "OffloadOnly": "_chain.offload",

@@ -78,7 +78,10 @@ class PerLayerCheckpoint(Solver):
         graph = problem.graph
         deepest = max(node.scope.count(".") + 1 for node in graph.computes if node.scope)
         depths = range(1, deepest + 1) if self.depth is None else (self.depth,)
-        plans = {depth: Schedule.from_runs(graph, checkpointed(graph, depth, self.together)) for depth in depths}
+        plans = {
+            depth: Schedule.from_runs(graph, checkpointed(graph, _groups(graph, depth, self.together)))
+            for depth in depths
+        }
         costs = {depth: validate(graph, plan) for depth, plan in plans.items()}
         fitting = [depth for depth in depths if costs[depth].peak <= problem.budget]
         if fitting:
@@ -90,12 +93,18 @@ class PerLayerCheckpoint(Solver):
         )
 
 
-def checkpointed(graph: Graph, depth: int, together: int) -> list[int]:
-    """The run sequence (indices of nodes) that checkpoints every group of `together` layers."""
-    group = _groups(graph, depth, together)
+def checkpointed(graph: Graph, group: dict[int, int], kept: frozenset[int] = frozenset()) -> list[int]:
+    """The run sequence (indices of nodes) that checkpoints every group of forward nodes, but for those that are kept.
+
+    Args:
+        graph: without options.
+        group: of each forward node. Data that another group reads stay; the rest of a group is replayed at once, when the
+            backward first needs it.
+        kept: groups that are not replayed.
+    """
     inside = _replayable(graph, group)
     runs: list[int] = []
-    replayed: set[int] = set()
+    replayed = set(kept)
     for i, node in enumerate(graph.computes):
         if node.phase is Phase.BACKWARD:
             for g in sorted(_needs(graph, i, group, inside) - replayed, reverse=True):

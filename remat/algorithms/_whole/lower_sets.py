@@ -1,0 +1,216 @@
+"""Recomputation by lower sets: a dynamic program over the parts of the forward that a checkpoint may follow.
+
+A *lower set* holds with a node all that the node depends on. A sequence of lower sets, each within the next, cuts the forward
+into segments; data that a later segment reads are kept, the rest of a segment is dropped and replayed in its backward.
+
+Source: Kusumoto, Inoue, Watanabe, Akiba, Koyama, *A Graph Theoretic Framework of Recomputation Algorithms for
+Memory-Efficient Backpropagation*, NeurIPS 2019: the canonical strategy, its memory (equation 2), and the approximate program
+over the lower sets that single nodes generate.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from attrs import field, frozen
+from numpy.typing import NDArray
+
+from remat.algorithms._arrays.jit import kernel
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver, refuse_unless_flat
+from remat.algorithms._whole.baselines import checkpointed
+from remat.ir import Graph, Phase, Schedule, validate
+from remat.ir.checks import at_least
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+_LOWEST = 64.0
+"""The program's memory limits reach down to this part of what one segment needs."""
+
+
+class Steps(NamedTuple):
+    """What a segment from one lower set to a larger one costs; both by their place in the family.
+
+    Attributes:
+        larger: whether the second contains the first, shape (sets, sets).
+        levels: time of the replay, in units of the table.
+        kept: bytes kept after the segment besides those kept before.
+        held: bytes held while the segment is differentiated, besides those kept before.
+    """
+
+    larger: Flags
+    levels: Ints
+    kept: Floats
+    held: Floats
+
+
+@frozen
+class LowerSets(Solver):
+    """The fastest sequence of segments by the paper's dynamic program, as its replay fits the budget. Proves nothing.
+
+    The program counts memory in the paper's way, values and gradients of a segment at once, but of the values only those that
+    the backward reads. The replay counts what is held, so the program is asked under several limits, and of the sequences that
+    fit, the fastest is the plan.
+
+    Attributes:
+        family: most lower sets; where there are more, of those of about one size the one with the fewest bytes at the boundary.
+        levels: units in which the program counts the time of the replay.
+        limits: how many memory limits the program is asked under.
+    """
+
+    family: int = field(default=400, validator=at_least(1, "lower sets"))
+    levels: int = field(default=200, validator=at_least(1, "levels"))
+    limits: int = field(default=24, validator=at_least(1, "limits"))
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Refuses graphs with options, and graphs without a forward."""
+        if any(node.phase is Phase.FORWARD for node in graph.computes):
+            return refuse_unless_flat(graph)
+        return "there is no forward to cut"
+
+    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
+        """The fastest sequence that fits."""
+        graph = problem.graph
+        forward = Forward.of(graph)
+        sets = forward.family(self.family)
+        steps = forward.steps(sets, self.levels)
+        plans: dict[tuple[int, ...], Schedule] = {}
+        whole = float(steps.held[0, -1])
+        for share in np.geomspace(1.0, 1.0 / _LOWEST, self.limits):
+            if plans and clock.expired:
+                break
+            chosen = tuple(shortest_sequence(steps, self.levels, whole * share).tolist())
+            if chosen and chosen not in plans:
+                group = forward.segments(sets, chosen)
+                plans[chosen] = Schedule.from_runs(graph, checkpointed(graph, group, frozenset([len(chosen) - 1])))
+        costs = {chosen: validate(graph, schedule) for chosen, schedule in plans.items()}
+        fitting = [chosen for chosen, cost in costs.items() if cost.peak <= problem.budget]
+        if not fitting:
+            smallest = min(cost.peak for cost in costs.values())
+            return Plan(trail=(f"LowerSets: of {len(costs)} sequences the smallest peak is {smallest} B",))
+        best = min(fitting, key=lambda chosen: (costs[chosen].time, costs[chosen].peak))
+        return Plan(schedule=plans[best], trail=(f"LowerSets: {len(best)} segments of {len(sets) - 1} lower sets",))
+
+
+@frozen(eq=False)
+class Forward:
+    """The forward of a graph as matrices.
+
+    Attributes:
+        nodes: indices of its nodes in the graph.
+        time: of each node [ns].
+        size: of each datum that its nodes write [bytes].
+        saved: the same, 0 where no backward node reads it: liveness drops it before.
+        writes, reads: whether a node writes, reads a datum; shape (nodes, data), 0 or 1.
+    """
+
+    nodes: list[int]
+    time: Floats
+    size: Floats
+    saved: Floats
+    writes: Floats
+    reads: Floats
+
+    @classmethod
+    def of(cls, graph: Graph) -> Forward:
+        """Read a graph without options."""
+        nodes = [i for i, node in enumerate(graph.computes) if node.phase is Phase.FORWARD]
+        data = sorted({d for i in nodes for d in graph.writes_by_node[i]})
+        writes, reads = np.zeros((2, len(nodes), len(data)))
+        for k, i in enumerate(nodes):
+            writes[k] = np.isin(data, list(graph.writes_by_node[i]))
+            reads[k] = np.isin(data, list(graph.reads_by_node[i]))
+        return cls(
+            nodes=nodes,
+            time=np.array([graph.computes[i].options[0].time for i in nodes], np.float64),
+            size=np.array([graph.data[d].size for d in data], np.float64),
+            saved=np.array([graph.data[d].size if _is_saved(graph, d) else 0 for d in data], np.float64),
+            writes=writes,
+            reads=reads,
+        )
+
+    def boundary(self, sets: Flags) -> Flags:
+        """The data of each lower set that nodes outside of it read; shape (sets, data)."""
+        return (sets @ self.writes > 0) & (~sets @ self.reads > 0)
+
+    def family(self, most: int) -> Flags:
+        """The empty set, the lower sets that single nodes generate, and the whole forward, by size; shape (sets, nodes)."""
+        count = len(self.nodes)
+        sets = np.eye(count, dtype=np.bool_)
+        needs = self.reads @ self.writes.T > 0
+        for k in range(count):
+            earlier = np.flatnonzero(needs[k, :k])
+            sets[k] |= sets[earlier].any(axis=0)
+        sets = np.unique(sets, axis=0)
+        if len(sets) > most:
+            boundary = self.boundary(sets) @ self.size
+            by_size = np.array_split(np.argsort(sets.sum(axis=1), kind="stable"), most)
+            sets = sets[[near[np.argmin(boundary[near])] for near in by_size]]
+        ends = np.array([[False] * count, [True] * count])
+        sets = np.unique(np.concatenate([sets, ends]), axis=0)
+        return sets[np.argsort(sets.sum(axis=1), kind="stable")]
+
+    def steps(self, sets: Flags, levels: int) -> Steps:
+        """Time and memory of every segment."""
+        boundary = self.boundary(sets)
+        written = sets @ self.writes > 0
+        replayed = sets & ((written & ~boundary) @ self.writes.T > 0)  # what is not kept must be made again
+        following = ~sets & (written @ self.reads.T > 0)
+        read_then = ~written & (following @ (self.writes + self.reads) > 0)
+        levels_of = np.rint((~sets * self.time) @ replayed.T * (levels / max(1.0, self.time.sum()))).astype(np.int64)
+        levels_of[:, -1] = 0  # the last segment's data are still there when its backward begins
+        values = written @ self.saved
+        count = sets.sum(axis=1)
+        return Steps(
+            larger=(sets.astype(float) @ ~sets.T == 0) & (count[:, None] < count[None, :]),
+            levels=levels_of,
+            kept=(~written * self.size) @ boundary.T,
+            held=2 * (values[None, :] - values[:, None]) + (read_then @ self.size)[None, :],
+        )
+
+    def segments(self, sets: Flags, chosen: tuple[int, ...]) -> dict[int, int]:
+        """The segment of each node."""
+        first = np.argmax(sets[list(chosen)], axis=0)
+        return {i: int(segment) for i, segment in zip(self.nodes, first, strict=True)}
+
+
+def _is_saved(graph: Graph, d: int) -> bool:
+    return any(graph.computes[r].phase is Phase.BACKWARD for r in graph.readers_by_data[d])
+
+
+@kernel
+def shortest_sequence(steps: Steps, levels: int, limit: float) -> Ints:
+    """The lower sets after the empty one, in order, whose replays take the fewest levels within `limit`; empty: there are none.
+
+    `least[a, t]` is the fewest bytes kept when set `a` is reached and `t` levels have been spent, as in the paper's table.
+    """
+    count = steps.larger.shape[0]
+    least = np.full((count, levels + 1), np.inf)
+    came = np.full((count, levels + 1, 2), -1, np.int64)
+    least[0, 0] = 0.0
+    for a in range(count):
+        for b in range(a + 1, count):
+            if not steps.larger[a, b]:
+                continue
+            for t in range(levels + 1 - steps.levels[a, b]):
+                if least[a, t] + steps.held[a, b] > limit:
+                    continue
+                after, kept = t + steps.levels[a, b], least[a, t] + steps.kept[a, b]
+                if kept < least[b, after]:
+                    least[b, after] = kept
+                    came[b, after, 0], came[b, after, 1] = a, t
+    spent = 0
+    while spent <= levels and not least[count - 1, spent] < np.inf:
+        spent += 1
+    length, at, t = 0, count - 1, spent
+    chosen = np.empty(count, np.int64)
+    while spent <= levels and at > 0:
+        chosen[length] = at
+        length += 1
+        at, t = came[at, t, 0], came[at, t, 1]
+    return chosen[:length][::-1].copy()
