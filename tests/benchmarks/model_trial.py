@@ -30,7 +30,7 @@ from tests.models.exact import differences, train
 from tests.models.model import Built, Model
 
 TRIALS = ((torch.float64, "70%"), (torch.float32, "70%"), (torch.float32, "50%"))
-SECONDS = 10.0
+SECONDS = 3.0
 """The deadline of each planning [s]."""
 ATTEMPTS = 3
 """Budgets tried of a share: itself, the smallest found, and once more where the first steps show that the loss needs more."""
