@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from remat.algorithms.protocol import Problem
 
 from remat.algorithms import (
     Continuation,
@@ -12,6 +11,7 @@ from remat.algorithms import (
     HPartition,
     Intervals,
     Linearise,
+    Problem,
     Revolve,
     RkRotor,
     Stretches,
