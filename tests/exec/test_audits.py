@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.optim import optimizer as optimizers
 
 import remat.exec
-from remat.exec import torch_private
+from remat.exec._torch import torch_private
 from tests.exec.support import LIGHT
 
 EASY = {"cost": "estimate", "solver": LIGHT}

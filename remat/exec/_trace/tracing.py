@@ -1,0 +1,662 @@
+"""Tracing one call: the step as a function of flat tensors, what Python did meanwhile, and everything put back afterwards.
+
+The tracer runs the forward twice under fake tensors, once for metadata and once for the graph, and both passes are watched:
+what they read of tensors (`Tape`), which attributes they read (`Reads`), what they changed in Python (`Snapshot`). A second pass
+that does other operations than the first, or leaves another state, shows that something besides tensors and torch's generator
+decides, and is refused. What a forward changes once and for all (a flag, a cached value, an attribute that holds a tensor) is an
+*effect*: a captured step has it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from attrs import define, evolve, field, frozen
+from torch import nn
+
+from remat.errors import Uncapturable
+from remat.exec._torch import rng, torch_private
+from remat.exec._torch.places import Running, described
+from remat.exec._torch.torch_private import Correction, Joint, Regions
+from remat.exec._trace import structure
+from remat.exec._trace.diagnosis import refusal, who_changes
+from remat.exec._trace.python_state import DERIVED, OWN, TABLES, Container, Reads, Slot, Snapshot
+from remat.exec._trace.structure import Layout
+from remat.exec._trace.tape import Computed, Foreign, Origin, Scalar, Tape
+
+MOST_RESTARTS = 64
+"""How often a trace begins anew because it met one more tensor from outside."""
+
+
+@frozen(kw_only=True, eq=False)
+class Step:
+    """One call of a module, to be traced: flat tensors in, whatever it returns out.
+
+    Attributes:
+        module: the module whose parameters and buffers are lifted.
+        function: what is called, with the module first.
+        leaves, layout: the arguments, flat; tensors stand as None.
+        tensors: the tensors among the arguments.
+        watched: functions and objects besides the module whose state counts (a loss function).
+        differentiable: "auto", "loss" or "all" (see `capture`).
+        answers: values of late reads that are known already.
+    """
+
+    module: nn.Module
+    function: Callable[..., Any]
+    leaves: tuple[Any, ...]
+    layout: Layout
+    tensors: tuple[torch.Tensor, ...]
+    watched: tuple[Any, ...] = ()
+    differentiable: str = "auto"
+    answers: tuple[Scalar, ...] = ()
+
+    def run(self, tensors: tuple[torch.Tensor, ...]) -> Any:
+        """Call it."""
+        rest = iter(tensors)
+        leaves = [next(rest) if leaf is None else leaf.value for leaf in self.leaves]
+        args, kwargs = structure.unflatten(leaves, self.layout)
+        return self.function(self.module, *args, **kwargs)
+
+    def through(self, outputs: list[torch.Tensor], attributes: list[torch.Tensor]) -> tuple[int, ...]:
+        """Positions of the outputs that gradients may come back through.
+
+        Args:
+            outputs: what the step returns.
+            attributes: tensors that it leaves in attributes, which come after the outputs; a loss may be among them.
+        """
+        able = tuple(i for i, t in enumerate(outputs) if t.requires_grad)
+        scalars = tuple(i for i in able if outputs[i].dim() == 0)
+        left = tuple(i for i, t in enumerate(attributes, start=len(outputs)) if t.requires_grad)
+        if self.differentiable == "all" or (self.differentiable == "auto" and len(scalars) != 1):
+            return (*able, *left)
+        if self.differentiable == "auto":
+            return (*scalars, *(i for i in left if attributes[i - len(outputs)].dim() == 0))
+        if len(scalars) != 1:
+            what = f"the module returns {len(scalars)} scalars that require a gradient, so which one is the loss is not clear."
+            raise Uncapturable("X-LOSS", what, fix='give differentiable="all", or return one loss.')
+        return scalars
+
+
+@frozen
+class Same:
+    """A tensor that is returned as it came: a parameter, a buffer or an argument.
+
+    Attributes:
+        origin: which one.
+    """
+
+    origin: Origin
+
+
+@frozen(kw_only=True)
+class Effect:
+    """What a forward changes in Python, the same in every call.
+
+    Attributes:
+        path: of the container it changes.
+        keys: what it sets there; None: the whole contents.
+        layout, leaves: the values; tensors stand as None in `leaves`.
+        removed: keys it removes.
+    """
+
+    path: str
+    keys: tuple[Any, ...] | None
+    layout: Layout
+    leaves: tuple[Any, ...]
+    removed: tuple[Any, ...] = ()
+
+    @property
+    def tensors(self) -> int:
+        """How many tensors it sets."""
+        return sum(leaf is None for leaf in self.leaves)
+
+
+@define(eq=False)
+class Pass:
+    """What one run of the forward did.
+
+    Attributes:
+        tape: its operations and what Python read of tensors.
+        reads: attributes that were read.
+        entry: of a second pass, the state of Python that it began in.
+        exit: the state of Python after the pass.
+        effects: what was changed; tensors beside it in `effect_tensors`.
+        layout, leaves: what was returned; tensors stand as None, or as `Same`.
+        places: which of `leaves` are tensors.
+        requires_grad: of each returned tensor, of each late read, and of each tensor of an effect.
+        through: positions of outputs that gradients may come back through.
+        seeded: whether the forward set torch's generator itself.
+        orders: for each output, how its dimensions are permuted for the caller; None: not at all.
+    """
+
+    tape: Tape
+    reads: Reads
+    entry: Any = None
+    exit: Snapshot | None = None
+    effects: tuple[Effect, ...] = ()
+    effect_tensors: list[torch.Tensor] = field(factory=list)
+    layout: Layout | None = None
+    leaves: tuple[Any, ...] = ()
+    places: tuple[int, ...] = ()
+    requires_grad: tuple[bool, ...] = ()
+    through: tuple[int, ...] = ()
+    seeded: bool = False
+    orders: tuple[tuple[int, ...] | None, ...] = ()
+
+
+@frozen(kw_only=True, eq=False)
+class Traced:
+    """A traced call.
+
+    Attributes:
+        joint: the graph.
+        last: the pass that it was made in.
+        lifted: plain tensors that are inputs of the graph, after the arguments.
+        computed: operations that run before the step, whose results are inputs after these.
+        inputs: how many inputs there are before these results.
+        tokens: states of Python in which the same trace results.
+        cloned: positions of outputs that were cloned because they alias an input or another output.
+    """
+
+    joint: Joint
+    last: Pass
+    lifted: tuple[Slot, ...]
+    computed: tuple[Computed, ...]
+    inputs: int
+    tokens: tuple[Any, ...]
+    cloned: frozenset[int]
+
+
+@frozen
+class Lifted:
+    """What are inputs of the graph besides the arguments.
+
+    Attributes:
+        slots: plain tensors.
+        computed: operations that run before the step.
+    """
+
+    slots: tuple[Slot, ...] = ()
+    computed: tuple[Computed, ...] = ()
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """The real tensors of the sample."""
+        return (
+            *(slot.tensor for slot in self.slots),
+            *(tensor for computed in self.computed for tensor in computed.tensors),
+        )
+
+    def __len__(self) -> int:
+        return len(self.slots) + len(self.computed)
+
+
+class _Traced(nn.Module):
+    """What the tracer is given, with the module inside so that its parameters are lifted."""
+
+    def __init__(
+        self, step: Step, before: Snapshot, lifted: Lifted, cloned: frozenset[int], forget: bool = False
+    ) -> None:
+        super().__init__()
+        self.__dict__["forget"] = forget
+        self.__dict__["keeps_casts"] = torch.is_autocast_cache_enabled()
+        self.inner = step.module
+        running = Running()
+        running.names.append(described("", step.module))
+        tables = [(inner, name, tuple(inner.__dict__[name])) for inner in step.module.modules() for name in TABLES]
+        self.__dict__.update(step=step, before=before, lifted=lifted, cloned=cloned, passes=[], running=running)
+        self.__dict__["tables"] = tables
+        state = (step.module.named_parameters, step.module.named_buffers)
+        self.__dict__["real"] = {
+            (kind, name): tensor
+            for kind, named in zip(("param", "buffer"), state, strict=True)
+            for name, tensor in named(remove_duplicate=False)
+        }
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        space = self.__dict__
+        step: Step = space["step"]
+        passes: list[Pass] = space["passes"]
+        count = len(step.tensors)
+        self._begin(tensors)
+        tape = self._tape(tensors)
+        reads = Reads(space["before"].paths)
+        current = Pass(tape, reads)
+        if passes:
+            current.entry = Snapshot(step.module, step.watched, passes[0].reads).token(passes[0].reads)
+        buffers = _buffers(self.inner)
+        state = _generator_state()
+        with reads, tape, torch_private.autocast_regions(tape.regions):
+            out = step.run(tensors[:count])
+        current.seeded = state != _generator_state()
+        _keep_buffers(buffers)
+        _check_tables(space["tables"])
+        passes.append(current)
+        returned = self._note_outputs(current, out)
+        self._note_effects(current)
+        late, left = [tensor.detach() for tensor in tape.late], current.effect_tensors
+        through = step.through(returned, left)
+        current.through = tuple(i if i < len(returned) else i + len(late) for i in through)
+        outputs = [*returned, *late, *left]
+        current.requires_grad = tuple(tensor.requires_grad for tensor in outputs)
+        outputs = [tensor if i in current.through else tensor.detach() for i, tensor in enumerate(outputs)]
+        cloned = [i for i in range(len(outputs)) if i in space["cloned"]]
+        # The tracer takes gradients to be contiguous: a transposed output is cloned and returned as what it is a transpose of.
+        orders = {i: _order(outputs[i]) for i in cloned}
+        for i in cloned:
+            outputs[i] = outputs[i].permute(orders[i]).clone()
+        inverse = {i: tuple(sorted(range(len(order)), key=order.__getitem__)) for i, order in orders.items()}
+        current.orders = tuple(
+            inverse[i] if i in inverse and inverse[i] != tuple(range(len(inverse[i]))) else None
+            for i in range(len(outputs))
+        )
+        return tuple(outputs)
+
+    def _begin(self, tensors: tuple[torch.Tensor, ...]) -> None:
+        """The state of Python as at the call, but for what earlier passes set that holds no tensor; lifted tensors in place."""
+        before: Snapshot = self.__dict__["before"]
+        step: Step = self.__dict__["step"]
+        for container in before.containers:
+            if container.kind == "cache" and (self.__dict__["forget"] or not container.same()):
+                # it may hold tensors of an earlier pass
+                container.holder.cache_clear()
+            elif not container.same():
+                _without_tensors(container)
+        inputs = (*step.tensors, *self.__dict__["lifted"].tensors)
+        # what is returned as it came is recognised by these
+        origins: dict[int, Origin] = {id(tensor): ("input", at) for at, tensor in enumerate(tensors)}
+        self.__dict__["origins"] = origins
+        placed: dict[int, Any] = {id(real): tensor for real, tensor in zip(inputs, tensors, strict=True)}
+        for kind, named in (("param", self.inner.named_parameters), ("buffer", self.inner.named_buffers)):
+            for name, tensor in named(remove_duplicate=False):
+                placed[id(self.__dict__["real"][kind, name])] = tensor
+                origins.setdefault(id(tensor), (kind, name))
+        self.__dict__["placed"] = placed
+        placed |= before.iterators()
+        for slot in before.places():
+            if id(slot.tensor) in placed:
+                slot.put(placed[id(slot.tensor)])
+
+    def _tape(self, tensors: tuple[torch.Tensor, ...]) -> Tape:
+        step: Step = self.__dict__["step"]
+        real: dict[Origin, torch.Tensor] = dict(self.__dict__["real"])
+        lifted: Lifted = self.__dict__["lifted"]
+        inputs = (*step.tensors, *lifted.tensors)
+        real.update({("input", position): tensor for position, tensor in enumerate(inputs)})
+        regions = Regions(self.__dict__["keeps_casts"])
+        tape = Tape(real.__getitem__, step.answers, self.__dict__["running"], regions)
+        for name, parameter in self.inner.named_parameters(remove_duplicate=False):
+            tape.know(parameter, ("param", name), trained=real["param", name].requires_grad)
+        for name, buffer in self.inner.named_buffers(remove_duplicate=False):
+            tape.know(buffer, ("buffer", name))
+        for position, tensor in enumerate(tensors):
+            tape.know(tensor, ("input", position))
+        rest = iter(tensors[len(step.tensors) + len(lifted.slots) :])
+        tape.computed = [tuple(next(rest) for _ in computed.tensors) for computed in lifted.computed]
+        return tape
+
+    def _note_outputs(self, current: Pass, out: Any) -> list[torch.Tensor]:
+        """Take the outputs apart; parameters, buffers and arguments that are returned as they are stay what they are."""
+        before: Snapshot = self.__dict__["before"]
+        origins: dict[int, Origin] = self.__dict__["origins"]
+        leaves, layout = structure.flatten(out, opaque=lambda value: id(value) in before.paths)
+        returned, kept = [], []
+        for leaf in leaves:
+            if not isinstance(leaf, torch.Tensor):
+                if not isinstance(leaf, structure.PLAIN) and id(leaf) not in before.paths:
+                    fix = "return tensors, plain values, or objects of them."
+                    raise Uncapturable("X-OUTPUT", f"the module returns a {type(leaf).__name__}.", fix=fix)
+                kept.append(leaf)
+            elif id(leaf) in origins:
+                kept.append(Same(origins[id(leaf)]))
+            else:
+                returned.append(leaf)
+                kept.append(None)
+        current.layout, current.leaves = layout, tuple(kept)
+        current.places = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and kept[i] is None)
+        return returned
+
+    def _note_effects(self, current: Pass) -> None:
+        step: Step = self.__dict__["step"]
+        before: Snapshot = self.__dict__["before"]
+        effects = (_effect(container, current, self.__dict__["placed"]) for container in before.changed())
+        current.effects = tuple(effect for effect in effects if effect is not None)
+        current.exit = Snapshot(step.module, step.watched)
+
+
+def _order(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The dimensions of a tensor, the one with the longest stride first: permuted so, a dense tensor is contiguous."""
+    strides = tensor.stride()
+    return tuple(sorted(range(tensor.dim()), key=lambda dim: -strides[dim]))
+
+
+def _generator_state() -> bytes:
+    with torch_private.no_modes():
+        return torch.get_rng_state().numpy().tobytes()
+
+
+def _holds_tensor(value: Any) -> bool:
+    try:
+        leaves, _ = structure.flatten(value)
+    except (Uncapturable, RecursionError):
+        return False
+    return any(isinstance(leaf, torch.Tensor) for leaf in leaves)
+
+
+def _without_tensors(container: Container) -> None:
+    """Take back what a pass changed and holds tensors of the trace."""
+    keys, values = container.read()
+    old = dict(zip(container.keys, container.values, strict=True)) if container.keys else {}
+    if not keys:
+        if any(_holds_tensor(value) for value in values):
+            container.write(container.keys, container.values)
+        return
+    new: dict[Any, Any] = {}
+    for key, value in zip(keys, values, strict=True):
+        if old.get(key) is not value and _holds_tensor(value):
+            if key in old:
+                new[key] = old[key]
+        else:
+            new[key] = value
+    container.write(tuple(new), tuple(new.values()))
+
+
+def _effect(container: Container, current: Pass, placed: dict[int, Any]) -> Effect | None:
+    """What a pass changed in a container, with its tensors moved to the pass; None: nothing that counts.
+
+    Args:
+        container: as it was before the call.
+        current: the pass.
+        placed: what stood in the pass for a real tensor or an iterator, by its identity.
+    """
+    if container.kind == "generator":
+        return None
+    keys, values = container.read()
+    before = tuple(placed.get(id(value), value) for value in container.values)
+    if container.keys or keys:
+        old = dict(zip(container.keys, before, strict=True))
+        new = dict(zip(keys, values, strict=True))
+        changed = {key: value for key, value in new.items() if key not in old or old[key] is not value}
+        changed = {key: value for key, value in changed.items() if not _derived(container, key)}
+        removed = tuple(key for key in old if key not in new and not _derived(container, key))
+        if not changed and not removed:
+            return None
+        return _packed(container, tuple(changed), list(changed.values()), current, removed)
+    if len(before) == len(values) and all(old is new for old, new in zip(before, values, strict=True)):
+        return None
+    if len(before) != len(values) and any(_holds_tensor(value) for value in values):
+        what = f"the forward adds a tensor to {container.path} (or takes one away), which holds more after every call."
+        raise Uncapturable("X-STATE", what, fix="return the tensor instead, or keep the last one as an attribute.")
+    return _packed(container, None, list(values), current, ())
+
+
+def _packed(
+    container: Container, keys: tuple[Any, ...] | None, values: list[Any], current: Pass, removed: tuple[Any, ...]
+) -> Effect:
+    for key, value in zip(keys or (), values, strict=False):
+        if isinstance(value, nn.Module) and any(True for _ in value.parameters()):
+            what = f"the forward makes the module {key!r} with parameters of its own."
+            fix = "make it in `__init__`, or call the module once (under torch.no_grad()) before you wrap it."
+            raise Uncapturable("X-STATE", what, fix=fix)
+    leaves, layout = structure.flatten(values, opaque=lambda value: not _holds_tensor(value))
+    current.effect_tensors += [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    flat = tuple(None if isinstance(leaf, torch.Tensor) else structure.Plain(leaf) for leaf in leaves)
+    return Effect(path=container.path, keys=keys, layout=layout, leaves=flat, removed=removed)
+
+
+def _derived(container: Container, name: Any) -> bool:
+    """Whether an attribute is no state of its own: what recurrent layers make of their parameters, what this library keeps."""
+    if container.module is None:
+        return False
+    if name == OWN:
+        return True
+    return name in DERIVED
+
+
+def _check_tables(tables: list[tuple[nn.Module, str, tuple[str, ...]]]) -> None:
+    """Refuse a forward that registers or removes parameters and buffers."""
+    for module, table, names in tables:
+        if tuple(module.__dict__[table]) != names:
+            changed = sorted(set(names) ^ set(module.__dict__[table]))
+            what = f"the forward of {type(module).__name__} registers (or removes) {', '.join(map(repr, changed))}."
+            fix = "register it in `__init__`, or call the module once (under torch.no_grad()) before you wrap it."
+            raise Uncapturable("X-STATE", what, fix=fix)
+
+
+# -- buffers that are replaced ---------------------------------------------------------------------------------------------
+
+
+def _buffers(module: nn.Module) -> list[tuple[dict[str, Any], str, torch.Tensor]]:
+    return [
+        (inner._buffers, name, buffer)
+        for inner in module.modules()
+        for name, buffer in inner._buffers.items()
+        if buffer is not None
+    ]
+
+
+def _keep_buffers(held: list[tuple[dict[str, Any], str, torch.Tensor]]) -> None:
+    """A buffer that the forward replaced by a new tensor is written in place instead: same values, same object."""
+    for owner, name, buffer in held:
+        new = owner.get(name)
+        if new is buffer:
+            continue
+        if new is None or new.shape != buffer.shape or new.dtype != buffer.dtype:
+            what = f"the forward replaces the buffer {name!r} by one of another shape or type."
+            raise Uncapturable("X-STATE", what, fix="keep its shape and type.")
+        buffer.copy_(new.detach())
+        owner[name] = buffer
+
+
+# -- the trace -------------------------------------------------------------------------------------------------------------
+
+
+def trace(step: Step, correction: Correction | None = None) -> Traced:
+    """Trace a call; the module, all that it reaches and the generators are as before when this returns.
+
+    Args:
+        step: the call.
+        correction: what kernels return other than their shape functions say.
+
+    Raises:
+        Uncapturable: the step cannot be one graph, or something besides tensors and torch's generator decides.
+    """
+    before = Snapshot(step.module, step.watched)
+    lifted = Lifted()
+    cloned: frozenset[int] = frozenset()
+    forget = False
+    for _ in range(MOST_RESTARTS):
+        run = _Traced(step, before, lifted, cloned, forget)
+        run.__dict__["correction"] = correction
+        try:
+            joint = _export(run, before)
+        except _Restart as restart:
+            forget = forget or restart.what is None
+            if isinstance(restart.what, Slot):
+                lifted = evolve(lifted, slots=(*lifted.slots, restart.what))
+            elif restart.what is not None:
+                lifted = evolve(lifted, computed=(*lifted.computed, restart.what))
+            continue
+        if joint.aliased - cloned:
+            # An output that looks at an input or at another output gets no tangent of its own: give it its own storage.
+            cloned = joint.aliased
+            continue
+        passes: list[Pass] = run.__dict__["passes"]
+        _check_passes(run, before, passes)
+        reads = passes[-1].reads
+        for one in passes[:-1]:
+            reads.merge(one.reads)
+        first = Snapshot(step.module, step.watched, reads).token(reads)
+        tokens = (first, *(one.entry for one in passes if one.entry is not None and one.entry != first))
+        return Traced(
+            joint=joint, last=passes[-1], lifted=lifted.slots, computed=lifted.computed, tokens=tokens, cloned=cloned,
+            inputs=len(step.tensors) + len(lifted.slots),
+        )  # fmt: skip
+    fix = "register them (`self.register_buffer(name, tensor, persistent=False)`), or pass them as arguments."
+    raise Uncapturable("X-TRACE", f"the forward reads more than {MOST_RESTARTS} tensors from outside.", fix=fix)
+
+
+class _Restart(Exception):
+    """The trace begins anew, with one more tensor lifted or computed, or (None) with the caches of functions emptied."""
+
+    def __init__(self, what: Slot | Computed | None) -> None:
+        super().__init__()
+        self.what = what
+
+
+def _export(run: _Traced, before: Snapshot) -> Joint:
+    step: Step = run.__dict__["step"]
+    paths = {module: name for name, module in step.module.named_modules()}
+    tensors = (*step.tensors, *run.__dict__["lifted"].tensors)
+    states = rng.others()
+    with untouched(step.module, before), torch.enable_grad():
+        try:
+            with torch_private.scopes(paths, run.__dict__["running"]):
+                joint = torch_private.export_joint(run, tensors, run.__dict__["correction"])
+            _check_backward(step, run.__dict__["passes"][-1])
+        except Foreign as foreign:
+            slot = next((slot for slot in before.slots() if slot.tensor is foreign.tensor), None)
+            cached = any(container.kind == "cache" for container in before.containers)
+            if slot is None and (run.__dict__["forget"] or not cached):
+                raise refusal(foreign, step.module) from foreign
+            raise _Restart(slot) from foreign
+        except Computed as computed:
+            raise _Restart(computed) from computed
+        except Exception as error:
+            raise refusal(error, step.module) from error
+        moved = [name for name, state in rng.others().items() if states[name] != state]
+    if moved:
+        _refuse_generator(run, before, moved[0])
+    return joint
+
+
+@contextmanager
+def untouched(module: nn.Module, before: Snapshot) -> Iterator[None]:
+    """Put everything back that a trace has changed.
+
+    Parameters are put back too: the tracer does not restore those of a module that is registered in two places.
+    """
+    tables: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        (table, dict(table)) for inner in module.modules() for table in (inner._parameters, inner._buffers)
+    ]
+    with rng.kept():
+        try:
+            yield
+        finally:
+            before.restore()
+            for table, entries in tables:
+                table.clear()
+                table.update(entries)
+
+
+def _check_backward(step: Step, last: Pass) -> None:
+    """Refuse a backward that changes Python: a hook that counts or collects, which a planned backward does not call."""
+    assert last.exit is not None
+    before = {entry[:2]: entry for entry in last.exit.token()}
+    changed = [entry for entry in Snapshot(step.module, step.watched).token() if before.get(entry[:2]) != entry]
+    if changed:
+        path = changed[0][0].removesuffix(".__dict__")
+        what = (
+            f"the backward changes {path} (a hook does, or an autograd function), which a planned backward would not."
+        )
+        fix = "do that outside: in a hook of the wrapped module, or of its parameters."
+        raise Uncapturable("X-STATE", what, fix=fix)
+
+
+# -- what two passes must share --------------------------------------------------------------------------------------------
+
+
+def _check_passes(run: _Traced, before: Snapshot, passes: list[Pass]) -> None:
+    """Refuse what differs between two passes of the same call."""
+    first, last = passes[0], passes[-1]
+    moved = (
+        {} if last.exit is None else {one.path: one.values for one in last.exit.containers if one.kind == "generator"}
+    )
+    for container in before.containers:
+        if container.kind == "generator" and moved.get(container.path, container.values) != container.values:
+            _refuse_generator(run, before, container.path)
+    if first.exit is not None and last.exit is not None and first.exit.token() != last.exit.token():
+        _refuse_counter(run, before, first.exit, last.exit)
+    if first.seeded or last.seeded:
+        where = who_changes(lambda: _again(run, before), _generator_state, run.inner)
+        what = "the forward sets torch's generator itself, which a captured step would not."
+        raise Uncapturable("X-RANDOM", what, fix="seed outside the module.", where=where)
+    different = _difference(first, last)
+    if different is not None:
+        fix = "keep clocks, counters and random numbers of Python out of the forward, or pass them as arguments."
+        raise Uncapturable(
+            "X-STATE", f"{different[0]} when the same call was traced again.", fix=fix, where=different[1]
+        )
+
+
+def _difference(first: Pass, last: Pass) -> tuple[str, str] | None:
+    """What two passes did otherwise, and where; None: nothing."""
+    ours, theirs = first.tape.instructions, last.tape.instructions
+    for mine, other in zip(ours, theirs, strict=False):
+        if mine.text != other.text:
+            return f"{mine.text:.200} became {other.text:.200}", str(other.place)
+    if len(ours) != len(theirs):
+        longer = max(ours, theirs, key=len)[min(len(ours), len(theirs))]
+        return f"{longer.target} ran in one of two passes only", str(longer.place)
+    for read, later in zip(first.tape.reads, last.tape.reads, strict=False):
+        if read.value != later.value:
+            return f"Python read {read.value}, then {later.value}", str(later.place)
+    if repr(first.leaves) != repr(last.leaves):
+        return "the forward returned other plain values", ""
+    for constant, again in zip(first.tape.constants.values(), last.tape.constants.values(), strict=False):
+        if not torch.equal(constant, again):
+            return "a tensor that the forward makes from Python numbers differed", ""
+    return None
+
+
+def _refuse_generator(run: _Traced, before: Snapshot, name: str) -> None:
+    """Refuse random numbers that no plan replays."""
+    container = next((one for one in before.containers if one.kind == "generator" and one.path == name), None)
+
+    def state() -> Any:
+        return rng.others()[name] if container is None else container.read()[1][0].text
+
+    where = who_changes(lambda: _again(run, before), state, run.inner)
+    what = f"the forward draws from {name}, which a captured step would not draw from again."
+    fix = "draw with torch (`torch.rand(())`), or outside the module, and pass it as an argument."
+    raise Uncapturable("X-RANDOM", what, fix=fix, where=where)
+
+
+def _refuse_counter(run: _Traced, before: Snapshot, first: Snapshot, second: Snapshot) -> None:
+    """Refuse state of Python that every call changes."""
+    old = {entry[:2]: entry for entry in first.token()}
+    changed = [entry for entry in second.token() if old.get(entry[:2]) != entry]
+    path = changed[0][0] if changed else "its state"
+    where = ""
+    container = next((one for one in before.containers if one.path == path), None)
+    if container is not None:
+        where = who_changes(lambda: _again(run, before), lambda: list(map(id, container.read()[1])), run.inner)
+        named = dict(zip(container.keys, container.values, strict=True)) if container.keys else {}
+        keys = [
+            key for key, value in zip(*_last(second, path), strict=False) if key not in named or named[key] is not value
+        ]
+        path = f"{path.removesuffix('.__dict__')}.{keys[0]}" if keys and isinstance(keys[0], str) else path
+    what = f"the forward changes {path} in every call, which a captured step would not."
+    fix = "keep it in a buffer that is changed in place (`self.register_buffer`, `self.count.add_(1)`), or change it outside."
+    raise Uncapturable("X-STATE", what, fix=fix, where=where)
+
+
+def _last(snapshot: Snapshot, path: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    container = next((one for one in snapshot.containers if one.path == path), None)
+    return ((), ()) if container is None else (container.keys, container.values)
+
+
+def _again(run: _Traced, before: Snapshot) -> None:
+    """Trace once more, to see where something happens."""
+    step: Step = run.__dict__["step"]
+    tensors = (*step.tensors, *run.__dict__["lifted"].tensors)
+    fresh = _Traced(step, before, run.__dict__["lifted"], run.__dict__["cloned"], run.__dict__["forget"])
+    with untouched(step.module, before), torch.enable_grad():
+        torch_private.export_joint(fresh, tensors, run.__dict__["correction"])
+
+
+__all__ = ["Effect", "Pass", "Step", "Traced", "evolve", "trace"]
