@@ -134,6 +134,25 @@ def test_imports_between_rooms_of_a_package_run_one_way(path):
             assert there == here or rooms[there] < rooms[here], f"{path} imports {name}: upward"
 
 
+def private_names_of_torch(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            names = [ast.unparse(node)]
+        for name in names:  # operations are named by the dispatcher, not by torch's Python
+            if name.startswith("torch.") and not name.startswith("torch.ops.") and "._" in name and ".__" not in name:
+                yield name
+
+
+def test_one_room_alone_uses_private_names_of_torch():
+    private = ROOT / "exec" / "_torch"
+    users = {path for path in FILES if any(private_names_of_torch(path))}
+    assert private / "joint.py" in users
+    assert {path for path in users if path.parent != private} == set()
+
+
 @pytest.mark.parametrize("package", ["remat.algorithms", "remat.exec", "remat.ir", "remat.testing"])
 def test_no_circles(package):
     assert circles(room_imports(package)) == circles(file_imports(package)) == []

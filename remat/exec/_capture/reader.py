@@ -15,8 +15,9 @@ from torch import nn
 from remat.errors import Uncapturable
 from remat.exec._capture.draft import Draft
 from remat.exec._program.program import Op, Ref, Role, Spec, Storage, Value, charged
-from remat.exec._torch import torch_private
-from remat.exec._torch.torch_private import HigherOrderOperator, Joint, OpOverload
+from remat.exec._torch import nodes, torch_private
+from remat.exec._torch.joint import Joint
+from remat.exec._torch.torch_private import HigherOrderOperator, OpOverload
 from remat.ir import Phase
 
 _FIX = "return tensors and plain values, or leave this module bare."
@@ -118,7 +119,7 @@ class _Reader:
             if name is not None:
                 own = f"{node.name}.{names.index(name)}" if unpack else f"{node.name}.out"
                 self.add(name, one, view or own, view=None if view is None else len(self.ops))
-        backward = torch_private.is_backward(node)
+        backward = nodes.is_backward(node)
         op = Op(
             name=node.name,
             role=Role.CALL if view is None else Role.VIEW,
@@ -127,10 +128,10 @@ class _Reader:
             kwargs=dict(kwargs),
             outputs=tuple(names),
             unpack=unpack,
-            scope=torch_private.scope_of(node),
+            scope=nodes.scope_of(node),
             draws=draws(target, node.args, dict(node.kwargs)),
-            sequence=torch_private.sequence_of(node),
-            region=torch_private.region_of(node),
+            sequence=nodes.sequence_of(node),
+            region=nodes.region_of(node),
         )
         if backward or any(name in self.late for name in op.reads):
             op = evolve(op, phase=Phase.BACKWARD)
@@ -141,7 +142,7 @@ class _Reader:
 
     def traced(self, node: torch.fx.Node) -> Any:
         """What the trace says that a call returns."""
-        scope = torch_private.scope_of(node)
+        scope = nodes.scope_of(node)
         where = f" in {scope}" if scope else ""
         if "val" not in node.meta:
             raise Uncapturable("X-OP", f"{node.target}{where} returns nothing that the trace describes.", fix=_FIX)

@@ -15,7 +15,7 @@ import torch
 from attrs import field, frozen
 
 from remat.errors import RematError
-from remat.exec._torch import torch_private
+from remat.exec._torch import recording
 from remat.units import Bytes
 
 
@@ -57,12 +57,12 @@ def measure_step(step: Callable[[], Any], *, device: torch.device | str = "cpu",
         step()
     if torch.device(device).type == "cuda":
         return _measure_cuda(step, torch.device(device))
-    if torch_private.profiling():
+    if recording.profiling():
         what = "a profile is on in this thread, and a thread has room for one."
         raise RematError("X-PROFILE", what, fix="measure before it starts, or after it has ended.")
-    events: list[torch_private.Event] = []
+    events: list[recording.Event] = []
     start = time.time_ns()
-    with torch_private.recorded(events):
+    with recording.recorded(events):
         returned = step()
     memory = [event for event in events if event.size]
     timeline = tuple(accumulate(event.size for event in memory))

@@ -22,7 +22,7 @@ from remat.exec._program.kernels import no_autocast
 from remat.exec._program.program import Op, Program, Role, Spec, charged
 from remat.exec._program.refusals import refusing
 from remat.exec._program.signatures import signature
-from remat.exec._torch import rng, torch_private
+from remat.exec._torch import recording, rng, torch_private
 from remat.exec._torch.aside import unprofiled
 from remat.units import Bytes, Ns
 
@@ -159,8 +159,8 @@ def _peaks(program: Program, first: Mapping[str, Op]) -> dict[str, Bytes]:
         return peaks | {text: _cuda_peak(program, op) for text, op in todo.items()}
     for text, op in todo.items():
         call = _prepared(program, op)
-        events: list[torch_private.Event] = []
-        with torch_private.recorded(events):
+        events: list[recording.Event] = []
+        with recording.recorded(events):
             out = call()
         del out
         peaks[text] = max((0, *accumulate(event.size for event in events)))

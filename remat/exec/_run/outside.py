@@ -17,8 +17,8 @@ from itertools import accumulate, takewhile
 import torch
 from attrs import frozen
 
-from remat.exec._torch import torch_private
-from remat.exec._torch.torch_private import Event
+from remat.exec._torch import recording
+from remat.exec._torch.recording import Event
 from remat.units import Bytes
 
 _MARK = "remat.backward"
@@ -70,9 +70,9 @@ class Watch:
         self._device = device
         self._thread = threading.get_ident()
         self._levels = _CudaLevels(device) if device.type == "cuda" else None
-        self._recording = torch_private.Recording()
+        self._recording = recording.Recording()
         self._recording.start()
-        self._take_back = torch_private.before_profiles(self.end)
+        self._take_back = recording.before_profiles(self.end)
         self._finalizer: weakref.finalize[[], Token] | None = None
 
     def token(self) -> Token:
@@ -85,13 +85,13 @@ class Watch:
         """The backward of the watched step begins."""
         if not self.marked and not self.over:
             self.marked = True
-            torch_private.mark(_MARK)
+            recording.mark(_MARK)
             if self._levels is not None:
                 self._levels.take()
 
     def end(self) -> None:
         """Leave nothing behind, where that can be done now: on the thread of the watch, outside a backward."""
-        if self.over or threading.get_ident() != self._thread or torch_private.in_backward():
+        if self.over or threading.get_ident() != self._thread or recording.in_backward():
             return
         self.over = True
         self._take_back()
@@ -137,7 +137,7 @@ def begin(owner: object, device: torch.device) -> Watch | None:
     global _running
     main = threading.current_thread() is threading.main_thread()
     busy = _running is not None and not _running.over
-    if busy or not main or torch_private.profiling() or torch_private.in_backward():
+    if busy or not main or recording.profiling() or recording.in_backward():
         return None
     _running = Watch(owner, device)
     return _running

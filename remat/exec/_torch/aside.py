@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from remat.exec._torch import torch_private
+from remat.exec._torch import recording
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ def unprofiled(call: Callable[[], T]) -> T:
     A profile of this thread goes on and sees nothing of it. On the other thread neither autocast nor `no_grad` of this one
     holds.
     """
-    if not torch_private.profiling():
+    if not recording.profiling():
         return call()
     results: list[T] = []
     errors: list[BaseException] = []

@@ -21,8 +21,9 @@ from torch import nn
 from remat.errors import Uncapturable
 from remat.exec._program.program import Ref, Spec, refs
 from remat.exec._torch import rng, torch_private
+from remat.exec._torch.nodes import Regions
 from remat.exec._torch.places import Place, Running, user_place
-from remat.exec._torch.torch_private import DispatchMode, OpOverload, Regions
+from remat.exec._torch.torch_private import DispatchMode, OpOverload
 
 _READERS = ("aten._local_scalar_dense.default", "aten.equal.default", "aten.is_nonzero.default")
 _CHECKS = ("aten._assert_async.msg", "aten._assert_async.default", "aten._linalg_check_errors.default")

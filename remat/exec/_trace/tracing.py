@@ -18,9 +18,10 @@ from attrs import define, evolve, field, frozen
 from torch import nn
 
 from remat.errors import Uncapturable
-from remat.exec._torch import rng, torch_private
+from remat.exec._torch import nodes, rng, torch_private
+from remat.exec._torch.joint import Correction, Joint, export_joint
+from remat.exec._torch.nodes import Regions
 from remat.exec._torch.places import Running, described
-from remat.exec._torch.torch_private import Correction, Joint, Regions
 from remat.exec._trace import structure
 from remat.exec._trace.diagnosis import refusal, who_changes
 from remat.exec._trace.python_state import DERIVED, OWN, TABLES, Container, Reads, Slot, Snapshot
@@ -230,7 +231,7 @@ class _Traced(nn.Module):
             current.entry = Snapshot(step.module, step.watched, passes[0].reads).token(passes[0].reads)
         buffers = _buffers(self.inner)
         state = _generator_state()
-        with reads, tape, torch_private.autocast_regions(tape.regions):
+        with reads, tape, nodes.autocast_regions(tape.regions):
             out = step.run(tensors[:count])
         current.seeded = state != _generator_state()
         _keep_buffers(buffers)
@@ -515,8 +516,8 @@ def _export(run: _Traced, before: Snapshot) -> Joint:
     states = rng.others()
     with untouched(step.module, before), torch.enable_grad():
         try:
-            with torch_private.scopes(paths, run.__dict__["running"]):
-                joint = torch_private.export_joint(run, tensors, run.__dict__["correction"])
+            with nodes.scopes(paths, run.__dict__["running"]):
+                joint = export_joint(run, tensors, run.__dict__["correction"])
             _check_backward(step, run.__dict__["passes"][-1])
         except Foreign as foreign:
             slot = next((slot for slot in before.slots() if slot.tensor is foreign.tensor), None)
@@ -656,7 +657,7 @@ def _again(run: _Traced, before: Snapshot) -> None:
     tensors = (*step.tensors, *run.__dict__["lifted"].tensors)
     fresh = _Traced(step, before, run.__dict__["lifted"], run.__dict__["cloned"], run.__dict__["forget"])
     with untouched(step.module, before), torch.enable_grad():
-        torch_private.export_joint(fresh, tensors, run.__dict__["correction"])
+        export_joint(fresh, tensors, run.__dict__["correction"])
 
 
 __all__ = ["Effect", "Pass", "Step", "Traced", "evolve", "trace"]
