@@ -30,10 +30,11 @@ from remat.exec._torch import rng
 from remat.exec._torch.torch_private import FakeTensor
 from remat.exec._trace import structure
 from remat.exec._trace.diagnosis import refusal
-from remat.exec._trace.python_state import Reads
+from remat.exec._trace.effects import Effect
+from remat.exec._trace.reads import Reads
 from remat.exec._trace.structure import PLAIN, Layout, Plain
 from remat.exec._trace.tape import Read, Scalar
-from remat.exec._trace.tracing import Effect, Step, Traced, trace
+from remat.exec._trace.tracing import Step, Traced, trace
 from remat.units import Bytes
 
 

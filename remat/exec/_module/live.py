@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from remat.exec._trace.python_state import Container, Reads, Snapshot
+from remat.exec._trace.containers import Container
+from remat.exec._trace.python_state import Snapshot
+from remat.exec._trace.reads import Reads
 
 _ON_CPU = torch.empty(0)
 

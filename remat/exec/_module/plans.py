@@ -30,8 +30,9 @@ from remat.exec._torch import rng
 from remat.exec._torch.places import forward_of, levels_to_user
 from remat.exec._trace import structure
 from remat.exec._trace.diagnosis import refusal
+from remat.exec._trace.effects import Effect
 from remat.exec._trace.tape import Origin, Scalar
-from remat.exec._trace.tracing import Effect, Same
+from remat.exec._trace.tracing import Same
 from remat.units import format_bytes
 
 INSTANCE_FORWARD = "_remat_forward"

@@ -3,28 +3,33 @@
 The tracer runs the forward twice under fake tensors, once for metadata and once for the graph, and both passes are watched:
 what they read of tensors (`Tape`), which attributes they read (`Reads`), what they changed in Python (`Snapshot`). A second pass
 that does other operations than the first, or leaves another state, shows that something besides tensors and torch's generator
-decides, and is refused. What a forward changes once and for all (a flag, a cached value, an attribute that holds a tensor) is an
-*effect*: a captured step has it too.
+decides, and is refused (`passes.py`). What a forward changes once and for all (a flag, a cached value, an attribute that holds a
+tensor) is an *effect* (`effects.py`): a captured step has it too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-from attrs import define, evolve, field, frozen
+from attrs import evolve, frozen
 from torch import nn
 
 from remat.errors import Uncapturable
-from remat.exec._torch import nodes, rng, torch_private
+from remat.exec._torch import nodes, rng
 from remat.exec._torch.joint import Correction, Joint, export_joint
 from remat.exec._torch.nodes import Regions
 from remat.exec._torch.places import Running, described
 from remat.exec._trace import structure
-from remat.exec._trace.diagnosis import refusal, who_changes
-from remat.exec._trace.python_state import DERIVED, OWN, TABLES, Container, Reads, Slot, Snapshot
+from remat.exec._trace.containers import TABLES, Slot
+from remat.exec._trace.diagnosis import refusal
+from remat.exec._trace.effects import buffers_of, check_tables, effect_on, take_back_tensors, write_in_place
+from remat.exec._trace.passes import Pass, check_backward, check_passes, generator_state, refuse_generator
+from remat.exec._trace.python_state import Snapshot
+from remat.exec._trace.reads import Reads
 from remat.exec._trace.structure import Layout
 from remat.exec._trace.tape import Computed, Foreign, Origin, Scalar, Tape
 
@@ -91,62 +96,6 @@ class Same:
     """
 
     origin: Origin
-
-
-@frozen(kw_only=True)
-class Effect:
-    """What a forward changes in Python, the same in every call.
-
-    Attributes:
-        path: of the container it changes.
-        keys: what it sets there; None: the whole contents.
-        layout, leaves: the values; tensors stand as None in `leaves`.
-        removed: keys it removes.
-    """
-
-    path: str
-    keys: tuple[Any, ...] | None
-    layout: Layout
-    leaves: tuple[Any, ...]
-    removed: tuple[Any, ...] = ()
-
-    @property
-    def tensors(self) -> int:
-        """How many tensors it sets."""
-        return sum(leaf is None for leaf in self.leaves)
-
-
-@define(eq=False)
-class Pass:
-    """What one run of the forward did.
-
-    Attributes:
-        tape: its operations and what Python read of tensors.
-        reads: attributes that were read.
-        entry: of a second pass, the state of Python that it began in.
-        exit: the state of Python after the pass.
-        effects: what was changed; tensors beside it in `effect_tensors`.
-        layout, leaves: what was returned; tensors stand as None, or as `Same`.
-        places: which of `leaves` are tensors.
-        requires_grad: of each returned tensor, of each late read, and of each tensor of an effect.
-        through: positions of outputs that gradients may come back through.
-        seeded: whether the forward set torch's generator itself.
-        orders: for each output, how its dimensions are permuted for the caller; None: not at all.
-    """
-
-    tape: Tape
-    reads: Reads
-    entry: Any = None
-    exit: Snapshot | None = None
-    effects: tuple[Effect, ...] = ()
-    effect_tensors: list[torch.Tensor] = field(factory=list)
-    layout: Layout | None = None
-    leaves: tuple[Any, ...] = ()
-    places: tuple[int, ...] = ()
-    requires_grad: tuple[bool, ...] = ()
-    through: tuple[int, ...] = ()
-    seeded: bool = False
-    orders: tuple[tuple[int, ...] | None, ...] = ()
 
 
 @frozen(kw_only=True, eq=False)
@@ -229,13 +178,13 @@ class _Traced(nn.Module):
         current = Pass(tape, reads)
         if passes:
             current.entry = Snapshot(step.module, step.watched, passes[0].reads).token(passes[0].reads)
-        buffers = _buffers(self.inner)
-        state = _generator_state()
+        buffers = buffers_of(self.inner)
+        state = generator_state()
         with reads, tape, nodes.autocast_regions(tape.regions):
             out = step.run(tensors[:count])
-        current.seeded = state != _generator_state()
-        _keep_buffers(buffers)
-        _check_tables(space["tables"])
+        current.seeded = state != generator_state()
+        write_in_place(buffers)
+        check_tables(space["tables"])
         passes.append(current)
         returned = self._note_outputs(current, out)
         self._note_effects(current)
@@ -266,7 +215,7 @@ class _Traced(nn.Module):
                 # it may hold tensors of an earlier pass
                 container.holder.cache_clear()
             elif not container.same():
-                _without_tensors(container)
+                take_back_tensors(container)
         inputs = (*step.tensors, *self.__dict__["lifted"].tensors)
         # what is returned as it came is recognised by these
         origins: dict[int, Origin] = {id(tensor): ("input", at) for at, tensor in enumerate(tensors)}
@@ -324,7 +273,9 @@ class _Traced(nn.Module):
     def _note_effects(self, current: Pass) -> None:
         step: Step = self.__dict__["step"]
         before: Snapshot = self.__dict__["before"]
-        effects = (_effect(container, current, self.__dict__["placed"]) for container in before.changed())
+        effects = (
+            effect_on(container, current.effect_tensors, self.__dict__["placed"]) for container in before.changed()
+        )
         current.effects = tuple(effect for effect in effects if effect is not None)
         current.exit = Snapshot(step.module, step.watched)
 
@@ -333,127 +284,6 @@ def _order(tensor: torch.Tensor) -> tuple[int, ...]:
     """The dimensions of a tensor, the one with the longest stride first: permuted so, a dense tensor is contiguous."""
     strides = tensor.stride()
     return tuple(sorted(range(tensor.dim()), key=lambda dim: -strides[dim]))
-
-
-def _generator_state() -> bytes:
-    with torch_private.no_modes():
-        return torch.get_rng_state().numpy().tobytes()
-
-
-def _holds_tensor(value: Any) -> bool:
-    try:
-        leaves, _ = structure.flatten(value)
-    except (Uncapturable, RecursionError):
-        return False
-    return any(isinstance(leaf, torch.Tensor) for leaf in leaves)
-
-
-def _without_tensors(container: Container) -> None:
-    """Take back what a pass changed and holds tensors of the trace."""
-    keys, values = container.read()
-    old = dict(zip(container.keys, container.values, strict=True)) if container.keys else {}
-    if not keys:
-        if any(_holds_tensor(value) for value in values):
-            container.write(container.keys, container.values)
-        return
-    new: dict[Any, Any] = {}
-    for key, value in zip(keys, values, strict=True):
-        if old.get(key) is not value and _holds_tensor(value):
-            if key in old:
-                new[key] = old[key]
-        else:
-            new[key] = value
-    container.write(tuple(new), tuple(new.values()))
-
-
-def _effect(container: Container, current: Pass, placed: dict[int, Any]) -> Effect | None:
-    """What a pass changed in a container, with its tensors moved to the pass; None: nothing that counts.
-
-    Args:
-        container: as it was before the call.
-        current: the pass.
-        placed: what stood in the pass for a real tensor or an iterator, by its identity.
-    """
-    if container.kind == "generator":
-        return None
-    keys, values = container.read()
-    before = tuple(placed.get(id(value), value) for value in container.values)
-    if container.keys or keys:
-        old = dict(zip(container.keys, before, strict=True))
-        new = dict(zip(keys, values, strict=True))
-        changed = {key: value for key, value in new.items() if key not in old or old[key] is not value}
-        changed = {key: value for key, value in changed.items() if not _derived(container, key)}
-        removed = tuple(key for key in old if key not in new and not _derived(container, key))
-        if not changed and not removed:
-            return None
-        return _packed(container, tuple(changed), list(changed.values()), current, removed)
-    if len(before) == len(values) and all(old is new for old, new in zip(before, values, strict=True)):
-        return None
-    if len(before) != len(values) and any(_holds_tensor(value) for value in values):
-        what = f"the forward adds a tensor to {container.path} (or takes one away), which holds more after every call."
-        raise Uncapturable("X-STATE", what, fix="return the tensor instead, or keep the last one as an attribute.")
-    return _packed(container, None, list(values), current, ())
-
-
-def _packed(
-    container: Container, keys: tuple[Any, ...] | None, values: list[Any], current: Pass, removed: tuple[Any, ...]
-) -> Effect:
-    for key, value in zip(keys or (), values, strict=False):
-        if isinstance(value, nn.Module) and any(True for _ in value.parameters()):
-            what = f"the forward makes the module {key!r} with parameters of its own."
-            fix = "make it in `__init__`, or call the module once (under torch.no_grad()) before you wrap it."
-            raise Uncapturable("X-STATE", what, fix=fix)
-    leaves, layout = structure.flatten(values, opaque=lambda value: not _holds_tensor(value))
-    current.effect_tensors += [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    flat = tuple(None if isinstance(leaf, torch.Tensor) else structure.Plain(leaf) for leaf in leaves)
-    return Effect(path=container.path, keys=keys, layout=layout, leaves=flat, removed=removed)
-
-
-def _derived(container: Container, name: Any) -> bool:
-    """Whether an attribute is no state of its own: what recurrent layers make of their parameters, what this library keeps."""
-    if container.module is None:
-        return False
-    if name == OWN:
-        return True
-    return name in DERIVED
-
-
-def _check_tables(tables: list[tuple[nn.Module, str, tuple[str, ...]]]) -> None:
-    """Refuse a forward that registers or removes parameters and buffers."""
-    for module, table, names in tables:
-        if tuple(module.__dict__[table]) != names:
-            changed = sorted(set(names) ^ set(module.__dict__[table]))
-            what = f"the forward of {type(module).__name__} registers (or removes) {', '.join(map(repr, changed))}."
-            fix = "register it in `__init__`, or call the module once (under torch.no_grad()) before you wrap it."
-            raise Uncapturable("X-STATE", what, fix=fix)
-
-
-# -- buffers that are replaced ---------------------------------------------------------------------------------------------
-
-
-def _buffers(module: nn.Module) -> list[tuple[dict[str, Any], str, torch.Tensor]]:
-    return [
-        (inner._buffers, name, buffer)
-        for inner in module.modules()
-        for name, buffer in inner._buffers.items()
-        if buffer is not None
-    ]
-
-
-def _keep_buffers(held: list[tuple[dict[str, Any], str, torch.Tensor]]) -> None:
-    """A buffer that the forward replaced by a new tensor is written in place instead: same values, same object."""
-    for owner, name, buffer in held:
-        new = owner.get(name)
-        if new is buffer:
-            continue
-        if new is None or new.shape != buffer.shape or new.dtype != buffer.dtype:
-            what = f"the forward replaces the buffer {name!r} by one of another shape or type."
-            raise Uncapturable("X-STATE", what, fix="keep its shape and type.")
-        buffer.copy_(new.detach())
-        owner[name] = buffer
-
-
-# -- the trace -------------------------------------------------------------------------------------------------------------
 
 
 def trace(step: Step, correction: Correction | None = None) -> Traced:
@@ -487,7 +317,7 @@ def trace(step: Step, correction: Correction | None = None) -> Traced:
             cloned = joint.aliased
             continue
         passes: list[Pass] = run.__dict__["passes"]
-        _check_passes(run, before, passes)
+        check_passes(passes, before, partial(_again, run, before))
         reads = passes[-1].reads
         for one in passes[:-1]:
             reads.merge(one.reads)
@@ -518,7 +348,7 @@ def _export(run: _Traced, before: Snapshot) -> Joint:
         try:
             with nodes.scopes(paths, run.__dict__["running"]):
                 joint = export_joint(run, tensors, run.__dict__["correction"])
-            _check_backward(step, run.__dict__["passes"][-1])
+            check_backward(run.__dict__["passes"][-1], Snapshot(step.module, step.watched))
         except Foreign as foreign:
             slot = next((slot for slot in before.slots() if slot.tensor is foreign.tensor), None)
             cached = any(container.kind == "cache" for container in before.containers)
@@ -531,7 +361,7 @@ def _export(run: _Traced, before: Snapshot) -> Joint:
             raise refusal(error, step.module) from error
         moved = [name for name, state in rng.others().items() if states[name] != state]
     if moved:
-        _refuse_generator(run, before, moved[0])
+        refuse_generator(moved[0], before, partial(_again, run, before))
     return joint
 
 
@@ -554,103 +384,6 @@ def untouched(module: nn.Module, before: Snapshot) -> Iterator[None]:
                 table.update(entries)
 
 
-def _check_backward(step: Step, last: Pass) -> None:
-    """Refuse a backward that changes Python: a hook that counts or collects, which a planned backward does not call."""
-    assert last.exit is not None
-    before = {entry[:2]: entry for entry in last.exit.token()}
-    changed = [entry for entry in Snapshot(step.module, step.watched).token() if before.get(entry[:2]) != entry]
-    if changed:
-        path = changed[0][0].removesuffix(".__dict__")
-        what = (
-            f"the backward changes {path} (a hook does, or an autograd function), which a planned backward would not."
-        )
-        fix = "do that outside: in a hook of the wrapped module, or of its parameters."
-        raise Uncapturable("X-STATE", what, fix=fix)
-
-
-# -- what two passes must share --------------------------------------------------------------------------------------------
-
-
-def _check_passes(run: _Traced, before: Snapshot, passes: list[Pass]) -> None:
-    """Refuse what differs between two passes of the same call."""
-    first, last = passes[0], passes[-1]
-    moved = (
-        {} if last.exit is None else {one.path: one.values for one in last.exit.containers if one.kind == "generator"}
-    )
-    for container in before.containers:
-        if container.kind == "generator" and moved.get(container.path, container.values) != container.values:
-            _refuse_generator(run, before, container.path)
-    if first.exit is not None and last.exit is not None and first.exit.token() != last.exit.token():
-        _refuse_counter(run, before, first.exit, last.exit)
-    if first.seeded or last.seeded:
-        where = who_changes(lambda: _again(run, before), _generator_state, run.inner)
-        what = "the forward sets torch's generator itself, which a captured step would not."
-        raise Uncapturable("X-RANDOM", what, fix="seed outside the module.", where=where)
-    different = _difference(first, last)
-    if different is not None:
-        fix = "keep clocks, counters and random numbers of Python out of the forward, or pass them as arguments."
-        raise Uncapturable(
-            "X-STATE", f"{different[0]} when the same call was traced again.", fix=fix, where=different[1]
-        )
-
-
-def _difference(first: Pass, last: Pass) -> tuple[str, str] | None:
-    """What two passes did otherwise, and where; None: nothing."""
-    ours, theirs = first.tape.instructions, last.tape.instructions
-    for mine, other in zip(ours, theirs, strict=False):
-        if mine.text != other.text:
-            return f"{mine.text:.200} became {other.text:.200}", str(other.place)
-    if len(ours) != len(theirs):
-        longer = max(ours, theirs, key=len)[min(len(ours), len(theirs))]
-        return f"{longer.target} ran in one of two passes only", str(longer.place)
-    for read, later in zip(first.tape.reads, last.tape.reads, strict=False):
-        if read.value != later.value:
-            return f"Python read {read.value}, then {later.value}", str(later.place)
-    if repr(first.leaves) != repr(last.leaves):
-        return "the forward returned other plain values", ""
-    for constant, again in zip(first.tape.constants.values(), last.tape.constants.values(), strict=False):
-        if not torch.equal(constant, again):
-            return "a tensor that the forward makes from Python numbers differed", ""
-    return None
-
-
-def _refuse_generator(run: _Traced, before: Snapshot, name: str) -> None:
-    """Refuse random numbers that no plan replays."""
-    container = next((one for one in before.containers if one.kind == "generator" and one.path == name), None)
-
-    def state() -> Any:
-        return rng.others()[name] if container is None else container.read()[1][0].text
-
-    where = who_changes(lambda: _again(run, before), state, run.inner)
-    what = f"the forward draws from {name}, which a captured step would not draw from again."
-    fix = "draw with torch (`torch.rand(())`), or outside the module, and pass it as an argument."
-    raise Uncapturable("X-RANDOM", what, fix=fix, where=where)
-
-
-def _refuse_counter(run: _Traced, before: Snapshot, first: Snapshot, second: Snapshot) -> None:
-    """Refuse state of Python that every call changes."""
-    old = {entry[:2]: entry for entry in first.token()}
-    changed = [entry for entry in second.token() if old.get(entry[:2]) != entry]
-    path = changed[0][0] if changed else "its state"
-    where = ""
-    container = next((one for one in before.containers if one.path == path), None)
-    if container is not None:
-        where = who_changes(lambda: _again(run, before), lambda: list(map(id, container.read()[1])), run.inner)
-        named = dict(zip(container.keys, container.values, strict=True)) if container.keys else {}
-        keys = [
-            key for key, value in zip(*_last(second, path), strict=False) if key not in named or named[key] is not value
-        ]
-        path = f"{path.removesuffix('.__dict__')}.{keys[0]}" if keys and isinstance(keys[0], str) else path
-    what = f"the forward changes {path} in every call, which a captured step would not."
-    fix = "keep it in a buffer that is changed in place (`self.register_buffer`, `self.count.add_(1)`), or change it outside."
-    raise Uncapturable("X-STATE", what, fix=fix, where=where)
-
-
-def _last(snapshot: Snapshot, path: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    container = next((one for one in snapshot.containers if one.path == path), None)
-    return ((), ()) if container is None else (container.keys, container.values)
-
-
 def _again(run: _Traced, before: Snapshot) -> None:
     """Trace once more, to see where something happens."""
     step: Step = run.__dict__["step"]
@@ -658,6 +391,3 @@ def _again(run: _Traced, before: Snapshot) -> None:
     fresh = _Traced(step, before, run.__dict__["lifted"], run.__dict__["cloned"], run.__dict__["forget"])
     with untouched(step.module, before), torch.enable_grad():
         export_joint(fresh, tensors, run.__dict__["correction"])
-
-
-__all__ = ["Effect", "Pass", "Step", "Traced", "evolve", "trace"]
