@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from remat import zoo as zoo
     from remat.algorithms import Outcome, Problem, Solver, Transform, auto, best, first, named, pool, warm
     from remat.errors import RematError
-    from remat.exec.wrap import wrap
+    from remat.exec.wrapping import wrap
     from remat.ir import Graph, GraphBuilder, Schedule, dump, load
     from remat.ir.validation import validate
     from remat.units import GiB, MiB

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from remat.errors import BackendMissing
 from remat.exec import Report, measure_step, report, wrap
-from remat.exec.audit import StepMemory
+from remat.exec._cost.audit import StepMemory
 from remat.ir import dump
 from remat.units import Bytes, format_bytes
 from remat.zoo import GPT2

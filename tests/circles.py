@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parent.parent
-PACKAGES = ("remat.algorithms", "remat.ir")
+PACKAGES = ("remat.algorithms", "remat.exec", "remat.ir")
 
 
 def module_of(path: Path) -> str:

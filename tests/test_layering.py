@@ -26,20 +26,36 @@ RANK = {
     "testing": 8,
 }
 ROOMS = {
-    "_core": 0,
-    "_plugins": 0,
-    "_arrays": 1,
-    "_milp": 1,
-    "_hierarchy": 1,
-    "_bounds": 2,
-    "_chain": 2,
-    "_whole": 2,
-    "_search": 3,
-    "_staged": 4,
-    "_curves": 4,
-    "named": 5,
+    "algorithms": {
+        "_core": 0,
+        "_plugins": 0,
+        "_arrays": 1,
+        "_milp": 1,
+        "_hierarchy": 1,
+        "_bounds": 2,
+        "_chain": 2,
+        "_whole": 2,
+        "_search": 3,
+        "_staged": 4,
+        "_curves": 4,
+        "named": 5,
+    },
+    "exec": {
+        "_torch": 0,
+        "_program": 1,
+        "_trace": 2,
+        "_cost": 2,
+        "_capture": 3,
+        "_run": 3,
+        "_plan": 4,
+        "_module": 5,
+        "wrapping": 6,
+        "weightless": 6,
+        "reporting": 6,
+        "sweeping": 7,
+    },
 }
-"""Rooms of `remat.algorithms`: each imports of lower rooms only, inside functions and for type checkers too."""
+"""Rooms of packages: each imports of lower rooms only, inside functions and for type checkers too."""
 
 ONLY_READS = {"viz": {"errors", "units", "ir", "viz"}}
 THIRD_PARTY = {
@@ -102,20 +118,42 @@ def test_imports_run_one_way_and_stay_within_the_room(path):
             assert top in THIRD_PARTY[here], f"{path} imports {name}: not allowed in {here}"
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if room(path) == "algorithms"], ids=lambda path: path.stem)
-def test_imports_between_rooms_of_algorithms_run_one_way(path):
-    here = path.relative_to(ROOT / "algorithms").with_suffix("").parts[0]
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if room(path) in ROOMS], ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_imports_between_rooms_of_a_package_run_one_way(path):
+    package, rooms = room(path), ROOMS[room(path)]
+    here = path.relative_to(ROOT / package).with_suffix("").parts[0]
     if here == "__init__":  # the list of public names, which no room reads
         return
-    assert here in ROOMS, f"{path}: a room the layering does not know"
+    assert here in rooms, f"{path}: a room the layering does not know"
     for name in imports(path):
-        if name == "remat.algorithms" or name.startswith("remat.algorithms."):
+        if name == f"remat.{package}" or name.startswith(f"remat.{package}."):
             there = name.split(".")[2] if name.count(".") > 1 else "__init__"
-            assert there in ROOMS, f"{path} imports {name}: not a room"
-            assert there == here or ROOMS[there] < ROOMS[here], f"{path} imports {name}: upward"
+            assert there in rooms, f"{path} imports {name}: not a room"
+            assert there == here or rooms[there] < rooms[here], f"{path} imports {name}: upward"
 
 
-@pytest.mark.parametrize("package", ["remat.algorithms", "remat.ir", "remat.testing"])
+def private_names_of_torch(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            names = [ast.unparse(node)]
+        for name in names:  # operations are named by the dispatcher, not by torch's Python
+            if name.startswith("torch.") and not name.startswith("torch.ops.") and "._" in name and ".__" not in name:
+                yield name
+
+
+def test_one_room_alone_uses_private_names_of_torch():
+    private = ROOT / "exec" / "_torch"
+    users = {path for path in FILES if any(private_names_of_torch(path))}
+    assert private / "joint.py" in users
+    assert {path for path in users if path.parent != private} == set()
+
+
+@pytest.mark.parametrize("package", ["remat.algorithms", "remat.exec", "remat.ir", "remat.testing"])
 def test_no_circles(package):
     assert circles(room_imports(package)) == circles(file_imports(package)) == []
 
@@ -130,7 +168,7 @@ def test_a_circle_is_found_wherever_its_imports_stand(tmp_path):
     assert room_of("remat.algorithms._core.clock", "remat.algorithms") == "_core"
 
 
-@pytest.mark.parametrize("package", ["algorithms", "ir", "testing"])
+@pytest.mark.parametrize("package", ["algorithms", "exec", "ir", "testing"])
 def test_nothing_has_the_name_of_a_module_beside_it(package):
     clashes = []
     for path in (ROOT / package).rglob("*.py"):

@@ -41,8 +41,8 @@ def capture(
     ] = "auto",
 ) -> None:
     """Capture one training step of the model that FACTORY makes; nothing is allocated and nothing runs."""
-    from remat.exec.devices import device_model as named
-    from remat.exec.plan_only import capture_without_weights
+    from remat.exec._cost.devices import device_model as named
+    from remat.exec.weightless import capture_without_weights
 
     device = named(device_model)
     make = functools.partial(find(factory), **dict(map(read_setting, setting or [])))

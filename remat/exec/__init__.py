@@ -1,18 +1,18 @@
 """Execution: capture any module's training step, plan it, and run the plan inside PyTorch autograd."""
 
-from remat.exec.audit import StepMemory, measure_step
-from remat.exec.build import build_graph
-from remat.exec.capture import Captured, capture
-from remat.exec.cost import OpCost, estimate, resized
-from remat.exec.devices import DEVICES, Device
-from remat.exec.lower import Lowered, lower
-from remat.exec.measure import measure
-from remat.exec.plan_only import Weightless, capture_without_weights, graph_without_weights
-from remat.exec.planning import Planned, Settings, plan_step
-from remat.exec.report import Report, report
-from remat.exec.runtime import StepError
-from remat.exec.sweep import Choice, ModelCurve, sweep, sweep_graph
-from remat.exec.wrap import RematWarning, wrap
+from remat.exec._capture.capturing import Captured, capture
+from remat.exec._cost.audit import StepMemory, measure_step
+from remat.exec._cost.cost import OpCost, estimate, resized
+from remat.exec._cost.devices import DEVICES, Device
+from remat.exec._cost.measuring import measure
+from remat.exec._plan.build import build_graph
+from remat.exec._plan.planning import Planned, Settings, plan_step
+from remat.exec._run.lowering import Lowered, lower
+from remat.exec._run.runtime import StepError
+from remat.exec.reporting import Report, report
+from remat.exec.sweeping import Choice, ModelCurve, sweep, sweep_graph
+from remat.exec.weightless import Weightless, capture_without_weights, graph_without_weights
+from remat.exec.wrapping import RematWarning, wrap
 
 __all__ = [
     "DEVICES",

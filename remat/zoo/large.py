@@ -1,7 +1,7 @@
 """Factories of models as large as those that are planned, not trained, here: a module and the arguments of one training step.
 
-Call them through `remat.exec.plan_only` (or `remat capture`), which allocates nothing: most would not fit this machine.
-The sizes are those of the graphs that the planner's benchmark uses.
+Call them through `remat.exec.capture_without_weights` (or `remat capture`), which allocates nothing: most would not fit this
+machine. The sizes are those of the graphs that the planner's benchmark uses.
 """
 
 import torch

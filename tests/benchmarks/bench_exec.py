@@ -30,7 +30,7 @@ import torch
 import remat.exec
 from remat.algorithms import Problem, StoreAll
 from remat.algorithms._search.auto import auto, quick
-from remat.exec.planning import smallest_budget
+from remat.exec._plan.planning import smallest_budget
 from remat.zoo import GPT2, EncoderDecoder, ResNet, UNet
 from tests.benchmarks.call_checks import checks
 from tests.exec.support import Rig

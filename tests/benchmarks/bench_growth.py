@@ -16,7 +16,7 @@ import time
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._search.auto import auto
 from remat.algorithms._whole.baselines import store_all_peak
-from remat.exec.plan_only import capture_without_weights
+from remat.exec.weightless import capture_without_weights
 from remat.zoo.large import gpt
 from tests.benchmarks.bench_plan import bound_seconds, write
 

@@ -82,7 +82,7 @@ def graphs(args: argparse.Namespace) -> list[tuple[str, Graph]]:
     found = [(path.name.split(".")[0], read_joint_graph(path)) for path in sorted(CAPTURED.glob("*.json.gz"))]
     found += [(Path(one).name.split(".")[0], load(one)) for one in args.files]
     if args.zoo:
-        from remat.exec.plan_only import capture_without_weights
+        from remat.exec.weightless import capture_without_weights
         from remat.zoo import large
 
         found += [(one, capture_without_weights(getattr(large, one)).graph()) for one in args.zoo.split(",")]

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from remat.exec.plan_only import capture_without_weights
+from remat.exec.weightless import capture_without_weights
 from remat.ir import Phase, Schedule, dump, validate
 from remat.zoo import large
 

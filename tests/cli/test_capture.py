@@ -5,7 +5,7 @@ import pytest
 from remat.cli import main
 from remat.cli.capture import find, read_setting
 from remat.errors import RematError
-from remat.exec.plan_only import graph_without_weights
+from remat.exec.weightless import graph_without_weights
 from remat.ir import load
 from remat.zoo import large
 

@@ -10,8 +10,8 @@ from remat.algorithms import Problem, StoreAll, store_all_peak
 from remat.algorithms._search.floor import Floor
 from remat.algorithms._search.passes import MultiStart
 from remat.algorithms._search.pipeline import Polish
-from remat.exec.planning import smallest_budget
-from remat.exec.runtime import Call, run_step
+from remat.exec._plan.planning import smallest_budget
+from remat.exec._run.runtime import Call, run_step
 from remat.ir import Phase, Schedule
 from remat.zoo import cases
 

@@ -12,8 +12,8 @@ from torch.nn import functional
 import remat.exec
 from remat.algorithms import store_all_peak
 from remat.errors import IllFormed
-from remat.exec.cost import estimate
-from remat.exec.program import Role
+from remat.exec._cost.cost import estimate
+from remat.exec._program.program import Role
 from remat.ir import Phase, Schedule, validate
 from remat.zoo import GPT2, ResNet, UNet
 from tests.exec.support import Rig, differences, evicting, train

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.optim import optimizer as optimizers
 
 import remat.exec
-from remat.exec import torch_private
+from remat.exec._torch import recording
 from tests.exec.support import LIGHT
 
 EASY = {"cost": "estimate", "solver": LIGHT}
@@ -38,7 +38,7 @@ def nothing_is_left():
     hooks = dict(optimizers._global_optimizer_pre_hooks)
     yield
     gc.collect()
-    assert not torch_private.profiling()
+    assert not recording.profiling()
     assert [getattr(torch.autograd.profiler, name) for name in ("_prepare_profiler", "_enable_profiler")] == entries
     assert dict(optimizers._global_optimizer_pre_hooks) == hooks
 
@@ -64,7 +64,7 @@ def test_a_script_with_its_loss_outside_ends_well(end):
 def test_an_audit_ends_with_the_graph_of_its_step():
     module, x = wrapped()
     module(x).sum().backward()
-    assert not torch_private.profiling()
+    assert not recording.profiling()
     meter = meter_of(module)
     meter.settle()
     assert meter.audit is not None
@@ -74,17 +74,17 @@ def test_an_audit_whose_loss_lives_on_ends_with_the_next_call():
     module, x = wrapped()
     loss = module(x).sum()
     loss.backward()
-    assert torch_private.profiling()
+    assert recording.profiling()
     with torch.no_grad():
         module(x)
-    assert not torch_private.profiling()
+    assert not recording.profiling()
     del loss
 
 
 def test_an_audit_without_a_backward_is_made_again():
     module, x = wrapped()
     module(x)
-    assert not torch_private.profiling()
+    assert not recording.profiling()
     assert meter_of(module).audit is None
     module(x).sum().backward()
     module(x)
@@ -104,7 +104,7 @@ def test_two_modules_with_losses_outside_and_one_optimizer_step():
 def test_a_profile_that_starts_while_an_audit_is_on_sees_what_it_should():
     module, x = wrapped()
     loss = module(x).sum()
-    assert torch_private.profiling()
+    assert recording.profiling()
     with torch.profiler.profile() as profile:
         loss.backward()
         torch.ones(3).sin()
@@ -152,7 +152,7 @@ def test_an_audit_sees_nothing_of_other_threads_and_does_not_run_on_them():
 
     def step():
         module(x).sum().backward()
-        states.append(torch_private.profiling())
+        states.append(recording.profiling())
 
     thread = threading.Thread(target=step)
     thread.start()

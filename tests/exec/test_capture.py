@@ -7,9 +7,9 @@ from torch import nn
 import remat.exec
 from remat.algorithms import StoreAll
 from remat.errors import RematError, Uncapturable
-from remat.exec.complete import fits_layout
-from remat.exec.inputs import make
-from remat.exec.program import Role, Spec
+from remat.exec._capture.complete import fits_layout
+from remat.exec._program.inputs import make
+from remat.exec._program.program import Role, Spec
 from remat.ir import Kind, Phase
 from tests.exec.support import SMALL, Rig
 

@@ -4,9 +4,9 @@ from torch import nn
 from torch.nn import functional
 
 from remat.errors import RematError
-from remat.exec.devices import DEVICES, Device, device_model
-from remat.exec.plan_only import Weightless, capture_without_weights
-from remat.exec.program import Role
+from remat.exec._cost.devices import DEVICES, Device, device_model
+from remat.exec._program.program import Role
+from remat.exec.weightless import Weightless, capture_without_weights
 from remat.units import MiB
 
 V100 = device_model("v100")

@@ -6,8 +6,8 @@ from attrs import evolve
 from torch import nn
 from torch.nn import functional
 
-from remat.exec.capture import capture
-from remat.exec.digest import program_digest
+from remat.exec._capture.capturing import capture
+from remat.exec._program.digest import program_digest
 from tests.exec.support import SMALL
 
 

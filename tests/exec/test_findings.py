@@ -18,7 +18,7 @@ from torch.nn import functional
 
 import remat.exec
 from remat.errors import IllFormed, Uncapturable
-from remat.exec.plan_only import capture_without_weights
+from remat.exec.weightless import capture_without_weights
 from remat.zoo import GPT2
 from tests.exec.odd.base import Body
 from tests.exec.odd.judging import EITHER, EXACT, ODDS, ROWS, WIDTH, Odd, judge, rows

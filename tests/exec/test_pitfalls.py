@@ -12,7 +12,7 @@ import remat.exec
 from remat.algorithms import StoreAll
 from remat.algorithms._search.auto import quick
 from remat.exec import StepError
-from remat.exec.program import Role
+from remat.exec._program.program import Role
 from remat.ir import Kind, Phase
 from tests.exec.support import SMALL, Rig, differences, evicting, train
 

@@ -6,10 +6,10 @@ from torch import nn
 from torch.nn import functional
 
 from remat.errors import RematError, Uncapturable
-from remat.exec.capture import capture
-from remat.exec.devices import device_model
-from remat.exec.plan_only import capture_without_weights, graph_without_weights
-from remat.exec.planning import SCALARS
+from remat.exec._capture.capturing import capture
+from remat.exec._cost.devices import device_model
+from remat.exec._plan.planning import SCALARS
+from remat.exec.weightless import capture_without_weights, graph_without_weights
 from remat.ir import Phase, Schedule, validate
 from remat.units import GiB
 from remat.zoo.catalog import cases

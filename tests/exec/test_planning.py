@@ -1,6 +1,5 @@
 """Planning a step: deadlines, budgets without a plan, stages, interruption, refusals, and what a report shows of it."""
 
-import importlib
 import io
 import logging
 import sys
@@ -16,10 +15,11 @@ from remat.algorithms import Outcome, Plan, Problem, Solver, StoreAll, store_all
 from remat.algorithms._core import startup
 from remat.algorithms._search.auto import cheap
 from remat.errors import Infeasible, Uncapturable
-from remat.exec import planning
-from remat.exec.planning import Settings, over_budget, parse_budget, plan_step
-from remat.exec.progress import STAGES, Said, Stages, seconds_by_stage, stages_of
-from remat.exec.smallest import changed_since, floor_of, smallest_budget, with_changes
+from remat.exec._cost import measuring
+from remat.exec._plan import planning
+from remat.exec._plan.planning import Settings, over_budget, parse_budget, plan_step
+from remat.exec._plan.progress import STAGES, Said, Stages, seconds_by_stage, stages_of
+from remat.exec._plan.smallest import changed_since, floor_of, smallest_budget, with_changes
 from remat.ir import validate
 from tests.exec.support import LIGHT, SMALL, Rig
 
@@ -306,8 +306,7 @@ def test_a_refusal_names_the_operation_that_could_not_be_costed(monkeypatch):
             raise AttributeError("no such thing")
         return "1", ()
 
-    module = importlib.import_module("remat.exec.measure")  # the package has a function of that name
-    monkeypatch.setattr(module, "_time", lambda program, op: failing(program, op))
+    monkeypatch.setattr(measuring, "_time", lambda program, op: failing(program, op))
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1))
     with pytest.raises(Uncapturable) as refused:
         plan_step(model, (torch.randn(2, 3),), {}, Settings(budget=None, cost="measure"))

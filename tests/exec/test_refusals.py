@@ -9,9 +9,9 @@ from torch import nn
 
 import remat.exec
 from remat.errors import Uncapturable
-from remat.exec.lower import lower
-from remat.exec.refusals import refusing
-from remat.exec.rehearsal import rehearse
+from remat.exec._program.refusals import refusing
+from remat.exec._run.lowering import lower
+from remat.exec._run.rehearsal import rehearse
 from remat.ir import dump
 from tests.exec.support import LIGHT, Rig
 

@@ -10,9 +10,9 @@ from remat.algorithms._bounds.floor import proved_floor
 from remat.algorithms._curves.tradeoff import SWEEP
 from remat.algorithms._search.auto import quick
 from remat.errors import IllFormed, RematError
-from remat.exec.capture import capture
-from remat.exec.plan_only import capture_without_weights
-from remat.exec.sweep import sweep, sweep_graph
+from remat.exec._capture.capturing import capture
+from remat.exec.sweeping import sweep, sweep_graph
+from remat.exec.weightless import capture_without_weights
 from remat.ir import validate
 from remat.zoo.gpt2 import GPT2
 from remat.zoo.large import gpt

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from remat.exec.plan_only import capture_without_weights, graph_without_weights
+from remat.exec.weightless import capture_without_weights, graph_without_weights
 from remat.ir import Phase
 from remat.zoo import large
 

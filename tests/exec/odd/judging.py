@@ -10,7 +10,7 @@ from torch import nn
 
 import remat.exec
 from remat.errors import Infeasible, RematError
-from remat.exec.runtime import StepError
+from remat.exec._run.runtime import StepError
 from tests.exec.odd.snapshot import changes, fakes, generators, seed_all, snapshot
 from tests.exec.support import LIGHT
 

@@ -1,0 +1,241 @@
+"""Capture: one training step of a module, traced under fake tensors into a `Program`.
+
+The trace (`_trace/tracing.py`) is one joint graph of forward and backward, with what Python read and changed meanwhile.
+`read_joint` (in `reader.py`) makes operations over storages of its nodes; `finish` (in `complete.py`) writes out what the trace
+leaves implicit: writes of buffers, generator states, copies of gradients, the loss; `accumulate` (in `fold_sums.py`) folds sums
+into the operations that make what is summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import torch
+from attrs import field, frozen
+from torch import nn
+
+from remat.errors import Uncapturable
+from remat.exec._capture.agree import Kernels, traced_as_run
+from remat.exec._capture.casts import share_casts
+from remat.exec._capture.complete import finish
+from remat.exec._capture.fold_sums import accumulate
+from remat.exec._capture.guards import Guards, Prologue, compile_guards, compile_prologue
+from remat.exec._capture.noise import keep_masks
+from remat.exec._capture.reader import read_joint
+from remat.exec._program.program import Program, charged
+from remat.exec._program.refusals import refusing
+from remat.exec._torch import rng
+from remat.exec._torch.torch_private import FakeTensor
+from remat.exec._trace import structure
+from remat.exec._trace.diagnosis import refusal
+from remat.exec._trace.effects import Effect
+from remat.exec._trace.reads import Reads
+from remat.exec._trace.structure import PLAIN, Layout, Plain
+from remat.exec._trace.tape import Read, Scalar
+from remat.exec._trace.tracing import Step, Traced, trace
+from remat.units import Bytes
+
+
+@frozen(kw_only=True, eq=False)
+class Captured:
+    """A captured step and how to call it.
+
+    Attributes:
+        program: the operations. Its outputs are the tensors that the module returns, then the late reads, then what effects set;
+            its inputs the tensors of the arguments, then those that were lifted.
+        layout, out_leaves: how the flat outputs become what the module returns; tensors stand as None in `out_leaves`.
+        places: which of `out_leaves` are tensors.
+        requires_grad: for each output of the program, whether the bare module's tensor requires a gradient.
+        differentiable: positions of outputs through which gradients may come back.
+        widened: why outputs were cloned: positions of outputs that alias an input or another output.
+        guards: what must hold of the tensors of a call.
+        late: what must hold of the late reads, in the order of their outputs.
+        effects: what the forward changes in Python.
+        lifted: paths of the plain tensors that are inputs besides the arguments.
+        leaves: inputs that autocast casts more than once, and whether they are leaves, of which eager keeps the cast.
+        prologue: what is computed before the step because shapes depend on it, and is an input after these; None: nothing.
+        orders: for each output of the program, how its dimensions are permuted for the caller; None: not at all.
+        tokens: states of Python in which the step is this one; `reads` says which attributes count.
+    """
+
+    program: Program
+    layout: Layout
+    out_leaves: tuple[Any, ...]
+    places: tuple[int, ...]
+    requires_grad: tuple[bool, ...]
+    differentiable: tuple[int, ...]
+    widened: frozenset[int] = frozenset()
+    guards: Guards = field(factory=lambda: compile_guards(()))
+    late: tuple[Read, ...] = ()
+    effects: tuple[Effect, ...] = ()
+    lifted: tuple[str, ...] = ()
+    leaves: tuple[tuple[int, bool], ...] = ()
+    prologue: Prologue | None = None
+    orders: tuple[tuple[int, ...] | None, ...] = ()
+    tokens: tuple[Any, ...] = field(default=(), repr=False)
+    reads: Reads | None = field(default=None, repr=False)
+
+    @cached_property
+    def tensor_leaves(self) -> frozenset[int]:
+        """Places of the tensors among the flat outputs."""
+        return frozenset(self.places)
+
+    @property
+    def beside(self) -> Bytes:
+        """Bytes that a call holds besides the step: results of the prologue, and what undoes a forward on the wrong branch."""
+        program = self.program
+        forms = () if self.prologue is None else self.prologue.forms
+        held = sum(charged(shape.numel() * dtype.itemsize, program.device) for shape, _, dtype in forms)
+        if self.late:
+            written = sum(program.storage_of(target).size for target in program.updates)
+            held += rng.state_bytes(program.device) + written
+        return held
+
+
+def capture(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+    *,
+    step: Callable[..., Any] | None = None,
+    differentiable: str = "auto",
+    fold_sums: str = "settled",
+    watched: tuple[Any, ...] = (),
+    answers: tuple[Scalar, ...] = (),
+) -> Captured:
+    """Trace one training step of `module` on arguments like these; nothing of the module or the arguments changes.
+
+    Args:
+        module: the module; its parameters and buffers are read for shapes, never for values.
+        args: positional arguments of a call, with tensors of the shapes, types and devices to plan for.
+        kwargs: keyword arguments of that call.
+        step: what is called, as `step(module, *args, **kwargs)`; by default the module's forward.
+        differentiable: "loss": gradients come back through the one 0-dim output alone; "all": through every output;
+            "auto": through the loss if there is exactly one 0-dim output that requires a gradient, else through all.
+        fold_sums: which sums of gradients become part of the operations that make what they add: "settled", "all" or "none"
+            (see `fold_sums.py`).
+        watched: functions and objects besides the module whose Python state the step may depend on.
+        answers: values of the first late reads, where they are known from a call that took another branch.
+
+    Raises:
+        Uncapturable: the step cannot be one graph; the message names the operation or the reason.
+    """
+    function = step or type(module).forward
+    try:
+        return _capture(module, args, kwargs or {}, function, differentiable, fold_sums, watched, answers)
+    except Uncapturable as error:
+        raise refusal(error, module) from error
+
+
+def _capture(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    function: Callable[..., Any],
+    differentiable: str,
+    fold_sums: str,
+    watched: tuple[Any, ...],
+    answers: tuple[Scalar, ...],
+) -> Captured:
+    leaves, layout = structure.flatten((args, kwargs), opaque=lambda value: isinstance(value, nn.Module))
+    tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+    for leaf in leaves:
+        if not isinstance(leaf, (torch.Tensor, *PLAIN)):
+            fix = "pass tensors, plain values and objects of them, or give it to the module as an attribute."
+            raise Uncapturable("X-INPUT", f"an argument is a {type(leaf).__name__}.", fix=fix)
+    _check_plain(module, tensors)
+    step_of_call = Step(
+        module=module, function=function, layout=layout, tensors=tensors, watched=watched,
+        leaves=tuple(None if isinstance(leaf, torch.Tensor) else Plain(leaf) for leaf in leaves),
+        differentiable=differentiable, answers=answers,
+    )  # fmt: skip
+    results: list[Captured] = []
+
+    def traced(kernels: Kernels | None) -> Program:
+        traced_step = trace(step_of_call, None if kernels is None else kernels.returned)
+        results[:] = [_read(traced_step, step_of_call, fold_sums)]
+        return results[0].program
+
+    if any(isinstance(tensor, FakeTensor) for tensor in (*module.parameters(), *module.buffers(), *tensors)):
+        traced(None)
+    else:
+        traced_as_run(traced)
+    return results[0]
+
+
+def _read(traced: Traced, step: Step, fold_sums: str) -> Captured:
+    """The program of a trace."""
+    inputs = (*step.tensors, *(slot.tensor for slot in traced.lifted))
+    with refusing("reading the trace"):
+        draft = read_joint(traced.joint, step.module)
+        cast = share_casts(draft, lambda source: source[0] != "input" or is_leaf(inputs[source[1]]))
+        keep_masks(draft)
+        program = finish(draft, name=type(step.module).__name__)
+        _check_counters(traced, program)
+        leaves = tuple((at, is_leaf(inputs[at])) for at in cast)
+        return _captured(traced, accumulate(program, fold_sums), leaves)
+
+
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """Whether autocast keeps casts of a tensor that requires a gradient."""
+    return tensor.is_leaf and not tensor._is_view()
+
+
+def _captured(traced: Traced, program: Program, leaves: tuple[tuple[int, bool], ...]) -> Captured:
+    last = traced.last
+    assert last.layout is not None
+    reads = last.tape.reads
+    return Captured(
+        program=program,
+        layout=last.layout,
+        out_leaves=last.leaves,
+        places=last.places,
+        requires_grad=last.requires_grad,
+        differentiable=last.through,
+        widened=traced.cloned,
+        guards=compile_guards(reads),
+        late=tuple(read for read in reads if read.late is not None),
+        effects=last.effects,
+        lifted=tuple(slot.path for slot in traced.lifted),
+        leaves=leaves,
+        prologue=_prologue(traced),
+        orders=last.orders,
+        tokens=traced.tokens,
+        reads=last.reads,
+    )
+
+
+def _prologue(traced: Traced) -> Prologue | None:
+    if not traced.computed:
+        return None
+    reads, tensors = zip(*((computed.read, computed.tensors) for computed in traced.computed), strict=True)
+    return compile_prologue(reads, tensors, traced.inputs)
+
+
+def _check_counters(traced: Traced, program: Program) -> None:
+    """Refuse a number that Python reads from what every step changes: each call would need a plan of its own."""
+    written = {("buffer", path) for value, path in program.buffers if value in program.updates}
+    for read in traced.last.tape.reads:
+        changing = [origin for origin in read.origins.values() if origin in written]
+        if changing and not isinstance(read.value, bool):
+            what = f"Python reads a number from the buffer {changing[0][1]}, which every step changes."
+            fix = "keep it a tensor; for BatchNorm give `momentum` a number."
+            raise Uncapturable("X-READ", what, fix=fix, where=str(read.place))
+
+
+def _check_plain(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> None:
+    plain = (torch.Tensor, nn.Parameter, nn.Buffer, FakeTensor)
+    state = [*module.parameters(), *module.buffers()]
+    for tensor in (*state, *tensors):
+        if type(tensor) not in plain or tensor.layout is not torch.strided:
+            fix = "leave this module bare."
+            raise Uncapturable("X-TENSOR", f"a tensor is a {type(tensor).__name__}, {tensor.layout}.", fix=fix)
+    devices = {tensor.device for tensor in state if tensor.numel()}
+    if len(devices) > 1:
+        names = ", ".join(sorted(map(str, devices)))
+        raise Uncapturable("X-DEVICE", f"parameters lie on {names}.", fix="put the module on one device.")
+
+
+__all__ = ["PLAIN", "Captured", "FakeTensor", "capture"]

@@ -1,0 +1,240 @@
+"""From a joint trace to operations over storages: views join the storage they look at, tuples are unpacked, `detach` disappears.
+
+What a captured step could not repeat is refused here by name: side effects, shapes that depend on values, writes of parameters.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from attrs import evolve
+from torch import nn
+
+from remat.errors import Uncapturable
+from remat.exec._capture.draft import Draft
+from remat.exec._program.program import Op, Ref, Role, Spec, Storage, Value, charged
+from remat.exec._torch import nodes, torch_private
+from remat.exec._torch.joint import Joint
+from remat.exec._torch.torch_private import HigherOrderOperator, OpOverload
+from remat.ir import Phase
+
+_FIX = "return tensors and plain values, or leave this module bare."
+_IDENTITIES = {"aten.detach.default", "aten.alias.default", "aten.lift.default", "aten.lift_fresh.default"}
+
+
+class _Reader:
+    """Walks the nodes of a joint graph and collects operations, values and storages."""
+
+    def __init__(self, joint: Joint, module: nn.Module) -> None:
+        self.joint = joint
+        self.ops: list[Op] = []
+        self.values: dict[str, Value] = {}
+        self.storages: dict[str, Storage] = {}
+        self.named: dict[torch.fx.Node, Any] = {}
+        self.by_key: dict[int, str] = {}
+        self.late: set[str] = set()
+        self.roles: dict[tuple[str, Any], str] = {}
+        self.constants: dict[str, torch.Tensor] = {}
+        self.shared: set[str] = set()
+        self.device = next((one.device for one in (*module.parameters(), *module.buffers())), torch.device("cpu"))
+
+    def add(
+        self, name: str, tensor: torch.Tensor, storage: str, *, view: int | None = None, outside: bool = False
+    ) -> Ref:
+        """Declare a value; a new storage where `view` is None."""
+        self.values[name] = Value(name=name, spec=Spec.of(tensor), storage=storage, view=view)
+        if view is None:
+            self.by_key[torch_private.storage_key(tensor)] = storage
+            size = charged(tensor.untyped_storage().nbytes(), tensor.device)
+            roots = (*(self.storages[storage].roots if storage in self.storages else ()), name)
+            self.storages[storage] = Storage(name=storage, size=size, roots=roots, outside=outside)
+        return Ref(name)
+
+    def placeholder(self, node: torch.fx.Node, role: tuple[str, Any]) -> None:
+        kind, about = role
+        if "Token" in str(about):
+            raise Uncapturable("X-OP", "an operation has side effects (an error check of torch.linalg, say).", fix=_FIX)
+        if kind not in ("param", "buffer", "input", "tangent"):
+            raise Uncapturable("X-INPUT", f"the trace has an input of kind {about}.", fix=_FIX)
+        if kind == "tangent":
+            about = about[1]
+        elif kind != "input":
+            about = about.removeprefix("inner.")
+        tensor = node.meta["val"]
+        twin = self.by_key.get(torch_private.storage_key(tensor)) if kind != "tangent" else None
+        if twin is not None and kind == "param" and self.values[self.storages[twin].roots[0]].spec == Spec.of(tensor):
+            # A tied parameter stands once per use in the trace and once in the step.
+            self.roles[kind, about] = self.storages[twin].roots[0]
+            self.named[node] = Ref(self.storages[twin].roots[0])
+            return
+        if twin is not None:
+            # Two looks at one memory (tokens and targets cut from one batch): harmless as long as nobody writes them.
+            self.shared.update((twin, f"{kind}:{about}"))
+        ref = self.add(node.name, tensor, f"{kind}:{about}", outside=kind != "tangent")
+        self.roles[kind, about] = node.name
+        self.named[node] = ref
+        if kind == "tangent":
+            self.late.add(node.name)
+
+    def constant(self, node: torch.fx.Node) -> None:
+        tensor = torch_private.constant_of(getattr(self.joint.module, str(node.target)))
+        if tensor is None:
+            raise Uncapturable("X-CONST", f"the constant {node.target} has no value.", fix=_FIX)
+        self.constants[node.name] = tensor.detach()
+        self.named[node] = self.add(node.name, tensor, f"const:{node.name}", outside=True)
+
+    def call(self, node: torch.fx.Node) -> None:
+        target = node.target
+        if target is operator.getitem:
+            source, index = node.args
+            held = self.named[source]  # type: ignore[index]
+            self.named[node] = held[index]
+            return
+        if isinstance(target, HigherOrderOperator) or not isinstance(target, OpOverload):
+            raise Uncapturable("X-OP", f"{target} is not an ATen operation.", fix=_FIX)
+        if str(target) in _IDENTITIES:
+            self.named[node] = self.named[node.args[0]]  # type: ignore[index]
+            return
+        if target.namespace == "profiler":
+            # Marks for a profiler: nothing of the step.
+            self.named[node] = None
+            return
+        args = torch.fx.map_arg(node.args, lambda one: self.named[one])
+        kwargs = torch.fx.map_arg(dict(node.kwargs), lambda one: self.named[one])
+        result = self.traced(node)
+        unpack = isinstance(result, (tuple, list))
+        results = list(result) if unpack else [result]
+        if any(isinstance(one, (torch.SymInt, torch.SymFloat, torch.SymBool)) for one in results):
+            raise Uncapturable("X-OP", f"{target} gives a shape or number that depends on values.", fix=_FIX)
+        names = [
+            (f"{node.name}_{i}" if unpack else node.name) if isinstance(one, torch.Tensor) else None
+            for i, one in enumerate(results)
+        ]
+        while any(name in self.values for name in names if name):
+            names = [name and f"{name}_" for name in names]
+        view = self.alias(target, args, results)
+        for name, one in zip(names, results, strict=True):
+            if name is not None:
+                own = f"{node.name}.{names.index(name)}" if unpack else f"{node.name}.out"
+                self.add(name, one, view or own, view=None if view is None else len(self.ops))
+        backward = nodes.is_backward(node)
+        op = Op(
+            name=node.name,
+            role=Role.CALL if view is None else Role.VIEW,
+            target=target,
+            args=_tuples(args),
+            kwargs=dict(kwargs),
+            outputs=tuple(names),
+            unpack=unpack,
+            scope=nodes.scope_of(node),
+            draws=draws(target, node.args, dict(node.kwargs)),
+            sequence=nodes.sequence_of(node),
+            region=nodes.region_of(node),
+        )
+        if backward or any(name in self.late for name in op.reads):
+            op = evolve(op, phase=Phase.BACKWARD)
+            self.late.update(name for name in names if name)
+        self.ops.append(op)
+        refs = [name and Ref(name) for name in names]
+        self.named[node] = refs if unpack else refs[0]
+
+    def traced(self, node: torch.fx.Node) -> Any:
+        """What the trace says that a call returns."""
+        scope = nodes.scope_of(node)
+        where = f" in {scope}" if scope else ""
+        if "val" not in node.meta:
+            raise Uncapturable("X-OP", f"{node.target}{where} returns nothing that the trace describes.", fix=_FIX)
+        result = node.meta["val"]
+        for part in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(part, torch.Tensor) and part.layout is not torch.strided:
+                fix = "make it dense (`nn.Embedding(…, sparse=False)`), or leave this module bare."
+                raise Uncapturable("X-TENSOR", f"{node.target}{where} returns a {part.layout} tensor.", fix=fix)
+        return result
+
+    def alias(self, target: OpOverload, args: Any, results: list[Any]) -> str | None:
+        """The storage that the results look at, or None where the operation makes its own."""
+        tensors = [one for one in results if isinstance(one, torch.Tensor)]
+        known = {self.by_key.get(torch_private.storage_key(one)) for one in tensors}
+        if len(known) == 1 and None not in known:
+            return known.pop()
+        if not known <= {None}:
+            raise Uncapturable("X-ALIAS", f"{target} returns both views and new tensors.", fix=_FIX)
+        if torch_private.aliases_an_input(target) and tensors:
+            raise Uncapturable("X-ALIAS", f"{target} is a view whose storage the trace does not show.", fix=_FIX)
+        return None
+
+
+def _tuples(tree: Any) -> Any:
+    if isinstance(tree, (list, tuple)):
+        items = [_tuples(one) for one in tree]
+        return items if isinstance(tree, list) else tuple(items)
+    return tree
+
+
+def draws(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call advances the generator: the operation says so, and it is not an attention with dropout at zero."""
+    if torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    for i, argument in enumerate(target._schema.arguments):
+        if argument.name == "dropout_p":
+            return (args[i] if i < len(args) else kwargs.get("dropout_p", argument.default_value)) != 0
+        if argument.name == "train" and i < len(args):
+            return args[i] is not False
+    return True
+
+
+def read_joint(joint: Joint, module: nn.Module) -> Draft:
+    """The operations of a joint trace of `module`, not yet complete.
+
+    Raises:
+        Uncapturable: the trace holds what a captured step could not repeat.
+    """
+    reader = _Reader(joint, module)
+    roles = iter(joint.inputs)
+    for node in joint.module.graph.nodes:
+        if node.op == "placeholder":
+            reader.placeholder(node, next(roles))
+        elif node.op == "get_attr":
+            reader.constant(node)
+        elif node.op == "call_function":
+            reader.call(node)
+        elif node.op != "output":
+            raise Uncapturable("X-OP", f"the trace has a node {node.op}.", fix=_FIX)
+    (last,) = (node for node in joint.module.graph.nodes if node.op == "output")
+    ends: dict[tuple[str, Any], str] = {}
+    for node, role in zip(last.args[0], joint.outputs, strict=True):
+        if role is None or node is None:
+            continue
+        kind, about = role
+        if kind in ("grad", "update"):
+            about = (about[0], about[1].removeprefix("inner.") if isinstance(about[1], str) else about[1])
+        elif kind != "output":
+            raise Uncapturable("X-OUTPUT", f"the trace has an output of kind {about}.", fix=_FIX)
+        ends[kind, about] = reader.named[node].name
+    trained = {("param", path) for path, one in module.named_parameters(remove_duplicate=False) if one.requires_grad}
+    for kind, about in ends:
+        if kind == "update":
+            differentiable = about in trained or ("grad", about) in ends
+            _check_write(about, shared=f"{about[0]}:{about[1]}" in reader.shared, differentiable=differentiable)
+    return Draft(
+        ops=reader.ops,
+        values=reader.values,
+        storages=reader.storages,
+        inputs=reader.roles,
+        ends=ends,
+        constants=reader.constants,
+        device=reader.device,
+    )
+
+
+def _check_write(about: tuple[str, Any], *, shared: bool, differentiable: bool) -> None:
+    """Refuse in-place writes that a captured step could not repeat."""
+    kind, which = about
+    if differentiable:
+        what = f"the forward writes the {kind} {which} in place, which requires a gradient."
+        raise Uncapturable("X-WRITE", what, fix="write a copy of it.")
+    if shared:
+        what = f"the forward writes the {kind} {which} in place, which shares its storage with another."
+        raise Uncapturable("X-ALIAS", what, fix="clone one of them.")

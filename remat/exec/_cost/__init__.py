@@ -1,0 +1,1 @@
+"""What operations and steps take: estimated, measured, or by the model of a device that is not here."""

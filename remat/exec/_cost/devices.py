@@ -1,0 +1,150 @@
+"""Cost models of devices by name: what each operation of a captured step would cost on a device that is not here.
+
+A model is a roofline: a call costs its launch, plus the longer of its arithmetic and its traffic. Workspaces follow three rules
+of thumb (convolution, Fourier transform, backward of layer normalisation). Good for ranking plans and for models too large for
+this machine; a plan that will run is better made from measured costs (`measuring.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+from attrs import evolve, field, frozen
+
+from remat.errors import RematError
+from remat.exec._cost.cost import OpCost, flops
+from remat.exec._program.program import Op, Program, Role, Spec, refs
+from remat.ir.checks import at_least
+from remat.units import Bytes, MiB, Ns
+
+LARGEST_CONVOLUTION_WORKSPACE: Bytes = 128 * MiB
+"""What a convolution takes for itself at most."""
+
+_LOOK_UPS = {
+    "aten.embedding.default": 0,
+    "aten.index_select.default": 0,
+    "aten.gather.default": 0,
+    "aten.index.Tensor": 0,
+    "aten.nll_loss_forward.default": 0,
+    "aten.nll_loss2d_forward.default": 0,
+}
+"""Operations that read of one argument (its position) no more than what they write."""
+
+_ALSO_READ = {"aten.nll_loss_backward.default": 1, "aten.nll_loss2d_backward.default": 1}
+"""Operations that ask one argument (its position) for its shape only."""
+
+
+@frozen(kw_only=True)
+class Device:
+    """A device as a roofline.
+
+    Attributes:
+        name: for people.
+        flops_per_second: multiplications and additions of products and convolutions [1/s].
+        bytes_per_second: bytes read and written [1/s].
+        launch: of every call that runs on the device [ns].
+        granule: what its allocator hands out is a multiple of this [bytes].
+        source: where the figures are from.
+    """
+
+    name: str
+    flops_per_second: int = field(validator=at_least(1, "flops/s"))
+    bytes_per_second: int = field(validator=at_least(1, "bytes/s"))
+    launch: Ns = field(default=5000, validator=at_least(0, "ns"))
+    granule: Bytes = field(default=512, validator=at_least(1, "bytes"))
+    source: str = ""
+
+    def costs(self, program: Program) -> Mapping[str, OpCost]:
+        """Time and workspace of every node of a step but its loss, by name."""
+        return {op.name: self.cost(program, op) for op in program.nodes if op.role is not Role.LOSS}
+
+    def cost(self, program: Program, op: Op) -> OpCost:
+        """Time and workspace of one operation.
+
+        A generator's state lives on the host, so that saving one costs the device nothing.
+        """
+        if op.role in (Role.RNG, Role.LOSS):
+            return OpCost()
+        outputs = [program.values[name].spec for name in op.outputs if name is not None]
+        moving = Fraction(moved(program, op) * 10**9, self.bytes_per_second)
+        counting = Fraction(flops(program, op, outputs) * 10**9, self.flops_per_second)
+        time = self.launch + int(max(moving, counting))
+        for into, *_ in op.adds:
+            added = 3 * _weight(program.values[into].spec)
+            time += self.launch + added * 10**9 // self.bytes_per_second
+        return OpCost(time=time, workspace=workspace(program, op))
+
+    def resized(self, program: Program) -> Program:
+        """The program with storages as the device's allocator would give them, and no state of a generator among them."""
+        states = {program.values[op.name].storage for op in program.nodes if op.role is Role.RNG}
+        storages = {
+            name: evolve(one, size=0 if name in states else -(-one.size // self.granule) * self.granule)
+            for name, one in program.storages.items()
+        }
+        return evolve(program, storages=storages)
+
+
+DEVICES: dict[str, Device] = {
+    "v100": Device(
+        name="v100",
+        flops_per_second=14 * 10**12,
+        bytes_per_second=900 * 10**9,
+        source="NVIDIA V100 data sheet, single precision: 14 to 15.7 Tflop/s, 900 GB/s",
+    ),
+}
+"""Devices by name; add a `Device` to have it known to `remat capture --device-model`."""
+
+
+def device_model(name: str | Device) -> Device:
+    """The device of that name.
+
+    Raises:
+        RematError: X-DEVICE-MODEL, for a name nobody knows; the message lists the known ones.
+    """
+    if isinstance(name, Device):
+        return name
+    if name not in DEVICES:
+        fix = f"give one of {', '.join(sorted(DEVICES))}, or a remat.exec.Device of your own."
+        raise RematError("X-DEVICE-MODEL", f"there is no device model {name!r}.", fix=fix)
+    return DEVICES[name]
+
+
+def moved(program: Program, op: Op) -> Bytes:
+    """Bytes that an operation reads and writes: each argument and each output once; broadcast ones at the size they have."""
+    outputs = [program.values[name].spec for name in op.outputs if name is not None]
+    written = sum(_weight(spec) for spec in outputs)
+    name = str(op.target)
+    unread = {at[name] for at in (_LOOK_UPS, _ALSO_READ) if name in at}
+    arguments = [arg for at, arg in enumerate(op.args) if at not in unread]
+    values = dict.fromkeys(ref.name for ref in refs((arguments, op.kwargs)))
+    read = sum(_weight(program.values[value].spec) for value in values)
+    if op.role is Role.UPDATE:
+        # It writes its first argument and reads its second; what it names as output is a mark.
+        return read
+    return read + written + (written if name in _LOOK_UPS else 0)
+
+
+def workspace(program: Program, op: Op) -> Bytes:
+    """What an operation takes beyond its outputs.
+
+    A convolution: half of its largest operand, at most 128 MiB. A Fourier transform: one output. The backward of layer
+    normalisation: a sixteenth of its largest operand. All else: nothing.
+    """
+    name = str(op.target)
+    specs = [program.values[value].spec for value in (*op.takes, *(one for one in op.outputs if one is not None))]
+    if name.startswith(("aten.convolution.", "aten.convolution_backward.")):
+        return min(max(map(_weight, specs)) // 2, LARGEST_CONVOLUTION_WORKSPACE)
+    if name.startswith("aten._fft_"):
+        return max(_weight(program.values[one].spec) for one in op.outputs if one is not None)
+    if name.startswith("aten.native_layer_norm_backward."):
+        return max(map(_weight, specs)) // 16
+    return 0
+
+
+def _weight(spec: Spec) -> Bytes:
+    """Bytes of a value; of one that is broadcast, what is really there."""
+    return min(spec.numel * spec.dtype.itemsize, spec.extent)
+
+
+__all__ = ["DEVICES", "LARGEST_CONVOLUTION_WORKSPACE", "Device", "device_model", "moved", "workspace"]

@@ -1,0 +1,179 @@
+"""Measuring what each operation costs: once per signature, on tensors made for it, one operation at a time.
+
+Inputs have the shapes, strides and types of the trace; integers that index something are drawn over all they may index, so
+that look-ups touch memory as real ones do. Time is the median of a few calls; workspace is what the allocator gives during a
+call beyond the outputs. The module, its buffers and gradients are not touched, and the generators are put back.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from itertools import accumulate
+from typing import Any
+
+import torch
+
+from remat.errors import Uncapturable
+from remat.exec._cost.cost import OpCost
+from remat.exec._program.inputs import made_inputs, make
+from remat.exec._program.kernels import no_autocast
+from remat.exec._program.program import Op, Program, Role, Spec, charged
+from remat.exec._program.refusals import refusing
+from remat.exec._program.signatures import signature
+from remat.exec._torch import recording, rng, torch_private
+from remat.exec._torch.aside import unprofiled
+from remat.units import Bytes, Ns
+
+PATIENCE_NS = 10_000_000
+"""Time spent on repeating one signature [ns]; at least `FEWEST` and at most `MOST` calls."""
+FEWEST, MOST = 3, 15
+
+
+def measure(program: Program, cache: dict[str, OpCost] | None = None) -> Mapping[str, OpCost]:
+    """Costs of every node of a step, by name.
+
+    Args:
+        program: the captured step; it must be for a device of this machine.
+        cache: costs by signature that are known already; what is measured is added.
+
+    Raises:
+        Uncapturable: X-MEASURE, when an operation does not run on inputs made for it.
+    """
+    known = {} if cache is None else cache
+    signatures = {op.name: signature(program, op) for op in program.nodes if op.role is not Role.LOSS}
+    first: dict[str, Op] = {}
+    for op in program.nodes:
+        if op.role is not Role.LOSS and signatures[op.name] not in known:
+            first.setdefault(signatures[op.name], op)
+
+    def run() -> tuple[dict[str, tuple[Ns, tuple[Bytes | None, ...]]], dict[str, Bytes]]:
+        with rng.kept(), torch.no_grad(), no_autocast(program.device):
+            return {text: _time(program, op) for text, op in first.items()}, _peaks(program, first)
+
+    with refusing("measuring"):
+        timed, peaks = unprofiled(run)
+    for text, op in first.items():
+        time_ns, sizes = timed[text]
+        made = sum(size for size in sizes if size is not None)
+        state = rng.state_bytes(program.device) if op.draws and op.role is not Role.RNG else 0
+        known[text] = OpCost(time=time_ns, workspace=max(0, peaks[text] - made) + state, outputs=sizes)
+    return {name: known[text] for name, text in signatures.items()}
+
+
+def _time(program: Program, op: Op) -> tuple[Ns, tuple[Bytes | None, ...]]:
+    """Median time of a call, after one to warm up that says how large the outputs really are."""
+    if op.role is Role.RNG:
+        return _median(lambda: rng.save(program.device), program.device), ()
+    call = _prepared(program, op)
+    try:
+        sizes = _sizes(program, op, call())
+    except (RuntimeError, IndexError, ValueError) as error:
+        what = f"{op.target}{_where(op)} does not run on made inputs: {error}"
+        raise Uncapturable("X-MEASURE", what, fix='give cost="estimate", and report the operation.') from error
+    return _median(call, program.device), sizes
+
+
+def _where(op: Op) -> str:
+    return f" in {op.scope}" if op.scope else ""
+
+
+def _sizes(program: Program, op: Op, result: Any) -> tuple[Bytes | None, ...]:
+    """Bytes of each output's storage; refuses outputs laid out otherwise than the trace says."""
+    if op.role is Role.UPDATE:
+        return (0,)
+    sizes: list[Bytes | None] = []
+    for value, tensor in zip(op.outputs, result if op.unpack else [result], strict=True):
+        if value is None:
+            sizes.append(None)
+            continue
+        if tensor is None:
+            sizes.append(0)  # a gradient that the arguments do not ask for
+            continue
+        traced, real = program.values[value].spec, Spec.of(tensor)
+        if (traced.shape, traced.dtype) != (real.shape, real.dtype):
+            what = f"{op.target}{_where(op)} returned {real} where the trace says {traced}."
+            raise Uncapturable("X-MEASURE", what, fix="leave this module bare, and report the operation.")
+        sizes.append(charged(tensor.untyped_storage().nbytes(), tensor.device))
+    return tuple(sizes)
+
+
+def _median(call: Any, device: torch.device) -> Ns:
+    clock = _clock(device)
+    spent = 0
+    times: list[Ns] = []
+    while len(times) < FEWEST or (spent < PATIENCE_NS and len(times) < MOST):
+        _wait(device)
+        start = clock()
+        out = call()
+        _wait(device)
+        times.append(clock() - start)
+        spent += times[-1]
+        del out
+    return max(1, int(statistics.median(times)))
+
+
+def _clock(device: torch.device) -> Callable[[], Ns]:
+    """CPU time of this thread where it is the only one that computes, so that other work on the machine counts little."""
+    alone = device.type == "cpu" and torch.get_num_threads() == 1
+    return time.thread_time_ns if alone else time.perf_counter_ns
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _prepared(program: Program, op: Op) -> Callable[[], Any]:
+    """One call of an operation, with what is added to its outputs, on inputs made for it."""
+    target: Any = torch_private.entry(op.target) if isinstance(op.target, torch_private.OpOverload) else op.target
+    generator = torch.Generator(program.device).manual_seed(0)
+    args, kwargs = made_inputs(program, op, generator)
+    if not op.adds:
+        return lambda: target(*args, **kwargs)
+    add = torch_private.entry(torch.ops.aten.add.out)
+    adds = [
+        (program.position(op, into), program.values[into].spec, make(program.values[other].spec, 1, generator))
+        for into, *pair in op.adds
+        for other in pair
+        if other != into
+    ]
+
+    def call() -> Any:
+        result = target(*args, **kwargs)
+        for position, spec, other in adds:
+            made = result[position] if op.unpack else result
+            into = made.as_strided(spec.shape, spec.stride)
+            add(other, into, out=into)
+        return result
+
+    return call
+
+
+def _peaks(program: Program, first: Mapping[str, Op]) -> dict[str, Bytes]:
+    """Most bytes held during one call of each signature, outputs included."""
+    peaks = dict.fromkeys(first, 0)
+    todo = {text: op for text, op in first.items() if op.role is not Role.RNG}
+    if program.device.type == "cuda":
+        return peaks | {text: _cuda_peak(program, op) for text, op in todo.items()}
+    for text, op in todo.items():
+        call = _prepared(program, op)
+        events: list[recording.Event] = []
+        with recording.recorded(events):
+            out = call()
+        del out
+        peaks[text] = max((0, *accumulate(event.size for event in events)))
+    return peaks
+
+
+def _cuda_peak(program: Program, op: Op) -> Bytes:
+    call = _prepared(program, op)
+    torch.cuda.synchronize(program.device)
+    torch.cuda.reset_peak_memory_stats(program.device)
+    before = torch.cuda.memory_allocated(program.device)
+    out = call()
+    torch.cuda.synchronize(program.device)
+    peak = torch.cuda.max_memory_allocated(program.device) - before
+    del out
+    return peak

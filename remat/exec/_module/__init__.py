@@ -1,0 +1,1 @@
+"""A wrapped module: which plan a call runs, and what the call depends on."""

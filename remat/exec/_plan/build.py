@@ -1,0 +1,109 @@
+"""From a captured program and measured costs to the graph that solvers plan on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from remat.exec._cost.cost import OpCost
+from remat.exec._program.program import Op, Program, Role
+from remat.exec._program.signatures import signature
+from remat.ir import Graph, GraphBuilder, Kind, Phase
+from remat.units import Bytes
+
+_BY_PREFIX = {"param": Kind.INPUT, "buffer": Kind.BUFFER, "input": Kind.INPUT, "const": Kind.INPUT}
+
+
+def build_graph(
+    program: Program, costs: Mapping[str, OpCost], *, loss_reserve: Bytes = 0, loss_held: Bytes = 0
+) -> Graph:
+    """The IR of a step: one node per operation that allocates, one datum per storage.
+
+    Args:
+        program: the captured step.
+        costs: time and workspace by name of operation; sizes are the program's.
+        loss_reserve: workspace of the loss node: what a loss outside the module holds besides its gradients [bytes].
+        loss_held: what of it stays to the end of the backward, as part of the first tangent [bytes].
+    """
+    builder = GraphBuilder(program.name)
+    kinds = _kinds(program)
+    for storage in program.storages.values():
+        outside = storage.outside
+        size = 0 if outside else storage.size
+        if program.tangents and storage.name == program.values[program.tangents[0][0]].storage:
+            size += loss_held
+        builder.data(storage.name, size, kinds[storage.name])
+    twins = twins_of(program)
+    for op in program.nodes:
+        cost = costs.get(op.name, OpCost())
+        builder.compute(
+            op.name,
+            op.phase,
+            reads=program.read(op),
+            writes=program.written(op),
+            time=cost.time,
+            workspace=loss_reserve if op.role is Role.LOSS else cost.workspace,
+            scope=op.scope,
+            twin=twins.get(op.name, ""),
+            signature=signature(program, op),
+            draws=op.draws,
+            run_once=op.run_once,
+        )
+    return builder.build()
+
+
+def twins_of(program: Program) -> dict[str, str]:
+    """Of backward nodes, the forward node each is a part of the backward of, where there is one.
+
+    Sums of gradients that autograd makes where a value was used more than once belong to no operation, whatever number they
+    carry, nor does the backward of a view, which is no node. Of several forward operations with one number the first is
+    differentiated.
+    """
+    forward: dict[int, str] = {}
+    for op in program.ops:
+        if op.phase is Phase.FORWARD and op.sequence is not None:
+            forward.setdefault(op.sequence, op.name if op.role is Role.CALL else "")
+    made = {value for op in program.ops if op.phase is Phase.BACKWARD for value in op.outputs}
+    twins: dict[str, str] = {}
+    for op in program.nodes:
+        summed = str(op.target) == "aten.add.Tensor" and len(op.reads) == 2 and made.issuperset(op.reads)
+        twin = "" if op.sequence is None or summed else forward.get(op.sequence, "")
+        if op.phase is Phase.BACKWARD and twin:
+            twins[op.name] = twin
+    return twins
+
+
+def _kinds(program: Program) -> dict[str, Kind]:
+    """The kind of every storage."""
+    makers: dict[str, Op] = {}
+    readers: dict[str, list[Phase]] = {}
+    for op in program.nodes:
+        for name in program.written(op):
+            makers[name] = op
+        for name in program.read(op):
+            readers.setdefault(name, []).append(op.phase)
+    outputs = {program.values[value].storage for value in program.outputs}
+    grads = {program.values[value].storage: kind for (kind, _), value in program.grads.items()}
+    kinds: dict[str, Kind] = {}
+    for storage in program.storages.values():
+        name = storage.name
+        prefix = name.partition(":")[0]
+        maker = makers.get(name)
+        if storage.outside:
+            kinds[name] = _BY_PREFIX[prefix]
+        elif name in grads:
+            kinds[name] = Kind.PARAM_GRAD if grads[name] == "param" else Kind.INPUT_GRAD
+        elif name in outputs:
+            kinds[name] = Kind.OUTPUT
+        elif maker is None or maker.role is Role.LOSS:
+            kinds[name] = Kind.TANGENT
+        elif maker.role is Role.UPDATE:
+            kinds[name] = Kind.UPDATED_BUFFER
+        elif maker.role is Role.RNG:
+            kinds[name] = Kind.RNG_STATE
+        elif maker.phase is Phase.BACKWARD:
+            kinds[name] = Kind.GRADIENT
+        else:
+            late = readers.get(name, [])
+            only_late = bool(late) and all(phase is Phase.BACKWARD for phase in late)
+            kinds[name] = Kind.PHANTOM if only_late else Kind.ACTIVATION
+    return kinds

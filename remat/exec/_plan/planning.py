@@ -1,0 +1,309 @@
+"""From a module, a call of it and a budget to a step that can run: capture, cost, graph, solve, lower, each timed.
+
+Also what a budget means in bytes, and what to say when none of the plans fits: the smallest budget a plan was found for, and the
+proved floor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+from attrs import evolve, field, frozen
+from torch import nn
+
+from remat.algorithms import IMPOSSIBLE, Clock, Outcome, Problem, Solver, StoreAll, store_all_peak
+from remat.algorithms._core.startup import importing
+from remat.errors import IllFormed
+from remat.exec._capture.capturing import Captured, capture
+from remat.exec._cost.cost import OpCost, estimate, resized
+from remat.exec._cost.measuring import measure
+from remat.exec._plan.build import build_graph
+from remat.exec._plan.progress import LOG, Listener, Stages
+from remat.exec._plan.smallest import Smallest, infeasible, smallest_budget
+from remat.exec._program.program import Program
+from remat.exec._run.lowering import Lowered, lower
+from remat.ir import Graph
+from remat.units import Bytes, format_bytes, parse_bytes
+
+COSTS = ("measure", "estimate")
+GRACE = 0.3
+"""Seconds of planning that may pass over a deadline; a tenth of the deadline if that is more."""
+SCALARS: Bytes = 4096
+"""What a loss outside the module is taken to hold in scalars while the backward runs."""
+
+
+@frozen
+class Share:
+    """A budget as a part of the peak that `StoreAll` replays to."""
+
+    of_peak: Fraction
+
+
+Budget = Bytes | Share | None
+
+
+def parse_budget(budget: int | str | None) -> Budget:
+    """Read a budget: bytes, `"6GiB"`, `"40%"` (of the replayed peak of `StoreAll`), or None.
+
+    Raises:
+        IllFormed: U-SIZE, when it is none of these.
+    """
+    if isinstance(budget, str) and budget.strip().endswith("%"):
+        try:
+            share = Fraction(budget.strip()[:-1].strip()) / 100
+        except ValueError:
+            share = Fraction(-1)
+        if share <= 0:
+            raise IllFormed("U-SIZE", f"{budget!r} is not a share.", fix='write it like "40%".')
+        return Share(share)
+    return None if budget is None else parse_bytes(budget)
+
+
+@frozen(kw_only=True)
+class Settings:
+    """How steps are planned; what `remat.exec.wrap` was given.
+
+    Attributes:
+        budget: as read by `parse_budget`.
+        step: what is called as `step(module, *args, **kwargs)` in place of the module's forward, or None.
+        differentiable: see `capture`.
+        loss_reserve: bytes that a loss outside the module may hold, or None for an audited estimate.
+        solver: plans; None: `remat.algorithms.auto`.
+        seconds: deadline of one planning [s], or None. Counted from when the graph is there, without imports and compilation.
+        cost: "measure" or "estimate".
+        seed: of the solver.
+        on_infeasible: "raise", or "best": the plan of the smallest budget found stands for the one there is not.
+        progress: who hears of the stages, as in `remat.exec.progress.stages_of`.
+    """
+
+    budget: Budget
+    step: Callable[..., Any] | None = None
+    differentiable: str = "auto"
+    loss_reserve: Bytes | None = None
+    solver: Solver | None = None
+    seconds: float | None = None
+    cost: str = field(default="measure")
+    seed: int = 0
+    on_infeasible: str = "raise"
+    progress: bool | Listener | None = None
+
+    def planner(self) -> Solver:
+        """The solver, the default one where none was named."""
+        if self.solver is not None:
+            return self.solver
+        with importing():
+            from remat.algorithms._search.auto import auto  # imports compiled kernels, so only when it is asked for
+
+        return auto
+
+    def name(self) -> str:
+        """Who plans, for people."""
+        return "auto" if self.solver is None else repr(self.solver)
+
+
+@frozen(kw_only=True, eq=False)
+class Planned:
+    """A step that can run.
+
+    Attributes:
+        captured: the trace, with sizes as measured.
+        graph: what was planned on.
+        outcome: what the solver said.
+        lowered: the generated functions.
+        budget: bytes, or None where there is none; what a call holds besides the plan (`Captured.beside`) is in it.
+        reserve, held: what a loss outside the module is taken to hold, at its height and during the backward [bytes].
+        audited: whether these two were measured on a real step.
+        store_all: replayed peak of `StoreAll` [bytes].
+        seconds: of each stage: capture, cost, plan, lower, later rehearsal; `bound` is a part of plan; import and compile are in
+            none.
+        asked: the budget asked for, where no plan was found for it and this is the plan of the smallest budget found; else None.
+    """
+
+    captured: Captured
+    graph: Graph
+    outcome: Outcome
+    lowered: Lowered | None
+    budget: Bytes | None
+    reserve: Bytes
+    held: Bytes
+    audited: bool
+    store_all: Bytes
+    seconds: dict[str, float]
+    asked: Bytes | None = None
+
+
+@frozen
+class Outside:
+    """What a loss outside the module holds: at its height, and while the backward runs; measured, or taken to be."""
+
+    reserve: Bytes
+    held: Bytes
+    measured: bool = False
+
+
+def plan_step(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    settings: Settings,
+    *,
+    known_costs: dict[str, OpCost] | None = None,
+    outside: Outside | None = None,
+    stages: Stages | None = None,
+) -> Planned:
+    """Capture, cost, solve and lower one step.
+
+    Args:
+        module: whose step it is; nothing of it changes.
+        args: positional arguments of a call, for shapes.
+        kwargs: keyword arguments of that call.
+        settings: budget, solver and so on.
+        known_costs: measured costs by signature, used and added to.
+        outside: what a loss outside the module holds, where that was measured.
+        stages: timed and told; its table of seconds becomes the plan's.
+
+    Raises:
+        Uncapturable: the step cannot be one graph.
+        Infeasible: no plan within the budget was found.
+    """
+    stages = Stages(type(module).__name__) if stages is None else stages
+    with stages.stage("capture"):
+        captured = capture(module, args, kwargs, step=settings.step, differentiable=settings.differentiable)
+    return plan_captured(captured, settings, known_costs=known_costs, outside=outside, stages=stages)
+
+
+def plan_captured(
+    captured: Captured,
+    settings: Settings,
+    *,
+    known_costs: dict[str, OpCost] | None = None,
+    outside: Outside | None = None,
+    stages: Stages | None = None,
+) -> Planned:
+    """Cost, solve and lower a captured step; arguments and errors as for `plan_step`."""
+    stages = Stages(captured.program.name) if stages is None else stages
+    with stages.stage("cost"):
+        costs = estimate(captured.program) if settings.cost == "estimate" else measure(captured.program, known_costs)
+        program = resized(captured.program, costs)
+        loss = outside or outside_of(program, captured, settings)
+        graph = build_graph(program, costs, loss_reserve=loss.reserve, loss_held=loss.held)
+        peak = store_all_peak(graph)
+    with stages.stage("plan"):
+        asked, beside = settings.budget, captured.beside
+        if isinstance(asked, Share):
+            asked = int((peak + beside) * asked.of_peak)
+        outcome, budget = solve(graph, asked, settings, peak, stages, beside)
+    with stages.stage("lower"):
+        lowered = None if budget is None or outcome.schedule is None else lower(program, outcome.schedule)
+    return Planned(
+        captured=evolve(captured, program=program),
+        graph=graph,
+        outcome=outcome,
+        lowered=lowered,
+        budget=budget,
+        reserve=loss.reserve,
+        held=loss.held,
+        audited=loss.measured,
+        store_all=peak,
+        seconds=stages.seconds,
+        asked=None if budget == asked else asked,
+    )
+
+
+def outside_of(program: Program, captured: Captured, settings: Settings) -> Outside:
+    """Nothing for a loss inside; else what the user says, else twice what the loss gets: its copy of it and one gradient.
+
+    A few scalars (the loss, the gradient it starts with) stay until the backward has ended.
+    """
+    if settings.loss_reserve is not None:
+        return Outside(max(0, settings.loss_reserve - SCALARS), min(SCALARS, settings.loss_reserve))
+    if is_loss_inside(captured):
+        return Outside(0, 0)
+    got = [program.storage_of(program.outputs[at]).size for at in captured.differentiable]
+    return Outside(2 * sum(got), SCALARS)
+
+
+def is_loss_inside(captured: Captured) -> bool:
+    """Whether gradients come back through one 0-dim output, which the caller only calls backward on."""
+    if len(captured.differentiable) != 1:
+        return False
+    output = captured.program.outputs[captured.differentiable[0]]
+    return captured.program.values[output].spec.shape == ()
+
+
+def solve(
+    graph: Graph, asked: Bytes | None, settings: Settings, peak: Bytes, stages: Stages, beside: Bytes = 0
+) -> tuple[Outcome, Bytes | None]:
+    """The plan and the budget it is for: nothing is recomputed where everything fits, else what the solver says.
+
+    A Ctrl-C keeps the best plan so far, if there is one.
+
+    Args:
+        graph: the step.
+        asked: the budget, or None.
+        settings: solver, deadline and so on.
+        peak: of `StoreAll` [bytes].
+        stages: told what happens.
+        beside: bytes of the budget that a call holds besides the plan.
+
+    Raises:
+        Infeasible: no plan was found, and `settings.on_infeasible` is "raise".
+    """
+    if asked is None:
+        return StoreAll().solve(Problem(graph=graph, budget=peak)), None
+    budget = max(0, asked - beside)
+    if budget >= peak:
+        return StoreAll().solve(Problem(graph=graph, budget=budget)), asked
+    stages.base = graph.time
+    planner = settings.planner()
+    clock = Clock(settings.seconds, listener=stages.hear)
+    problem = Problem(graph=graph, budget=budget)
+    outcome = planner.solve(problem, clock=clock, seed=settings.seed)
+    over = clock.expired
+    if not outcome.settled and settings.solver is None and not clock.stopped:
+        outcome = outcome.merge(_cheap().solve(problem, clock=Clock(), seed=settings.seed))
+    if clock.stopped:
+        if outcome.schedule is None:
+            raise KeyboardInterrupt
+        LOG.warning("interrupted: the best plan so far is kept")
+    if "bound" in clock.spent:
+        stages.seconds["bound"] = clock.spent["bound"]
+    if outcome.schedule is not None:
+        return outcome, asked
+    smallest = _smallest(graph, budget, outcome, settings, clock)
+    if settings.on_infeasible == "raise":
+        raise infeasible(asked, smallest, seconds=settings.seconds if over else None, beside=beside)
+    return smallest.outcome, smallest.found + beside
+
+
+def _cheap() -> Solver:
+    """What always runs when the time is over."""
+    from remat.algorithms._search.auto import cheap
+
+    return cheap
+
+
+def _smallest(graph: Graph, budget: Bytes, outcome: Outcome, settings: Settings, clock: Clock) -> Smallest:
+    """The smallest budget with a plan, in about a second on hundreds of nodes, and within the deadline and its grace."""
+    left = 1.0 + len(graph) / 1000 if settings.solver is None else None
+    if settings.seconds is not None:
+        grace = max(GRACE, settings.seconds / 10)
+        allowed = max(0.0, settings.seconds + grace - clock.elapsed)
+        left = allowed if left is None else min(left, allowed)
+    rest = Clock(left)
+    smallest = smallest_budget(graph, settings.solver, below=budget, clock=rest, seed=settings.seed)
+    if outcome.lower == IMPOSSIBLE:
+        smallest = evolve(smallest, floor=max(smallest.floor, budget + 1))
+    return smallest
+
+
+def over_budget(planned: Planned) -> str:
+    """What to warn of where the plan of the smallest budget found stands for the budget asked for; empty: it does not."""
+    if planned.asked is None or planned.budget is None:
+        return ""
+    return (
+        f"no plan for {format_bytes(planned.asked)} ({planned.asked} B) was found; the step runs in the smallest budget a plan "
+        f"was found for, {format_bytes(planned.budget)} ({planned.budget} B)."
+    )

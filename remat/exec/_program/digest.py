@@ -1,0 +1,111 @@
+"""A digest of a captured program: equal digests, equal steps, so that what was planned for one can be run for the other.
+
+What an argument's value does not change in the trace is not planned again. Only the program counts: what a module returns besides
+tensors is not in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import torch
+
+from remat.exec._program.program import Op, Program, Ref, Spec, Storage, Value
+from remat.exec._torch import torch_private
+
+_LITERALS = (
+    type(None), bool, int, float, complex, str, type(...), torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
+_strangers = itertools.count()
+
+
+def program_digest(program: Program) -> str:
+    """Sixty-four hexadecimal digits; the same for two captures of one step, in any process.
+
+    Operations with their arguments to the last bit, phases, scopes and order; shapes, strides, types and devices; who shares
+    which storage; constants with their values; inputs, outputs, gradients and updates. Sequence numbers of autograd count by
+    their order alone. An argument of a kind that is not known here makes a digest that no other capture has.
+    """
+    numbers = {op.sequence for op in program.ops if op.sequence is not None}
+    order = {number: rank for rank, number in enumerate(sorted(numbers))}
+    hasher = hashlib.sha256()
+    parts = (
+        program.name,
+        program.device,
+        [_op(op, order) for op in program.ops],
+        [_value(value) for value in program.values.values()],
+        [_storage(storage) for storage in program.storages.values()],
+        program.params,
+        program.buffers,
+        program.inputs,
+        [(name, _tensor(tensor)) for name, tensor in program.constants.items()],
+        program.outputs,
+        program.tangents,
+        program.grads,
+        program.updates,
+    )
+    for word in _words(parts):
+        hasher.update(f"{len(word)}:".encode())
+        hasher.update(word)
+    return hasher.hexdigest()
+
+
+def _op(op: Op, order: Mapping[int, int]) -> tuple[Any, ...]:
+    sequence = None if op.sequence is None else order[op.sequence]
+    call = (op.name, op.role, op.target, op.args, op.kwargs, op.outputs, op.unpack)
+    return (*call, op.phase, op.scope, op.draws, op.run_once, op.subject, op.needs, sequence, op.adds)
+
+
+def _value(value: Value) -> tuple[Any, ...]:
+    return value.name, value.spec, value.storage, value.view
+
+
+def _storage(storage: Storage) -> tuple[Any, ...]:
+    # Not its size: that follows from the operations, and traces of one step differ in it (torch caches what a fake operation
+    # returns with a storage that may end at the last element).
+    return storage.name, storage.roots, storage.outside
+
+
+def _tensor(tensor: torch.Tensor) -> tuple[Spec, str]:
+    """Spec and digest of the values."""
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return Spec.of(tensor), hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest()
+
+
+def _words(part: Any) -> Iterator[bytes]:
+    """A part as words that tell it from every other; the type of a number is in them, and the structure."""
+    if isinstance(part, _LITERALS):
+        yield f"{type(part).__name__} {part!r}".encode()
+    elif isinstance(part, Enum):
+        yield f"{type(part).__name__}.{part.name}".encode()
+    elif isinstance(part, Ref):
+        yield f"value {part.name}".encode()
+    elif isinstance(part, Spec):
+        yield f"spec {part}".encode()
+    elif isinstance(part, torch_private.OpOverload):
+        yield f"operation {part}".encode()
+    elif isinstance(part, (FunctionType, BuiltinFunctionType)):
+        yield f"function {part.__module__}.{part.__qualname__}".encode()
+    elif isinstance(part, Mapping):
+        yield from _group("mapping", itertools.chain.from_iterable(part.items()))
+    elif isinstance(part, slice):
+        yield from _group("slice", (part.start, part.stop, part.step))
+    elif isinstance(part, (tuple, list)):
+        yield from _group(type(part).__name__, part)
+    else:
+        yield f"stranger {type(part).__name__} {next(_strangers)}".encode()
+
+
+def _group(name: str, parts: Iterable[Any]) -> Iterator[bytes]:
+    yield f"{name} (".encode()
+    for part in parts:
+        yield from _words(part)
+    yield b")"
+
+
+__all__ = ["program_digest"]

@@ -1,0 +1,102 @@
+"""Inputs to try an operation on: tensors of the shapes, strides and types of the trace, whose integers index what there is."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from remat.exec._program.program import Op, Program, Ref, Spec, refs
+from remat.exec._program.signatures import underlying
+from remat.units import Bytes
+
+
+def made_inputs(program: Program, op: Op, generator: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments for one call of an operation, with tensors made for it."""
+    counter = iter(range(1 << 30))
+
+    def build(tree: Any) -> Any:
+        if isinstance(tree, Ref):
+            position = next(counter)
+            spec = program.values[tree.name].spec
+            if (chosen := _chosen(program, op, position)) is not None:
+                return _mask(spec, chosen)
+            tensor = make(spec, index_limit(program, op, position), generator, underlying(program, op, tree.name))
+            # pivots of a factorization count from one
+            return tensor.add_(1) if "lu_" in str(op.target) and spec.dtype is torch.int32 else tensor
+        if isinstance(tree, (list, tuple)):
+            return type(tree)(build(one) for one in tree)
+        return tree
+
+    return tuple(build(one) for one in op.args), {key: build(one) for key, one in op.kwargs.items()}
+
+
+def _chosen(program: Program, op: Op, position: int) -> int | None:
+    """How many places a mask must choose for as many values as there are; None: the argument is no such mask."""
+    name = str(op.target).removeprefix("aten.").partition(".")[0]
+    if name in ("masked_scatter", "masked_scatter_backward") and position == 1:
+        into, mask, source = (program.values[one.name].spec.shape if isinstance(one, Ref) else one for one in op.args)
+        repeated = math.prod(into) // max(1, math.prod(mask))  # the mask is broadcast
+        return math.prod(source) // max(1, repeated)
+    if name != "index_put":
+        return None
+    indices, values = op.args[1], program.values[op.args[2].name].spec.shape
+    at = [place for place, index in enumerate(indices) if index is not None]
+    if not 0 < position <= len(at):
+        return None
+    index = program.values[indices[at[position - 1]].name].spec
+    if index.dtype is not torch.bool:
+        return None
+    trailing = len(program.values[op.args[0].name].spec.shape) - at[position - 1] - len(index.shape)
+    return values[-1 - trailing] if trailing < len(values) else 1
+
+
+def _mask(spec: Spec, chosen: int) -> torch.Tensor:
+    """A mask whose first entries are set."""
+    mask = torch.zeros(spec.shape, dtype=torch.bool, device=spec.device)
+    mask.view(-1)[:chosen] = True
+    return mask
+
+
+def make(spec: Spec, limit: int, generator: torch.Generator, storage: Bytes = 0) -> torch.Tensor:
+    """A tensor of that spec, in at least that much storage: floats in [0.05, 1), indices below `limit`, flags mostly set."""
+    count = max(spec.extent, storage) // spec.dtype.itemsize
+    kwargs: dict[str, Any] = {
+        "device": spec.device,
+        "generator": generator if spec.device == generator.device else None,
+    }
+    if spec.dtype is torch.bool:
+        flat = torch.rand(count, **kwargs) < 0.9
+    elif spec.dtype.is_complex:
+        flat = torch.randn(count, dtype=spec.dtype, **kwargs)
+    elif spec.dtype.is_floating_point:
+        flat = torch.rand(count, **kwargs).mul_(0.95).add_(0.05).to(spec.dtype)
+    else:
+        flat = torch.randint(max(limit, 1), (count,), **kwargs).to(spec.dtype)
+    return flat.as_strided(spec.shape, spec.stride)
+
+
+def index_limit(program: Program, op: Op, position: int) -> int:
+    """How far the integers of the tensor argument number `position` may go: what they index, else 1 (all zeros)."""
+    name = str(op.target).removeprefix("aten.").partition(".")[0]
+    specs = [program.values[ref.name].spec for ref in refs((op.args, op.kwargs))]
+    shape = specs[0].shape
+    if name == "embedding":
+        return shape[0]
+    if name == "embedding_dense_backward":
+        return int(op.args[2])
+    if name.startswith("nll_loss"):
+        return (
+            specs[1].shape[1 if len(specs[1].shape) > 1 else 0]
+            if "backward" in name
+            else shape[-1 if len(shape) < 2 else 1]
+        )
+    if name in ("gather", "scatter", "scatter_add", "index_select", "index_add", "scatter_reduce"):
+        return shape[int(op.args[1])] if shape else 1
+    if name in ("index", "index_put", "_unsafe_index", "_unsafe_index_put"):
+        places = [at for at, one in enumerate(op.args[1]) if one is not None]
+        return shape[places[position - 1]] if 0 < position <= len(places) else 1
+    if "with_indices" in name and "backward" in name:
+        return max(1, specs[1].shape[-1] * specs[1].shape[-2]) if len(specs[1].shape) > 2 else 1
+    return 1

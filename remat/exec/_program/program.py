@@ -1,0 +1,232 @@
+"""A captured training step as a list of operations: what the joint trace becomes before it is measured, planned and lowered.
+
+A *value* is a tensor that an operation names; a *storage* is what the allocator gives, held by the value that owns it and by
+every view of it. The graph of the IR has one datum per storage; views cost nothing and are made again where they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+import torch
+from attrs import field, frozen
+
+from remat.ir import Phase
+
+
+class Role(Enum):
+    """What an operation does for the step; all but `CALL` and `VIEW` are made by capture."""
+
+    CALL = "call"
+    VIEW = "view"
+    SNAPSHOT = "snapshot"
+    UPDATE = "update"
+    RNG = "rng"
+    LAYOUT = "layout"
+    LOSS = "loss"
+
+
+@frozen
+class Ref:
+    """A value, by name, in the arguments of an operation."""
+
+    name: str
+
+
+@frozen
+class Spec:
+    """Shape, strides, type and device of a value; what two operations must share to be the same code on the same shapes."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Spec:
+        """The spec of a real or fake tensor."""
+        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
+
+    @property
+    def extent(self) -> int:
+        """Bytes from the first to the last element."""
+        if 0 in self.shape:
+            return 0
+        last = sum((n - 1) * step for n, step in zip(self.shape, self.stride, strict=True))
+        return (last + 1) * self.dtype.itemsize
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        count = 1
+        for n in self.shape:
+            count *= n
+        return count
+
+    def __str__(self) -> str:
+        kind = str(self.dtype).removeprefix("torch.")
+        place = "" if self.device.type == "cpu" else f"@{self.device}"
+        return f"{kind}{list(self.shape)}/{list(self.stride)}{place}".replace(" ", "")
+
+
+@frozen(kw_only=True)
+class Value:
+    """A tensor of the step.
+
+    Attributes:
+        name: unique, a Python identifier.
+        spec: shape, strides, type, device.
+        storage: name of the storage it lives in.
+        view: index of the operation that makes it as a view; None: it is made with its storage, or comes from outside.
+    """
+
+    name: str
+    spec: Spec
+    storage: str
+    view: int | None = None
+
+
+@frozen(kw_only=True)
+class Storage:
+    """What the allocator gives: the bytes of one datum.
+
+    Attributes:
+        name: name of the datum.
+        size: bytes.
+        roots: the values that come with it (usually one); views are made from them.
+        outside: it lives outside the step (a parameter, buffer, input or constant).
+    """
+
+    name: str
+    size: int
+    roots: tuple[str, ...]
+    outside: bool = False
+
+
+@frozen(kw_only=True, eq=False)
+class Op:
+    """An operation.
+
+    Attributes:
+        name: unique.
+        role: what it does for the step.
+        target: what is called; None for a loss.
+        args, kwargs: its arguments; values stand as `Ref`.
+        outputs: names of the values it makes; None where an output is not a tensor or nobody names it.
+        unpack: it returns a tuple or list, which is unpacked.
+        phase, scope, draws, run_once: as in `remat.ir.Compute`.
+        subject: what it is about, for the roles made by capture: the input it writes or copies, the node that draws.
+        needs: values it needs besides its arguments: the saved generator state, the copy of an input it will write.
+        sequence: what a forward operation and its backward ones share; None: not known.
+        region: of a cast that autocast makes, the region for which eager keeps it; None: it is none, or is not kept.
+        adds: (into, first, second): after the call, `add(first, second, out=into)`, where `into` is one of the two, and an
+            output of the call or a view that covers one.
+    """
+
+    name: str
+    role: Role
+    target: Callable[..., Any] | None
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(factory=dict)
+    outputs: tuple[str | None, ...] = ()
+    unpack: bool = False
+    phase: Phase = Phase.FORWARD
+    scope: str = ""
+    draws: bool = False
+    run_once: bool = False
+    subject: str = ""
+    needs: tuple[str, ...] = ()
+    sequence: int | None = None
+    region: int | None = None
+    adds: tuple[tuple[str, str, str], ...] = ()
+
+    @cached_property
+    def takes(self) -> tuple[str, ...]:
+        """Names of the values that the call itself reads, in order, each once."""
+        return tuple(dict.fromkeys((*(ref.name for ref in refs((self.args, self.kwargs))), *self.needs)))
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the values it reads, in order, each once: what the call reads, then what is added to its outputs."""
+        added = (one for into, *pair in self.adds for one in pair if one != into)
+        return tuple(dict.fromkeys((*self.takes, *added)))
+
+
+def refs(tree: Any) -> Iterator[Ref]:
+    """The `Ref`s in nested tuples, lists and dicts."""
+    if isinstance(tree, Ref):
+        yield tree
+    elif isinstance(tree, (tuple, list)):
+        for one in tree:
+            yield from refs(one)
+    elif isinstance(tree, dict):
+        for one in tree.values():
+            yield from refs(one)
+
+
+@frozen(kw_only=True, eq=False)
+class Program:
+    """A training step: operations in a topological order, forward, loss, backward.
+
+    Attributes:
+        name: for people: the class of the module.
+        ops: all operations, views among them.
+        values, storages: by name.
+        params, buffers, inputs: names of values from outside: (value, path) for the first two, (value, position) for inputs.
+        constants: tensors that the trace found in the code, by value name.
+        outputs: values the step returns, in the order of the module's flat outputs.
+        tangents: (value, position of the output it belongs to).
+        grads: value of the gradient by ("param", path) or ("input", position).
+        updates: value of an input (buffer or user input) that is written, to the operation that writes it.
+        device: where it runs.
+    """
+
+    name: str
+    ops: tuple[Op, ...]
+    values: dict[str, Value]
+    storages: dict[str, Storage]
+    params: tuple[tuple[str, str], ...]
+    buffers: tuple[tuple[str, str], ...]
+    inputs: tuple[tuple[str, int], ...]
+    constants: dict[str, torch.Tensor]
+    outputs: tuple[str, ...]
+    tangents: tuple[tuple[str, int], ...]
+    grads: dict[tuple[str, Any], str]
+    updates: dict[str, str]
+    device: torch.device
+
+    @cached_property
+    def nodes(self) -> tuple[Op, ...]:
+        """The operations that are nodes of the graph: all but views."""
+        return tuple(op for op in self.ops if op.role is not Role.VIEW)
+
+    @cached_property
+    def op_by_name(self) -> dict[str, Op]:
+        """Operations by name."""
+        return {op.name: op for op in self.ops}
+
+    def storage_of(self, value: str) -> Storage:
+        """The storage a value lives in."""
+        return self.storages[self.values[value].storage]
+
+    def written(self, op: Op) -> tuple[str, ...]:
+        """Names of the storages an operation makes, in order."""
+        made = (self.values[name].storage for name in op.outputs if name is not None)
+        return tuple(dict.fromkeys(made)) if op.role is not Role.VIEW else ()
+
+    def position(self, op: Op, value: str) -> int:
+        """Which of an operation's outputs a value is or looks at."""
+        storage = self.values[value].storage
+        return next(i for i, one in enumerate(op.outputs) if one is not None and self.values[one].storage == storage)
+
+    def read(self, op: Op) -> tuple[str, ...]:
+        """Names of the storages an operation reads, in order."""
+        return tuple(dict.fromkeys(self.values[name].storage for name in op.reads))
+
+
+def charged(size: int, device: torch.device) -> int:
+    """What the allocator of a device takes for a tensor of `size` bytes: CUDA hands out blocks of 512."""
+    return -(-size // 512) * 512 if device.type == "cuda" else size

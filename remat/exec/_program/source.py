@@ -1,0 +1,82 @@
+"""Generated code: names for what it calls, texts for what it passes, and the compiled functions."""
+
+from __future__ import annotations
+
+import linecache
+import math
+from itertools import count
+from typing import Any
+
+import torch
+
+from remat.exec._program.program import Ref, Spec
+from remat.exec._torch import torch_private
+
+_numbers = count()
+
+
+def blank(spec: Spec) -> torch.Tensor:
+    """A tensor of which only shape, strides and type will be looked at."""
+    return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
+
+
+class Names:
+    """The global names of a piece of generated code.
+
+    Args:
+        names: what is there to begin with.
+    """
+
+    def __init__(self, names: dict[str, Any] | None = None) -> None:
+        self.names = {} if names is None else names
+        self.entries: dict[Any, str] = {}
+
+    def entry(self, target: Any) -> str:
+        """The name under which an operation is called."""
+        if target not in self.entries:
+            if isinstance(target, torch_private.OpOverload):
+                name, call = str(target).replace(".", "_").replace(":", "_"), torch_private.entry(target)
+            else:
+                name, call = target.__name__, target
+            while name in self.names:
+                name += "_"
+            self.entries[target] = name
+            self.names[name] = call
+        return self.entries[target]
+
+    def constant(self, value: Any) -> str:
+        """A name for an object."""
+        name = f"_constant_{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def text(self, arg: Any) -> str:
+        """An argument as code."""
+        if isinstance(arg, Ref):
+            return arg.name
+        if isinstance(arg, Spec):
+            self.names["_blank"] = blank
+            return f"_blank({self.constant(arg)})"
+        if isinstance(arg, (list, tuple)):
+            inside = ", ".join(self.text(item) for item in arg)
+            return f"[{inside}]" if isinstance(arg, list) else f"({inside}{',' if len(arg) == 1 else ''})"
+        if isinstance(arg, float) and not math.isfinite(arg):
+            return f'float("{arg}")'
+        if arg is None or isinstance(arg, (bool, int, float, str)):
+            return repr(arg)
+        if isinstance(arg, (torch.dtype, torch.layout, torch.memory_format)):
+            name = str(arg).replace(".", "_")
+        elif isinstance(arg, torch.device):
+            name = f"device_{arg.type}{'' if arg.index is None else arg.index}"
+        else:
+            return self.constant(arg)
+        self.names[name] = arg
+        return name
+
+    def compiled(self, source: str, what: str, constants: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Run a source text and give its names; tracebacks show its lines."""
+        name = f"<remat {what} {next(_numbers)}>"
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        space = {**self.names, **(constants or {})}
+        exec(compile(source, name, "exec"), space)
+        return space

@@ -1,0 +1,336 @@
+"""Lowering: a validated schedule becomes two flat Python functions, `forward` and `backward`, readable and compiled once.
+
+Each run is one line (`mm = aten_mm(t, relu)`), each drop a `del`; views are made where they are read and go with their storage.
+What the schedule holds at the loss is handed from one function to the other. A replay of an operation that draws random
+numbers runs with the generator state saved at its first run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from attrs import evolve, field, frozen
+
+from remat.errors import RematError
+from remat.exec._program.kernels import drawn_mask, drawn_noise, noise_of
+from remat.exec._program.program import Op, Program, Role, Spec, refs
+from remat.exec._program.refusals import refusing
+from remat.exec._program.source import Names
+from remat.exec._torch import rng
+from remat.ir import Drop, Phase, Run, Schedule
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+@frozen(kw_only=True, eq=False)
+class Lowered:
+    """A plan as two functions.
+
+    Attributes:
+        forward: primals in; module outputs, outputs that the backward reads, and the list of activations out.
+        backward: loose primals, saved tensors (`backward_primals`, then held outputs), tangents and activations in; gradients of
+            `grad_inputs` out. It empties the list of activations.
+        source: the text of both.
+        backward_primals: indices of primals that the backward reads and autograd watches for changes.
+        loose_primals: indices of primals that the backward reads and that may change: buffers that the forward writes.
+        written_primals: indices of primals that the forward writes.
+        grad_inputs: indices of primals that get a gradient.
+        tangents: position of the output and spec, in the order of the backward's tangents.
+        device: where it runs.
+        reruns: number of runs after the first, by node.
+    """
+
+    forward: Callable[[Tensors], tuple[Tensors, Tensors, list[torch.Tensor]]]
+    backward: Callable[[Tensors, Tensors, Tensors, list[torch.Tensor]], tuple[torch.Tensor | None, ...]]
+    source: str = field(repr=False)
+    backward_primals: tuple[int, ...]
+    loose_primals: tuple[int, ...]
+    written_primals: tuple[int, ...]
+    grad_inputs: tuple[int, ...]
+    tangents: tuple[tuple[int, Spec], ...]
+    device: torch.device
+    reruns: dict[str, int] = field(repr=False)
+
+
+def lower(program: Program, schedule: Schedule) -> Lowered:
+    """Compile a schedule that `validate` accepts.
+
+    Args:
+        program: the captured step whose graph the schedule is for.
+        schedule: runs and drops by name.
+
+    Raises:
+        Uncapturable: X-STAGE, where an operation cannot be written as code.
+    """
+    with refusing("lowering"):
+        return _Lowering(program, schedule).result()
+
+
+class _Lowering:
+    def __init__(self, program: Program, schedule: Schedule) -> None:
+        self.program = program
+        self.steps = schedule.steps
+        self.primals = tuple(value for value, _ in (*program.params, *program.buffers, *program.inputs))
+        counts = Counter(step.node for step in schedule.steps if isinstance(step, Run))
+        self.reruns = {name: n - 1 for name, n in counts.items() if n > 1}
+        self.names = Names({"_save_state": rng.save, "_replay": rng.replay, "_device": program.device})
+        self.views = _views_by_value(program)
+        self.lines: list[str] = []
+        self.bound: set[str] = set()
+        self.ran: set[str] = set()
+        self.used: set[str] = set()
+        self.scope: str | None = None
+        ends = (*program.outputs, *program.grads.values())
+        self.kept = {program.values[value].storage for value in ends}
+        self.by_storage: dict[str, list[str]] = {}
+        for value in program.values.values():
+            self.by_storage.setdefault(value.storage, []).append(value.name)
+
+    # -- the two functions ---------------------------------------------------------------------------------------------
+
+    def result(self) -> Lowered:
+        program = self.program
+        cut = next(
+            at for at, step in enumerate(self.steps)
+            if isinstance(step, Run) and program.op_by_name[step.node].role is Role.LOSS
+        )  # fmt: skip
+        resident = self.resident_after(self.steps[:cut])
+        after = self.steps[cut + 1 :]
+        later = {
+            name for step in after if isinstance(step, Run) for name in program.read(program.op_by_name[step.node])
+        }
+        returned = {program.values[value].storage for value in program.outputs}
+        held = self.roots(name for name in resident if name in returned and name in later)
+        kept = self.roots(name for name in resident if name not in returned and not self.weightless(name))
+        forward = self.forward(self.steps[:cut], held, kept)
+        backward, watched, loose = self.backward(after, held, kept)
+        source = f"{forward}\n\n{backward}\n"
+        space = self.names.compiled(source, "step", program.constants)
+        indices = {value: at for at, value in enumerate(self.primals)}
+        grads = self.grad_sources()
+        return Lowered(
+            forward=space["forward"],
+            backward=space["backward"],
+            source=source,
+            backward_primals=tuple(indices[value] for value in watched),
+            loose_primals=tuple(indices[value] for value in loose),
+            written_primals=tuple(indices[value] for value in program.updates),
+            grad_inputs=tuple(indices[value] for value in grads),
+            tangents=tuple((position, program.values[value].spec) for value, position in program.tangents),
+            device=program.device,
+            reruns=self.reruns,
+        )
+
+    def forward(self, steps: Iterable[Any], held: list[str], kept: list[str]) -> str:
+        program = self.program
+        self.begin(known=[*self.primals, *program.constants])
+        self.emit(steps)
+        for value in program.outputs:
+            self.bind(value)
+        out = _tuple(program.outputs)
+        self.line(f"return {out}, {_tuple(held)}, [{', '.join(kept)}]")
+        head = ["def forward(primals):", *self.unpack_primals(self.primals)]
+        return "\n".join([*head, *self.lines])
+
+    def backward(self, steps: Iterable[Any], held: list[str], kept: list[str]) -> tuple[str, list[str], list[str]]:
+        program = self.program
+        tangents = [value for value, _ in program.tangents]
+        self.begin(known=[*self.primals, *program.constants, *held, *kept, *tangents])
+        self.emit(steps)
+        grads = self.grad_sources()
+        results = {source: program.grads[key] for source, key in grads.items() if key in program.grads}
+        for value in results.values():
+            self.bind(value)
+        self.line(f"return {_tuple([results.get(source, 'None') for source in grads])}")
+        # A buffer or input that the forward writes may change again before this backward: autograd must not watch it.
+        watched = [value for value in self.primals if value in self.used and value not in program.updates]
+        loose = [value for value in self.primals if value in self.used and value in program.updates]
+        head = ["def backward(loose, saved, tangents, activations):"]
+        if loose:
+            head.append(f"    {_targets(loose)} = loose")
+        if watched or held:
+            head.append(f"    {_targets([*watched, *held])} = saved")
+        if tangents:
+            head.append(f"    {_targets(tangents)} = tangents")
+        if kept:
+            head.append(f"    {_targets(kept)} = activations")
+        head += ["    activations.clear()", "    del saved, tangents"]
+        return "\n".join([*head, *self.lines]), watched, loose
+
+    def grad_sources(self) -> dict[str, tuple[str, Any]]:
+        """Primals that autograd asks gradients of, with the key of the gradient."""
+        program = self.program
+        named: dict[str, tuple[str, Any]] = {value: ("param", path) for value, path in program.params}
+        named |= {value: ("buffer", path) for value, path in program.buffers}
+        named |= {value: ("input", position) for value, position in program.inputs}
+        return {value: named[value] for value in self.primals if named[value] in program.grads}
+
+    def unpack_primals(self, wanted: Iterable[str]) -> list[str]:
+        """Lines that bind the primals that are used."""
+        wanted = set(wanted) & self.used
+        return [f"    {value} = primals[{at}]" for at, value in enumerate(self.primals) if value in wanted]
+
+    # -- residency -----------------------------------------------------------------------------------------------------
+
+    def resident_after(self, steps: Iterable[Any]) -> list[str]:
+        resident: dict[str, None] = {}
+        for step in steps:
+            if isinstance(step, Run):
+                resident.update(dict.fromkeys(self.program.written(self.program.op_by_name[step.node])))
+            elif isinstance(step, Drop):
+                resident.pop(step.datum, None)
+        return list(resident)
+
+    def weightless(self, storage: str) -> bool:
+        """Whether a storage stands for something that is not a tensor of the step (a write, a state nobody replays)."""
+        maker = self.program.op_by_name.get(self.program.storages[storage].roots[0])
+        return maker is not None and (
+            maker.role is Role.UPDATE or (maker.role is Role.RNG and not self.replayed(maker))
+        )
+
+    def replayed(self, state: Op) -> bool:
+        return state.subject in self.reruns
+
+    def roots(self, storages: Iterable[str]) -> list[str]:
+        return [value for name in storages for value in self.program.storages[name].roots]
+
+    # -- lines ---------------------------------------------------------------------------------------------------------
+
+    def begin(self, known: Iterable[str]) -> None:
+        self.lines, self.bound, self.used, self.scope = [], set(known), set(), None
+
+    def line(self, text: str) -> None:
+        self.lines.append(f"    {text}")
+
+    def emit(self, steps: Iterable[Any]) -> None:
+        steps = list(steps)
+        skipped: set[int] = set()
+        for at, step in enumerate(steps):
+            if at in skipped:
+                continue
+            if isinstance(step, Run) and (places := self.drawn_at_once(steps, at)):
+                self.draw_at_once(step.node, steps[places[0]].node)
+                skipped.update(places)
+            elif isinstance(step, Run):
+                self.run(self.program.op_by_name[step.node])
+            elif isinstance(step, Drop):
+                self.free(step.datum)
+            else:
+                fix = "plan without a link."
+                raise RematError("X-COPY", f"{step}: copies to the host cannot be run.", fix=fix)
+
+    def drawn_at_once(self, steps: list[Any], at: int) -> tuple[int, ...]:
+        """Places of what makes noise of a mask drawn at `at`, and drops the mask, where nothing else runs between; else none."""
+        draw = self.program.op_by_name[steps[at].node]
+        if draw.target is not drawn_mask:
+            return ()
+        runs = [place for place in range(at + 1, len(steps)) if isinstance(steps[place], Run)][:2]
+        noise = self.program.op_by_name[steps[runs[0]].node] if runs else draw
+        (mask,) = self.program.written(draw)
+        end = runs[1] if len(runs) > 1 else len(steps)
+        drops = [place for place in range(at + 1, end) if steps[place] == Drop(mask)]
+        reads = noise.target is noise_of and mask in self.program.read(noise)
+        return (runs[0], *drops) if reads and drops and drops[0] > runs[0] else ()
+
+    def draw_at_once(self, draw: str, noise: str) -> None:
+        """The noise without the mask, in one call."""
+        mask, scale = self.program.op_by_name[draw], self.program.op_by_name[noise]
+        again = draw in self.ran
+        self.ran.add(draw)
+        self.run(evolve(scale, target=drawn_noise, args=mask.args, draws=True, needs=mask.needs), replay=again)
+
+    def run(self, op: Op, *, replay: bool = False) -> None:
+        if op.role is Role.LOSS:
+            return
+        if op.role is Role.RNG:
+            if self.replayed(op):
+                self.line(f"{op.name} = _save_state(_device)")
+                self.bound.add(op.name)
+            return
+        if op.scope != self.scope:
+            self.scope = op.scope
+            self.line(f"# {op.scope or 'the module itself'}")
+        for name in dict.fromkeys(ref.name for ref in refs((op.args, op.kwargs))):
+            self.bind(name)
+        again = op.name in self.ran
+        outputs = op.outputs
+        if again:
+            self.unbind_views(op)
+            # What the caller already holds stays the one it holds: a second copy would only take room.
+            outputs = tuple(None if name is None or self.returned(name) else name for name in outputs)
+        self.ran.add(op.name)
+        replay = replay or (again and op.draws and op.phase is Phase.FORWARD)
+        self.line(self.statement(op, outputs, replay=replay))
+        if op.role is not Role.UPDATE and None in outputs:
+            self.line("del _")
+        self.bound.update(name for name in outputs if name is not None)
+        for into, first, second in op.adds:
+            if outputs[self.program.position(op, into)] is not None:
+                for name in (into, first, second):
+                    self.bind(name)
+                self.line(f"{self.names.entry(torch.ops.aten.add.out)}({first}, {second}, out={into})")
+
+    def returned(self, value: str) -> bool:
+        return self.program.values[value].storage in self.kept
+
+    def statement(self, op: Op, outputs: tuple[str | None, ...], *, replay: bool = False) -> str:
+        entry = self.names.entry(op.target)
+        args = [self.names.text(one) for one in op.args] + [
+            f"{key}={self.names.text(one)}" for key, one in op.kwargs.items()
+        ]
+        call = f"{entry}({', '.join(args)})"
+        if replay:
+            self.used.add(op.needs[-1])
+            call = f"_replay(_device, {op.needs[-1]}, {', '.join([entry, *args])})"
+        if op.role is Role.UPDATE:
+            return call
+        if op.unpack:
+            return f"{_targets([name or '_' for name in outputs])} = {call}"
+        return f"{outputs[0] or '_'} = {call}"
+
+    def bind(self, value: str) -> None:
+        """Make sure that a value has a name in this function: make the view that it is."""
+        self.used.add(value)
+        if value in self.bound:
+            return
+        op = self.views[value]
+        for name in op.reads:
+            self.bind(name)
+        self.line(self.statement(op, op.outputs))
+        self.bound.update(name for name in op.outputs if name is not None)
+
+    def unbind_views(self, op: Op) -> None:
+        """Views of what is made again still look at the old value."""
+        for storage in self.program.written(op):
+            roots = set(self.program.storages[storage].roots)
+            if storage not in self.kept:
+                self.delete(value for value in self.of(storage) if value not in roots)
+
+    def free(self, storage: str) -> None:
+        self.delete(self.of(storage))
+
+    def of(self, storage: str) -> list[str]:
+        """Bound values that look at a storage, in a fixed order."""
+        return [value for value in self.by_storage.get(storage, ()) if value in self.bound]
+
+    def delete(self, values: Iterable[str]) -> None:
+        gone = list(values)
+        if gone:
+            self.line(f"del {', '.join(gone)}")
+            self.bound.difference_update(gone)
+
+
+def _views_by_value(program: Program) -> dict[str, Op]:
+    return {name: op for op in program.ops if op.role is Role.VIEW for name in op.outputs if name is not None}
+
+
+def _tuple(names: Iterable[str]) -> str:
+    items = list(names)
+    return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+
+
+def _targets(names: Iterable[str]) -> str:
+    return "".join(f"{name}, " for name in names).rstrip()

@@ -1,0 +1,142 @@
+"""What runs in training: one `autograd.Function` around the two generated functions of a plan.
+
+Parameters and inputs go through `save_for_backward`, so that autograd notices if they are changed in between; activations lie
+in a list on the context that the backward empties as it goes: what `save_for_backward` holds lives until backward returns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from attrs import frozen
+
+from remat.errors import RematError
+from remat.exec._program.kernels import copy_to_layout, no_autocast
+
+if TYPE_CHECKING:
+    from remat.exec._run.lowering import Lowered
+
+
+class StepError(RematError, RuntimeError):
+    """A use of a wrapped step that it does not support; the message says which and what to do (rules `X-…`)."""
+
+
+class Meter(Protocol):
+    """Told where the parts of a step begin and end."""
+
+    def forward_begins(self) -> None:
+        """Before the generated forward."""
+
+    def forward_ended(self, *, part: bool) -> Any:
+        """After it, before the caller has the outputs; `part`: the inputs come out of trained operations."""
+
+    def backward_begins(self, token: Any) -> None:
+        """When autograd arrives with gradients of the outputs; with what `forward_ended` returned for this step."""
+
+    def backward_ended(self) -> None:
+        """After the generated backward, before autograd has the gradients."""
+
+
+@frozen(kw_only=True, eq=False)
+class Call:
+    """One call of a planned step.
+
+    Attributes:
+        lowered: the generated functions.
+        requires_grad: for each tensor output, whether the bare module's output requires a gradient.
+        differentiable: positions of outputs through which gradients may come back.
+        meter: told where the parts begin and end.
+        name: module and line of its forward, for messages.
+    """
+
+    lowered: Lowered
+    requires_grad: tuple[bool, ...]
+    differentiable: tuple[int, ...]
+    meter: Meter | None = None
+    name: str = "the step"
+
+
+def run_step(call: Call, primals: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Run the forward of a planned step; the outputs carry its backward.
+
+    Args:
+        call: what to run.
+        primals: parameters, buffers and inputs, in the order the functions expect.
+    """
+    leaves = [primals[at] for at in call.lowered.grad_inputs]
+    return Step.apply(call, primals, *leaves)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class Step(torch.autograd.Function):
+    """The planned step as autograd sees it: tensors that need gradients in, module outputs out."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, primals: tuple[torch.Tensor, ...], *leaves: torch.Tensor) -> tuple[Any, ...]:
+        """Run the generated forward and hold what the plan keeps."""
+        lowered = call.lowered
+        if call.meter is not None:
+            call.meter.forward_begins()
+        with no_autocast(lowered.device):
+            outputs, held, activations = lowered.forward(primals)
+        ctx.save_for_backward(*(primals[at] for at in lowered.backward_primals), *held)
+        ctx.call = call
+        ctx.loose = tuple(primals[at] for at in lowered.loose_primals)
+        ctx.activations = activations
+        ctx.set_materialize_grads(False)
+        outputs = _told_apart(outputs, call.requires_grad)
+        plain = [one for one, wanted in zip(outputs, call.requires_grad, strict=True) if not wanted]
+        ctx.mark_non_differentiable(*plain)
+        ctx.token = None
+        if call.meter is not None:
+            ctx.token = call.meter.forward_ended(part=any(leaf.grad_fn is not None for leaf in leaves))
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        """Run the generated backward once."""
+        call: Call = ctx.call
+        lowered = call.lowered
+        _check_backward(ctx, call, gradients)
+        if call.meter is not None:
+            call.meter.backward_begins(ctx.token)
+        activations, ctx.activations = ctx.activations, None
+        tangents = tuple(_tangent(gradients[position], spec) for position, spec in lowered.tangents)
+        with no_autocast(lowered.device):
+            grads = lowered.backward(ctx.loose, ctx.saved_tensors, tangents, activations)
+        if call.meter is not None:
+            call.meter.backward_ended()
+        return (None, None, *grads)
+
+
+def _told_apart(outputs: tuple[torch.Tensor, ...], requires_grad: tuple[bool, ...]) -> tuple[torch.Tensor, ...]:
+    """One tensor that is returned with a gradient and, detached, without one becomes two that share their memory."""
+    able = {id(tensor) for tensor, wanted in zip(outputs, requires_grad, strict=True) if wanted}
+    return tuple(
+        tensor.detach() if not wanted and id(tensor) in able else tensor
+        for tensor, wanted in zip(outputs, requires_grad, strict=True)
+    )
+
+
+def _check_backward(ctx: Any, call: Call, gradients: tuple[torch.Tensor | None, ...]) -> None:
+    if torch.is_grad_enabled():
+        what = f"{call.name}: backward was called with create_graph=True, and a planned step has no second derivative."
+        raise StepError("X-DOUBLE", what, fix="use the bare module where gradients of gradients are needed.")
+    if ctx.activations is None:
+        what = f"{call.name}: backward ran a second time through one forward, and its activations are gone."
+        raise StepError("X-TWICE", what, fix="call the module again, or sum the losses and call backward once.")
+    for position, gradient in enumerate(gradients):
+        if gradient is not None and position not in call.differentiable:
+            what = (
+                f"{call.name}: a gradient arrived through output {position}, and the plan was made for the loss alone."
+            )
+            raise StepError("X-OUTPUT", what, fix='wrap with differentiable="all".')
+
+
+def _tangent(gradient: torch.Tensor | None, spec: Any) -> torch.Tensor:
+    """A gradient of an output as the trace saw it: zeros where none came, dense where it came expanded."""
+    if gradient is None:
+        return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device).zero_()
+    if gradient.stride() == spec.stride and gradient.dtype == spec.dtype:
+        return gradient
+    return copy_to_layout(gradient.to(spec.dtype), spec.shape, spec.stride)

@@ -1,0 +1,199 @@
+"""The joint export: the only trace of forward and backward in one graph, made to see what eager runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.fx.traceback as fx_traceback
+from attrs import frozen
+from torch import nn
+from torch._functorch import config as functorch_config
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor
+
+from remat.errors import Uncapturable
+from remat.exec._torch.torch_private import flatten
+
+
+@frozen
+class Joint:
+    """A joint graph with what its placeholders and outputs mean.
+
+    Attributes:
+        module: the traced graph module; its placeholders are parameters, buffers, inputs, tangents.
+        inputs: one per placeholder: ("param", name), ("buffer", name), ("input", position) or ("tangent", position of output).
+        outputs: one per output of the graph: ("update", input), ("output", position), ("grad", input) or None.
+        aliased: positions of module outputs that share storage with an input or with another output.
+    """
+
+    module: torch.fx.GraphModule
+    inputs: tuple[tuple[str, Any], ...]
+    outputs: tuple[tuple[str, Any] | None, ...]
+    aliased: frozenset[int]
+
+
+Correction = Callable[[Any, Any, Any], tuple[Any, ...] | None]
+"""Of a call (operation, arguments, keyword arguments): what its outputs are (with shape, stride, dtype and device), or None
+where the shape function is right."""
+
+
+def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: Correction | None = None) -> Joint:
+    """Trace forward and backward of `module` under fake tensors into one functional graph of ATen operations.
+
+    Args:
+        module: what is traced.
+        args: its arguments.
+        correction: what kernels return other than their shape functions say; None: the tensors stand for those of an accelerator
+            that is not here, whose dropout is one kernel.
+    """
+    # The tracer brings the whole of torch's compiler with it, a second of imports: whoever captures nothing does not pay it.
+    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+
+    taken = _DECOMPOSED if correction is None else (*_DECOMPOSED, "dropout")
+    # A backward runs outside autocast, whatever its forward ran in.
+    outside = functorch_config.patch(backward_pass_autocast="off")
+    with (
+        ExitStack() as stack,
+        fx_traceback.preserve_node_meta(),
+        _eager_kernels(taken),
+        _lists_of_items(),
+        _unseen_refused(),
+        _corrected(correction),
+        outside,
+    ):
+        joint = aot_export_joint_with_descriptors(stack, module, args)
+    graph = joint.graph_module.graph
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    inputs = tuple(_role(node.meta["desc"]) for node in placeholders)
+    outputs = tuple(None if one is None else _role(one) for one in output.meta["desc"])
+    infos = joint._aot_state.fw_metadata.output_info
+    plain = {"non_alias", "unsafe_view_alias", "custom_function_view"}
+    aliased = frozenset(i for i, info in enumerate(infos) if info.output_type.name not in plain)
+    return Joint(joint.graph_module, inputs, outputs, aliased)
+
+
+_DECOMPOSED = (
+    "upsample_", "_upsample_", "lstm", "gru", "rnn_", "hardshrink", "softshrink", "multi_margin_loss",
+    "multilabel_margin_loss",
+)  # fmt: skip
+"""Operations that the tracer takes apart in Python where eager runs one kernel: other roundings, and more memory."""
+
+
+@contextmanager
+def _eager_kernels(prefixes: tuple[str, ...]) -> Iterator[None]:
+    """Trace the operations whose names begin so as the kernels that eager runs."""
+    keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten) if name.startswith(prefixes)]
+    overloads = [getattr(packet, name) for packet in packets for name in packet.overloads()]
+    taken = [(one, key, one.py_kernels.pop(key)) for one in overloads for key in keys if key in one.py_kernels]
+    for one, _, _ in taken:
+        one._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for one, key, kernel in taken:
+            one.py_kernels[key] = kernel
+            one._dispatch_cache.clear()
+
+
+@contextmanager
+def _lists_of_items() -> Iterator[None]:
+    """`tolist` of a traced tensor asks for its items one by one, where the tracer's own looks below whoever answers for them."""
+    before = FunctionalTensor.tolist
+
+    def tolist(tensor: torch.Tensor) -> Any:
+        return tensor.item() if tensor.dim() == 0 else [tolist(item) for item in tensor.unbind(0)]
+
+    FunctionalTensor.tolist = tolist  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        FunctionalTensor.tolist = before  # type: ignore[method-assign]
+
+
+@contextmanager
+def _unseen_refused() -> Iterator[None]:
+    """Refuse what no trace sees: tensors given other memory, and what TorchScript derives in its own way."""
+    data, call = torch.Tensor.data, torch.jit.ScriptFunction.__call__
+
+    def assigned(_tensor: torch.Tensor, _value: torch.Tensor) -> None:
+        what = "the forward assigns `.data` of a tensor, which gives it other memory behind the trace's back."
+        raise Uncapturable("X-WRITE", what, fix="write in place, `with torch.no_grad(): tensor.copy_(value)`.")
+
+    def called(function: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]  # else its executor would learn from a trace
+            result = call(function, *args, **kwargs)
+        if any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in flatten(result)[0]):
+            what = f"the function {function.name} is scripted, and TorchScript derives it in its own way."
+            raise Uncapturable("X-MODULE", what, fix="call the Python function that was scripted.")
+        return result
+
+    FunctionalTensor.data = property(data.__get__, assigned)  # type: ignore[assignment, attr-defined]
+    torch.jit.ScriptFunction.__call__ = called  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        del FunctionalTensor.data
+        torch.jit.ScriptFunction.__call__ = call  # type: ignore[method-assign]
+
+
+def _empty_as(spec: Any) -> torch.Tensor:
+    shape, stride = spec.shape, spec.stride() if callable(spec.stride) else spec.stride
+    return torch.empty_strided(shape, stride, dtype=spec.dtype, device=spec.device)
+
+
+@contextmanager
+def _corrected(correction: Correction | None) -> Iterator[None]:
+    """Have fake tensors made as the kernels make them, where the shape functions say otherwise."""
+    if correction is None:
+        yield
+        return
+    dispatch = FakeTensorMode.dispatch
+    empty: dict[int, torch.Tensor] = {}
+
+    def corrected(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result: Any = dispatch(mode, func, types, args, kwargs)
+        real = correction(func, args, kwargs or {})
+        if func is torch.ops.aten.empty_like.default:
+            empty[id(result)] = result
+        elif func is torch.ops.aten.bernoulli.p and id(args[0]) in empty:
+            real = (args[0],)  # eager fills what is empty in place, where the functional draw makes a contiguous tensor
+        if real is None:
+            return result
+        with mode:
+            parts = [
+                old if spec is None else _empty_as(spec)
+                for spec, old in zip(real, result if isinstance(result, (tuple, list)) else [result], strict=True)
+            ]
+        return type(result)(parts) if isinstance(result, (tuple, list)) else parts[0]
+
+    fake_tensors: Any = FakeTensorMode  # torch has no way in but its method
+    fake_tensors.dispatch = corrected
+    try:
+        yield
+    finally:
+        fake_tensors.dispatch = dispatch
+
+
+def _role(desc: Any) -> tuple[str, Any]:
+    """What a descriptor of the joint graph says, in plain words."""
+    kind = type(desc).__name__
+    if kind == "ParamAOTInput":
+        return "param", desc.target
+    if kind == "BufferAOTInput":
+        return "buffer", desc.target
+    if kind == "PlainAOTInput":
+        return "input", desc.idx
+    if kind == "TangentAOTInput":
+        return "tangent", _role(desc.output)
+    if kind == "PlainAOTOutput":
+        return "output", desc.idx
+    if kind == "InputMutationAOTOutput":
+        return "update", _role(desc.mutated_input)
+    if kind == "GradAOTOutput":
+        return "grad", _role(desc.grad_of)
+    return "other", kind

@@ -1,0 +1,106 @@
+"""Operations, fake tensors and nested containers by their private names in torch.
+
+This room is the only user of such names, so that little changes when torch does (it works with 2.11 and later). Nothing public
+would do for an overload's unchecked entry (it saves 0.3 us a call), the class of fake tensors and the modes of dispatch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
+from torch.utils._python_dispatch import _disable_current_modes as no_modes
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+__all__ = [
+    "DispatchMode",
+    "FakeTensor",
+    "HigherOrderOperator",
+    "OpOverload",
+    "ShapesOnly",
+    "TreeSpec",
+    "aliases_an_input",
+    "constant_of",
+    "entry",
+    "flatten",
+    "no_modes",
+    "reader_of_real",
+    "shapes_depend_on_values",
+    "storage_key",
+    "unflatten",
+]
+
+
+def entry(overload: OpOverload) -> Callable[..., Any]:
+    """What an overload's call goes through after its own checks."""
+    call = overload._op
+    if str(overload) not in _ASK_WHETHER_GRADIENTS:
+        return call
+
+    def as_in_training(*args: Any, **kwargs: Any) -> Any:
+        with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+            return call(*args, **kwargs)
+
+    return as_in_training
+
+
+_ASK_WHETHER_GRADIENTS = {"aten.mkldnn_rnn_layer.default"}
+"""Kernels that make what their backward needs only where gradients are on, whatever their arguments say."""
+
+
+def storage_key(value: torch.Tensor) -> int:
+    """A number that two tensors share if and only if they share their storage."""
+    key: int = value.untyped_storage()._cdata
+    return key
+
+
+def reader_of_real(error: Exception) -> str | None:
+    """The operation that stopped a trace because it met a tensor that is not fake, or None if something else did."""
+    found = re.search(r"convert all Tensors to FakeTensors.*Found in ([\w.]+)\(", str(error), flags=re.DOTALL)
+    return found.group(1) if found else None
+
+
+def shapes_depend_on_values(overload: OpOverload, args: Any) -> bool:
+    """Whether the shapes of the results depend on values: by the operation's tag, or because a mask selects."""
+    if overload.name() == "aten::index.Tensor":
+        return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+    return torch.Tag.dynamic_output_shape in overload.tags or torch.Tag.data_dependent_output in overload.tags
+
+
+def aliases_an_input(overload: OpOverload) -> bool:
+    """Whether the schema says that an output is a view of an input."""
+    return any(one.alias_info is not None and not one.alias_info.is_write for one in overload._schema.returns)
+
+
+def constant_of(value: Any) -> torch.Tensor | None:
+    """The real tensor behind a constant that the tracer stored, or None where there is none."""
+    if isinstance(value, FakeTensor):
+        return value.constant
+    return value if isinstance(value, torch.Tensor) else None
+
+
+class ShapesOnly(FakeTensorMode):
+    """Inside, tensors are made without memory. One mode for all of them, also for copies: modules copy their layers deeply."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ShapesOnly:
+        return self
+
+
+def flatten(tree: Any) -> tuple[list[Any], TreeSpec]:
+    """Leaves of nested containers, registered classes among them, and what rebuilds them."""
+    return tree_flatten(tree, is_leaf=_is_size)
+
+
+def _is_size(value: Any) -> bool:
+    """`torch.Size` would come back as a tuple."""
+    return type(value) is torch.Size
+
+
+def unflatten(leaves: list[Any], spec: TreeSpec) -> Any:
+    """The inverse of `flatten`."""
+    return tree_unflatten(leaves, spec)

@@ -1,0 +1,241 @@
+"""What holds state in Python: how each kind of container is read and written, and which places in it can hold something else."""
+
+from __future__ import annotations
+
+import random
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from attrs import define, field, frozen
+from torch import nn
+
+PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), slice, range)
+TORCH_PLAIN = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
+TABLES = ("_parameters", "_buffers")
+"""Tables of tensors that are fetched anew for every call."""
+ALWAYS = (
+    "_modules", "_parameters", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
+    "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called",
+)  # fmt: skip
+"""Attributes of every module that count whether or not they are seen to be read."""
+DERIVED = ("_flat_weights", "_flat_weight_refs")
+"""Attributes that recurrent layers make anew of their parameters."""
+OWN = "_remat"
+"""Name of the attribute that holds what this library keeps of a wrapped module."""
+
+
+@define(eq=False)
+class Container:
+    """Something whose contents can change.
+
+    Attributes:
+        path: how it was reached, for people.
+        holder: the live object.
+        kind: how its contents are read: "dict", "list", "deque", "set", "cell", "class", "globals", "generator" or "cache".
+        names: for "class" and "globals": which of its names count.
+        keys, values: contents when the snapshot was taken.
+        module: the module whose `__dict__` this is, or None.
+        spare: a copy of an iterator as it was.
+    """
+
+    path: str
+    holder: Any
+    kind: str
+    names: tuple[str, ...] = ()
+    keys: tuple[Any, ...] = ()
+    values: tuple[Any, ...] = ()
+    module: nn.Module | None = None
+    spare: Any = None
+
+    def read(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Keys and values now."""
+        return _READ[self.kind](self)
+
+    def take(self) -> Container:
+        """Remember the contents."""
+        self.keys, self.values = self.read()
+        return self
+
+    def same(self) -> bool:
+        """Whether the contents are, object by object, what was remembered."""
+        keys, values = self.read()
+        return keys == self.keys and len(values) == len(self.values) and all(map(_is, values, self.values))
+
+    def write(self, keys: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+        """Set the contents."""
+        _WRITE[self.kind](self, keys, values)
+
+
+def _is(first: Any, second: Any) -> bool:
+    return first is second or (isinstance(first, _State) and first == second)
+
+
+@frozen
+class _State:
+    """State of a generator, in a form that compares."""
+
+    text: str
+    value: Any = field(eq=False)
+
+
+def _read_dict(container: Container) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    holder = container.holder
+    return tuple(holder), tuple(holder.values())
+
+
+def _read_names(container: Container) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    space = container.holder if container.kind == "globals" else container.holder.__dict__
+    keys = tuple(name for name in container.names if name in space)
+    return keys, tuple(space[name] for name in keys)
+
+
+def _read_items(container: Container) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    return (), tuple(container.holder)
+
+
+def _read_cell(container: Container) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    try:
+        return ("cell",), (container.holder.cell_contents,)
+    except ValueError:  # an empty cell
+        return (), ()
+
+
+def _read_generator(container: Container) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    holder = container.holder
+    if isinstance(holder, random.Random):
+        value: Any = holder.getstate()
+    elif isinstance(holder, np.random.Generator):
+        value = holder.bit_generator.state
+    elif isinstance(holder, np.random.RandomState):
+        value = holder.get_state()
+    elif isinstance(holder, torch.Generator):
+        value = holder.get_state()
+        return (), (_State(str(hash(value.numpy().tobytes())), value),)
+    elif isinstance(holder, types.GeneratorType):
+        value = None if holder.gi_frame is None else (holder.gi_frame.f_lasti, holder.gi_frame.f_lineno)
+    else:
+        value = holder.__reduce__()
+    return (), (_State(repr(value), value),)
+
+
+def _read_cache(container: Container) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    info = container.holder.cache_info()
+    return (), (_State(repr((info.misses, info.currsize)), None),)
+
+
+_READ: dict[str, Callable[[Container], tuple[tuple[Any, ...], tuple[Any, ...]]]] = {
+    "dict": _read_dict,
+    "list": _read_items,
+    "deque": _read_items,
+    "set": _read_items,
+    "cell": _read_cell,
+    "class": _read_names,
+    "globals": _read_names,
+    "generator": _read_generator,
+    "cache": _read_cache,
+}
+
+
+def _write_ordered(container: Container, keys: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+    container.holder.clear()
+    for key, value in zip(keys, values, strict=True):
+        container.holder[key] = value
+
+
+def _write_names(container: Container, keys: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+    for name, value in zip(keys, values, strict=True):
+        if container.kind == "globals":
+            container.holder[name] = value
+        else:
+            setattr(container.holder, name, value)
+
+
+def _write_list(container: Container, _keys: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+    container.holder[:] = values
+
+
+def _write_deque(container: Container, _keys: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+    container.holder.clear()
+    container.holder.extend(values)
+
+
+def _write_set(container: Container, _keys: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+    container.holder.clear()
+    container.holder.update(values)
+
+
+def _write_cell(container: Container, keys: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+    if keys:
+        container.holder.cell_contents = values[0]
+    else:
+        del container.holder.cell_contents
+
+
+def _write_generator(container: Container, _keys: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+    holder, value = container.holder, values[0].value
+    if isinstance(holder, random.Random):
+        holder.setstate(value)
+    elif isinstance(holder, np.random.Generator):
+        holder.bit_generator.state = value
+    elif isinstance(holder, (np.random.RandomState, torch.Generator)):
+        holder.set_state(value)
+
+
+def _write_cache(container: Container, _keys: tuple[Any, ...], _values: tuple[Any, ...]) -> None:
+    container.holder.cache_clear()
+
+
+_WRITE: dict[str, Callable[[Container, tuple[Any, ...], tuple[Any, ...]], None]] = {
+    "dict": _write_ordered,
+    "list": _write_list,
+    "deque": _write_deque,
+    "set": _write_set,
+    "cell": _write_cell,
+    "class": _write_names,
+    "globals": _write_names,
+    "generator": _write_generator,
+    "cache": _write_cache,
+}
+
+
+@frozen
+class Slot:
+    """A place that holds a plain tensor (or something else)."""
+
+    container: Container
+    key: Any
+    tensor: Any
+
+    @property
+    def path(self) -> str:
+        """For people."""
+        return child(self.container, self.key)
+
+    def get(self) -> Any:
+        """What is there now."""
+        if self.container.kind == "cell":
+            return self.container.holder.cell_contents
+        if self.container.kind == "class":
+            return getattr(self.container.holder, self.key)
+        return self.container.holder[self.key]
+
+    def put(self, value: Any) -> None:
+        """Put another object there."""
+        if self.container.kind == "cell":
+            self.container.holder.cell_contents = value
+        elif self.container.kind == "class":
+            setattr(self.container.holder, self.key, value)
+        else:
+            self.container.holder[self.key] = value
+
+
+def child(container: Container, key: Any) -> str:
+    """The path of an entry of a container."""
+    if container.kind == "dict" and container.module is None and not container.path.endswith("__dict__"):
+        return f"{container.path}[{key!r}]"
+    if container.kind in ("list", "deque"):
+        return f"{container.path}[{key}]"
+    return container.path if container.kind == "cell" else f"{container.path.removesuffix('.__dict__')}.{key}"

@@ -1,0 +1,104 @@
+"""What to say of a trace that stopped: the module, the line, and the way out."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from attrs import evolve
+from torch import nn
+
+from remat.errors import Uncapturable
+from remat.exec._torch import torch_private
+from remat.exec._torch.places import Place, described, forward_of, is_user_file, place_of, raised_at
+from remat.exec._trace.tape import Foreign
+
+_REGISTER = "register it (`self.register_buffer(name, tensor, persistent=False)`), or pass it as an argument."
+
+
+def refusal(error: Exception, module: nn.Module) -> Uncapturable:
+    """One refusal for whatever stopped a capture, with the module, the line and the way out.
+
+    Args:
+        error: what was raised.
+        module: the outermost module.
+    """
+    if isinstance(error, Uncapturable) and error.where:
+        return error
+    paths = {inner: name for name, inner in module.named_modules()}
+    place = error.place if isinstance(error, Foreign) else None
+    place = place or raised_at(error, paths) or forward_of(module)
+    if not place.module:
+        place = evolve(place, module=described("", module))
+    rule, what, fix = _words(error)
+    return Uncapturable(rule, what, fix=fix, where=str(place))
+
+
+def _words(error: Exception) -> tuple[str, str, str]:
+    first = (str(error).strip().splitlines() or [""])[0]
+    operation = getattr(error, "func", None)
+    if isinstance(error, Uncapturable):
+        return error.rule, error.what, error.fix
+    if isinstance(error, Foreign):
+        kind = type(error.tensor).__name__
+        what = (
+            f"a tensor is read ({kind} {list(error.tensor.shape)}) that is no parameter, buffer, attribute or argument."
+        )
+        return "X-TRACE", what, _REGISTER
+    if operation is not None:
+        what = f"{operation} gives a shape or a value that depends on the values of tensors ({type(error).__name__})."
+        return "X-TRACE", what, "compute it before the call and pass it as an argument, or mask instead of selecting."
+    if (reader := torch_private.reader_of_real(error)) is not None:
+        what = f"{reader} reads a tensor that is no parameter, buffer or argument."
+        return "X-TRACE", what, _REGISTER
+    if "use_reentrant" in first:
+        return (
+            "X-TRACE",
+            f"the trace stopped at a reentrant checkpoint: {first:.300}",
+            "give `checkpoint` use_reentrant=False.",
+        )
+    what = f"the trace stopped with {type(error).__name__}: {first:.300}"
+    fix = "keep values of tensors out of Python and numpy (`.numpy()`, `.data_ptr()`), or wrap the modules around this one."
+    return "X-TRACE", what, fix
+
+
+def who_changes(run: Callable[[], None], state: Callable[[], Any], module: nn.Module) -> str:
+    """Where a run changes some state first, in words, or nothing if that is not seen.
+
+    Args:
+        run: runs the code; what it raises does not matter.
+        state: read before each line of the user's code.
+        module: the outermost module.
+    """
+    paths = {inner: name for name, inner in module.named_modules()}
+    places: list[Place] = []
+    last: list[Any] = [state(), None]
+
+    def local(frame: FrameType, event: str, _arg: object) -> Any:
+        now = state()
+        if now != last[0] and last[1] is not None and not places:
+            places.append(last[1])
+        last[0] = now
+        around = frame.f_back if event == "return" else frame
+        while around is not None and not is_user_file(around.f_code.co_filename):
+            around = around.f_back
+        last[1] = None if around is None else place_of(around, paths)
+        return local
+
+    def enter(frame: FrameType, event: str, arg: object) -> Any:
+        if places or not is_user_file(frame.f_code.co_filename):
+            return None
+        return local(frame, event, arg)
+
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        # Only the line is of interest here; the caller raises what is to be said.
+        with contextlib.suppress(Exception):
+            run()
+    finally:
+        sys.settrace(before)
+    return str(places[0]) if places else ""

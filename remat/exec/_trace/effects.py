@@ -1,0 +1,156 @@
+"""Effects: what a forward changes in Python once and for all, which a captured step does too; and what no step could do.
+
+Attributes and containers are compared before and after a pass. Buffers that the forward replaces are written in place instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import nn
+
+from remat.errors import Uncapturable
+from remat.exec._trace import structure
+from remat.exec._trace.containers import DERIVED, OWN, Container
+from remat.exec._trace.structure import Layout
+
+
+@frozen(kw_only=True)
+class Effect:
+    """What a forward changes in Python, the same in every call.
+
+    Attributes:
+        path: of the container it changes.
+        keys: what it sets there; None: the whole contents.
+        layout, leaves: the values; tensors stand as None in `leaves`.
+        removed: keys it removes.
+    """
+
+    path: str
+    keys: tuple[Any, ...] | None
+    layout: Layout
+    leaves: tuple[Any, ...]
+    removed: tuple[Any, ...] = ()
+
+    @property
+    def tensors(self) -> int:
+        """How many tensors it sets."""
+        return sum(leaf is None for leaf in self.leaves)
+
+
+def holds_tensor(value: Any) -> bool:
+    """Whether there is a tensor in a value that can be taken apart."""
+    try:
+        leaves, _ = structure.flatten(value)
+    except (Uncapturable, RecursionError):
+        return False
+    return any(isinstance(leaf, torch.Tensor) for leaf in leaves)
+
+
+def take_back_tensors(container: Container) -> None:
+    """Take back what a pass changed and holds tensors of the trace."""
+    keys, values = container.read()
+    old = dict(zip(container.keys, container.values, strict=True)) if container.keys else {}
+    if not keys:
+        if any(holds_tensor(value) for value in values):
+            container.write(container.keys, container.values)
+        return
+    new: dict[Any, Any] = {}
+    for key, value in zip(keys, values, strict=True):
+        if old.get(key) is not value and holds_tensor(value):
+            if key in old:
+                new[key] = old[key]
+        else:
+            new[key] = value
+    container.write(tuple(new), tuple(new.values()))
+
+
+def effect_on(container: Container, tensors: list[torch.Tensor], placed: dict[int, Any]) -> Effect | None:
+    """What a pass changed in a container, with its tensors apart; None: nothing that counts.
+
+    Args:
+        container: as it was before the call.
+        tensors: the tensors of the effects of this pass so far; those of this one are added.
+        placed: what stood in the pass for a real tensor or an iterator, by its identity.
+    """
+    if container.kind == "generator":
+        return None
+    keys, values = container.read()
+    before = tuple(placed.get(id(value), value) for value in container.values)
+    if container.keys or keys:
+        old = dict(zip(container.keys, before, strict=True))
+        new = dict(zip(keys, values, strict=True))
+        changed = {key: value for key, value in new.items() if key not in old or old[key] is not value}
+        changed = {key: value for key, value in changed.items() if not _derived(container, key)}
+        removed = tuple(key for key in old if key not in new and not _derived(container, key))
+        if not changed and not removed:
+            return None
+        return _packed(container, tuple(changed), list(changed.values()), tensors, removed)
+    if len(before) == len(values) and all(old is new for old, new in zip(before, values, strict=True)):
+        return None
+    if len(before) != len(values) and any(holds_tensor(value) for value in values):
+        what = f"the forward adds a tensor to {container.path} (or takes one away), which holds more after every call."
+        raise Uncapturable("X-STATE", what, fix="return the tensor instead, or keep the last one as an attribute.")
+    return _packed(container, None, list(values), tensors, ())
+
+
+def _packed(
+    container: Container,
+    keys: tuple[Any, ...] | None,
+    values: list[Any],
+    tensors: list[torch.Tensor],
+    removed: tuple[Any, ...],
+) -> Effect:
+    for key, value in zip(keys or (), values, strict=False):
+        if isinstance(value, nn.Module) and any(True for _ in value.parameters()):
+            what = f"the forward makes the module {key!r} with parameters of its own."
+            fix = "make it in `__init__`, or call the module once (under torch.no_grad()) before you wrap it."
+            raise Uncapturable("X-STATE", what, fix=fix)
+    leaves, layout = structure.flatten(values, opaque=lambda value: not holds_tensor(value))
+    tensors += [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    flat = tuple(None if isinstance(leaf, torch.Tensor) else structure.Plain(leaf) for leaf in leaves)
+    return Effect(path=container.path, keys=keys, layout=layout, leaves=flat, removed=removed)
+
+
+def _derived(container: Container, name: Any) -> bool:
+    """Whether an attribute is no state of its own: what recurrent layers make of their parameters, what this library keeps."""
+    if container.module is None:
+        return False
+    if name == OWN:
+        return True
+    return name in DERIVED
+
+
+def check_tables(tables: list[tuple[nn.Module, str, tuple[str, ...]]]) -> None:
+    """Refuse a forward that registers or removes parameters and buffers."""
+    for module, table, names in tables:
+        if tuple(module.__dict__[table]) != names:
+            changed = sorted(set(names) ^ set(module.__dict__[table]))
+            what = f"the forward of {type(module).__name__} registers (or removes) {', '.join(map(repr, changed))}."
+            fix = "register it in `__init__`, or call the module once (under torch.no_grad()) before you wrap it."
+            raise Uncapturable("X-STATE", what, fix=fix)
+
+
+def buffers_of(module: nn.Module) -> list[tuple[dict[str, Any], str, torch.Tensor]]:
+    """Buffers with the tables that hold them."""
+    return [
+        (inner._buffers, name, buffer)
+        for inner in module.modules()
+        for name, buffer in inner._buffers.items()
+        if buffer is not None
+    ]
+
+
+def write_in_place(held: list[tuple[dict[str, Any], str, torch.Tensor]]) -> None:
+    """A buffer that the forward replaced by a new tensor is written in place instead: same values, same object."""
+    for owner, name, buffer in held:
+        new = owner.get(name)
+        if new is buffer:
+            continue
+        if new is None or new.shape != buffer.shape or new.dtype != buffer.dtype:
+            what = f"the forward replaces the buffer {name!r} by one of another shape or type."
+            raise Uncapturable("X-STATE", what, fix="keep its shape and type.")
+        buffer.copy_(new.detach())
+        owner[name] = buffer

@@ -1,0 +1,181 @@
+"""What a forward reads and writes in Python besides parameters and buffers: attributes, containers, closures, generators.
+
+A `Snapshot` walks from a module (and a loss function) over everything it reaches and remembers the contents of every container.
+It serves three ends: what a trace has changed is put back; two traces are compared, so that a counter is told from a flag that is
+set once; and a plan knows whether the state it was made in still holds (`token`).
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import operator
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from attrs import frozen
+from torch import nn
+
+from remat.exec._trace.containers import ALWAYS, DERIVED, OWN, PLAIN, TABLES, TORCH_PLAIN, Container, Slot
+from remat.exec._trace.reads import Reads
+from remat.exec._trace.walk import Walk
+
+_LARGEST_ARRAY = 1 << 16
+"""Bytes of a numpy array up to which its contents count, not only its identity."""
+_CONTENTS = operator.attrgetter("cell_contents")
+
+
+class Snapshot:
+    """Contents of every container that a module and what is called with it reach.
+
+    Args:
+        module: where the walk begins.
+        others: functions and objects to walk from as well (a loss function).
+        reads: of the attributes of modules only those that it names are followed and compared; None: all of them.
+    """
+
+    def __init__(self, module: nn.Module, others: tuple[Any, ...] = (), reads: Reads | None = None) -> None:
+        self.root = module
+        self.reads = reads
+        self._walk = Walk(module, others, reads)  # kept, since it keeps alive what is known by its identity
+        self.containers, self.paths = self._walk.containers, self._walk.paths
+        self._tensors = {
+            id(tensor) for inner in module.modules() for table in TABLES for tensor in inner.__dict__[table].values()
+        }
+        self._dicts = [one.holder for one in self.containers if one.kind == "dict" and one.module is None]
+        self._lists = [one.holder for one in self.containers if one.kind in ("list", "deque", "set")]
+        self._cells = [one.holder for one in self.containers if one.kind == "cell" and one.keys]
+        named = [one for one in self.containers if one.kind in ("globals", "class") or one.module is not None]
+        self._spaces = [one.holder if one.kind != "class" else one.holder.__dict__ for one in named]
+        self._getters = [self._getter(one) for one in named]
+        self._ids = self._now()
+
+    # -- contents ------------------------------------------------------------------------------------------------------
+
+    def same(self) -> bool:
+        """Whether every container holds the very objects it held; generators and caches do not count."""
+        return self._now() == self._ids
+
+    def _now(self) -> tuple[int, ...]:
+        """Identities of all that dicts and lists hold: what is compared at each call, so no Python runs per container."""
+        values = itertools.chain.from_iterable(map(dict.values, self._dicts))
+        keys = itertools.chain.from_iterable(self._dicts)
+        try:
+            attributes = itertools.chain.from_iterable(map(operator.call, self._getters, self._spaces))
+            cells = map(_CONTENTS, self._cells)
+            lists = itertools.chain.from_iterable(self._lists)
+            sizes = map(len, self._spaces)
+            return (*sizes, *map(id, itertools.chain(attributes, cells, values, keys, lists)))
+        except (KeyError, ValueError):  # an attribute is gone, or a cell is empty
+            return ()
+
+    def _getter(self, container: Container) -> Callable[[Any], tuple[Any, ...]]:
+        """Fetches the attributes of a module that count."""
+        names = [name for name in container.keys if name not in (OWN, *DERIVED) and self._counts(container, name)]
+        # two names at least, so that the result is a tuple
+        return operator.itemgetter(*names, *(ALWAYS[:2] if container.module is not None else (*names, *names)[:2]))
+
+    def _counts(self, container: Container, key: Any) -> bool:
+        return self.reads is None or self.reads.counts(container, key)
+
+    def refresh(self) -> None:
+        """Remember the contents anew; which containers there are stays."""
+        for container in self.containers:
+            container.take()
+        self._ids = self._now()
+
+    def changed(self) -> Iterator[Container]:
+        """Containers that hold other objects than they held."""
+        return (container for container in self.containers if not container.same())
+
+    def restore(self) -> None:
+        """Put back everything that was remembered."""
+        for container in self.containers:
+            if not container.same():
+                container.write(container.keys, container.values)
+
+    def iterators(self) -> dict[int, Any]:
+        """A copy of each iterator, as it was, by the iterator's identity: a copy can be moved and thrown away."""
+        return {id(one.holder): copy.copy(one.spare) for one in self.containers if one.spare is not None}
+
+    def slots(self) -> Iterator[Slot]:
+        """Places of tensors outside the tables of parameters and buffers."""
+        return (slot for slot in self.places() if isinstance(slot.tensor, torch.Tensor))
+
+    def places(self) -> Iterator[Slot]:
+        """Everything that can be put elsewhere, with its place."""
+        for container in self.containers:
+            if container.kind in ("generator", "set", "cache"):
+                continue
+            keys = container.keys or tuple(range(len(container.values)))
+            for key, value in zip(keys, container.values, strict=True):
+                yield Slot(container, key, value)
+
+    # -- comparison ----------------------------------------------------------------------------------------------------
+
+    def token(self, reads: Reads | None = None) -> tuple[Any, ...]:
+        """The contents in a form that compares equal for equal state, also of a copy of the module.
+
+        Args:
+            reads: of attributes of modules only those that it names count; None: all of them.
+        """
+        return tuple(
+            (container.path, container.kind, *self.frozen(container, reads))
+            for container in self.containers
+            if container.kind not in ("cache", "generator")
+        )
+
+    def frozen(self, container: Container, reads: Reads | None) -> tuple[Any, ...]:
+        """A container's part of the token."""
+        pairs = zip(container.keys or (None,) * len(container.values), container.values, strict=True)
+        if container.module is not None:
+            wanted = None if reads is None else reads.of(container.path)
+            items = {
+                key: value for key, value in pairs
+                if key not in (*TABLES, OWN, *DERIVED) and (wanted is None or key in wanted)
+            }  # fmt: skip
+            own = _Same(type(container.module))
+            return (
+                own,
+                *((key, self.freeze(value)) for key, value in sorted(items.items(), key=operator.itemgetter(0))),
+            )
+        if container.kind == "set":
+            return (frozenset(self.freeze(value) for _, value in pairs),)
+        return tuple((self.freeze(key), self.freeze(value)) for key, value in pairs)
+
+    def freeze(self, value: Any) -> Any:
+        """A value in a form that compares."""
+        if isinstance(value, PLAIN):
+            return type(value).__name__, repr(value) if isinstance(value, (float, complex, slice)) else value
+        if isinstance(value, TORCH_PLAIN):
+            return str(value)
+        if isinstance(value, torch.Tensor):
+            if id(value) in self._tensors:
+                return "registered tensor"
+            return "tensor", tuple(value.shape), value.stride(), value.dtype, str(value.device), value.requires_grad
+        if id(value) in self.paths:
+            return "at", self.paths[id(value)]
+        if isinstance(value, (tuple, frozenset)):
+            return type(value).__name__, tuple(self.freeze(item) for item in value)
+        if isinstance(value, np.ndarray):
+            small = value.nbytes <= _LARGEST_ARRAY and value.dtype != object
+            return "array", value.shape, str(value.dtype), value.tobytes() if small else id(value)
+        if isinstance(value, types.MethodType):
+            return "method", _Same(value.__func__), self.freeze(value.__self__)
+        return _Same(value)
+
+
+@frozen(eq=False)
+class _Same:
+    """Equal to another of the same object; it keeps the object, so that no other gets its id."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)

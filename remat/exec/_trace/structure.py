@@ -1,0 +1,155 @@
+"""Arguments and outputs of any form as flat tensors and what rebuilds them.
+
+Containers and classes that torch's pytree knows are taken apart by it; other objects (caches, dataclasses, distributions) by
+their attributes. What is rebuilt is a new object of the same class with the same attributes; two places that held one object
+hold one object again.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import nn
+
+from remat.errors import Uncapturable
+from remat.exec._torch import torch_private
+from remat.exec._torch.torch_private import TreeSpec
+
+PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.Size, slice, type(...))
+"""Types that may stand beside tensors: their value is part of what was captured."""
+
+
+@frozen
+class Plain:
+    """A plain value among flat leaves, or an object that is kept as it is."""
+
+    value: Any
+
+
+@frozen
+class Whole:
+    """An object taken apart: its class, its attributes, and its items where it is a list or a dict."""
+
+    kind: type
+    parts: Layout
+
+
+@frozen
+class Again:
+    """The object that was taken apart as number `index`."""
+
+    index: int
+
+
+@frozen
+class Layout:
+    """How flat leaves become what they came from.
+
+    Attributes:
+        spec: of the outermost containers.
+        leaves: for each of their leaves: None (a leaf of the result), `Whole` or `Again`.
+    """
+
+    spec: TreeSpec
+    leaves: tuple[Whole | Again | None, ...]
+
+
+Opaque = Callable[[Any], bool]
+
+
+def flatten(tree: Any, opaque: Opaque = lambda _value: False) -> tuple[list[Any], Layout]:
+    """Leaves and what rebuilds them.
+
+    Args:
+        tree: arguments or outputs of a call.
+        opaque: whether an object is kept as it is, as one leaf.
+    """
+    leaves: list[Any] = []
+    numbers: dict[int, int] = {}
+
+    def take(part: Any) -> Layout:
+        inner, spec = torch_private.flatten(part)
+        forms: list[Whole | Again | None] = []
+        for leaf in inner:
+            if not _apart(leaf) or opaque(leaf):
+                leaves.append(leaf)
+                forms.append(None)
+            elif id(leaf) in numbers:
+                forms.append(Again(numbers[id(leaf)]))
+            else:
+                numbers[id(leaf)] = len(numbers)
+                forms.append(Whole(type(leaf), take(_parts(leaf))))
+        return Layout(spec, tuple(forms))
+
+    return leaves, take(tree)
+
+
+def unflatten(leaves: list[Any], layout: Layout) -> Any:
+    """The inverse of `flatten`."""
+    if all(form is None for form in layout.leaves):
+        return torch_private.unflatten(leaves, layout.spec)
+    rest = iter(leaves)
+    objects: list[Any] = []
+
+    def build(part: Layout) -> Any:
+        items = []
+        for form in part.leaves:
+            if form is None:
+                items.append(next(rest))
+            elif isinstance(form, Again):
+                items.append(objects[form.index])
+            else:
+                value = form.kind.__new__(form.kind)  # type: ignore[call-overload]  # it may be a class of classes to mypy
+                objects.append(value)
+                _fill(value, build(form.parts))
+                items.append(value)
+        return torch_private.unflatten(items, part.spec)
+
+    return build(layout)
+
+
+def _apart(value: Any) -> bool:
+    """Whether an object is taken apart by its attributes."""
+    if isinstance(value, (torch.Tensor, *PLAIN, nn.Module, type, types.ModuleType, torch.Generator)):
+        return False
+    if isinstance(value, (types.FunctionType, types.MethodType, types.BuiltinFunctionType)):
+        return False
+    return hasattr(value, "__dict__") or hasattr(type(value), "__slots__")
+
+
+def _parts(value: Any) -> tuple[Any, ...]:
+    attributes = dict(getattr(value, "__dict__", {}))
+    slots = {
+        name: getattr(value, name)
+        for kind in type(value).__mro__ for name in _slots(kind) if hasattr(value, name)
+    }  # fmt: skip
+    items: Any = None
+    if isinstance(value, dict):
+        items = dict(value)
+    elif isinstance(value, (list, set)):
+        items = list(value)
+    elif isinstance(value, tuple):
+        raise Uncapturable("X-OUTPUT", f"a {type(value).__name__} cannot be rebuilt.", fix="use a plain tuple.")
+    return attributes, slots, items
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = kind.__dict__.get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else tuple(slots)
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+
+
+def _fill(value: Any, parts: tuple[dict[str, Any], dict[str, Any], Any]) -> None:
+    attributes, slots, items = parts
+    if attributes:
+        value.__dict__.update(attributes)
+    for name, item in slots.items():
+        object.__setattr__(value, name, item)
+    if isinstance(items, dict):
+        value.update(items)
+    elif items is not None:
+        (value.extend if isinstance(value, list) else value.update)(items)

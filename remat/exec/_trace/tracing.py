@@ -1,0 +1,393 @@
+"""Tracing one call: the step as a function of flat tensors, what Python did meanwhile, and everything put back afterwards.
+
+The tracer runs the forward twice under fake tensors, once for metadata and once for the graph, and both passes are watched:
+what they read of tensors (`Tape`), which attributes they read (`Reads`), what they changed in Python (`Snapshot`). A second pass
+that does other operations than the first, or leaves another state, shows that something besides tensors and torch's generator
+decides, and is refused (`passes.py`). What a forward changes once and for all (a flag, a cached value, an attribute that holds a
+tensor) is an *effect* (`effects.py`): a captured step has it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from attrs import evolve, frozen
+from torch import nn
+
+from remat.errors import Uncapturable
+from remat.exec._torch import nodes, rng
+from remat.exec._torch.joint import Correction, Joint, export_joint
+from remat.exec._torch.nodes import Regions
+from remat.exec._torch.places import Running, described
+from remat.exec._trace import structure
+from remat.exec._trace.containers import TABLES, Slot
+from remat.exec._trace.diagnosis import refusal
+from remat.exec._trace.effects import buffers_of, check_tables, effect_on, take_back_tensors, write_in_place
+from remat.exec._trace.passes import Pass, check_backward, check_passes, generator_state, refuse_generator
+from remat.exec._trace.python_state import Snapshot
+from remat.exec._trace.reads import Reads
+from remat.exec._trace.structure import Layout
+from remat.exec._trace.tape import Computed, Foreign, Origin, Scalar, Tape
+
+MOST_RESTARTS = 64
+"""How often a trace begins anew because it met one more tensor from outside."""
+
+
+@frozen(kw_only=True, eq=False)
+class Step:
+    """One call of a module, to be traced: flat tensors in, whatever it returns out.
+
+    Attributes:
+        module: the module whose parameters and buffers are lifted.
+        function: what is called, with the module first.
+        leaves, layout: the arguments, flat; tensors stand as None.
+        tensors: the tensors among the arguments.
+        watched: functions and objects besides the module whose state counts (a loss function).
+        differentiable: "auto", "loss" or "all" (see `capture`).
+        answers: values of late reads that are known already.
+    """
+
+    module: nn.Module
+    function: Callable[..., Any]
+    leaves: tuple[Any, ...]
+    layout: Layout
+    tensors: tuple[torch.Tensor, ...]
+    watched: tuple[Any, ...] = ()
+    differentiable: str = "auto"
+    answers: tuple[Scalar, ...] = ()
+
+    def run(self, tensors: tuple[torch.Tensor, ...]) -> Any:
+        """Call it."""
+        rest = iter(tensors)
+        leaves = [next(rest) if leaf is None else leaf.value for leaf in self.leaves]
+        args, kwargs = structure.unflatten(leaves, self.layout)
+        return self.function(self.module, *args, **kwargs)
+
+    def through(self, outputs: list[torch.Tensor], attributes: list[torch.Tensor]) -> tuple[int, ...]:
+        """Positions of the outputs that gradients may come back through.
+
+        Args:
+            outputs: what the step returns.
+            attributes: tensors that it leaves in attributes, which come after the outputs; a loss may be among them.
+        """
+        able = tuple(i for i, t in enumerate(outputs) if t.requires_grad)
+        scalars = tuple(i for i in able if outputs[i].dim() == 0)
+        left = tuple(i for i, t in enumerate(attributes, start=len(outputs)) if t.requires_grad)
+        if self.differentiable == "all" or (self.differentiable == "auto" and len(scalars) != 1):
+            return (*able, *left)
+        if self.differentiable == "auto":
+            return (*scalars, *(i for i in left if attributes[i - len(outputs)].dim() == 0))
+        if len(scalars) != 1:
+            what = f"the module returns {len(scalars)} scalars that require a gradient, so which one is the loss is not clear."
+            raise Uncapturable("X-LOSS", what, fix='give differentiable="all", or return one loss.')
+        return scalars
+
+
+@frozen
+class Same:
+    """A tensor that is returned as it came: a parameter, a buffer or an argument.
+
+    Attributes:
+        origin: which one.
+    """
+
+    origin: Origin
+
+
+@frozen(kw_only=True, eq=False)
+class Traced:
+    """A traced call.
+
+    Attributes:
+        joint: the graph.
+        last: the pass that it was made in.
+        lifted: plain tensors that are inputs of the graph, after the arguments.
+        computed: operations that run before the step, whose results are inputs after these.
+        inputs: how many inputs there are before these results.
+        tokens: states of Python in which the same trace results.
+        cloned: positions of outputs that were cloned because they alias an input or another output.
+    """
+
+    joint: Joint
+    last: Pass
+    lifted: tuple[Slot, ...]
+    computed: tuple[Computed, ...]
+    inputs: int
+    tokens: tuple[Any, ...]
+    cloned: frozenset[int]
+
+
+@frozen
+class Lifted:
+    """What are inputs of the graph besides the arguments.
+
+    Attributes:
+        slots: plain tensors.
+        computed: operations that run before the step.
+    """
+
+    slots: tuple[Slot, ...] = ()
+    computed: tuple[Computed, ...] = ()
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """The real tensors of the sample."""
+        return (
+            *(slot.tensor for slot in self.slots),
+            *(tensor for computed in self.computed for tensor in computed.tensors),
+        )
+
+    def __len__(self) -> int:
+        return len(self.slots) + len(self.computed)
+
+
+class _Traced(nn.Module):
+    """What the tracer is given, with the module inside so that its parameters are lifted."""
+
+    def __init__(
+        self, step: Step, before: Snapshot, lifted: Lifted, cloned: frozenset[int], forget: bool = False
+    ) -> None:
+        super().__init__()
+        self.__dict__["forget"] = forget
+        self.__dict__["keeps_casts"] = torch.is_autocast_cache_enabled()
+        self.inner = step.module
+        running = Running()
+        running.names.append(described("", step.module))
+        tables = [(inner, name, tuple(inner.__dict__[name])) for inner in step.module.modules() for name in TABLES]
+        self.__dict__.update(step=step, before=before, lifted=lifted, cloned=cloned, passes=[], running=running)
+        self.__dict__["tables"] = tables
+        state = (step.module.named_parameters, step.module.named_buffers)
+        self.__dict__["real"] = {
+            (kind, name): tensor
+            for kind, named in zip(("param", "buffer"), state, strict=True)
+            for name, tensor in named(remove_duplicate=False)
+        }
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        space = self.__dict__
+        step: Step = space["step"]
+        passes: list[Pass] = space["passes"]
+        count = len(step.tensors)
+        self._begin(tensors)
+        tape = self._tape(tensors)
+        reads = Reads(space["before"].paths)
+        current = Pass(tape, reads)
+        if passes:
+            current.entry = Snapshot(step.module, step.watched, passes[0].reads).token(passes[0].reads)
+        buffers = buffers_of(self.inner)
+        state = generator_state()
+        with reads, tape, nodes.autocast_regions(tape.regions):
+            out = step.run(tensors[:count])
+        current.seeded = state != generator_state()
+        write_in_place(buffers)
+        check_tables(space["tables"])
+        passes.append(current)
+        returned = self._note_outputs(current, out)
+        self._note_effects(current)
+        late, left = [tensor.detach() for tensor in tape.late], current.effect_tensors
+        through = step.through(returned, left)
+        current.through = tuple(i if i < len(returned) else i + len(late) for i in through)
+        outputs = [*returned, *late, *left]
+        current.requires_grad = tuple(tensor.requires_grad for tensor in outputs)
+        outputs = [tensor if i in current.through else tensor.detach() for i, tensor in enumerate(outputs)]
+        cloned = [i for i in range(len(outputs)) if i in space["cloned"]]
+        # The tracer takes gradients to be contiguous: a transposed output is cloned and returned as what it is a transpose of.
+        orders = {i: _order(outputs[i]) for i in cloned}
+        for i in cloned:
+            outputs[i] = outputs[i].permute(orders[i]).clone()
+        inverse = {i: tuple(sorted(range(len(order)), key=order.__getitem__)) for i, order in orders.items()}
+        current.orders = tuple(
+            inverse[i] if i in inverse and inverse[i] != tuple(range(len(inverse[i]))) else None
+            for i in range(len(outputs))
+        )
+        return tuple(outputs)
+
+    def _begin(self, tensors: tuple[torch.Tensor, ...]) -> None:
+        """The state of Python as at the call, but for what earlier passes set that holds no tensor; lifted tensors in place."""
+        before: Snapshot = self.__dict__["before"]
+        step: Step = self.__dict__["step"]
+        for container in before.containers:
+            if container.kind == "cache" and (self.__dict__["forget"] or not container.same()):
+                # it may hold tensors of an earlier pass
+                container.holder.cache_clear()
+            elif not container.same():
+                take_back_tensors(container)
+        inputs = (*step.tensors, *self.__dict__["lifted"].tensors)
+        # what is returned as it came is recognised by these
+        origins: dict[int, Origin] = {id(tensor): ("input", at) for at, tensor in enumerate(tensors)}
+        self.__dict__["origins"] = origins
+        placed: dict[int, Any] = {id(real): tensor for real, tensor in zip(inputs, tensors, strict=True)}
+        for kind, named in (("param", self.inner.named_parameters), ("buffer", self.inner.named_buffers)):
+            for name, tensor in named(remove_duplicate=False):
+                placed[id(self.__dict__["real"][kind, name])] = tensor
+                origins.setdefault(id(tensor), (kind, name))
+        self.__dict__["placed"] = placed
+        placed |= before.iterators()
+        for slot in before.places():
+            if id(slot.tensor) in placed:
+                slot.put(placed[id(slot.tensor)])
+
+    def _tape(self, tensors: tuple[torch.Tensor, ...]) -> Tape:
+        step: Step = self.__dict__["step"]
+        real: dict[Origin, torch.Tensor] = dict(self.__dict__["real"])
+        lifted: Lifted = self.__dict__["lifted"]
+        inputs = (*step.tensors, *lifted.tensors)
+        real.update({("input", position): tensor for position, tensor in enumerate(inputs)})
+        regions = Regions(self.__dict__["keeps_casts"])
+        tape = Tape(real.__getitem__, step.answers, self.__dict__["running"], regions)
+        for name, parameter in self.inner.named_parameters(remove_duplicate=False):
+            tape.know(parameter, ("param", name), trained=real["param", name].requires_grad)
+        for name, buffer in self.inner.named_buffers(remove_duplicate=False):
+            tape.know(buffer, ("buffer", name))
+        for position, tensor in enumerate(tensors):
+            tape.know(tensor, ("input", position))
+        rest = iter(tensors[len(step.tensors) + len(lifted.slots) :])
+        tape.computed = [tuple(next(rest) for _ in computed.tensors) for computed in lifted.computed]
+        return tape
+
+    def _note_outputs(self, current: Pass, out: Any) -> list[torch.Tensor]:
+        """Take the outputs apart; parameters, buffers and arguments that are returned as they are stay what they are."""
+        before: Snapshot = self.__dict__["before"]
+        origins: dict[int, Origin] = self.__dict__["origins"]
+        leaves, layout = structure.flatten(out, opaque=lambda value: id(value) in before.paths)
+        returned, kept = [], []
+        for leaf in leaves:
+            if not isinstance(leaf, torch.Tensor):
+                if not isinstance(leaf, structure.PLAIN) and id(leaf) not in before.paths:
+                    fix = "return tensors, plain values, or objects of them."
+                    raise Uncapturable("X-OUTPUT", f"the module returns a {type(leaf).__name__}.", fix=fix)
+                kept.append(leaf)
+            elif id(leaf) in origins:
+                kept.append(Same(origins[id(leaf)]))
+            else:
+                returned.append(leaf)
+                kept.append(None)
+        current.layout, current.leaves = layout, tuple(kept)
+        current.places = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and kept[i] is None)
+        return returned
+
+    def _note_effects(self, current: Pass) -> None:
+        step: Step = self.__dict__["step"]
+        before: Snapshot = self.__dict__["before"]
+        effects = (
+            effect_on(container, current.effect_tensors, self.__dict__["placed"]) for container in before.changed()
+        )
+        current.effects = tuple(effect for effect in effects if effect is not None)
+        current.exit = Snapshot(step.module, step.watched)
+
+
+def _order(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The dimensions of a tensor, the one with the longest stride first: permuted so, a dense tensor is contiguous."""
+    strides = tensor.stride()
+    return tuple(sorted(range(tensor.dim()), key=lambda dim: -strides[dim]))
+
+
+def trace(step: Step, correction: Correction | None = None) -> Traced:
+    """Trace a call; the module, all that it reaches and the generators are as before when this returns.
+
+    Args:
+        step: the call.
+        correction: what kernels return other than their shape functions say.
+
+    Raises:
+        Uncapturable: the step cannot be one graph, or something besides tensors and torch's generator decides.
+    """
+    before = Snapshot(step.module, step.watched)
+    lifted = Lifted()
+    cloned: frozenset[int] = frozenset()
+    forget = False
+    for _ in range(MOST_RESTARTS):
+        run = _Traced(step, before, lifted, cloned, forget)
+        run.__dict__["correction"] = correction
+        try:
+            joint = _export(run, before)
+        except _Restart as restart:
+            forget = forget or restart.what is None
+            if isinstance(restart.what, Slot):
+                lifted = evolve(lifted, slots=(*lifted.slots, restart.what))
+            elif restart.what is not None:
+                lifted = evolve(lifted, computed=(*lifted.computed, restart.what))
+            continue
+        if joint.aliased - cloned:
+            # An output that looks at an input or at another output gets no tangent of its own: give it its own storage.
+            cloned = joint.aliased
+            continue
+        passes: list[Pass] = run.__dict__["passes"]
+        check_passes(passes, before, partial(_again, run, before))
+        reads = passes[-1].reads
+        for one in passes[:-1]:
+            reads.merge(one.reads)
+        first = Snapshot(step.module, step.watched, reads).token(reads)
+        tokens = (first, *(one.entry for one in passes if one.entry is not None and one.entry != first))
+        return Traced(
+            joint=joint, last=passes[-1], lifted=lifted.slots, computed=lifted.computed, tokens=tokens, cloned=cloned,
+            inputs=len(step.tensors) + len(lifted.slots),
+        )  # fmt: skip
+    fix = "register them (`self.register_buffer(name, tensor, persistent=False)`), or pass them as arguments."
+    raise Uncapturable("X-TRACE", f"the forward reads more than {MOST_RESTARTS} tensors from outside.", fix=fix)
+
+
+class _Restart(Exception):
+    """The trace begins anew, with one more tensor lifted or computed, or (None) with the caches of functions emptied."""
+
+    def __init__(self, what: Slot | Computed | None) -> None:
+        super().__init__()
+        self.what = what
+
+
+def _export(run: _Traced, before: Snapshot) -> Joint:
+    step: Step = run.__dict__["step"]
+    paths = {module: name for name, module in step.module.named_modules()}
+    tensors = (*step.tensors, *run.__dict__["lifted"].tensors)
+    states = rng.others()
+    with untouched(step.module, before), torch.enable_grad():
+        try:
+            with nodes.scopes(paths, run.__dict__["running"]):
+                joint = export_joint(run, tensors, run.__dict__["correction"])
+            check_backward(run.__dict__["passes"][-1], Snapshot(step.module, step.watched))
+        except Foreign as foreign:
+            slot = next((slot for slot in before.slots() if slot.tensor is foreign.tensor), None)
+            cached = any(container.kind == "cache" for container in before.containers)
+            if slot is None and (run.__dict__["forget"] or not cached):
+                raise refusal(foreign, step.module) from foreign
+            raise _Restart(slot) from foreign
+        except Computed as computed:
+            raise _Restart(computed) from computed
+        except Exception as error:
+            raise refusal(error, step.module) from error
+        moved = [name for name, state in rng.others().items() if states[name] != state]
+    if moved:
+        refuse_generator(moved[0], before, partial(_again, run, before))
+    return joint
+
+
+@contextmanager
+def untouched(module: nn.Module, before: Snapshot) -> Iterator[None]:
+    """Put everything back that a trace has changed.
+
+    Parameters are put back too: the tracer does not restore those of a module that is registered in two places.
+    """
+    tables: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        (table, dict(table)) for inner in module.modules() for table in (inner._parameters, inner._buffers)
+    ]
+    with rng.kept():
+        try:
+            yield
+        finally:
+            before.restore()
+            for table, entries in tables:
+                table.clear()
+                table.update(entries)
+
+
+def _again(run: _Traced, before: Snapshot) -> None:
+    """Trace once more, to see where something happens."""
+    step: Step = run.__dict__["step"]
+    tensors = (*step.tensors, *run.__dict__["lifted"].tensors)
+    fresh = _Traced(step, before, run.__dict__["lifted"], run.__dict__["cloned"], run.__dict__["forget"])
+    with untouched(step.module, before), torch.enable_grad():
+        export_joint(fresh, tensors, run.__dict__["correction"])

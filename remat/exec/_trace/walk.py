@@ -1,0 +1,216 @@
+"""The walk over what a module reaches, and what is called with it: attributes, containers, closures, globals, generators."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import functools
+import itertools
+import random
+import sys
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from remat.exec._torch.places import HERE
+from remat.exec._trace.containers import DERIVED, OWN, PLAIN, TABLES, TORCH_PLAIN, Container, child
+from remat.exec._trace.reads import Reads
+
+_STANDARD = frozenset(sys.stdlib_module_names)
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+_BUILT_IN: tuple[Iterable[Any], ...] = ([], (), "", range(1), {})
+_ITERATORS = (itertools.count, itertools.cycle, itertools.islice, *(type(iter(items)) for items in _BUILT_IN))
+_CACHE = type(functools.lru_cache(len))
+_DEEPEST = 40
+
+
+class Walk:
+    """Visits everything that can be reached from a module and from what is called with it.
+
+    Args:
+        module: where the walk begins.
+        others: functions and objects to walk from as well (a loss function).
+        reads: of the attributes of modules only those that it names are followed; None: all of them.
+
+    Attributes:
+        containers: what was found, in the order of the walk.
+        paths: how each object was reached, by its identity.
+    """
+
+    def __init__(self, module: nn.Module, others: tuple[Any, ...], reads: Reads | None) -> None:
+        self.root = module
+        self.others = others
+        self.reads = reads
+        self.containers: list[Container] = []
+        named = module.named_modules(remove_duplicate=True)
+        self.paths = {id(inner): f"self.{path}" if path else "self" for path, inner in named}
+        self._visited: set[int] = set()
+        self._names: dict[str, int] = {}
+        self._alive: list[Any] = []
+        self.visit(module, "self", 0)
+        for other in others:
+            self.visit(other, getattr(other, "__qualname__", type(other).__name__), 0)
+
+    def visit(self, value: Any, path: str, depth: int) -> None:
+        """Add a value and what it holds."""
+        if isinstance(value, (*PLAIN, *TORCH_PLAIN, torch.Tensor, np.ndarray)) or depth > _DEEPEST:
+            return
+        handler = self.handler(value) if id(value) not in self._visited else None
+        if handler is not None:
+            self.enter(value, path)
+            handler(value, self.paths[id(value)], depth + 1)
+
+    def enter(self, value: Any, path: str) -> None:
+        """Note that a value is visited; it is kept alive, so that no other gets its id."""
+        self._visited.add(id(value))
+        self.paths.setdefault(id(value), path)
+        self._alive.append(value)
+
+    def handler(self, value: Any) -> Callable[[Any, str, int], None] | None:
+        """How a value is visited, or None where it is opaque."""
+        handlers: tuple[tuple[Any, Callable[[Any, str, int], None]], ...] = (
+            (nn.Module, self.module),
+            (dict, self.mapping),
+            (list, functools.partial(self.sequence, kind="list")),
+            (collections.deque, functools.partial(self.sequence, kind="deque")),
+            (set, functools.partial(self.sequence, kind="set")),
+            ((tuple, frozenset), self.items),
+            (types.FunctionType, self.function),
+            (types.MethodType, self.method),
+            (functools.partial, self.partial),
+            ((*_GENERATORS, types.GeneratorType), self.generator),
+            (_ITERATORS, self.iterator),
+            (_CACHE, self.cache),
+            (type, self.kind),
+        )
+        for kinds, handler in handlers:
+            if isinstance(value, kinds):
+                return handler
+        return self.instance if _is_user_object(value) else None
+
+    def add(self, container: Container, depth: int) -> None:
+        """Add a container and visit what it holds."""
+        count = self._names[container.path] = self._names.get(container.path, 0) + 1
+        if count > 1:
+            container.path = f"{container.path} ({count})"
+        self.containers.append(container.take())
+        keys = container.keys or tuple(range(len(container.values)))
+        hooked = container.module is self.root and not self.others
+        for key, value in zip(keys, container.values, strict=True):
+            skipped = container.module is not None and (key in (*TABLES, OWN, *DERIVED) or (hooked and "_hooks" in key))
+            if not skipped and (self.reads is None or self.reads.counts(container, key)):
+                self.visit(value, child(container, key), depth)
+
+    def module(self, value: nn.Module, path: str, depth: int) -> None:
+        """A module: its attributes, and the functions of its class."""
+        self.add(Container(path, value.__dict__, "dict", module=value), depth - 1)
+        self.visit(type(value), f"class {type(value).__name__}", depth)
+
+    def mapping(self, value: dict[Any, Any], path: str, depth: int) -> None:
+        """A dict."""
+        self.add(Container(path, value, "dict"), depth)
+
+    def sequence(self, value: Any, path: str, depth: int, kind: str) -> None:
+        """A list, deque or set."""
+        self.add(Container(path, value, kind), depth)
+
+    def items(self, value: Any, path: str, depth: int) -> None:
+        """What cannot change itself."""
+        for at, item in enumerate(value):
+            self.visit(item, f"{path}[{at}]", depth)
+
+    def function(self, value: types.FunctionType, path: str, depth: int) -> None:
+        """A function: its closure, its defaults and attributes, and the globals that it names."""
+        if _is_library(value.__module__) or value.__code__.co_filename.startswith(HERE):
+            return
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            if id(cell) not in self._visited:
+                self.enter(cell, f"{path}.{name}")
+                self.add(Container(f"{name} of {value.__qualname__}", cell, "cell"), depth)
+        for held in (value.__defaults__, value.__kwdefaults__):
+            self.visit(held, f"{path}.defaults", depth)
+        if value.__dict__:
+            self.visit(value.__dict__, f"{path}.__dict__", depth)
+        self.globals(value, depth)
+
+    def globals(self, value: types.FunctionType, depth: int) -> None:
+        """The globals that a function names, and those that the functions of its file name in turn."""
+        space = value.__globals__
+        names = tuple(
+            name for name in _names(value.__code__)
+            if name in space and not isinstance(space[name], types.ModuleType)
+        )  # fmt: skip
+        state = tuple(name for name in names if not isinstance(space[name], (type, types.FunctionType)))
+        if state:
+            self.add(Container(f"globals of {value.__qualname__}", space, "globals", names=state), depth)
+        for name in names:
+            inner = space[name]
+            if isinstance(inner, types.FunctionType) and inner.__globals__ is space:
+                self.visit(inner, name, depth)
+
+    def method(self, value: types.MethodType, path: str, depth: int) -> None:
+        """A bound method: whom it is bound to, and its function."""
+        self.visit(value.__self__, f"{path}.__self__", depth)
+        self.visit(value.__func__, path, depth)
+
+    def partial(self, value: functools.partial[Any], path: str, depth: int) -> None:
+        """A partial call: its function and its arguments."""
+        for held in (value.func, value.args, value.keywords):
+            self.visit(held, path, depth)
+
+    def generator(self, value: Any, path: str, depth: int) -> None:
+        """A generator of random numbers, or an iterator that counts."""
+        self.add(Container(path, value, "generator"), depth)
+
+    def iterator(self, value: Any, path: str, depth: int) -> None:
+        """Something that counts; it cannot be set back, so a copy stands in for it where it was moved."""
+        self.add(Container(path, value, "generator", spare=copy.copy(value)), depth)
+
+    def cache(self, value: Any, path: str, depth: int) -> None:
+        """What `functools.lru_cache` makes; and the function inside it."""
+        self.add(Container(path, value, "cache"), depth)
+        self.visit(value.__wrapped__, path, depth)
+
+    def kind(self, value: type, path: str, depth: int) -> None:
+        """A class: its plain attributes, and the closures of its functions."""
+        for base in value.__mro__:
+            if base in (nn.Module, object) or _is_library(base.__module__):
+                continue
+            state = tuple(
+                name for name, item in vars(base).items()
+                if not name.startswith("__") and isinstance(item, (*PLAIN, dict, list, set, collections.deque))
+            )  # fmt: skip
+            if state:
+                self.add(Container(f"class {base.__name__}", base, "class", names=state), depth)
+            for name, item in vars(base).items():
+                if isinstance(item, types.FunctionType):
+                    self.visit(item, f"{base.__name__}.{name}", depth)
+
+    def instance(self, value: Any, path: str, depth: int) -> None:
+        """An object of a class of the user's."""
+        if hasattr(value, "__dict__"):
+            self.add(Container(path + ".__dict__", value.__dict__, "dict"), depth)
+        self.visit(type(value), f"class {type(value).__name__}", depth)
+
+
+def _names(code: types.CodeType) -> tuple[str, ...]:
+    """Global names that a function and the functions inside it use."""
+    inner = (name for const in code.co_consts if isinstance(const, types.CodeType) for name in _names(const))
+    return tuple(dict.fromkeys((*code.co_names, *inner)))
+
+
+def _is_library(module: str | None) -> bool:
+    """Whether code belongs to torch, numpy or the standard library, whose own state is not the user's."""
+    top = (module or "").partition(".")[0]
+    return top in ("torch", "numpy", "builtins") or top in _STANDARD or (module or "").startswith("remat.exec")
+
+
+def _is_user_object(value: Any) -> bool:
+    kind = type(value)
+    return isinstance(value, types.SimpleNamespace) or (
+        not _is_library(kind.__module__) and not isinstance(value, types.ModuleType)
+    )

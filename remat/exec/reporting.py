@@ -1,0 +1,172 @@
+"""The report of a wrapped module: what was promised, what was measured, who planned it and how good it is."""
+
+from __future__ import annotations
+
+from attrs import frozen
+from torch import nn
+
+from remat.algorithms import IMPOSSIBLE
+from remat.errors import IllFormed
+from remat.exec._module.plans import Bare, Ready, State
+from remat.exec._plan.progress import seconds_by_stage
+from remat.ir import Cost, Graph, Schedule
+from remat.units import Bytes, Ns, format_bytes, format_ns
+
+
+@frozen(kw_only=True)
+class Report:
+    """What is known about the planned step of a wrapped module. `str` of it is for people.
+
+    Attributes:
+        budget: [bytes]; None: nothing was planned, the module runs bare.
+        predicted_peak, measured_peak: most bytes the step holds; measured on a rehearsal; `beside` is in both.
+        store_all_peak: what a step that keeps everything would hold by prediction [bytes].
+        predicted_time, measured_time: of one step, forward and backward [ns]; measured: the median of the last steps, or the
+            rehearsal.
+        store_all_time: predicted time of a step that keeps everything [ns].
+        reruns, recomputation: number and time of the runs after each node's first [ns].
+        lower: a proved bound on the predicted time of every schedule within the budget [ns].
+        gap: predicted time over that bound, less one; None without a bound.
+        planner: who planned.
+        trail: what the planners said.
+        planning_seconds: time of the planning alone, without imports and compilation.
+        seconds: of each stage: capture, cost, plan (`bound` is a part of it), lower, rehearsal; import and compile are in none.
+        loss_reserve: bytes the plan has for a loss outside the module.
+        beside: bytes that a call holds besides its plan: what is computed before it because shapes follow from it, and what
+            undoes a forward that took the wrong branch.
+        reserved: most bytes the caching allocator held from the driver in the rehearsal (CUDA), else 0.
+        graph, schedule, cost: what was planned on, the plan, and its replayed cost.
+        source: the generated functions; empty where the bare module runs.
+        plans: number of plans the module has; calls whose captured programs are equal share one.
+        guards: number of checks that a call makes before it runs the plan.
+        ran: "plan", or why the last call did not run it.
+        asked: the budget asked for, where no plan was found for it and the smallest budget found stands for it; else None.
+    """
+
+    budget: Bytes | None
+    predicted_peak: Bytes
+    measured_peak: Bytes | None
+    store_all_peak: Bytes
+    predicted_time: Ns
+    measured_time: Ns | None
+    store_all_time: Ns
+    reruns: int
+    recomputation: Ns
+    lower: Ns | float
+    gap: float | None
+    planner: str
+    trail: tuple[str, ...]
+    planning_seconds: float
+    seconds: dict[str, float]
+    loss_reserve: Bytes
+    reserved: Bytes
+    graph: Graph
+    schedule: Schedule
+    cost: Cost
+    source: str
+    plans: int
+    guards: int = 0
+    ran: str = "plan"
+    asked: Bytes | None = None
+    beside: Bytes = 0
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name.ljust(width)}  {value}" for name, value in rows)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The table: name and value."""
+        measured = "not measured yet" if self.measured_peak is None else format_bytes(self.measured_peak)
+        took = "not measured yet" if self.measured_time is None else format_ns(self.measured_time)
+        extra = self.predicted_time / self.store_all_time - 1 if self.store_all_time else 0.0
+        bound = "none" if self.lower <= 0 or self.lower == IMPOSSIBLE else format_ns(int(self.lower))
+        gap = "no bound" if self.gap is None else f"{self.gap:.2%}"
+        share = (
+            f" ({self.predicted_peak / self.store_all_peak:.1%} of keeping everything)" if self.store_all_peak else ""
+        )
+        rows = [
+            ("budget", self._budget()),
+            ("predicted peak", format_bytes(self.predicted_peak) + share),
+            ("measured peak", measured),
+            ("predicted time", f"{format_ns(self.predicted_time)} ({extra:+.1%} over keeping everything)"),
+            ("measured time", took),
+            ("recomputations", f"{self.reruns} runs, {format_ns(self.recomputation)}"),
+            ("proved lower bound", bound),
+            ("gap", gap),
+            ("planned by", self.planner),
+            ("seconds", seconds_by_stage(self.seconds)),
+            ("last call ran", "the plan" if self.ran == "plan" else self.ran),
+        ]
+        if self.guards:
+            rows.append(("guards", f"{self.guards} checks a call"))
+        if self.loss_reserve:
+            rows.append(("for the loss outside", format_bytes(self.loss_reserve)))
+        if self.beside:
+            rows.append(("held beside the plan", format_bytes(self.beside)))
+        if self.reserved:
+            rows.append(("reserved by the allocator", format_bytes(self.reserved)))
+        return rows
+
+    def _budget(self) -> str:
+        if self.budget is None:
+            return "none: the module runs bare"
+        if self.asked is None:
+            return format_bytes(self.budget)
+        return (
+            f"{format_bytes(self.budget)}, the smallest a plan was found for ({format_bytes(self.asked)} was asked for)"
+        )
+
+
+def report(model: nn.Module) -> Report:
+    """The report of the plan that the last call used, or of the first plan before any call.
+
+    Raises:
+        IllFormed: X-REPORT, when the module is not wrapped, or what it runs is not planned; the message says why.
+    """
+    state = model.__dict__.get("_remat")
+    if not isinstance(state, State):
+        raise IllFormed("X-REPORT", "the module is not wrapped.", fix="give what `remat.exec.wrap` returned.")
+    ready = state.last if state.last is not None else next(iter(state.entries), None)
+    if ready is None:
+        raise IllFormed("X-REPORT", "nothing has been planned yet (plans are not pickled).", fix="run a training step.")
+    if isinstance(ready, Bare):
+        raise IllFormed("X-REPORT", f"the module runs bare: {ready.reason}", fix="see the reason.")
+    return _report(state, ready)
+
+
+def _report(state: State, ready: Ready) -> Report:
+    planned = ready.planned
+    outcome, tried = planned.outcome, ready.rehearsal
+    beside = planned.captured.beside
+    if outcome.cost is None or outcome.schedule is None:
+        raise IllFormed("X-REPORT", "there is no plan.", fix="give a larger budget.")
+    keeps_all = outcome.cost.reruns == 0 and outcome.cost.peak == planned.store_all
+    return Report(
+        budget=planned.budget,
+        predicted_peak=outcome.cost.peak + beside,
+        measured_peak=None if tried is None else tried.peak + beside,
+        store_all_peak=planned.store_all + beside,
+        predicted_time=outcome.cost.time,
+        measured_time=ready.meter.time or (None if tried is None else tried.time),
+        store_all_time=planned.graph.time,
+        reruns=outcome.cost.reruns,
+        recomputation=outcome.cost.recomputation,
+        lower=outcome.lower,
+        gap=outcome.gap,
+        planner="StoreAll()" if keeps_all else state.settings.name(),
+        trail=outcome.trail,
+        planning_seconds=planned.seconds["plan"],
+        seconds=planned.seconds,
+        loss_reserve=planned.reserve + planned.held,
+        reserved=0 if tried is None else tried.reserved,
+        graph=planned.graph,
+        schedule=outcome.schedule,
+        cost=outcome.cost,
+        source="" if planned.lowered is None else planned.lowered.source,
+        plans=len({id(entry.planned.outcome) for entry in state.entries if isinstance(entry, Ready)}),
+        guards=len(planned.captured.guards.reads) + len(planned.captured.late),
+        ran=state.ran,
+        asked=planned.asked,
+        beside=beside,
+    )

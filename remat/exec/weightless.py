@@ -1,0 +1,140 @@
+"""Capture without weights: the training step of a model too large for this machine, as a graph to plan on.
+
+The model is built under fake tensors, which have shapes and types but no memory, traced as any other, and costed by a model of a
+named device (`devices.py`). Nothing is allocated and nothing runs: what depends on the values of tensors cannot be captured so.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import nn
+
+from remat.errors import RematError, Uncapturable
+from remat.exec._capture.capturing import Captured, capture
+from remat.exec._cost.devices import Device, device_model
+from remat.exec._plan.build import build_graph
+from remat.exec._plan.planning import Settings, outside_of
+from remat.exec._torch import torch_private
+from remat.exec._trace.tape import Tape
+from remat.ir import Graph
+from remat.units import Bytes
+
+Factory = Callable[[], tuple[Any, ...]]
+"""Makes a module and the arguments of one step: `(module, args)` or `(module, args, kwargs)`; one tensor may stand for `args`."""
+
+
+@frozen(kw_only=True, eq=False)
+class Weightless:
+    """A captured step whose tensors have no memory.
+
+    Attributes:
+        captured: the trace.
+        parameters: bytes of the parameters and buffers the real model would have, each once; they are outside any budget.
+    """
+
+    captured: Captured
+    parameters: int
+
+    def graph(self, device: str | Device = "v100", *, loss_reserve: Bytes | None = None) -> Graph:
+        """The step on a device, to plan on.
+
+        Args:
+            device: name or model of a device.
+            loss_reserve: bytes that a loss outside the module may hold besides its gradients; None: what `wrap` would take.
+
+        Raises:
+            RematError: X-DEVICE-MODEL, for a device nobody knows.
+        """
+        return graph_on(self.captured, device, loss_reserve=loss_reserve)
+
+
+def graph_on(captured: Captured, device: str | Device, *, loss_reserve: Bytes | None = None) -> Graph:
+    """The graph of a captured step by the model of a device; arguments as for `Weightless.graph`."""
+    model = device_model(device)
+    program = model.resized(captured.program)
+    loss = outside_of(program, captured, Settings(budget=None, loss_reserve=loss_reserve))
+    return build_graph(program, model.costs(program), loss_reserve=loss.reserve, loss_held=loss.held)
+
+
+def capture_without_weights(
+    factory: Factory, *, differentiable: str = "auto", fold_sums: str = "settled"
+) -> Weightless:
+    """Build and trace one training step without memory for weights, inputs or activations.
+
+    Args:
+        factory: builds the module and its sample arguments, without naming a device. Initial values are lost.
+        differentiable: as in `remat.exec.capture.capture`.
+        fold_sums: likewise.
+
+    Raises:
+        Uncapturable: the step cannot be one graph.
+        RematError: X-FACTORY, when the factory fails under fake tensors, or returns something else.
+    """
+    with torch_private.ShapesOnly(), Tape(_nothing), warnings.catch_warnings():
+        # A deep copy asks a tensor without memory where its memory is, and the tensor warns.
+        warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor", category=UserWarning)
+        try:
+            made = factory()
+        except (RuntimeError, NotImplementedError, TypeError, ValueError, Uncapturable) as error:
+            first = (str(error).strip().splitlines() or [""])[0]
+            what = f"the factory failed under fake tensors with {type(error).__name__}: {first:.300}"
+            raise RematError("X-FACTORY", what, fix="let it read no values of tensors and name no device.") from error
+    module, args, kwargs = _parts(made)
+    held = _tensors(module, args, kwargs)
+    _check_fake(held)
+    captured = capture(module, args, kwargs, differentiable=differentiable, fold_sums=fold_sums)
+    return Weightless(captured=captured, parameters=_bytes_once([*module.parameters(), *module.buffers()]))
+
+
+def graph_without_weights(factory: Factory, *, device: str | Device = "v100", differentiable: str = "auto") -> Graph:
+    """The graph of one training step of a model that is never built: `capture_without_weights`, then the device's costs."""
+    model = device_model(device)  # an unknown name should not cost a trace
+    return capture_without_weights(factory, differentiable=differentiable).graph(model)
+
+
+def _nothing(origin: object) -> torch.Tensor:
+    """While a module is built there are no tensors from outside: values that Python asks for follow from constants."""
+    raise RematError("X-FACTORY", f"{origin} has no memory.", fix=_FIX)
+
+
+_FIX = "return (module, args) or (module, args, kwargs)."
+
+
+def _parts(made: object) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], nn.Module):
+        raise RematError("X-FACTORY", f"the factory returned a {type(made).__name__} of another form.", fix=_FIX)
+    module, args = made[:2]
+    kwargs = made[2] if len(made) == 3 else {}
+    args = (args,) if isinstance(args, torch.Tensor) else args
+    if not isinstance(args, (tuple, list)) or not isinstance(kwargs, dict):
+        raise RematError("X-FACTORY", "the factory's arguments are no tuple, or its keywords no dict.", fix=_FIX)
+    return module, tuple(args), kwargs
+
+
+def _tensors(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+    leaves, _ = torch_private.flatten((args, kwargs))
+    for at, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor):
+            yield f"argument {at}", leaf
+
+
+def _check_fake(tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
+    for name, tensor in tensors:
+        if not isinstance(tensor, torch_private.FakeTensor):
+            fix = "build the module and its arguments inside the factory."
+            raise RematError("X-FACTORY", f"{name} is a real tensor: it was made outside the factory.", fix=fix)
+
+
+def _bytes_once(tensors: list[torch.Tensor]) -> int:
+    sizes = {torch_private.storage_key(one): one.untyped_storage().nbytes() for one in tensors}
+    return sum(sizes.values())
+
+
+__all__ = ["Factory", "Weightless", "capture_without_weights", "graph_on", "graph_without_weights"]

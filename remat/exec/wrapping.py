@@ -1,0 +1,213 @@
+"""`wrap`: a module that trains within a memory budget and is otherwise the module it was.
+
+The wrapped module is of a class derived from the module's own, shares its parameters, buffers and submodules, and plans a step
+for each new combination of shapes, types, `requires_grad`, autocast, and whatever else its forward lets decide (`plans.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from remat.algorithms import Solver
+from remat.algorithms._core.startup import importing
+from remat.errors import IllFormed, Uncapturable
+from remat.exec._module.plans import INSTANCE_FORWARD, RematWarning, State, Wrapped, attributes
+from remat.exec._plan.planning import COSTS, Settings, parse_budget
+from remat.exec._plan.progress import Listener
+from remat.exec._trace.diagnosis import refusal
+from remat.units import parse_bytes
+
+UNCAPTURABLE = ("raise", "bare")
+INFEASIBLE = ("raise", "best")
+DIFFERENTIABLE = ("auto", "loss", "all")
+
+
+def wrap(
+    model: nn.Module,
+    sample: Any = None,
+    budget: int | str | None = None,
+    *,
+    loss: Callable[..., Any] | None = None,
+    loss_reserve: int | str | None = None,
+    solver: Solver | None = None,
+    seconds: float | None = None,
+    cost: str = "measure",
+    differentiable: str = "auto",
+    on_uncapturable: str | None = None,
+    on_infeasible: str = "raise",
+    rehearse: bool = True,
+    progress: bool | Listener | None = None,
+    seed: int = 0,
+) -> nn.Module:
+    """A module that computes what `model` computes, bit for bit, and whose training step holds at most `budget`.
+
+    Args:
+        model: any module; the result shares its parameters, buffers and submodules, and it can still be called bare.
+        sample: a call to plan for: a tensor, a tuple of arguments, or a mapping of keyword arguments. Its values decide which
+            branches are planned where the forward asks for values of tensors. None: the first training call is planned for.
+        budget: most bytes the step may hold above what lived before it (parameters, inputs, buffers, gradients already
+            there): an int, `"6GiB"`, `"40%"` of what the first step planned holds if it keeps everything, or None: plan
+            nothing, report only.
+        loss: computes the loss from the module and the sample, `loss(module, *args, **kwargs)`, where the module does not
+            return it; the wrapped module is then called with the same arguments and, while it trains, returns what `loss`
+            returns.
+        loss_reserve: bytes that a loss outside the wrapped module may hold besides its gradients; left out, they are taken to
+            be twice the outputs, audited at the first step and planned for anew if that was too little.
+        solver: plans; by default `remat.algorithms.auto`.
+        seconds: deadline of each planning.
+        cost: "measure" times and workspaces on this machine, once per kind of operation, or "estimate" them from shapes
+            (quick and repeatable; workspaces are then taken as nothing, so the budget may be passed by them).
+        differentiable: "loss": gradients come through the one 0-dim output; "all": through all outputs; "auto": through the
+            loss where there is exactly one 0-dim output that requires a gradient, else through all.
+        on_uncapturable: where the step cannot be captured: "raise" (the default where there is a budget), or "bare": warn and
+            run the bare module, without a budget (the default where there is none).
+        on_infeasible: where no plan within the budget is found: "raise", or "best": warn and run within the smallest budget
+            that a plan was found for.
+        rehearse: run each new plan twice on the sample before the first real step, to measure its peak and time for the
+            report; buffers, gradients and generators are as before.
+        progress: who sees the stages of planning, the best plan so far and its gap: None: a terminal on the error stream; True:
+            the error stream in any case; False: nobody; or a function that is called with what is said. The log always does.
+        seed: of the solver.
+
+    Raises:
+        Infeasible: no plan within the budget was found; it says the smallest that was found and the proved floor.
+        Uncapturable: the step cannot be captured; it names the module, the line and what to change.
+        IllFormed: an argument is not one of its values.
+    """
+    on_uncapturable = on_uncapturable or ("bare" if budget is None else "raise")
+    for name, value, choices in (
+        ("cost", cost, COSTS),
+        ("differentiable", differentiable, DIFFERENTIABLE),
+        ("on_uncapturable", on_uncapturable, UNCAPTURABLE),
+        ("on_infeasible", on_infeasible, INFEASIBLE),
+    ):
+        if value not in choices:
+            raise IllFormed("X-ARG", f"{name}={value!r} is not known.", fix=f"give one of {', '.join(choices)}.")
+    if isinstance(model, Wrapped):
+        raise IllFormed("X-ARG", "the module is wrapped already.", fix="wrap the bare module.")
+    try:
+        _check_module(model)
+    except Uncapturable as error:
+        raise refusal(error, model) from None
+    reserve = None if loss_reserve is None else parse_bytes(loss_reserve)
+    settings = Settings(
+        budget=parse_budget(budget), step=loss, differentiable=differentiable, loss_reserve=reserve, solver=solver,
+        seconds=seconds, cost=cost, seed=seed, on_infeasible=on_infeasible, progress=progress,
+    )  # fmt: skip
+    if budget is not None and solver is None:
+        _compile_meanwhile()
+    state = State(settings=settings, on_uncapturable=on_uncapturable, rehearse=rehearse)
+    wrapped = _wrapped(model, state)
+    if sample is not None:
+        args, kwargs = call_of(sample)
+        with in_training(wrapped), torch.enable_grad():
+            state.planned_for(state.arguments(wrapped, args, kwargs))
+    return wrapped
+
+
+def _compile_meanwhile() -> None:
+    """On an empty cache, have other processes compile the planner's kernels while this one captures and measures."""
+    with importing():
+        from remat.algorithms._search.kernel_prefetch import (
+            prefetch,  # brings in the compiler, so only where it will be needed
+        )
+
+    prefetch()
+
+
+def _check_module(model: nn.Module) -> None:
+    if isinstance(model, torch.jit.ScriptModule):
+        raise Uncapturable("X-MODULE", "a ScriptModule has no Python forward to trace.", fix="wrap the eager module.")
+    for path, inner in model.named_modules():
+        if isinstance(inner, torch.jit.ScriptModule):
+            what = f"{path} is a ScriptModule, which has no Python forward to trace."
+            raise Uncapturable("X-MODULE", what, fix="put the eager module in its place.")
+        if isinstance(inner, nn.modules.lazy.LazyModuleMixin) and inner.has_uninitialized_params():  # type: ignore[misc]
+            what = f"{path or 'the module'} ({type(inner).__name__}) is lazy: its parameters have no shapes yet."
+            raise Uncapturable("X-LAZY", what, fix="call the module once (under torch.no_grad()) before you wrap it.")
+
+
+def _wrapped(model: nn.Module, state: State) -> nn.Module:
+    """A module of the wrapped class that shares everything with `model`."""
+    wrapped = _rebuild(type(model))
+    wrapped.__dict__.update(model.__dict__)
+    wrapped.__dict__["_remat"] = state
+    instance = wrapped.__dict__.pop("forward", None)
+    if instance is not None:
+        bound = isinstance(instance, types.MethodType) and instance.__self__ is model
+        wrapped.__dict__[INSTANCE_FORWARD] = types.MethodType(instance.__func__, wrapped) if bound else instance
+    return wrapped
+
+
+def call_of(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments from a sample."""
+    if isinstance(sample, torch.Tensor):
+        return (sample,), {}
+    if isinstance(sample, Mapping):
+        return (), dict(sample)
+    if isinstance(sample, (tuple, list)):
+        return tuple(sample), {}
+    fix = "give a tensor, a tuple of arguments or a mapping of keyword arguments."
+    raise IllFormed("X-ARG", f"a sample of type {type(sample).__name__} is not a call.", fix=fix)
+
+
+@contextlib.contextmanager
+def in_training(module: nn.Module) -> Iterator[None]:
+    """As in training, whatever mode the module is in; the mode is put back."""
+    if module.training:
+        yield
+        return
+    modes = [(inner, inner.training) for inner in module.modules()]
+    for inner, _ in modes:
+        inner.training = True
+    try:
+        yield
+    finally:
+        for inner, mode in modes:
+            inner.training = mode
+
+
+# -- the wrapped class -----------------------------------------------------------------------------------------------------
+
+
+def _forward(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    state: State = attributes(self)["_remat"]
+    return state.call(self, args, kwargs)
+
+
+def _reduce(self: nn.Module, _protocol: Any) -> tuple[Any, ...]:
+    return _rebuild, (type(self).__mro__[2],), self.__dict__
+
+
+@functools.cache
+def _class_of(base: type[nn.Module]) -> type[nn.Module]:
+    """The wrapped class of a module class."""
+
+    @functools.wraps(base.forward)
+    def forward(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        return _forward(self, *args, **kwargs)
+
+    # The name stays: libraries write it into checkpoints and look it up there.
+    names = {
+        "__module__": base.__module__,
+        "__qualname__": base.__qualname__,
+        "__doc__": base.__doc__,
+        "__reduce_ex__": _reduce,
+        "forward": forward,
+    }
+    return type(base.__name__, (Wrapped, base), names)
+
+
+def _rebuild(base: type[nn.Module]) -> nn.Module:
+    kind = _class_of(base)  # type: ignore[arg-type]  # mypy takes the hash of its objects for that of the class
+    return kind.__new__(kind)
+
+
+__all__ = ["RematWarning", "call_of", "in_training", "wrap"]
