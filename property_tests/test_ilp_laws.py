@@ -12,6 +12,7 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from remat.algorithms._bounds.floor import node_floor
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._milp.backends import Cvxpy, Highs, Limits
@@ -42,7 +43,7 @@ def problems(draw, graph=None, low=0.0):
     """A graph and a budget between its floor and the peak of the captured order."""
     one = draw(graphs(max_forward=3) if graph is None else graph)
     peak = validate(one, Schedule.from_runs(one, captured(one))).peak
-    floor = max(Stage(one).floor, int(peak * low))
+    floor = max(node_floor(one), int(peak * low))
     return Problem(graph=one, budget=draw(st.integers(min(floor, peak), peak)))
 
 
@@ -166,7 +167,7 @@ def test_bounds_hold_and_order(problem):
 @given(graphs(max_forward=4), st.data())
 def test_the_optimum_never_rises_with_the_budget(backend, graph, data):
     peak = validate(graph, Schedule.from_runs(graph, captured(graph))).peak
-    floor = min(Stage(graph).floor, peak)
+    floor = min(node_floor(graph), peak)
     budgets = sorted(data.draw(st.lists(st.integers(floor, peak), min_size=6, max_size=6)))
     programme = HIlp(gap=0, primed=False, backend=backend).build(graph)
     times = [math.inf if (found := programme.solve(one)).cost is None else found.cost.time for one in budgets]
@@ -220,7 +221,7 @@ def agree(graph, budgets, slots, published):
 def test_forms_agree_on_captured_blocks(name):
     graph, peak = block(name)
     thin = slots_of(Stage(graph), "bonce")
-    low = lowest(HIlp(reruns="bonce").build(graph), Stage(graph).floor, peak)
+    low = lowest(HIlp(reruns="bonce").build(graph), node_floor(graph), peak)
     count = 2 if settings().max_examples < 100 else 8
     first = 1 if settings().max_examples < 100 else 0  # the lowest are the hard ones
     agree(graph, [low + (peak - low) * i // count for i in range(first, count + 1)], thin, None)
@@ -232,7 +233,7 @@ FULL = ("fno_block", "gpt2_mlp", "resnet_bottleneck", "unet_down")
 @pytest.mark.parametrize("name", FULL if settings().max_examples < 100 else EIGHT)
 def test_forms_agree_on_captured_blocks_with_every_rerun(name):
     graph, peak = block(name)
-    low = lowest(HIlp().build(graph), Stage(graph).floor, peak)
+    low = lowest(HIlp().build(graph), node_floor(graph), peak)
     count = 2 if settings().max_examples < 100 else 6
     # the published form has every slot, also those where a rerun cannot matter
     whole = published_form(Stage(graph), tight=False)

@@ -29,6 +29,7 @@ from remat.algorithms._search.passes import (
     Shift,
 )
 from remat.algorithms._search.ruin_recreate import relieve
+from remat.algorithms._whole.baselines import least_time, store_all_peak
 from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.ir import Schedule, validate
 from remat.testing.strategies import problems, training_graphs
@@ -179,9 +180,12 @@ def test_auto_never_beats_the_oracle_nor_overclaims(problem):
 
 
 @given(problem=problems(training_graphs(max_forward=3)))
-def test_saved_sets_give_plans_that_replay(problem):
-    found = SavedSet(instants=2).solve(problem)
-    assert found.cost is None or found.cost.peak <= problem.budget
+def test_saved_sets_recompute_nothing_where_all_fits_and_claim_nothing_the_oracle_denies(problem):
+    graph, solver = problem.graph, SavedSet(instants=2)
+    assert solver.solve(Problem(graph=graph, budget=store_all_peak(graph))).upper == least_time(graph)
+    exact, outcome = Exhaustive().solve(problem), solver.solve(problem)
+    assert exact.lower <= outcome.upper
+    assert outcome.lower <= exact.upper
 
 
 @given(problem=problems(training_graphs(max_forward=4)), seed=st.integers(0, 3))

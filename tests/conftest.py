@@ -1,10 +1,22 @@
-"""Hypothesis profiles: light by default, `thorough` by HYPOTHESIS_PROFILE, the same examples on every machine."""
+"""Hypothesis profiles (light by default, `thorough` by HYPOTHESIS_PROFILE), and tests that need a device that is not there."""
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("default", max_examples=40, deadline=None, derandomize=True, suppress_health_check=_SLOW)
 settings.register_profile("thorough", max_examples=1500, deadline=None, suppress_health_check=_SLOW)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_collection_modifyitems(items):
+    """Skip what is marked `cuda` on a machine without a CUDA device."""
+    marked = [item for item in items if item.get_closest_marker("cuda") is not None]
+    if marked:
+        import torch
+
+        if not torch.cuda.is_available():
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason="no CUDA device"))

@@ -71,10 +71,8 @@ THIRD_PARTY = {
         "cvxpy",
         "highspy",
         "scipy",
-        "networkx",
         "pyscipopt",
         "distributed",
-        "ortools",
     },
     "exec": {"attrs", "numpy", "torch", "rich"},
     "zoo": {"torch", "attrs"},
@@ -182,7 +180,7 @@ def test_nothing_has_the_name_of_a_module_beside_it(package):
 
 
 def test_import_remat_loads_nothing_heavy():
-    heavy = ("torch", "cvxpy", "numba", "hypothesis", "numpy", "matplotlib", "scipy", "networkx")
+    heavy = ("torch", "cvxpy", "numba", "hypothesis", "numpy", "matplotlib", "scipy")
     code = f"import sys, remat, remat.ir, remat.algorithms; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
     assert done.stdout.strip() == "[]"

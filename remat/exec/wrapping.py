@@ -18,7 +18,7 @@ from torch import nn
 from remat.algorithms import Solver
 from remat.algorithms._core.startup import importing
 from remat.errors import IllFormed, Uncapturable
-from remat.exec._module.plans import INSTANCE_FORWARD, RematWarning, State, Wrapped, attributes
+from remat.exec._module.plans import INSTANCE_FORWARD, MOST_PLANS, RematWarning, State, Wrapped, attributes
 from remat.exec._plan.planning import COSTS, Settings, parse_budget
 from remat.exec._plan.progress import Listener
 from remat.exec._trace.diagnosis import refusal
@@ -43,6 +43,7 @@ def wrap(
     on_uncapturable: str | None = None,
     on_infeasible: str = "raise",
     rehearse: bool = True,
+    most_plans: int = MOST_PLANS,
     progress: bool | Listener | None = None,
     seed: int = 0,
 ) -> nn.Module:
@@ -72,6 +73,8 @@ def wrap(
             that a plan was found for.
         rehearse: run each new plan twice on the sample before the first real step, to measure its peak and time for the
             report; buffers, gradients and generators are as before.
+        most_plans: how many plans are kept, one for each combination of shapes (and of values that decide branches); the least
+            recently used is forgotten first and made anew when it is needed.
         progress: who sees the stages of planning, the best plan so far and its gap: None: a terminal on the error stream; True:
             the error stream in any case; False: nobody; or a function that is called with what is said. The log always does.
         seed: of the solver.
@@ -90,6 +93,8 @@ def wrap(
     ):
         if value not in choices:
             raise IllFormed("X-ARG", f"{name}={value!r} is not known.", fix=f"give one of {', '.join(choices)}.")
+    if type(most_plans) is not int or most_plans < 1:
+        raise IllFormed("X-ARG", f"most_plans={most_plans!r} is no number of plans.", fix="give an int of at least 1.")
     if isinstance(model, Wrapped):
         raise IllFormed("X-ARG", "the module is wrapped already.", fix="wrap the bare module.")
     try:
@@ -103,7 +108,7 @@ def wrap(
     )  # fmt: skip
     if budget is not None and solver is None:
         _compile_meanwhile()
-    state = State(settings=settings, on_uncapturable=on_uncapturable, rehearse=rehearse)
+    state = State(settings=settings, on_uncapturable=on_uncapturable, rehearse=rehearse, most_plans=most_plans)
     wrapped = _wrapped(model, state)
     if sample is not None:
         args, kwargs = call_of(sample)

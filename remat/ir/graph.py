@@ -1,19 +1,31 @@
-"""The graph of one training step: compute nodes in a topological order, data nodes, layers. Immutable.
+"""The graph of one training step: compute nodes in a topological order, data nodes, layers. Immutable, its tables too.
 
 Well-formedness has rules of its own (`G-…`, in `rules.py`); a `Graph` that exists keeps them all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
+from types import MappingProxyType
+from typing import NamedTuple
 
 from attrs import field, frozen
 
 from remat.ir.checks import a_name, a_tuple
 from remat.ir.node import Compute, Data, Layer, Phantom, Phase
 from remat.ir.rules import check_graph
+from remat.ir.step import Run
+from remat.units import Bytes
 
 Indices = tuple[tuple[int, ...], ...]
+
+
+class Touched(NamedTuple):
+    """What one run reads and makes: bytes by name of datum or phantom. What is outside the budget takes no bytes."""
+
+    reads: Mapping[str, Bytes]
+    makes: Mapping[str, Bytes]
 
 
 @frozen(kw_only=True)
@@ -51,14 +63,14 @@ class Graph:
         return not self.layers and all(len(node.options) == 1 for node in self.computes)
 
     @cached_property
-    def node_index(self) -> dict[str, int]:
+    def node_index(self) -> Mapping[str, int]:
         """Index in `computes` by name."""
-        return {node.name: i for i, node in enumerate(self.computes)}
+        return MappingProxyType({node.name: i for i, node in enumerate(self.computes)})
 
     @cached_property
-    def data_index(self) -> dict[str, int]:
+    def data_index(self) -> Mapping[str, int]:
         """Index in `data` by name."""
-        return {datum.name: i for i, datum in enumerate(self.data)}
+        return MappingProxyType({datum.name: i for i, datum in enumerate(self.data)})
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -108,9 +120,64 @@ class Graph:
         )
 
     @cached_property
-    def layer_by_node(self) -> dict[str, Layer]:
+    def layer_by_node(self) -> Mapping[str, Layer]:
         """The layer of a node, by the node's name."""
-        return {name: layer for layer in self.layers for name in (layer.forward, layer.backward)}
+        pairs = {name: layer for layer in self.layers for name in (layer.forward, layer.backward)}
+        return MappingProxyType(pairs)
+
+    @cached_property
+    def required(self) -> frozenset[int]:
+        """Indices of the nodes that every schedule runs.
+
+        Forward nodes and the loss (S-PHASE), writers of kept data (S-END), and before each of these the writers of what it
+        reads under every option (S-READ), earlier contributors to what it writes (S-ONCE) and earlier draws (S-ORDER).
+        """
+        needed = {i for i, node in enumerate(self.computes) if node.phase is not Phase.BACKWARD}
+        stack = [i for d, datum in enumerate(self.data) if datum.keep for i in self.writers_by_data[d]]
+        while stack:
+            i = stack.pop()
+            if i not in needed:
+                needed.add(i)
+                stack += self.before_first_run[i]
+        return frozenset(needed)
+
+    @cached_property
+    def before_first_run(self) -> Indices:
+        """For each node, who must have run before its first run: producers, earlier contributors, the draw before it."""
+        writers = self.writers_by_data
+        rows: list[tuple[int, ...]] = []
+        last_draw: int | None = None
+        for i, node in enumerate(self.computes):
+            before = {writer for d in self.reads_by_node[i] for writer in writers[d]}
+            for d in self.writes_by_node[i]:
+                before.update(writers[d][: writers[d].index(i)])
+            if node.draws:
+                before.update(() if last_draw is None else (last_draw,))
+                last_draw = i
+            rows.append(tuple(sorted(before)))
+        return tuple(rows)
+
+    def touched(self, run: Run) -> Touched:
+        """What a run reads and makes under its option, phantoms included (KeyError where there is no such run)."""
+        return self._touched_by_run[run.node, run.option]
+
+    @cached_property
+    def _touched_by_run(self) -> Mapping[tuple[str, int], Touched]:
+        size = {datum.name: 0 if datum.outside else datum.size for datum in self.data}
+        table: dict[tuple[str, int], Touched] = {}
+        for node in self.computes:
+            layer = self.layer_by_node.get(node.name)
+            for k in range(len(node.options)):
+                reads = {name: size[name] for name in node.reads}
+                makes = {name: size[name] for name in node.writes}
+                if layer is not None and k < len(layer.options):  # the last option of a forward node leaves no phantom
+                    phantom = {layer.phantom: layer.options[k].phantom}
+                    if node.name == layer.backward:
+                        reads |= phantom | {name: size[name] for name in layer.options[k].backward_reads}
+                    else:
+                        makes |= phantom
+                table[node.name, k] = Touched(MappingProxyType(reads), MappingProxyType(makes))
+        return MappingProxyType(table)
 
     def node(self, name: str) -> Compute:
         """The compute node of that name (KeyError without one)."""

@@ -83,14 +83,7 @@ def _drops(graph: Graph, sequence: list[Run]) -> list[list[str]]:
     first_writer = {datum.name: datum.writers[0] for datum in graph.data if datum.writers}
     drops: list[list[str]] = []
     for run in reversed(sequence):
-        node = graph.node(run.node)
-        reads, makes = [*node.reads], [*node.writes]
-        layer = graph.layer_by_node.get(run.node)
-        if layer is not None and run.node == layer.backward:
-            own = layer.options[run.option]
-            reads += [layer.phantom, *own.backward_reads]
-        elif layer is not None and run.option < len(layer.options):
-            makes.append(layer.phantom)
+        reads, makes = graph.touched(run)
         touched = dict.fromkeys((*reads, *makes))
         drops.append([name for name in touched if not needed[name] and name not in for_ever])
         for name in makes:

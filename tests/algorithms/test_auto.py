@@ -52,12 +52,14 @@ def test_it_says_what_it_would_do(gpt12, unet):
     assert lines != "\n".join(auto.outline(unet))  # fewer nodes, more iterations
 
 
+@pytest.mark.quality
 def test_the_fourier_operator_at_half_its_memory_needs_another_order():
     fno = read_joint_graph(CAPTURED / "fno.json.gz")
     outcome = auto.solve(at(fno, 0.5))
     assert outcome.upper / fno.time <= 1.13  # 1.172 is optimal in the captured order
 
 
+@pytest.mark.quality
 @pytest.mark.parametrize(("share", "time", "gap"), [(0.7, 1.0179, 0.0005), (0.5, 1.0760, 0.001), (0.35, 1.1945, 0.002)])
 def test_gpt12_is_within_a_fraction_of_a_percent_of_a_proved_bound(gpt12, share, time, gap):
     outcome = auto.solve(at(gpt12, share))
@@ -65,6 +67,7 @@ def test_gpt12_is_within_a_fraction_of_a_percent_of_a_proved_bound(gpt12, share,
     assert outcome.gap <= gap
 
 
+@pytest.mark.quality
 def test_unet_at_half_its_memory(unet):
     outcome = auto.solve(at(unet, 0.5))
     assert outcome.upper / unet.time <= 1.0395
@@ -102,6 +105,7 @@ def test_a_budget_below_the_floor_is_proved_impossible(unet):
     assert auto.solve(at(unet, 0.2)).status is Status.INFEASIBLE
 
 
+@pytest.mark.quality
 def test_it_beats_checkpoints_around_layers(gpt12):
     problem = at(gpt12, 0.5)
     layers = PerLayerCheckpoint().solve(problem)
@@ -124,6 +128,7 @@ def test_a_curve_is_monotone_and_an_interruption_keeps_its_points(unet):
     assert [one.budget for one in sweep(unet, budgets, quick, listener=listener).points] == budgets[:2]
 
 
+@pytest.mark.quality
 def test_the_lowest_budget_of_unet_is_its_floor(unet):
     lowest = lowest_budget(unet)
     peak = store_all_peak(unet)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 CAPTURED = Path(__file__).parents[1] / "data" / "captured"
 
 PLAN = """
@@ -44,6 +46,7 @@ def busy_cores() -> Iterator[None]:
             one.wait()
 
 
+@pytest.mark.slow
 def test_the_same_plan_byte_for_byte_in_other_processes_and_on_a_busy_machine():
     alone = planned("1")
     assert alone.count(b"\n") >= 3

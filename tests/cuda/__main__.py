@@ -132,13 +132,18 @@ def attempt(suite, case, budget):
         return {"suite": suite.__name__, "model": case.name, "budget": budget, "refused": error.what, "good": True}
 
 
+def repeatable():
+    """Have CUDA's libraries choose algorithms that repeat to the last bit."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = True
+
+
 def main():
     if not torch.cuda.is_available():
         print("no CUDA device: nothing was tested")
         return 0
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.deterministic = True
+    repeatable()
     facts = {
         "device": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda,
         "memory": format_bytes(torch.cuda.get_device_properties(0).total_memory // MiB * MiB),

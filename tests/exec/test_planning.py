@@ -12,6 +12,7 @@ from torch import nn
 
 import remat.exec
 from remat.algorithms import Outcome, Plan, Problem, Solver, StoreAll, store_all_peak
+from remat.algorithms._bounds.floor import node_floor
 from remat.algorithms._core import startup
 from remat.algorithms._search.auto import cheap
 from remat.errors import Infeasible, Uncapturable
@@ -19,7 +20,7 @@ from remat.exec._cost import measuring
 from remat.exec._plan import planning
 from remat.exec._plan.planning import Settings, over_budget, parse_budget, plan_step
 from remat.exec._plan.progress import STAGES, Said, Stages, seconds_by_stage, stages_of
-from remat.exec._plan.smallest import changed_since, floor_of, smallest_budget, with_changes
+from remat.exec._plan.smallest import changed_since, smallest_budget, with_changes
 from remat.ir import validate
 from tests.exec.support import LIGHT, SMALL, Rig
 
@@ -112,13 +113,13 @@ def test_a_planner_that_was_named_is_not_stood_in_for(now):
 def test_the_smallest_budget_is_planned_validated_and_above_the_floor(gpt2):
     smallest = smallest_budget(gpt2)
     cost = validate(gpt2, smallest.outcome.schedule, smallest.found)
-    assert floor_of(gpt2) <= smallest.floor <= cost.peak <= smallest.found < store_all_peak(gpt2) * 0.45
+    assert node_floor(gpt2) <= smallest.floor <= cost.peak <= smallest.found < store_all_peak(gpt2) * 0.45
 
 
 def test_a_search_without_time_still_knows_a_budget_and_a_floor(gpt2):
     smallest = smallest_budget(gpt2, clock=remat.algorithms.Clock(0))
     assert smallest.found == store_all_peak(gpt2) == smallest.outcome.cost.peak
-    assert floor_of(gpt2) <= smallest.floor < smallest.found
+    assert node_floor(gpt2) <= smallest.floor < smallest.found
 
 
 def test_few_budgets_are_asked_for(gpt2):

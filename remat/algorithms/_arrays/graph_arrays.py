@@ -79,41 +79,10 @@ def transpose(pointers: Ints, indices: Ints, columns: int) -> tuple[Ints, Ints]:
     return csr(rows)
 
 
-def _before(graph: Graph) -> list[list[int]]:
-    """For each node, who must have run before its first run: producers, earlier contributors, earlier draws."""
-    writers = graph.writers_by_data
-    order: list[list[int]] = []
-    last_draw = -1
-    for v, compute in enumerate(graph.computes):
-        before = {w for d in graph.reads_by_node[v] for w in writers[d]}
-        for d in graph.writes_by_node[v]:
-            before.update(writers[d][: writers[d].index(v)])
-        if compute.draws:
-            if last_draw >= 0:
-                before.add(last_draw)
-            last_draw = v
-        before.discard(v)
-        order.append(sorted(before))
-    return order
-
-
-def _required(graph: Graph, order: list[list[int]]) -> set[int]:
-    """Nodes that every schedule runs: forward nodes, the loss, and what leads to kept data."""
-    needed = {v for v, compute in enumerate(graph.computes) if compute.phase is not Phase.BACKWARD}
-    stack = [v for d, datum in enumerate(graph.data) if datum.keep for v in graph.writers_by_data[d]]
-    while stack:
-        v = stack.pop()
-        if v not in needed:
-            needed.add(v)
-            stack += order[v]
-    return needed
-
-
 def flatten(graph: Graph) -> Flat:
     """The arrays of a flat graph. Backward nodes that lead to nothing kept are left out: no schedule need run them."""
     writers, phase = graph.writers_by_data, [_PHASES[one.phase] for one in graph.computes]
-    order = _before(graph)
-    required = _required(graph, order)
+    order, required = graph.before_first_run, graph.required
     nodes, data = len(graph), len(graph.data)
     producer = np.array([w[0] if w and set(w) <= required else -1 for w in writers], np.int32)
     reads: list[list[int]] = [[] for _ in range(nodes)]
@@ -131,7 +100,7 @@ def flatten(graph: Graph) -> Flat:
     read_ptr, read_idx = csr(reads)
     write_ptr, write_idx = csr(writes)
     use_ptr, use_idx = transpose(read_ptr, read_idx, data)
-    order_ptr, order_idx = csr([one if v in required else [] for v, one in enumerate(order)])
+    order_ptr, order_idx = csr([list(before) if v in required else [] for v, before in enumerate(order)])
     return Flat(
         read_ptr=read_ptr,
         read_idx=read_idx,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, Flat, flatten
 from remat.algorithms._core.clock import Clock
-from remat.ir import Graph
+from remat.ir import Graph, Run
 from remat.units import Bytes
 
 _SETS = 3000  # sets looked at for one node; what is left then counts as the least found
@@ -120,6 +120,24 @@ class Together:
     def _latest(self, held: frozenset[int]) -> int:
         """Of sets that need the same, the one whose data are made earliest is looked at first."""
         return max((self.producer[d] for d in held), default=-1)
+
+
+def node_floor(graph: Graph) -> Bytes:
+    """A lower floor, of any graph and at once: all kept data, or what the heaviest node that must run needs alone.
+
+    That is what it reads and makes, phantoms included, and its workspace, under the option that needs least.
+    """
+    kept = sum(datum.size for datum in graph.data if datum.keep)
+    needs = (
+        min(_alone(graph, Run(node.name, k)) for k in range(len(node.options)))
+        for node in (graph.computes[i] for i in graph.required)
+    )
+    return max(kept, *needs)
+
+
+def _alone(graph: Graph, run: Run) -> Bytes:
+    touched, option = graph.touched(run), graph.node(run.node).options[run.option]
+    return sum(touched.reads.values()) + sum(touched.makes.values()) + option.workspace
 
 
 def proved_floor(graph: Graph, clock: Clock | None = None) -> Bytes:

@@ -18,6 +18,7 @@ from attrs import evolve, field, frozen
 
 from remat.algorithms._chain.chain_assembly import Part, assembled, offered, runs_once
 from remat.algorithms._chain.quantise import Quantise, UnitCost
+from remat.algorithms._core.dead_reruns import without_dead_reruns
 from remat.algorithms._core.options import OptionSource
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.transforms import Applied, RefusedTransform, Transform
@@ -110,7 +111,7 @@ class Linearised:
                 if name not in ran or not runs_once(self.flat, self.flat.node_index[name]):
                     names.append(name)
                     ran.add(name)
-        return Schedule.from_runs(self.flat, _needed(self.flat, names))
+        return Schedule.from_runs(self.flat, without_dead_reruns(self.flat, [Run(name) for name in names]))
 
     def _nodes(self, run: Run) -> Iterable[str]:
         steps = self._of_run(run)
@@ -353,22 +354,3 @@ class _Split:
                 )
             )
         return tuple(parts)
-
-
-def _needed(flat: Graph, names: Sequence[str]) -> list[str]:
-    """The runs without the reruns that write nothing anybody reads."""
-    first: dict[str, int] = {}
-    for at, name in enumerate(names):
-        first.setdefault(name, at)
-    wanted: set[str] = set()
-    kept = []
-    for at in reversed(range(len(names))):
-        node = flat.node(names[at])
-        several = any(len(flat.datum(name).writers) > 1 for name in node.writes)
-        if first[node.name] != at and not several and not wanted.intersection(node.writes):
-            continue
-        wanted.difference_update(name for name in node.writes if len(flat.datum(name).writers) == 1)
-        wanted.update(node.reads)
-        kept.append(node.name)
-    kept.reverse()
-    return kept

@@ -75,7 +75,6 @@ def trace(graph: Graph, runs: Sequence[Run]) -> Trace:
     schedule = Schedule.from_runs(graph, runs)
     kept = {datum.name for datum in graph.data if datum.keep}
     outside = {datum.name for datum in graph.data if datum.outside}
-    sizes: dict[str, Bytes] = {datum.name: datum.size for datum in graph.data}
     held: dict[str, tuple[int, Bytes, list[int]]] = {}
     drops: list[tuple[str, ...]] = []
     charges: list[Bytes] = []
@@ -91,12 +90,7 @@ def trace(graph: Graph, runs: Sequence[Run]) -> Trace:
         assert isinstance(step, Run)
         node, k = graph.node(step.node), len(charges)
         loss = k if node.phase is Phase.LOSS else loss
-        reads, writes = [*node.reads], {name: sizes[name] for name in node.writes}
-        layer = graph.layer_by_node.get(step.node)
-        if layer is not None and step.node == layer.backward:
-            reads += [layer.phantom, *layer.options[step.option].backward_reads]
-        elif layer is not None and step.option < len(layer.options):
-            writes[layer.phantom] = layer.options[step.option].phantom
+        reads, writes = graph.touched(step)
         charges.append(live + sum(writes.values()) + node.options[step.option].workspace)
         drops.append(())
         for name in reads:

@@ -1,4 +1,4 @@
-"""The registry: solvers, transforms, partitioners and scores by name, from this library and from others by entry points.
+"""The registry: solvers, transforms and partitioners by name, from this library and from others by entry points.
 
 Nothing is imported before it is asked for. Another package adds its own in its `pyproject.toml`:
 
@@ -25,7 +25,6 @@ GROUPS = {
     "solvers": "remat.solvers",
     "transforms": "remat.transforms",
     "partitioners": "remat.partitioners",
-    "scores": "remat.scores",
 }
 """Entry-point group of each kind."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from remat.algorithms._core.dead_reruns import without_dead_reruns
 from remat.algorithms._milp.cvxpy_model import Floats
 from remat.algorithms._staged.form_events import Form
 from remat.ir import Graph, Run, Schedule
@@ -29,40 +30,7 @@ def runs_of(form: Form, point: Floats) -> list[Run]:
 def schedule_of(form: Form, point: Floats) -> Schedule:
     """The schedule of a point."""
     graph = form.stage.graph
-    return Schedule.from_runs(graph, without_dead_runs(graph, runs_of(form, point)))
-
-
-def without_dead_runs(graph: Graph, runs: list[Run]) -> list[Run]:
-    """Without reruns that make nothing which is read before it is made anew, dropped for good, or kept already."""
-    while True:
-        alive = _alive(graph, runs)
-        if all(alive):
-            return runs
-        runs = [run for run, good in zip(runs, alive, strict=True) if good]
-
-
-def _alive(graph: Graph, runs: list[Run]) -> list[bool]:
-    wanted: set[str] = set()
-    first: dict[str, int] = {}
-    for at, run in enumerate(runs):
-        first.setdefault(run.node, at)
-    several = {datum.name for datum in graph.data if len(datum.writers) > 1}
-    alive = [True] * len(runs)
-    for at in range(len(runs) - 1, -1, -1):
-        run = runs[at]
-        node = graph.node(run.node)
-        layer = graph.layer_by_node.get(run.node)
-        makes, reads = set(node.writes), set(node.reads)
-        if layer is not None and run.node == layer.backward:
-            reads |= {layer.phantom, *layer.options[run.option].backward_reads}
-        elif layer is not None and run.option < len(layer.options):
-            makes.add(layer.phantom)
-        if at != first[run.node] and not makes & wanted and not makes & several:
-            alive[at] = False
-            continue
-        wanted -= makes - several
-        wanted |= reads
-    return alive
+    return Schedule.from_runs(graph, without_dead_reruns(graph, runs_of(form, point)))
 
 
 def point_of(form: Form, schedule: Schedule) -> Floats | None:

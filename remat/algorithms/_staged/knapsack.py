@@ -102,7 +102,7 @@ class _Knapsack:
         self.cost: list[int] = []
         self.integral: list[bool] = []
         self.impossible = ""
-        self.required = stage.required
+        self.required = self.graph.required
         count = range(len(self.graph))
         self.again = [self._runs(i, self._may_rerun(i), integral=True) for i in count]
         self.early = [self._runs(i, len(self.graph.computes[i].options) > 1, integral=False) for i in count]

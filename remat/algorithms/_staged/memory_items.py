@@ -103,25 +103,6 @@ class Stage:
             found.append(last)
         return tuple(found)
 
-    @cached_property
-    def required(self) -> frozenset[int]:
-        """Nodes that every schedule runs: forward nodes, the loss, and what leads to kept data."""
-        graph = self.graph
-        needed = {i for i, node in enumerate(graph.computes) if node.phase is not Phase.BACKWARD}
-        stack = [i for d, datum in enumerate(graph.data) if datum.keep for i in graph.writers_by_data[d]]
-        while stack:
-            i = stack.pop()
-            if i not in needed:
-                needed.add(i)
-                stack += [writer for d in graph.reads_by_node[i] for writer in graph.writers_by_data[d]]
-        return frozenset(needed)
-
-    @cached_property
-    def floor(self) -> int:
-        """Bytes that the heaviest node which every schedule runs needs alone: inputs, outputs, workspace."""
-        sizes = [0 if datum.outside else datum.size for datum in self.graph.data]
-        return max(sum(sizes[d] for d in self.graph.reads_by_node[i]) + min(self.charge[i]) for i in self.required)
-
 
 def _data_cells(graph: Graph) -> list[Cell]:
     extra: dict[tuple[int, str], set[int]] = {}

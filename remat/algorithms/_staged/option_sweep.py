@@ -278,9 +278,7 @@ def working_set(block: Graph) -> Bytes:
 def held_bytes(block: Graph, schedule: Schedule) -> Bytes:
     """Bytes resident while the loss node runs, beyond what it reads and writes, and beyond kept data."""
     loss = block.computes[block.loss]
-    sizes = {datum.name: 0 if datum.outside or datum.keep else datum.size for datum in block.data}
-    phantoms = {layer.phantom: layer for layer in block.layers}
-    border = {*loss.reads, *loss.writes}
+    border = {*loss.reads, *loss.writes, *(datum.name for datum in block.data if datum.keep)}
     now: dict[str, Bytes] = {}
     for step in schedule.steps:
         if not isinstance(step, Run):
@@ -288,8 +286,5 @@ def held_bytes(block: Graph, schedule: Schedule) -> Bytes:
         elif step.node == loss.name:
             break
         else:
-            now.update({name: sizes[name] for name in block.node(step.node).writes})
-            layer = block.layer_by_node.get(step.node)
-            if layer is not None and step.option < len(layer.options):
-                now[layer.phantom] = phantoms[layer.phantom].options[step.option].phantom
+            now.update(block.touched(step).makes)
     return sum(size for name, size in now.items() if name not in border)

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from attrs import evolve, field, fields, frozen
 
+from remat.algorithms._bounds.floor import node_floor
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE, ClassBound, Plan
 from remat.algorithms._core.problem import Problem
@@ -161,8 +162,9 @@ class HIlp(WarmStarted):
         self.backend.check()  # missing, it is an error even where it would not have been asked
         if getattr(problem, "link", None) is not None:
             return Plan(schedule=start, trail=(f"{self!r}: schedules with copies are not modelled",))
-        if Stage(problem.graph).floor > problem.budget:
-            return Plan(lower=IMPOSSIBLE, trail=(f"{self!r}: one node alone needs {Stage(problem.graph).floor} B",))
+        floor = node_floor(problem.graph)
+        if floor > problem.budget:
+            return Plan(lower=IMPOSSIBLE, trail=(f"{self!r}: one node alone, or the end, needs {floor} B",))
         lower: int | float = 0
         trail: list[str] = []
         graph = problem.graph

@@ -30,14 +30,7 @@ class StoreAll(Solver):
 
 def least_time(graph: Graph) -> int:
     """A bound for every schedule: forward nodes, the loss, and what leads to kept data run at least once [ns]."""
-    needed = {i for i, node in enumerate(graph.computes) if node.phase is not Phase.BACKWARD}
-    stack = [i for d, datum in enumerate(graph.data) if datum.keep for i in graph.writers_by_data[d]]
-    while stack:
-        i = stack.pop()
-        if i not in needed:
-            needed.add(i)
-            stack += [w for d in graph.reads_by_node[i] for w in graph.writers_by_data[d]]
-    return sum(min(one.time for one in graph.computes[i].options) for i in needed)
+    return sum(min(one.time for one in graph.computes[i].options) for i in graph.required)
 
 
 def store_all_peak(graph: Graph) -> Bytes:

@@ -10,7 +10,7 @@ the queue is a proved bound whenever the search stops early.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 
 from attrs import field, frozen
@@ -60,23 +60,11 @@ class _Search:
         self.whole = [max(1, len(datum.writers)) for datum in graph.data]
         self.kept = [datum.keep for datum in graph.data]
         self.outside = [datum.outside for datum in graph.data]
-        self.phantom_of = {layer.forward: data + i for i, layer in enumerate(graph.layers)}
-        self.read_phantom = {layer.backward: data + i for i, layer in enumerate(graph.layers)}
+        self.cell = {**graph.data_index, **{layer.phantom: data + i for i, layer in enumerate(graph.layers)}}
+        self.touched = [[self._touched(i, o) for o in range(len(n.options))] for i, n in enumerate(graph.computes)]
         self.draws = [i for i, node in enumerate(graph.computes) if node.draws]
-        self.required = self._required()
+        self.required = _mask(graph.required)
         self.forward = _mask(i for i, node in enumerate(graph.computes) if node.phase is Phase.FORWARD)
-
-    def _required(self) -> int:
-        """Nodes that every schedule runs: forward nodes, the loss, and what leads to kept data."""
-        graph = self.graph
-        needed = {i for i, node in enumerate(graph.computes) if node.phase is not Phase.BACKWARD}
-        stack = [i for d, datum in enumerate(graph.data) if datum.keep for i in graph.writers_by_data[d]]
-        while stack:
-            i = stack.pop()
-            needed.add(i)
-            stack += [w for d in graph.reads_by_node[i] for w in graph.writers_by_data[d] if w not in needed]
-        # A layer's backward also needs its forward, which is a forward node anyway; reads of single options are not required.
-        return _mask(needed)
 
     # -- states --------------------------------------------------------------------------------------------------------
 
@@ -116,26 +104,18 @@ class _Search:
             return not self.forward & ~ran
         return loss_done
 
-    def _reads(self, i: int, option: int) -> list[tuple[int, int]]:
-        """(cell, what it must hold) for a run."""
-        node = self.graph.computes[i]
-        reads = [(d, self.whole[d]) for d in self.graph.reads_by_node[i]]
-        if node.name in self.read_phantom:
-            layer = self.graph.layer_by_node[node.name]
-            extra = layer.options[option].backward_reads
-            reads += [(d, self.whole[d]) for d in map(self.graph.data_index.__getitem__, extra)]
-            reads.append((self.read_phantom[node.name], option + 1))
-        return reads
-
-    def _makes_phantom(self, i: int, option: int) -> int | None:
-        cell = self.phantom_of.get(self.graph.computes[i].name)
-        bare = cell is not None and option == len(self.graph.layers[cell - len(self.sizes)].options)
-        return None if bare else cell
+    def _touched(self, i: int, option: int) -> tuple[list[tuple[int, int]], int | None]:
+        """For a run: (cell, what it must hold) of what it reads, and the cell of the phantom it makes, if it makes one."""
+        touched = self.graph.touched(Run(self.graph.computes[i].name, option))
+        cells = [self.cell[name] for name in touched.reads]
+        reads = [(cell, self.whole[cell] if cell < len(self.sizes) else option + 1) for cell in cells]
+        made = (self.cell[name] for name in touched.makes if self.cell[name] >= len(self.sizes))
+        return reads, next(made, None)
 
     def _made_to_fit(self, i: int, option: int, held: Held) -> Iterator[Held]:
         """The states, after as few drops as possible, in which the run is legal and fits."""
         node = self.graph.computes[i]
-        reads = self._reads(i, option)
+        reads, phantom = self.touched[i][option]
         if any(held[cell] != must for cell, must in reads):
             return
         state = list(held)
@@ -146,7 +126,6 @@ class _Search:
             if writers[0] != i or (self.kept[d] and state[d] == self.whole[d]):
                 return  # its turn is not now, and cannot be made by a drop
             state[d] = 0
-        phantom = self._makes_phantom(i, option)
         charge = node.options[option].workspace + sum(self.sizes[d] for d in self.graph.writes_by_node[i])
         if phantom is not None:
             charge += self.bytes_of(phantom, option + 1)
@@ -181,7 +160,7 @@ class _Search:
         state = list(held)
         for d in self.graph.writes_by_node[i]:
             state[d] = state[d] + 1 if self.whole[d] > 1 else 1
-        phantom = self._makes_phantom(i, option)
+        _, phantom = self.touched[i][option]
         if phantom is not None:
             state[phantom] = option + 1
         return tuple(state)
@@ -236,7 +215,7 @@ class _Search:
         return runs
 
 
-def _mask(bits: Iterator[int] | set[int]) -> int:
+def _mask(bits: Iterable[int]) -> int:
     mask = 0
     for bit in bits:
         mask |= 1 << bit

@@ -18,6 +18,7 @@ from remat.errors import Infeasible, Uncapturable
 from remat.exec._capture.capturing import Captured, capture, is_leaf
 from remat.exec._cost.cost import OpCost
 from remat.exec._module.live import Tensors, Watch, autocast, form, named
+from remat.exec._module.plan_table import PlanTable
 from remat.exec._plan.planning import Outside, Planned, Settings, Share, is_loss_inside, over_budget, plan_captured
 from remat.exec._plan.progress import Stages, stages_of
 from remat.exec._plan.smallest import with_changes
@@ -37,6 +38,8 @@ from remat.units import format_bytes
 
 INSTANCE_FORWARD = "_remat_forward"
 """Attribute that holds a `forward` that was set on a wrapped module."""
+MOST_PLANS = 64
+"""How many plans a wrapped module keeps where nothing else is said."""
 MANY_PLANS = 8
 """From how many plans for one combination of shapes on a warning says what they depend on."""
 
@@ -106,7 +109,7 @@ def _captured_step(step: Callable[..., Any] | None, module: nn.Module, /, *args:
         return bare_forward(module, *args, **kwargs) if step is None else step(module, *args, **kwargs)
 
 
-@frozen
+@frozen(eq=False)
 class Bare:
     """Remembers that a combination of shapes runs bare, and why."""
 
@@ -119,6 +122,7 @@ class Ready:
 
     Attributes:
         planned: what was planned.
+        digest: of its program.
         watch: the states of Python it was planned for.
         places: for each primal, ("param" or "buffer" or "input", index in the order in which a call has them).
         guard_places, prologue_places: likewise for each tensor that the guards and the prologue look at.
@@ -129,6 +133,7 @@ class Ready:
     """
 
     planned: Planned
+    digest: str
     watch: Watch
     places: tuple[tuple[str, int], ...]
     guard_places: tuple[tuple[str, int], ...]
@@ -186,9 +191,11 @@ class State:
         settings: how to plan.
         on_uncapturable: "raise" or "bare".
         rehearse: whether fresh plans are tried on what they were planned for.
-        plans: by key, the one used last first.
+        most_plans: how many plans are kept; the least recently used is forgotten first.
+        plans: by key.
         costs: measured costs by signature.
-        library: what was planned, by digest of the program, so that calls that come to the same program share a plan.
+        library: what was planned, by digest of the program, so that calls that come to the same program share a plan; of the
+            programs that `plans` has.
         last: the plan of the last call.
         ran: "plan" if the last call ran its plan, else why not.
         sample: names and shapes of the tensors of the first call planned for.
@@ -197,7 +204,8 @@ class State:
     settings: Settings
     on_uncapturable: str = "raise"
     rehearse: bool = True
-    plans: dict[Hashable, list[Ready | Bare]] = field(factory=dict)
+    most_plans: int = MOST_PLANS
+    plans: PlanTable[Ready | Bare] = field(init=False)
     costs: dict[str, OpCost] = field(factory=dict)
     library: dict[str, Planned] = field(factory=dict)
     last: Ready | Bare | None = None
@@ -205,18 +213,22 @@ class State:
     sample: tuple[tuple[str, tuple[int, ...]], ...] = ()
     _tensors: Tensors | None = None
 
+    def __attrs_post_init__(self) -> None:
+        self.plans = PlanTable(self.most_plans)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> State:
-        plans = {key: [_fresh(entry) for entry in entries] for key, entries in self.plans.items()}
-        settings = (self.settings, self.on_uncapturable, self.rehearse)
-        return State(*settings, plans=plans, costs=dict(self.costs), library=dict(self.library), sample=self.sample)
+        cls, settings = self.__reduce__()
+        state: State = cls(*settings, costs=dict(self.costs), library=dict(self.library), sample=self.sample)
+        state.plans = self.plans.copied(_fresh)
+        return state
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return State, (self.settings, self.on_uncapturable, self.rehearse)
+        return State, (self.settings, self.on_uncapturable, self.rehearse, self.most_plans)
 
     @property
     def entries(self) -> list[Ready | Bare]:
         """All plans."""
-        return [entry for entries in self.plans.values() for entry in entries]
+        return list(self.plans)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -273,26 +285,32 @@ class State:
             call: the call.
             answers: what the first late reads gave, where a run has shown them already.
         """
-        entries = self.plans.setdefault(call.key, [])
-        for at, entry in enumerate(entries):
+        for entry in self.plans.of(call.key):
             if isinstance(entry, Ready):
                 extra = self.extra_for(entry, call) if _answered(entry, answers) else None
                 if extra is None:
                     continue
                 call.extra = extra
                 if (outside := _learnt(entry)) is not None:
-                    entries[at] = entry = self.planned_again(call, entry, outside)
-            if at:
-                entries.insert(0, entries.pop(at))
-            return entry
+                    again = self.planned_again(call, entry, outside)
+                    self.plans.forget(entry)
+                    return self.used(call, again)
+            return self.used(call, entry)
         tensors = chain_tensors(call)
         if not any(tensor.requires_grad for tensor in tensors):
             entry = Bare("nothing requires a gradient")
         else:
             entry = self.captured_and_planned(call, answers)
-        entries.insert(0, entry)
-        if len(entries) == MANY_PLANS and isinstance(entry, Ready):
+        self.used(call, entry)
+        if len(self.plans.of(call.key)) == MANY_PLANS and isinstance(entry, Ready):
             _warn_of_many(entry)
+        return entry
+
+    def used(self, call: Arguments, entry: Ready | Bare) -> Ready | Bare:
+        """The entry, noted as the one used last; the least recently used goes where there are too many."""
+        if self.plans.use(call.key, entry):
+            digests = {other.digest for other in self.plans if isinstance(other, Ready)}
+            self.library = {digest: planned for digest, planned in self.library.items() if digest in digests}
         return entry
 
     def extra_for(self, ready: Ready, call: Arguments) -> list[torch.Tensor] | None:
@@ -400,9 +418,9 @@ class State:
         else:
             planned = evolve(planned, captured=evolve(captured, program=planned.captured.program))
         with stages.stage("rehearsal"):
-            return self.bound(call, planned)
+            return self.bound(call, planned, digest)
 
-    def bound(self, call: Arguments, planned: Planned) -> Ready:
+    def bound(self, call: Arguments, planned: Planned, digest: str) -> Ready:
         """A plan bound to the places of its tensors, and tried."""
         captured, module = planned.captured, call.module
         program = captured.program
@@ -433,7 +451,7 @@ class State:
                 meter=meter, name=str(forward_of(module)),
             )  # fmt: skip
         ready = Ready(
-            planned=planned, watch=watch, places=places, guard_places=guarded, prologue_places=early, call=step,
+            planned=planned, digest=digest, watch=watch, places=places, guard_places=guarded, prologue_places=early, call=step,
             meter=meter, same_places=same,
         )  # fmt: skip
         extra = self.extra_for(ready, call)

@@ -6,38 +6,16 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from remat.algorithms import IMPOSSIBLE, Clock, Outcome, Problem, Solver, StoreAll, store_all_peak
+from remat.algorithms import IMPOSSIBLE, Clock, Outcome, Problem, Solver, StoreAll, proved_floor, store_all_peak
+from remat.algorithms._bounds.floor import node_floor
 from remat.errors import Infeasible
-from remat.ir import Graph, Phase
+from remat.ir import Graph
 from remat.units import Bytes, format_bytes
 
 PROBES = 7
 """Budgets tried: enough to come within 1 % of the peak of `StoreAll`."""
 PROBE_SECONDS = 5.0
 """Deadline of each, where somebody named the solver."""
-
-
-def floor_of(graph: Graph) -> Bytes:
-    """A limit below which no schedule fits [bytes], at once.
-
-    Everything kept is resident at the end; and each node that must run (forward nodes, the loss, and what leads to kept data)
-    holds what it reads, writes and works in.
-    """
-    size = {datum.name: 0 if datum.outside else datum.size for datum in graph.data}
-    must = {i for i, node in enumerate(graph.computes) if node.phase is not Phase.BACKWARD}
-    stack = [i for d, datum in enumerate(graph.data) if datum.keep for i in graph.writers_by_data[d]]
-    while stack:
-        i = stack.pop()
-        if i not in must:
-            must.add(i)
-            stack += [w for d in graph.reads_by_node[i] for w in graph.writers_by_data[d]]
-    kept = sum(datum.size for datum in graph.data if datum.keep)
-    nodes = (graph.computes[i] for i in must)
-    working = (
-        sum(size[name] for name in (*node.reads, *node.writes)) + min(option.workspace for option in node.options)
-        for node in nodes
-    )
-    return max(kept, *working)
 
 
 @frozen
@@ -70,7 +48,6 @@ def smallest_budget(
     clock = Clock() if clock is None else clock
     if solver is not None:
         return _bisected(graph, solver, _known(graph), below, clock, seed)
-    from remat.algorithms._bounds.floor import proved_floor
     from remat.algorithms._search.auto import probe, prover  # imports compiled kernels, so only when it is asked for
 
     known = _bisected(graph, probe, _known(graph), below, clock, seed)
@@ -81,7 +58,7 @@ def smallest_budget(
 def _known(graph: Graph) -> Smallest:
     """What needs no search."""
     peak = store_all_peak(graph)
-    return Smallest(peak, floor_of(graph), StoreAll().solve(Problem(graph=graph, budget=peak)))
+    return Smallest(peak, node_floor(graph), StoreAll().solve(Problem(graph=graph, budget=peak)))
 
 
 def _bisected(graph: Graph, solver: Solver, known: Smallest, below: Bytes, clock: Clock, seed: int) -> Smallest:
@@ -170,4 +147,4 @@ def with_changes(error: Infeasible, sample: Shapes, call: Shapes) -> Infeasible:
     return Infeasible(what, budget=error.budget, found=error.found, floor=error.floor, fix=error.fix)
 
 
-__all__ = ["Smallest", "changed_since", "floor_of", "infeasible", "smallest_budget", "with_changes"]
+__all__ = ["Smallest", "changed_since", "infeasible", "smallest_budget", "with_changes"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import linecache
 import math
-from itertools import count
+import threading
+import weakref
 from typing import Any
 
 import torch
@@ -12,7 +14,23 @@ import torch
 from remat.exec._program.program import Ref, Spec
 from remat.exec._torch import torch_private
 
-_numbers = count()
+
+class _Text:
+    """The source of a piece of generated code, for tracebacks; its lines go when nothing that was compiled from it is left."""
+
+    def __init__(self, name: str, source: str) -> None:
+        lines = (len(source), None, source.splitlines(keepends=True), name)
+        linecache.cache[name] = lines
+        weakref.finalize(self, _forget, name, lines).atexit = False
+
+
+def _forget(name: str, lines: object) -> None:
+    if linecache.cache.get(name) is lines:
+        del linecache.cache[name]
+
+
+_texts: weakref.WeakValueDictionary[str, _Text] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
 
 
 def blank(spec: Spec) -> torch.Tensor:
@@ -74,9 +92,10 @@ class Names:
         return name
 
     def compiled(self, source: str, what: str, constants: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Run a source text and give its names; tracebacks show its lines."""
-        name = f"<remat {what} {next(_numbers)}>"
-        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-        space = {**self.names, **(constants or {})}
+        """Run a source text and give its names; tracebacks show its lines for as long as one of its functions lives."""
+        name = f"<remat {what} {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
+        with _lock:  # two plans with one source share its text
+            text = _texts.get(name) or _texts.setdefault(name, _Text(name, source))
+        space = {**self.names, **(constants or {}), "_text": text}
         exec(compile(source, name, "exec"), space)
         return space

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from remat.algorithms._bounds.floor import node_floor
 from remat.algorithms._core.outcome import IMPOSSIBLE, Status
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import best
@@ -100,7 +101,7 @@ def test_status_follows_from_evidence():
     assert below.status is Status.INFEASIBLE  # one node alone needs two bytes: a proof for every schedule
     chain = long_chain(6, [3, 5, 8], [2, 3])
     peak = validate(chain, Schedule.from_runs(chain, range(len(chain)))).peak
-    lowest = Problem(graph=chain, budget=Stage(chain).floor)
+    lowest = Problem(graph=chain, budget=node_floor(chain))
     assert HIlp().solve(lowest).status is Status.INFEASIBLE  # the bound of single instants proves it for every schedule
     outcome = HIlp(primed=False).solve(lowest)
     assert outcome.status is Status.NOT_FOUND and outcome.lower < IMPOSSIBLE
@@ -230,7 +231,7 @@ def test_rows_over_what_runs_again_leave_kept_sums_alone_once_they_are_complete(
     b.backward("B3", reads=["w", "a"], writes=["g"], time=2)
     graph = b.build()
     assert len(graph.datum("w").writers) == 2 and graph.datum("w").keep
-    for budget in range(Stage(graph).floor, 16):
+    for budget in range(node_floor(graph), 16):
         plain, cut = (
             HIlp(gap=0, primed=False, cuts=one).solve(Problem(graph=graph, budget=budget)) for one in (False, True)
         )

@@ -1,4 +1,4 @@
-"""A transform, a partitioner and a score from outside."""
+"""A transform and a partitioner from outside."""
 
 from attrs import evolve, frozen
 
@@ -24,8 +24,3 @@ class Halves(Partitioner):
     def partition(self, graph):
         """As `Stretches` of half the forward nodes."""
         return Stretches(max(1, (graph.loss + 1) // 2)).partition(graph)
-
-
-def by_name(name):
-    """A score that knows nothing: the position in the alphabet."""
-    return len(name)
