@@ -14,6 +14,7 @@ import torch
 from attrs import define, evolve, field, frozen
 from torch import nn
 
+from remat.budget import Share
 from remat.errors import Infeasible, Uncapturable
 from remat.exec import outside as outside_loss
 from remat.exec import rng, structure
@@ -23,7 +24,7 @@ from remat.exec.digest import program_digest
 from remat.exec.live import Tensors, Watch, autocast, form, named
 from remat.exec.meter import StepMeter
 from remat.exec.places import forward_of, levels_to_user
-from remat.exec.planning import Outside, Planned, Settings, Share, is_loss_inside, over_budget, plan_captured
+from remat.exec.planning import Outside, Planned, Settings, is_loss_inside, over_budget, plan_captured
 from remat.exec.progress import Stages, stages_of
 from remat.exec.rehearsal import Rehearsal, rehearse
 from remat.exec.runtime import Call, run_step

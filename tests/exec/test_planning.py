@@ -15,9 +15,10 @@ import remat.exec
 from remat.algorithms import Outcome, Plan, Problem, Solver, StoreAll, store_all_peak
 from remat.algorithms._core import startup
 from remat.algorithms._search.auto import cheap
+from remat.budget import parse_budget
 from remat.errors import Infeasible, Uncapturable
 from remat.exec import planning
-from remat.exec.planning import Settings, over_budget, parse_budget, plan_step
+from remat.exec.planning import Settings, over_budget, plan_step
 from remat.exec.progress import STAGES, Said, Stages, seconds_by_stage, stages_of
 from remat.exec.smallest import changed_since, floor_of, smallest_budget, with_changes
 from remat.ir import validate
@@ -33,7 +34,7 @@ def gpt2():
 
 def planned(name="gpt2", budget="60%", stages=None, **settings):
     module, sample = SMALL[name].made(torch.float64)
-    asked = Settings(budget=parse_budget(budget), **QUICK | settings)
+    asked = Settings(budget=None if budget is None else parse_budget(budget), **QUICK | settings)
     return plan_step(module, sample, {}, asked, stages=stages)
 
 
