@@ -188,7 +188,9 @@ def _check_matplotlib() -> None:
         import matplotlib as _  # noqa: F401
     except ImportError as error:
         fix = "pip install 'remat[viz]'"
-        raise BackendMissing("X-VIZ", "the demo draws with matplotlib, which is not installed.", fix=fix) from error
+        raise BackendMissing(
+            "V-MATPLOTLIB", "the demo draws with matplotlib, which is not installed.", fix=fix
+        ) from error
 
 
 def draw(bare: Training, lean: Training, budget: Bytes, path: Path, settings: Settings) -> None:

@@ -32,7 +32,11 @@ def _rebuild(kind: type[RematError], args: tuple[object, ...], state: dict[str, 
     return error
 
 
-class IllFormed(RematError):
+class BadArgument(RematError, ValueError):
+    """An argument or a setting that is not one of its values (`A-SETTING`, `X-ARG`, `U-SIZE`, …); refused before any work."""
+
+
+class IllFormed(BadArgument):
     """A value, node, graph, layer or link that breaks a `G-…` rule; refused at birth."""
 
 
@@ -126,7 +130,7 @@ class UnsoundBound(RematError):
     """A lower bound above a validated schedule's time: one of the two parts is wrong, and this is a bug to report."""
 
 
-class BackendMissing(RematError):
+class BackendMissing(RematError, ImportError):
     """A solver back end or an optional dependency that is not installed; the message carries the install line."""
 
 

@@ -6,7 +6,7 @@ import re
 from fractions import Fraction
 from typing import TypeAlias
 
-from remat.errors import IllFormed
+from remat.errors import BadArgument
 
 Bytes: TypeAlias = int
 Ns: TypeAlias = int
@@ -30,17 +30,19 @@ def parse_bytes(text: str | int) -> Bytes:
     """Read a size: `6GiB`, `1.5 MB`, `4096`. Fractions of a byte are cut off.
 
     Raises:
-        IllFormed: U-SIZE, when the text is not a size.
+        BadArgument: U-SIZE, when the text is not a size.
     """
     if isinstance(text, bool) or not isinstance(text, (int, str)):
-        raise IllFormed("U-SIZE", f"{text!r} is not a size.", fix='write bytes as an int, or text such as "6GiB".')
+        raise BadArgument("U-SIZE", f"{text!r} is not a size.", fix='write bytes as an int, or text such as "6GiB".')
     if isinstance(text, int):
         if text < 0:
-            raise IllFormed("U-SIZE", f"{text} B is negative.", fix="give a size of at least 0 bytes.")
+            raise BadArgument("U-SIZE", f"{text} B is negative.", fix="give a size of at least 0 bytes.")
         return text
     match = _SIZE.fullmatch(text)
     if match is None or match.group(2).lower() not in _UNITS:
-        raise IllFormed("U-SIZE", f"{text!r} is not a size.", fix='write it like "6GiB", "512MiB", "1.5GB" or "4096".')
+        raise BadArgument(
+            "U-SIZE", f"{text!r} is not a size.", fix='write it like "6GiB", "512MiB", "1.5GB" or "4096".'
+        )
     return int(Fraction(match.group(1)) * _UNITS[match.group(2).lower()])
 
 

@@ -1,5 +1,6 @@
 """What the docs say is executed: every `python` block of every page, the links, the ids of the rules."""
 
+import ast
 import doctest
 import importlib
 import re
@@ -42,6 +43,41 @@ def test_every_rule_has_its_line_in_the_reference():
     page = (ROOT / "docs" / "reference" / "rules.md").read_text()
     missing = [rule for rule in (*GRAPH_RULES, *SCHEDULE_RULES) if rule not in page]
     assert missing == []
+
+
+RULE = re.compile(r"[A-Z]-[A-Z][A-Z0-9-]*")
+
+
+def rules_in_the_source():
+    """Ids of rules that stand in the source, each with the classes that are raised with it by name."""
+    found = {}
+    for path in (ROOT / "remat").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and RULE.fullmatch(node.value):
+                found.setdefault(node.value, set())
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)):
+            rule = call.exc.args[0] if call.exc.args else None
+            if isinstance(rule, ast.Constant) and rule.value in found and isinstance(call.exc.func, ast.Name):
+                found[rule.value].add(call.exc.func.id)
+    return found
+
+
+def test_every_rule_of_the_source_has_its_row_and_every_row_its_rule():
+    page = (ROOT / "docs" / "reference" / "rule-ids.md").read_text()
+    rows = {
+        rule: (set(re.findall(r"`(\w+)`", errors)), means, way)
+        for rule, errors, means, way in re.findall(
+            r"^\| `([A-Z]-[^`]*)` \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", page, re.M
+        )
+    }
+    source = rules_in_the_source()
+    assert sorted(rows) == sorted(source)
+    assert sorted(re.findall(r"^\| `(\S-\S*)`", page, re.M)) == sorted(rows), "a row of another form, or twice"
+    for rule, raised in source.items():
+        errors, means, way = rows[rule]
+        helpers = {name for name in raised if name.startswith("_")}  # functions that make an error
+        assert raised - helpers <= errors and means.strip() and way.strip(), (rule, raised)
 
 
 @pytest.mark.parametrize("module", ["remat.ir.build", "remat.units"])

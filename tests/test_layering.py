@@ -16,6 +16,8 @@ RANK = {
     "_lazy": 0,
     "errors": 0,
     "units": 1,
+    "budget": 2,
+    "settings": 2,
     "ir": 2,
     "algorithms": 3,
     "viz": 3,
@@ -62,6 +64,8 @@ THIRD_PARTY = {
     "_lazy": set(),
     "errors": set(),
     "units": set(),
+    "budget": {"attrs"},
+    "settings": {"attrs"},
     "ir": {"attrs"},
     "algorithms": {
         "attrs",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from remat.errors import MalformedFile, RematError
+from remat.budget import Share, parse_budget
+from remat.errors import BadArgument, MalformedFile
 from remat.ir import Graph, Link, Schedule, load, read_joint_graph, validate
 from remat.units import Bytes, Ns, parse_bytes
 
@@ -31,40 +32,39 @@ def read_graph(path: Path) -> Graph:
     """A graph.
 
     Raises:
-        RematError: C-KIND, when the file holds a schedule.
+        BadArgument: C-KIND, when the file holds a schedule.
     """
     found = read(path)
     if isinstance(found, Graph):
         return found
-    raise RematError("C-KIND", f"{path} holds a schedule, not a graph.", fix="give the graph first.")
+    raise BadArgument("C-KIND", f"{path} holds a schedule, not a graph.", fix="give the graph first.")
 
 
 def read_schedule(path: Path) -> Schedule:
     """A schedule.
 
     Raises:
-        RematError: C-KIND, when the file holds a graph.
+        BadArgument: C-KIND, when the file holds a graph.
     """
     found = read(path)
     if isinstance(found, Schedule):
         return found
-    raise RematError("C-KIND", f"{path} holds a graph, not a schedule.", fix="give the schedule second.")
+    raise BadArgument("C-KIND", f"{path} holds a graph, not a schedule.", fix="give the schedule second.")
 
 
 def read_budget(text: str, graph: Graph) -> Bytes:
     """A budget: `6GiB`, `4096`, or `40%` of the peak of the captured order."""
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*", text)
-    if match is None:
-        return parse_bytes(text)
-    peak = validate(graph, Schedule.from_runs(graph, range(len(graph)))).peak
-    return int(peak * float(match.group(1)) / 100)
+    parsed = parse_budget(text)
+    if not isinstance(parsed, Share):
+        return parsed
+    return parsed.bytes(validate(graph, Schedule.from_runs(graph, range(len(graph)))).peak)
 
 
 def read_link(text: str) -> Link:
     """A link: `12GB/s`, `12GB/s,10us`, or both ways apart, to the host first: `12GB/s,10us:16GB/s,5us`.
 
     Raises:
-        RematError: C-LINK, when the text is not a link.
+        BadArgument: C-LINK, when the text is not a link.
     """
     ways = [_way(part) for part in text.split(":")]
     if not 1 <= len(ways) <= 2:
@@ -86,5 +86,5 @@ def _way(text: str) -> tuple[int | None, Ns]:
     return bandwidth, int(match.group(1) or 0) * _TIMES[match.group(2)]
 
 
-def _no_link(text: str) -> RematError:
-    return RematError("C-LINK", f"{text!r} is not a link.", fix='write "12GB/s", "12GB/s,10us" or "12GB/s:16GB/s".')
+def _no_link(text: str) -> BadArgument:
+    return BadArgument("C-LINK", f"{text!r} is not a link.", fix='write "12GB/s", "12GB/s,10us" or "12GB/s:16GB/s".')

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from remat.errors import RematError
+from remat.errors import BadArgument
 from remat.ir import Graph, Phase, Schedule, dump, validate
 from remat.units import format_bytes, format_ns
 
@@ -61,7 +61,7 @@ def find(text: str) -> Callable[..., Any]:
     """The function that `package.module:name` means; modules of the current directory are found too.
 
     Raises:
-        RematError: C-FACTORY, when there is none.
+        BadArgument: C-FACTORY, when there is none.
     """
     module, _, name = text.partition(":")
     if not module or not name:
@@ -81,19 +81,19 @@ def find(text: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _not_a_factory(what: str) -> RematError:
-    return RematError("C-FACTORY", what, fix="give it like remat.zoo.large:gpt24.")
+def _not_a_factory(what: str) -> BadArgument:
+    return BadArgument("C-FACTORY", what, fix="give it like remat.zoo.large:gpt24.")
 
 
 def read_setting(text: str) -> tuple[str, Any]:
     """Name and value of `layers=400`.
 
     Raises:
-        RematError: C-SETTING, when the text is not one.
+        BadArgument: C-SETTING, when the text is not one.
     """
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise RematError("C-SETTING", f"{text!r} is not a setting.", fix="write it like layers=400.")
+        raise BadArgument("C-SETTING", f"{text!r} is not a setting.", fix="write it like layers=400.")
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):

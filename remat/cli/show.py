@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from remat.cli.arguments import read, read_graph, read_link
-from remat.errors import RematError
+from remat.errors import BadArgument
 from remat.ir import Graph, Schedule, print_text, validate
 from remat.viz.text import summary
 
@@ -38,7 +38,7 @@ def show(
         from remat.viz.dot import graph_dot
 
         if not isinstance(found, Graph):
-            raise RematError("C-KIND", f"{file} holds a schedule; --dot draws graphs.", fix="give a graph.")
+            raise BadArgument("C-KIND", f"{file} holds a schedule; --dot draws graphs.", fix="give a graph.")
         dot.write_text(graph_dot(found), encoding="utf-8")
     if memory is None and gantt is None:
         return
@@ -57,5 +57,5 @@ def _both(file: Path, found: Graph | Schedule, graph: Path | None) -> tuple[Grap
     if isinstance(found, Graph):
         return found, Schedule.from_runs(found, range(len(found)))
     if graph is None:
-        raise RematError("C-GRAPH", f"{file} is a schedule, and its graph is not named.", fix="add --graph FILE.")
+        raise BadArgument("C-GRAPH", f"{file} is a schedule, and its graph is not named.", fix="add --graph FILE.")
     return read_graph(graph), found

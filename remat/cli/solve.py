@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from remat.cli.arguments import read_budget, read_graph, read_link
-from remat.errors import RematError
+from remat.errors import BadArgument
 from remat.ir import dump
 from remat.units import format_bytes, format_ns
 
@@ -37,7 +37,7 @@ def solve(
     nodes = read_graph(graph)
     chosen = parse(solver)
     if not isinstance(chosen, Solver):
-        raise RematError(
+        raise BadArgument(
             "A-EXPR", f"{solver!r} is not a solver but {chosen!r:.80}.", fix="write e.g. auto, or StoreAll()."
         )
     if explain:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.cli.arguments import read_budget, read_graph, read_link
-from remat.errors import RematError
+from remat.errors import BadArgument
 
 if TYPE_CHECKING:
     from remat.algorithms._curves.budget_sweep import Point
@@ -58,7 +58,9 @@ def sweep(
     for text in solver or ["auto"]:
         found = parse(text)
         if not isinstance(found, Solver):
-            raise RematError("A-EXPR", f"{text!r} is not a solver but {found!r:.80}.", fix="write e.g. auto, or rotor.")
+            raise BadArgument(
+                "A-EXPR", f"{text!r} is not a solver but {found!r:.80}.", fix="write e.g. auto, or rotor."
+            )
         chosen[text] = found
     rows: list[tuple[object, ...]] = []
     lines: dict[str, list[Mark]] = {}
@@ -89,7 +91,7 @@ def spread(text: str) -> list[str]:
     """The budgets of a list `80%,2GiB`, or of a range `90%:20%:8`: so many, evenly, in per cent or in bytes.
 
     Raises:
-        RematError: C-BUDGETS, when the text is neither.
+        BadArgument: C-BUDGETS, when the text is neither.
     """
     parts = text.split(":")
     if len(parts) == 1:
@@ -107,7 +109,7 @@ def spread(text: str) -> list[str]:
 
 
 def _no(text: str) -> list[str]:
-    raise RematError("C-BUDGETS", f"{text!r} are no budgets.", fix='write "80%,60%,2GiB", or "90%:20%:8".')
+    raise BadArgument("C-BUDGETS", f"{text!r} are no budgets.", fix='write "80%,60%,2GiB", or "90%:20%:8".')
 
 
 def _row(name: str, point: Point) -> tuple[object, ...]:

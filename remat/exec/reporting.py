@@ -6,7 +6,7 @@ from attrs import frozen
 from torch import nn
 
 from remat.algorithms import IMPOSSIBLE
-from remat.errors import IllFormed
+from remat.errors import BadArgument
 from remat.exec._module.plans import Bare, Ready, State
 from remat.exec._plan.progress import seconds_by_stage
 from remat.ir import Cost, Graph, Schedule
@@ -122,16 +122,18 @@ def report(model: nn.Module) -> Report:
     """The report of the plan that the last call used, or of the first plan before any call.
 
     Raises:
-        IllFormed: X-REPORT, when the module is not wrapped, or what it runs is not planned; the message says why.
+        BadArgument: X-REPORT, when the module is not wrapped, or what it runs is not planned; the message says why.
     """
     state = model.__dict__.get("_remat")
     if not isinstance(state, State):
-        raise IllFormed("X-REPORT", "the module is not wrapped.", fix="give what `remat.exec.wrap` returned.")
+        raise BadArgument("X-REPORT", "the module is not wrapped.", fix="give what `remat.exec.wrap` returned.")
     ready = state.last if state.last is not None else next(iter(state.entries), None)
     if ready is None:
-        raise IllFormed("X-REPORT", "nothing has been planned yet (plans are not pickled).", fix="run a training step.")
+        raise BadArgument(
+            "X-REPORT", "nothing has been planned yet (plans are not pickled).", fix="run a training step."
+        )
     if isinstance(ready, Bare):
-        raise IllFormed("X-REPORT", f"the module runs bare: {ready.reason}", fix="see the reason.")
+        raise BadArgument("X-REPORT", f"the module runs bare: {ready.reason}", fix="see the reason.")
     return _report(state, ready)
 
 
@@ -140,7 +142,7 @@ def _report(state: State, ready: Ready) -> Report:
     outcome, tried = planned.outcome, ready.rehearsal
     beside = planned.captured.beside
     if outcome.cost is None or outcome.schedule is None:
-        raise IllFormed("X-REPORT", "there is no plan.", fix="give a larger budget.")
+        raise BadArgument("X-REPORT", "there is no plan.", fix="give a larger budget.")
     keeps_all = outcome.cost.reruns == 0 and outcome.cost.peak == planned.store_all
     return Report(
         budget=planned.budget,

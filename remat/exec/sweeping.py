@@ -18,7 +18,7 @@ from torch import nn
 
 from remat.algorithms import Clock, Progress, Solver
 from remat.algorithms._curves.tradeoff import SWEEP, Choice, Choices, choices
-from remat.errors import IllFormed
+from remat.errors import BadArgument
 from remat.exec._capture.capturing import capture
 from remat.exec._cost.devices import Device, device_model
 from remat.exec._plan.planning import COSTS, Settings, plan_step
@@ -85,11 +85,10 @@ def sweep(
 
     Raises:
         Uncapturable: the step cannot be one graph.
-        IllFormed: an argument is not one of its values.
-        RematError: X-DEVICE-MODEL, for a device nobody knows.
+        BadArgument: an argument is not one of its values.
     """
     if "_remat" in model.__dict__:
-        raise IllFormed("X-ARG", "the module is wrapped.", fix="sweep the bare module.")
+        raise BadArgument("X-ARG", "the module is wrapped.", fix="sweep the bare module.")
     reserve = None if loss_reserve is None else parse_bytes(loss_reserve)
     settings = Settings(budget=None, step=loss, differentiable=differentiable, loss_reserve=reserve, seed=seed)
     graph = _graph(model, sample, settings, cost)
@@ -103,7 +102,7 @@ def _graph(model: nn.Module, sample: Any, settings: Settings, cost: str | Device
     fake = any(isinstance(one, torch_private.FakeTensor) for one in model.parameters())
     if fake and cost == "measure":
         fix = 'give the name of a device model, as cost="v100".'
-        raise IllFormed("X-ARG", "the module has no weights, so nothing can be measured.", fix=fix)
+        raise BadArgument("X-ARG", "the module has no weights, so nothing can be measured.", fix=fix)
     with in_training(model):
         if isinstance(device, str):
             return plan_step(model, args, kwargs, evolve(settings, cost=device)).graph

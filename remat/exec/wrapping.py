@@ -17,16 +17,16 @@ from torch import nn
 
 from remat.algorithms import Solver
 from remat.algorithms._core.startup import importing
-from remat.errors import IllFormed, Uncapturable
+from remat.budget import parse_budget
+from remat.errors import BadArgument, Uncapturable
 from remat.exec._module.plans import INSTANCE_FORWARD, MOST_PLANS, RematWarning, State, Wrapped, attributes
-from remat.exec._plan.planning import COSTS, Settings, parse_budget
+from remat.exec._plan.planning import Settings
 from remat.exec._plan.progress import Listener
 from remat.exec._trace.diagnosis import refusal
+from remat.settings import FLAG, instance, one_of, whole
 from remat.units import parse_bytes
 
 UNCAPTURABLE = ("raise", "bare")
-INFEASIBLE = ("raise", "best")
-DIFFERENTIABLE = ("auto", "loss", "all")
 
 
 def wrap(
@@ -82,29 +82,23 @@ def wrap(
     Raises:
         Infeasible: no plan within the budget was found; it says the smallest that was found and the proved floor.
         Uncapturable: the step cannot be captured; it names the module, the line and what to change.
-        IllFormed: an argument is not one of its values.
+        BadArgument: an argument is not one of its values.
     """
     on_uncapturable = on_uncapturable or ("bare" if budget is None else "raise")
-    for name, value, choices in (
-        ("cost", cost, COSTS),
-        ("differentiable", differentiable, DIFFERENTIABLE),
-        ("on_uncapturable", on_uncapturable, UNCAPTURABLE),
-        ("on_infeasible", on_infeasible, INFEASIBLE),
-    ):
-        if value not in choices:
-            raise IllFormed("X-ARG", f"{name}={value!r} is not known.", fix=f"give one of {', '.join(choices)}.")
-    if type(most_plans) is not int or most_plans < 1:
-        raise IllFormed("X-ARG", f"most_plans={most_plans!r} is no number of plans.", fix="give an int of at least 1.")
+    one_of(*UNCAPTURABLE).check(on_uncapturable, "wrap: on_uncapturable", rule="X-ARG")
+    instance(nn.Module, "nn.Linear(3, 4)").check(model, "wrap: model", rule="X-ARG")
+    FLAG.check(rehearse, "wrap: rehearse", rule="X-ARG")
+    whole(1).check(most_plans, "wrap: most_plans", rule="X-ARG")
     if isinstance(model, Wrapped):
-        raise IllFormed("X-ARG", "the module is wrapped already.", fix="wrap the bare module.")
+        raise BadArgument("X-ARG", "the module is wrapped already.", fix="wrap the bare module.")
     try:
         _check_module(model)
     except Uncapturable as error:
         raise refusal(error, model) from None
     reserve = None if loss_reserve is None else parse_bytes(loss_reserve)
     settings = Settings(
-        budget=parse_budget(budget), step=loss, differentiable=differentiable, loss_reserve=reserve, solver=solver,
-        seconds=seconds, cost=cost, seed=seed, on_infeasible=on_infeasible, progress=progress,
+        budget=None if budget is None else parse_budget(budget), loss_reserve=reserve, step=loss, solver=solver, seconds=seconds,
+        cost=cost, differentiable=differentiable, seed=seed, on_infeasible=on_infeasible, progress=progress,
     )  # fmt: skip
     if budget is not None and solver is None:
         _compile_meanwhile()
@@ -160,7 +154,7 @@ def call_of(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(sample, (tuple, list)):
         return tuple(sample), {}
     fix = "give a tensor, a tuple of arguments or a mapping of keyword arguments."
-    raise IllFormed("X-ARG", f"a sample of type {type(sample).__name__} is not a call.", fix=fix)
+    raise BadArgument("X-ARG", f"a sample of type {type(sample).__name__} is not a call.", fix=fix)
 
 
 @contextlib.contextmanager

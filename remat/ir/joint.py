@@ -45,11 +45,11 @@ def read_joint_graph(path: str | os.PathLike[str]) -> Graph:
         raise MalformedFile("F-FORMAT", f"schema is {schema!r:.80}.", where="$.schema", fix=fix)
     try:
         return _build(document)
+    except IllFormed as error:
+        raise MalformedFile(error.rule, error.what, where="$", fix=error.fix) from error
     except (ValueError, KeyError, TypeError, IndexError) as error:
         what = f"not a remat-joint-graph/1 file ({type(error).__name__}: {error})."
         raise MalformedFile("F-FORMAT", what, where="$", fix="write it again, whole.") from error
-    except IllFormed as error:
-        raise MalformedFile(error.rule, error.what, where="$", fix=error.fix) from error
 
 
 def _build(document: dict[str, Any]) -> Graph:

@@ -5,6 +5,9 @@ It shares no code with any solver. The rules and their ids are those of `docs/re
 
 from __future__ import annotations
 
+from numbers import Integral
+
+from remat.errors import IllFormed
 from remat.ir.cost import Cost
 from remat.ir.graph import Graph
 from remat.ir.link import Link
@@ -41,8 +44,13 @@ def validate(graph: Graph, schedule: Schedule, budget: Bytes | None = None, link
         The cost, in exact integers.
 
     Raises:
+        IllFormed: G-INT, when the budget is not an int.
         InvalidSchedule: the subclass of the broken rule, with rule, step, place and numbers as attributes.
     """
+    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, Integral)):
+        raise IllFormed(
+            "G-INT", f"validate: the budget is {budget!r:.80}, not an int.", fix="give whole bytes as an int."
+        )
     if link is not None and any(isinstance(step, (Offload, Prefetch)) for step in schedule.steps):
         return LinkReplay(graph, schedule, budget, link).play()
     return Replay(graph, schedule, budget).play()

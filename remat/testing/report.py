@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from attrs import frozen
 
-from remat.errors import RematError
+from remat.errors import BadArgument, RematError
 
 Say = Callable[[str], object]
 
@@ -57,9 +57,9 @@ class Tally:
         self.examples = 0
         for law, reason in self.excluded.items():
             if law not in laws:
-                raise RematError("L-EXCLUDE", f"{law!r} is not a law.", fix=f"laws are {', '.join(laws)}.")
+                raise BadArgument("L-EXCLUDE", f"{law!r} is not a law.", fix=f"laws are {', '.join(laws)}.")
             if not isinstance(reason, str) or not reason.strip():
-                raise RematError("L-EXCLUDE", f"{law} is left out without a reason.", fix="say why, in a few words.")
+                raise BadArgument("L-EXCLUDE", f"{law} is left out without a reason.", fix="say why, in a few words.")
 
     def tries(self, law: str) -> bool:
         """Whether to try a law; counts it."""

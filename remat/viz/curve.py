@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from remat.errors import BackendMissing, RematError
+from remat.errors import BackendMissing, BadArgument
 from remat.units import Bytes, GiB, KiB, MiB, Ns
 
 
@@ -45,10 +45,10 @@ def draw_curve(
 
     Raises:
         BackendMissing: V-MATPLOTLIB, without matplotlib.
-        RematError: V-EMPTY, without marks.
+        BadArgument: V-EMPTY, without marks.
     """
     if not marks:
-        raise RematError("V-EMPTY", "there is nothing to draw.", fix="give the curve at least one budget.")
+        raise BadArgument("V-EMPTY", "there is nothing to draw.", fix="give the curve at least one budget.")
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from remat.errors import BackendMissing, RematError
+from remat.errors import BackendMissing, BadArgument
 from remat.units import Bytes, Ns, format_bytes
 from remat.viz.curve import Mark
 
@@ -34,10 +34,10 @@ def draw_sweep(
 
     Raises:
         BackendMissing: V-MATPLOTLIB, without matplotlib.
-        RematError: V-EMPTY, without marks.
+        BadArgument: V-EMPTY, without marks.
     """
     if not any(lines.values()):
-        raise RematError("V-EMPTY", "there is nothing to draw.", fix="give at least one solver and one budget.")
+        raise BadArgument("V-EMPTY", "there is nothing to draw.", fix="give at least one solver and one budget.")
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

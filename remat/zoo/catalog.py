@@ -6,6 +6,7 @@ import torch
 from attrs import frozen
 from torch import Tensor, nn
 
+from remat.errors import BadArgument
 from remat.zoo.encdec import EncoderDecoder
 from remat.zoo.gpt2 import GPT2
 from remat.zoo.mlp import MLP
@@ -52,10 +53,10 @@ def cases(size: str = "small") -> tuple[Case, ...]:
     """The seven models in one of `SIZES`.
 
     Raises:
-        ValueError: for another size.
+        BadArgument: Z-ARG, for another size.
     """
     if size not in SIZES:
-        raise ValueError(f"size {size!r} is not one of {', '.join(SIZES)}")
+        raise BadArgument("Z-ARG", f"size {size!r} is not one of {', '.join(SIZES)}.", fix="give one of them.")
     big = size == "medium"
     rows, width = (2048, 256) if big else (96, 16)
     heads = 4

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from remat.errors import BadArgument
+
 
 class CausalAttention(nn.Module):
     """Multi-head attention over a causal mask; input and output are (batch, time, width)."""
@@ -20,7 +22,7 @@ class CausalAttention(nn.Module):
         """Refuse a width that the heads do not divide."""
         super().__init__()
         if width % heads:
-            raise ValueError(f"width {width} is not a multiple of heads {heads}")
+            raise BadArgument("Z-ARG", f"width {width} is not a multiple of heads {heads}.", fix="give one that is.")
         self.heads = heads
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)

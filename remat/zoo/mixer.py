@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from remat.errors import BadArgument
+
 
 class MixerBlock(nn.Module):
     """Two residual branches, one over patches and one over channels; (batch, patches, width) to the same."""
@@ -47,7 +49,7 @@ class Mixer(nn.Module):
         """`patch` must divide `image`."""
         super().__init__()
         if image % patch:
-            raise ValueError(f"patch {patch} does not divide image {image}")
+            raise BadArgument("Z-ARG", f"patch {patch} does not divide image {image}.", fix="give one that does.")
         self.patches = nn.Conv2d(3, width, patch, stride=patch)
         self.blocks = nn.ModuleList(MixerBlock((image // patch) ** 2, width, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)

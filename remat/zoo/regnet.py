@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from remat.errors import BadArgument
+
 
 class SqueezeExcitation(nn.Module):
     """Scale each channel by what two small layers make of all channels' means; shapes stay."""
@@ -61,7 +63,8 @@ class RegNet(nn.Module):
         """Each stage halves the picture; `group` must divide every width."""
         super().__init__()
         if any(width % group for width in widths):
-            raise ValueError(f"group {group} does not divide every width of {tuple(widths)}")
+            what = f"group {group} does not divide every width of {tuple(widths)}."
+            raise BadArgument("Z-ARG", what, fix="give one that does.")
         self.stem = nn.Sequential(nn.Conv2d(3, 32, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU())
         blocks, inputs = [], 32
         for depth, width in zip(depths, widths, strict=True):

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from remat.errors import BadArgument
+
 
 class Attention(nn.Module):
     """Multi-head attention, of a sequence to itself or to another; (batch, time, width) to the same."""
@@ -17,7 +19,7 @@ class Attention(nn.Module):
         """Refuse a width that the heads do not divide."""
         super().__init__()
         if width % heads:
-            raise ValueError(f"width {width} is not a multiple of heads {heads}")
+            raise BadArgument("Z-ARG", f"width {width} is not a multiple of heads {heads}.", fix="give one that is.")
         self.heads = heads
         self.to_another = to_another
         if to_another:

@@ -123,5 +123,5 @@ def test_an_expired_clock_stops_the_search_at_once():
 
 
 def test_a_polish_takes_only_moves():
-    with pytest.raises(RematError, match="A-SOLVER"):
+    with pytest.raises(RematError, match="A-SETTING"):
         Polish((1,))

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import remat.exec
 from remat.algorithms import store_all_peak
-from remat.errors import IllFormed
+from remat.errors import BadArgument
 from remat.exec._cost.cost import estimate
 from remat.exec._program.program import Role
 from remat.ir import Phase, Schedule, validate
@@ -255,7 +255,7 @@ def test_sums_of_two_that_may_come_in_either_order_stay_nodes():
 
 def test_an_unknown_word_is_refused():
     _, (module, inputs) = built(residual)
-    with pytest.raises(IllFormed, match="X-ARG"):
+    with pytest.raises(BadArgument, match="X-ARG"):
         remat.exec.capture(module, inputs, fold_sums="some")
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 import remat.exec
-from remat.errors import IllFormed, Uncapturable
+from remat.errors import BadArgument, Uncapturable
 from remat.exec.weightless import capture_without_weights
 from remat.zoo import GPT2
 from tests.exec.odd.base import Body
@@ -213,7 +213,7 @@ def test_the_report_says_that_the_last_call_ran_bare():
         wrapped(*rows(0), hard=True).backward()
     try:
         words = str(remat.exec.report(wrapped))
-    except IllFormed as error:
+    except BadArgument as error:
         words = str(error)
     assert "bare" in words
     wrapped(*rows(0)).backward()

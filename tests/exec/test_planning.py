@@ -15,10 +15,11 @@ from remat.algorithms import Outcome, Plan, Problem, Solver, StoreAll, store_all
 from remat.algorithms._bounds.floor import node_floor
 from remat.algorithms._core import startup
 from remat.algorithms._search.auto import cheap
+from remat.budget import parse_budget
 from remat.errors import Infeasible, Uncapturable
 from remat.exec._cost import measuring
 from remat.exec._plan import planning
-from remat.exec._plan.planning import Settings, over_budget, parse_budget, plan_step
+from remat.exec._plan.planning import Settings, over_budget, plan_step
 from remat.exec._plan.progress import STAGES, Said, Stages, seconds_by_stage, stages_of
 from remat.exec._plan.smallest import changed_since, smallest_budget, with_changes
 from remat.ir import validate
@@ -34,7 +35,7 @@ def gpt2():
 
 def planned(name="gpt2", budget="60%", stages=None, **settings):
     module, sample = SMALL[name].made(torch.float64)
-    asked = Settings(budget=parse_budget(budget), **QUICK | settings)
+    asked = Settings(budget=None if budget is None else parse_budget(budget), **QUICK | settings)
     return plan_step(module, sample, {}, asked, stages=stages)
 
 

@@ -9,7 +9,7 @@ from remat.algorithms import IMPOSSIBLE, Clock, Plan, Solver, Status, StoreAll, 
 from remat.algorithms._bounds.floor import proved_floor
 from remat.algorithms._curves.tradeoff import SWEEP
 from remat.algorithms._search.auto import quick
-from remat.errors import IllFormed, RematError
+from remat.errors import BadArgument, RematError
 from remat.exec._capture.capturing import capture
 from remat.exec.sweeping import sweep, sweep_graph
 from remat.exec.weightless import capture_without_weights
@@ -182,7 +182,7 @@ def test_a_model_without_weights_is_swept_on_a_device_model_only():
     module, sample = weightless["made"]
     curve = sweep(module, sample, ["100%"], cost="v100", solver=StoreAll())
     assert curve.store_all_peak == store_all_peak(graph)
-    with pytest.raises(IllFormed, match="no weights"):
+    with pytest.raises(BadArgument, match="no weights"):
         sweep(module, sample, ["100%"])
 
 
@@ -190,13 +190,13 @@ def test_arguments_that_are_none_are_refused(model, graph):
     sample = (tokens(), tokens())
     with pytest.raises(RematError, match="X-DEVICE-MODEL"):
         sweep(model, sample, cost="slide rule")
-    with pytest.raises(IllFormed, match="no curve"):
+    with pytest.raises(BadArgument, match="points is 1"):
         sweep_graph(graph, points=1)
-    with pytest.raises(IllFormed, match="no budget"):
+    with pytest.raises(BadArgument, match="no budget"):
         sweep_graph(graph, [])
-    with pytest.raises(IllFormed, match="not a size"):
+    with pytest.raises(BadArgument, match="not a size"):
         sweep_graph(graph, [None])
-    with pytest.raises(IllFormed, match="not a size"):
+    with pytest.raises(BadArgument, match="not a size"):
         sweep_graph(graph, ["a lot"])
     assert capture(model, sample).program.nodes  # the refusals left the model as it was
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 import remat.exec
 from remat.algorithms import PerLayerCheckpoint
 from remat.algorithms._search.auto import quick
-from remat.errors import IllFormed, Infeasible, Uncapturable
+from remat.errors import BadArgument, Infeasible, Uncapturable
 from remat.exec import RematWarning
 from remat.zoo import GPT2, MLP
 from tests.exec.support import SMALL, differences, train
@@ -237,7 +237,7 @@ def test_budgets_are_bytes_text_shares_or_nothing():
     for budget, meant in ((peak, peak), ("0.25MiB", 2**18), ("77.5%", int(peak * 0.775)), ("150 %", int(peak * 1.5))):
         assert remat.exec.report(remat.exec.wrap(module, sample, budget, **EASY)).budget == meant
     for wrong in ("40 percent", "-3%", "x%", "0%", -1, 0.4, True):
-        with pytest.raises(IllFormed, match="U-SIZE"):
+        with pytest.raises(BadArgument, match="U-SIZE"):
             remat.exec.wrap(module, sample, wrong, **EASY)
 
 
@@ -279,7 +279,7 @@ def test_the_report_says_who_planned_and_shows_the_code():
     ):
         assert name in str(report)
     assert "def forward(primals):" in report.source and "# blocks.1.attention" in report.source
-    with pytest.raises(IllFormed, match="not wrapped"):
+    with pytest.raises(BadArgument, match="not wrapped"):
         remat.exec.report(module)
 
 
@@ -302,7 +302,7 @@ def test_what_cannot_be_captured_runs_bare_with_a_warning_or_raises():
     assert torch.equal(wrapped(x), module(x))
     wrapped(x).backward()
     assert module.linear.weight.grad is not None
-    with pytest.raises(IllFormed, match="runs bare"):
+    with pytest.raises(BadArgument, match="runs bare"):
         remat.exec.report(wrapped)
     with pytest.raises(Uncapturable, match="keep it a tensor"):
         remat.exec.wrap(module, (x,), "50%")
@@ -329,12 +329,14 @@ def test_a_forward_that_sets_attributes_is_refused_and_leaves_none_behind():
 def test_arguments_are_checked():
     module, sample = SMALL["mlp"].made()
     for wrong in ({"cost": "guess"}, {"differentiable": "some"}, {"on_uncapturable": "ignore"}):
-        with pytest.raises(IllFormed, match="X-ARG"):
+        with pytest.raises(BadArgument, match="X-ARG"):
             remat.exec.wrap(module, sample, "100%", **(EASY | wrong))
-    with pytest.raises(IllFormed, match="wrapped already"):
+    with pytest.raises(BadArgument, match="wrapped already"):
         remat.exec.wrap(remat.exec.wrap(module, sample, "100%", **EASY), sample, "100%", **EASY)
-    with pytest.raises(IllFormed, match="not a call"):
+    with pytest.raises(BadArgument, match="not a call"):
         remat.exec.wrap(module, 3, "100%", **EASY)
+    with pytest.raises(BadArgument, match="wrap: model is 'mlp'"):
+        remat.exec.wrap("mlp", sample, "100%", **EASY)
 
 
 def test_samples_and_outputs_of_many_forms():

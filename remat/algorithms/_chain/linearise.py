@@ -22,7 +22,6 @@ from remat.algorithms._core.dead_reruns import without_dead_reruns
 from remat.algorithms._core.options import OptionSource
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.transforms import Applied, RefusedTransform, Transform
-from remat.errors import RematError
 from remat.ir import (
     Drop,
     Graph,
@@ -34,13 +33,9 @@ from remat.ir import (
     Step,
 )
 from remat.ir.chain import is_chain
+from remat.settings import instance, number, optional
 
 __all__ = ["Linearise", "Linearised", "Quantise", "UnitCost", "linearised"]
-
-
-def _fraction(instance: object, attribute: object, value: object) -> None:
-    if not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise RematError("A-SETTING", f"pin={value!r} is not a fraction.", fix="give 0 (pin nothing) to 1.")
 
 
 @frozen
@@ -54,13 +49,10 @@ class Linearise(Transform):
             one option, which saves all that the backward reads.
     """
 
-    pin: float = field(default=1 / 64, validator=_fraction)
-    blocks: OptionSource | None = field(default=None, kw_only=True)
-
-    def __attrs_post_init__(self) -> None:
-        if self.blocks is not None and not isinstance(self.blocks, OptionSource):
-            what = f"blocks={self.blocks!r:.80} offers no options."
-            raise RematError("A-SETTING", what, fix="give e.g. solver.sweep(peaks=4, saves=4).")
+    pin: float = field(default=1 / 64, validator=number(0, 1))
+    blocks: OptionSource | None = field(
+        default=None, kw_only=True, validator=optional(instance(OptionSource, "quick.sweep(peaks=4, saves=4)"))
+    )
 
     def refuses(self, graph: Graph) -> str | None:
         """Refuses graphs with layers that are no chain, and flat graphs whose loss reads nothing of the forward."""

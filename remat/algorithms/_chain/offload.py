@@ -20,7 +20,7 @@ from remat.algorithms._core.solver import Solver
 from remat.errors import BudgetExceeded
 from remat.ir import Graph, Link, Run, Schedule, validate
 from remat.ir.chain import Chain
-from remat.ir.checks import at_least
+from remat.settings import whole
 from remat.units import Bytes, Ns
 
 _NO_LINK = "the problem has no link; give Problem(link=Link.symmetric(gb_per_s=…))"
@@ -45,8 +45,8 @@ class Autocapper(Solver):
         slots: slots of Rotor's table.
     """
 
-    limits: int = field(default=40, validator=at_least(1, "limits"))
-    slots: int = field(default=500, validator=at_least(1, "slots"))
+    limits: int = field(default=40, validator=whole(1, "limits"))
+    slots: int = field(default=500, validator=whole(1, "slots"))
 
     def refuses(self, graph: Graph) -> str | None:
         """Refuses what is not a chain."""
@@ -118,7 +118,7 @@ class Opportunist(Solver):
         slots: slots of Rotor's table.
     """
 
-    slots: int = field(default=500, validator=at_least(1, "slots"))
+    slots: int = field(default=500, validator=whole(1, "slots"))
 
     def refuses(self, graph: Graph) -> str | None:
         """Refuses what is not a chain."""

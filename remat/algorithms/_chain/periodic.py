@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 
 from attrs import field, frozen
-from attrs.validators import in_, optional
 
 from remat.algorithms._chain.rotor import keep_all
 from remat.algorithms._core.clock import Clock
@@ -20,7 +19,7 @@ from remat.algorithms._core.solver import Solver
 from remat.errors import BudgetExceeded
 from remat.ir import Graph, Run, Schedule, validate
 from remat.ir.chain import Chain, why_no_chain
-from remat.ir.checks import at_least
+from remat.settings import FLAG, optional, whole
 from remat.units import Bytes
 
 _BOUNDS = 24
@@ -36,8 +35,8 @@ class Periodic(Solver):
         balanced: close segments by the bytes they save instead, the bound searched for the fastest schedule that fits.
     """
 
-    every: int | None = field(default=None, validator=optional(at_least(1, "stages")))
-    balanced: bool = field(default=False, validator=in_((False, True)), kw_only=True)
+    every: int | None = field(default=None, validator=optional(whole(1, "stages")))
+    balanced: bool = field(default=False, validator=FLAG, kw_only=True)
 
     def refuses(self, graph: Graph) -> str | None:
         """Refuses what is not a chain."""

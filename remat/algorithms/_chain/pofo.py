@@ -14,7 +14,6 @@ from typing import ClassVar
 
 import numpy as np
 from attrs import field, frozen
-from attrs.validators import optional
 
 from remat.algorithms._chain.chain_arrays import Ints, Numbers, numbers
 from remat.algorithms._chain.pofo_kernels import (
@@ -36,7 +35,7 @@ from remat.algorithms._core.solver import Solver
 from remat.errors import BudgetExceeded
 from remat.ir import Graph, Link, Run, Schedule, validate
 from remat.ir.chain import Chain
-from remat.ir.checks import at_least
+from remat.settings import optional, whole
 from remat.units import Bytes, GiB, Ns, format_bytes
 
 CLASS = "persistent schedules that offload inputs of stages before the loss, with continuous transfers"
@@ -335,8 +334,8 @@ class Pofo(Solver):
         table_limit: most bytes of the tables; more is refused with the remedy.
     """
 
-    slots: int | None = field(default=_SLOTS, validator=optional(at_least(1, "slots")))
-    table_limit: Bytes = field(default=4 * GiB, validator=at_least(0, "bytes"))
+    slots: int | None = field(default=_SLOTS, validator=optional(whole(1, "slots")))
+    table_limit: Bytes = field(default=4 * GiB, validator=whole(0, "bytes"))
     _recomputes: ClassVar[bool] = True
 
     def refuses(self, graph: Graph) -> str | None:
@@ -393,10 +392,10 @@ class Pofo(Solver):
         over = max(traced.without(found.away)) - problem.budget
         if problem.link is None:
             return Plan(schedule=place(traced, (), problem.budget, Link()), trail=(said,)), over
-        return whole(problem, traced, found.away, said), over
+        return with_transfers(problem, traced, found.away, said), over
 
 
-def whole(problem: Problem, traced: Trace, away: Mapping[str, int], said: str) -> Plan:
+def with_transfers(problem: Problem, traced: Trace, away: Mapping[str, int], said: str) -> Plan:
     """The plan with whole transfers, and the replayed time beside the programme's in the trail.
 
     Where memory is left, what leaves for nothing stays: each group of copies is tried without, the first to leave first.

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from attrs import evolve, field, frozen
-from attrs.validators import in_, optional
 
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.transforms import Applied, Transform
 from remat.ir import Compute, Data, Graph, Kind, Layer, LayerOption, Option, Phase, Run, Schedule
 from remat.ir.chain import Chain, Stage, why_no_chain
-from remat.ir.checks import at_least
 from remat.ir.cluster import unused
+from remat.settings import FLAG, optional, whole
 from remat.units import Bytes
 
 
@@ -44,8 +43,8 @@ class Quantise(Transform):
             asks for this replays and plans again for less.
     """
 
-    slots: int | None = field(default=None, validator=optional(at_least(1, "slots")))
-    carry: bool = field(default=False, validator=in_((False, True)), kw_only=True)
+    slots: int | None = field(default=None, validator=optional(whole(1, "slots")))
+    carry: bool = field(default=False, validator=FLAG, kw_only=True)
 
     def refuses(self, graph: Graph) -> str | None:
         """Refuses what is not a chain."""

@@ -20,7 +20,7 @@ from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
 from remat.ir import Graph, Run, Schedule
 from remat.ir.chain import Chain, why_no_chain
-from remat.ir.checks import at_least
+from remat.settings import whole
 from remat.units import Bytes, GiB, Ns, format_bytes
 
 CLASS = "persistent schedules of the chain: a stage's input stays until its backward, nothing before it runs meanwhile"
@@ -177,7 +177,7 @@ class RkRotor(Solver):
         table_limit: most bytes of the table; a finer budget is refused with the remedy.
     """
 
-    table_limit: Bytes = field(default=4 * GiB, validator=at_least(0, "bytes"), kw_only=True)
+    table_limit: Bytes = field(default=4 * GiB, validator=whole(0, "bytes"), kw_only=True)
 
     def refuses(self, graph: Graph) -> str | None:
         """Refuses what is not a chain, and times beyond 64-bit words."""

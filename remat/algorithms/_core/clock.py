@@ -13,9 +13,11 @@ from collections.abc import Callable
 from attrs import frozen
 
 from remat.algorithms._core.startup import planning_timer
-from remat.errors import RematError
 from remat.ir import Schedule
+from remat.settings import SECONDS, optional
 from remat.units import Ns
+
+_LIMIT = optional(SECONDS)
 
 
 @frozen(kw_only=True)
@@ -60,10 +62,7 @@ class Clock:
         listener: Callable[[Progress], None] | None = None,
         parent: Clock | None = None,
     ) -> None:
-        if seconds is not None and (not isinstance(seconds, (int, float)) or math.isnan(seconds) or seconds < 0):
-            raise RematError(
-                "A-DEADLINE", f"{seconds!r} is not a number of seconds.", fix="give seconds >= 0, or None."
-            )
+        _LIMIT.check(seconds, "Clock: seconds")
         self._now = planning_timer() if now is None else now
         self._start = self._now()
         self._end = math.inf if seconds is None else self._start + seconds

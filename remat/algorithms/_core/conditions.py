@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import field, frozen
 
 from remat.ir import Graph
+from remat.settings import whole
 
 
 @frozen
 class nodes_at_most:
     """Test: the graph has at most so many compute nodes."""
 
-    limit: int
+    limit: int = field(validator=whole(0, "nodes"))
 
     def __call__(self, graph: Graph) -> bool:
         """Whether the graph is small enough."""

@@ -7,20 +7,18 @@ from attrs import field, frozen
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.options import OptionSource, undominated
 from remat.algorithms._core.solver import Solver
-from remat.errors import RematError
+from remat.errors import BadArgument
 from remat.ir import Graph, LayerOption
+from remat.settings import either, instance, tuple_of
 
-
-def _parts(instance: object, attribute: object, value: object) -> None:
-    if not isinstance(value, tuple) or not value or not all(isinstance(one, (Solver, OptionSource)) for one in value):
-        raise RematError("A-POOL", f"{value!r:.80} is not a list of solvers or sweeps.", fix="give at least one.")
+_part = either(instance(Solver, "quick"), instance(OptionSource, "quick.sweep(peaks=4, saves=4)"))
 
 
 @frozen
 class Pool(OptionSource):
     """The options of all parts together; solvers among them are swept by `pool(...).sweep(...)`."""
 
-    parts: tuple[Solver | OptionSource, ...] = field(validator=_parts)
+    parts: tuple[Solver | OptionSource, ...] = field(validator=tuple_of(_part))
 
     def __repr__(self) -> str:
         return f"pool({', '.join(map(repr, self.parts))})"
@@ -34,14 +32,14 @@ class Pool(OptionSource):
         """The union, without what another option dominates.
 
         Raises:
-            RematError: A-POOL, when a solver of the pool is not swept.
+            BadArgument: A-POOL, when a solver of the pool is not swept.
         """
         clock = Clock() if clock is None else clock
         found: list[LayerOption] = []
         for one in self.parts:
             if isinstance(one, Solver):
                 fix = "write pool(…).sweep(peaks=…, saves=…)."
-                raise RematError("A-POOL", f"{one!r} offers one schedule, not options.", fix=fix)
+                raise BadArgument("A-POOL", f"{one!r} offers one schedule, not options.", fix=fix)
             found.extend(one.options(block, clock=clock.nested(), seed=seed))
         return undominated(found)
 
@@ -49,6 +47,7 @@ class Pool(OptionSource):
 def pool(*parts: Solver | OptionSource) -> Pool:
     """The union of what several solvers or sweeps offer; pools inside are opened."""
     flat: list[Solver | OptionSource] = []
-    for one in parts:
-        flat.extend(one.parts if isinstance(one, Pool) else (one,))
+    for part in parts:
+        _part.check(part, "pool: a part")
+        flat.extend(part.parts if isinstance(part, Pool) else (part,))
     return Pool(tuple(dict.fromkeys(flat)))

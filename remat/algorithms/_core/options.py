@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from attrs import evolve, field, frozen
 
@@ -18,7 +18,7 @@ from remat.algorithms._core.outcome import Outcome
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.wording import operand
 from remat.ir import Graph, LayerOption, Option, Phase, Schedule, option_of, validate
-from remat.ir.checks import at_least
+from remat.settings import instance, whole
 from remat.units import Bytes
 
 
@@ -63,6 +63,7 @@ def _rank(one: LayerOption) -> tuple[object, ...]:
     return (one.forward + one.backward, one.phantom, *_numbers(one), len(one.backward_reads), one.backward_reads)
 
 
+@runtime_checkable
 class Solves(Protocol):
     """What a sweep asks of its solver."""
 
@@ -83,9 +84,9 @@ class Sweep(OptionSource):
         saves: number of budgets for what is held while the loss node runs, evenly from the outputs to all that is saved.
     """
 
-    solver: Solves
-    peaks: int = field(default=8, kw_only=True, validator=at_least(1, "budgets"))
-    saves: int = field(default=6, kw_only=True, validator=at_least(1, "budgets"))
+    solver: Solves = field(validator=instance(Solves, "quick"))
+    peaks: int = field(default=8, kw_only=True, validator=whole(1, "budgets"))
+    saves: int = field(default=6, kw_only=True, validator=whole(1, "budgets"))
 
     def __repr__(self) -> str:
         return f"{operand(self.solver)}.sweep(peaks={self.peaks}, saves={self.saves})"

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from enum import Enum
+from numbers import Integral
 from typing import Final
 
 from attrs import evolve, field, frozen
 
 from remat.errors import UnsoundBound
 from remat.ir import Cost, Schedule
+from remat.settings import NAME, Setting, instance, optional, tuple_of
 from remat.units import Bytes, Ns
 
 IMPOSSIBLE: Final = math.inf
@@ -21,6 +23,14 @@ IMPOSSIBLE: Final = math.inf
 
 NOTHING: Final = math.inf
 """The upper bound of a problem for which no schedule was found."""
+
+
+def _is_bound(value: object) -> bool:
+    whole = isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
+    return whole or (isinstance(value, float) and value == IMPOSSIBLE)
+
+
+_BOUND = Setting("an int of at least 0 (ns), or IMPOSSIBLE", _is_bound)
 
 
 class Status(Enum):
@@ -41,8 +51,11 @@ class ClassBound:
         assumes: what the class is, e.g. `first runs in the captured order`.
     """
 
-    value: Ns | float
-    assumes: str
+    value: Ns | float = field(validator=_BOUND)
+    assumes: str = field(validator=NAME)
+
+
+_BESIDE = tuple_of(instance(ClassBound, "ClassBound(value=…, assumes=…)"), empty=True)
 
 
 @frozen(kw_only=True)
@@ -56,10 +69,10 @@ class Plan:
         beside: bounds of restricted classes.
     """
 
-    schedule: Schedule | None = None
-    lower: Ns | float = 0
-    trail: tuple[str, ...] = ()
-    beside: tuple[ClassBound, ...] = ()
+    schedule: Schedule | None = field(default=None, validator=optional(instance(Schedule, "Schedule.from_runs(…)")))
+    lower: Ns | float = field(default=0, validator=_BOUND)
+    trail: tuple[str, ...] = field(default=(), validator=tuple_of(NAME, empty=True))
+    beside: tuple[ClassBound, ...] = field(default=(), validator=_BESIDE)
 
 
 @frozen(kw_only=True)
@@ -75,7 +88,7 @@ class Outcome:
 
     schedule: Schedule | None = None
     cost: Cost | None = None
-    lower: Ns | float = 0
+    lower: Ns | float = field(default=0, validator=_BOUND)
     trail: tuple[str, ...] = field(default=(), eq=False)
     beside: tuple[ClassBound, ...] = field(default=(), eq=False)
 

@@ -6,6 +6,7 @@ from attrs import field, frozen
 
 from remat.ir import Graph, Link
 from remat.ir.checks import at_least
+from remat.settings import SECONDS, instance, optional
 from remat.units import Bytes
 
 
@@ -20,7 +21,7 @@ class Problem:
         deadline: seconds of planning; None: no limit.
     """
 
-    graph: Graph
+    graph: Graph = field(validator=instance(Graph, "a captured one"))
     budget: Bytes = field(validator=at_least(0, "bytes"))
-    link: Link | None = None
-    deadline: float | None = None
+    link: Link | None = field(default=None, validator=optional(instance(Link, "Link.symmetric(gb_per_s=12)")))
+    deadline: float | None = field(default=None, validator=optional(SECONDS))

@@ -29,8 +29,12 @@ from remat.algorithms._core.options import OptionSource, Sweep
 from remat.algorithms._core.outcome import Outcome, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.wording import indented, operand
-from remat.errors import BudgetExceeded, RematError
+from remat.errors import BudgetExceeded
 from remat.ir import Graph, validate
+from remat.settings import SECONDS, SEED, function, instance, tuple_of
+
+_PROBLEM = instance(Problem, "Problem(graph=…, budget=…)")
+_PLAN = instance(Plan, "Plan(schedule=…)")
 
 
 class Solver(ABC):
@@ -64,8 +68,11 @@ class Solver(ABC):
             The outcome; its cost comes from the validator alone. An interruption (Ctrl-C) keeps the best plan reported.
 
         Raises:
+            BadArgument: A-SETTING, when the problem is none, or the solver's answer no plan.
             InvalidSchedule: any broken rule but the budget's, which is a bug of the solver.
         """
+        _PROBLEM.check(problem, "solve: problem")
+        SEED.check(seed, "solve: seed")
         clock = Clock(problem.deadline) if clock is None else clock
         reason = self.refuses(problem.graph)
         if reason is not None:
@@ -78,6 +85,7 @@ class Solver(ABC):
                 raise
             inner.stop()
             plan = Plan(schedule=inner.best, lower=inner.lower, trail=(f"{self!r} was interrupted",))
+        _PLAN.check(plan, f"{self!r}: the answer of plan")
         return self._replayed(problem, plan)
 
     def _replayed(self, problem: Problem, plan: Plan) -> Outcome:
@@ -144,15 +152,8 @@ def all_refuse(solvers: tuple[Solver, ...], graph: Graph) -> str | None:
     return "; ".join(f"{one!r}: {reason}" for one, reason in zip(solvers, reasons, strict=True))
 
 
-def _solvers(instance: object, attribute: object, value: Any) -> None:
-    if not isinstance(value, tuple) or not value or not all(isinstance(one, Solver) for one in value):
-        raise RematError("A-SOLVER", f"{value!r:.80} is not a list of solvers.", fix="give at least one solver.")
-
-
-def a_solver(instance: object, attribute: object, value: Any) -> None:
-    """The validator of a field that holds a solver."""
-    if not isinstance(value, Solver):
-        raise RematError("A-SOLVER", f"{value!r:.80} is not a solver.", fix="give a solver, e.g. StoreAll().")
+a_solver = instance(Solver, "StoreAll()")
+"""A field that holds a solver."""
 
 
 @frozen
@@ -163,7 +164,7 @@ class _Several(Solver):
 
     _how: ClassVar[str]
 
-    solvers: tuple[Solver, ...] = field(validator=_solvers)
+    solvers: tuple[Solver, ...] = field(validator=tuple_of(a_solver))
 
     def refuses(self, graph: Graph) -> str | None:
         """Refuses when all do."""
@@ -218,13 +219,10 @@ class Within(Solver):
     models_link: ClassVar[bool] = True  # its parts were asked one by one
 
     solver: Solver = field(validator=a_solver)
-    seconds: float
+    seconds: float = field(validator=SECONDS)
 
     def __repr__(self) -> str:
         return f"{operand(self.solver)}.within({self.seconds!r})"
-
-    def __attrs_post_init__(self) -> None:
-        Clock(self.seconds)  # refuses what is not a number of seconds
 
     def refuses(self, graph: Graph) -> str | None:
         """Refuses what its solver refuses."""
@@ -246,7 +244,7 @@ class When(Solver):
     models_link: ClassVar[bool] = True  # its parts were asked one by one
 
     solver: Solver = field(validator=a_solver)
-    test: Callable[[Graph], bool]
+    test: Callable[[Graph], bool] = field(validator=function("is_flat"))
 
     def __repr__(self) -> str:
         name = getattr(self.test, "__name__", None) or repr(self.test)
@@ -280,6 +278,7 @@ def best(*solvers: Solver) -> Solver:
 
 def _flattened(kind: type[First] | type[Best], solvers: tuple[Solver, ...]) -> tuple[Solver, ...]:
     flat: list[Solver] = []
-    for one in solvers:
-        flat.extend(one.solvers if isinstance(one, kind) else (one,))
+    for solver in solvers:
+        a_solver.check(solver, f"{kind.__name__.lower()}: a part")
+        flat.extend(solver.solvers if isinstance(solver, kind) else (solver,))
     return tuple(dict.fromkeys(flat))  # asking one solver twice adds nothing

@@ -15,9 +15,10 @@ from attrs import field, frozen
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Plan
 from remat.algorithms._core.problem import Problem
-from remat.algorithms._core.solver import Solver
+from remat.algorithms._core.solver import Solver, a_solver
 from remat.errors import RematError
 from remat.ir import Graph, Schedule
+from remat.settings import instance, tuple_of
 
 
 @frozen(kw_only=True)
@@ -69,7 +70,7 @@ class Transform(ABC):
 class Then(Transform):
     """Two or more transforms, one after the other."""
 
-    parts: tuple[Transform, ...] = field()
+    parts: tuple[Transform, ...] = field(validator=tuple_of(instance(Transform, "Linearise()")))
 
     def __repr__(self) -> str:
         return " >> ".join(map(repr, self.parts))
@@ -123,8 +124,8 @@ class Through(Solver):
 
     models_link: ClassVar[bool] = True  # the solver was asked about the transformed problem, and its link
 
-    transform: Transform
-    solver: Solver
+    transform: Transform = field(validator=instance(Transform, "Linearise()"))
+    solver: Solver = field(validator=a_solver)
 
     def __repr__(self) -> str:
         return f"{self.transform!r} >> {self.solver!r}"

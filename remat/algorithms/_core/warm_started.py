@@ -12,8 +12,8 @@ from remat.algorithms._core.outcome import Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver, a_solver, all_refuse, as_plan
 from remat.algorithms._core.wording import indented
-from remat.errors import RematError
 from remat.ir import Graph, Schedule
+from remat.settings import instance
 
 
 class WarmStarted(Solver):
@@ -36,16 +36,11 @@ class Warm(Solver):
 
     models_link: ClassVar[bool] = True  # its parts were asked one by one
 
-    main: WarmStarted
+    main: WarmStarted = field(validator=instance(WarmStarted, "HIlp(), or write best(seed, main)"))
     seed_solver: Solver = field(validator=a_solver)
 
     def __repr__(self) -> str:
         return f"warm({self.main!r}, seed={self.seed_solver!r})"
-
-    def __attrs_post_init__(self) -> None:
-        if not isinstance(self.main, WarmStarted):
-            fix = "give a solver that takes a start (WarmStarted), or write best(seed, main)."
-            raise RematError("A-WARM", f"{self.main!r} cannot start from a schedule.", fix=fix)
 
     def refuses(self, graph: Graph) -> str | None:
         """Refuses when both do."""

@@ -14,12 +14,13 @@ from remat.algorithms._bounds.floor import proved_floor
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE, Outcome, Plan
 from remat.algorithms._core.problem import Problem
-from remat.algorithms._core.solver import Solver
+from remat.algorithms._core.solver import Solver, a_solver
 from remat.algorithms._search.auto import auto, quick
 from remat.algorithms._search.passes import descended
 from remat.algorithms._search.state import Search
 from remat.algorithms._whole.baselines import StoreAll, store_all_peak
 from remat.ir import Graph, Link, Schedule
+from remat.settings import number, optional
 from remat.units import Bytes
 
 
@@ -79,6 +80,7 @@ def sweep(
         listener: called with each point as it is reached.
         link: for copies; None: there is none.
     """
+    optional(a_solver).check(solver, "sweep: solver")
     chosen = auto if solver is None else solver
     clock = Clock() if clock is None else clock
     outcome = Outcome()
@@ -112,6 +114,7 @@ def lowest_budget(
     Bisects with `solver` (None: `quick`), then, on flat graphs, goes on down step by step from the plan found. Heuristics may
     fail at a budget and succeed below it: smaller may be possible unless `impossible` says otherwise.
     """
+    number(0, 1).check(accuracy, "lowest_budget: accuracy")
     chosen = quick if solver is None else solver
     clock = Clock() if clock is None else clock
     peak, floor = store_all_peak(graph), proved_floor(graph)

@@ -5,9 +5,7 @@ What `remat sweep` prints and `remat.exec.sweep` returns; the work is done and s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from fractions import Fraction
 
 from attrs import field, frozen
 
@@ -15,14 +13,15 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE, Outcome, Status
 from remat.algorithms._core.solver import Solver
 from remat.algorithms._whole.baselines import store_all_peak
-from remat.errors import IllFormed
+from remat.budget import budget_bytes
+from remat.errors import BadArgument
 from remat.ir import Graph
-from remat.units import Bytes, Ns, format_bytes, format_ns, parse_bytes
+from remat.settings import whole
+from remat.units import Bytes, Ns, format_bytes, format_ns
 
 SWEEP = "sweep"
 """Who reports a budget reached to the clock's listener: `Progress.who` is the repr of this."""
 
-_PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
 _HEAD = f"{'budget':>11} {'share':>6} {'time':>8} {'bound':>8} {'gap':>8}  status"
 _WORDS = {Status.INFEASIBLE: "proved impossible", Status.NOT_FOUND: "no plan found"}
 
@@ -113,7 +112,7 @@ def choices(
         seed: of the solver.
 
     Raises:
-        IllFormed: an argument is not one of its values.
+        BadArgument: an argument is not one of its values.
     """
     from remat.algorithms._curves import budget_sweep as sharing  # compiled kernels, only when a curve is asked for
 
@@ -140,29 +139,18 @@ def choices(
     return Choices(choices=found, graph=graph, store_all_peak=peak, store_all_time=time, asked=len(sizes))
 
 
-def bytes_of(budget: int | str, peak: Bytes) -> Bytes:
-    """A budget in bytes: an int, `"6GiB"`, or `"40%"` of `peak`.
-
-    Raises:
-        IllFormed: U-SIZE, when it is none of these.
-    """
-    share = _PERCENT.fullmatch(budget) if isinstance(budget, str) else None
-    return parse_bytes(budget) if share is None else int(peak * Fraction(share.group(1)) / 100)
-
-
 def _sizes(graph: Graph, budgets: Iterable[int | str] | None, peak: Bytes, points: int) -> list[Bytes]:
     """Budgets in bytes, ascending."""
     if budgets is not None:
-        sizes = sorted({bytes_of(one, peak) for one in budgets})
+        sizes = sorted({budget_bytes(one, peak) for one in budgets})
         if not sizes:
-            raise IllFormed("A-BUDGETS", "there is no budget.", fix="give one, or leave them out.")
+            raise BadArgument("A-BUDGETS", "there is no budget.", fix="give one, or leave them out.")
         return sizes
     from remat.algorithms._bounds.floor import proved_floor
 
-    if points < 2:
-        raise IllFormed("A-BUDGETS", f"{points} points are no curve.", fix="give 2 or more.")
+    whole(2, "budgets").check(points, "choices: points")
     floor = proved_floor(graph)
     return sorted({floor + (peak - floor) * i // (points - 1) for i in range(points)})
 
 
-__all__ = ["SWEEP", "Choice", "Choices", "bytes_of", "choices"]
+__all__ = ["SWEEP", "Choice", "Choices", "choices"]

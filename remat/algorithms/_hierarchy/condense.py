@@ -17,17 +17,19 @@ from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
 from remat.algorithms._core.transforms import Applied, Transform
 from remat.algorithms._hierarchy.partition import Partitioner
-from remat.errors import RematError
 from remat.ir import Cluster, Graph, LayerOption, cluster_classes, clusters, condense, part, plain_options, translate
 from remat.ir import renaming as renaming_of
-from remat.ir.checks import at_least
+from remat.settings import NAME, Setting, instance, optional, tuple_of, whole
 
 
-def _part_of_the_algebra(instance: object, attribute: Any, value: Any) -> None:
-    kind = {"partition": Partitioner, "lower": OptionSource, "middle": Solver}[attribute.name]
-    if not isinstance(value, kind) and not (value is None and attribute.default is None):
-        fix = "e.g. Condense(Intervals(12), lower=quick.sweep(peaks=4, saves=4), middle=HIlp())."
-        raise RematError("A-SETTING", f"{attribute.name}={value!r:.80} is no {kind.__name__}.", fix=fix)
+def _is_group(value: Any) -> bool:
+    return type(value) is tuple and len(value) == 2 and NAME.accepts(value[0]) and _members.accepts(value[1])
+
+
+_members = tuple_of(NAME)
+_group = Setting("a name and a tuple of names of nodes", _is_group)
+_offers = optional(instance(OptionSource, "quick.sweep(peaks=4, saves=4)"))
+_plans = instance(Solver, "HIlp()")
 
 
 @frozen
@@ -45,11 +47,11 @@ class Condense(Transform):
         peaks, saves: budgets of the sweep that `middle` makes.
     """
 
-    partition: Partitioner = field(validator=_part_of_the_algebra)
-    lower: OptionSource | None = field(default=None, kw_only=True, validator=_part_of_the_algebra)
-    middle: Solver | None = field(default=None, kw_only=True, validator=_part_of_the_algebra)
-    peaks: int = field(default=4, kw_only=True, validator=at_least(1, "budgets"))
-    saves: int = field(default=4, kw_only=True, validator=at_least(1, "budgets"))
+    partition: Partitioner = field(validator=instance(Partitioner, "Intervals(12)"))
+    lower: OptionSource | None = field(default=None, kw_only=True, validator=_offers)
+    middle: Solver | None = field(default=None, kw_only=True, validator=optional(_plans))
+    peaks: int = field(default=4, kw_only=True, validator=whole(1, "budgets"))
+    saves: int = field(default=4, kw_only=True, validator=whole(1, "budgets"))
 
     def refuses(self, graph: Graph) -> str | None:
         """What the partitioner refuses."""
@@ -94,7 +96,7 @@ class Given(Partitioner):
         groups: name and forward nodes of each.
     """
 
-    groups: tuple[tuple[str, tuple[str, ...]], ...]
+    groups: tuple[tuple[str, tuple[str, ...]], ...] = field(validator=tuple_of(_group, empty=True))
 
     def partition(self, graph: Graph) -> tuple[Cluster, ...]:
         """The groups, each with its part of this graph's backward."""
@@ -105,6 +107,7 @@ def hierarchical(
     partition: Partitioner, *, lower: OptionSource | None = None, top: Solver, middle: Solver | None = None
 ) -> Solver:
     """`Condense(partition, lower=lower, middle=middle) >> top`."""
+    _plans.check(top, "hierarchical: top")
     return Condense(partition, lower=lower, middle=middle) >> top
 
 

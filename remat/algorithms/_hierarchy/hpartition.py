@@ -15,8 +15,8 @@ from attrs import evolve, field, frozen
 
 from remat.algorithms._hierarchy.partition import Partitioner, condensable
 from remat.ir import Cluster, Graph, Phase
-from remat.ir.checks import at_least
 from remat.ir.cluster import predecessors, unused
+from remat.settings import number, whole
 
 _ROOT = -1  # the common ancestor of all nodes
 
@@ -42,9 +42,9 @@ class HPartition(Partitioner):
         alpha: exponent of the number of operators in the score; the paper's default.
     """
 
-    top: int = field(default=30, validator=at_least(1, "nodes"))
-    lower: int = field(default=20, validator=at_least(2, "nodes"))
-    alpha: float = 0.5
+    top: int = field(default=30, validator=whole(1, "nodes"))
+    lower: int = field(default=20, validator=whole(2, "nodes"))
+    alpha: float = field(default=0.5, validator=number(0))
 
     def partition(self, graph: Graph) -> tuple[Cluster, ...]:
         """Clusters named `group.0`, … in the order of their first nodes; inner ones `group.0.0`, …."""

@@ -13,8 +13,8 @@ from attrs import field, frozen
 
 from remat.errors import IllFormed
 from remat.ir import Cluster, Graph, Phase, clusters, condense
-from remat.ir.checks import at_least
 from remat.ir.cluster import unused
+from remat.settings import whole
 
 
 class Partitioner(ABC):
@@ -49,7 +49,7 @@ class Stretches(Partitioner):
         size: forward nodes in a stretch.
     """
 
-    size: int = field(default=20, validator=at_least(1, "nodes"))
+    size: int = field(default=20, validator=whole(1, "nodes"))
 
     def partition(self, graph: Graph) -> tuple[Cluster, ...]:
         """The stretches, named `stretch.0`, …."""
@@ -73,7 +73,7 @@ class Intervals(Partitioner):
         size: most forward nodes in a stretch.
     """
 
-    size: int = field(default=20, validator=at_least(1, "nodes"))
+    size: int = field(default=20, validator=whole(1, "nodes"))
 
     def partition(self, graph: Graph) -> tuple[Cluster, ...]:
         """The stretches, named `stretch.0`, …."""

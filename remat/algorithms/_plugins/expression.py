@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from remat.algorithms._plugins.registry import word
-from remat.errors import RematError
+from remat.errors import BadArgument, RematError
 
 METHODS = ("within", "when", "sweep")
 """Methods that an expression may call."""
@@ -25,17 +25,17 @@ def parse(text: str, *, words: Mapping[str, Any] | None = None) -> Any:
         words: more names, and what they stand for.
 
     Raises:
-        RematError: A-EXPR, with the column of what cannot be read; P-NAME for an unknown name; whatever a solver says of its
+        BadArgument: A-EXPR, with the column of what cannot be read; P-NAME for an unknown name; whatever a solver says of its
             settings.
     """
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise RematError("A-EXPR", f"{text!r:.200} is not an expression ({error}).", fix=_EXAMPLE) from error
+        raise BadArgument("A-EXPR", f"{text!r:.200} is not an expression ({error}).", fix=_EXAMPLE) from error
     try:
         return _Reader(text.strip(), words or {}).read(tree.body)
     except RecursionError as error:
-        raise RematError("A-EXPR", "the expression is nested too deep.", fix=_EXAMPLE) from error
+        raise BadArgument("A-EXPR", "the expression is nested too deep.", fix=_EXAMPLE) from error
 
 
 _EXAMPLE = 'write for instance "auto.within(60) | PerLayerCheckpoint()".'
@@ -87,9 +87,11 @@ class _Reader:
     def tried(self, node: ast.expr, called: Any, args: list[Any], named: dict[str, Any]) -> Any:
         try:
             return called(*args, **named)
+        except RematError:  # it says what was wrong with an argument, and where
+            raise
         except (TypeError, ValueError) as error:
             raise self.refused(node, f"cannot be made: {error}") from error
 
-    def refused(self, node: ast.expr, why: str) -> RematError:
+    def refused(self, node: ast.expr, why: str) -> BadArgument:
         part = ast.get_source_segment(self.text, node) or type(node).__name__
-        return RematError("A-EXPR", f"column {node.col_offset + 1}: {part!r:.120} {why}.", fix=_EXAMPLE)
+        return BadArgument("A-EXPR", f"column {node.col_offset + 1}: {part!r:.120} {why}.", fix=_EXAMPLE)

@@ -19,7 +19,7 @@ from typing import Any
 
 from attrs import frozen
 
-from remat.errors import RematError
+from remat.errors import BadArgument, RematError
 
 GROUPS = {
     "solvers": "remat.solvers",
@@ -81,7 +81,7 @@ def entries(kind: str, *, outside: Iterable[EntryPoint] | None = None) -> Mappin
         RematError: P-KIND for an unknown kind; P-CLASH when two packages claim a name.
     """
     if kind not in GROUPS:
-        raise RematError("P-KIND", f"{kind!r} is not a kind of plug-in.", fix=f"ask for {', '.join(GROUPS)}.")
+        raise BadArgument("P-KIND", f"{kind!r} is not a kind of plug-in.", fix=f"ask for {', '.join(GROUPS)}.")
     found = {name: Entry(kind, name, "remat", where) for name, where in _own[kind].items()}
     for point in _installed(GROUPS[kind]) if outside is None else outside:
         origin = point.dist.name if point.dist is not None else "a package without metadata"
@@ -107,7 +107,7 @@ def get(kind: str, name: str) -> Any:
     """
     found = entries(kind)
     if name not in found:
-        raise RematError("P-NAME", f"no {kind.removesuffix('s')} is called {name!r}.", fix=_near(name, found))
+        raise BadArgument("P-NAME", f"no {kind.removesuffix('s')} is called {name!r}.", fix=_near(name, found))
     return found[name].load()
 
 
@@ -125,7 +125,7 @@ def word(name: str) -> Any:
                 raise RematError("P-CLASH", what, fix="uninstall one of them, or rename its entry point.")
             known[other] = entry
     if name not in known:
-        raise RematError("P-NAME", f"{name!r} is not a name of the algebra.", fix=_near(name, known))
+        raise BadArgument("P-NAME", f"{name!r} is not a name of the algebra.", fix=_near(name, known))
     return known[name].load()
 
 

@@ -24,7 +24,7 @@ from remat.algorithms._milp.program import solve_mixed, solve_relaxed
 from remat.algorithms._search.lp_rounding import hardest_instants, recompute_on_demand
 from remat.algorithms._search.passes import shaved, taste
 from remat.algorithms._search.state import RunMove, Search, Sequence
-from remat.ir.checks import at_least
+from remat.settings import number, whole
 
 Order = tuple[int, ...]
 
@@ -52,16 +52,16 @@ class AnyOrder(RunMove):
         accuracy: relative gap at which a programme counts as solved.
     """
 
-    rounds: int = field(default=6, validator=at_least(1, "instants"))
-    nodes: int = field(default=60, validator=at_least(1, "nodes"))
-    largest: int = field(default=3600, validator=at_least(1, "variables"))
-    effort: float = 7.5e7
-    orders: int = field(default=2, validator=at_least(1, "orders"))
-    scanned: int = field(default=36, validator=at_least(1, "instants"))
-    tastes: int = field(default=4, validator=at_least(1, "tastes"))
-    patience: int = field(default=3, validator=at_least(1, "rounds"))
-    gap: float = 0.0
-    accuracy: float = 0.002
+    rounds: int = field(default=6, validator=whole(1, "instants"))
+    nodes: int = field(default=60, validator=whole(1, "nodes"))
+    largest: int = field(default=3600, validator=whole(1, "variables"))
+    effort: float = field(default=7.5e7, validator=number(0))
+    orders: int = field(default=2, validator=whole(1, "orders"))
+    scanned: int = field(default=36, validator=whole(1, "instants"))
+    tastes: int = field(default=4, validator=whole(1, "tastes"))
+    patience: int = field(default=3, validator=whole(1, "rounds"))
+    gap: float = field(default=0.0, validator=number(0))
+    accuracy: float = field(default=0.002, validator=number(0))
 
     def improve(self, search: Search) -> None:
         """Solve, plan, add an instant, until the plan fits, the gap is met, or the programmes cost too much."""

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from attrs import field, frozen
-from attrs.validators import deep_iterable, instance_of
 
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
 from remat.algorithms._search.passes import shaved, taste
 from remat.algorithms._search.state import RunMove, Search
-from remat.errors import RematError
 from remat.ir import Graph
-from remat.ir.checks import at_least
-
-
-def _a_solver(instance: object, attribute: object, value: Any) -> None:
-    if not isinstance(value, Solver):
-        raise RematError("A-SOLVER", f"{value!r:.80} is not a solver.", fix="give a solver, e.g. Dtr().")
-
-
-def _shares(instance: object, attribute: object, value: tuple[float, ...]) -> None:
-    if not value or any(share < 1 for share in value):
-        raise RematError("A-SHARE", f"{value!r} are not budgets to start from.", fix="give shares of 1 or more.")
+from remat.settings import instance, number, tuple_of, whole
+from remat.units import LARGEST
 
 
 @frozen
@@ -40,12 +27,10 @@ class From(RunMove):
         gap: do nothing when plan and bound are this close.
     """
 
-    solver: Solver = field(validator=_a_solver)
-    shares: tuple[float, ...] = field(
-        default=(1.0, 1.15, 1.4), validator=[deep_iterable(instance_of((int, float)), instance_of(tuple)), _shares]
-    )
-    tastes: int = field(default=2, validator=at_least(1, "tastes"))
-    gap: float = 0.0
+    solver: Solver = field(validator=instance(Solver, "Dtr()"))
+    shares: tuple[float, ...] = field(default=(1.0, 1.15, 1.4), validator=tuple_of(number(1, 1000)))
+    tastes: int = field(default=2, validator=whole(1, "tastes"))
+    gap: float = field(default=0.0, validator=number(0))
 
     def refuses(self, graph: Graph) -> str | None:
         """Refuses what is not flat, and what its solver refuses."""
@@ -59,7 +44,7 @@ class From(RunMove):
         for k, share in enumerate(self.shares):
             if search.clock.expired or search.within(self.gap):
                 return
-            problem = Problem(graph=graph, budget=int(search.budget * share))
+            problem = Problem(graph=graph, budget=min(LARGEST, int(search.budget * share)))
             outcome = self.solver.solve(problem, clock=search.clock.nested(), seed=search.seed)
             if outcome.schedule is None:
                 continue

@@ -18,7 +18,7 @@ from remat.algorithms._milp.program import solve_relaxed
 from remat.algorithms._search.passes import Taste, shaved
 from remat.algorithms._search.single_instant import candidate_instants
 from remat.algorithms._search.state import RunMove, Search, Sequence
-from remat.ir.checks import at_least
+from remat.settings import number, tuple_of, whole
 
 
 @inner_kernel
@@ -118,9 +118,9 @@ class SavedSet(RunMove):
         threshold: data of at least this relaxed residency are saved.
     """
 
-    instants: int = field(default=4, validator=at_least(1, "instants"))
-    shares: tuple[float, ...] = (1.0, 0.95, 0.88)
-    threshold: float = 0.5
+    instants: int = field(default=4, validator=whole(1, "instants"))
+    shares: tuple[float, ...] = field(default=(1.0, 0.95, 0.88), validator=tuple_of(number(0, 1)))
+    threshold: float = field(default=0.5, validator=number(0, 1))
 
     def improve(self, search: Search) -> None:
         """Each instant and share gives a start, shaved and thinned."""

@@ -18,7 +18,7 @@ from remat.algorithms._milp.program import solve_mixed
 from remat.algorithms._search.lp_rounding import hardest_instants, recompute_on_demand
 from remat.algorithms._search.passes import shaved, taste
 from remat.algorithms._search.state import RunMove, Search, Sequence
-from remat.ir.checks import at_least
+from remat.settings import number, whole
 from remat.units import Ns
 
 ASSUMES = "first runs in the captured order"
@@ -36,11 +36,11 @@ class MultiInstant(RunMove):
         accuracy: relative gap at which a programme counts as solved.
     """
 
-    rounds: int = field(default=6, validator=at_least(1, "instants"))
-    nodes: int = field(default=60, validator=at_least(1, "nodes"))
-    largest: int = field(default=4000, validator=at_least(1, "variables"))
-    gap: float = 0.0
-    accuracy: float = 0.002
+    rounds: int = field(default=6, validator=whole(1, "instants"))
+    nodes: int = field(default=60, validator=whole(1, "nodes"))
+    largest: int = field(default=4000, validator=whole(1, "variables"))
+    gap: float = field(default=0.0, validator=number(0))
+    accuracy: float = field(default=0.002, validator=number(0))
 
     def improve(self, search: Search) -> None:
         """Solve, plan, add the instant where the plan is worst, until the plan fits."""

@@ -10,7 +10,6 @@ import math
 
 import numpy as np
 from attrs import field, frozen
-from attrs.validators import optional
 from numpy.typing import NDArray
 
 from remat.algorithms._search.deletion import delete
@@ -18,7 +17,7 @@ from remat.algorithms._search.peak_shaving import NO_CEILING, shave
 from remat.algorithms._search.ruin_recreate import relieve, ruin_and_recreate
 from remat.algorithms._search.state import RunMove, Search, Sequence
 from remat.ir import Graph
-from remat.ir.checks import at_least
+from remat.settings import FLAG, instance, number, optional, whole
 
 _DISORDER = 0.3  # share of iterations that change the order where a lower budget finds no plan
 _RELIEF = 2  # iterations of relief there, per iteration of ruin and recreate
@@ -37,9 +36,9 @@ class Taste:
         share: inputs smaller than this share of the evicted datum are kept rather than made again.
     """
 
-    exponent: float = 1.0
-    noise: float = 0.0
-    share: float = 0.0
+    exponent: float = field(default=1.0, validator=number(0))
+    noise: float = field(default=0.0, validator=number(0, 1))
+    share: float = field(default=0.0, validator=number(0, 1))
 
 
 def taste(k: int) -> Taste:
@@ -82,7 +81,7 @@ def shaved(
 class PeakShaving(RunMove):
     """Greedy eviction from gaps until the peak is under the budget, then deletion. Proves nothing."""
 
-    taste: Taste = Taste()
+    taste: Taste = field(default=Taste(), validator=instance(Taste, "Taste(0.7)"))
 
     def improve(self, search: Search) -> None:
         """One shaving of the captured order."""
@@ -110,8 +109,8 @@ class Shift(RunMove):
         passes: most passes over the sequence.
     """
 
-    level: float = 0.8
-    passes: int = field(default=10, validator=at_least(1, "passes"))
+    level: float = field(default=0.8, validator=number(0, 1))
+    passes: int = field(default=10, validator=whole(1, "passes"))
 
     def improve(self, search: Search) -> None:
         """Shift the best sequence."""
@@ -128,7 +127,7 @@ class MultiStart(RunMove):
         starts: how many; None: 16, on graphs of more than 3000 nodes 4.
     """
 
-    starts: int | None = field(default=None, validator=optional(at_least(1, "starts")))
+    starts: int | None = field(default=None, validator=optional(whole(1, "starts")))
 
     def outline(self, graph: Graph) -> tuple[str, ...]:
         """How many shavings."""
@@ -188,11 +187,11 @@ class RuinAndRecreate(RunMove):
         disorder: share of the iterations that change the order of runs.
     """
 
-    work: float = 5e7
-    temperature: float = 0.0005
-    gap: float = 0.0
-    afresh: bool = False
-    disorder: float = 0.0
+    work: float = field(default=5e7, validator=number(0))
+    temperature: float = field(default=0.0005, validator=number(0))
+    gap: float = field(default=0.0, validator=number(0))
+    afresh: bool = field(default=False, validator=FLAG)
+    disorder: float = field(default=0.0, validator=number(0, 1))
 
     def outline(self, graph: Graph) -> tuple[str, ...]:
         """How many iterations, and when."""
@@ -257,8 +256,8 @@ class Relieve(RunMove):
         tries: starts, from the shifted and the captured order in turn.
     """
 
-    work: float = 5e6
-    tries: int = field(default=4, validator=at_least(1, "starts"))
+    work: float = field(default=5e6, validator=number(0))
+    tries: int = field(default=4, validator=whole(1, "starts"))
 
     def outline(self, graph: Graph) -> tuple[str, ...]:
         """How many iterations, and when."""
@@ -296,11 +295,11 @@ class Continuation(RunMove):
         gap: do nothing when plan and bound are this close; None: when there is any plan.
     """
 
-    step: float = 0.94
-    steps: int = field(default=1, validator=at_least(1, "steps"))
-    iterations: int | None = field(default=None, validator=optional(at_least(1, "iterations")))
-    tries: int = field(default=12, validator=at_least(1, "shavings"))
-    gap: float | None = None
+    step: float = field(default=0.94, validator=number(0.01, 0.9999))
+    steps: int = field(default=1, validator=whole(1, "steps"))
+    iterations: int | None = field(default=None, validator=optional(whole(1, "iterations")))
+    tries: int = field(default=12, validator=whole(1, "shavings"))
+    gap: float | None = field(default=None, validator=optional(number(0)))
 
     def outline(self, graph: Graph) -> tuple[str, ...]:
         """The steps, and when they are taken."""

@@ -6,14 +6,8 @@ from attrs import field, frozen
 
 from remat.algorithms._core.wording import indented
 from remat.algorithms._search.state import RunMove, Search
-from remat.errors import RematError
 from remat.ir import Graph
-
-
-def _moves(instance: object, attribute: object, value: object) -> None:
-    if not isinstance(value, tuple) or not value or not all(isinstance(one, RunMove) for one in value):
-        fix = "give a tuple of moves, e.g. (MultiStart(), SingleInstant())."
-        raise RematError("A-SOLVER", f"{value!r:.80} is not a tuple of moves over run sequences.", fix=fix)
+from remat.settings import instance, number, tuple_of
 
 
 @frozen
@@ -25,8 +19,8 @@ class Polish(RunMove):
         gap: plan over bound less one that is good enough.
     """
 
-    moves: tuple[RunMove, ...] = field(validator=_moves)
-    gap: float = 0.002
+    moves: tuple[RunMove, ...] = field(validator=tuple_of(instance(RunMove, "MultiStart()")))
+    gap: float = field(default=0.002, validator=number(0))
 
     def outline(self, graph: Graph) -> tuple[str, ...]:
         """Those of its moves, and when they stop."""

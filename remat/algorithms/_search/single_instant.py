@@ -10,7 +10,7 @@ from remat.algorithms._bounds.instants import Dependencies, instant_program
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.program import solve_mixed, solve_relaxed
 from remat.algorithms._search.state import RunMove, Search
-from remat.ir.checks import at_least
+from remat.settings import number, whole
 
 
 def candidate_instants(search: Search, after_loss: int, heaviest: int) -> list[int]:
@@ -47,11 +47,11 @@ class SingleInstant(RunMove):
         gap: no integers when plan and bound are this close already.
     """
 
-    after_loss: int = field(default=12, validator=at_least(0, "instants"))
-    heaviest: int = field(default=4, validator=at_least(0, "instants"))
-    mixed: int = field(default=3, validator=at_least(0, "instants"))
-    nodes: int = field(default=500, validator=at_least(1, "nodes"))
-    gap: float = 0.0
+    after_loss: int = field(default=12, validator=whole(0, "instants"))
+    heaviest: int = field(default=4, validator=whole(0, "instants"))
+    mixed: int = field(default=3, validator=whole(0, "instants"))
+    nodes: int = field(default=500, validator=whole(1, "nodes"))
+    gap: float = field(default=0.0, validator=number(0))
 
     def improve(self, search: Search) -> None:
         """Scan, then refine the hardest."""

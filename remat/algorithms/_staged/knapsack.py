@@ -29,7 +29,7 @@ from remat.algorithms._milp.program import Program, Rows, solve_mixed, solve_rel
 from remat.algorithms._staged.form_events import events_form
 from remat.algorithms._staged.memory_items import Cell, Stage
 from remat.ir import Graph, Phase
-from remat.ir.checks import at_least
+from remat.settings import whole
 
 _BITS = 60  # exact evaluations count in units of 2**-60
 
@@ -42,7 +42,7 @@ class SavedSetKnapsack(Solver):
         nodes: of branch and bound; 0: the relaxation alone.
     """
 
-    nodes: int = field(default=200, validator=at_least(0, "nodes"))
+    nodes: int = field(default=200, validator=whole(0, "nodes"))
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The bound."""
@@ -61,7 +61,7 @@ class TightenedKnapsack(Solver):
         nodes: of branch and bound; 0: the relaxation alone.
     """
 
-    nodes: int = field(default=200, validator=at_least(0, "nodes"))
+    nodes: int = field(default=200, validator=whole(0, "nodes"))
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The bound."""
@@ -254,7 +254,7 @@ class FullRelaxation(Solver):
         entries: refuse programmes of more matrix entries than this.
     """
 
-    entries: int = field(default=5_000_000, validator=at_least(1, "entries"))
+    entries: int = field(default=5_000_000, validator=whole(1, "entries"))
 
     def refuses(self, graph: Graph) -> str | None:
         """Refuses programmes that would not fit in memory."""

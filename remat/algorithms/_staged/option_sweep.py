@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
-from typing import Any, Protocol
+from typing import Protocol, runtime_checkable
 
 from attrs import evolve, field, frozen
 
@@ -24,13 +24,14 @@ from remat.algorithms._core.problem import Problem
 from remat.algorithms._milp.backends import Backend
 from remat.algorithms._staged.budget_solver import Found, Programme, Watch
 from remat.algorithms._staged.warm_start import narrowed, prime
-from remat.errors import RematError
 from remat.ir import Graph, LayerOption, Run, Schedule, option_of, validate
+from remat.settings import either, instance, optional, tuple_of, whole
 from remat.units import Bytes, Ns
 
 Budgets = int | tuple[Bytes, ...]
 
 
+@runtime_checkable
 class StagedSolver(Protocol):
     """What a sweep asks of its solver, an `HIlp`."""
 
@@ -53,20 +54,7 @@ class StagedSolver(Protocol):
         """The programme of a graph, for many budgets."""
 
 
-def _budgets(instance: object, attribute: Any, value: object) -> None:
-    good = (
-        value >= 1
-        if type(value) is int
-        else isinstance(value, tuple) and len(value) > 0 and all(type(one) is int and one >= 0 for one in value)
-    )
-    if not good:
-        fix = "give a number of budgets, or a tuple of bytes."
-        raise RematError("A-SWEEP", f"{attribute.name} is {value!r:.80}.", fix=fix)
-
-
-def _workers(instance: object, attribute: Any, value: object) -> None:
-    if value is not None and (type(value) is not int or value < 1):
-        raise RematError("A-SWEEP", f"workers is {value!r}.", fix="give an int of at least 1, or None for all cores.")
+_budgets = either(whole(1, "budgets"), tuple_of(whole(0, "bytes")))
 
 
 @frozen(kw_only=True)
@@ -115,10 +103,10 @@ class IlpSweep(OptionSource):
         workers: processes, where no executor is given; None: one per core, 1: this process.
     """
 
-    solver: StagedSolver
+    solver: StagedSolver = field(validator=instance(StagedSolver, "HIlp()"))
     peaks: Budgets = field(default=8, kw_only=True, validator=_budgets)
     saves: Budgets = field(default=6, kw_only=True, validator=_budgets)
-    workers: int | None = field(default=None, kw_only=True, validator=_workers)
+    workers: int | None = field(default=None, kw_only=True, validator=optional(whole(1, "processes")))
 
     def __repr__(self) -> str:
         own = "" if self.workers is None else f", workers={self.workers}"

@@ -14,22 +14,9 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from remat.algorithms._staged.memory_items import Stage
-from remat.errors import RematError
 
 Reruns = Literal["full", "bwdonly", "bonce"]
 RERUNS: Final = ("full", "bwdonly", "bonce")
-
-
-def check_reruns(instance: object, attribute: object, value: object) -> None:
-    """Field validator of the restriction's name."""
-    if value not in RERUNS:
-        raise RematError("A-RERUNS", f"{value!r} is not a restriction.", fix=f"write one of {', '.join(RERUNS)}.")
-
-
-def check_window(instance: object, attribute: object, value: Any) -> None:
-    """Field validator of a window."""
-    if value is not None and (type(value) is not int or value < 1):
-        raise RematError("A-WINDOW", f"{value!r} is not a number of nodes.", fix="give an int of at least 1, or None.")
 
 
 @frozen

@@ -21,32 +21,17 @@ from remat.algorithms._staged.form_events import Form, events_form
 from remat.algorithms._staged.form_published import published_form
 from remat.algorithms._staged.memory_items import Stage
 from remat.algorithms._staged.option_sweep import Budgets, IlpSweep
-from remat.algorithms._staged.slots import Reruns, Slots, check_reruns, check_window, slots_of
+from remat.algorithms._staged.slots import RERUNS, Reruns, Slots, slots_of
 from remat.algorithms._staged.warm_start import prime
-from remat.errors import RematError
 from remat.ir import Graph, Schedule
 from remat.ir.hierarchy import Condensed
+from remat.settings import FLAG, instance, number, one_of, optional, whole
 
 FormName = Literal["events", "published", "checkmate"]
 FORMS: Final = ("events", "published", "checkmate")
 
 RUNG: Final = 60
 """Nodes from which a thinner programme is solved first."""
-
-
-def _form(instance: object, attribute: object, value: object) -> None:
-    if value not in FORMS:
-        raise RematError("A-FORM", f"{value!r} is not a form.", fix=f"write one of {', '.join(FORMS)}.")
-
-
-def _backend(instance: object, attribute: object, value: object) -> None:
-    if not isinstance(value, Backend):
-        raise RematError("A-BACKEND", f"{value!r:.80} is not a back end.", fix='give Highs() or Cvxpy(solver="SCIP").')
-
-
-def _gap(instance: object, attribute: object, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-        raise RematError("A-GAP", f"{value!r} is not a relative gap.", fix="give a number such as 0.01.")
 
 
 @frozen(kw_only=True, repr=False)
@@ -72,16 +57,16 @@ class HIlp(WarmStarted):
         entries: refuse programmes of more matrix entries than this (about 100 bytes each).
     """
 
-    form: FormName = field(default="events", validator=_form)
-    reruns: Reruns = field(default="full", validator=check_reruns)
-    window: int | None = field(default=None, validator=check_window)
-    gap: float = field(default=1e-3, validator=_gap)
-    cuts: bool | None = None
-    primed: bool = True
-    ladder: bool = True
-    order: Literal["start", "graph"] = "start"
-    backend: Backend = field(factory=Highs, validator=_backend)
-    entries: int = 20_000_000
+    form: FormName = field(default="events", validator=one_of(*FORMS))
+    reruns: Reruns = field(default="full", validator=one_of(*RERUNS))
+    window: int | None = field(default=None, validator=optional(whole(1, "nodes")))
+    gap: float = field(default=1e-3, validator=number(0))
+    cuts: bool | None = field(default=None, validator=optional(FLAG))
+    primed: bool = field(default=True, validator=FLAG)
+    ladder: bool = field(default=True, validator=FLAG)
+    order: Literal["start", "graph"] = field(default="start", validator=one_of("start", "graph"))
+    backend: Backend = field(factory=Highs, validator=instance(Backend, 'Highs() or Cvxpy(solver="SCIP")'))
+    entries: int = field(default=20_000_000, validator=whole(1, "entries"))
 
     def __repr__(self) -> str:
         # only what is not default, so that trails stay readable

@@ -8,9 +8,8 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver, refuse_unless_flat
-from remat.errors import RematError
 from remat.ir import Graph, Phase, Schedule, validate
-from remat.ir.checks import at_least
+from remat.settings import optional, whole
 from remat.units import Bytes
 
 
@@ -51,14 +50,8 @@ class PerLayerCheckpoint(Solver):
         together: layers that share one checkpoint.
     """
 
-    depth: int | None = None
-    together: int = field(default=1, validator=at_least(1, "layers"))
-
-    def __attrs_post_init__(self) -> None:
-        if self.depth is not None and (type(self.depth) is not int or self.depth < 1):
-            raise RematError(
-                "A-DEPTH", f"depth {self.depth!r} is not a number of names.", fix="give 1 or more, or None."
-            )
+    depth: int | None = field(default=None, validator=optional(whole(1, "names")))
+    together: int = field(default=1, validator=whole(1, "layers"))
 
     def refuses(self, graph: Graph) -> str | None:
         """Refuses graphs with options, and graphs whose nodes have no scope."""

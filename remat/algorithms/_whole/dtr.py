@@ -25,7 +25,6 @@ from typing import NamedTuple
 
 import numpy as np
 from attrs import field, frozen
-from attrs.validators import in_
 
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Floats, Ints, Longs, flatten
 from remat.algorithms._arrays.jit import kernel
@@ -34,7 +33,7 @@ from remat.algorithms._core.outcome import Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver, refuse_unless_flat
 from remat.ir import Graph, Schedule
-from remat.ir.checks import at_least
+from remat.settings import one_of, whole
 
 HEURISTICS = ("h_dtr", "h_eq", "h_local", "h_msps", "h_lru", "h_size")
 """The published scores, in the order of their codes in the kernels."""
@@ -342,8 +341,8 @@ class Dtr(Solver):
         limit: give up after this many times the runs of the captured order: it thrashes.
     """
 
-    heuristic: str = field(default="h_eq", validator=in_(HEURISTICS))
-    limit: int = field(default=8, validator=at_least(1, "times the runs"))
+    heuristic: str = field(default="h_eq", validator=one_of(*HEURISTICS))
+    limit: int = field(default=8, validator=whole(1, "times the runs"))
 
     def refuses(self, graph: Graph) -> str | None:
         """Flat graphs only."""

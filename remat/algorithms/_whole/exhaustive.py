@@ -20,7 +20,7 @@ from remat.algorithms._core.outcome import IMPOSSIBLE, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
 from remat.ir import Graph, Phase, Run, Schedule
-from remat.ir.checks import at_least
+from remat.settings import whole
 
 Held = tuple[int, ...]
 """Contributions per cell: data in the graph's order (0 or all for one writer), then phantoms (0, or option + 1)."""
@@ -35,8 +35,8 @@ class Exhaustive(Solver):
         max_states: expanded states after which the search gives up and states the bound it has proved.
     """
 
-    max_nodes: int = field(default=16, validator=at_least(1, "nodes"))
-    max_states: int = field(default=300_000, validator=at_least(1, "states"))
+    max_nodes: int = field(default=16, validator=whole(1, "nodes"))
+    max_states: int = field(default=300_000, validator=whole(1, "states"))
 
     def refuses(self, graph: Graph) -> str | None:
         """Refuses graphs that are too large."""

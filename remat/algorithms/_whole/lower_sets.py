@@ -23,7 +23,7 @@ from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver, refuse_unless_flat
 from remat.algorithms._whole.baselines import checkpointed
 from remat.ir import Graph, Phase, Schedule, validate
-from remat.ir.checks import at_least
+from remat.settings import whole
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -63,9 +63,9 @@ class LowerSets(Solver):
         limits: how many memory limits the program is asked under.
     """
 
-    family: int = field(default=400, validator=at_least(1, "lower sets"))
-    levels: int = field(default=200, validator=at_least(1, "levels"))
-    limits: int = field(default=24, validator=at_least(1, "limits"))
+    family: int = field(default=400, validator=whole(1))
+    levels: int = field(default=200, validator=whole(1))
+    limits: int = field(default=24, validator=whole(1))
 
     def refuses(self, graph: Graph) -> str | None:
         """Refuses graphs with options, and graphs without a forward."""

@@ -23,7 +23,6 @@ from collections.abc import Iterator
 
 import numpy as np
 from attrs import field, frozen
-from attrs.validators import in_, optional
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS, Flat, Floats, Ints, flatten
 from remat.algorithms._arrays.jit import kernel
@@ -33,7 +32,7 @@ from remat.algorithms._core.outcome import Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver, refuse_unless_flat
 from remat.ir import Graph, Schedule
-from remat.ir.checks import at_least
+from remat.settings import one_of, optional, whole
 
 ORDERS = ("degree", "fill")
 """Rules of elimination."""
@@ -330,8 +329,8 @@ class TwRemat(Solver):
         leaf: parts of at most so many nodes are run straight through; None: the family from the paper's (1) to all nodes.
     """
 
-    order: str | None = field(default=None, validator=optional(in_(ORDERS)))
-    leaf: int | None = field(default=None, validator=optional(at_least(1, "nodes")))
+    order: str | None = field(default=None, validator=optional(one_of(*ORDERS)))
+    leaf: int | None = field(default=None, validator=optional(whole(1, "nodes")))
 
     def refuses(self, graph: Graph) -> str | None:
         """Flat graphs only."""

@@ -19,9 +19,9 @@ from typing import Any
 
 from attrs import evolve
 
-from remat.errors import IllFormed
 from remat.exec._program.program import Op, Program, Ref, Role, Value
 from remat.ir import Phase
+from remat.settings import one_of
 
 FOLDS = ("settled", "all", "none")
 
@@ -35,10 +35,9 @@ def accumulate(program: Program, which: str = "settled") -> Program:
             later operand depends on the other one anyway, or the sum stays to the end of the step.
 
     Raises:
-        IllFormed: X-ARG, for another word.
+        BadArgument: X-ARG, for another word.
     """
-    if which not in FOLDS:
-        raise IllFormed("X-ARG", f"fold_sums={which!r} is not known.", fix=f"give one of {', '.join(FOLDS)}.")
+    one_of(*FOLDS).check(which, "accumulate: fold_sums", rule="X-ARG")
     return program if which == "none" else _Folding(program, everywhere=which == "all").result()
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
+from typing import ClassVar
 
 from attrs import evolve, field, frozen
 
-from remat.errors import RematError
+from remat.errors import BadArgument
 from remat.exec._cost.cost import OpCost, flops
 from remat.exec._program.program import Op, Program, Role, Spec, refs
-from remat.ir.checks import at_least
+from remat.settings import NAME, whole
 from remat.units import Bytes, MiB, Ns
 
 LARGEST_CONVOLUTION_WORKSPACE: Bytes = 128 * MiB
@@ -48,11 +49,13 @@ class Device:
         source: where the figures are from.
     """
 
-    name: str
-    flops_per_second: int = field(validator=at_least(1, "flops/s"))
-    bytes_per_second: int = field(validator=at_least(1, "bytes/s"))
-    launch: Ns = field(default=5000, validator=at_least(0, "ns"))
-    granule: Bytes = field(default=512, validator=at_least(1, "bytes"))
+    SETTINGS_RULE: ClassVar[str] = "X-ARG"
+
+    name: str = field(validator=NAME)
+    flops_per_second: int = field(validator=whole(1, "flops/s"))
+    bytes_per_second: int = field(validator=whole(1, "bytes/s"))
+    launch: Ns = field(default=5000, validator=whole(0, "ns"))
+    granule: Bytes = field(default=512, validator=whole(1, "bytes"))
     source: str = ""
 
     def costs(self, program: Program) -> Mapping[str, OpCost]:
@@ -100,13 +103,13 @@ def device_model(name: str | Device) -> Device:
     """The device of that name.
 
     Raises:
-        RematError: X-DEVICE-MODEL, for a name nobody knows; the message lists the known ones.
+        BadArgument: X-DEVICE-MODEL, for a name nobody knows; the message lists the known ones.
     """
     if isinstance(name, Device):
         return name
     if name not in DEVICES:
         fix = f"give one of {', '.join(sorted(DEVICES))}, or a remat.exec.Device of your own."
-        raise RematError("X-DEVICE-MODEL", f"there is no device model {name!r}.", fix=fix)
+        raise BadArgument("X-DEVICE-MODEL", f"there is no device model {name!r}.", fix=fix)
     return DEVICES[name]
 
 

@@ -14,12 +14,13 @@ import torch
 from attrs import define, evolve, field, frozen
 from torch import nn
 
+from remat.budget import Share
 from remat.errors import Infeasible, Uncapturable
 from remat.exec._capture.capturing import Captured, capture, is_leaf
 from remat.exec._cost.cost import OpCost
 from remat.exec._module.live import Tensors, Watch, autocast, form, named
 from remat.exec._module.plan_table import PlanTable
-from remat.exec._plan.planning import Outside, Planned, Settings, Share, is_loss_inside, over_budget, plan_captured
+from remat.exec._plan.planning import Outside, Planned, Settings, is_loss_inside, over_budget, plan_captured
 from remat.exec._plan.progress import Stages, stages_of
 from remat.exec._plan.smallest import with_changes
 from remat.exec._program.digest import program_digest

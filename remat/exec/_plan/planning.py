@@ -7,15 +7,14 @@ proved floor.
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import evolve, field, frozen
 from torch import nn
 
 from remat.algorithms import IMPOSSIBLE, Clock, Outcome, Problem, Solver, StoreAll, store_all_peak
 from remat.algorithms._core.startup import importing
-from remat.errors import IllFormed
+from remat.budget import Share
 from remat.exec._capture.capturing import Captured, capture
 from remat.exec._cost.cost import OpCost, estimate, resized
 from remat.exec._cost.measuring import measure
@@ -25,7 +24,8 @@ from remat.exec._plan.smallest import Smallest, infeasible, smallest_budget
 from remat.exec._program.program import Program
 from remat.exec._run.lowering import Lowered, lower
 from remat.ir import Graph
-from remat.units import Bytes, format_bytes, parse_bytes
+from remat.settings import FLAG, SECONDS, SEED, Setting, either, function, instance, one_of, optional, whole
+from remat.units import Bytes, format_bytes
 
 COSTS = ("measure", "estimate")
 GRACE = 0.3
@@ -34,31 +34,14 @@ SCALARS: Bytes = 4096
 """What a loss outside the module is taken to hold in scalars while the backward runs."""
 
 
-@frozen
-class Share:
-    """A budget as a part of the peak that `StoreAll` replays to."""
-
-    of_peak: Fraction
-
+DIFFERENTIABLE = ("auto", "loss", "all")
+INFEASIBLE = ("raise", "best")
 
 Budget = Bytes | Share | None
-
-
-def parse_budget(budget: int | str | None) -> Budget:
-    """Read a budget: bytes, `"6GiB"`, `"40%"` (of the replayed peak of `StoreAll`), or None.
-
-    Raises:
-        IllFormed: U-SIZE, when it is none of these.
-    """
-    if isinstance(budget, str) and budget.strip().endswith("%"):
-        try:
-            share = Fraction(budget.strip()[:-1].strip()) / 100
-        except ValueError:
-            share = Fraction(-1)
-        if share <= 0:
-            raise IllFormed("U-SIZE", f"{budget!r} is not a share.", fix='write it like "40%".')
-        return Share(share)
-    return None if budget is None else parse_bytes(budget)
+_BUDGET = Setting(
+    "what `parse_budget` reads, or None",
+    lambda value: value is None or isinstance(value, Share) or whole(0).accepts(value),
+)
 
 
 @frozen(kw_only=True)
@@ -78,16 +61,20 @@ class Settings:
         progress: who hears of the stages, as in `remat.exec.progress.stages_of`.
     """
 
-    budget: Budget
-    step: Callable[..., Any] | None = None
-    differentiable: str = "auto"
-    loss_reserve: Bytes | None = None
-    solver: Solver | None = None
-    seconds: float | None = None
-    cost: str = field(default="measure")
-    seed: int = 0
-    on_infeasible: str = "raise"
-    progress: bool | Listener | None = None
+    SETTINGS_RULE: ClassVar[str] = "X-ARG"
+
+    budget: Budget = field(validator=_BUDGET)
+    step: Callable[..., Any] | None = field(
+        default=None, validator=optional(function("lambda module, x: module(x).sum()"))
+    )
+    differentiable: str = field(default="auto", validator=one_of(*DIFFERENTIABLE))
+    loss_reserve: Bytes | None = field(default=None, validator=optional(whole(0, "bytes")))
+    solver: Solver | None = field(default=None, validator=optional(instance(Solver, "remat.algorithms.quick")))
+    seconds: float | None = field(default=None, validator=optional(SECONDS))
+    cost: str = field(default="measure", validator=one_of(*COSTS))
+    seed: int = field(default=0, validator=SEED)
+    on_infeasible: str = field(default="raise", validator=one_of(*INFEASIBLE))
+    progress: bool | Listener | None = field(default=None, validator=optional(either(FLAG, function("print"))))
 
     def planner(self) -> Solver:
         """The solver, the default one where none was named."""
@@ -193,7 +180,7 @@ def plan_captured(
     with stages.stage("plan"):
         asked, beside = settings.budget, captured.beside
         if isinstance(asked, Share):
-            asked = int((peak + beside) * asked.of_peak)
+            asked = asked.bytes(peak + beside)
         outcome, budget = solve(graph, asked, settings, peak, stages, beside)
     with stages.stage("lower"):
         lowered = None if budget is None or outcome.schedule is None else lower(program, outcome.schedule)

@@ -127,9 +127,9 @@ def test_budgets_may_be_given_in_bytes(mlp):
     swept = HIlp().sweep(peaks=(high, high // 2), saves=(high,), workers=1).run(mlp)
     assert {one.peak for one in swept.points} == {high, high // 2}
     for wrong in (0, (), (1.5,), "8"):
-        with pytest.raises(RematError, match="A-SWEEP"):
+        with pytest.raises(RematError, match="A-SETTING"):
             HIlp().sweep(peaks=wrong)
-    with pytest.raises(RematError, match="A-SWEEP"):
+    with pytest.raises(RematError, match="A-SETTING"):
         HIlp().sweep(workers=0)
 
 

@@ -1,0 +1,122 @@
+"""What settings may be: validators of fields of solvers, passes, transforms and partitioners, and of arguments of functions.
+
+A `Setting` is a test with its words. As the validator of an attrs field it refuses a wrong value at birth; `check`
+does the same for an argument of a function. NaN, infinity and booleans are not numbers here. What is refused is a `BadArgument`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from remat.errors import BadArgument
+from remat.units import LARGEST
+
+if TYPE_CHECKING:
+    from attrs import Attribute
+
+RULE = "A-SETTING"
+"""Id of a refusal; a class may name another in `SETTINGS_RULE`."""
+
+
+@frozen
+class Setting:
+    """What a value may be.
+
+    Attributes:
+        words: what is accepted, as the message says it: `a number from 0 to 1`.
+        accepts: whether a value is accepted.
+    """
+
+    words: str
+    accepts: Callable[[Any], bool] = field(repr=False)
+
+    def __call__(self, instance: Any, attribute: Attribute[Any], value: Any) -> None:
+        """Check the field of an attrs class."""
+        kind = type(instance)
+        self.check(value, f"{kind.__name__}: {attribute.name}", rule=getattr(kind, "SETTINGS_RULE", RULE))
+
+    def check(self, value: Any, place: str, *, rule: str = RULE) -> None:
+        """Check an argument.
+
+        Args:
+            value: what was given.
+            place: function and argument, for the message.
+            rule: id of the refusal.
+
+        Raises:
+            BadArgument: with the rule, the place, the value and what is accepted.
+        """
+        if not self.accepts(value):
+            raise BadArgument(rule, f"{place} is {value!r:.200}.", fix=f"give {self.words}.")
+
+
+def whole(low: int, unit: str = "") -> Setting:
+    """An int of at least `low`, stated in `unit`, that a signed 64-bit word holds."""
+    words = f"an int of at least {low}" + (f" ({unit})" if unit else "")
+    return Setting(words, lambda value: type(value) is int and low <= value <= LARGEST)
+
+
+def number(low: float = 0, high: float | None = None) -> Setting:
+    """A finite int or float from `low` up to `high`; None: no limit."""
+    words = f"a finite number of at least {low:g}" if high is None else f"a number from {low:g} to {high:g}"
+    most = sys.float_info.max if high is None else high
+    return Setting(words, lambda value: _is_number(value) and bool(low <= value <= most))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def one_of(*words: str) -> Setting:
+    """One of some words."""
+    listed = ", ".join(map(repr, words))
+    return Setting(f"one of {listed}", lambda value: isinstance(value, str) and value in words)
+
+
+def instance(kind: type, example: str) -> Setting:
+    """An object of a class, or of a protocol that is checked at run time; `example` for the message."""
+    article = "an" if kind.__name__[0] in "AEIOU" else "a"
+    return Setting(f"{article} {kind.__name__}, e.g. {example}", lambda value: isinstance(value, kind))
+
+
+def optional(setting: Setting) -> Setting:
+    """What another setting accepts, or None."""
+    return either(setting, Setting("None", lambda value: value is None))
+
+
+def either(*settings: Setting) -> Setting:
+    """What any of several settings accepts."""
+    return Setting(
+        ", or ".join(one.words for one in settings), lambda value: any(one.accepts(value) for one in settings)
+    )
+
+
+def tuple_of(item: Setting, *, empty: bool = False) -> Setting:
+    """A tuple of what another setting accepts, with at least one item unless it may be `empty`."""
+
+    def accepts(value: Any) -> bool:
+        return type(value) is tuple and (empty or len(value) > 0) and all(map(item.accepts, value))
+
+    return Setting(f"a tuple{'' if empty else ' of one or more'}, each {item.words}", accepts)
+
+
+def function(example: str) -> Setting:
+    """Anything that can be called; `example` for the message."""
+    return Setting(f"a function, e.g. {example}", callable)
+
+
+FLAG = Setting("True or False", lambda value: type(value) is bool)
+"""A boolean."""
+
+NAME = Setting("a name", lambda value: isinstance(value, str) and bool(value))
+"""Text that is not empty."""
+
+SEED = Setting("an int", lambda value: type(value) is int)
+"""Of random choices."""
+
+SECONDS = number(0)
+"""How long something may take."""
