@@ -1,4 +1,4 @@
-"""The only user of private torch names, so that one file changes when torch does (works with 2.11 and later).
+"""The only user of private torch names, so that one file changes when torch does (tested with 2.13).
 
 What is used, and why nothing public would do: the joint export (the only trace of forward and backward in one graph), the node
 annotations of the tracer (module paths on nodes), an overload's unchecked entry (saves 0.3 us a call), the fake tensor class, and
