@@ -7,7 +7,7 @@ MODELS_STAMP := $(VENV)/.installed-models
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv models-venv demo test test-thorough test-cuda lint format graphs exactness bench fuzz fuzz-wrap docs clean
+.PHONY: venv models-venv demo test test-quick test-versions test-thorough test-cuda lint format graphs exactness bench fuzz fuzz-wrap docs clean
 
 venv: $(STAMP)
 
@@ -33,6 +33,16 @@ demo: venv
 
 test: venv
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+# Without pins on the quality of plans and without what takes long: for work in progress.
+test-quick: venv
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow and not quality"
+
+# Other versions of Python and torch, one environment each; prints what was tested and what is not to be had here.
+# TORCH_INDEX=https://download.pytorch.org/whl/cpu has wheels without CUDA for all of them.
+TORCH_INDEX ?=
+test-versions:
+	$(PYTHON) -m tests.versions --index "$(TORCH_INDEX)" --workers $(WORKERS) $(FLAGS)
 
 test-thorough: venv
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile property_tests

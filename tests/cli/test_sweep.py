@@ -58,14 +58,14 @@ def test_the_csv_goes_where_it_is_told(path, tmp_path):
         main(["sweep", str(path), "--solver", "StoreAll()", "--budgets", "100%,4KiB", "-o", str(tmp_path / "out.csv")])
         == 0
     )
-    rows = list(csv.DictReader((tmp_path / "out.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
     assert [row["status"] for row in rows] == ["feasible"] * 2 or [row["status"] for row in rows] == ["optimal"] * 2
 
 
 def test_a_link_is_handed_on(path, tmp_path):
     call = ["sweep", str(path), "--solver", "offload_only", "--budgets", "60%", "-o", str(tmp_path / "o.csv")]
     assert main([*call, "--link", "1000GB/s"]) == 0
-    (row,) = csv.DictReader((tmp_path / "o.csv").open())
+    (row,) = csv.DictReader((tmp_path / "o.csv").read_text().splitlines())
     assert row["recomputation"] == "0"
     assert main(call) == 3
 

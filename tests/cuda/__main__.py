@@ -1,4 +1,4 @@
-"""Exactness, peak and step time on a CUDA device with torch 2.11 or later: `make test-cuda`.
+"""Exactness, peak and step time on a CUDA device: `make test-cuda`.
 
 Prints a table and writes build/bench/cuda.json and build/bench/cuda.md; exits 1 when a bar is missed. Without a device it says so
 and counts as nothing.
