@@ -18,7 +18,9 @@ from torch import nn
 from remat.algorithms import Solver
 from remat.algorithms._core.startup import importing
 from remat.errors import IllFormed, Uncapturable
-from remat.exec._module.plans import INSTANCE_FORWARD, RematWarning, State, Wrapped, attributes
+from remat.exec._module.after import RematWarning
+from remat.exec._module.calls import INSTANCE_FORWARD, Wrapped, attributes
+from remat.exec._module.plans import State
 from remat.exec._plan.planning import COSTS, Settings, parse_budget
 from remat.exec._plan.progress import Listener
 from remat.exec._trace.diagnosis import refusal
