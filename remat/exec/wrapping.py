@@ -19,7 +19,9 @@ from remat.algorithms import Solver
 from remat.algorithms._core.startup import importing
 from remat.budget import parse_budget
 from remat.errors import BadArgument, Uncapturable
-from remat.exec._module.plans import INSTANCE_FORWARD, MOST_PLANS, RematWarning, State, Wrapped, attributes
+from remat.exec._module.after import RematWarning
+from remat.exec._module.calls import INSTANCE_FORWARD, Wrapped, attributes
+from remat.exec._module.plans import MOST_PLANS, State
 from remat.exec._plan.planning import Settings
 from remat.exec._plan.progress import Listener
 from remat.exec._trace.diagnosis import refusal

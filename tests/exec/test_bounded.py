@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import remat.exec
-from remat.errors import IllFormed
+from remat.errors import BadArgument
 from remat.exec._module.plan_table import PlanTable
 from remat.exec._program.source import Names
 
@@ -60,7 +60,7 @@ def test_the_least_recently_used_plan_goes_first():
 
 @pytest.mark.parametrize("most", [0, -1, 2.5, True, None])
 def test_a_number_of_plans_that_is_none_is_refused(most):
-    with pytest.raises(IllFormed, match="most_plans"):
+    with pytest.raises(BadArgument, match="most_plans"):
         wrapped_linear(most_plans=most)
 
 

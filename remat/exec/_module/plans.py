@@ -1,13 +1,10 @@
-"""The plans of a wrapped module: which one a call runs, what is done where there is none, and what a call leaves behind."""
+"""The plans of a wrapped module: which one a call runs, and what is done where there is none."""
 
 from __future__ import annotations
 
 import functools
-import inspect
 import warnings
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,7 +15,29 @@ from remat.budget import Share
 from remat.errors import Infeasible, Uncapturable
 from remat.exec._capture.capturing import Captured, capture, is_leaf
 from remat.exec._cost.cost import OpCost
-from remat.exec._module.live import Tensors, Watch, autocast, form, named
+from remat.exec._module.after import (
+    MANY_PLANS,
+    RematWarning,
+    answered,
+    do_effects,
+    learnt,
+    undone_by,
+    warn_of_hooks,
+    warn_of_many,
+    wrong_answers,
+)
+from remat.exec._module.calls import (
+    INSTANCE_FORWARD,
+    Arguments,
+    attributes,
+    bare_forward,
+    captured_step,
+    chain_tensors,
+    is_bare,
+    leaf_key,
+    order_of,
+)
+from remat.exec._module.live import Tensors, Watch, autocast, named
 from remat.exec._module.plan_table import PlanTable
 from remat.exec._plan.planning import Outside, Planned, Settings, is_loss_inside, over_budget, plan_captured
 from remat.exec._plan.progress import Stages, stages_of
@@ -28,86 +47,14 @@ from remat.exec._run import outside as outside_loss
 from remat.exec._run.meter import StepMeter
 from remat.exec._run.rehearsal import Rehearsal, rehearse
 from remat.exec._run.runtime import Call, run_step
-from remat.exec._torch import rng
 from remat.exec._torch.places import forward_of, levels_to_user
 from remat.exec._trace import structure
 from remat.exec._trace.diagnosis import refusal
-from remat.exec._trace.effects import Effect
 from remat.exec._trace.tape import Origin, Scalar
 from remat.exec._trace.tracing import Same
-from remat.units import format_bytes
 
-INSTANCE_FORWARD = "_remat_forward"
-"""Attribute that holds a `forward` that was set on a wrapped module."""
 MOST_PLANS = 64
 """How many plans a wrapped module keeps where nothing else is said."""
-MANY_PLANS = 8
-"""From how many plans for one combination of shapes on a warning says what they depend on."""
-
-_bare: ContextVar[bool] = ContextVar("remat_bare", default=False)
-"""Set while a wrapped module must behave as the bare one: during capture, in `loss=` functions, where nothing is planned."""
-_inside: ContextVar[tuple[int, ...]] = ContextVar("remat_inside", default=())
-"""Wrapped modules whose own `forward` (the one that was set on the instance) is running."""
-
-
-class RematWarning(UserWarning):
-    """Something runs otherwise than asked, and the message says what and why."""
-
-
-class Wrapped:
-    """What every wrapped class has before the module's own class in its order of resolution."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "forward":
-            # Set on the instance it would be called in place of the planned step: it is what is planned, instead.
-            self.__dict__[INSTANCE_FORWARD] = value
-        else:
-            super().__setattr__(name, value)
-
-    def __delattr__(self, name: str) -> None:
-        if name == "forward":
-            self.__dict__.pop(INSTANCE_FORWARD, None)
-        else:
-            super().__delattr__(name)
-
-
-def attributes(module: nn.Module) -> dict[str, Any]:
-    """The attributes of a module, past whoever watches what is read."""
-    return object.__getattribute__(module, "__dict__")  # type: ignore[no-any-return]
-
-
-def bare_forward(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-    """The forward of the bare module: the one set on the instance, else that of its class."""
-    instance = attributes(module).get(INSTANCE_FORWARD)
-    running = _inside.get()
-    if instance is None or id(module) in running:
-        return super(Wrapped, module).forward(*args, **kwargs)  # type: ignore[misc]
-    token = _inside.set((*running, id(module)))
-    try:
-        return instance(*args, **kwargs)
-    finally:
-        _inside.reset(token)
-
-
-@contextmanager
-def running_bare() -> Iterator[None]:
-    """Inside, wrapped modules behave as the bare ones."""
-    token = _bare.set(True)
-    try:
-        yield
-    finally:
-        _bare.reset(token)
-
-
-def is_bare() -> bool:
-    """Whether wrapped modules behave as the bare ones now."""
-    return _bare.get()
-
-
-def _captured_step(step: Callable[..., Any] | None, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-    """What is traced: the bare forward, or the loss function with the module bare inside it."""
-    with running_bare():
-        return bare_forward(module, *args, **kwargs) if step is None else step(module, *args, **kwargs)
 
 
 @frozen(eq=False)
@@ -148,40 +95,6 @@ class Ready:
     def captured(self) -> Captured:
         """The trace."""
         return self.planned.captured
-
-
-@define(kw_only=True, eq=False)
-class Arguments:
-    """One call.
-
-    Attributes:
-        module: the wrapped module.
-        args, kwargs: of the call.
-        layout: how its flat leaves become these.
-        leaves: tensors and plain values.
-        key: what plans are looked up by.
-        tensors: "param", "buffer" and "input".
-        extra: inputs besides the arguments, for the plan that fits: lifted tensors, then results of its prologue.
-    """
-
-    module: nn.Module
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    layout: structure.Layout
-    leaves: list[Any]
-    key: Hashable
-    tensors: dict[str, list[torch.Tensor]]
-    extra: list[torch.Tensor] = field(factory=list)
-
-    def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Names and shapes of the tensors among the arguments."""
-        named = [(f"argument {at}", value) for at, value in enumerate(self.args)] + list(self.kwargs.items())
-        return tuple((name, tuple(value.shape)) for name, value in named if isinstance(value, torch.Tensor))
-
-    def at(self, places: tuple[tuple[str, int], ...], extra: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """The tensors at some places; extra ones count as inputs after the arguments."""
-        tensors = {**self.tensors, "input": [*self.tensors["input"], *extra]} if extra else self.tensors
-        return tuple(tensors[kind][at] for kind, at in places)
 
 
 @define(eq=False)
@@ -261,19 +174,19 @@ class State:
 
     def bare(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the bare module, or the loss function around it."""
-        return _captured_step(self.step_of(module), module, *args, **kwargs)
+        return captured_step(self.step_of(module), module, *args, **kwargs)
 
     def arguments(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """A call, its tensors and its key; keywords in the order of the signature, however the call spells them."""
         if len(kwargs) > 1:
-            order = _order_of(self.step_of(module) or type(module).forward)
+            order = order_of(self.step_of(module) or type(module).forward)
             kwargs = dict(sorted(kwargs.items(), key=lambda item: order.get(item[0], len(order))))
         if self._tensors is None or not self._tensors.current(module):
             self._tensors = Tensors(module)
         forms = self._tensors.fetch()
         leaves, layout = structure.flatten((args, kwargs), opaque=lambda value: isinstance(value, nn.Module))
         params, inputs = self._tensors.params, [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        key = (layout, tuple(map(_leaf_key, leaves)), forms, autocast(params, inputs), self.step_of(module) is None)
+        key = (layout, tuple(map(leaf_key, leaves)), forms, autocast(params, inputs), self.step_of(module) is None)
         tensors = {"param": params, "buffer": self._tensors.buffers, "input": inputs}
         return Arguments(
             module=module, args=args, kwargs=kwargs, layout=layout, leaves=leaves, key=key, tensors=tensors
@@ -288,11 +201,11 @@ class State:
         """
         for entry in self.plans.of(call.key):
             if isinstance(entry, Ready):
-                extra = self.extra_for(entry, call) if _answered(entry, answers) else None
+                extra = self.extra_for(entry, call) if answered(entry.captured, answers) else None
                 if extra is None:
                     continue
                 call.extra = extra
-                if (outside := _learnt(entry)) is not None:
+                if (outside := learnt(entry.planned, entry.meter)) is not None:
                     again = self.planned_again(call, entry, outside)
                     self.plans.forget(entry)
                     return self.used(call, again)
@@ -304,7 +217,7 @@ class State:
             entry = self.captured_and_planned(call, answers)
         self.used(call, entry)
         if len(self.plans.of(call.key)) == MANY_PLANS and isinstance(entry, Ready):
-            _warn_of_many(entry)
+            warn_of_many(entry.captured)
         return entry
 
     def used(self, call: Arguments, entry: Ready | Bare) -> Ready | Bare:
@@ -340,9 +253,9 @@ class State:
             captured = ready.captured
             assert ready.call is not None
             primals = call.at(ready.places, call.extra)
-            with _undone_by(ready, primals) as undo:
+            with undone_by(captured, ready.call.lowered, primals) as undo:
                 outputs = run_step(ready.call, primals)
-                answers = _wrong(captured, outputs)
+                answers = wrong_answers(captured, outputs)
                 if answers is not None:
                     del outputs
                     undo()
@@ -357,7 +270,7 @@ class State:
         """What the bare module would return, with its effects on Python done."""
         captured = ready.captured
         if captured.effects:
-            _do_effects(ready, outputs[len(captured.places) + len(captured.late) :])
+            do_effects(captured, ready.watch, outputs[len(captured.places) + len(captured.late) :])
         rest = (
             tensor if order is None else tensor.permute(order)
             for tensor, order in zip(outputs, captured.orders, strict=True)
@@ -380,7 +293,7 @@ class State:
             with stages_of(type(module).__name__, self.settings.progress) as stages:
                 with stages.stage("capture"):
                     captured = capture(
-                        module, call.args, call.kwargs, step=functools.partial(_captured_step, self.step_of(module)),
+                        module, call.args, call.kwargs, step=functools.partial(captured_step, self.step_of(module)),
                         differentiable=self.settings.differentiable, watched=self.watched(module), answers=answers,
                     )  # fmt: skip
                 entry = self.plan(call, captured, None, stages)
@@ -391,7 +304,7 @@ class State:
             name = type(module).__name__
             warnings.warn(f"{name} runs bare, without a budget: {error}", RematWarning, stacklevel=levels_to_user())
             return Bare(str(error))
-        _warn_of_hooks(module)
+        warn_of_hooks(module)
         return entry
 
     def planned_again(self, call: Arguments, ready: Ready, outside: Outside) -> Ready:
@@ -466,147 +379,9 @@ class State:
         return evolve(ready, rehearsal=rehearsal)
 
 
-@functools.lru_cache(maxsize=64)
-def _order_of(function: Callable[..., Any]) -> dict[str, int]:
-    """Place of each parameter of a function."""
-    return {name: at for at, name in enumerate(inspect.signature(function).parameters)}
-
-
-def chain_tensors(call: Arguments) -> list[torch.Tensor]:
-    """Parameters and inputs of a call."""
-    return [*call.tensors["param"], *call.tensors["input"]]
-
-
-def _leaf_key(leaf: Any) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        return form(leaf)
-    if isinstance(leaf, structure.PLAIN):
-        return type(leaf), repr(leaf) if isinstance(leaf, (slice, float, complex)) else leaf
-    return type(leaf)
-
-
 def _fresh(entry: Ready | Bare) -> Ready | Bare:
     if isinstance(entry, Bare):
         return entry
     meter = StepMeter(entry.meter.device, wanted=entry.meter.wanted)
     call = None if entry.call is None else evolve(entry.call, meter=meter)
     return evolve(entry, meter=meter, call=call, watch=entry.watch.copy())
-
-
-# -- late reads ------------------------------------------------------------------------------------------------------------
-
-
-def _answered(ready: Ready, answers: tuple[Scalar, ...]) -> bool:
-    """Whether a plan was traced with these values of its first late reads."""
-    return tuple(read.value for read in ready.captured.late[: len(answers)]) == answers
-
-
-def _wrong(captured: Captured, outputs: tuple[torch.Tensor, ...]) -> tuple[Scalar, ...] | None:
-    """The late reads up to the first that is not as in the trace; None: all are."""
-    values: list[Scalar] = []
-    for read, output in zip(captured.late, outputs[len(captured.places) :], strict=False):
-        values.append(output.item())
-        if values[-1] != read.value:
-            return tuple(values)
-    return None
-
-
-@contextmanager
-def _undone_by(ready: Ready, primals: tuple[torch.Tensor, ...]) -> Iterator[Callable[[], None]]:
-    """Gives what puts back buffers and generators after a run that took the wrong branch."""
-    if not ready.captured.late or ready.call is None:
-        yield lambda: None
-        return
-    device = ready.captured.program.device
-    states = {place: rng.save(place) for place in {torch.device("cpu"), device}}
-    written = [(primals[at], primals[at].detach().clone()) for at in ready.call.lowered.written_primals]
-
-    def undo() -> None:
-        with torch.no_grad():
-            for tensor, value in written:
-                tensor.copy_(value)
-        for place, state in states.items():
-            rng.restore(place, state)
-
-    yield undo
-
-
-# -- effects ---------------------------------------------------------------------------------------------------------------
-
-
-def _do_effects(ready: Ready, tensors: tuple[torch.Tensor, ...]) -> None:
-    """Change in Python what the bare forward would have changed."""
-    rest = iter(tensors)
-    changed = False
-    for effect in ready.captured.effects:
-        leaves = [next(rest) if leaf is None else leaf.value for leaf in effect.leaves]
-        changed = _do(ready.watch, effect, structure.unflatten(leaves, effect.layout)) or changed
-    if changed:
-        ready.watch.renew()
-
-
-def _do(watch: Watch, effect: Effect, values: list[Any]) -> bool:
-    container = watch.container(effect.path)
-    if container is None:
-        raise Uncapturable(
-            "X-STATE", f"{effect.path}, which the forward changes, is gone.", fix="wrap the module anew."
-        )
-    keys, old = container.read()
-    if effect.keys is None:
-        if len(old) == len(values) and all(map(lambda first, second: first is second, old, values)):
-            return False
-        watch.write(container, (), tuple(values))
-        return True
-    new = dict(zip(keys, old, strict=True))
-    before = dict(new)
-    new.update(zip(effect.keys, values, strict=True))
-    for key in effect.removed:
-        new.pop(key, None)
-    if new.keys() == before.keys() and all(new[key] is before[key] for key in new):
-        return False
-    watch.write(container, tuple(new), tuple(new.values()))
-    return True
-
-
-# -- warnings --------------------------------------------------------------------------------------------------------------
-
-
-def _learnt(ready: Ready) -> Outside | None:
-    """What an audit said about a loss outside, where that is more than the plan took it to be."""
-    ready.meter.settle()
-    planned, audit = ready.planned, ready.meter.audit
-    if audit is None or planned.audited or is_loss_inside(planned.captured) or planned.budget is None:
-        return None
-    tangents = sum(planned.captured.program.storage_of(value).size for value, _ in planned.captured.program.tangents)
-    held = max(0, audit.left - tangents)
-    reserve = max(0, audit.peak - tangents - held)
-    if held <= planned.held and reserve + held <= planned.reserve + planned.held:
-        return None
-    what = (
-        f"the loss outside the module held {format_bytes(reserve + held)} at its height and {format_bytes(held)} during the "
-        f"backward, and the plan had {format_bytes(planned.reserve)} for it; the step is planned anew. "
-        f"Give loss=, or loss_reserve={reserve + held}, to have the first step within the budget too."
-    )
-    warnings.warn(what, RematWarning, stacklevel=levels_to_user())
-    return Outside(reserve, held, measured=True)
-
-
-def _warn_of_hooks(module: nn.Module) -> None:
-    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    hooked = [path for path, inner in module.named_modules() if path and any(attributes(inner)[name] for name in names)]
-    if hooked:
-        what = (
-            f"hooks of submodules ({', '.join(hooked[:3])}{', …' if len(hooked) > 3 else ''}) ran once, while the "
-            "step was captured: what they do to tensors is in the plan, what else they do will not happen again."
-        )
-        warnings.warn(what, RematWarning, stacklevel=levels_to_user())
-
-
-def _warn_of_many(ready: Ready) -> None:
-    reads = (*ready.captured.guards.reads, *ready.captured.late)
-    if reads:
-        what = (
-            f"{MANY_PLANS} plans were made for calls of one form, because what Python reads of tensors differs from call to "
-            f"call: {reads[-1].place}. Keep that value a tensor, or pass it as a plain argument."
-        )
-        warnings.warn(what, RematWarning, stacklevel=levels_to_user())

@@ -12,10 +12,9 @@ def signature(program: Program, op: Op) -> str:
         return str(op.role.value)
 
     def text(tree: object) -> str:
-        name = getattr(tree, "name", None)
-        if type(tree).__name__ == "Ref" and isinstance(name, str):
-            spec = program.values[name].spec
-            around = underlying(program, op, name)
+        if isinstance(tree, Ref):
+            spec = program.values[tree.name].spec
+            around = underlying(program, op, tree.name)
             return f"{spec}#{around}" if around > spec.extent else str(spec)
         if isinstance(tree, (tuple, list)):
             return "[" + ",".join(text(one) for one in tree) + "]"

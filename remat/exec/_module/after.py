@@ -1,0 +1,144 @@
+"""What follows the run of a plan: late reads and what undoes a wrong branch, effects on Python, and what users are told."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from remat.errors import Uncapturable
+from remat.exec._capture.capturing import Captured
+from remat.exec._module.calls import attributes
+from remat.exec._module.live import Watch
+from remat.exec._plan.planning import Outside, Planned, is_loss_inside
+from remat.exec._run.lowering import Lowered
+from remat.exec._run.meter import StepMeter
+from remat.exec._torch import rng
+from remat.exec._torch.places import levels_to_user
+from remat.exec._trace import structure
+from remat.exec._trace.effects import Effect
+from remat.exec._trace.tape import Scalar
+from remat.units import format_bytes
+
+MANY_PLANS = 8
+"""From how many plans for one combination of shapes on a warning says what they depend on."""
+
+
+class RematWarning(UserWarning):
+    """Something runs otherwise than asked, and the message says what and why."""
+
+
+def answered(captured: Captured, answers: tuple[Scalar, ...]) -> bool:
+    """Whether a plan was traced with these values of its first late reads."""
+    return tuple(read.value for read in captured.late[: len(answers)]) == answers
+
+
+def wrong_answers(captured: Captured, outputs: tuple[torch.Tensor, ...]) -> tuple[Scalar, ...] | None:
+    """The late reads up to the first that is not as in the trace; None: all are."""
+    values: list[Scalar] = []
+    for read, output in zip(captured.late, outputs[len(captured.places) :], strict=False):
+        values.append(output.item())
+        if values[-1] != read.value:
+            return tuple(values)
+    return None
+
+
+@contextmanager
+def undone_by(captured: Captured, lowered: Lowered, primals: tuple[torch.Tensor, ...]) -> Iterator[Callable[[], None]]:
+    """Gives what puts back buffers and generators after a run that took the wrong branch."""
+    if not captured.late:
+        yield lambda: None
+        return
+    device = captured.program.device
+    states = {place: rng.save(place) for place in {torch.device("cpu"), device}}
+    written = [(primals[at], primals[at].detach().clone()) for at in lowered.written_primals]
+
+    def undo() -> None:
+        with torch.no_grad():
+            for tensor, value in written:
+                tensor.copy_(value)
+        for place, state in states.items():
+            rng.restore(place, state)
+
+    yield undo
+
+
+def do_effects(captured: Captured, watch: Watch, tensors: tuple[torch.Tensor, ...]) -> None:
+    """Change in Python what the bare forward would have changed."""
+    rest = iter(tensors)
+    changed = False
+    for effect in captured.effects:
+        leaves = [next(rest) if leaf is None else leaf.value for leaf in effect.leaves]
+        changed = _do(watch, effect, structure.unflatten(leaves, effect.layout)) or changed
+    if changed:
+        watch.renew()
+
+
+def _do(watch: Watch, effect: Effect, values: list[Any]) -> bool:
+    container = watch.container(effect.path)
+    if container is None:
+        raise Uncapturable(
+            "X-STATE", f"{effect.path}, which the forward changes, is gone.", fix="wrap the module anew."
+        )
+    keys, old = container.read()
+    if effect.keys is None:
+        if len(old) == len(values) and all(map(lambda first, second: first is second, old, values)):
+            return False
+        watch.write(container, (), tuple(values))
+        return True
+    new = dict(zip(keys, old, strict=True))
+    before = dict(new)
+    new.update(zip(effect.keys, values, strict=True))
+    for key in effect.removed:
+        new.pop(key, None)
+    if new.keys() == before.keys() and all(new[key] is before[key] for key in new):
+        return False
+    watch.write(container, tuple(new), tuple(new.values()))
+    return True
+
+
+def learnt(planned: Planned, meter: StepMeter) -> Outside | None:
+    """What an audit said about a loss outside, where that is more than the plan took it to be."""
+    meter.settle()
+    audit = meter.audit
+    if audit is None or planned.audited or is_loss_inside(planned.captured) or planned.budget is None:
+        return None
+    tangents = sum(planned.captured.program.storage_of(value).size for value, _ in planned.captured.program.tangents)
+    held = max(0, audit.left - tangents)
+    reserve = max(0, audit.peak - tangents - held)
+    if held <= planned.held and reserve + held <= planned.reserve + planned.held:
+        return None
+    what = (
+        f"the loss outside the module held {format_bytes(reserve + held)} at its height and {format_bytes(held)} during the "
+        f"backward, and the plan had {format_bytes(planned.reserve)} for it; the step is planned anew. "
+        f"Give loss=, or loss_reserve={reserve + held}, to have the first step within the budget too."
+    )
+    warnings.warn(what, RematWarning, stacklevel=levels_to_user())
+    return Outside(reserve, held, measured=True)
+
+
+def warn_of_hooks(module: nn.Module) -> None:
+    """Say that hooks of submodules ran once, for the capture."""
+    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    hooked = [path for path, inner in module.named_modules() if path and any(attributes(inner)[name] for name in names)]
+    if hooked:
+        what = (
+            f"hooks of submodules ({', '.join(hooked[:3])}{', …' if len(hooked) > 3 else ''}) ran once, while the "
+            "step was captured: what they do to tensors is in the plan, what else they do will not happen again."
+        )
+        warnings.warn(what, RematWarning, stacklevel=levels_to_user())
+
+
+def warn_of_many(captured: Captured) -> None:
+    """Say what many plans for calls of one form depend on."""
+    reads = (*captured.guards.reads, *captured.late)
+    if reads:
+        what = (
+            f"{MANY_PLANS} plans were made for calls of one form, because what Python reads of tensors differs from call to "
+            f"call: {reads[-1].place}. Keep that value a tensor, or pass it as a plain argument."
+        )
+        warnings.warn(what, RematWarning, stacklevel=levels_to_user())

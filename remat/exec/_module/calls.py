@@ -1,0 +1,134 @@
+"""Calls of a wrapped module: its arguments, what they are looked up by, and the forward of the bare module."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from attrs import define, field
+from torch import nn
+
+from remat.exec._module.live import form
+from remat.exec._trace import structure
+
+INSTANCE_FORWARD = "_remat_forward"
+"""Attribute that holds a `forward` that was set on a wrapped module."""
+_bare: ContextVar[bool] = ContextVar("remat_bare", default=False)
+"""Set while a wrapped module must behave as the bare one: during capture, in `loss=` functions, where nothing is planned."""
+_inside: ContextVar[tuple[int, ...]] = ContextVar("remat_inside", default=())
+"""Wrapped modules whose own `forward` (the one that was set on the instance) is running."""
+
+
+class Wrapped:
+    """What every wrapped class has before the module's own class in its order of resolution."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "forward":
+            # Set on the instance it would be called in place of the planned step: it is what is planned, instead.
+            self.__dict__[INSTANCE_FORWARD] = value
+        else:
+            super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if name == "forward":
+            self.__dict__.pop(INSTANCE_FORWARD, None)
+        else:
+            super().__delattr__(name)
+
+
+def attributes(module: nn.Module) -> dict[str, Any]:
+    """The attributes of a module, past whoever watches what is read."""
+    return object.__getattribute__(module, "__dict__")  # type: ignore[no-any-return]
+
+
+def bare_forward(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    """The forward of the bare module: the one set on the instance, else that of its class."""
+    instance = attributes(module).get(INSTANCE_FORWARD)
+    running = _inside.get()
+    if instance is None or id(module) in running:
+        return super(Wrapped, module).forward(*args, **kwargs)  # type: ignore[misc]
+    token = _inside.set((*running, id(module)))
+    try:
+        return instance(*args, **kwargs)
+    finally:
+        _inside.reset(token)
+
+
+@contextmanager
+def running_bare() -> Iterator[None]:
+    """Inside, wrapped modules behave as the bare ones."""
+    token = _bare.set(True)
+    try:
+        yield
+    finally:
+        _bare.reset(token)
+
+
+def is_bare() -> bool:
+    """Whether wrapped modules behave as the bare ones now."""
+    return _bare.get()
+
+
+def captured_step(step: Callable[..., Any] | None, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    """What is traced: the bare forward, or the loss function with the module bare inside it."""
+    with running_bare():
+        return bare_forward(module, *args, **kwargs) if step is None else step(module, *args, **kwargs)
+
+
+@define(kw_only=True, eq=False)
+class Arguments:
+    """One call.
+
+    Attributes:
+        module: the wrapped module.
+        args, kwargs: of the call.
+        layout: how its flat leaves become these.
+        leaves: tensors and plain values.
+        key: what plans are looked up by.
+        tensors: "param", "buffer" and "input".
+        extra: inputs besides the arguments, for the plan that fits: lifted tensors, then results of its prologue.
+    """
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    layout: structure.Layout
+    leaves: list[Any]
+    key: Hashable
+    tensors: dict[str, list[torch.Tensor]]
+    extra: list[torch.Tensor] = field(factory=list)
+
+    def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Names and shapes of the tensors among the arguments."""
+        named = [(f"argument {at}", value) for at, value in enumerate(self.args)] + list(self.kwargs.items())
+        return tuple((name, tuple(value.shape)) for name, value in named if isinstance(value, torch.Tensor))
+
+    def at(self, places: tuple[tuple[str, int], ...], extra: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """The tensors at some places; extra ones count as inputs after the arguments."""
+        tensors = {**self.tensors, "input": [*self.tensors["input"], *extra]} if extra else self.tensors
+        return tuple(tensors[kind][at] for kind, at in places)
+
+
+def chain_tensors(call: Arguments) -> list[torch.Tensor]:
+    """Parameters and inputs of a call."""
+    return [*call.tensors["param"], *call.tensors["input"]]
+
+
+@functools.lru_cache(maxsize=64)
+def order_of(function: Callable[..., Any]) -> dict[str, int]:
+    """Place of each parameter of a function."""
+    return {name: at for at, name in enumerate(inspect.signature(function).parameters)}
+
+
+def leaf_key(leaf: Any) -> Any:
+    """What of a leaf of the arguments decides which plan a call runs."""
+    if isinstance(leaf, torch.Tensor):
+        return form(leaf)
+    if isinstance(leaf, structure.PLAIN):
+        return type(leaf), repr(leaf) if isinstance(leaf, (slice, float, complex)) else leaf
+    return type(leaf)
