@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field, frozen
 from torch import nn
@@ -23,9 +23,12 @@ from remat.exec.lower import Lowered, lower
 from remat.exec.measure import measure
 from remat.exec.program import Program
 from remat.exec.progress import LOG, Listener, Stages
-from remat.exec.smallest import Smallest, infeasible, smallest_budget
+from remat.exec.smallest import infeasible
 from remat.ir import Graph
 from remat.units import Bytes, format_bytes, parse_bytes
+
+if TYPE_CHECKING:
+    from remat.algorithms._curves.budget_sweep import Lowest
 
 COSTS = ("measure", "estimate")
 GRACE = 0.3
@@ -259,10 +262,11 @@ def solve(
         stages.seconds["bound"] = clock.spent["bound"]
     if outcome.schedule is not None:
         return outcome, budget
-    smallest = _smallest(graph, budget, outcome, settings, clock)
+    lowest = _lowest(graph, budget, outcome, settings, clock)
     if settings.on_infeasible == "raise":
-        raise infeasible(budget, smallest, seconds=settings.seconds if over else None)
-    return smallest.outcome, smallest.found
+        found, seconds = lowest.point.budget, settings.seconds if over else None
+        raise infeasible(budget, found=found, floor=lowest.limit, seconds=seconds)
+    return lowest.point.outcome, lowest.point.budget
 
 
 def _cheap() -> Solver:
@@ -272,18 +276,20 @@ def _cheap() -> Solver:
     return cheap
 
 
-def _smallest(graph: Graph, budget: Bytes, outcome: Outcome, settings: Settings, clock: Clock) -> Smallest:
+def _lowest(graph: Graph, budget: Bytes, outcome: Outcome, settings: Settings, clock: Clock) -> Lowest:
     """The smallest budget with a plan, in about a second on hundreds of nodes, and within the deadline and its grace."""
+    with importing():
+        from remat.algorithms._curves.budget_sweep import quick_lowest_budget  # imports compiled kernels
+
     left = 1.0 + len(graph) / 1000 if settings.solver is None else None
     if settings.seconds is not None:
         grace = max(GRACE, settings.seconds / 10)
         allowed = max(0.0, settings.seconds + grace - clock.elapsed)
         left = allowed if left is None else min(left, allowed)
-    rest = Clock(left)
-    smallest = smallest_budget(graph, settings.solver, below=budget, clock=rest, seed=settings.seed)
+    lowest = quick_lowest_budget(graph, settings.solver, below=budget, clock=Clock(left), seed=settings.seed)
     if outcome.lower == IMPOSSIBLE:
-        smallest = evolve(smallest, floor=max(smallest.floor, budget + 1))
-    return smallest
+        lowest = evolve(lowest, impossible=max(lowest.impossible, budget))
+    return lowest
 
 
 def over_budget(planned: Planned) -> str:
