@@ -22,7 +22,6 @@ TORCHLESS = (
     "tests/algorithms",
     "tests/testing",
     "tests/viz",
-    "tests/test_layering.py",
     "tests/test_plugin.py",
     "property_tests",
 )

@@ -29,8 +29,8 @@ import torch
 
 import remat.exec
 from remat.algorithms import Problem, StoreAll
+from remat.algorithms._curves.budget_sweep import quick_lowest_budget
 from remat.algorithms._search.auto import auto, quick
-from remat.exec._plan.planning import smallest_budget
 from remat.zoo import GPT2, EncoderDecoder, ResNet, UNet
 from tests.benchmarks.call_checks import checks
 from tests.exec.support import Rig
@@ -137,7 +137,7 @@ def plans_of(rig):
         if outcome.schedule is not None:
             found[f"{share:.0%}"] = outcome
     if len(found) < len(SHARES):
-        smallest = smallest_budget(rig.graph, quick).found
+        smallest = quick_lowest_budget(rig.graph, quick).point.budget
         outcome = auto.solve(Problem(graph=rig.graph, budget=smallest))
         assert outcome.schedule is not None, "the planner misses a budget that its quick form meets"
         found[f"{smallest / rig.peak:.1%}"] = outcome

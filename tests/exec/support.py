@@ -7,10 +7,10 @@ import torch
 
 import remat.exec
 from remat.algorithms import Problem, StoreAll, store_all_peak
+from remat.algorithms._curves.budget_sweep import quick_lowest_budget
 from remat.algorithms._search.floor import Floor
 from remat.algorithms._search.passes import MultiStart
 from remat.algorithms._search.pipeline import Polish
-from remat.exec._plan.planning import smallest_budget
 from remat.exec._run.runtime import Call, run_step
 from remat.ir import Phase, Schedule
 from remat.zoo import cases
@@ -119,7 +119,7 @@ class Rig:
 
     @cached_property
     def smallest(self):
-        return smallest_budget(self.graph, LIGHT).found
+        return quick_lowest_budget(self.graph, LIGHT).point.budget
 
     def plan(self, budget):
         solver = StoreAll() if budget >= self.peak else LIGHT

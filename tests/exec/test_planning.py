@@ -14,6 +14,7 @@ import remat.exec
 from remat.algorithms import Outcome, Plan, Problem, Solver, StoreAll, store_all_peak
 from remat.algorithms._bounds.floor import node_floor
 from remat.algorithms._core import startup
+from remat.algorithms._curves.budget_sweep import quick_lowest_budget
 from remat.algorithms._search.auto import cheap
 from remat.budget import parse_budget
 from remat.errors import Infeasible, Uncapturable
@@ -21,7 +22,7 @@ from remat.exec._cost import measuring
 from remat.exec._plan import planning
 from remat.exec._plan.planning import Settings, over_budget, plan_step
 from remat.exec._plan.progress import STAGES, Said, Stages, seconds_by_stage, stages_of
-from remat.exec._plan.smallest import changed_since, smallest_budget, with_changes
+from remat.exec._plan.smallest import changed_since, with_changes
 from remat.ir import validate
 from tests.exec.support import LIGHT, SMALL, Rig
 
@@ -112,15 +113,15 @@ def test_a_planner_that_was_named_is_not_stood_in_for(now):
 
 
 def test_the_smallest_budget_is_planned_validated_and_above_the_floor(gpt2):
-    smallest = smallest_budget(gpt2)
-    cost = validate(gpt2, smallest.outcome.schedule, smallest.found)
-    assert node_floor(gpt2) <= smallest.floor <= cost.peak <= smallest.found < store_all_peak(gpt2) * 0.45
+    lowest = quick_lowest_budget(gpt2)
+    cost = validate(gpt2, lowest.point.outcome.schedule, lowest.point.budget)
+    assert node_floor(gpt2) <= lowest.limit <= cost.peak <= lowest.point.budget < store_all_peak(gpt2) * 0.45
 
 
 def test_a_search_without_time_still_knows_a_budget_and_a_floor(gpt2):
-    smallest = smallest_budget(gpt2, clock=remat.algorithms.Clock(0))
-    assert smallest.found == store_all_peak(gpt2) == smallest.outcome.cost.peak
-    assert node_floor(gpt2) <= smallest.floor < smallest.found
+    lowest = quick_lowest_budget(gpt2, clock=remat.algorithms.Clock(0))
+    assert lowest.point.budget == store_all_peak(gpt2) == lowest.point.outcome.cost.peak
+    assert node_floor(gpt2) <= lowest.limit < lowest.point.budget
 
 
 def test_few_budgets_are_asked_for(gpt2):
@@ -132,9 +133,9 @@ def test_few_budgets_are_asked_for(gpt2):
             asked.append(problem.budget)
             return LIGHT.plan(problem, clock, seed)
 
-    smallest = smallest_budget(gpt2, Counted(), below=store_all_peak(gpt2) // 10)
+    lowest = quick_lowest_budget(gpt2, Counted(), below=store_all_peak(gpt2) // 10)
     assert len(asked) <= 7 and min(asked) > store_all_peak(gpt2) // 10
-    assert smallest.found in (*asked, store_all_peak(gpt2))
+    assert lowest.point.budget in (*asked, store_all_peak(gpt2))
 
 
 def test_the_best_there_is_can_stand_for_a_budget_without_a_plan():

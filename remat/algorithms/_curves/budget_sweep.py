@@ -10,18 +10,21 @@ from collections.abc import Callable, Iterable
 
 from attrs import evolve, frozen
 
-from remat.algorithms._bounds.floor import proved_floor
+from remat.algorithms._bounds.floor import node_floor, proved_floor
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE, Outcome, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver, a_solver
-from remat.algorithms._search.auto import auto, quick
+from remat.algorithms._search.auto import auto, probe, prover, quick
 from remat.algorithms._search.passes import descended
 from remat.algorithms._search.state import Search
 from remat.algorithms._whole.baselines import StoreAll, store_all_peak
 from remat.ir import Graph, Link, Schedule
 from remat.settings import number, optional
 from remat.units import Bytes
+
+PROBES = 7
+"""Budgets that `quick_lowest_budget` tries: enough to come within 1 % of the peak of `StoreAll`."""
 
 
 @frozen(kw_only=True)
@@ -57,6 +60,11 @@ class Lowest:
     floor: Bytes
     impossible: Bytes
     point: Point
+
+    @property
+    def limit(self) -> Bytes:
+        """Below this no schedule exists: proved, by the floor or by a solver [bytes]."""
+        return max(self.floor, self.impossible + 1)
 
 
 def sweep(
@@ -117,22 +125,97 @@ def lowest_budget(
     number(0, 1).check(accuracy, "lowest_budget: accuracy")
     chosen = quick if solver is None else solver
     clock = Clock() if clock is None else clock
-    peak, floor = store_all_peak(graph), proved_floor(graph)
-    step = max(1, int(peak * accuracy))
-    impossible, failed = floor - 1, floor - 1
+    lowest = _without_search(graph, proved_floor(graph))
+    step = max(1, int(lowest.point.budget * accuracy))
+    lowest = _bisected(graph, chosen, lowest, _Halving(failed=lowest.floor - 1, step=step), clock, seed)
+    if solver is None and lowest.point.budget > lowest.limit and not clock.expired:
+        lowest = evolve(lowest, point=_descend(graph, lowest.point, lowest.limit, step, clock, seed))
+    return lowest
+
+
+def quick_lowest_budget(
+    graph: Graph, solver: Solver | None = None, *, below: Bytes = 0, clock: Clock | None = None, seed: int = 0
+) -> Lowest:
+    """The smallest budget that `solver` finds a plan for when it is asked for that budget, to 1 % of the peak of `StoreAll`.
+
+    A few budgets, each with a deadline: for messages, where `lowest_budget` takes too long. Its point is a budget that was asked
+    for, not the peak of the plan, so that asking for it again gives a plan again.
+
+    Args:
+        graph: the step.
+        solver: who plans; None: quick planners, and then what is proved of the budgets below.
+        below: a budget that is known not to do [bytes].
+        clock: how long it may take; a search that is cut short knows a larger budget and a lower limit.
+        seed: of the solver.
+    """
+    clock = Clock() if clock is None else clock
+    lowest = _without_search(graph, node_floor(graph))
+    failed, step = max(lowest.floor, below), lowest.point.budget // 100
+    halving = _Halving(failed=failed, step=step, probes=PROBES, seconds=5.0, to_peaks=False)
+    lowest = _bisected(graph, probe if solver is None else solver, lowest, halving, clock, seed)
+    if solver is not None:
+        return lowest
+    return _narrowed(graph, evolve(lowest, floor=max(lowest.floor, proved_floor(graph, clock))), clock, seed)
+
+
+def _without_search(graph: Graph, floor: Bytes) -> Lowest:
+    peak = store_all_peak(graph)
     point = Point(budget=peak, outcome=StoreAll().solve(Problem(graph=graph, budget=peak)))
-    while point.budget - failed > step and not clock.expired:
-        budget = floor if failed < floor else (failed + point.budget) // 2
-        outcome = chosen.solve(Problem(graph=graph, budget=budget), clock=clock.nested(), seed=seed)
+    return Lowest(floor=floor, impossible=floor - 1, point=point)
+
+
+@frozen(kw_only=True)
+class _Halving:
+    """How to look for the smallest budget.
+
+    Attributes:
+        failed: the largest budget that is taken to have no plan; below the floor: the floor is tried first.
+        step: bytes between a budget with a plan and one without at which to stop.
+        probes: how many budgets to try; None: until then.
+        seconds: deadline of each; None: none.
+        to_peaks: whether a plan counts for its peak, not for the budget that was asked for.
+    """
+
+    failed: Bytes
+    step: Bytes
+    probes: int | None = None
+    seconds: float | None = None
+    to_peaks: bool = True
+
+
+def _bisected(graph: Graph, solver: Solver, lowest: Lowest, halving: _Halving, clock: Clock, seed: int) -> Lowest:
+    """Halve what lies between the largest budget without a plan and the smallest with one."""
+    failed, tried = halving.failed, 0
+    while lowest.point.budget - failed > halving.step and tried != halving.probes and not clock.expired:
+        budget = lowest.floor if failed < lowest.floor else (failed + lowest.point.budget) // 2
+        outcome = solver.solve(Problem(graph=graph, budget=budget), clock=clock.nested(halving.seconds), seed=seed)
+        tried += 1
         if outcome.cost is not None:
-            point = Point(budget=outcome.cost.peak, outcome=outcome)
+            lowest = evolve(
+                lowest, point=Point(budget=outcome.cost.peak if halving.to_peaks else budget, outcome=outcome)
+            )
             continue
         failed = budget
         if outcome.lower == IMPOSSIBLE:
-            impossible = max(impossible, budget)
-    if solver is None and point.budget > impossible + 1 and not clock.expired:
-        point = _descend(graph, point, impossible + 1, step, clock, seed)
-    return Lowest(floor=floor, impossible=impossible, point=point)
+            lowest = evolve(lowest, impossible=max(lowest.impossible, budget))
+    return lowest
+
+
+def _narrowed(graph: Graph, lowest: Lowest, clock: Clock, seed: int) -> Lowest:
+    """More of what is between the limit and the smallest budget: impossible, or planned after all, or left open."""
+    high = lowest.point.budget
+    for _ in range(PROBES):
+        if high - lowest.limit <= lowest.point.budget // 100 or clock.expired:
+            break
+        budget = (lowest.limit + high) // 2
+        outcome = prover.solve(Problem(graph=graph, budget=budget), clock=clock.nested(), seed=seed)
+        if outcome.lower == IMPOSSIBLE:
+            lowest = evolve(lowest, impossible=budget)
+            continue
+        high = budget
+        if outcome.schedule is not None:
+            lowest = evolve(lowest, point=Point(budget=budget, outcome=outcome))
+    return lowest
 
 
 @frozen

@@ -7,7 +7,7 @@ proved floor.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import evolve, field, frozen
 from torch import nn
@@ -20,12 +20,15 @@ from remat.exec._cost.cost import OpCost, estimate, resized
 from remat.exec._cost.measuring import measure
 from remat.exec._plan.build import build_graph
 from remat.exec._plan.progress import LOG, Listener, Stages
-from remat.exec._plan.smallest import Smallest, infeasible, smallest_budget
+from remat.exec._plan.smallest import infeasible
 from remat.exec._program.program import Program
 from remat.exec._run.lowering import Lowered, lower
 from remat.ir import Graph
 from remat.settings import FLAG, SECONDS, SEED, Setting, either, function, instance, one_of, optional, whole
 from remat.units import Bytes, format_bytes
+
+if TYPE_CHECKING:
+    from remat.algorithms._curves.budget_sweep import Lowest
 
 COSTS = ("measure", "estimate")
 GRACE = 0.3
@@ -259,10 +262,11 @@ def solve(
         stages.seconds["bound"] = clock.spent["bound"]
     if outcome.schedule is not None:
         return outcome, asked
-    smallest = _smallest(graph, budget, outcome, settings, clock)
+    lowest = _lowest(graph, budget, outcome, settings, clock)
     if settings.on_infeasible == "raise":
-        raise infeasible(asked, smallest, seconds=settings.seconds if over else None, beside=beside)
-    return smallest.outcome, smallest.found + beside
+        found, seconds = lowest.point.budget, settings.seconds if over else None
+        raise infeasible(asked, found=found, floor=lowest.limit, seconds=seconds, beside=beside)
+    return lowest.point.outcome, lowest.point.budget + beside
 
 
 def _cheap() -> Solver:
@@ -272,18 +276,20 @@ def _cheap() -> Solver:
     return cheap
 
 
-def _smallest(graph: Graph, budget: Bytes, outcome: Outcome, settings: Settings, clock: Clock) -> Smallest:
+def _lowest(graph: Graph, budget: Bytes, outcome: Outcome, settings: Settings, clock: Clock) -> Lowest:
     """The smallest budget with a plan, in about a second on hundreds of nodes, and within the deadline and its grace."""
+    with importing():
+        from remat.algorithms._curves.budget_sweep import quick_lowest_budget  # imports compiled kernels
+
     left = 1.0 + len(graph) / 1000 if settings.solver is None else None
     if settings.seconds is not None:
         grace = max(GRACE, settings.seconds / 10)
         allowed = max(0.0, settings.seconds + grace - clock.elapsed)
         left = allowed if left is None else min(left, allowed)
-    rest = Clock(left)
-    smallest = smallest_budget(graph, settings.solver, below=budget, clock=rest, seed=settings.seed)
+    lowest = quick_lowest_budget(graph, settings.solver, below=budget, clock=Clock(left), seed=settings.seed)
     if outcome.lower == IMPOSSIBLE:
-        smallest = evolve(smallest, floor=max(smallest.floor, budget + 1))
-    return smallest
+        lowest = evolve(lowest, impossible=max(lowest.impossible, budget))
+    return lowest
 
 
 def over_budget(planned: Planned) -> str:
