@@ -6,6 +6,7 @@ proved floor.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -21,11 +22,13 @@ from remat.exec.cost import OpCost, estimate, resized
 from remat.exec.lower import Lowered, lower
 from remat.exec.measure import measure
 from remat.exec.program import Program
-from remat.exec.progress import LOG, Listener, Stages
+from remat.exec.progress import Listener, Stages
 from remat.exec.smallest import Smallest, infeasible, smallest_budget
 from remat.ir import Graph
 from remat.settings import FLAG, SECONDS, SEED, Setting, either, function, instance, one_of, optional, whole
 from remat.units import Bytes, format_bytes
+
+logger = logging.getLogger(__name__)
 
 COSTS = ("measure", "estimate")
 GRACE = 0.3
@@ -176,10 +179,12 @@ def plan_captured(
         program = resized(captured.program, costs)
         loss = outside or outside_of(program, captured, settings)
         graph = build_graph(program, costs, loss_reserve=loss.reserve, loss_held=loss.held)
-        peak = store_all_peak(graph)
+        peak = stages.bytes["cost"] = store_all_peak(graph)
     with stages.stage("plan"):
         asked = settings.budget.bytes(peak) if isinstance(settings.budget, Share) else settings.budget
         outcome, budget = solve(graph, asked, settings, peak, stages)
+        if outcome.cost is not None:
+            stages.bytes["plan"] = outcome.cost.peak
     with stages.stage("lower"):
         lowered = None if budget is None or outcome.schedule is None else lower(program, outcome.schedule)
     return Planned(
@@ -241,7 +246,7 @@ def solve(
     if clock.stopped:
         if outcome.schedule is None:
             raise KeyboardInterrupt
-        LOG.warning("interrupted: the best plan so far is kept")
+        logger.warning("interrupted: the best plan so far is kept")
     if "bound" in clock.spent:
         stages.seconds["bound"] = clock.spent["bound"]
     if outcome.schedule is not None:

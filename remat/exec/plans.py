@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,6 +13,7 @@ import torch
 from attrs import define, evolve, field, frozen
 from torch import nn
 
+from remat._warn import warn
 from remat.budget import Share
 from remat.errors import Infeasible, Uncapturable
 from remat.exec import outside as outside_loss
@@ -23,7 +23,7 @@ from remat.exec.cost import OpCost
 from remat.exec.digest import program_digest
 from remat.exec.live import Tensors, Watch, autocast, form, named
 from remat.exec.meter import StepMeter
-from remat.exec.places import forward_of, levels_to_user
+from remat.exec.places import forward_of
 from remat.exec.planning import Outside, Planned, Settings, is_loss_inside, over_budget, plan_captured
 from remat.exec.progress import Stages, stages_of
 from remat.exec.rehearsal import Rehearsal, rehearse
@@ -364,7 +364,7 @@ class State:
             if self.on_uncapturable == "raise":
                 raise
             name = type(module).__name__
-            warnings.warn(f"{name} runs bare, without a budget: {error}", RematWarning, stacklevel=levels_to_user())
+            warn(f"{name} runs bare, without a budget: {error}", RematWarning)
             return Bare(str(error))
         _warn_of_hooks(module)
         return entry
@@ -390,11 +390,14 @@ class State:
                 # A share is of the first step, once and for all: other shapes get as many bytes, not a share of their own peak.
                 self.settings = evolve(self.settings, budget=planned.asked or planned.budget)
             if warning := over_budget(planned):
-                warnings.warn(warning, RematWarning, stacklevel=levels_to_user())
+                warn(warning, RematWarning)
         else:
             planned = evolve(planned, captured=evolve(captured, program=planned.captured.program))
         with stages.stage("rehearsal"):
-            return self.bound(call, planned)
+            ready = self.bound(call, planned)
+            if ready.rehearsal is not None:
+                stages.bytes["rehearsal"] = ready.rehearsal.peak
+            return ready
 
     def within(self, captured: Captured, outside: Outside | None, stages: Stages) -> Planned:
         """A plan that leaves room for what a call holds besides it."""
@@ -594,7 +597,7 @@ def _learnt(ready: Ready) -> Outside | None:
         f"backward, and the plan had {format_bytes(planned.reserve)} for it; the step is planned anew. "
         f"Give loss=, or loss_reserve={reserve + held}, to have the first step within the budget too."
     )
-    warnings.warn(what, RematWarning, stacklevel=levels_to_user())
+    warn(what, RematWarning)
     return Outside(reserve, held, measured=True)
 
 
@@ -606,7 +609,7 @@ def _warn_of_hooks(module: nn.Module) -> None:
             f"hooks of submodules ({', '.join(hooked[:3])}{', …' if len(hooked) > 3 else ''}) ran once, while the "
             "step was captured: what they do to tensors is in the plan, what else they do will not happen again."
         )
-        warnings.warn(what, RematWarning, stacklevel=levels_to_user())
+        warn(what, RematWarning)
 
 
 def _warn_of_many(ready: Ready) -> None:
@@ -616,4 +619,4 @@ def _warn_of_many(ready: Ready) -> None:
             f"{MANY_PLANS} plans were made for calls of one form, because what Python reads of tensors differs from call to "
             f"call: {reads[-1].place}. Keep that value a tensor, or pass it as a plain argument."
         )
-        warnings.warn(what, RematWarning, stacklevel=levels_to_user())
+        warn(what, RematWarning)

@@ -22,24 +22,30 @@ _LIMIT = optional(SECONDS)
 
 @frozen(kw_only=True)
 class Progress:
-    """What a solver says while it works.
+    """How far a solver is.
 
     Attributes:
         who: the solver. elapsed: seconds since the clock started.
-        time: time of the best plan so far by the solver's own account, or None [ns]. lower: best bound so far [ns].
-        note: a few words, or empty.
+        stage: what it is at: the pass of a search, the part of a combinator, `sweep` of a curve.
+        done, total: pieces of work that are done, and how many there are; a total of 0: not known.
+        best: time of the best plan so far by the solver's own account, or None [ns].
+        bound: best proved bound so far [ns].
+        note: a few words for people, or empty.
     """
 
     who: str
     elapsed: float
-    time: Ns | None = None
-    lower: Ns | float = 0
+    stage: str = ""
+    done: int = 0
+    total: int = 0
+    best: Ns | None = None
+    bound: Ns | float = 0
     note: str = ""
 
     @property
     def gap(self) -> float | None:
         """Gap between plan and bound as a fraction of the bound, when there are both."""
-        return None if self.time is None or self.lower <= 0 or math.isinf(self.lower) else self.time / self.lower - 1
+        return None if self.best is None or self.bound <= 0 or math.isinf(self.bound) else self.best / self.bound - 1
 
 
 class Clock:
@@ -117,16 +123,30 @@ class Clock:
         who: object,
         *,
         schedule: Schedule | None = None,
-        time: Ns | None = None,
-        lower: Ns | float = 0,
+        best: Ns | None = None,
+        bound: Ns | float = 0,
+        stage: str = "",
+        done: int = 0,
+        total: int = 0,
         note: str = "",
     ) -> None:
         """Say what was reached; `schedule` becomes the plan that is kept when the work is interrupted.
 
-        A solver reports only improvements of its own plan. `time` is its own account of it (shown, never believed).
+        A solver reports only improvements of its own plan. `best` is its own account of the plan's time (shown, never
+        believed); the other arguments are those of `Progress`.
         """
         if schedule is not None:
             self.best = schedule
-        self.lower = max(self.lower, lower)
+        self.lower = max(self.lower, bound)
         if self._listener is not None:
-            self._listener(Progress(who=repr(who), elapsed=self.elapsed, time=time, lower=self.lower, note=note))
+            progress = Progress(
+                who=repr(who),
+                elapsed=self.elapsed,
+                stage=stage,
+                done=done,
+                total=total,
+                best=best,
+                bound=self.lower,
+                note=note,
+            )
+            self._listener(progress)
