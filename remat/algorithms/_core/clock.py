@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from remat.algorithms._core.startup import planning_timer
 from remat.ir import Schedule
@@ -118,6 +118,12 @@ class Clock:
         """A clock for a part of the work: no more time than is left here, and stops this one when stopped by the user."""
         return Clock(seconds, now=self._now, listener=self._listener, parent=self)
 
+    def aside(self, seconds: float | None = None) -> Clock:
+        """A nested clock for work on another problem: its plans and bounds are none of this one, listeners hear the rest."""
+        listener = self._listener
+        heard = None if listener is None else lambda progress: listener(evolve(progress, best=None, bound=0))
+        return Clock(seconds, now=self._now, listener=heard, parent=self)
+
     def report(
         self,
         who: object,
@@ -150,3 +156,10 @@ class Clock:
                 note=note,
             )
             self._listener(progress)
+
+
+def lower_clock(clock: Clock | None) -> Clock:
+    """For the levels below one that has this clock: at most half of what is left, so that the level itself is planned too."""
+    if clock is None:
+        return Clock()
+    return clock.aside(clock.remaining / 2 if math.isfinite(clock.remaining) else None)

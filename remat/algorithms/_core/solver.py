@@ -5,7 +5,7 @@ returns and reports the replay's cost.
 
 | written | means |
 |---|---|
-| `a | b`, `first(a, b)` | ask in turn, merge, until a schedule is found or it is proved that there is none |
+| `a | b`, `first(a, b)` | ask in turn, merge, until a schedule is found or none can exist; the last without time too |
 | `best(a, b)` | ask all, merge |
 | `s.within(seconds)` | a deadline |
 | `s.when(test)` | only where a test of the graph holds |
@@ -187,6 +187,8 @@ class _Several(Solver):
         """The merged outcome of those asked before it was enough, or the time was over."""
         outcome = Outcome()
         for done, solver in enumerate(self.solvers, 1):
+            if done > 1 and self._skips(done, clock):
+                continue
             outcome = outcome.merge(solver.solve(problem, clock=clock, seed=seed))
             if outcome.schedule is not None:
                 clock.report(
@@ -198,9 +200,13 @@ class _Several(Solver):
                     done=done,
                     total=len(self.solvers),
                 )
-            if clock.expired or self._enough(outcome):
+            if self._enough(outcome):
                 break
         return as_plan(outcome)
+
+    def _skips(self, number: int, clock: Clock) -> bool:
+        """Whether a part after the first is not asked any more."""
+        return clock.expired
 
     def _enough(self, outcome: Outcome) -> bool:
         return False
@@ -208,12 +214,18 @@ class _Several(Solver):
 
 @frozen
 class First(_Several):
-    """Ask in turn and merge, until the outcome is settled. Associative, idempotent; keeps proofs."""
+    """Ask in turn and merge, until the outcome is settled. Associative, idempotent; keeps proofs.
+
+    When the time is over the last one is asked all the same: one that plans at once makes a fallback that no deadline skips.
+    """
 
     _how: ClassVar[str] = "in turn, until there is a plan or none can exist:"
 
     def __repr__(self) -> str:
         return f"first({', '.join(map(repr, self.solvers))})"
+
+    def _skips(self, number: int, clock: Clock) -> bool:
+        return clock.stopped or (number < len(self.solvers) and clock.expired)
 
     def _enough(self, outcome: Outcome) -> bool:
         return outcome.settled
