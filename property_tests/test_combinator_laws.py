@@ -163,7 +163,7 @@ class Shrink(Transform):
 
     by: int = 1
 
-    def apply(self, problem):
+    def apply(self, problem, *, clock=None, seed=0):
         return Applied(problem=evolve(problem, budget=max(0, problem.budget - self.by)), lift=lambda schedule: schedule)
 
 
@@ -173,7 +173,7 @@ class Same(Transform):
 
     keeps_proofs = True
 
-    def apply(self, problem):
+    def apply(self, problem, *, clock=None, seed=0):
         return Applied(problem=problem, lift=lambda schedule: schedule)
 
 

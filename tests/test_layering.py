@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent / "remat"
 
 RANK = {
     "_lazy": 0,
+    "_warn": 0,
     "errors": 0,
     "units": 1,
     "budget": 2,
@@ -62,6 +63,7 @@ ROOMS = {
 ONLY_READS = {"viz": {"errors", "units", "ir", "viz"}}
 THIRD_PARTY = {
     "_lazy": set(),
+    "_warn": set(),
     "errors": set(),
     "units": set(),
     "budget": {"attrs"},

@@ -144,11 +144,11 @@ class _Bar:
 
     def hear(self, progress: Progress) -> None:
         """A report of the clock: a budget reached, or a better plan on the way to one."""
-        if progress.who != repr(SWEEP):
+        if progress.stage == SWEEP:
+            note = f"{progress.done} of {progress.total}: {progress.note}"
+            self.bar.update(self.task, description=note, completed=progress.done, total=progress.total)
+        else:
             self.bar.update(self.task, description=f"{progress.note:.60}")
-            return
-        reached, _, total = progress.note.partition(":")[0].partition(" of ")
-        self.bar.update(self.task, description=progress.note, completed=int(reached), total=int(total))
 
 
 __all__ = ["Choice", "ModelCurve", "sweep", "sweep_graph"]

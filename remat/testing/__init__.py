@@ -11,6 +11,7 @@ from remat._lazy import lazy
 
 if TYPE_CHECKING:
     from remat.testing.clock import Ticks, memory_clock
+    from remat.testing.composition_laws import COMPOSITION_LAWS, check_composition
     from remat.testing.corruptions import CORRUPTIONS
     from remat.testing.partitioner_laws import PARTITIONER_LAWS, check_partitioner
     from remat.testing.report import LawBroken, Report
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from remat.testing.transform_laws import TRANSFORM_LAWS, check_transform
 
 __all__ = [
+    "COMPOSITION_LAWS",
     "CORRUPTIONS",
     "PARTITIONER_LAWS",
     "SOLVER_LAWS",
@@ -25,6 +27,7 @@ __all__ = [
     "LawBroken",
     "Report",
     "Ticks",
+    "check_composition",
     "check_partitioner",
     "check_solver",
     "check_transform",
@@ -33,6 +36,7 @@ __all__ = [
 
 _NAMES = {
     "clock": ("Ticks", "memory_clock"),
+    "composition_laws": ("COMPOSITION_LAWS", "check_composition"),
     "corruptions": ("CORRUPTIONS",),
     "partitioner_laws": ("PARTITIONER_LAWS", "check_partitioner"),
     "report": ("LawBroken", "Report"),

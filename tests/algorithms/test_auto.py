@@ -85,20 +85,20 @@ def test_an_interruption_keeps_the_best_plan(unet):
 
     def listener(progress):
         reached.append(progress)
-        if sum(one.time is not None for one in reached) == 3:
+        if sum(one.best is not None for one in reached) == 3:
             raise KeyboardInterrupt
 
     outcome = BRIEF.solve(at(unet, 0.5), clock=Clock(listener=listener))
     assert outcome.status is Status.FEASIBLE
-    assert outcome.upper == reached[-1].time
+    assert outcome.upper == reached[-1].best
 
 
 def test_progress_only_improves(unet):
     reached = []
     BRIEF.solve(at(unet, 0.5), clock=Clock(listener=reached.append))
-    times = [one.time for one in reached if one.time is not None]
+    times = [one.best for one in reached if one.best is not None]
     assert times == sorted(times, reverse=True)
-    assert [one.lower for one in reached] == sorted(one.lower for one in reached)
+    assert [one.bound for one in reached] == sorted(one.bound for one in reached)
 
 
 def test_a_budget_below_the_floor_is_proved_impossible(unet):

@@ -181,8 +181,8 @@ def test_every_stage_is_told_in_order_with_plans_and_bounds():
     assert [said.stage for said in told if said.ended] == list(STAGES)
     assert [said.elapsed for said in told] == sorted(said.elapsed for said in told)
     last = [said for said in told if said.stage == "plan"][-1]
-    assert last.time == plan.outcome.cost.time >= last.base == plan.graph.time
-    assert last.lower == plan.outcome.lower and last.gap == pytest.approx(plan.outcome.gap)
+    assert last.best == plan.outcome.cost.time >= last.base == plan.graph.time
+    assert last.bound == plan.outcome.lower and last.gap == pytest.approx(plan.outcome.gap)
     assert "best plan" in str(last) and "over keeping everything" in str(last) and "gap" in str(last)
 
 
@@ -265,12 +265,14 @@ def test_the_log_hears_in_any_case(caplog):
         planned(solver=LIGHT)
     text = [record.getMessage() for record in caplog.records]
     assert [line.split(" took")[0] for line in text if " took " in line] == [f"GPT2: {name}" for name in STAGES[:-1]]
+    assert [line.endswith(" B") for line in text if " took " in line] == [False, True, True, False]
+    assert {record.name for record in caplog.records if record.name.startswith("remat")} == {"remat.exec.progress"}
     assert any(record.levelno == logging.DEBUG for record in caplog.records)
 
 
 def test_words_before_there_is_a_plan_or_a_bound():
     assert str(Said(model="M", stage="plan", elapsed=1.25)) == "M: plan, 1.2 s"
-    assert "no bound yet" in str(Said(model="M", stage="plan", time=10, elapsed=0))
+    assert "no bound yet" in str(Said(model="M", stage="plan", best=10, elapsed=0))
 
 
 # -- interruption ----------------------------------------------------------------------------------------------------------

@@ -103,10 +103,10 @@ def test_the_end_of_the_time_keeps_what_was_found(graph):
 def test_each_budget_reached_is_reported_to_the_listener(graph):
     heard = []
     curve = sweep_graph(graph, points=4, solver=StoreAll(), clock=Clock(listener=heard.append))
-    reached = [one for one in heard if one.who == repr(SWEEP)]
-    assert [one.note.split(":")[0] for one in reached] == ["1 of 4", "2 of 4", "3 of 4", "4 of 4"]
-    assert reached[-1].time == curve.store_all_time
-    assert [one.time for one in reached[:-1]] == [None] * 3
+    reached = [one for one in heard if one.stage == SWEEP]
+    assert [(one.done, one.total) for one in reached] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert reached[-1].best == curve.store_all_time
+    assert [one.best for one in reached[:-1]] == [None] * 3
 
 
 def test_a_choice_below_the_floor_is_proved_impossible_and_printed_so(graph):

@@ -24,7 +24,7 @@ class Rename(Transform):
     def refuses(self, graph):
         return None if graph.flat else "the graph has layers"
 
-    def apply(self, problem):
+    def apply(self, problem, *, clock=None, seed=0):
         graph = problem.graph
         nodes = tuple(
             evolve(
@@ -54,13 +54,13 @@ class LosesARun(Rename):
 
 
 class ForgetsTheBudget(Rename):
-    def apply(self, problem):
+    def apply(self, problem, *, clock=None, seed=0):
         applied = Rename.apply(self, problem)
         return evolve(applied, problem=evolve(applied.problem, budget=2 * problem.budget + 8))
 
 
 class RoundsUpAndKeepsProofs(Rename):
-    def apply(self, problem):
+    def apply(self, problem, *, clock=None, seed=0):
         applied = Rename.apply(self, problem)
         graph = applied.problem.graph
         coarse = tuple(evolve(one, size=-(-one.size // 4) * 4) for one in graph.data)
@@ -71,13 +71,13 @@ counter = iter(range(10**9))
 
 
 class NeverTheSame(Rename):
-    def apply(self, problem):
+    def apply(self, problem, *, clock=None, seed=0):
         applied = Rename.apply(self, problem)
         return evolve(applied, problem=evolve(applied.problem, budget=problem.budget + next(counter)))
 
 
 class WritesToTheGraph(Rename):
-    def apply(self, problem):
+    def apply(self, problem, *, clock=None, seed=0):
         object.__setattr__(problem.graph, "name", f"{problem.graph.name}.")
         return Rename.apply(self, problem)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 from attrs import evolve, frozen
 
+from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.options import OptionSource, undominated
 from remat.ir import (
     Cluster,
@@ -63,7 +64,7 @@ def assembled(flat: Graph, parts: Sequence[Part], stage_of: Mapping[int, int], p
     return _Assembly(flat, parts, stage_of, pinned).graph()
 
 
-def offered(flat: Graph, chain: Graph, parts: Sequence[Part], blocks: OptionSource) -> Graph:
+def offered(flat: Graph, chain: Graph, parts: Sequence[Part], blocks: OptionSource, clock: Clock, seed: int) -> Graph:
     """The chain with the options that `blocks` offers beside those there; equal stages are asked once."""
     clusters = [
         Cluster(
@@ -77,7 +78,10 @@ def offered(flat: Graph, chain: Graph, parts: Sequence[Part], blocks: OptionSour
     layers = []
     for layer, cluster, kind in zip(chain.layers, clusters, cluster_classes(flat, clusters), strict=True):
         if kind not in known:
-            known[kind] = (cluster, blocks.options(block_of(flat, cluster)) if cluster.backward else ())
+            known[kind] = (
+                cluster,
+                blocks.options(block_of(flat, cluster), clock=clock, seed=seed) if cluster.backward else (),
+            )
         first, options = known[kind]
         names = renaming(flat, first, cluster)
         own = {*chain.node(layer.forward).reads, *chain.node(layer.forward).writes}

@@ -18,6 +18,7 @@ from attrs import evolve, field, frozen
 
 from remat.algorithms._chain.chain_assembly import Part, assembled, offered, runs_once
 from remat.algorithms._chain.quantise import Quantise, UnitCost
+from remat.algorithms._core.clock import Clock, lower_clock
 from remat.algorithms._core.dead_reruns import without_dead_reruns
 from remat.algorithms._core.options import OptionSource
 from remat.algorithms._core.problem import Problem
@@ -60,11 +61,11 @@ class Linearise(Transform):
             return None if _final(graph) else "the loss reads nothing that the forward computes"
         return None if is_chain(graph) else "the graph has layers and is not a chain; expand it first"
 
-    def apply(self, problem: Problem) -> Applied:
+    def apply(self, problem: Problem, *, clock: Clock | None = None, seed: int = 0) -> Applied:
         """The chain; schedules are lifted stage by stage, reruns that nobody needs left out."""
         if not problem.graph.flat:
             return Applied(problem=problem, lift=lambda schedule: schedule)
-        found = linearised(problem.graph, self.pin, self.blocks)
+        found = linearised(problem.graph, self.pin, self.blocks, clock=clock, seed=seed)
         return Applied(problem=evolve(problem, graph=found.graph), lift=found.lift, note=found.note)
 
 
@@ -175,7 +176,9 @@ class Linearised:
         phantoms[layer.phantom] = tuple(name for name in held if name not in self.graph.data_index)
 
 
-def linearised(graph: Graph, pin: float = 1 / 64, blocks: OptionSource | None = None) -> Linearised:
+def linearised(
+    graph: Graph, pin: float = 1 / 64, blocks: OptionSource | None = None, *, clock: Clock | None = None, seed: int = 0
+) -> Linearised:
     """The chain of a flat graph; arguments as the settings of `Linearise`.
 
     Raises:
@@ -196,7 +199,7 @@ def linearised(graph: Graph, pin: float = 1 / 64, blocks: OptionSource | None = 
         raise RefusedTransform("Linearise refused: backward nodes that draw random numbers would change their order")
     chain = assembled(graph, split.parts, split.stage_of, split.pinned)
     if blocks is not None:
-        chain = offered(graph, chain, split.parts, blocks)
+        chain = offered(graph, chain, split.parts, blocks, lower_clock(clock), seed)
     return Linearised(flat=graph, parts=split.parts, pinned=frozenset(split.pinned), graph=chain)
 
 

@@ -68,11 +68,11 @@ class Autocapper(Solver):
                 tried[runs] = None
         tried[all_saved(chain)] = None
         best: tuple[Ns, Bytes, Schedule] | None = None
-        for runs in tried:
+        for done, runs in enumerate(tried, 1):
             found = capped(trace(chain.graph, runs), problem.budget, problem.link)
             if found is not None and (best is None or found[:2] < best[:2]):
                 best = found
-                clock.report(self, schedule=found[2], time=found[0])
+                clock.report(self, schedule=found[2], best=found[0], stage="limits", done=done, total=len(tried))
             if clock.expired:
                 break
         said = f"{self!r}: {len(tried)} sequences of {self.limits} limits"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from attrs import evolve, field, frozen
 
+from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.transforms import Applied, Transform
 from remat.ir import Compute, Data, Graph, Kind, Layer, LayerOption, Option, Phase, Run, Schedule
@@ -50,7 +51,7 @@ class Quantise(Transform):
         """Refuses what is not a chain."""
         return _refusal(graph)
 
-    def apply(self, problem: Problem) -> Applied:
+    def apply(self, problem: Problem, *, clock: Clock | None = None, seed: int = 0) -> Applied:
         """The rounded chain; schedules are lifted as they are."""
         graph = problem.graph
         slots = self.slots if self.slots is not None else max(500, 10 * len(graph.layers))
@@ -185,7 +186,7 @@ class UnitCost(Transform):
         """Refuses what is not a chain."""
         return _refusal(graph)
 
-    def apply(self, problem: Problem) -> Applied:
+    def apply(self, problem: Problem, *, clock: Clock | None = None, seed: int = 0) -> Applied:
         """The unit chain; runs are lifted by name, a stage's saving run to its fastest option."""
         chain = Chain(problem.graph)
         count = checkpoints(chain, problem.budget)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from remat.algorithms._core.startup import planning_timer
 from remat.ir import Schedule
@@ -22,24 +22,30 @@ _LIMIT = optional(SECONDS)
 
 @frozen(kw_only=True)
 class Progress:
-    """What a solver says while it works.
+    """How far a solver is.
 
     Attributes:
         who: the solver. elapsed: seconds since the clock started.
-        time: time of the best plan so far by the solver's own account, or None [ns]. lower: best bound so far [ns].
-        note: a few words, or empty.
+        stage: what it is at: the pass of a search, the part of a combinator, `sweep` of a curve.
+        done, total: pieces of work that are done, and how many there are; a total of 0: not known.
+        best: time of the best plan so far by the solver's own account, or None [ns].
+        bound: best proved bound so far [ns].
+        note: a few words for people, or empty.
     """
 
     who: str
     elapsed: float
-    time: Ns | None = None
-    lower: Ns | float = 0
+    stage: str = ""
+    done: int = 0
+    total: int = 0
+    best: Ns | None = None
+    bound: Ns | float = 0
     note: str = ""
 
     @property
     def gap(self) -> float | None:
         """Gap between plan and bound as a fraction of the bound, when there are both."""
-        return None if self.time is None or self.lower <= 0 or math.isinf(self.lower) else self.time / self.lower - 1
+        return None if self.best is None or self.bound <= 0 or math.isinf(self.bound) else self.best / self.bound - 1
 
 
 class Clock:
@@ -112,21 +118,48 @@ class Clock:
         """A clock for a part of the work: no more time than is left here, and stops this one when stopped by the user."""
         return Clock(seconds, now=self._now, listener=self._listener, parent=self)
 
+    def aside(self, seconds: float | None = None) -> Clock:
+        """A nested clock for work on another problem: its plans and bounds are none of this one, listeners hear the rest."""
+        listener = self._listener
+        heard = None if listener is None else lambda progress: listener(evolve(progress, best=None, bound=0))
+        return Clock(seconds, now=self._now, listener=heard, parent=self)
+
     def report(
         self,
         who: object,
         *,
         schedule: Schedule | None = None,
-        time: Ns | None = None,
-        lower: Ns | float = 0,
+        best: Ns | None = None,
+        bound: Ns | float = 0,
+        stage: str = "",
+        done: int = 0,
+        total: int = 0,
         note: str = "",
     ) -> None:
         """Say what was reached; `schedule` becomes the plan that is kept when the work is interrupted.
 
-        A solver reports only improvements of its own plan. `time` is its own account of it (shown, never believed).
+        A solver reports only improvements of its own plan. `best` is its own account of the plan's time (shown, never
+        believed); the other arguments are those of `Progress`.
         """
         if schedule is not None:
             self.best = schedule
-        self.lower = max(self.lower, lower)
+        self.lower = max(self.lower, bound)
         if self._listener is not None:
-            self._listener(Progress(who=repr(who), elapsed=self.elapsed, time=time, lower=self.lower, note=note))
+            progress = Progress(
+                who=repr(who),
+                elapsed=self.elapsed,
+                stage=stage,
+                done=done,
+                total=total,
+                best=best,
+                bound=self.lower,
+                note=note,
+            )
+            self._listener(progress)
+
+
+def lower_clock(clock: Clock | None) -> Clock:
+    """For the levels below one that has this clock: at most half of what is left, so that the level itself is planned too."""
+    if clock is None:
+        return Clock()
+    return clock.aside(clock.remaining / 2 if math.isfinite(clock.remaining) else None)

@@ -5,7 +5,7 @@ returns and reports the replay's cost.
 
 | written | means |
 |---|---|
-| `a | b`, `first(a, b)` | ask in turn, merge, until a schedule is found or it is proved that there is none |
+| `a | b`, `first(a, b)` | ask in turn, merge, until a schedule is found or none can exist; the last without time too |
 | `best(a, b)` | ask all, merge |
 | `s.within(seconds)` | a deadline |
 | `s.when(test)` | only where a test of the graph holds |
@@ -18,6 +18,7 @@ Operators make combinators, which are solvers: both are here.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, final
@@ -28,10 +29,14 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.options import OptionSource, Sweep
 from remat.algorithms._core.outcome import Outcome, Plan
 from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.startup import planning_time
 from remat.algorithms._core.wording import indented, operand
 from remat.errors import BudgetExceeded
 from remat.ir import Graph, validate
 from remat.settings import SECONDS, SEED, function, instance, tuple_of
+
+logger = logging.getLogger(__name__)
+"""Hears of every solve that ends (DEBUG): its seconds, its plan's time and its bound."""
 
 _PROBLEM = instance(Problem, "Problem(graph=…, budget=…)")
 _PLAN = instance(Plan, "Plan(schedule=…)")
@@ -77,7 +82,7 @@ class Solver(ABC):
         reason = self.refuses(problem.graph)
         if reason is not None:
             return Outcome(trail=(f"{self!r} refused: {reason}",))
-        inner = clock.nested()
+        inner, start = clock.nested(), planning_time()
         try:
             plan = self.plan(problem, inner, seed)
         except (KeyboardInterrupt, SystemError) as error:
@@ -86,7 +91,11 @@ class Solver(ABC):
             inner.stop()
             plan = Plan(schedule=inner.best, lower=inner.lower, trail=(f"{self!r} was interrupted",))
         _PLAN.check(plan, f"{self!r}: the answer of plan")
-        return self._replayed(problem, plan)
+        outcome = self._replayed(problem, plan)
+        if logger.isEnabledFor(logging.DEBUG):
+            seconds = planning_time() - start
+            logger.debug("%.200r: %.3f s, time %s ns, bound %s ns", self, seconds, outcome.upper, outcome.lower)
+        return outcome
 
     def _replayed(self, problem: Problem, plan: Plan) -> Outcome:
         if problem.link is not None and plan.lower and not self.models_link:
@@ -177,13 +186,27 @@ class _Several(Solver):
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The merged outcome of those asked before it was enough, or the time was over."""
         outcome = Outcome()
-        for one in self.solvers:
-            outcome = outcome.merge(one.solve(problem, clock=clock, seed=seed))
+        for done, solver in enumerate(self.solvers, 1):
+            if done > 1 and self._skips(done, clock):
+                continue
+            outcome = outcome.merge(solver.solve(problem, clock=clock, seed=seed))
             if outcome.schedule is not None:
-                clock.report(one, schedule=outcome.schedule, time=int(outcome.upper), lower=outcome.lower)
-            if clock.expired or self._enough(outcome):
+                clock.report(
+                    solver,
+                    schedule=outcome.schedule,
+                    best=int(outcome.upper),
+                    bound=outcome.lower,
+                    stage=repr(solver),
+                    done=done,
+                    total=len(self.solvers),
+                )
+            if self._enough(outcome):
                 break
         return as_plan(outcome)
+
+    def _skips(self, number: int, clock: Clock) -> bool:
+        """Whether a part after the first is not asked any more."""
+        return clock.expired
 
     def _enough(self, outcome: Outcome) -> bool:
         return False
@@ -191,12 +214,18 @@ class _Several(Solver):
 
 @frozen
 class First(_Several):
-    """Ask in turn and merge, until the outcome is settled. Associative, idempotent; keeps proofs."""
+    """Ask in turn and merge, until the outcome is settled. Associative, idempotent; keeps proofs.
+
+    When the time is over the last one is asked all the same: one that plans at once makes a fallback that no deadline skips.
+    """
 
     _how: ClassVar[str] = "in turn, until there is a plan or none can exist:"
 
     def __repr__(self) -> str:
         return f"first({', '.join(map(repr, self.solvers))})"
+
+    def _skips(self, number: int, clock: Clock) -> bool:
+        return clock.stopped or (number < len(self.solvers) and clock.expired)
 
     def _enough(self, outcome: Outcome) -> bool:
         return outcome.settled

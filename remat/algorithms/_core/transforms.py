@@ -50,8 +50,14 @@ class Transform(ABC):
         return None
 
     @abstractmethod
-    def apply(self, problem: Problem) -> Applied:
-        """The transformed problem and the way back."""
+    def apply(self, problem: Problem, *, clock: Clock | None = None, seed: int = 0) -> Applied:
+        """The transformed problem and the way back.
+
+        Args:
+            problem: what to transform; never changed.
+            clock: where other solvers are asked on the way, they work under it, as `clock.aside()`; None: without a limit.
+            seed: of what is random on the way.
+        """
 
     @overload
     def __rshift__(self, other: Solver) -> Solver: ...
@@ -84,7 +90,7 @@ class Then(Transform):
         """What the first part refuses; later parts are asked when their graph is there."""
         return self.parts[0].refuses(graph)
 
-    def apply(self, problem: Problem) -> Applied:
+    def apply(self, problem: Problem, *, clock: Clock | None = None, seed: int = 0) -> Applied:
         """The last part's problem, and all ways back."""
         lifts: list[Callable[[Schedule], Schedule]] = []
         notes: list[str] = []
@@ -92,7 +98,7 @@ class Then(Transform):
             reason = one.refuses(problem.graph)
             if reason is not None:
                 raise RefusedTransform(f"{one!r} refused: {reason}")
-            applied = one.apply(problem)
+            applied = one.apply(problem, clock=clock, seed=seed)
             problem = applied.problem
             lifts.append(applied.lift)
             notes += [applied.note] if applied.note else []
@@ -143,7 +149,7 @@ class Through(Solver):
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The lifted schedule; the bound, where the transform keeps proofs."""
         try:
-            applied = self.transform.apply(problem)
+            applied = self.transform.apply(problem, clock=clock, seed=seed)
         except RefusedTransform as refusal:
             return Plan(trail=(refusal.what,))
         found = self.solver.solve(applied.problem, clock=clock, seed=seed)

@@ -54,7 +54,10 @@ class Warm(Solver):
         """The better of the seed's and the main solver's schedules."""
         start = self.seed_solver.solve(problem, clock=clock, seed=seed)
         if start.schedule is not None:
-            clock.report(self.seed_solver, schedule=start.schedule, time=int(start.upper), lower=start.lower)
+            best = int(start.upper)
+            clock.report(
+                self.seed_solver, schedule=start.schedule, best=best, bound=start.lower, stage="start", total=2
+            )
         if clock.expired or self.main.refuses(problem.graph) is not None:
             return as_plan(start)
         found = _Started(self.main, start.schedule).solve(problem, clock=clock, seed=seed)

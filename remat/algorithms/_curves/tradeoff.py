@@ -5,6 +5,7 @@ What `remat sweep` prints and `remat.exec.sweep` returns; the work is done and s
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 from attrs import field, frozen
@@ -20,7 +21,10 @@ from remat.settings import whole
 from remat.units import Bytes, Ns, format_bytes, format_ns
 
 SWEEP = "sweep"
-"""Who reports a budget reached to the clock's listener: `Progress.who` is the repr of this."""
+"""`Progress.stage` of a budget reached; `done` and `total` count budgets."""
+
+logger = logging.getLogger(__name__)
+"""Hears of every budget reached (INFO)."""
 
 _HEAD = f"{'budget':>11} {'share':>6} {'time':>8} {'bound':>8} {'gap':>8}  status"
 _WORDS = {Status.INFEASIBLE: "proved impossible", Status.NOT_FOUND: "no plan found"}
@@ -131,8 +135,12 @@ def choices(
         nonlocal reached
         reached += 1
         cost = point.outcome.cost
-        note = f"{reached} of {len(sizes)}: {format_bytes(point.budget)}, {point.outcome.status.value}"
-        clock.report(SWEEP, time=None if cost is None else cost.time, note=note)
+        best = None if cost is None else cost.time
+        note = f"{format_bytes(point.budget)}, {point.outcome.status.value}"
+        clock.report(SWEEP, best=best, stage=SWEEP, done=reached, total=len(sizes), note=note)
+        logger.info(
+            "budget %d of %d: %d B, %s, time %s ns", reached, len(sizes), point.budget, point.outcome.status.value, best
+        )
 
     curve = sharing.sweep(graph, sizes, solver, clock=clock, seed=seed, listener=listener)
     found = tuple(map(choice, curve.points))

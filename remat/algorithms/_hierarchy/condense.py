@@ -12,6 +12,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
+from remat.algorithms._core.clock import Clock, lower_clock
 from remat.algorithms._core.options import OptionSource, undominated
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
@@ -57,17 +58,18 @@ class Condense(Transform):
         """What the partitioner refuses."""
         return self.partition.refuses(graph)
 
-    def apply(self, problem: Problem) -> Applied:
+    def apply(self, problem: Problem, *, clock: Clock | None = None, seed: int = 0) -> Applied:
         """The graph of layers; equal clusters are planned once. Without clusters it is the flat graph still."""
         graph = problem.graph
         found = self.partition.partition(graph)
         if not found:
             return Applied(problem=problem, lift=lambda schedule: schedule, note="undivided")
+        lower = lower_clock(clock)
         known: dict[int, tuple[Cluster, tuple[LayerOption, ...]]] = {}
         options: dict[str, tuple[LayerOption, ...]] = {}
         for cluster, kind in zip(found, cluster_classes(graph, found), strict=True):
             if kind not in known:
-                known[kind] = (cluster, self._options(graph, cluster))
+                known[kind] = (cluster, self._options(graph, cluster, lower, seed))
             first, offered = known[kind]
             names = renaming_of(graph, first, cluster)
             options[cluster.name] = tuple(translate(one, names) for one in offered)
@@ -76,7 +78,7 @@ class Condense(Transform):
         note = f"{len(found)} clusters of {len(known)} kinds, {count} options, {len(level.graph)} nodes instead of {len(graph)}"
         return Applied(problem=evolve(problem, graph=level.graph, link=None), lift=level.expand, note=note)
 
-    def _options(self, graph: Graph, cluster: Cluster) -> tuple[LayerOption, ...]:
+    def _options(self, graph: Graph, cluster: Cluster, clock: Clock, seed: int) -> tuple[LayerOption, ...]:
         """Those that need no solver, and those that the lower levels offer."""
         if not cluster.backward:
             return ()
@@ -84,7 +86,7 @@ class Condense(Transform):
         if cluster.children and self.middle is not None:
             inside = evolve(self, partition=Given(tuple((one.name, one.forward) for one in cluster.children)))
             source = (inside >> self.middle).sweep(peaks=self.peaks, saves=self.saves)
-        offered = () if source is None else source.options(part(graph, cluster))
+        offered = () if source is None else source.options(part(graph, cluster), clock=clock, seed=seed)
         return undominated([*plain_options(graph, cluster), *offered])
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+
 from attrs import field, frozen
 
+from remat.algorithms._core.startup import planning_time
 from remat.algorithms._core.wording import indented
 from remat.algorithms._search.state import RunMove, Search
 from remat.ir import Graph
 from remat.settings import instance, number, tuple_of
+
+logger = logging.getLogger(__name__)
+"""Hears of every pass that ends (DEBUG): its seconds, the time of the best plan and the bound."""
 
 
 @frozen
@@ -31,7 +37,13 @@ class Polish(RunMove):
 
     def improve(self, search: Search) -> None:
         """Ask each move until the gap is met, none can exist, or the clock has expired."""
-        for move in self.moves:
+        outer = search.stage, search.done, search.total
+        for done, move in enumerate(self.moves):
             if search.clock.expired or search.within(self.gap):
-                return
+                break
+            search.stage, search.done, search.total = repr(move), done, len(self.moves)
+            start = planning_time()
             move.improve(search)
+            seconds = planning_time() - start
+            logger.debug("%s: %.3f s, time %s ns, bound %s ns", search.stage, seconds, search.best_time, search.lower)
+        search.stage, search.done, search.total = outer

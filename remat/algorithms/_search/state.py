@@ -7,10 +7,10 @@ cut a search short.
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE, ClassBound, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import refuse_unless_flat
-from remat.algorithms._core.startup import planning_time
 from remat.algorithms._core.warm_started import WarmStarted
 from remat.algorithms._search.kernel_prefetch import await_kernels
 from remat.algorithms._search.ordering import shift
@@ -31,6 +30,14 @@ from remat.units import Bytes, Ns
 Sequence = NDArray[np.int32]
 
 _POOL = 4  # best distinct sequences kept
+
+
+class Stage(TypedDict):
+    """Where a search is, as `Clock.report` takes it."""
+
+    stage: str
+    done: int
+    total: int
 
 
 class Search:
@@ -44,7 +51,8 @@ class Search:
         pool: the best distinct sequences with their times, best first.
         hardness: bound on the recomputation at each instant (node index) asked so far [ns].
         searches: how many searches were made, so that each has its own random numbers.
-        trail: what happened, in words. spent: process CPU seconds by purpose (`plan`, `bound`).
+        trail: what happened, in words; the same whenever the search is.
+        stage, done, total: the pass at work, how many are done and how many there are, for progress.
     """
 
     def __init__(self, problem: Problem, clock: Clock, seed: int, who: object) -> None:
@@ -70,8 +78,7 @@ class Search:
         self.hardness: dict[int, int] = {}
         self.beside: list[ClassBound] = []
         self.trail: list[str] = []
-        self.spent = {"plan": 0.0, "bound": 0.0}
-        self._purpose: list[str] = []
+        self.stage, self.done, self.total = repr(who), 0, 1
         if self.base_peak <= self.budget:
             self.offer(self.base, "the captured order")
 
@@ -129,7 +136,7 @@ class Search:
             return False
         self.best, self.best_time = sequence, took
         self.trail.append(f"{how}: time {took / max(1, self.base_time):.5f} of the captured order's")
-        self.clock.report(self.who, schedule=self.schedule(), time=took, lower=self.lower, note=how)
+        self.clock.report(self.who, schedule=self.schedule(), best=took, bound=self.lower, **self._at(), note=how)
         return True
 
     def prove(self, lower: Ns | float, how: str) -> None:
@@ -139,7 +146,10 @@ class Search:
             ratio = "no schedule exists" if lower == IMPOSSIBLE else f"{lower / max(1, self.base_time):.5f}"
             self.trail.append(f"bound by {how}: {ratio}")
             shown = None if self.best is None else int(self.best_time)
-            self.clock.report(self.who, time=shown, lower=lower, note=how)
+            self.clock.report(self.who, best=shown, bound=lower, **self._at(), note=how)
+
+    def _at(self) -> Stage:
+        return {"stage": self.stage, "done": self.done, "total": self.total}
 
     def show(self, lower: Ns | float, assumes: str) -> None:
         """Keep a bound of a restricted class, to be shown beside the proved one."""
@@ -156,22 +166,17 @@ class Search:
 
     def plan(self) -> Plan:
         """What is to be returned."""
-        spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.spent.items())
-        trail = (*self.trail, f"process CPU: {spent}")
-        return Plan(schedule=self.schedule(), lower=self.lower, trail=trail, beside=tuple(self.beside))
+        return Plan(schedule=self.schedule(), lower=self.lower, trail=tuple(self.trail), beside=tuple(self.beside))
 
     @contextmanager
     def charged(self, purpose: str) -> Iterator[None]:
-        """Count the time of the block for `purpose`, and for no enclosing block: process CPU here, planning time at the clock."""
-        start, began = time.process_time(), planning_time()
-        inner, inside = sum(self.spent.values()), sum(self.clock.spent.values())
+        """Charge the clock with the time of the block for `purpose`, and for no enclosing block."""
+        start, inside = self.clock.elapsed, sum(self.clock.spent.values())
         try:
             yield
         finally:
-            nested = sum(self.spent.values()) - inner
-            self.spent[purpose] += time.process_time() - start - nested
             nested = sum(self.clock.spent.values()) - inside
-            self.clock.charge(purpose, planning_time() - began - nested)
+            self.clock.charge(purpose, self.clock.elapsed - start - nested)
 
 
 class RunMove(WarmStarted):

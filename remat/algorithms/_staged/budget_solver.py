@@ -274,4 +274,6 @@ class Watch:
     def _report(self, found: Found, bound: int) -> None:
         time = None if found.cost is None else found.cost.time
         # the bound is one of a class: it is shown, and never taken as proved
-        self.clock.report(self.who, schedule=found.schedule, time=time, note=f"bound of the class {bound} ns")
+        self.clock.report(
+            self.who, schedule=found.schedule, best=time, stage="programme", note=f"bound of the class {bound} ns"
+        )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 from attrs import evolve, frozen
 
+from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import refuse_unless_flat
 from remat.algorithms._core.transforms import Applied, Transform
@@ -130,7 +131,7 @@ class OneOutputPerOp(Transform):
     one with a peak no larger, a bound of it proves nothing. Data with several contributions stay as they are.
     """
 
-    def apply(self, problem: Problem) -> Applied:
+    def apply(self, problem: Problem, *, clock: Clock | None = None, seed: int = 0) -> Applied:
         """The graph of merged outputs; schedules lift by their runs."""
         graph = problem.graph
         into, data = _merged(graph)

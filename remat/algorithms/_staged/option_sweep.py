@@ -9,7 +9,6 @@ independent of each other otherwise: they go through any `concurrent.futures.Exe
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
@@ -17,6 +16,7 @@ from typing import Protocol, runtime_checkable
 
 from attrs import evolve, field, frozen
 
+from remat._warn import warn
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.options import OptionSource, undominated
 from remat.algorithms._core.outcome import IMPOSSIBLE
@@ -123,7 +123,7 @@ class IlpSweep(OptionSource):
             return ()
         swept = self.run(block, clock=clock, seed=seed, executor=executor)
         for words in swept.lost:
-            warnings.warn(words, RuntimeWarning, stacklevel=2)
+            warn(words, RuntimeWarning)
         return swept.options(block)
 
     def run(

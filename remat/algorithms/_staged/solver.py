@@ -161,7 +161,9 @@ class HIlp(WarmStarted):
             start, lower = first.schedule, first.lower
             trail += [f"primed: {words}" for words in first.trail[-1:]]
             if start is not None:  # the plan that stays when the programme is interrupted
-                clock.report(self, schedule=start, time=int(first.upper), lower=lower, note="the first plan")
+                clock.report(
+                    self, schedule=start, best=int(first.upper), bound=lower, stage="start", note="the first plan"
+                )
             if first.upper <= lower * (1 + self.gap):
                 return Plan(schedule=start, lower=lower, trail=(f"{self!r}: no programme was needed", *trail))
             if clock.expired:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from remat._warn import warn
 from remat.errors import Uncapturable
 from remat.exec._capture.capturing import Captured
 from remat.exec._module.calls import attributes
@@ -18,7 +18,6 @@ from remat.exec._plan.planning import Outside, Planned, is_loss_inside
 from remat.exec._run.lowering import Lowered
 from remat.exec._run.meter import StepMeter
 from remat.exec._torch import rng
-from remat.exec._torch.places import levels_to_user
 from remat.exec._trace import structure
 from remat.exec._trace.effects import Effect
 from remat.exec._trace.tape import Scalar
@@ -117,7 +116,7 @@ def learnt(planned: Planned, meter: StepMeter) -> Outside | None:
         f"backward, and the plan had {format_bytes(planned.reserve)} for it; the step is planned anew. "
         f"Give loss=, or loss_reserve={reserve + held}, to have the first step within the budget too."
     )
-    warnings.warn(what, RematWarning, stacklevel=levels_to_user())
+    warn(what, RematWarning)
     return Outside(reserve, held, measured=True)
 
 
@@ -130,7 +129,7 @@ def warn_of_hooks(module: nn.Module) -> None:
             f"hooks of submodules ({', '.join(hooked[:3])}{', …' if len(hooked) > 3 else ''}) ran once, while the "
             "step was captured: what they do to tensors is in the plan, what else they do will not happen again."
         )
-        warnings.warn(what, RematWarning, stacklevel=levels_to_user())
+        warn(what, RematWarning)
 
 
 def warn_of_many(captured: Captured) -> None:
@@ -141,4 +140,4 @@ def warn_of_many(captured: Captured) -> None:
             f"{MANY_PLANS} plans were made for calls of one form, because what Python reads of tensors differs from call to "
             f"call: {reads[-1].place}. Keep that value a tensor, or pass it as a plain argument."
         )
-        warnings.warn(what, RematWarning, stacklevel=levels_to_user())
+        warn(what, RematWarning)

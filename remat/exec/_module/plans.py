@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from attrs import define, evolve, field, frozen
 from torch import nn
 
+from remat._warn import warn
 from remat.budget import Share
 from remat.errors import Infeasible, Uncapturable
 from remat.exec._capture.capturing import Captured, capture, is_leaf
@@ -47,7 +47,7 @@ from remat.exec._run import outside as outside_loss
 from remat.exec._run.meter import StepMeter
 from remat.exec._run.rehearsal import Rehearsal, rehearse
 from remat.exec._run.runtime import Call, run_step
-from remat.exec._torch.places import forward_of, levels_to_user
+from remat.exec._torch.places import forward_of
 from remat.exec._trace import structure
 from remat.exec._trace.diagnosis import refusal
 from remat.exec._trace.tape import Origin, Scalar
@@ -302,7 +302,7 @@ class State:
             if self.on_uncapturable == "raise":
                 raise error from unplaced.__cause__
             name = type(module).__name__
-            warnings.warn(f"{name} runs bare, without a budget: {error}", RematWarning, stacklevel=levels_to_user())
+            warn(f"{name} runs bare, without a budget: {error}", RematWarning)
             return Bare(str(error))
         warn_of_hooks(module)
         return entry
@@ -328,11 +328,14 @@ class State:
                 # A share is of the first step, once and for all: other shapes get as many bytes, not a share of their own peak.
                 self.settings = evolve(self.settings, budget=planned.asked or planned.budget)
             if warning := over_budget(planned):
-                warnings.warn(warning, RematWarning, stacklevel=levels_to_user())
+                warn(warning, RematWarning)
         else:
             planned = evolve(planned, captured=evolve(captured, program=planned.captured.program))
         with stages.stage("rehearsal"):
-            return self.bound(call, planned, digest)
+            ready = self.bound(call, planned, digest)
+            if ready.rehearsal is not None:
+                stages.bytes["rehearsal"] = ready.rehearsal.peak
+            return ready
 
     def bound(self, call: Arguments, planned: Planned, digest: str) -> Ready:
         """A plan bound to the places of its tensors, and tried."""

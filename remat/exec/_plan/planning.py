@@ -6,6 +6,7 @@ proved floor.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,7 +20,7 @@ from remat.exec._capture.capturing import Captured, capture
 from remat.exec._cost.cost import OpCost, estimate, resized
 from remat.exec._cost.measuring import measure
 from remat.exec._plan.build import build_graph
-from remat.exec._plan.progress import LOG, Listener, Stages
+from remat.exec._plan.progress import Listener, Stages
 from remat.exec._plan.smallest import infeasible
 from remat.exec._program.program import Program
 from remat.exec._run.lowering import Lowered, lower
@@ -29,6 +30,8 @@ from remat.units import Bytes, format_bytes
 
 if TYPE_CHECKING:
     from remat.algorithms._curves.budget_sweep import Lowest
+
+logger = logging.getLogger(__name__)
 
 COSTS = ("measure", "estimate")
 GRACE = 0.3
@@ -179,12 +182,14 @@ def plan_captured(
         program = resized(captured.program, costs)
         loss = outside or outside_of(program, captured, settings)
         graph = build_graph(program, costs, loss_reserve=loss.reserve, loss_held=loss.held)
-        peak = store_all_peak(graph)
+        peak = stages.bytes["cost"] = store_all_peak(graph)
     with stages.stage("plan"):
         asked, beside = settings.budget, captured.beside
         if isinstance(asked, Share):
             asked = asked.bytes(peak + beside)
         outcome, budget = solve(graph, asked, settings, peak, stages, beside)
+        if outcome.cost is not None:
+            stages.bytes["plan"] = outcome.cost.peak
     with stages.stage("lower"):
         lowered = None if budget is None or outcome.schedule is None else lower(program, outcome.schedule)
     return Planned(
@@ -257,7 +262,7 @@ def solve(
     if clock.stopped:
         if outcome.schedule is None:
             raise KeyboardInterrupt
-        LOG.warning("interrupted: the best plan so far is kept")
+        logger.warning("interrupted: the best plan so far is kept")
     if "bound" in clock.spent:
         stages.seconds["bound"] = clock.spent["bound"]
     if outcome.schedule is not None:

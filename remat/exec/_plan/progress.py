@@ -15,13 +15,13 @@ from attrs import evolve, frozen
 
 from remat.algorithms import Progress
 from remat.algorithms._core.startup import compile_seconds, import_seconds, planning_time
-from remat.units import Ns, format_ns
+from remat.units import Bytes, Ns, format_ns
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-LOG = logging.getLogger("remat.exec")
-"""Hears of every stage (INFO) and every better plan or bound (DEBUG)."""
+logger = logging.getLogger(__name__)
+"""Hears of every stage with its seconds and bytes (INFO), and of every better plan or bound (DEBUG)."""
 
 STAGES = ("capture", "cost", "plan", "lower", "rehearsal")
 """In order; the table of seconds has `import` and `compile` too, and `bound`, which is a part of `plan`."""
@@ -36,8 +36,9 @@ class Said:
         stage: one of `STAGES`.
         ended: whether the stage is over; else it has begun, or goes on.
         elapsed: seconds of all stages so far, without imports and compilation.
-        time: of the best plan so far, by the solver's account [ns]; None: there is none yet.
-        lower: best proved bound so far [ns].
+        done, total: passes of the planner that are done, and how many there are; a total of 0: not known.
+        best: time of the best plan so far, by the solver's account [ns]; None: there is none yet.
+        bound: best proved bound so far [ns].
         base: time of a step that keeps everything [ns]; 0: not known yet.
     """
 
@@ -45,21 +46,23 @@ class Said:
     stage: str
     ended: bool = False
     elapsed: float = 0.0
-    time: Ns | None = None
-    lower: Ns | float = 0
+    done: int = 0
+    total: int = 0
+    best: Ns | None = None
+    bound: Ns | float = 0
     base: Ns = 0
 
     @property
     def gap(self) -> float | None:
         """Gap between the best plan and the bound, as a fraction of the bound, when there are both."""
-        return Progress(who="", elapsed=0, time=self.time, lower=self.lower).gap
+        return Progress(who="", elapsed=0, best=self.best, bound=self.bound).gap
 
     def __str__(self) -> str:
         text = f"{self.model}: {self.stage}"
-        if self.stage == "plan" and self.time is not None:
-            extra = f" ({self.time / self.base - 1:+.1%} over keeping everything)" if self.base else ""
+        if self.stage == "plan" and self.best is not None:
+            extra = f" ({self.best / self.base - 1:+.1%} over keeping everything)" if self.base else ""
             gap = "no bound yet" if self.gap is None else f"gap {self.gap:.2%}"
-            text += f", best plan {format_ns(self.time)}{extra}, {gap}"
+            text += f", best plan {format_ns(self.best)}{extra}, {gap}"
         return f"{text}, {self.elapsed:.1f} s"
 
 
@@ -78,12 +81,14 @@ class Stages:
 
     Attributes:
         seconds: of each stage so far, of `import` and of `compile`.
+        bytes: of a stage, where it tells: the peak of a step that keeps everything (cost), of the plan, of the rehearsal.
         base: time of a step that keeps everything [ns], once it is known.
     """
 
     def __init__(self, model: str = "step", listener: Listener | None = None) -> None:
         self.listener = listener
         self.seconds: dict[str, float] = {}
+        self.bytes: dict[str, Bytes] = {}
         self.base: Ns = 0
         self._said = Said(model=model, stage=STAGES[0])
         self._start = planning_time()
@@ -100,7 +105,8 @@ class Stages:
             for once, now, then in (("import", import_seconds(), start[1]), ("compile", compile_seconds(), start[2])):
                 if now > then:
                     self._add(once, now - then)
-            LOG.info("%s: %s took %.2f s", self._said.model, name, self.seconds[name])
+            peak = f", {self.bytes[name]} B" if name in self.bytes else ""
+            logger.info("%s: %s took %.2f s%s", self._said.model, name, self.seconds[name], peak)
             self._say(evolve(self._said, ended=True))
 
     def _add(self, name: str, seconds: float) -> None:
@@ -108,11 +114,11 @@ class Stages:
 
     def hear(self, progress: Progress) -> None:
         """What a solver says: a better plan, a better bound; a clock's listener."""
-        time = self._said.time if progress.time is None else progress.time
-        if self._said.time is not None and time is not None:
-            time = min(time, self._said.time)
-        LOG.debug("%s: %s, bound %s: %s", self._said.model, time, progress.lower, progress.note)
-        self._say(evolve(self._said, time=time, lower=max(self._said.lower, progress.lower), base=self.base))
+        best = min((one for one in (progress.best, self._said.best) if one is not None), default=None)
+        bound = max(self._said.bound, progress.bound)
+        logger.debug("%s: %s ns, bound %s ns: %s", self._said.model, best, bound, progress.note)
+        done, total = progress.done, progress.total
+        self._say(evolve(self._said, best=best, bound=bound, base=self.base, done=done, total=total))
 
     def _say(self, said: Said) -> None:
         self._said = evolve(said, elapsed=planning_time() - self._start)

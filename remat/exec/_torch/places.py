@@ -15,14 +15,14 @@ import torch
 from attrs import evolve, frozen
 from torch import nn
 
-_STANDARD = os.path.dirname(os.__file__) + os.sep
-_PACKAGES = tuple(os.path.join(_STANDARD, name) + os.sep for name in ("site-packages", "dist-packages"))
+from remat._warn import is_standard
+
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 """The folder of `remat.exec`."""
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _NUMPY = os.path.dirname(os.path.abspath(np.__file__)) + os.sep
-_LIBRARY = (HERE, _TORCH, _NUMPY, "<")
+_LIBRARY = (HERE, _TORCH, _NUMPY)
 _LAYERS = os.path.join(_TORCH, "nn", "modules") + os.sep
 
 
@@ -68,9 +68,7 @@ class Running:
 @functools.lru_cache(maxsize=4096)
 def is_user_file(file: str) -> bool:
     """Whether a file belongs neither to Python, torch or numpy nor to this library."""
-    if file.startswith(_LIBRARY):
-        return False
-    return not file.startswith(_STANDARD) or file.startswith(_PACKAGES)
+    return not file.startswith(_LIBRARY) and not is_standard(file)
 
 
 def described(path: str, module: nn.Module) -> str:
@@ -134,11 +132,3 @@ def forward_of(module: nn.Module) -> Place:
     if code is None:
         return Place("?", 0, "forward", name)
     return Place(code.co_filename, code.co_firstlineno, code.co_name, name)
-
-
-def levels_to_user() -> int:
-    """Stack level, as `warnings.warn` counts from its caller's caller, of the first line outside torch and this library."""
-    level, frame = 2, sys._getframe(2)
-    while frame.f_back is not None and not is_user_file(frame.f_code.co_filename):
-        level, frame = level + 1, frame.f_back
-    return level

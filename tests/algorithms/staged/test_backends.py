@@ -90,7 +90,7 @@ def test_a_stopped_solve_keeps_the_best_validated_plan():
     clock = Clock(listener=listen)
     outcome = HIlp(gap=0, primed=False).solve(Problem(graph=graph, budget=int(peak * 0.75)), clock=clock)
     assert outcome.schedule is not None
-    assert outcome.upper <= max(one.time for one in heard)
+    assert outcome.upper <= max(one.best for one in heard)
     assert all("bound of the class" in one.note for one in heard)
 
 

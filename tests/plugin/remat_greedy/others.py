@@ -11,7 +11,7 @@ class Slack(Transform):
 
     spare: int = 0
 
-    def apply(self, problem):
+    def apply(self, problem, *, clock=None, seed=0):
         """The same problem with `spare` bytes less."""
         less = evolve(problem, budget=max(0, problem.budget - self.spare))
         return Applied(problem=less, lift=lambda schedule: schedule)

@@ -1,0 +1,104 @@
+"""What passes through a composition to the solvers inside: the seed, the clock, progress and interruption.
+
+    check_composition(lambda probe: hierarchical(Intervals(12), lower=probe.sweep(peaks=2, saves=1), top=StoreAll()), graph)
+
+`check_composition` puts a probe where the composition takes a solver, solves, and looks at how the probe was asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import field, frozen
+
+from remat.algorithms._core.clock import Clock, Progress
+from remat.algorithms._core.outcome import Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
+from remat.algorithms._core.warm_started import WarmStarted
+from remat.ir import Graph, Schedule
+from remat.testing.report import LawBroken
+
+COMPOSITION_LAWS = {
+    "L-SEED": "every solver inside is asked with the seed of the whole",
+    "L-CLOCK": "every solver inside has at most the time that is left for the whole",
+    "L-HEARD": "the listener of the whole hears what solvers inside report",
+    "L-INTERRUPT": "an interruption inside ends in an outcome, and stops the whole",
+}
+_SEED = 7
+_SECONDS = 1000.0
+_TAKES = 300.0
+
+
+@frozen(eq=False)
+class Probe(WarmStarted):
+    """A solver that plans the captured order and notes how it is asked.
+
+    Attributes:
+        whole: the clock of the whole. time: moves on at each question. interrupts: raise as Ctrl-C does.
+        asked: seed, seconds left here and seconds left for the whole, of each question.
+    """
+
+    whole: Clock
+    time: list[float]
+    interrupts: bool = False
+    asked: list[tuple[int, float, float]] = field(factory=list)
+
+    def __repr__(self) -> str:
+        return "Probe()"
+
+    def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
+        """The captured order, on graphs with layers by their first options."""
+        self.asked.append((seed, clock.remaining, self.whole.remaining))
+        clock.report(self, note="asked")
+        self.time[0] += _TAKES
+        if self.interrupts:
+            raise KeyboardInterrupt
+        return Plan(schedule=Schedule.from_runs(problem.graph, range(len(problem.graph))), trail=("Probe()",))
+
+
+def check_composition(compose: Callable[[Solver], Solver], graph: Graph, *, budget: int = 1 << 62) -> None:
+    """Check that a composition hands on seed, clock, progress and interruption.
+
+    Args:
+        compose: makes the composition from a solver, which takes a start.
+        graph: of the problem to solve; the composition must ask the solver about it, or about parts of it.
+        budget: of that problem [bytes].
+
+    Raises:
+        LawBroken: with the id of the law and what the solver inside saw.
+    """
+    problem = Problem(graph=graph, budget=budget)
+    heard: list[Progress] = []
+    probe, clock = _probe(heard, interrupts=False)
+    solver = compose(probe)
+    solver.solve(problem, clock=clock, seed=_SEED)
+    if not probe.asked:
+        raise LawBroken(
+            "L-NONE", f"{solver!r} never asked the solver inside. Give a graph or budget for which it does."
+        )
+    for seed, here, whole in probe.asked:
+        _expect("L-SEED", seed == _SEED, f"{solver!r} was asked with seed {_SEED}, and asks inside with {seed}.")
+        _expect("L-CLOCK", here <= whole, f"{solver!r} has {whole} s left, and gives {here} s inside.")
+    _expect("L-HEARD", any(one.who == repr(probe) for one in heard), f"nobody hears what is inside {solver!r}.")
+    probe, clock = _probe([], interrupts=True)
+    solver = compose(probe)
+    try:
+        solver.solve(problem, clock=clock, seed=_SEED)
+    except KeyboardInterrupt:
+        raise LawBroken("L-INTERRUPT", f"an interruption inside escapes from {solver!r}.") from None
+    _expect("L-INTERRUPT", clock.stopped, f"an interruption inside does not stop {solver!r}.")
+
+
+def _probe(heard: list[Progress], *, interrupts: bool) -> tuple[Probe, Clock]:
+    time = [0.0]
+    clock = Clock(_SECONDS, now=lambda: time[0], listener=heard.append)
+    return Probe(clock, time, interrupts), clock
+
+
+def _expect(law: str, holds: bool, what: str) -> None:
+    if not holds:
+        raise LawBroken(law, what)
+
+
+__all__ = ["COMPOSITION_LAWS", "check_composition"]
