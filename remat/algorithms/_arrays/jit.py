@@ -3,6 +3,8 @@
 Compiling on an empty cache takes longer than planning, so kernels are written to compile fast: functions that only
 kernels call have no wrapper for Python (`inner_kernel`); loops around large kernels are plain Python, because a kernel
 optimizes all that it calls once more; and what compiles slowly in numba (sorts, masks, assignment to slices) is a loop.
+Arrays that belong together come as one `NamedTuple`, so that no kernel takes more than six arguments; a kernel is not cut
+smaller than reading asks, because each further function costs a tenth of a second or more.
 """
 
 from __future__ import annotations

@@ -19,6 +19,26 @@ MARK = 64  # positions between the marks of what is resident
 
 
 @inner_kernel
+def step_back(g: Flat, v: int, first: bool, live: Flags) -> int:
+    """From what is resident right after a run of `v`, its `first` or not, to what is right before; returns the bytes added.
+
+    What it reads stands there while it runs, and what it makes is charged to it.
+    """
+    added: int = 0
+    for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+        d = g.write_idx[k]
+        if live[d] and (first or not g.keep[d]):
+            live[d] = False
+            added -= g.size[d]
+    for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+        d = g.read_idx[k]
+        if not live[d]:
+            live[d] = True
+            added += g.size[d]
+    return added
+
+
+@inner_kernel
 def sweep_with_marks(g: Flat, seq: Ints, n: int, mem: Longs, marks: NDArray[np.bool_]) -> int:
     """As `sweep`; row k of `marks`, unless it has no rows, receives what is resident right before position k * MARK."""
     runs = np.zeros(g.time.size, np.int32)
@@ -33,16 +53,7 @@ def sweep_with_marks(g: Flat, seq: Ints, n: int, mem: Longs, marks: NDArray[np.b
     for i in range(n - 1, -1, -1):
         v = seq[i]
         runs[v] -= 1
-        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-            d = g.write_idx[k]
-            if live[d] and (runs[v] == 0 or not g.keep[d]):
-                live[d] = False
-                held -= g.size[d]
-        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-            d = g.read_idx[k]
-            if not live[d]:
-                live[d] = True
-                held += g.size[d]
+        held += step_back(g, v, runs[v] == 0, live)
         charged = held + g.charge[v]
         mem[i] = charged
         peak = max(peak, charged)
@@ -75,17 +86,15 @@ def resident_before(g: Flat, seq: Ints, n: int, b: int, marks: NDArray[np.bool_]
 
 
 @inner_kernel
-def fits(g: Flat, seq: Ints, n: int, skip: int, budget: int, runs: Ints, live: Flags) -> bool:
-    """Whether the sequence without position `skip` (-1: none) is within the budget; `runs` and `live` are scratch."""
-    for v in range(runs.size):
-        runs[v] = 0
+def fits(g: Flat, seq: Ints, n: int, skip: int, budget: int) -> bool:
+    """Whether the sequence without position `skip` (-1: none) is within the budget."""
+    runs, live = np.zeros(g.time.size, np.int32), g.keep.copy()
     for i in range(n):
         runs[seq[i]] += 1
     if skip >= 0:
         runs[seq[skip]] -= 1
     held = 0
     for d in range(g.size.size):
-        live[d] = g.keep[d]
         if live[d]:
             held += g.size[d]
     for i in range(n - 1, -1, -1):
@@ -93,19 +102,33 @@ def fits(g: Flat, seq: Ints, n: int, skip: int, budget: int, runs: Ints, live: F
             continue
         v = seq[i]
         runs[v] -= 1
-        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-            d = g.write_idx[k]
-            if live[d] and (runs[v] == 0 or not g.keep[d]):
-                live[d] = False
-                held -= g.size[d]
-        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-            d = g.read_idx[k]
-            if not live[d]:
-                live[d] = True
-                held += g.size[d]
+        held += step_back(g, v, runs[v] == 0, live)
         if held + g.charge[v] > budget:
             return False
     return True
+
+
+@inner_kernel
+def settle(g: Flat, v: int, change: NDArray[np.int8]) -> tuple[int, int]:
+    """End the changes of residency at a use before: of what `v` makes or reads `change` becomes zero.
+
+    `change` is 1 where a datum is resident in addition, -1 where it is no longer. Returns (bytes, data) that end.
+    """
+    ended: int = 0
+    ends: int = 0
+    for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+        d = g.write_idx[k]
+        if change[d] != 0:
+            ended += change[d] * g.size[d]
+            change[d] = 0
+            ends += 1
+    for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+        d = g.read_idx[k]
+        if change[d] != 0:
+            ended += change[d] * g.size[d]
+            change[d] = 0
+            ends += 1
+    return ended, ends
 
 
 def total_time(g: Flat, seq: Ints, n: int) -> int:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from attrs import frozen
 
 from remat.ir.chain import Chain
 from remat.units import Bytes, Ns
@@ -21,8 +21,7 @@ NEVER = 1 << 61
 """The value of a sub-chain that does not fit: two of them and any finite value still add up in 64 bits."""
 
 
-@frozen(kw_only=True, eq=False)
-class Numbers:
+class Numbers(NamedTuple):
     """A chain of L stages in slots and nanoseconds; see `remat.ir.chain.Stage` for the quantities.
 
     Attributes:
@@ -52,7 +51,9 @@ class Numbers:
     loss_time: Ns
     loss_needs: int
 
-    def __len__(self) -> int:
+    @property
+    def stages(self) -> int:
+        """How many stages the chain has."""
         return len(self.bare_time)
 
 

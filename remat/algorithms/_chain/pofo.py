@@ -18,6 +18,10 @@ from attrs import field, frozen
 from remat.algorithms._chain.chain_arrays import Ints, Numbers, numbers
 from remat.algorithms._chain.pofo_kernels import (
     INFINITE,
+    Lanes,
+    Moves,
+    States,
+    Table,
     backward_table,
     block_start,
     forward_search,
@@ -49,41 +53,30 @@ _BEYOND = 5
 """How many slots less than the first plan that fits are tried."""
 
 
-@frozen(kw_only=True, eq=False)
-class Moves:
-    """What the link moves, in slots: while one node runs, and (`bare`) while the stages before one run bare."""
+def moves_of(own: Numbers, bandwidth: int | None, copies: bool) -> Moves:
+    """What one lane of the link moves while a chain runs [bandwidth in bytes per second]; without copies, nothing."""
+    count = own.stages
+    if not copies or bandwidth is None:
+        each = own.slots + 1 if copies else 0
+        flat = np.full(count, each, dtype=np.int64)
+        return Moves(forward=flat, backward=flat, bare=np.arange(count + 1) * each, loss=each, per_slot=0.0)
 
-    forward: Ints
-    backward: Ints
-    bare: Ints
-    loss: int
-    per_slot: float
+    def cumulated(times: Ints) -> Ints:
+        sums = [0]
+        for time in times.tolist():
+            sums.append(sums[-1] + time)
+        # more than all slots never matters; whole slots of the cumulated time, so that errors do not add up
+        whole = [total * bandwidth // (_SECOND * own.unit) for total in sums]
+        steps = [min(after - before, own.slots + 1) for before, after in pairwise(whole)]
+        return np.cumsum([0, *steps]).astype(np.int64)
 
-    @classmethod
-    def of(cls, own: Numbers, bandwidth: int | None, copies: bool) -> Moves:
-        """The moves of a chain on one lane [bytes per second]; without copies, nothing moves."""
-        count = len(own)
-        if not copies or bandwidth is None:
-            each = own.slots + 1 if copies else 0
-            flat = np.full(count, each, dtype=np.int64)
-            return cls(forward=flat, backward=flat, bare=np.arange(count + 1) * each, loss=each, per_slot=0.0)
-
-        def cumulated(times: Ints) -> Ints:
-            sums = [0]
-            for time in times.tolist():
-                sums.append(sums[-1] + time)
-            # more than all slots never matters; whole slots of the cumulated time, so that errors do not add up
-            whole = [total * bandwidth // (_SECOND * own.unit) for total in sums]
-            steps = [min(after - before, own.slots + 1) for before, after in pairwise(whole)]
-            return np.cumsum([0, *steps]).astype(np.int64)
-
-        return cls(
-            forward=np.diff(cumulated(own.forward_time)),
-            backward=np.diff(cumulated(own.backward_time)),
-            bare=cumulated(own.bare_time),
-            loss=min(own.loss_time * bandwidth // (_SECOND * own.unit), own.slots + 1),
-            per_slot=own.unit * _SECOND / bandwidth,
-        )
+    return Moves(
+        forward=np.diff(cumulated(own.forward_time)),
+        backward=np.diff(cumulated(own.backward_time)),
+        bare=cumulated(own.bare_time),
+        loss=min(own.loss_time * bandwidth // (_SECOND * own.unit), own.slots + 1),
+        per_slot=own.unit * _SECOND / bandwidth,
+    )
 
 
 @frozen(kw_only=True)
@@ -120,37 +113,14 @@ class Programme:
         self.chain = chain
         self.own = own = numbers(chain, budget, keep_all(chain), freeing=False)
         self.copies = link is not None
-        self.out = Moves.of(own, None if link is None else link.to_host, self.copies)
-        self.back = Moves.of(own, None if link is None else link.to_device, self.copies)
-        pairs, width = len(own) * (len(own) + 1) // 2, row_start(own.slots + 1, own.slots)
-        self.value = np.full((pairs, width if bare else 1), INFINITE)
-        self.moved = np.zeros(self.value.shape, dtype=np.int32)
+        self.out = moves_of(own, None if link is None else link.to_host, self.copies)
+        self.back = moves_of(own, None if link is None else link.to_device, self.copies)
+        pairs, width = own.stages * (own.stages + 1) // 2, row_start(own.slots + 1, own.slots)
+        value = np.full((pairs, width if bare else 1), INFINITE)
+        self.table = Table(value, np.zeros(value.shape, dtype=np.int32))
         self.bare = bare
-        self.deltas = own.slots if self.copies else 0
         if bare:
-            self._fill()
-
-    def _fill(self) -> None:
-        own, back = self.own, self.back
-        backward_table(
-            own.forward_time,
-            own.backward_time,
-            own.bare_time,
-            own.forward,
-            own.backward,
-            own.bare_needs,
-            own.saves,
-            own.held,
-            own.after,
-            back.forward,
-            back.backward,
-            back.bare,
-            back.per_slot,
-            own.slots,
-            self.deltas,
-            self.value,
-            self.moved,
-        )
+            backward_table(own, self.back, own.slots if self.copies else 0, self.table)
 
     def plan(self, aside: int = 0) -> PofoPlan | None:
         """The least fluid time and how to get it, without using `aside` slots; None when nothing of the class fits."""
@@ -158,43 +128,16 @@ class Programme:
         if aside > own.slots:
             return None
         block = block_start(own.slots + 1, own.slots)
-        cost = np.empty(2 * (len(own) + 1) * block)
-        came = np.empty(len(cost), dtype=np.int64)
-        value, state = forward_search(
-            own.forward_time,
-            own.backward_time,
-            own.bare_time,
-            own.forward,
-            own.backward,
-            own.bare_needs,
-            own.saves,
-            own.held,
-            own.after,
-            own.before,
-            self.out.forward,
-            self.back.backward,
-            self.out.bare,
-            own.loss_time,
-            own.loss_needs,
-            self.out.loss,
-            self.out.per_slot,
-            self.back.per_slot,
-            own.slots,
-            self.copies,
-            self.bare,
-            aside,
-            self.value,
-            self.moved,
-            cost,
-            came,
-            np.empty(block),
-        )
+        count = 2 * (own.stages + 1) * block
+        states = States(np.empty(count), np.empty(count, dtype=np.int64), np.empty(block))
+        lanes = Lanes(self.out, self.back, self.copies, self.bare)
+        value, state = forward_search(own, lanes, self.table, states, aside)
         if state < 0:
             return None
         path = []
         while state >= 0:
             path.append(self._decoded(int(state)))
-            state = came[state]
+            state = states.came[state]
         path.reverse()
         decisions = [self._decision(here, there) for here, there in pairwise(path)]
         runs, away = self._written(decisions)
@@ -250,8 +193,8 @@ class Programme:
 
     def _at(self, i: int, j: int, a: int, delta: int) -> tuple[float, int]:
         at = row_start(a, self.own.slots) + delta
-        pair = pair_of(i, j, len(self.own))
-        return float(self.value[pair, at]), int(self.moved[pair, at])
+        pair = pair_of(i, j, self.own.stages)
+        return float(self.table.value[pair, at]), int(self.table.moved[pair, at])
 
     def _segment(self, i: int, j: int, a: int, delta: int) -> list[Run]:
         """The runs of C(i, j, A, Delta), with a stack of its own."""

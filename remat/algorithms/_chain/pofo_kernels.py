@@ -9,11 +9,80 @@ M - A + 1 values of Delta. Reference: POFO (Beaumont, Eyraud-Dubois, Shilova, 20
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from remat.algorithms._arrays.jit import inner_kernel, kernel
+from remat.algorithms._chain.chain_arrays import Ints, Numbers
 
 INFINITE = 1e300
+
+Floats = NDArray[np.float64]
+
+
+class Moves(NamedTuple):
+    """What one lane of the link moves.
+
+    Attributes:
+        forward, backward: slots, while one stage runs.
+        bare: `bare[i]`: slots, while the stages before i run bare.
+        loss: slots, while the loss runs. per_slot: time of one slot [ns].
+    """
+
+    forward: Ints
+    backward: Ints
+    bare: Ints
+    loss: int
+    per_slot: float
+
+
+class Lanes(NamedTuple):
+    """What may be done: `copies` over the lanes to the host (`out`) and back, `bare` runs, i.e. recomputation."""
+
+    out: Moves
+    back: Moves
+    copies: bool
+    bare: bool
+
+
+class Table(NamedTuple):
+    """The backward table C, pairs of stages by (A, Delta): the least time, and the slots the link can move meanwhile."""
+
+    value: Floats
+    moved: NDArray[np.int32]
+
+
+class States(NamedTuple):
+    """The states of the forward search.
+
+    Attributes:
+        cost: the least time known to a state. came: the state before it on that way, -1: none.
+        least: of the states of one (stage, x), the least cost of one that holds and owes no more: others are dominated.
+    """
+
+    cost: Floats
+    came: Ints
+    least: Floats
+
+
+class State(NamedTuple):
+    """A state (stage, x, A, dF, dB) of the forward search.
+
+    Attributes:
+        size: slots of the input of the stage, with what the stage before saved. held: A with it.
+        at: index of the state. cost: the least time of a path to it.
+    """
+
+    stage: int
+    a: int
+    df: int
+    db: int
+    size: int
+    held: int
+    at: int
+    cost: float
 
 
 @inner_kernel
@@ -28,100 +97,93 @@ def row_start(held: int, slots: int) -> int:
     return held * (slots + 1) - held * (held - 1) // 2
 
 
+@inner_kernel
+def saving_first(own: Numbers, back: Moves, table: Table, i: int, j: int, deltas: int) -> None:
+    """C(i, j) where stage i runs once, saving all its backward wants."""
+    slots, here = own.slots, pair_of(i, j, own.bare_time.size)
+    need_f, need_b = own.forward[i] + own.after[j], own.backward[i] + own.after[i]
+    once = own.forward_time[i] + own.backward_time[i]
+    for a in range(slots - max(need_b, need_f) + 1):
+        row = row_start(a, slots)
+        deep = a + own.saves[i]
+        for delta in range(min(deltas, slots - a) + 1):
+            best, most = INFINITE, 0
+            wait_b = max(need_b + a + delta - slots, 0)
+            if i == j:
+                wait = max(wait_b, need_f - back.backward[i] + a + delta - slots)
+                best = once + wait * back.per_slot
+                most = back.forward[i] + back.backward[i] + wait
+            elif deep <= slots:
+                rest = max(delta - back.backward[i] - wait_b, 0)
+                inner, at = pair_of(i + 1, j, own.bare_time.size), row_start(deep, slots) + rest
+                if rest <= slots - deep and table.value[inner, at] < INFINITE:
+                    moved = table.moved[inner, at]
+                    wait = wait_b + max(need_f + a + max(rest - moved, 0) - slots, 0)
+                    best = once + table.value[inner, at] + wait * back.per_slot
+                    most = back.forward[i] + back.backward[i] + moved + wait
+            table.value[here, row + delta] = best
+            table.moved[here, row + delta] = most
+
+
+class Split(NamedTuple):
+    """A way to begin C(i, j): stages i..k run bare; they cost `cost`, need `needed` slots, and are `behind` the link."""
+
+    i: int
+    j: int
+    k: int
+    cost: float
+    needed: int
+    behind: int
+
+
+@inner_kernel
+def bare_first(own: Numbers, back: Moves, table: Table, split: Split, deltas: int) -> None:
+    """C(i, j) where stages i..k run bare, the input of k + 1 is held, then k + 1..j runs, then i..k once more."""
+    length, slots, k, kept = own.bare_time.size, own.slots, split.k, own.held[split.k + 1]
+    here = pair_of(split.i, split.j, length)
+    first, second = pair_of(split.i, k, length), pair_of(k + 1, split.j, length)
+    for a in range(slots - max(split.needed, kept) + 1):
+        row, deep = row_start(a, slots), row_start(a + kept, slots)
+        for delta in range(min(deltas, slots - a) + 1):
+            early = table.value[first, row + delta]
+            rest = max(delta - table.moved[first, row + delta], 0)
+            if early >= INFINITE or rest > slots - a - kept:
+                continue
+            late = table.value[second, deep + rest]
+            if late >= INFINITE:
+                continue
+            left = max(rest - table.moved[second, deep + rest], 0)
+            wait = max(split.behind + a + left - slots, 0)
+            total = split.cost + early + late + wait * back.per_slot
+            if total < table.value[here, row + delta]:
+                table.value[here, row + delta] = total
+                moved = back.bare[k + 1] - back.bare[split.i] + wait
+                table.moved[here, row + delta] = (
+                    moved + table.moved[first, row + delta] + table.moved[second, deep + rest]
+                )
+
+
 @kernel
-def backward_table(
-    forward_time: Any,
-    backward_time: Any,
-    bare_time: Any,
-    forward: Any,
-    backward: Any,
-    bare_needs: Any,
-    saves: Any,
-    held: Any,
-    after: Any,
-    forward_moves: Any,
-    backward_moves: Any,
-    bare_moved: Any,
-    per_slot: float,
-    slots: int,
-    deltas: int,
-    value: Any,
-    moved: Any,
-) -> None:
+def backward_table(own: Numbers, back: Moves, deltas: int, table: Table) -> None:
     """App. B.3: the least time C of stages i..j after the loss, and the slots the link can move meanwhile.
 
-    `value` and `moved` are tables of pairs by (A, Delta), set to INFINITE and 0; A includes the input of stage i. `deltas`: the
-    largest Delta (0 without a link). `bare_moved[i]`: slots moved while stages before i run bare.
+    `table` is set to INFINITE and 0; A includes the input of stage i. `deltas`: the largest Delta (0 without a link).
     """
-    length = len(bare_time)
+    length = own.bare_time.size
     for span in range(length):
         for i in range(length - span):
             j = i + span
-            here = pair_of(i, j, length)
-            need_f, need_b = forward[i] + after[j], backward[i] + after[i]
-            for a in range(slots - max(need_b, need_f) + 1):
-                row = row_start(a, slots)
-                for delta in range(min(deltas, slots - a) + 1):
-                    best, most = INFINITE, 0
-                    wait_b = max(need_b + a + delta - slots, 0)
-                    if span == 0:
-                        wait = max(wait_b, need_f - backward_moves[i] + a + delta - slots)
-                        best = forward_time[i] + backward_time[i] + wait * per_slot
-                        most = forward_moves[i] + backward_moves[i] + wait
-                    elif a + saves[i] <= slots:
-                        rest = max(delta - backward_moves[i] - wait_b, 0)
-                        inner_row = row_start(a + saves[i], slots)
-                        if rest <= slots - a - saves[i]:
-                            at = inner_row + rest
-                            inner = pair_of(i + 1, j, length)
-                            if value[inner, at] < INFINITE:
-                                left = max(rest - moved[inner, at], 0)
-                                wait = wait_b + max(need_f + a + left - slots, 0)
-                                best = forward_time[i] + backward_time[i] + value[inner, at] + wait * per_slot
-                                most = forward_moves[i] + backward_moves[i] + moved[inner, at] + wait
-                    value[here, row + delta] = best
-                    moved[here, row + delta] = most
-            if span == 0:
-                continue
+            saving_first(own, back, table, i, j, deltas)
             cost = 0.0
-            needed = 0
-            behind = (
-                0  # the most that is needed so far, less what the link moves from there to the end of the bare runs
-            )
+            needed: int = 0
+            behind: int = 0
+            # behind: the most needed so far, less what the link moves from there to the end of the bare runs
             for k in range(i, j):
-                cost += bare_time[k]
-                need = bare_needs[k] + after[j] + (held[k] if k > i else 0)
+                cost += own.bare_time[k]
+                need = own.bare_needs[k] + own.after[j] + (own.held[k] if k > i else 0)
                 needed = max(needed, need)
-                behind = max(behind - (bare_moved[k + 1] - bare_moved[k]), need) if k > i else need
-                first = pair_of(i, k, length)
-                second = pair_of(k + 1, j, length)
-                kept = held[k + 1]
-                for a in range(slots - max(needed, kept) + 1):
-                    row = row_start(a, slots)
-                    deep = row_start(a + kept, slots)
-                    room = slots - a - kept
-                    for delta in range(min(deltas, slots - a) + 1):
-                        early = value[first, row + delta]
-                        if early >= INFINITE:
-                            continue
-                        rest = max(delta - moved[first, row + delta], 0)
-                        if rest > room:
-                            continue
-                        late = value[second, deep + rest]
-                        if late >= INFINITE:
-                            continue
-                        left = max(rest - moved[second, deep + rest], 0)
-                        wait = max(behind + a + left - slots, 0)
-                        total = cost + early + late + wait * per_slot
-                        if total < value[here, row + delta]:
-                            value[here, row + delta] = total
-                            moved[here, row + delta] = (
-                                bare_moved[k + 1]
-                                - bare_moved[i]
-                                + moved[first, row + delta]
-                                + moved[second, deep + rest]
-                                + wait
-                            )
+                behind = max(behind - (back.bare[k + 1] - back.bare[k]), need) if k > i else need
+                bare_first(own, back, table, Split(i, j, k, cost, needed, behind), deltas)
 
 
 @inner_kernel
@@ -133,157 +195,150 @@ def block_start(held: int, slots: int) -> int:
 
 
 @inner_kernel
-def state_of(layer: int, a: int, df: int, db: int, slots: int) -> int:
-    """Index of a state; `layer` is 2 * stage + x."""
-    return layer * block_start(slots + 1, slots) + block_start(a, slots) + df * (slots - a + 1) + db
+def place(a: int, df: int, db: int, slots: int) -> int:
+    """Index of a state among those of one (stage, x)."""
+    return block_start(a, slots) + df * (slots - a + 1) + db
 
 
 @inner_kernel
-def _offer(cost: Any, came: Any, layer: int, a: int, df: int, db: int, slots: int, total: float, origin: int) -> None:
-    if a + df > slots or a + db > slots:
+def state_of(layer: int, a: int, df: int, db: int, slots: int) -> int:
+    """Index of a state; `layer` is 2 * stage + x."""
+    return layer * block_start(slots + 1, slots) + place(a, df, db, slots)
+
+
+class Step(NamedTuple):
+    """A step of the forward phase: the layer it leads to, slots moved out and dB meanwhile, and the time of the path."""
+
+    layer: int
+    moved: int
+    owed: int
+    total: float
+
+
+@inner_kernel
+def offer(states: States, slots: int, step: Step, a: int, df: int, origin: int) -> None:
+    """A path by a step to (A, dF, and dB as the step says), unless that is no state or a faster path is known."""
+    if a + df > slots or a + step.owed > slots:
         return
-    at = state_of(layer, a, df, db, slots)
-    if total < cost[at]:
-        cost[at] = total
-        came[at] = origin
+    at = state_of(step.layer, a, df, step.owed, slots)
+    if step.total < states.cost[at]:
+        states.cost[at] = step.total
+        states.came[at] = origin
+
+
+@inner_kernel
+def follow(states: States, slots: int, s: State, step: Step, stays: bool, leaves: bool) -> None:
+    """Paths by a step after which the input of the stage stays, and by one after which it leaves over the link."""
+    if stays:
+        offer(states, slots, step, s.held, max(s.df - step.moved, 0), s.at)
+    if leaves and s.size > 0:
+        away = Step(step.layer, step.moved, step.owed + s.size, step.total)
+        offer(states, slots, away, s.a, max(s.df + s.size - step.moved, 0), s.at)
+
+
+@inner_kernel
+def run_saving(own: Numbers, lanes: Lanes, states: States, s: State) -> None:
+    """The stage runs once, saving all its backward wants."""
+    i, slots, out, back = s.stage, own.slots, lanes.out, lanes.back
+    need_f, need_b = own.forward[i] + own.before[i], own.backward[i] + own.after[i]
+    if max(need_f, need_b) + s.held > slots:
+        return
+    wait_f = max(need_f + s.held + s.df - slots, 0)
+    wait_b = max(need_b + s.held + s.db - slots, 0)
+    total = s.cost + own.forward_time[i] + own.backward_time[i] + wait_f * out.per_slot + wait_b * back.per_slot
+    owed = max(s.db - back.backward[i] - wait_b, 0)
+    step = Step(2 * i + 3, out.forward[i] + wait_f, owed, total)
+    follow(states, slots, s, step, True, lanes.copies)
+
+
+@inner_kernel
+def run_bare(own: Numbers, lanes: Lanes, table: Table, states: States, s: State) -> None:
+    """The stage and any number of those behind it run bare, and once more after the loss."""
+    i, slots, length, out = s.stage, own.slots, own.bare_time.size, lanes.out
+    if s.held + s.db > slots:
+        return
+    row = row_start(s.held, slots) + s.db
+    spent = 0.0
+    most: int = 0  # of the bare runs behind the first
+    ahead: int = 0  # what they need, less what the link moves before
+    for j in range(i, length):
+        spent += own.bare_time[j]
+        need = own.bare_needs[j] + own.before[j] + (own.held[j] if j > i else 0)
+        if j == i:
+            if need + s.held > slots:
+                break
+            ahead = need
+        else:
+            most = max(most, need)
+            ahead = max(ahead, need - (out.bare[j] - out.bare[i]))
+            if most + s.a > slots or (not lanes.copies and most + s.held > slots):
+                break
+        pair = pair_of(i, j, length)
+        back = table.value[pair, row]
+        if back >= INFINITE:
+            continue
+        wait = max(ahead + s.held + s.df - slots, 0)
+        moved = out.bare[j + 1] - out.bare[i] + wait
+        total = s.cost + spent + wait * out.per_slot + back
+        step = Step(2 * (j + 1), moved, max(s.db - table.moved[pair, row], 0), total)
+        follow(states, slots, s, step, most + s.held <= slots, lanes.copies)
+
+
+@inner_kernel
+def at_loss(own: Numbers, lanes: Lanes, s: State) -> float:
+    """The time of a path that ends with the loss and all copies done; INFINITE where it does not fit."""
+    need = own.loss_needs + own.before[own.bare_time.size] + s.held
+    if need > own.slots:
+        return INFINITE
+    wait = max(need + s.df - own.slots, 0)
+    left = max(s.df - lanes.out.loss - wait, 0)
+    return float(s.cost + own.loss_time + (wait + left) * lanes.out.per_slot + s.db * lanes.back.per_slot)
+
+
+@inner_kernel
+def undercut(least: Floats, aside: int, a: int, df: int, db: int, slots: int) -> float:
+    """The least cost of a state of the same (stage, x) that holds or owes less."""
+    better: float = INFINITE
+    if a > aside:
+        better = least[place(a - 1, df, db, slots)]
+    if df > 0:
+        better = min(better, least[place(a, df - 1, db, slots)])
+    if db > 0:
+        better = min(better, least[place(a, df, db - 1, slots)])
+    return better
 
 
 @kernel
-def forward_search(
-    forward_time: Any,
-    backward_time: Any,
-    bare_time: Any,
-    forward: Any,
-    backward: Any,
-    bare_needs: Any,
-    saves: Any,
-    held: Any,
-    after: Any,
-    before: Any,
-    forward_moves: Any,
-    backward_moves: Any,
-    bare_moved: Any,
-    loss_time: int,
-    loss_needs: int,
-    loss_moves: int,
-    per_slot_f: float,
-    per_slot_b: float,
-    slots: int,
-    copies: bool,
-    bare: bool,
-    aside: int,
-    value: Any,
-    moved: Any,
-    cost: Any,
-    came: Any,
-    least: Any,
-) -> tuple[float, int]:
+def forward_search(own: Numbers, lanes: Lanes, table: Table, states: States, aside: int) -> tuple[float, int]:
     """App. B.1 and B.2 as a shortest path from (first stage, x=0, aside, 0, 0); what a path costs is known state by state.
 
-    `aside`: slots that are not to be used: the tables of a budget serve every smaller one. `cost` and `came` are tables of
-    states, filled here; `least` is one of the states of one (stage, x): the least cost of a state that holds and owes no more,
-    by which others are dominated. Returns the least time and its state before the loss.
+    `aside`: slots that are not to be used: the table of a budget serves every smaller one. `states` are filled here. Returns
+    the least time and its state before the loss.
     """
-    length = len(bare_time)
-    cost[:] = INFINITE
-    came[:] = -1
-    cost[state_of(0, aside, 0, 0, slots)] = 0.0
+    length, slots = own.bare_time.size, own.slots
+    states.cost[:] = INFINITE
+    states.came[:] = -1
+    states.cost[state_of(0, aside, 0, 0, slots)] = 0.0
     result, result_state = INFINITE, -1
-    deltas = slots if copies else 0
-    for i in range(length + 1):
-        for x in range(2):
-            layer = 2 * i + x
-            own = held[i] if x == 0 else (saves[i - 1] if i > 0 else 0)
-            for a in range(aside, slots - own + 1):
-                for df in range(min(deltas, slots - a) + 1):
-                    for db in range(min(deltas, slots - a) + 1):
-                        origin = state_of(layer, a, df, db, slots)
-                        so_far = cost[origin]
-                        better = INFINITE
-                        if a > aside:
-                            better = least[state_of(0, a - 1, df, db, slots)]
-                        if df > 0:
-                            better = min(better, least[state_of(0, a, df - 1, db, slots)])
-                        if db > 0:
-                            better = min(better, least[state_of(0, a, df, db - 1, slots)])
-                        least[state_of(0, a, df, db, slots)] = min(so_far, better)
-                        if so_far >= better or so_far >= result:
-                            continue
-                        base = a + own
-                        if i == length:
-                            need = loss_needs + before[length]
-                            if need + base <= slots:
-                                wait = max(need + base + df - slots, 0)
-                                left = max(df - loss_moves - wait, 0)
-                                total = so_far + loss_time + (wait + left) * per_slot_f + db * per_slot_b
-                                if total < result:
-                                    result, result_state = total, origin
-                            continue
-                        need_f, need_b = forward[i] + before[i], backward[i] + after[i]
-                        if max(need_f, need_b) + base <= slots:
-                            wait_f = max(need_f + base + df - slots, 0)
-                            wait_b = max(need_b + base + db - slots, 0)
-                            total = (
-                                so_far + forward_time[i] + backward_time[i] + wait_f * per_slot_f + wait_b * per_slot_b
-                            )
-                            gone_f = forward_moves[i] + wait_f
-                            rest_b = max(db - backward_moves[i] - wait_b, 0)
-                            _offer(
-                                cost,
-                                came,
-                                layer + (3 if x == 0 else 2),
-                                base,
-                                max(df - gone_f, 0),
-                                rest_b,
-                                slots,
-                                total,
-                                origin,
-                            )
-                            if copies and own > 0:
-                                rest_f = max(df + own - gone_f, 0)
-                                _offer(
-                                    cost,
-                                    came,
-                                    layer + (3 if x == 0 else 2),
-                                    a,
-                                    rest_f,
-                                    rest_b + own,
-                                    slots,
-                                    total,
-                                    origin,
-                                )
-                        if not bare:
-                            continue
-                        spent = 0.0
-                        most = 0  # of the bare runs behind the first
-                        ahead = 0  # what they need, less what the link moves before
-                        row = row_start(base, slots) + db
-                        if base + db > slots:
-                            continue
-                        for j in range(i, length):
-                            spent += bare_time[j]
-                            need = bare_needs[j] + before[j] + (held[j] if j > i else 0)
-                            if j == i:
-                                if need + base > slots:
-                                    break
-                                ahead = need
-                            else:
-                                most = max(most, need)
-                                ahead = max(ahead, need - (bare_moved[j] - bare_moved[i]))
-                                if most + a > slots or (not copies and most + base > slots):
-                                    break
-                            pair = pair_of(i, j, length)
-                            back = value[pair, row]
-                            if back >= INFINITE:
-                                continue
-                            wait = max(ahead + base + df - slots, 0)
-                            gone_f = bare_moved[j + 1] - bare_moved[i] + wait
-                            rest_b = max(db - moved[pair, row], 0)
-                            total = so_far + spent + wait * per_slot_f + back
-                            target = 2 * (j + 1)
-                            if most + base <= slots:
-                                _offer(cost, came, target, base, max(df - gone_f, 0), rest_b, slots, total, origin)
-                            if copies and own > 0:
-                                rest_f = max(df + own - gone_f, 0)
-                                _offer(cost, came, target, a, rest_f, rest_b + own, slots, total, origin)
+    deltas = slots if lanes.copies else 0
+    for layer in range(2 * length + 2):
+        i, x = layer // 2, layer % 2
+        size = own.held[i] if x == 0 else (own.saves[i - 1] if i > 0 else 0)
+        for a in range(aside, slots - size + 1):
+            for df in range(min(deltas, slots - a) + 1):
+                for db in range(min(deltas, slots - a) + 1):
+                    at = state_of(layer, a, df, db, slots)
+                    cost, better = states.cost[at], undercut(states.least, aside, a, df, db, slots)
+                    states.least[place(a, df, db, slots)] = min(cost, better)
+                    if cost >= better or cost >= result:
+                        continue
+                    s = State(i, a, df, db, size, a + size, at, cost)
+                    if i < length:
+                        run_saving(own, lanes, states, s)
+                        if lanes.bare:
+                            run_bare(own, lanes, table, states, s)
+                        continue
+                    total = at_loss(own, lanes, s)
+                    if total < result:
+                        result, result_state = total, at
     return result, result_state

@@ -141,22 +141,7 @@ def rotor_values(chain: Chain, budget: Bytes, choice: Sequence[Sequence[int]] | 
     length = len(chain)
     values = np.full(((length + 1) * (length + 2) // 2, own.slots + 1), NEVER, dtype=np.int64)
     lowest = np.zeros(len(values), dtype=np.int64)
-    rotor_table(
-        own.option_start,
-        own.time,
-        own.saves,
-        own.forward,
-        own.backward,
-        own.bare_time,
-        own.bare_needs,
-        own.held,
-        own.after,
-        own.before,
-        own.loss_time,
-        own.loss_needs,
-        values,
-        lowest,
-    )
+    rotor_table(own, values, lowest)
     return RotorTable(chain, own, values, lowest)
 
 

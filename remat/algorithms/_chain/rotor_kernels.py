@@ -9,10 +9,8 @@ Reference: Rotor (Beaumont et al., 2019, RR-9302); Rockmate, App. C, equations (
 
 from __future__ import annotations
 
-from typing import Any
-
 from remat.algorithms._arrays.jit import inner_kernel, kernel
-from remat.algorithms._chain.chain_arrays import NEVER
+from remat.algorithms._chain.chain_arrays import NEVER, Ints, Numbers
 
 _NEVER = NEVER
 
@@ -23,90 +21,84 @@ def row_of(s: int, t: int, length: int) -> int:
     return s * (length + 1) - s * (s - 1) // 2 + t - s
 
 
+@inner_kernel
+def fastest(own: Numbers, s: int, t: int) -> int:
+    """Time of stages s..t (t = L: with the loss) when each runs once, by its fastest option [ns]."""
+    total = own.loss_time if t == len(own.bare_time) else own.loss_time - own.loss_time
+    for k in range(s, min(t + 1, len(own.bare_time))):
+        quickest = own.time[own.option_start[k]]
+        for o in range(own.option_start[k], own.option_start[k + 1]):
+            quickest = min(quickest, own.time[o])
+        total += quickest
+    return total
+
+
+@inner_kernel
+def run_once(own: Numbers, s: int, t: int, table: Ints, lowest: Ints) -> None:
+    """Case 1: stage s runs once, by one of its options, then the rest of the sub-chain."""
+    length, width = len(own.bare_time), table.shape[1]
+    row = table[row_of(s, t, length)]
+    kept = own.before[s] if t == length else own.after[t]
+    for o in range(own.option_start[s], own.option_start[s + 1]):
+        cost = own.time[o]
+        first = max(own.forward[o] + kept, own.backward[o] + own.after[s])
+        if s == t:
+            for m in range(first, width):
+                row[m] = min(row[m], cost)
+            continue
+        rest_row = row_of(s + 1, t, length)
+        first = max(max(first, own.saves[o] + lowest[rest_row]), 0)
+        if first < width:
+            # a stage that frees more than it saves looks beyond the table, where nothing changes any more
+            last = min(width, width + own.saves[o])
+            rest = table[rest_row, first - own.saves[o] : last - own.saves[o]]
+            mine = row[first:last]
+            for m in range(len(mine)):
+                mine[m] = min(mine[m], rest[m] + cost)
+            for m in range(max(first, last), width):
+                row[m] = min(row[m], table[rest_row, width - 1] + cost)
+
+
+@inner_kernel
+def run_again(own: Numbers, s: int, t: int, table: Ints, lowest: Ints) -> None:
+    """Case 2: stages s .. i-1 run bare, the input of i is held, and they run again later."""
+    length, top = len(own.bare_time), table.shape[1]
+    row = table[row_of(s, t, length)]
+    least = fastest(own, s, t)
+    while top > 0 and row[top - 1] == least:  # from `top` on the row is at its least: nothing can improve it
+        top -= 1
+    first = own.bare_needs[s] + (own.before[s] if t == length else own.after[t])
+    cost = own.loss_time - own.loss_time
+    for i in range(s + 1, t + 1):
+        k = i - 1
+        cost += own.bare_time[k]
+        if k > s:
+            kept = own.before[k] if t == length else own.after[t]
+            first = max(first, own.held[k] + own.bare_needs[k] + kept)
+        inner_row, outer_row = row_of(i, t, length), row_of(s, k, length)
+        start = max(max(first, lowest[outer_row]), own.held[i] + lowest[inner_row])
+        if start < top:
+            inner = table[inner_row, start - own.held[i] : top - own.held[i]]
+            outer = table[outer_row, start:top]
+            mine = row[start:top]
+            for m in range(len(mine)):
+                mine[m] = min(mine[m], inner[m] + outer[m] + cost)
+
+
 @kernel
-def rotor_table(
-    option_start: Any,
-    time: Any,
-    saves: Any,
-    forward: Any,
-    backward: Any,
-    bare_time: Any,
-    bare_needs: Any,
-    held: Any,
-    after: Any,
-    before: Any,
-    loss_time: Any,
-    loss_needs: Any,
-    table: Any,
-    lowest: Any,
-) -> None:
+def rotor_table(own: Numbers, table: Ints, lowest: Ints) -> None:
     """Fill `table` (rows of sub-chains by slots, set to NEVER) and `lowest` (first slot of each row that is not NEVER)."""
-    length = len(bare_time)
-    width = table.shape[1]
-    least = table[0, :1].copy()
+    length, width = len(own.bare_time), table.shape[1]
     for span in range(length + 1):
         for s in range(length + 1 - span):
-            t = s + span
-            here = row_of(s, t, length)
+            here = row_of(s, s + span, length)
             row = table[here]
             if s == length:
-                first = loss_needs + before[length]
-                for m in range(first, width):
-                    row[m] = loss_time
-                lowest[here] = min(first, width)
-                continue
-            forward_held = before[s] if t == length else after[t]
-            # case 1: stage s runs once, by one of its options
-            top = width
-            least[0] = 0
-            for k in range(s, t + 1):
-                if k == length:
-                    least[0] += loss_time
-                else:
-                    quickest = time[option_start[k]]
-                    for o in range(option_start[k], option_start[k + 1]):
-                        quickest = min(quickest, time[o])
-                    least[0] += quickest
-            for o in range(option_start[s], option_start[s + 1]):
-                first = max(forward[o] + forward_held, backward[o] + after[s])
-                if span == 0:
-                    for m in range(first, width):
-                        row[m] = min(row[m], time[o])
-                else:
-                    rest_row = row_of(s + 1, t, length)
-                    first = max(first, saves[o] + lowest[rest_row])
-                    first = max(first, 0)
-                    if first < width:
-                        cost = time[o]
-                        # a stage that frees more than it saves looks beyond the table, where nothing changes any more
-                        last = min(width, width + saves[o])
-                        rest = table[rest_row, first - saves[o] : last - saves[o]]
-                        mine = row[first:last]
-                        for m in range(len(mine)):
-                            mine[m] = min(mine[m], rest[m] + cost)
-                        for m in range(max(first, last), width):
-                            row[m] = min(row[m], table[rest_row, width - 1] + cost)
-            # from `top` on the row is at its least: nothing below can improve it
-            while top > 0 and row[top - 1] == least[0]:
-                top -= 1
-            # case 2: stages s .. i-1 run bare, the input of i is held, and they run again later
-            first = bare_needs[s] + forward_held
-            cost = loss_time - loss_time
-            for i in range(s + 1, t + 1):
-                k = i - 1
-                cost += bare_time[k]
-                if k > s:
-                    kept = before[k] if t == length else after[t]
-                    first = max(first, held[k] + bare_needs[k] + kept)
-                inner_row = row_of(i, t, length)
-                outer_row = row_of(s, k, length)
-                start = max(max(first, lowest[outer_row]), held[i] + lowest[inner_row])
-                if start < top:
-                    inner = table[inner_row, start - held[i] : top - held[i]]
-                    outer = table[outer_row, start:top]
-                    mine = row[start:top]
-                    for m in range(len(mine)):
-                        mine[m] = min(mine[m], inner[m] + outer[m] + cost)
+                for m in range(own.loss_needs + own.before[length], width):
+                    row[m] = own.loss_time
+            else:
+                run_once(own, s, s + span, table, lowest)
+                run_again(own, s, s + span, table, lowest)
             m = 0
             while m < width and row[m] >= _NEVER:
                 m += 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, Flags, Flat, Ints, Longs
 from remat.algorithms._arrays.jit import inner_kernel, kernel
-from remat.algorithms._arrays.liveness import BLOCK, block_maxima, exceeds, fits, residencies, sweep
+from remat.algorithms._arrays.liveness import BLOCK, block_maxima, exceeds, fits, residencies, settle, sweep
 from remat.algorithms._arrays.sorting import stable_order
 
 
@@ -65,18 +67,37 @@ def removable(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, found: Ints) 
     return count
 
 
-@inner_kernel
-def last_uses(g: Flat, seq: Ints, n: int, read_at: Ints, last: Flags, write_at: Ints, used: Flags) -> None:
-    """For each read whether it is the last before the next production, and for each output whether anybody reads it.
+class Uses(NamedTuple):
+    """A sequence in which runs are marked as gone, with what decides whether another may go.
 
-    `read_at[i]` and `write_at[i]` receive the offsets of position i in `last` and `used`.
+    Attributes:
+        seq, mem: the runs and the bytes charged at each. before: of each position, the position before that is still there.
+        read_at, last: offset of each position in `last`; for each read, whether it is the last before the next production.
+        write_at, used: offset of each position in `used`; for each output, whether anybody reads it.
+        change: scratch, all zero between calls: how residency changes (see `settle`).
     """
+
+    seq: Ints
+    mem: Longs
+    before: Ints
+    read_at: Ints
+    last: Flags
+    write_at: Ints
+    used: Flags
+    change: NDArray[np.int8]
+
+
+@inner_kernel
+def uses_of(g: Flat, seq: Ints, n: int, mem: Longs) -> Uses:
+    """The uses of the first `n` runs of a sequence."""
+    read_at, write_at, before = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int32)
     reads, writes = 0, 0
     for i in range(n):
         v = seq[i]
-        read_at[i], write_at[i] = reads, writes
+        read_at[i], write_at[i], before[i] = reads, writes, i - 1
         reads += g.read_ptr[v + 1] - g.read_ptr[v]
         writes += g.write_ptr[v + 1] - g.write_ptr[v]
+    last, used = np.empty(reads, np.bool_), np.empty(writes, np.bool_)
     live = np.zeros(g.size.size, np.bool_)
     for i in range(n - 1, -1, -1):
         v = seq[i]
@@ -86,110 +107,89 @@ def last_uses(g: Flat, seq: Ints, n: int, read_at: Ints, last: Flags, write_at: 
         for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
             last[read_at[i] + k - g.read_ptr[v]] = not live[g.read_idx[k]]
             live[g.read_idx[k]] = True
+    return Uses(seq, mem, before, read_at, last, write_at, used, np.zeros(g.size.size, np.int8))
 
 
 @inner_kernel
-def walk_without(
-    g: Flat,
-    seq: Ints,
-    before: Ints,
-    p: int,
-    mem: Longs,
-    budget: int,
-    read_at: Ints,
-    last: Flags,
-    write_at: Ints,
-    used: Flags,
-    change: NDArray[np.int8],
-    commit: bool,
-) -> bool:
+def record_uses(g: Flat, uses: Uses, j: int) -> None:
+    """Bring the uses at position j up to date, where changes of residency end."""
+    u, change = uses.seq[j], uses.change
+    for k in range(g.write_ptr[u], g.write_ptr[u + 1]):
+        d = g.write_idx[k]
+        if change[d] != 0:
+            uses.used[uses.write_at[j] + k - g.write_ptr[u]] = change[d] > 0
+    for k in range(g.read_ptr[u], g.read_ptr[u + 1]):
+        d = g.read_idx[k]
+        if change[d] != 0:
+            uses.last[uses.read_at[j] + k - g.read_ptr[u]] = change[d] < 0
+
+
+@inner_kernel
+def walk_without(g: Flat, uses: Uses, p: int, budget: int, commit: bool) -> bool:
     """Whether the sequence fits without the rerun at p; `commit`: it does, bring the profile and the uses up to date.
 
     What it made stays from the use before, what it was the last to read leaves after the use before: only the positions
-    between change. `change` is scratch, all zero before and after; `before[i]` is the position before i that is still there.
+    between change.
     """
+    seq, mem, before, change = uses.seq, uses.mem, uses.before, uses.change
     v = seq[p]
-    delta, open_ends = np.int64(0), 0
+    delta, open_ends = np.int64(0), np.int64(0)
     for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
         d = g.write_idx[k]
-        if used[write_at[p] + k - g.write_ptr[v]] and not g.keep[d]:
+        if uses.used[uses.write_at[p] + k - g.write_ptr[v]] and not g.keep[d]:
             change[d] = 1
             delta += g.size[d]
             open_ends += 1
     for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
         d = g.read_idx[k]
-        if last[read_at[p] + k - g.read_ptr[v]] and not g.keep[d]:
+        if uses.last[uses.read_at[p] + k - g.read_ptr[v]] and not g.keep[d]:
             change[d] = -1
             delta -= g.size[d]
             open_ends += 1
     fit = True
     j = before[p]
     while open_ends > 0 and j >= 0:
-        u = seq[j]
-        for k in range(g.write_ptr[u], g.write_ptr[u + 1]):
-            d = g.write_idx[k]
-            if change[d] != 0:
-                if commit:
-                    used[write_at[j] + k - g.write_ptr[u]] = change[d] > 0
-                delta -= change[d] * g.size[d]
-                change[d] = 0
-                open_ends -= 1
-        for k in range(g.read_ptr[u], g.read_ptr[u + 1]):
-            d = g.read_idx[k]
-            if change[d] != 0:
-                if commit:
-                    last[read_at[j] + k - g.read_ptr[u]] = change[d] < 0
-                delta -= change[d] * g.size[d]
-                change[d] = 0
-                open_ends -= 1
+        if commit:
+            record_uses(g, uses, j)
+        ended, ends = settle(g, seq[j], change)
+        delta -= ended
+        open_ends -= ends
         if commit:
             mem[j] += delta
         elif mem[j] + delta > budget:
             fit = False
             break
         j = before[j]
-    for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-        change[g.write_idx[k]] = 0
-    for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-        change[g.read_idx[k]] = 0
+    settle(g, v, change)
     return fit
 
 
 @kernel
-def thinned(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, found: Ints, count: int) -> int:
-    """One pass over the candidates, the most expensive first; returns the new length, n when none could go."""
-    cost = np.empty(count, np.float64)
+def thinned(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, candidates: Ints) -> int:
+    """One pass over positions, the most expensive first; returns the new length, n when none could go."""
     first_at = np.full(g.time.size, -1, np.int32)
     for i in range(n - 1, -1, -1):
         first_at[seq[i]] = i
-    reads, writes = 0, 0
+    uses, gone = uses_of(g, seq, n, mem), np.zeros(n, np.bool_)
+    before, after = uses.before, np.empty(n, np.int32)
     for i in range(n):
-        reads += g.read_ptr[seq[i] + 1] - g.read_ptr[seq[i]]
-        writes += g.write_ptr[seq[i] + 1] - g.write_ptr[seq[i]]
-    read_at, write_at = np.empty(n, np.int32), np.empty(n, np.int32)
-    last, used = np.empty(reads, np.bool_), np.empty(writes, np.bool_)
-    last_uses(g, seq, n, read_at, last, write_at, used)
-    before, after = np.empty(n, np.int32), np.empty(n, np.int32)
-    for i in range(n):
-        before[i], after[i] = i - 1, i + 1
-    gone = np.zeros(n, np.bool_)
-    change = np.zeros(g.size.size, np.int8)
-    for j in range(count):
-        cost[j] = -g.time[seq[found[j]]]
+        after[i] = i + 1
+    cost = np.empty(candidates.size, np.float64)
+    for j in range(candidates.size):
+        cost[j] = -g.time[seq[candidates[j]]]
     order = stable_order(cost)
     removed = False
-    for j in range(count):
-        p = found[order[j]]
+    for j in range(candidates.size):
+        p = candidates[order[j]]
         if first_at[seq[p]] == p:
             if removed:
                 continue  # judged before other removals: the next pass looks again
-            runs, live = np.empty(g.time.size, np.int32), np.empty(g.size.size, np.bool_)
-            if fits(g, seq, n, p, budget, runs, live):
+            if fits(g, seq, n, p, budget):
                 gone[p] = True
                 break  # a later run became the first
             continue
-        if walk_without(g, seq, before, p, mem, budget, read_at, last, write_at, used, change, False):
-            walk_without(g, seq, before, p, mem, budget, read_at, last, write_at, used, change, True)
+        if walk_without(g, uses, p, budget, False):
+            walk_without(g, uses, p, budget, True)
             gone[p] = removed = True
             if before[p] >= 0:
                 after[before[p]] = after[p]
@@ -214,7 +214,7 @@ def delete(g: Flat, base: Ints, budget: int) -> Ints:
         count = removable(g, seq, n, mem, budget, found)
         if count == 0:
             break
-        m = thinned(g, seq, n, mem, budget, found, count)
+        m = thinned(g, seq, n, mem, budget, found[:count])
         if m == n:
             break
         n = m

@@ -8,6 +8,8 @@ programme at the loss alone is the saved-set knapsack.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from attrs import field, frozen
 
@@ -21,32 +23,57 @@ from remat.algorithms._search.state import RunMove, Search, Sequence
 from remat.settings import number, tuple_of, whole
 
 
-@inner_kernel
-def add_chain(g: Flat, there: Flags, chain: Ints, length: int, wanted: Flags, out: Ints, n: int) -> int:
-    """Append to `out` the `length` nodes of `chain` and all they miss, in order; mark what they make as there.
+class Bringing(NamedTuple):
+    """A sequence under construction, in which what is missing is made again.
 
-    `wanted` marks the nodes of `chain`, and is all false afterwards.
+    Attributes:
+        out: the runs. there: per datum, whether it is resident.
+        chain: nodes to run next, unsorted. wanted: per node, whether it is in `chain`.
     """
+
+    out: Ints
+    there: Flags
+    chain: Ints
+    wanted: Flags
+
+
+@inner_kernel
+def want(s: Bringing, p: int, length: int) -> int:
+    """Put a node in the chain, unless it is there; returns the length of the chain now."""
+    if s.wanted[p]:
+        return length
+    s.wanted[p] = True
+    s.chain[length] = p
+    return length + 1
+
+
+@inner_kernel
+def want_reads(g: Flat, s: Bringing, v: int, length: int) -> int:
+    """Put the producers of what `v` reads and misses in the chain; returns the length of the chain now."""
+    for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+        if not s.there[g.read_idx[k]]:
+            length = want(s, g.producer[g.read_idx[k]], length)
+    return length
+
+
+@inner_kernel
+def run_chain(g: Flat, s: Bringing, length: int, n: int) -> int:
+    """Append to the `n` runs those of the chain and of all it misses, in order; returns how many there are now."""
     done = 0
     lowest, highest = g.time.size, -1
     while done < length:
-        u = chain[done]
+        u = s.chain[done]
         done += 1
         lowest, highest = min(lowest, u), max(highest, u)
-        for k in range(g.read_ptr[u], g.read_ptr[u + 1]):
-            p = g.producer[g.read_idx[k]]
-            if not there[g.read_idx[k]] and not wanted[p]:
-                wanted[p] = True
-                chain[length] = p
-                length += 1
+        length = want_reads(g, s, u, length)
     for u in range(lowest, highest + 1):
-        if not wanted[u]:
+        if not s.wanted[u]:
             continue
-        wanted[u] = False
-        out[n] = u
+        s.wanted[u] = False
+        s.out[n] = u
         n += 1
         for k in range(g.write_ptr[u], g.write_ptr[u + 1]):
-            there[g.write_idx[k]] = True
+            s.there[g.write_idx[k]] = True
     return n
 
 
@@ -57,34 +84,23 @@ def recompute_on_demand(g: Flat, base: Ints, instants: Ints, saved: Flags) -> In
     What the next instant wants saved and nobody has brought back by then is made right before it.
     """
     nodes, data = g.time.size, g.size.size
-    there = np.zeros(data, np.bool_)
-    made = np.zeros(data, np.bool_)
+    there, made = np.zeros(data, np.bool_), np.zeros(data, np.bool_)
     out = np.empty(base.size + nodes * (1 + 2 * instants.size), np.int32)
-    chain = np.empty(nodes, np.int32)
-    wanted = np.zeros(nodes, np.bool_)
+    s = Bringing(out, there, np.empty(nodes, np.int32), np.zeros(nodes, np.bool_))
     n, stage = 0, 0
     for i in range(base.size):
         v = base[i]
         if stage < instants.size and v == instants[stage]:
             length = 0
             for d in range(data):
-                p = g.producer[d]
-                if made[d] and saved[stage, d] and not there[d] and g.rerun[p] and not wanted[p]:
-                    wanted[p] = True
-                    chain[length] = p
-                    length += 1
-            n = add_chain(g, there, chain, length, wanted, out, n)
+                if made[d] and saved[stage, d] and not there[d] and g.rerun[g.producer[d]]:
+                    length = want(s, g.producer[d], length)
+            n = run_chain(g, s, length, n)
             for d in range(data):
                 there[d] = there[d] and (saved[stage, d] or g.keep[d] or not g.rerun[g.producer[d]])
             stage += 1
         length = 0
-        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-            p = g.producer[g.read_idx[k]]
-            if not there[g.read_idx[k]] and not wanted[p]:
-                wanted[p] = True
-                chain[length] = p
-                length += 1
-        n = add_chain(g, there, chain, length, wanted, out, n)
+        n = run_chain(g, s, want_reads(g, s, v, length), n)
         out[n] = v
         n += 1
         for k in range(g.write_ptr[v], g.write_ptr[v + 1]):

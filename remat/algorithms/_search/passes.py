@@ -13,8 +13,8 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from remat.algorithms._search.deletion import delete
-from remat.algorithms._search.peak_shaving import NO_CEILING, shave
-from remat.algorithms._search.ruin_recreate import relieve, ruin_and_recreate
+from remat.algorithms._search.peak_shaving import NO_CEILING, Scoring, shave
+from remat.algorithms._search.ruin_recreate import Acceptance, relieve, ruin_and_recreate
 from remat.algorithms._search.state import RunMove, Search, Sequence
 from remat.ir import Graph
 from remat.settings import FLAG, instance, number, optional, whole
@@ -40,6 +40,10 @@ class Taste:
     noise: float = field(default=0.0, validator=number(0, 1))
     share: float = field(default=0.0, validator=number(0, 1))
 
+    def scoring(self, search: Search) -> Scoring:
+        """As the kernels take it, by the nodes' times."""
+        return Scoring(search.price, float(self.exponent), float(self.noise), float(self.share), 0)
+
 
 def taste(k: int) -> Taste:
     """The k-th of a list of tastes; the first is the plain one, from the ninth on there is noise."""
@@ -54,20 +58,10 @@ def shaved(
     Where no gap is left that helps, runs are shifted away from what is over the budget and shaving goes on, up to `repairs`
     times: gradients that wait for each other are often a matter of order, not of recomputation.
     """
-    found = start
+    found, plain = start, taste.scoring(search)
     for k in range(repairs + 1):
-        found, fit = shave(
-            search.flat,
-            search.price,
-            found,
-            budget,
-            taste.exponent,
-            taste.noise,
-            taste.share,
-            min(k, 1),
-            chance,
-            NO_CEILING,
-        )
+        scoring = plain._replace(keeping=min(k, 1))
+        found, fit = shave(search.flat, scoring, found, budget, chance, NO_CEILING)
         if fit:
             return delete(search.flat, found, budget)
         if search.clock.expired:
@@ -241,7 +235,8 @@ class RuinAndRecreate(RunMove):
             if done and search.clock.expired:
                 break
             count = min(some, iterations - done)
-            trial, current = ruin_and_recreate(search.flat, current, search.budget, count, heat, self.disorder, chance)
+            acceptance = Acceptance(heat, self.disorder)
+            trial, current = ruin_and_recreate(search.flat, current, search.budget, count, acceptance, chance)
             if not done or search.time_of(trial) < search.time_of(best):
                 best = trial
         return best, current
@@ -336,7 +331,7 @@ def lowered(
 ) -> Sequence | None:
     """A plan for `budget` from one for the budget `above` it; `rounds` of ruin and recreate come first and between tries."""
     chance = search.chance(purpose)
-    _, current = ruin_and_recreate(search.flat, current, above, rounds, 0.002, 0.0, chance)
+    _, current = ruin_and_recreate(search.flat, current, above, rounds, Acceptance(0.002), chance)
     found = None
     for k in range(tries):
         if search.clock.expired:
@@ -347,7 +342,7 @@ def lowered(
         if found is not None and k >= 3:
             break
         if trial is None:
-            _, current = ruin_and_recreate(search.flat, current, above, rounds, 0.01, _DISORDER, chance)
+            _, current = ruin_and_recreate(search.flat, current, above, rounds, Acceptance(0.01, _DISORDER), chance)
     if found is None:
         relieved, fit = relieve(search.flat, current, budget, _RELIEF * rounds, chance)
         found = delete(search.flat, relieved, budget) if fit else None

@@ -8,6 +8,8 @@ budget costs nothing; any other is run again, recursively. Source: this project 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +22,7 @@ from remat.algorithms._arrays.liveness import (
     exceeds,
     residencies,
     resident_before,
+    settle,
     sweep_with_marks,
 )
 from remat.algorithms._arrays.rng import fraction
@@ -32,27 +35,86 @@ NO_CEILING = 1 << 62  # a time no plan reaches [ns]
 LONGEST = 512  # nodes in a rerun chain; longer chains are not considered
 
 
-@inner_kernel
-def rerun_chain(
-    g: Flat,
-    price: Floats,
-    d: int,
-    b: int,
-    residency_end: Ints,
-    mem: Longs,
-    top: Longs,
-    budget: int,
-    small: int,
-    mark: Longs,
-    stamp: int,
-    chain: Ints,
-) -> tuple[int, float, int]:
-    """Nodes to run right before position b so that datum d is there again.
+class Scoring(NamedTuple):
+    """How gaps are scored: bytes over the budget that leave, against the price of the rerun chain.
 
-    Returns (length, price, bytes of forced extensions); length 0 when no chain exists. `chain` receives the nodes,
-    unsorted; `mark[v] == stamp` marks membership. Inputs of at most `small` bytes are extended whatever the budget
-    says.
+    Attributes:
+        price: stands for the nodes' times.
+        exponent: weight of the chain's price. noise: relative random change of scores.
+        share: inputs smaller than this share of the evicted datum are kept rather than made again.
+        keeping: 1: chains are also tried with small inputs kept longer; else 0.
     """
+
+    price: Floats
+    exponent: float
+    noise: float
+    share: float
+    keeping: int
+
+
+class Profile(NamedTuple):
+    """The first `n` runs of `seq`, the bytes charged at each, marks of what is resident (`sweep_with_marks`), the budget."""
+
+    seq: Ints
+    n: int
+    mem: Longs
+    marks: NDArray[np.bool_]
+    budget: int
+
+
+class Candidates(NamedTuple):
+    """The best chains of a step, best first; `kept[0]` of at most TOP rows are in use.
+
+    Attributes:
+        score: per chain. at: the position it runs right before. length: its nodes. chains: the nodes, in order.
+        kept: of one element.
+    """
+
+    score: Floats
+    at: Ints
+    length: Ints
+    chains: NDArray[np.int32]
+    kept: Longs
+
+
+class Scan(NamedTuple):
+    """What the scan of a profile for gaps knows at a position.
+
+    Attributes:
+        mem, top, budget: the profile, its block maxima, the budget.
+        residency_end: per datum, where its last residency begun so far ends; -1: none.
+        mark, stamp: `mark[v] == stamp[0]`: the node is in `chain`.
+        chain: the nodes of the last chain, unsorted.
+    """
+
+    mem: Longs
+    top: Longs
+    budget: int
+    residency_end: Ints
+    mark: Longs
+    stamp: Longs
+    chain: Ints
+
+
+class Trial(NamedTuple):
+    """Scratch of `fall_of`: what is resident at the position, what is with the chain before it, changes and where they are."""
+
+    resident: Flags
+    live: Flags
+    change: NDArray[np.int8]
+    touched: Ints
+
+
+@inner_kernel
+def rerun_chain(g: Flat, price: Floats, scan: Scan, d: int, b: int, small: int) -> tuple[int, float, int]:
+    """Nodes to run right before position b so that datum d is there again, in `scan.chain`.
+
+    Returns (length, price, bytes of forced extensions); length 0 when no chain exists. Inputs of at most `small` bytes
+    are extended whatever the budget says.
+    """
+    chain, mark, residency_end = scan.chain, scan.mark, scan.residency_end
+    scan.stamp[0] += 1
+    stamp = scan.stamp[0]
     first = g.producer[d]
     chain[0] = first
     mark[first] = stamp
@@ -69,7 +131,7 @@ def rerun_chain(
             p = g.producer[x]
             if mark[p] == stamp:
                 continue
-            if not exceeds(mem, top, residency_end[x] + 1, b - 1, budget - g.size[x]):
+            if not exceeds(scan.mem, scan.top, residency_end[x] + 1, b - 1, scan.budget - g.size[x]):
                 continue
             if g.size[x] <= small or not g.rerun[p]:
                 forced += g.size[x]
@@ -84,38 +146,29 @@ def rerun_chain(
 
 
 @inner_kernel
-def keep_if_better(
-    score: float,
-    b: int,
-    chain: Ints,
-    length: int,
-    kept: int,
-    best_score: Floats,
-    best_at: Ints,
-    best_len: Ints,
-    best_chain: Ints,
-) -> int:
-    """Insert a candidate among the TOP best, in order; returns how many there are now."""
-    if kept == TOP and score <= best_score[TOP - 1]:
-        return kept
+def keep_if_better(best: Candidates, score: float, b: int, chain: Ints, length: int) -> None:
+    """Insert a candidate among the TOP best, in order."""
+    kept = best.kept[0]
+    if kept == TOP and score <= best.score[TOP - 1]:
+        return
     j = kept if kept < TOP else TOP - 1
-    while j > 0 and best_score[j - 1] < score:
-        best_score[j] = best_score[j - 1]
-        best_at[j] = best_at[j - 1]
-        best_len[j] = best_len[j - 1]
-        for i in range(best_len[j]):
-            best_chain[j, i] = best_chain[j - 1, i]
+    while j > 0 and best.score[j - 1] < score:
+        best.score[j] = best.score[j - 1]
+        best.at[j] = best.at[j - 1]
+        best.length[j] = best.length[j - 1]
+        for i in range(best.length[j]):
+            best.chains[j, i] = best.chains[j - 1, i]
         j -= 1
-    best_score[j] = score
-    best_at[j] = b
-    best_len[j] = length
+    best.score[j] = score
+    best.at[j] = b
+    best.length[j] = length
     for i in range(length):  # insertion sort: chains are short
         at = i
-        while at > 0 and best_chain[j, at - 1] > chain[i]:
-            best_chain[j, at] = best_chain[j, at - 1]
+        while at > 0 and best.chains[j, at - 1] > chain[i]:
+            best.chains[j, at] = best.chains[j, at - 1]
             at -= 1
-        best_chain[j, at] = chain[i]
-    return min(TOP, kept + 1)
+        best.chains[j, at] = chain[i]
+    best.kept[0] = min(TOP, kept + 1)
 
 
 @inner_kernel
@@ -140,37 +193,18 @@ def gain_of(over_count: Longs, over_bytes: Longs, a: int, b: int, size: int) -> 
 
 
 @inner_kernel
-def list_gaps(
-    g: Flat,
-    price: Floats,
-    seq: Ints,
-    n: int,
-    mem: Longs,
-    budget: int,
-    exponent: float,
-    noise: float,
-    share: float,
-    keeping: int,
-    least: float,
-    rng: Seed,
-    best_score: Floats,
-    best_at: Ints,
-    best_len: Ints,
-    best_chain: Ints,
-) -> int:
-    """Score all gaps over the budget; keep the TOP best with their chains (sorted by node). Returns how many.
-
-    Gaps that cannot score `least` are passed over.
-    """
+def list_gaps(g: Flat, scoring: Scoring, profile: Profile, least: float, best: Candidates, rng: Seed) -> None:
+    """Score all gaps over the budget; the TOP best with their chains are in `best` then. Gaps below `least` are passed over."""
+    seq, n, mem, price, noise = profile.seq, profile.n, profile.mem, scoring.price, scoring.noise
     top = np.empty(n // BLOCK + 1, np.int64)
     block_maxima(mem, n, top)
-    over_count, over_bytes = over_budget(mem, n, budget)
+    over_count, over_bytes = over_budget(mem, n, profile.budget)
     out_ptr, out_end = residencies(g, seq, n)
     residency_end = np.full(g.size.size, -1, np.int32)
     last_event = np.full(g.size.size, -1, np.int32)
-    mark = np.zeros(g.time.size, np.int64)
-    stamp, kept = 0, 0
-    chain = np.empty(best_chain.shape[1], np.int32)
+    mark, stamp, chain = np.zeros(g.time.size, np.int64), np.zeros(1, np.int64), np.empty(LONGEST, np.int32)
+    scan = Scan(mem, top, profile.budget, residency_end, mark, stamp, chain)
+    best.kept[0] = 0
     for b in range(n):
         v = seq[b]
         for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
@@ -183,28 +217,24 @@ def list_gaps(
             if gain < 0.0:
                 continue
             # a chain costs at least its last node
-            ceiling = gain / max(1.0, price[g.producer[d]]) ** exponent * (1 + noise)
-            if ceiling < least or (kept == TOP and ceiling <= best_score[TOP - 1]):
+            ceiling = gain / max(1.0, price[g.producer[d]]) ** scoring.exponent * (1 + noise)
+            if ceiling < least or (best.kept[0] == TOP and ceiling <= best.score[TOP - 1]):
                 continue
             other = 0
-            for variant in range(1 + keeping):  # make what is missing again; or rather keep smaller inputs
-                stamp += 1
-                small = int(g.size[d] * (share if variant == 0 else KEEPING))
-                length, cost, forced = rerun_chain(
-                    g, price, d, b, residency_end, mem, top, budget, small, mark, stamp, chain
-                )
+            for variant in range(1 + scoring.keeping):  # make what is missing again; or rather keep smaller inputs
+                small = int(g.size[d] * (scoring.share if variant == 0 else KEEPING))
+                length, cost, forced = rerun_chain(g, price, scan, d, b, small)
                 if length == 0 or length == other or forced >= g.size[d]:
                     continue
                 other = length
-                score = gain * (1.0 - forced / g.size[d]) / max(1.0, cost) ** exponent
+                score = gain * (1.0 - forced / g.size[d]) / max(1.0, cost) ** scoring.exponent
                 if noise > 0:
                     score *= 1.0 + noise * (2 * fraction(rng) - 1)
-                kept = keep_if_better(score, b, chain, length, kept, best_score, best_at, best_len, best_chain)
+                keep_if_better(best, score, b, chain, length)
         begin = g.write_ptr[v]
         for k in range(begin, g.write_ptr[v + 1]):
             last_event[g.write_idx[k]] = b
             residency_end[g.write_idx[k]] = out_end[out_ptr[b] + k - begin]
-    return kept
 
 
 @inner_kernel
@@ -220,34 +250,24 @@ def insert(seq: Ints, n: int, at: int, chain: Ints, length: int, out: Ints) -> i
 
 
 @inner_kernel
-def note(d: int, resident: Flags, live: Flags, change: NDArray[np.int8], touched: Ints, count: int) -> int:
+def note(trial: Trial, d: int, count: int) -> int:
     """Put a datum among the `count` touched ones, unless it is there; returns how many there are now."""
-    if change[d] != 0:
+    if trial.change[d] != 0:
         return count
-    change[d], live[d] = 2, resident[d]
-    touched[count] = d
+    trial.change[d], trial.live[d] = 2, trial.resident[d]
+    trial.touched[count] = d
     return count + 1
 
 
 @inner_kernel
-def fall_of(
-    g: Flat,
-    seq: Ints,
-    b: int,
-    chain: Ints,
-    length: int,
-    mem: Longs,
-    budget: int,
-    live: Flags,
-    resident: Flags,
-    change: NDArray[np.int8],
-    touched: Ints,
-) -> int:
+def fall_of(g: Flat, profile: Profile, b: int, chain: Ints, length: int, trial: Trial) -> int:
     """By how much the bytes over the budget fall when `chain` runs right before position b; exact, from what changes.
 
-    `resident` is what is resident before b. What the chain makes need not stay before it, what it reads must; both ends
-    lie at the use before. `live`, `change` (all zero before and after) and `touched` are scratch.
+    `trial.resident` is what is resident before b; `trial.change` is all zero before and after. What the chain makes need not
+    stay before it, what it reads must; both ends lie at the use before.
     """
+    seq, mem, budget = profile.seq, profile.mem, profile.budget
+    live, change = trial.live, trial.change
     held = mem[b] - g.charge[seq[b]]
     over: int = 0
     count = 0
@@ -257,7 +277,7 @@ def fall_of(
             d = g.write_idx[k]
             if g.keep[d]:
                 continue
-            count = note(d, resident, live, change, touched, count)
+            count = note(trial, d, count)
             if live[d]:
                 live[d] = False
                 held -= g.size[d]
@@ -265,7 +285,7 @@ def fall_of(
             d = g.read_idx[k]
             if g.keep[d]:
                 continue
-            count = note(d, resident, live, change, touched, count)
+            count = note(trial, d, count)
             if not live[d]:
                 live[d] = True
                 held += g.size[d]
@@ -273,60 +293,33 @@ def fall_of(
     delta: int = 0
     open_ends = 0
     for i in range(count):
-        d = touched[i]
-        change[d] = int(live[d]) - int(resident[d])
+        d = trial.touched[i]
+        change[d] = int(live[d]) - int(trial.resident[d])
         if change[d] != 0:
             delta += change[d] * g.size[d]
             open_ends += 1
     j = b - 1
     while open_ends > 0 and j >= 0:
-        u = seq[j]
-        for k in range(g.write_ptr[u], g.write_ptr[u + 1]):
-            d = g.write_idx[k]
-            if change[d] != 0:
-                delta -= change[d] * g.size[d]
-                change[d] = 0
-                open_ends -= 1
-        for k in range(g.read_ptr[u], g.read_ptr[u + 1]):
-            d = g.read_idx[k]
-            if change[d] != 0:
-                delta -= change[d] * g.size[d]
-                change[d] = 0
-                open_ends -= 1
+        ended, ends = settle(g, seq[j], change)
+        delta -= ended
+        open_ends -= ends
         over += max(0, mem[j] + delta - budget) - max(0, mem[j] - budget)
         j -= 1
     for i in range(count):
-        change[touched[i]] = 0
+        change[trial.touched[i]] = 0
     return -over
 
 
 @kernel
-def shave(
-    g: Flat,
-    price: Floats,
-    base: Ints,
-    budget: int,
-    exponent: float,
-    noise: float,
-    share: float,
-    keeping: int,
-    rng: Seed,
-    ceiling: int,
-) -> tuple[Ints, bool]:
+def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling: int) -> tuple[Ints, bool]:
     """Add reruns to `base` until its peak is within the budget.
 
-    `price` stands for the nodes' times in the scores; `keeping` 1: chains are also tried with small inputs kept longer.
     Returns (sequence, whether it fits). Gives up when no candidate lowers the overshoot, or the time exceeds `ceiling` [ns].
     """
     n = base.size
     seq = grow(base, n, 2 * n + 4 * LONGEST)
-    trial, mem, marks = grown(g, seq.size)
-    live, resident = np.empty(g.size.size, np.bool_), np.empty(g.size.size, np.bool_)
-    change, touched = np.zeros(g.size.size, np.int8), np.empty(g.size.size, np.int32)
-    score = np.empty(TOP, np.float64)
-    at = np.empty(TOP, np.int32)
-    length = np.empty(TOP, np.int32)
-    chains = np.empty((TOP, LONGEST), np.int32)
+    other, mem, marks = grown(g, seq.size)
+    candidates, trial = candidates_of(), trial_of(g)
     time = 0
     for i in range(n):
         time += g.time[seq[i]]
@@ -334,35 +327,53 @@ def shave(
     while sweep_with_marks(g, seq, n, mem, marks) > budget:
         if time > ceiling or n + LONGEST > 6 * base.size + LONGEST:
             return seq[:n].copy(), False
-        kept = list_gaps(
-            g, price, seq, n, mem, budget, exponent, noise, share, keeping, least, rng, score, at, length, chains
-        )
+        profile = Profile(seq, n, mem, marks, budget)
+        list_gaps(g, scoring, profile, least, candidates, rng)
+        kept = candidates.kept[0]
         if kept < 3 and least > 0.0:
             least = 0.0
             continue
-        least = 0.5 * score[kept - 1] if kept == TOP and n > SMALL else 0.0
+        least = 0.5 * candidates.score[kept - 1] if kept == TOP and n > SMALL else 0.0
         best, best_value = -1, 0.0
         for j in range(kept):
-            if n > SMALL and score[j] * SURE < best_value:
+            if n > SMALL and candidates.score[j] * SURE < best_value:
                 continue
-            resident_before(g, seq, n, at[j], marks, resident)
-            fall = fall_of(g, seq, at[j], chains[j], length[j], mem, budget, live, resident, change, touched)
+            at, chain, length = candidates.at[j], candidates.chains[j], candidates.length[j]
+            resident_before(g, seq, n, at, marks, trial.resident)
+            fall = fall_of(g, profile, at, chain, length, trial)
             cost = 0.0
-            for k in range(length[j]):
-                cost += price[chains[j, k]]
-            value = fall / max(1.0, cost) ** exponent
+            for k in range(length):
+                cost += scoring.price[chain[k]]
+            value = fall / max(1.0, cost) ** scoring.exponent
             if fall > 0 and value > best_value:
                 best, best_value = j, value
         if best < 0:
             return seq[:n].copy(), False
-        n = insert(seq, n, at[best], chains[best], length[best], trial)
-        seq, trial = trial, seq
-        for k in range(length[best]):
-            time += g.time[chains[best, k]]
+        chain, length = candidates.chains[best], candidates.length[best]
+        n = insert(seq, n, candidates.at[best], chain, length, other)
+        seq, other = other, seq
+        for k in range(length):
+            time += g.time[chain[k]]
         if n + LONGEST > seq.size:
             seq = grow(seq, n, 2 * seq.size)
-            trial, mem, marks = grown(g, seq.size)
+            other, mem, marks = grown(g, seq.size)
     return seq[:n].copy(), True
+
+
+@inner_kernel
+def candidates_of() -> Candidates:
+    """No candidates."""
+    score, chains = np.empty(TOP, np.float64), np.empty((TOP, LONGEST), np.int32)
+    at, length = np.empty(TOP, np.int32), np.empty(TOP, np.int32)
+    return Candidates(score, at, length, chains, np.zeros(1, np.int64))
+
+
+@inner_kernel
+def trial_of(g: Flat) -> Trial:
+    """Scratch for the data of a graph."""
+    data = g.size.size
+    resident, live = np.empty(data, np.bool_), np.empty(data, np.bool_)
+    return Trial(resident, live, np.zeros(data, np.int8), np.empty(data, np.int32))
 
 
 @inner_kernel

@@ -9,6 +9,8 @@ principle, 2000; Shaw, 1998 (large-neighbourhood search).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Floats, Ints, Longs, Seed
@@ -17,19 +19,19 @@ from remat.algorithms._arrays.liveness import overshoot, sweep, total_time
 from remat.algorithms._arrays.rng import below, fraction
 from remat.algorithms._search.deletion import delete
 from remat.algorithms._search.ordering import disordered
-from remat.algorithms._search.peak_shaving import LONGEST, NO_CEILING, shave
+from remat.algorithms._search.peak_shaving import LONGEST, NO_CEILING, Scoring, shave
 
 
 @inner_kernel
-def picked(seq: Ints, keep: Flags) -> Ints:
-    """The runs of `seq` at the positions where `keep` is true."""
+def without(seq: Ints, gone: Flags) -> Ints:
+    """The runs of `seq` but those at the positions where `gone` is true."""
     count = 0
     for i in range(seq.size):
-        count += keep[i]
+        count += not gone[i]
     out = np.empty(count, np.int32)
     n = 0
     for i in range(seq.size):
-        if keep[i]:
+        if not gone[i]:
             out[n] = seq[i]
             n += 1
     return out
@@ -41,7 +43,7 @@ def ruin(g: Flat, seq: Ints, rng: Seed) -> Ints:
     n = seq.size
     nodes = g.time.size
     seen = np.zeros(nodes, np.bool_)
-    keep = np.ones(n, np.bool_)
+    gone = np.zeros(n, np.bool_)
     reruns = n - nodes
     kind = below(rng, 4)
     share = 0.02 + 0.25 * fraction(rng) ** 2
@@ -72,8 +74,8 @@ def ruin(g: Flat, seq: Ints, rng: Seed) -> Ints:
             continue
         place = v if kind == 1 else i
         if lo <= place < hi and (chance == 1.0 or fraction(rng) < chance):
-            keep[i] = False
-    return picked(seq, keep)
+            gone[i] = True
+    return without(seq, gone)
 
 
 @inner_kernel
@@ -90,11 +92,13 @@ def prices(g: Flat, rng: Seed, price: Floats) -> None:
             price[v] *= 20.0
 
 
+Preferences = tuple[float, float, float, int]
+"""Of a `Scoring`: exponent, noise, share, keeping. Kernels compile faster when they return no named tuple."""
+
+
 @kernel
-def broken_up(
-    g: Flat, current: Ints, disorder: float, rng: Seed, price: Floats
-) -> tuple[Ints, float, float, float, int]:
-    """A ruined copy of `current`, and how to shave it again: exponent, noise, share, keeping; fills `price`.
+def broken_up(g: Flat, current: Ints, disorder: float, rng: Seed, price: Floats) -> tuple[Ints, Preferences]:
+    """A ruined copy of `current`, and how to shave it again, by prices that are written to `price`.
 
     With probability `disorder` a few of its runs also stand elsewhere.
     """
@@ -107,29 +111,40 @@ def broken_up(
         lo = below(rng, broken.size) - width // 2
         broken = disordered(g, broken, lo, lo + width, 1 + below(rng, 4), rng)
     prices(g, rng, price)
-    return broken, exponent, noise, share, below(rng, 2)
+    return broken, (exponent, noise, share, below(rng, 2))
+
+
+class Acceptance(NamedTuple):
+    """How a stretch of ruin and recreate searches.
+
+    Attributes:
+        temperature: the largest relative worsening accepted; each iteration draws its own share of it.
+        disorder: share of the iterations that also change the order of runs.
+    """
+
+    temperature: float
+    disorder: float = 0.0
 
 
 _LONGEST = 2**63 - 1  # what kernels can count; a graph's times stay below it once (G-RANGE), with reruns they need not
 
 
 def ruin_and_recreate(
-    g: Flat, start: Ints, budget: int, iterations: int, temperature: float, disorder: float, rng: Seed
+    g: Flat, start: Ints, budget: int, iterations: int, acceptance: Acceptance, rng: Seed
 ) -> tuple[Ints, Ints]:
     """(best, last accepted) sequences after `iterations`, from `start`, which must fit.
 
-    `temperature` is the largest relative worsening accepted; each iteration draws its own share of it. `disorder` is
-    the share of the iterations that also change the order of runs. Plain Python around kernels: a kernel that calls
-    these would optimise all of them once more when it is compiled.
+    Plain Python around kernels: a kernel that calls these would optimise all of them once more when it is compiled.
     """
+    temperature, disorder = acceptance
     current = delete(g, start, budget)
     current_time = total_time(g, current, current.size)
     best, best_time = current, current_time
     price = np.empty(g.time.size, np.float64)
     for _ in range(iterations):
-        broken, exponent, noise, share, keeping = broken_up(g, current, disorder, rng, price)
+        broken, preferences = broken_up(g, current, disorder, rng, price)
         ceiling = min(int(current_time * 1.04), _LONGEST)
-        trial, fit = shave(g, price, broken, budget, exponent, noise, share, keeping, rng, ceiling)
+        trial, fit = shave(g, Scoring(price, *preferences), broken, budget, rng, ceiling)
         if not fit:
             continue
         trial = delete(g, trial, budget)
@@ -162,19 +177,17 @@ def troubled(mem: Longs, n: int, budget: int, rng: Seed) -> int:
 def without_reruns(g: Flat, seq: Ints, lo: int, hi: int, chance: float, rng: Seed) -> Ints:
     """A copy of `seq` without (each with probability `chance`) the reruns at positions [lo, hi)."""
     seen = np.zeros(g.time.size, np.bool_)
-    keep = np.ones(seq.size, np.bool_)
+    gone = np.zeros(seq.size, np.bool_)
     for i in range(seq.size):
         v = seq[i]
         if seen[v] and g.rerun[v] and lo <= i < hi and fraction(rng) < chance:
-            keep[i] = False
+            gone[i] = True
         seen[v] = True
-    return picked(seq, keep)
+    return without(seq, gone)
 
 
 @kernel
-def taken_out(
-    g: Flat, current: Ints, mem: Longs, budget: int, rng: Seed, price: Floats
-) -> tuple[Ints, float, float, float, int]:
+def taken_out(g: Flat, current: Ints, mem: Longs, budget: int, rng: Seed, price: Floats) -> tuple[Ints, Preferences]:
     """As `broken_up`, around a position over the budget; `mem` is the profile of `current`."""
     n = current.size
     width = max(4, int(n * (0.02 + 0.4 * fraction(rng) ** 2)))
@@ -187,7 +200,7 @@ def taken_out(
     exponent = 1.2 * fraction(rng)
     noise = 0.6 * fraction(rng)
     share = 0.3 * fraction(rng) if fraction(rng) < 0.5 else 0.0
-    return broken, exponent, noise, share, below(rng, 2)
+    return broken, (exponent, noise, share, below(rng, 2))
 
 
 def relieve(g: Flat, start: Ints, budget: int, iterations: int, rng: Seed) -> tuple[Ints, bool]:
@@ -206,8 +219,8 @@ def relieve(g: Flat, start: Ints, budget: int, iterations: int, rng: Seed) -> tu
         if peak <= budget:
             break
         sweep(g, current, current.size, mem)
-        broken, exponent, noise, share, keeping = taken_out(g, current, mem, budget, rng, price)
-        trial, _ = shave(g, price, broken, budget, exponent, noise, share, keeping, rng, NO_CEILING)
+        broken, preferences = taken_out(g, current, mem, budget, rng, price)
+        trial, _ = shave(g, Scoring(price, *preferences), broken, budget, rng, NO_CEILING)
         if trial.size > longest:
             continue
         trial_peak = sweep(g, trial, trial.size, mem)

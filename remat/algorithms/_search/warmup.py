@@ -18,7 +18,7 @@ from remat.algorithms._core.compilation import CompileClock
 from remat.algorithms._search.deletion import removable, thinned
 from remat.algorithms._search.lp_rounding import recompute_on_demand
 from remat.algorithms._search.ordering import shift
-from remat.algorithms._search.peak_shaving import NO_CEILING, shave
+from remat.algorithms._search.peak_shaving import NO_CEILING, Scoring, shave
 from remat.algorithms._search.ruin_recreate import broken_up, taken_out
 from remat.ir import Graph, GraphBuilder, Kind
 
@@ -57,13 +57,13 @@ def _graph() -> Graph:
 
 
 def _shave(e: Example) -> None:
-    shave(e.flat, e.price, e.order, e.budget, 1.0, 0.0, 0.0, 0, e.chance, NO_CEILING)
+    shave(e.flat, Scoring(e.price, 1.0, 0.0, 0.0, 0), e.order, e.budget, e.chance, NO_CEILING)
 
 
 def _thin(e: Example) -> None:
     positions = np.empty(len(e.order), np.int32)
     count = removable(e.flat, e.order, len(e.order), e.profile, e.budget, positions)
-    thinned(e.flat, e.order.copy(), len(e.order), e.profile, e.budget, positions, count)
+    thinned(e.flat, e.order.copy(), len(e.order), e.profile, e.budget, positions[:count])
 
 
 def _shift(e: Example) -> None:

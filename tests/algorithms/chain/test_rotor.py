@@ -92,9 +92,9 @@ def test_words_of_64_bits_are_python_integers(chain):
     own = table.numbers
     exact = np.full(table.values.shape, NEVER, dtype=object)
     lowest = np.zeros(len(exact), dtype=object)
-    arrays = (own.option_start, own.time, own.saves, own.forward, own.backward, own.bare_time, own.bare_needs, own.held)
-    words = [np.array(one.tolist(), dtype=object) for one in (*arrays, own.after, own.before)]
-    rotor_kernels.rotor_table.py_func(*words, own.loss_time, own.loss_needs, exact, lowest)
+    arrays = {name: one for name, one in own._asdict().items() if isinstance(one, np.ndarray)}
+    words = own._replace(**{name: np.array(one.tolist(), dtype=object) for name, one in arrays.items()})
+    rotor_kernels.rotor_table.py_func(words, exact, lowest)
     assert exact.tolist() == table.values.tolist()
     assert lowest.tolist() == table.lowest.tolist()
 
