@@ -14,7 +14,7 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._curves.budget_sweep import lowest_budget
-from remat.algorithms._milp.program import solve_mixed, solve_relaxed
+from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._search.any_order import AnyOrder, Precedence, planned
 from remat.algorithms._search.floor import Floor
 from remat.algorithms._search.multi_instant import MultiInstant
@@ -54,9 +54,9 @@ def test_every_instant_bounds_the_optimum(problem):
         if flat.required[at]:
             instant = instant_program(flat, dependencies, at, problem.budget)
             assert not instant.impossible
-            relaxed, mixed = solve_relaxed(instant.program), solve_mixed(instant.program)
-            assert relaxed.bound is not None and relaxed.bound <= spare
-            assert mixed.bound is not None and mixed.bound <= spare
+            relaxed, mixed = solve_relaxed(instant.linear), solve_mixed(instant.linear)
+            assert not relaxed.infeasible and relaxed.bound <= spare
+            assert not mixed.infeasible and mixed.bound <= spare
 
 
 @given(data=st.data(), seed=st.integers(0, 10**9), summed=st.booleans())
@@ -71,12 +71,12 @@ def test_the_least_bound_over_the_orders_of_any_instants_bounds_the_optimum(data
     least = IMPOSSIBLE
     for order in precedence.orders(instants, 6):
         programme = chained_program(search.flat, precedence.dependencies, order, problem.budget)
-        answer = None if programme.impossible else solve_mixed(programme.program)
-        if answer is None or answer.bound is None:
+        answer = None if programme.impossible else solve_mixed(programme.linear)
+        if answer is None or answer.infeasible:
             continue
         least = min(least, search.base_time + answer.bound)
-        if answer.x is not None:
-            validate(graph, Schedule.from_runs(graph, planned(search, programme, answer.x).tolist()))
+        if answer.point is not None:
+            validate(graph, Schedule.from_runs(graph, planned(search, programme, answer.point).tolist()))
     assert least <= Exhaustive().solve(problem).upper
 
 

@@ -162,6 +162,12 @@ def test_no_circles(package):
     assert circles(room_imports(package)) == circles(file_imports(package)) == []
 
 
+@pytest.mark.parametrize("call", ["passModel", "HighsModel(", "addRow", "* (1 - MIP_TOLERANCE)"])
+def test_one_file_loads_problems_into_highs_and_one_takes_off_its_tolerance(call):
+    files = {path.name for path in ROOT.rglob("*.py") if call in path.read_text()}
+    assert files <= {"highs.py"} if "MIP" not in call else files == {"answer.py"}
+
+
 def test_a_circle_is_found_wherever_its_imports_stand(tmp_path):
     one, other = tmp_path / "one.py", tmp_path / "other.py"
     one.write_text("def f():\n    from pkg.other import g\n")

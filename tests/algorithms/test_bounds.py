@@ -1,12 +1,14 @@
 """Bounds: known values, exactness, what is proved impossible, and what is only shown beside."""
 
 import numpy as np
+import pytest
 
 from remat.algorithms._bounds.floor import proved_floor
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE, Status
 from remat.algorithms._core.problem import Problem
-from remat.algorithms._milp.program import Program, Rows, solve_mixed, solve_relaxed
+from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
+from remat.algorithms._milp.linear import Builder
 from remat.algorithms._search.any_order import AnyOrder, Precedence
 from remat.algorithms._search.floor import Floor
 from remat.algorithms._search.multi_instant import MultiInstant
@@ -20,11 +22,14 @@ from tests.algorithms.test_runs_liveness import chain
 
 def knapsack(budget):
     """Cover three needs by holding (4, 3, 2 bytes) or paying 5, 4, 3."""
-    rows = Rows()
-    rows.add([(3, 4), (4, 3), (5, 2)], budget)
+    builder = Builder()
+    for cost in (5, 4, 3):
+        builder.new(1, cost=cost)
+    builder.new(3, integral=True)
+    builder.row([(3, 4), (4, 3), (5, 2)], budget)
     for k in range(3):
-        rows.add([(k, -1), (3 + k, -1)], -1)
-    return Program(cost=[5, 4, 3, 0, 0, 0], rows=rows, integral=np.array([False] * 3 + [True] * 3))
+        builder.row([(k, -1), (3 + k, -1)], -1)
+    return builder.build()
 
 
 def test_a_relaxed_bound_is_exact_in_integers():
@@ -37,25 +42,53 @@ def test_a_relaxed_bound_is_exact_in_integers():
 
 def test_a_mixed_bound_is_at_most_the_optimum():
     answer = solve_mixed(knapsack(6))
-    assert answer.x is not None
-    assert answer.bound <= 4 == round(float(np.dot(answer.x, knapsack(6).cost)))
+    assert answer.point is not None
+    assert answer.bound <= 4 == round(float(np.dot(answer.point, knapsack(6).cost)))
 
 
 def test_infeasible_rows_are_proved_not_believed():
-    rows = Rows()
-    rows.add([(0, 2), (1, 3)], 4)
-    rows.add([(0, -1)], -1)
-    rows.add([(1, -1)], -1)
-    program = Program(cost=[1, 1], rows=rows, integral=np.array([True, True]))
-    assert solve_relaxed(program).bound is None
-    assert solve_mixed(program).bound is None
+    builder = Builder()
+    builder.new(2, cost=1, integral=True)
+    builder.row([(0, 2), (1, 3)], 4)
+    builder.row([(0, -1)], -1)
+    builder.row([(1, -1)], -1)
+    linear = builder.build()
+    assert solve_relaxed(linear).infeasible
+    assert solve_mixed(linear).infeasible
 
 
 def test_a_programme_without_variables():
-    rows = Rows()
-    rows.add([], -1)
-    assert solve_relaxed(Program(cost=[], rows=rows, integral=np.zeros(0, bool))).bound is None
-    assert solve_mixed(Program(cost=[], rows=Rows(), integral=np.zeros(0, bool))).bound == 0
+    builder = Builder()
+    builder.row([], -1)
+    assert solve_relaxed(builder.build()).infeasible
+    answer = solve_mixed(Builder().build())
+    assert (answer.bound, answer.infeasible, answer.finished) == (0, False, True)
+
+
+def test_a_right_hand_side_beyond_64_bits_binds_nothing():
+    builder = Builder()
+    builder.new(2, cost=1)
+    builder.row([(0, -1), (1, -1)], -1)
+    builder.row([(0, 3), (1, 3)], 1 << 80)
+    assert solve_relaxed(builder.build()).bound == 1
+
+
+def test_a_row_over_a_column_that_is_not_there_is_no_formulation():
+    for column in (-1, 2):
+        builder = Builder()
+        builder.new(2, cost=1)
+        builder.row([(column, 1)], 1)
+        with pytest.raises(IndexError, match="of 2 columns"):
+            builder.build()
+
+
+def test_equations_bound_too():
+    builder = Builder()
+    builder.new(1, cost=7)
+    builder.new(1, cost=4, integral=True)
+    builder.row([(0, 2), (1, 2)], 3, equal=True)
+    linear = builder.build()  # all of the cheaper, half of the other: 4 + 3.5, rounded up
+    assert solve_relaxed(linear).bound == solve_mixed(linear).bound == 8
 
 
 def test_the_floor_is_the_largest_working_set_with_what_must_be_kept():

@@ -3,7 +3,6 @@
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 from attrs import frozen
 
@@ -11,8 +10,9 @@ from remat.algorithms._core import startup as once
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
-from remat.algorithms._milp import program as programs
-from remat.algorithms._milp.program import Program, Rows, solve_mixed, solve_relaxed
+from remat.algorithms._milp import direct
+from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
+from remat.algorithms._milp.linear import Builder
 from remat.algorithms._search import passes as moves
 from remat.algorithms._search import state as search
 from remat.algorithms._search.auto import auto
@@ -56,13 +56,13 @@ def test_no_piece_of_work_begins_after_the_end(unet, end, monkeypatch):
     for module, names in KERNELS.items():
         for name in names:
             monkeypatch.setattr(module, name, work.counted(name, getattr(module, name)))
-    solve = programs._run
+    solve = direct._run
 
     def run(problem, clock, **options):
         work.counted("programme", lambda: None)()
         return solve(problem, None, **options)  # time stands still inside a programme here, so it is not cut
 
-    monkeypatch.setattr(programs, "_run", run)
+    monkeypatch.setattr(direct, "_run", run)
     problem = Problem(graph=unet, budget=int(store_all_peak(unet) * 0.3))
     outcome = auto.solve(problem, clock=Clock(end, now=work))
     assert work.late in ([], ["shave"])  # what a programme proposed at the very end is shaved once
@@ -73,9 +73,11 @@ def test_no_piece_of_work_begins_after_the_end(unet, end, monkeypatch):
 
 
 def knapsack():
-    rows = Rows()
-    rows.add([(0, -3), (1, -5), (2, -7)], -8)
-    return Program(cost=[4, 6, 9], rows=rows, integral=np.ones(3, np.bool_))
+    builder = Builder()
+    for cost in (4, 6, 9):
+        builder.new(1, cost=cost, integral=True)
+    builder.row([(0, -3), (1, -5), (2, -7)], -8)
+    return builder.build()
 
 
 @pytest.mark.parametrize("solve", [solve_relaxed, solve_mixed])
@@ -94,7 +96,7 @@ def test_a_programme_gets_the_time_that_is_left_and_none_without_an_end(solve, m
     assert solve(knapsack(), clock=Clock(60, now=lambda: 0.0)).bound == free.bound > 0
     assert given == [math.inf, 60]
     over = solve(knapsack(), clock=memory_clock(0))
-    assert (over.x, over.bound, over.finished) == (None, 0, False)
+    assert (over.point, over.bound, over.finished) == (None, 0, False)
     assert len(given) == 2
 
 

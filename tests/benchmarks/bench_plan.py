@@ -31,7 +31,7 @@ from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
 from remat.algorithms._curves.budget_sweep import lowest_budget
-from remat.algorithms._milp.program import solve_relaxed
+from remat.algorithms._milp.direct import solve_relaxed
 from remat.algorithms._search.auto import auto
 from remat.algorithms._search.lp_rounding import recompute_on_demand
 from remat.algorithms._search.state import Search
@@ -96,11 +96,11 @@ def loss_knapsack(graph: Graph, budget: int) -> int | None:
     dependencies, best = Dependencies(search.flat), None
     for share in np.linspace(1.0, 0.4, 14):
         instant = instant_program(search.flat, dependencies, graph.loss, int(budget * share), fixed=True)
-        answer = None if instant.impossible else solve_relaxed(instant.program)
-        if answer is None or answer.x is None:
+        answer = None if instant.impossible else solve_relaxed(instant.linear)
+        if answer is None or answer.point is None:
             continue
         saved = np.ones(len(graph.data), np.bool_)
-        saved[instant.resident >= 0] = answer.x[instant.resident[instant.resident >= 0]] >= 0.5
+        saved[instant.resident >= 0] = answer.point[instant.resident[instant.resident >= 0]] >= 0.5
         sequence = recompute_on_demand(search.flat, search.base, np.array([graph.loss], np.int32), saved[None, :])
         if search.fits(sequence):
             best = min(best or math.inf, search.time_of(sequence))

@@ -15,7 +15,7 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import Flat
-from remat.algorithms._milp.program import Program, Rows
+from remat.algorithms._milp.linear import Builder, Linear
 
 
 @frozen
@@ -23,7 +23,7 @@ class Stages:
     """The programme over the stages that begin at `instants`; columns of s by instant and datum, of y by stage and node."""
 
     instants: tuple[int, ...]
-    program: Program
+    linear: Linear
     resident: NDArray[np.int32]
     again: NDArray[np.int32]
     impossible: bool = False
@@ -36,8 +36,13 @@ def stages_program(flat: Flat, instants: tuple[int, ...], budget: int) -> Stages
     for k in range(len(instants)):
         impossible |= build.memory_row(k, budget)
         build.stage_rows(k)
-    program = Program(cost=build.cost, rows=build.rows, integral=np.array(build.integral, np.bool_))
-    return Stages(instants=instants, program=program, resident=build.resident, again=build.again, impossible=impossible)
+    return Stages(
+        instants=instants,
+        linear=build.builder.build(),
+        resident=build.resident,
+        again=build.again,
+        impossible=impossible,
+    )
 
 
 class _Build:
@@ -46,9 +51,7 @@ class _Build:
     def __init__(self, flat: Flat, instants: tuple[int, ...]) -> None:
         self.flat, self.instants = flat, instants
         nodes, data = flat.time.size, flat.size.size
-        self.rows = Rows()
-        self.cost: list[int] = []
-        self.integral: list[bool] = []
+        self.builder = Builder()
         self.whole_kept = flat.keep & (flat.contributions == 1)
         self.resident = np.full((len(instants), data), -1, np.int32)
         self.again = np.full((len(instants), nodes), -1, np.int32)
@@ -56,16 +59,11 @@ class _Build:
         for k, at in enumerate(instants):
             for v in range(at):
                 if flat.replay[v]:
-                    self.again[k, v] = self._new(int(flat.time[v]), False)
+                    self.again[k, v] = self.builder.new(1, cost=int(flat.time[v]))
             for d in range(data):
                 p = flat.producer[d]
                 if 0 <= p < at and not self.whole_kept[d] and last[d] >= 0:
-                    self.resident[k, d] = self._new(0, True)
-
-    def _new(self, cost: int, integral: bool) -> int:
-        self.cost.append(cost)
-        self.integral.append(integral)
-        return len(self.cost) - 1
+                    self.resident[k, d] = self.builder.new(1, integral=True)
 
     def _last_use(self) -> list[int]:
         flat = self.flat
@@ -86,10 +84,10 @@ class _Build:
                 room -= int(flat.size[d])
             elif d in given:
                 room -= int(flat.size[d])
-                self.rows.add([(column, -1)], -1)
+                self.builder.row([(column, -1)], -1)
             elif column >= 0:
                 terms.append((column, int(flat.size[d])))
-        self.rows.add(terms, room)
+        self.builder.row(terms, room)
         return room < 0
 
     def stage_rows(self, k: int) -> None:
@@ -106,15 +104,15 @@ class _Build:
                     continue
                 terms = self._supply(k, d, p)
                 if fresh:
-                    self.rows.add(terms, -1)
+                    self.builder.row(terms, -1)
                 else:
-                    self.rows.add([*terms, (int(self.again[k, v]), 1)], 0)
+                    self.builder.row([*terms, (int(self.again[k, v]), 1)], 0)
         if k + 1 == len(self.instants):
             return
         for d in range(flat.size.size):
             p, column = int(flat.producer[d]), int(self.resident[k + 1, d])
             if column >= 0 and p < at:
-                self.rows.add([(column, 1), *self._supply(k, d, p)], 0)
+                self.builder.row([(column, 1), *self._supply(k, d, p)], 0)
 
     def _supply(self, k: int, d: int, p: int) -> list[tuple[int, int]]:
         terms = []

@@ -16,7 +16,7 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS, Flat, transpose
-from remat.algorithms._milp.program import Program, Rows
+from remat.algorithms._milp.linear import Builder, Linear
 
 DONE, AHEAD, EITHER = 1, 0, 2
 
@@ -31,7 +31,7 @@ class Instant:
     """
 
     at: int
-    program: Program
+    linear: Linear
     resident: NDArray[np.int32]
     again: NDArray[np.int32]
     state: NDArray[np.int8]
@@ -74,7 +74,6 @@ def instant_program(flat: Flat, dependencies: Dependencies, at: int, budget: int
     """The programme of the instant; integral: s and z."""
     state = dependencies.states(flat, at, fixed)
     columns = _Columns(flat, state)
-    rows = Rows()
     room = budget - int(flat.charge[at])
     terms: list[tuple[int, int]] = []
     given = set(flat.read_idx[flat.read_ptr[at] : flat.read_ptr[at + 1]].tolist())
@@ -91,15 +90,14 @@ def instant_program(flat: Flat, dependencies: Dependencies, at: int, budget: int
             room -= int(flat.size[d])
         elif columns.resident[d] >= 0:
             terms.append((columns.resident[d], int(flat.size[d])))
-    rows.add(terms, room)
+    columns.builder.row(terms, room)
     for d in np.flatnonzero(flat.producer >= 0).tolist():
         if not columns.whole_kept[d] and d not in given and state[flat.producer[d]] != AHEAD:
-            _need_rows(flat, columns, rows, d)
-    _order_rows(flat, columns, rows)
-    program = Program(cost=columns.cost, rows=rows, integral=np.array(columns.integral, np.bool_))
+            _need_rows(flat, columns, d)
+    _order_rows(flat, columns)
     return Instant(
         at=at,
-        program=program,
+        linear=columns.builder.build(),
         resident=np.array(columns.resident, np.int32),
         again=np.array(columns.again, np.int32),
         state=state,
@@ -113,8 +111,7 @@ class _Columns:
     def __init__(self, flat: Flat, state: NDArray[np.int8]) -> None:
         self.flat, self.state = flat, state
         nodes, data = flat.time.size, flat.size.size
-        self.cost: list[int] = []
-        self.integral: list[bool] = []
+        self.builder = Builder()
         self.again = [-1] * nodes
         self.ran = [-1] * nodes
         self.resident = [-1] * data
@@ -122,23 +119,18 @@ class _Columns:
         self.whole_kept = flat.keep & (flat.contributions == 1)
         for v in range(nodes):
             if state[v] != AHEAD and flat.replay[v]:
-                self.again[v] = self._new(int(flat.time[v]), False)
+                self.again[v] = self.builder.new(1, cost=int(flat.time[v]))
             if state[v] == EITHER:
-                self.ran[v] = self._new(0, True)
+                self.ran[v] = self.builder.new(1, integral=True)
         for d in range(data):
             p = flat.producer[d]
             if p >= 0 and state[p] != AHEAD and not self.whole_kept[d]:
-                self.resident[d] = self._new(0, True)
-
-    def _new(self, cost: int, integral: bool) -> int:
-        self.cost.append(cost)
-        self.integral.append(integral)
-        return len(self.cost) - 1
+                self.resident[d] = self.builder.new(1, integral=True)
 
 
-def _need_rows(flat: Flat, columns: _Columns, rows: Rows, d: int) -> None:
+def _need_rows(flat: Flat, columns: _Columns, d: int) -> None:
     """Readers of d that run (again) later find it resident or its producer runs again."""
-    p, s = int(flat.producer[d]), columns.resident[d]
+    row, p, s = columns.builder.row, int(flat.producer[d]), columns.resident[d]
     y_p, z_p = columns.again[p], columns.ran[p]
     supply = [(s, -1)] + ([(y_p, -1)] if y_p >= 0 else [])
     undecided = [(z_p, 1)] if z_p >= 0 else []
@@ -149,22 +141,23 @@ def _need_rows(flat: Flat, columns: _Columns, rows: Rows, d: int) -> None:
             ahead = True
             continue
         if columns.state[c] == EITHER:
-            rows.add([*supply, *undecided, (columns.ran[c], -1)], base)
+            row([*supply, *undecided, (columns.ran[c], -1)], base)
         if columns.again[c] >= 0:
-            rows.add([*supply, *undecided, (columns.again[c], 1)], base + 1)
+            row([*supply, *undecided, (columns.again[c], 1)], base + 1)
     if ahead:
-        rows.add([*supply, *undecided], base)
+        row([*supply, *undecided], base)
     if undecided:
-        rows.add([(s, 1), (z_p, -1)], 0)
+        row([(s, 1), (z_p, -1)], 0)
 
 
-def _order_rows(flat: Flat, columns: _Columns, rows: Rows) -> None:
+def _order_rows(flat: Flat, columns: _Columns) -> None:
     """An undecided node has run only if what it depends on has; it runs again only if it has run."""
+    row = columns.builder.row
     for v, z in enumerate(columns.ran):
         if z < 0:
             continue
         if columns.again[v] >= 0:
-            rows.add([(columns.again[v], 1), (z, -1)], 0)
+            row([(columns.again[v], 1), (z, -1)], 0)
         for u in flat.order_idx[flat.order_ptr[v] : flat.order_ptr[v + 1]].tolist():
             if columns.ran[u] >= 0:
-                rows.add([(z, 1), (columns.ran[u], -1)], 0)
+                row([(z, 1), (columns.ran[u], -1)], 0)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import Flat
 from remat.algorithms._bounds.instants import AHEAD, DONE, EITHER, Dependencies
-from remat.algorithms._milp.program import Program, Rows
+from remat.algorithms._milp.linear import Builder, Linear
 
 Terms = list[tuple[int, int]]
 """Column and coefficient."""
@@ -41,7 +41,7 @@ class Chained:
     """
 
     instants: tuple[int, ...]
-    program: Program
+    linear: Linear
     resident: NDArray[np.int32]
     ran: NDArray[np.int32]
     state: NDArray[np.int8]
@@ -63,10 +63,9 @@ def chained_program(flat: Flat, dependencies: Dependencies, instants: tuple[int,
         impossible |= build.memory_row(k, budget)
         build.order_rows(k)
         build.stage_rows(k)
-    program = Program(cost=build.cost, rows=build.rows, integral=np.array(build.integral, np.bool_))
     return Chained(
         instants=instants,
-        program=program,
+        linear=build.builder.build(),
         resident=build.resident,
         ran=build.ran,
         state=build.state,
@@ -80,9 +79,7 @@ class _Build:
     def __init__(self, flat: Flat, dependencies: Dependencies, instants: tuple[int, ...]) -> None:
         self.flat, self.instants = flat, instants
         nodes, data, stages = flat.time.size, flat.size.size, len(instants)
-        self.rows = Rows()
-        self.cost: list[int] = []
-        self.integral: list[bool] = []
+        self.builder = Builder()
         self.whole_kept = flat.keep & (flat.contributions == 1)
         self.asked = np.flatnonzero((flat.producer >= 0) & ~self.whole_kept).tolist()
         self.state = np.full((stages + 1, nodes), DONE, np.int8)
@@ -98,22 +95,17 @@ class _Build:
         self.resident = np.full((stages, data), -1, np.int32)
         for k in range(stages):
             for v in np.flatnonzero(self.state[k] == EITHER).tolist():
-                self.ran[k, v] = self._new(0, True)
+                self.ran[k, v] = self.builder.new(1, integral=True)
             for v in np.flatnonzero((self.state[k] != AHEAD) & flat.replay).tolist():
-                self.again[k, v] = self._new(int(flat.time[v]), False)
+                self.again[k, v] = self.builder.new(1, cost=int(flat.time[v]))
             for d in self.asked:
                 if self.state[k, flat.producer[d]] != AHEAD and self._wanted(k, d):
-                    self.resident[k, d] = self._new(0, True)
+                    self.resident[k, d] = self.builder.new(1, integral=True)
 
     def _wanted(self, k: int, d: int) -> bool:
         """Whether anybody may read the datum from instant k on."""
         users = self.flat.use_idx[self.flat.use_ptr[d] : self.flat.use_ptr[d + 1]]
         return bool((self.state[k, users] != DONE).any() or self.flat.replay[users].any())
-
-    def _new(self, cost: int, integral: bool) -> int:
-        self.cost.append(cost)
-        self.integral.append(integral)
-        return len(self.cost) - 1
 
     def _z(self, k: int, v: int, sign: int) -> tuple[Terms, int]:
         """`sign` times z of node v at instant k: terms and a constant."""
@@ -145,10 +137,10 @@ class _Build:
                 room -= constant
             elif d in given:
                 room -= size
-                self.rows.add([(column, -1)], -1)
+                self.builder.row([(column, -1)], -1)
             elif column >= 0 and size:
                 terms.append((column, size))
-        self.rows.add(terms, room)
+        self.builder.row(terms, room)
         return room < 0
 
     def order_rows(self, k: int) -> None:
@@ -157,16 +149,16 @@ class _Build:
         for v in np.flatnonzero(self.ran[k] >= 0).tolist():
             z = int(self.ran[k, v])
             if self.again[k, v] >= 0:
-                self.rows.add([(int(self.again[k, v]), 1), (z, -1)], 0)
+                self.builder.row([(int(self.again[k, v]), 1), (z, -1)], 0)
             for u in flat.order_idx[flat.order_ptr[v] : flat.order_ptr[v + 1]].tolist():
                 if self.ran[k, u] >= 0:
-                    self.rows.add([(z, 1), (int(self.ran[k, u]), -1)], 0)
+                    self.builder.row([(z, 1), (int(self.ran[k, u]), -1)], 0)
             if self.ran[k + 1, v] >= 0:
-                self.rows.add([(z, 1), (int(self.ran[k + 1, v]), -1)], 0)
+                self.builder.row([(z, 1), (int(self.ran[k + 1, v]), -1)], 0)
         for d in np.flatnonzero(self.resident[k] >= 0).tolist():
             z = int(self.ran[k, flat.producer[d]])
             if z >= 0:
-                self.rows.add([(int(self.resident[k, d]), 1), (z, -1)], 0)
+                self.builder.row([(int(self.resident[k, d]), 1), (z, -1)], 0)
 
     def stage_rows(self, k: int) -> None:
         """Readers of stage k find what they read; what is resident at the next instant comes from somewhere."""
@@ -180,16 +172,8 @@ class _Build:
             for c in flat.use_idx[flat.use_ptr[d] : flat.use_ptr[d + 1]].tolist():
                 first, one = self._fresh(k, c, 1)
                 if first or one:
-                    self.rows.add(_summed([*supply, *made, *first]), -constant - one)
+                    self.builder.row([*supply, *made, *first], -constant - one)
                 if self.again[k, c] >= 0:
-                    self.rows.add([*supply, (int(self.again[k, c]), 1)], 0)
+                    self.builder.row([*supply, (int(self.again[k, c]), 1)], 0)
             if k + 1 < len(self.instants) and self.resident[k + 1, d] >= 0:
-                self.rows.add(_summed([*supply, *made, (int(self.resident[k + 1, d]), 1)]), -constant)
-
-
-def _summed(terms: Terms) -> Terms:
-    """Terms with equal columns added up."""
-    total: dict[int, int] = {}
-    for column, value in terms:
-        total[column] = total.get(column, 0) + value
-    return [(column, value) for column, value in total.items() if value]
+                self.builder.row([*supply, *made, (int(self.resident[k + 1, d]), 1)], -constant)

@@ -21,14 +21,13 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from attrs import evolve, field, frozen
 
-from remat.algorithms._milp.cvxpy_model import Floats, Model
+from remat.algorithms._milp.answer import Answer, Floats, believed
+from remat.algorithms._milp.cvxpy_model import Model
+from remat.algorithms._milp.highs import loaded
 from remat.algorithms._milp.linear import Flags, Ints
 from remat.errors import BackendMissing, RematError
 
 _INSTALL: Final = {"HIGHS": "highspy", "SCIP": "pyscipopt", "GUROBI": "gurobipy", "CPLEX": "cplex", "MOSEK": "Mosek"}
-MIP_TOLERANCE: Final = 1e-5
-"""Taken off a mixed bound, relative and absolute [of the scaled objective]: feasibility tolerances are 1e-6 in scaled rows, 1e-7
-in reduced costs. Where some costs are 10^9 times others, the absolute part says that the latter prove nothing."""
 
 
 def _fraction(instance: object, attribute: Any, value: object) -> None:
@@ -39,29 +38,6 @@ def _fraction(instance: object, attribute: Any, value: object) -> None:
 def _count(instance: object, attribute: Any, value: object) -> None:
     if value is not None and (type(value) is not int or value < 1):
         raise RematError("A-LIMIT", f"{attribute.name} is {value!r}.", fix="give an int of at least 1, or None.")
-
-
-@frozen(kw_only=True)
-class Answer:
-    """What a back end has evidence for.
-
-    Attributes:
-        point: the incumbent, in the columns of the programme; None: there is none.
-        bound: the solver's bound of the objective [ns], less its tolerance; 0: none.
-        finished: it stopped because the gap was reached, not at a limit.
-        infeasible: it said that there is no point; said once, hence no proof.
-        exhausted: it finished without a point below the cut-off; `bound` is the cut-off then, less the tolerance.
-        duals: of a continuous programme: multipliers of its rows [ns per unit]; of one without a point: a ray.
-        note: its own word for the end.
-    """
-
-    point: Floats | None = field(default=None, eq=False)
-    bound: int = 0
-    finished: bool = False
-    infeasible: bool = False
-    exhausted: bool = False
-    duals: Floats | None = field(default=None, eq=False)
-    note: str = ""
 
 
 @frozen(kw_only=True)
@@ -176,7 +152,7 @@ class Highs(Backend):
         columns = model.columns(data)
         mixed = model.binary is not None
         implied = model.linear.implied[columns] if mixed and self.implied else None
-        solver = _loaded(highspy, data, implied)
+        solver = _loaded(data, implied)
         options: dict[str, Any] = {
             "mip_rel_gap": limits.gap,
             "threads": self.threads,
@@ -204,30 +180,14 @@ class Highs(Backend):
         return answer if cutoff is None or not mixed else _below(answer, cutoff, model)
 
 
-def _loaded(highspy: Any, data: Any, implied: Flags | None = None) -> Any:
+def _loaded(data: Any, implied: Flags | None = None) -> Any:
     """HiGHS with CVXPY's problem: rows A x (= or <=) b, equations first."""
-    matrix, right, equations = data["A"].tocsc(), data["b"], data["dims"].zero
-    model = highspy.HighsModel()
-    lp = model.lp_
-    lp.num_row_, lp.num_col_ = matrix.shape
-    lp.col_cost_ = data["c"]
-    lp.row_upper_ = right
-    lp.row_lower_ = np.concatenate([right[:equations], np.full(len(right) - equations, -highspy.kHighsInf)])
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = matrix.indptr, matrix.indices, matrix.data
-    # every column of these programmes lies in [0, 1]
-    lp.col_lower_, lp.col_upper_ = np.zeros(lp.num_col_), np.ones(lp.num_col_)
-    kinds = [highspy.HighsVarType.kContinuous] * lp.num_col_
-    for column in data["bool_vars_idx"]:
-        kinds[column] = highspy.HighsVarType.kInteger
+    integral = np.zeros(len(data["c"]), np.bool_)
+    integral[data["bool_vars_idx"]] = True
     if implied is not None:
-        for column in np.flatnonzero(implied).tolist():
-            kinds[column] = highspy.HighsVarType.kInteger
-    lp.integrality_ = kinds
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.passModel(model)
-    return solver
+        integral |= implied
+    equal = np.arange(len(data["b"])) < data["dims"].zero
+    return loaded(data["A"].tocsc(), data["c"], data["b"], equal, integral)
 
 
 def _completed(highspy: Any, data: Any, start: Floats, implied: Flags | None) -> Floats | None:
@@ -237,7 +197,7 @@ def _completed(highspy: Any, data: Any, start: Floats, implied: Flags | None) ->
     """
     if implied is None:
         return start
-    solver = _loaded(highspy, data)
+    solver = _loaded(data)
     count = len(start)
     runs = np.array(data["bool_vars_idx"], np.int32)
     fixed = np.round(start[runs])
@@ -292,18 +252,11 @@ class _Watch:
 
     def _tell(self, event: Any, values: Floats | None) -> None:
         if self.seen is not None and not self.stop:
-            bound = _bound(self.model, event.data_out.mip_dual_bound)
+            bound = believed(event.data_out.mip_dual_bound, self.model.cost_unit)
             point = None if values is None or not len(values) else self.model.in_order(values, self.columns)
             self.stop = self.seen(point, bound)
         if self.stop or self.interrupted:
             event.data_in.user_interrupt = True
-
-
-def _bound(model: Model, value: float) -> int:
-    """A solver's bound in nanoseconds, less its tolerance."""
-    if not math.isfinite(value) or value <= 0:
-        return 0
-    return max(0, math.ceil((value * (1 - MIP_TOLERANCE) - MIP_TOLERANCE) / model.cost_unit))
 
 
 def _answer(highspy: Any, solver: Any, model: Model, columns: Ints) -> Answer:
@@ -322,7 +275,7 @@ def _answer(highspy: Any, solver: Any, model: Model, columns: Ints) -> Answer:
         duals = None if found is None or len(found) == 0 else model.multipliers(-np.array(found))
     return Answer(
         point=point,
-        bound=_bound(model, value),
+        bound=believed(value, model.cost_unit),
         finished=done,
         infeasible=infeasible,
         duals=duals,
@@ -332,9 +285,9 @@ def _answer(highspy: Any, solver: Any, model: Model, columns: Ints) -> Answer:
 
 def _below(answer: Answer, cutoff: float, model: Model) -> Answer:
     """What an answer says when the solver looked below a cut-off only: beyond it, it claims nothing."""
-    bound = min(answer.bound, _bound(model, cutoff * model.cost_unit))
+    bound = min(answer.bound, believed(cutoff * model.cost_unit, model.cost_unit))
     if answer.infeasible:
-        bound = _bound(model, cutoff * model.cost_unit)
+        bound = believed(cutoff * model.cost_unit, model.cost_unit)
         words = f"{answer.note} below the cut-off"
         return evolve(answer, bound=bound, infeasible=False, exhausted=True, finished=True, note=words)
     if answer.point is None or float(model.linear.cost @ answer.point) >= cutoff:
@@ -405,7 +358,7 @@ class Cvxpy(Backend):
         point = model.in_order(found["primal"], model.columns(data)) if "primal" in found else None
         return Answer(
             point=point,
-            bound=_bound(model, bound if abs(bound) < solver.infinity() else 0.0),
+            bound=believed(bound if abs(bound) < solver.infinity() else 0.0, model.cost_unit),
             finished=word in ("optimal", "gaplimit"),
             infeasible=word in ("infeasible", "inforunbd"),
             note=f"SCIP: {word}",
@@ -442,7 +395,7 @@ class Cvxpy(Backend):
         point = model.point() if incumbent else None
         return Answer(
             point=point,
-            bound=_bound(model, bound),
+            bound=believed(bound, model.cost_unit),
             finished=status == "optimal",
             infeasible=status in ("infeasible", "infeasible_or_unbounded"),
             note=f"{self.solver}: {status}",

@@ -14,12 +14,11 @@ import scipy.sparse as sp
 from attrs import field, frozen
 from numpy.typing import NDArray
 
+from remat.algorithms._milp.answer import Floats
 from remat.algorithms._milp.linear import Linear
 
 _OBJECTIVE = 1000.0
 _CAPACITY = 1000.0
-
-Floats = NDArray[np.float64]
 
 
 @frozen(kw_only=True)

@@ -1,7 +1,8 @@
-"""Integer programmes under construction, in exact integers: columns, rows, and a budget that stays a parameter.
+"""Linear and mixed-integer formulations as data, in exact integers: columns, rows, and a budget that stays a parameter.
 
-Rows read `A x <= b + budget * B + save * S` (or `=`), with x in [0, 1]. Scaling for a solver is done elsewhere
-(`cvxpy_model.py`), so that bounds can be evaluated again from here in exact integers.
+Rows read `A x <= b + budget * B + save * S` (or `=`), with x in [0, 1]. Every formulation of this library is built here.
+Scaling for a solver is done elsewhere (`direct.py`, `cvxpy_model.py`), so that bounds can be evaluated again from here in
+exact integers (`answer.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+
+_LOOSE = 1 << 62  # a right-hand side that no row of 64-bit coefficients reaches
 
 
 @frozen(kw_only=True)
@@ -47,7 +50,7 @@ class Linear:
         """Rows, columns."""
         return len(self.rhs), len(self.cost)
 
-    def right(self, budget: int, save: int) -> Ints:
+    def right(self, budget: int = 0, save: int = 0) -> Ints:
         """The right-hand side under budgets."""
         return self.rhs + budget * self.budget + save * self.save
 
@@ -108,9 +111,11 @@ class Builder:
             self._rhs[row] += value
 
     def build(self) -> Linear:
-        """The programme; entries of one place are added up."""
+        """The formulation; entries of one place are added up."""
         parts = [*self._parts, self._one]
         row, col, val = (np.concatenate([np.asarray(part[i], np.int64) for part in parts]) for i in range(3))
+        if len(col) and not 0 <= col.min() <= col.max() < len(self._cost):
+            raise IndexError(f"an entry of column {col.min()} or {col.max()}, of {len(self._cost)} columns.")
         key = row * max(1, len(self._cost)) + col
         order = np.argsort(key, kind="stable")
         key, row, col, val = key[order], row[order], col[order], val[order]
@@ -125,7 +130,7 @@ class Builder:
             row=row[keep],
             col=col[keep],
             val=val[keep],
-            rhs=np.array(self._rhs, np.int64),
+            rhs=np.array([min(rhs, _LOOSE) for rhs in self._rhs], np.int64),
             budget=np.array(self._budget, np.int64),
             save=np.array(self._save, np.int64),
             equal=np.array(self._equal, np.bool_),

@@ -20,7 +20,7 @@ from remat.algorithms._bounds.floor import kept_before
 from remat.algorithms._bounds.instants import Dependencies
 from remat.algorithms._bounds.ordered_instants import Chained, chained_program
 from remat.algorithms._core.outcome import IMPOSSIBLE
-from remat.algorithms._milp.program import solve_mixed, solve_relaxed
+from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._search.lp_rounding import hardest_instants, recompute_on_demand
 from remat.algorithms._search.passes import shaved, taste
 from remat.algorithms._search.state import RunMove, Search, Sequence
@@ -114,17 +114,17 @@ class _Growth:
         self.last, self.plan = 0, None
         for order in orders:
             programme = self._programme(order)
-            if programme.program.size > settings.largest or search.clock.expired:
+            if programme.linear.shape[1] > settings.largest or search.clock.expired:
                 return False
-            nodes = max(1, int(settings.nodes * min(1.0, _FULL / max(1, programme.program.size)) ** 2))
+            nodes = max(1, int(settings.nodes * min(1.0, _FULL / max(1, programme.linear.shape[1])) ** 2))
             answer = None
             if not programme.impossible:
-                answer = solve_mixed(programme.program, settings.accuracy, nodes, clock=search.clock)
-            if answer is None or answer.bound is None:
+                answer = solve_mixed(programme.linear, settings.accuracy, nodes, clock=search.clock)
+            if answer is None or answer.infeasible:
                 continue  # no schedule has this order
             self.last = max(self.last, answer.effort)
             self.spent += answer.effort
-            plan = None if answer.x is None else planned(search, programme, answer.x)
+            plan = None if answer.point is None else planned(search, programme, answer.point)
             if plan is not None:
                 self._offer(plan)
             if answer.bound < least:
@@ -151,10 +151,10 @@ class _Growth:
             if at in self.instants or orders is None or self.search.clock.expired:
                 continue
             programme = self._programme(orders[0])
-            if programme.program.size > self.settings.largest:
+            if programme.linear.shape[1] > self.settings.largest:
                 continue
-            answer = None if programme.impossible else solve_relaxed(programme.program, clock=self.search.clock)
-            bound = IMPOSSIBLE if answer is None or answer.bound is None else answer.bound
+            answer = None if programme.impossible else solve_relaxed(programme.linear, clock=self.search.clock)
+            bound = IMPOSSIBLE if answer is None or answer.infeasible else answer.bound
             found.append((-bound, at))
         found = sorted(found)[:_PROMISING]
         rises = bool(found) and -found[0][0] > self.relaxed

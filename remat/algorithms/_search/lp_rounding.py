@@ -16,7 +16,7 @@ from attrs import field, frozen
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints
 from remat.algorithms._arrays.jit import inner_kernel, kernel
 from remat.algorithms._bounds.instants import Dependencies, Instant, instant_program
-from remat.algorithms._milp.program import solve_relaxed
+from remat.algorithms._milp.direct import solve_relaxed
 from remat.algorithms._search.passes import Taste, shaved
 from remat.algorithms._search.single_instant import candidate_instants
 from remat.algorithms._search.state import RunMove, Search, Sequence
@@ -115,8 +115,8 @@ def hardest_instants(search: Search, count: int) -> list[int]:
         dependencies = Dependencies(search.flat)
         for at in candidate_instants(search, 8, 3):
             instant = instant_program(search.flat, dependencies, at, search.budget, fixed=True)
-            answer = None if instant.impossible else solve_relaxed(instant.program, clock=search.clock)
-            if answer is not None and answer.bound is not None:
+            answer = None if instant.impossible else solve_relaxed(instant.linear, clock=search.clock)
+            if answer is not None and not answer.infeasible:
                 search.hardness[at] = answer.bound
             if search.clock.expired:
                 break
@@ -155,12 +155,12 @@ class SavedSet(RunMove):
                     search.offer(found, f"{self!r} at {search.problem.graph.computes[at].name}, share {share}")
 
     def _start(self, search: Search, instant: Instant) -> Sequence | None:
-        answer = solve_relaxed(instant.program, clock=search.clock)
-        if answer.x is None:
+        answer = solve_relaxed(instant.linear, clock=search.clock)
+        if answer.point is None:
             return None
         saved = np.ones(search.flat.size.size, np.bool_)
         with_column = instant.resident >= 0
-        saved[with_column] = answer.x[instant.resident[with_column]] >= self.threshold
+        saved[with_column] = answer.point[instant.resident[with_column]] >= self.threshold
         given = search.flat.read_idx[search.flat.read_ptr[instant.at] : search.flat.read_ptr[instant.at + 1]]
         saved[given] = True
         at = np.array([instant.at], np.int32)

@@ -14,7 +14,7 @@ from remat.algorithms._arrays.graph_arrays import LOSS
 from remat.algorithms._arrays.liveness import sweep
 from remat.algorithms._bounds.fixed_order import Stages, stages_program
 from remat.algorithms._core.outcome import IMPOSSIBLE
-from remat.algorithms._milp.program import solve_mixed
+from remat.algorithms._milp.direct import solve_mixed
 from remat.algorithms._search.lp_rounding import hardest_instants, recompute_on_demand
 from remat.algorithms._search.passes import shaved, taste
 from remat.algorithms._search.state import RunMove, Search, Sequence
@@ -58,14 +58,14 @@ class MultiInstant(RunMove):
                 stages = stages_program(search.flat, tuple(sorted(instants)), search.budget)
                 answer = None
                 if not stages.impossible:
-                    answer = solve_mixed(stages.program, self.accuracy, self.nodes, clock=search.clock)
-                if answer is None or answer.bound is None:
+                    answer = solve_mixed(stages.linear, self.accuracy, self.nodes, clock=search.clock)
+                if answer is None or answer.infeasible:
                     best = IMPOSSIBLE
                     break
                 best = max(best, search.base_time + answer.bound)
-                if answer.x is None:
+                if answer.point is None:
                     break
-                start = staged(search, stages, answer.x)
+                start = staged(search, stages, answer.point)
                 self._offer(search, start, k)
                 worst = worst_instant(search, start, instants)
                 if worst is None or not answer.finished:

@@ -8,7 +8,7 @@ from attrs import field, frozen
 from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS
 from remat.algorithms._bounds.instants import Dependencies, instant_program
 from remat.algorithms._core.outcome import IMPOSSIBLE
-from remat.algorithms._milp.program import solve_mixed, solve_relaxed
+from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._search.state import RunMove, Search
 from remat.settings import number, whole
 
@@ -65,9 +65,9 @@ class SingleInstant(RunMove):
             if search.clock.expired:
                 return
             instant = instant_program(search.flat, dependencies, at, search.budget)
-            answer = None if instant.impossible else solve_relaxed(instant.program, clock=search.clock)
+            answer = None if instant.impossible else solve_relaxed(instant.linear, clock=search.clock)
             name = search.problem.graph.computes[at].name
-            if answer is None or answer.bound is None:
+            if answer is None or answer.infeasible:
                 search.prove(IMPOSSIBLE, f"the single instant at {name}")
                 return
             search.prove(search.base_time + answer.bound, f"the single instant at {name} (relaxed, exact)")
@@ -76,10 +76,10 @@ class SingleInstant(RunMove):
         for _, at in sorted(found)[: self.mixed]:
             if search.clock.expired or search.within(self.gap):
                 return
-            program = instant_program(search.flat, dependencies, at, search.budget).program
-            answer = solve_mixed(program, nodes=self.nodes, clock=search.clock)
+            linear = instant_program(search.flat, dependencies, at, search.budget).linear
+            answer = solve_mixed(linear, nodes=self.nodes, clock=search.clock)
             name = search.problem.graph.computes[at].name
-            if answer.bound is None:
+            if answer.infeasible:
                 search.prove(IMPOSSIBLE, f"the single instant at {name} (integers, confirmed without presolve)")
                 return
             note = "integers, less the solver's tolerance"

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from attrs import evolve, field, frozen
 
-from remat.algorithms._milp.backends import Answer, Backend, Limits
-from remat.algorithms._milp.cvxpy_model import Floats, Model, model_of
+from remat.algorithms._milp.answer import Answer, Floats
+from remat.algorithms._milp.backends import Backend, Limits
+from remat.algorithms._milp.cvxpy_model import Model, model_of
 from remat.algorithms._staged.decode import point_of, schedule_of
 from remat.algorithms._staged.form_events import Form
 from remat.errors import InvalidSchedule

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from remat.algorithms._core.dead_reruns import without_dead_reruns
-from remat.algorithms._milp.cvxpy_model import Floats
+from remat.algorithms._milp.answer import Floats
 from remat.algorithms._staged.form_events import Form
 from remat.ir import Graph, Run, Schedule
 

@@ -13,7 +13,6 @@ Relaxations are evaluated again from their duals in exact integers; bounds of mi
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from attrs import field, frozen
@@ -22,16 +21,15 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE, ClassBound, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
+from remat.algorithms._milp.answer import exact_bound, farkas
 from remat.algorithms._milp.backends import Highs, Limits
-from remat.algorithms._milp.cvxpy_model import Floats, model_of
-from remat.algorithms._milp.linear import Flags, Linear
-from remat.algorithms._milp.program import Program, Rows, solve_mixed, solve_relaxed
+from remat.algorithms._milp.cvxpy_model import model_of
+from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
+from remat.algorithms._milp.linear import Builder, Flags
 from remat.algorithms._staged.form_events import events_form
 from remat.algorithms._staged.memory_items import Cell, Stage
 from remat.ir import Graph, Phase
 from remat.settings import whole
-
-_BITS = 60  # exact evaluations count in units of 2**-60
 
 
 @frozen(kw_only=True)
@@ -77,13 +75,13 @@ def _bound(who: Solver, problem: Problem, clock: Clock, nodes: int, *, working_s
         knapsack.working_sets()
     if knapsack.impossible:
         return Plan(lower=IMPOSSIBLE, trail=(f"{who!r}: {knapsack.impossible}",))
-    program = knapsack.program()
-    answer = solve_relaxed(program, clock=clock)
-    if answer.bound is not None and nodes:
-        mixed = solve_mixed(program, nodes=nodes, clock=clock)
-        if mixed.bound is None or mixed.bound > answer.bound:
+    linear = knapsack.builder.build()
+    answer = solve_relaxed(linear, clock=clock)
+    if nodes and not answer.infeasible:
+        mixed = solve_mixed(linear, nodes=nodes, clock=clock)
+        if mixed.infeasible or mixed.bound > answer.bound:
             answer = mixed
-    if answer.bound is None:
+    if answer.infeasible:
         return Plan(lower=IMPOSSIBLE, trail=(f"{who!r}: its programme has no solution",))
     return Plan(lower=answer.bound, trail=(f"{who!r}: {answer.bound} ns",))
 
@@ -98,9 +96,7 @@ class _Knapsack:
     def __init__(self, stage: Stage, budget: int) -> None:
         self.stage, self.budget = stage, budget
         self.graph: Graph = stage.graph
-        self.rows = Rows()
-        self.cost: list[int] = []
-        self.integral: list[bool] = []
+        self.builder = Builder()
         self.impossible = ""
         self.required = self.graph.required
         count = range(len(self.graph))
@@ -111,22 +107,15 @@ class _Knapsack:
         ]
         for columns in self.first:
             if columns:
-                self.rows.add([(column, -1) for column in columns], -1)
+                self.builder.row([(column, -1) for column in columns], -1)
         # cells of forward nodes that may be absent at the loss; -1: always there, or never
         loss = stage.loss
         self.saved = [
-            self._new(0, integral=True) if cell.writers[-1][0] < loss and not cell.keep else -1 for cell in stage.cells
+            self.builder.new(1, integral=True) if cell.writers[-1][0] < loss and not cell.keep else -1
+            for cell in stage.cells
         ]
         self._needs()
         self._loss()
-
-    def program(self) -> Program:
-        return Program(cost=self.cost, rows=self.rows, integral=np.array(self.integral, np.bool_))
-
-    def _new(self, cost: int, *, integral: bool) -> int:
-        self.cost.append(cost)
-        self.integral.append(integral)
-        return len(self.cost) - 1
 
     def _may_rerun(self, i: int) -> bool:
         node = self.graph.computes[i]
@@ -134,7 +123,7 @@ class _Knapsack:
 
     def _runs(self, i: int, wanted: bool, *, integral: bool) -> list[int]:
         options = self.graph.computes[i].options
-        return [self._new(option.time, integral=integral) for option in options] if wanted else []
+        return [self.builder.new(1, cost=option.time, integral=integral) for option in options] if wanted else []
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
@@ -154,7 +143,7 @@ class _Knapsack:
     def _supply(self, at: int, cell: Cell, run: int) -> None:
         for writer, options in cell.writers:
             makes = [(self.again[writer][o], -1) for o in options] if self.again[writer] else []
-            self.rows.add([(run, 1), (self.saved[at], -1), *makes], 0)
+            self.builder.row([(run, 1), (self.saved[at], -1), *makes], 0)
 
     def _phantoms(self) -> None:
         """A saved phantom was left by a run of its option; a layer saves one."""
@@ -163,10 +152,10 @@ class _Knapsack:
             if cell.layer >= 0:
                 writer, (option,) = cell.writers[0]
                 made = [(runs[option], -1) for runs in (self.first[writer], self.early[writer]) if runs]
-                self.rows.add([(self.saved[at], 1), *made], 0)
+                self.builder.row([(self.saved[at], 1), *made], 0)
                 by_layer.setdefault(cell.layer, []).append(self.saved[at])
         for columns in by_layer.values():
-            self.rows.add([(column, 1) for column in columns], 1)
+            self.builder.row([(column, 1) for column in columns], 1)
 
     def _loss(self) -> None:
         loss = self.stage.loss
@@ -177,7 +166,7 @@ class _Knapsack:
             if self.saved[at] < 0:
                 room -= cell.size if cell.keep and cell.writers[-1][0] < loss else 0
             elif at in reads:
-                self.rows.add([(self.saved[at], -1)], -1)
+                self.builder.row([(self.saved[at], -1)], -1)
                 room -= cell.size
             else:
                 terms.append((self.saved[at], cell.size))
@@ -188,7 +177,7 @@ class _Knapsack:
             name = self.graph.computes[node].name
             self.impossible = f"at {name} alone {-room} B more than the budget are resident"
         elif terms:
-            self.rows.add(terms, room)
+            self.builder.row(terms, room)
 
     def working_sets(self) -> None:
         """One row per backward node that every schedule runs: what is kept past its first run, beside its working set."""
@@ -285,39 +274,3 @@ class FullRelaxation(Solver):
             return Plan(trail=(f"{self!r}: stopped ({answer.note})",))
         bound = exact_bound(linear, answer.duals, problem.budget)
         return Plan(beside=(ClassBound(value=bound, assumes=assumes),), trail=(f"{self!r}: {bound} ns",))
-
-
-def exact_bound(linear: Linear, duals: Floats, budget: int, save: int = 0, *, costs: bool = True) -> int:
-    """The bound that multipliers prove, rounded up [ns]: every point of the programme costs at least this.
-
-    For rows A x <= b with multipliers m >= 0 (any sign for equations) and 0 <= x <= 1: c·x >= -m·b + sum min(0, c + Aᵀm).
-
-    Args:
-        linear: the programme.
-        duals: a multiplier per row, of any quality.
-        budget: bytes.
-        save: bytes.
-        costs: False: leave the costs out; a positive value then proves that there is no point.
-    """
-    raised = np.where(linear.equal, duals, np.maximum(duals, 0.0))
-    multiplier = np.array([int(value * (1 << _BITS)) for value in raised.tolist()], object)
-    reduced = (
-        np.array([int(one) << _BITS for one in linear.cost.tolist()], object) if costs else _zeros(len(linear.cost))
-    )
-    touched = np.flatnonzero(raised[linear.row])
-    products = linear.val[touched].astype(object) * multiplier[linear.row[touched]]
-    np.add.at(reduced, linear.col[touched], products)
-    right = linear.right(budget, save).astype(object)
-    total = -int((multiplier * right).sum()) + sum(one for one in reduced.tolist() if one < 0)
-    return int(-((-total) >> _BITS))
-
-
-def farkas(linear: Linear, ray: Floats | None, budget: int) -> bool:
-    """Whether a ray proves, exactly, that the programme has no point."""
-    return ray is not None and any(exact_bound(linear, sign * ray, budget, costs=False) > 0 for sign in (1.0, -1.0))
-
-
-def _zeros(count: int) -> Any:
-    found = np.empty(count, object)
-    found[:] = 0
-    return found

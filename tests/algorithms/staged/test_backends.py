@@ -13,7 +13,8 @@ from attrs import evolve
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Status
 from remat.algorithms._core.problem import Problem
-from remat.algorithms._milp.backends import Answer, Backend, Cvxpy, Highs, Limits
+from remat.algorithms._milp.answer import Answer
+from remat.algorithms._milp.backends import Backend, Cvxpy, Highs, Limits
 from remat.algorithms._staged.budget_solver import Programme, Watch
 from remat.algorithms._staged.form_events import events_form
 from remat.algorithms._staged.memory_items import Stage

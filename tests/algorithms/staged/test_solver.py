@@ -12,13 +12,14 @@ from remat.algorithms._core.outcome import IMPOSSIBLE, Status
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import best
 from remat.algorithms._core.warm_started import warm
+from remat.algorithms._milp.answer import exact_bound
 from remat.algorithms._milp.backends import Cvxpy, Highs, Limits
 from remat.algorithms._milp.cvxpy_model import model_of
 from remat.algorithms._staged.decode import point_of, reordered, schedule_of
 from remat.algorithms._staged.form_checkmate import OneOutputPerOp
 from remat.algorithms._staged.form_events import events_form
 from remat.algorithms._staged.form_published import published_form
-from remat.algorithms._staged.knapsack import FullRelaxation, exact_bound
+from remat.algorithms._staged.knapsack import FullRelaxation
 from remat.algorithms._staged.memory_items import Stage
 from remat.algorithms._staged.solver import HIlp, Ilp
 from remat.algorithms._whole.exhaustive import Exhaustive

@@ -1,0 +1,98 @@
+"""What a solve has evidence for: the answer, bounds of mixed-integer solvers less their tolerance, bounds proved from duals.
+
+For minimize c·x, A x <= b (or =), 0 <= x <= 1 and any multipliers m, of the right sign on inequalities, every feasible x costs at
+least -m·b + sum min(0, c + Aᵀm), whatever the tolerances were under which m was found. It is evaluated here in exact integers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+from attrs import field, frozen
+from numpy.typing import NDArray
+
+from remat.algorithms._milp.linear import Linear
+
+Floats = NDArray[np.float64]
+
+MIP_TOLERANCE: Final = 1e-5
+"""Taken off a mixed bound, relative and absolute [of the scaled objective]: feasibility tolerances are 1e-6 in scaled rows, 1e-7
+in reduced costs. Where some costs are 10^9 times others, the absolute part says that the latter prove nothing."""
+
+_BITS = 60  # exact evaluations count in units of 2**-60
+
+
+@frozen(kw_only=True)
+class Answer:
+    """What a solve has evidence for.
+
+    Attributes:
+        point: the incumbent, in the columns of the formulation; None: there is none.
+        bound: of the objective [ns]: the solver's less its tolerance, or proved from its duals; 0: none.
+        finished: it stopped because the gap was reached, not at a limit.
+        infeasible: there is no point. Of a back end: said once, hence no proof; of `solve_relaxed` and `solve_mixed`: proved by
+            a ray, or confirmed by a second solve.
+        exhausted: it finished without a point below the cut-off; `bound` is the cut-off then, less the tolerance.
+        duals: of a continuous programme: multipliers of its rows [ns per unit]; of one without a point: a ray.
+        note: the solver's word for the end.
+        effort: what it took, the same on every machine: simplex iterations times rows; ten million are about a second.
+    """
+
+    point: Floats | None = field(default=None, eq=False)
+    bound: int = 0
+    finished: bool = False
+    infeasible: bool = False
+    exhausted: bool = False
+    duals: Floats | None = field(default=None, eq=False)
+    note: str = ""
+    effort: int = field(default=0, eq=False)
+
+
+def believed(value: float, unit: float) -> int:
+    """A mixed-integer solver's bound less its tolerance, rounded up: costs are integers [ns].
+
+    Args:
+        value: the solver's bound; what is not finite or not positive bounds nothing.
+        unit: solver's objective per nanosecond.
+    """
+    if not math.isfinite(value) or value <= 0:
+        return 0
+    return max(0, math.ceil((value * (1 - MIP_TOLERANCE) - MIP_TOLERANCE) / unit))
+
+
+def exact_bound(linear: Linear, duals: Floats, budget: int = 0, save: int = 0, *, costs: bool = True) -> int:
+    """The bound that multipliers prove, rounded up [ns]: every point of the formulation costs at least this.
+
+    For rows A x <= b with multipliers m >= 0 (any sign for equations) and 0 <= x <= 1: c·x >= -m·b + sum min(0, c + Aᵀm).
+
+    Args:
+        linear: the formulation.
+        duals: a multiplier per row, of any quality.
+        budget: bytes.
+        save: bytes.
+        costs: False: leave the costs out; a positive value then proves that there is no point.
+    """
+    raised = np.where(linear.equal, duals, np.maximum(duals, 0.0))
+    multiplier = np.array([int(value * (1 << _BITS)) for value in raised.tolist()], object)
+    reduced = (
+        np.array([int(one) << _BITS for one in linear.cost.tolist()], object) if costs else _zeros(len(linear.cost))
+    )
+    touched = np.flatnonzero(raised[linear.row])
+    products = linear.val[touched].astype(object) * multiplier[linear.row[touched]]
+    np.add.at(reduced, linear.col[touched], products)
+    right = linear.right(budget, save).astype(object)
+    total = -int((multiplier * right).sum()) + sum(one for one in reduced.tolist() if one < 0)
+    return int(-((-total) >> _BITS))
+
+
+def farkas(linear: Linear, ray: Floats | None, budget: int = 0) -> bool:
+    """Whether a ray proves, exactly, that the formulation has no point."""
+    return ray is not None and any(exact_bound(linear, sign * ray, budget, costs=False) > 0 for sign in (1.0, -1.0))
+
+
+def _zeros(count: int) -> Any:
+    found = np.empty(count, object)
+    found[:] = 0
+    return found

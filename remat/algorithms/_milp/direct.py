@@ -1,0 +1,148 @@
+"""Formulations given to HiGHS without a modelling layer in between, with bounds that are proofs.
+
+A bound of a relaxation is evaluated again from the solver's duals in exact integers (`exact_bound`). A bound of a
+mixed-integer formulation is the solver's dual bound, less its tolerance. Solves are limited by nodes and iterations, and by
+what a clock with an end has left: then the bound reached so far is returned.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from attrs import frozen
+from numpy.typing import NDArray
+
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._milp.answer import Answer, Floats, believed, exact_bound, farkas
+from remat.algorithms._milp.highs import loaded
+from remat.algorithms._milp.linear import Flags, Linear
+
+_SCALE = 1000.0  # the objective is scaled so that all costs sum to this
+
+
+def solve_relaxed(linear: Linear, iterations: int = 200_000, *, clock: Clock | None = None) -> Answer:
+    """Solve with all variables continuous, for no longer than the clock allows; the bound is exact (from the duals)."""
+    if not linear.shape[1]:
+        return _empty(linear)
+    scaled = _Scaled.of(linear, np.zeros_like(linear.integral))
+    solver = scaled.loaded()
+    status = _run(solver, clock, simplex_iteration_limit=iterations)
+    if status in _INFEASIBLE:
+        ray = np.asarray(solver.getDualRay()[2])
+        proved = len(ray) > 0 and farkas(linear, ray / scaled.row_unit)
+        return Answer(infeasible=proved, finished=proved)
+    if status not in _ENDED:
+        return Answer()
+    point, duals = scaled.solution(solver)
+    if point is None or duals is None:
+        return Answer()
+    bound = exact_bound(linear, duals / scaled.row_unit / scaled.unit)
+    return Answer(point=point, bound=max(0, bound), finished=status == "kOptimal")
+
+
+def solve_mixed(linear: Linear, gap: float = 1e-4, nodes: int = 2000, *, clock: Clock | None = None) -> Answer:
+    """Solve with integral variables, no longer than the clock allows; the bound is the dual bound less its tolerance."""
+    if not linear.integral.any():
+        return solve_relaxed(linear, clock=clock)
+    scaled = _Scaled.of(linear, linear.integral)
+    solver = scaled.loaded()
+    status = _run(solver, clock, mip_rel_gap=gap, mip_max_nodes=nodes)
+    if status in _INFEASIBLE:
+        # Small formulations have been called infeasible wrongly by presolve: ask again without it.
+        solver = scaled.loaded()
+        status = _run(solver, clock, mip_rel_gap=gap, mip_max_nodes=nodes, presolve="off")
+        if status == "kInfeasible":
+            return Answer(infeasible=True, finished=True)
+    if status not in _ENDED:
+        return Answer()
+    info = solver.getInfo()
+    # without an incumbent the gap is infinite
+    point = scaled.solution(solver)[0] if np.isfinite(info.mip_gap) else None
+    return Answer(
+        point=point,
+        bound=believed(info.mip_dual_bound, scaled.unit),
+        finished=status == "kOptimal",
+        effort=int(info.simplex_iteration_count) * len(linear.rhs),
+    )
+
+
+def _empty(linear: Linear) -> Answer:
+    """The answer to a formulation without variables: rows say 0 <= right-hand side."""
+    possible = bool((linear.rhs >= 0).all())
+    return Answer(point=np.empty(0) if possible else None, infeasible=not possible, finished=True)
+
+
+@frozen(eq=False)
+class _Scaled:
+    """A formulation as HiGHS gets it: rows divided by their largest coefficient, costs scaled, integral columns first.
+
+    Attributes:
+        order: the formulation's column of each column.
+        matrix, right, cost: scaled. equal, integral: per row, per column.
+        row_unit: what each row was divided by.
+        unit: what costs were multiplied by.
+    """
+
+    order: NDArray[np.int64]
+    matrix: sp.csc_matrix
+    right: Floats
+    cost: Floats
+    equal: Flags
+    integral: Flags
+    row_unit: Floats
+    unit: float
+
+    @classmethod
+    def of(cls, linear: Linear, integral: Flags) -> _Scaled:
+        """A formulation with these columns integral."""
+        order = np.argsort(~integral, kind="stable")
+        largest = np.ones(len(linear.rhs))
+        np.maximum.at(largest, linear.row, np.abs(linear.val).astype(float))
+        values = linear.val * (1.0 / largest)[linear.row]
+        total = sum(linear.cost.tolist())
+        unit = _SCALE / total if total else 1.0
+        return cls(
+            order=order,
+            matrix=sp.csr_matrix((values, (linear.row, linear.col)), linear.shape).tocsc()[:, order],
+            right=linear.rhs / largest,
+            cost=linear.cost[order] * unit,
+            equal=linear.equal,
+            integral=integral[order],
+            row_unit=largest,
+            unit=unit,
+        )
+
+    def loaded(self) -> Any:
+        """HiGHS with the formulation."""
+        return loaded(self.matrix, self.cost, self.right, self.equal, self.integral)
+
+    def solution(self, solver: Any) -> tuple[Floats | None, Floats | None]:
+        """The point in the formulation's columns and the multipliers of the rows; None where HiGHS has none that are numbers."""
+        solution = solver.getSolution()
+        values, duals = np.asarray(solution.col_value), -np.asarray(solution.row_dual)
+        point = None
+        if len(values) == len(self.order) and np.isfinite(values).all():
+            point = np.empty(len(values))
+            point[self.order] = np.where(self.integral, np.round(values), values)
+        return point, duals if len(duals) == len(self.right) and np.isfinite(duals).all() else None
+
+
+_INFEASIBLE = ("kInfeasible", "kUnboundedOrInfeasible")
+_ENDED = ("kOptimal", "kTimeLimit", "kIterationLimit", "kSolutionLimit")
+"""HiGHS has duals and a dual bound at the end, be it that of a limit."""
+
+
+def _run(solver: Any, clock: Clock | None, **options: Any) -> str:
+    """Solve; HiGHS's word for how it ended, or "" where the clock leaves no time."""
+    left = math.inf if clock is None else clock.remaining
+    if left <= 0:
+        return ""
+    if left < math.inf:
+        options["time_limit"] = left
+    for name, value in {"threads": 1, "random_seed": 0, **options}.items():
+        solver.setOptionValue(name, value)
+    solver.run()
+    return str(solver.getModelStatus().name)
