@@ -13,7 +13,7 @@ from remat.algorithms._core.outcome import IMPOSSIBLE, Outcome, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
 from remat.algorithms._whole.exhaustive import Exhaustive
-from remat.errors import BudgetExceeded, InvalidSchedule
+from remat.errors import BadArgument, BudgetExceeded, InvalidSchedule
 from remat.ir import Schedule, print_text, validate
 from remat.testing.case import Case
 from remat.testing.clock import memory_clock
@@ -30,7 +30,7 @@ SOLVER_LAWS = {
     "L-REPLAY": "a proposed schedule breaks no replay rule",
     "L-BUDGET": "a proposed schedule fits the budget",
     "L-BOUND": "`lower` is at most the time of every schedule of the problem; IMPOSSIBLE only where there is none",
-    "L-INT": "`lower` is an int, or IMPOSSIBLE; the trail is a tuple of text",
+    "L-INT": "`plan` answers a Plan: `lower` is an int, or IMPOSSIBLE; the trail is a tuple of text",
     "L-REPEAT": "the same problem and seed give the same plan",
     "L-PURE": "the problem is left as it was",
     "L-STOP": "when the time is over the plan is still valid and the bound still proved",
@@ -104,7 +104,7 @@ class _Trial(Trial):
         if self.refused():
             return
         before = print_text(self.problem.graph)
-        plan = self.planned(self.problem, None)
+        plan = self.first_plan()
         self.law("L-PURE", lambda: self.hold(print_text(self.problem.graph) == before, "the graph has changed."))
         self.law("L-INT", lambda: self.well_typed(plan))
         self.law("L-REPLAY", lambda: self.replays(plan, self.problem))
@@ -142,6 +142,16 @@ class _Trial(Trial):
         self.hold(type(plan.lower) is not int or plan.lower >= 0, f"lower is {plan.lower!r}.")
         words = isinstance(plan.trail, tuple) and all(isinstance(one, str) for one in plan.trail)
         self.hold(words, f"the trail is {plan.trail!r}.")
+
+    def first_plan(self) -> Plan:
+        """The plan that the laws look at; L-INT where it is none, or cannot be made of what the solver says."""
+        try:
+            plan = self.planned(self.problem, None)
+        except BadArgument as error:
+            raise self.broken("L-INT", str(error)) from error
+        if not isinstance(plan, Plan):
+            raise self.broken("L-INT", f"`plan` answers {plan!r:.80}, not a Plan.")
+        return plan
 
     def replays(self, plan: Plan, problem: Problem) -> None:
         if plan.schedule is None:

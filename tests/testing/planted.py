@@ -220,6 +220,11 @@ class FloatBound(Planted):
         return planned(found.schedule, found.lower * 1.0)
 
 
+class ForgetsToAnswer(Planted):
+    def plan(self, problem, clock, seed):
+        planned(exact(problem).schedule)
+
+
 calls = []
 
 
@@ -273,6 +278,7 @@ PLANTED = {
     UnvalidatedReport(): "L-REPORT",
     BoundWithoutCopies(): "L-LINK",
     FloatBound(): "L-INT",
+    ForgetsToAnswer(): "L-INT",
     Moody(): "L-REPEAT",
     WritesToTheGraph(): "L-PURE",
     RefusesWithoutAReason(): "L-REFUSE",
