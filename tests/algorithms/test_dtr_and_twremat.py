@@ -129,5 +129,5 @@ def test_a_start_is_repaired_under_the_budget():
 def test_starts_say_what_is_wrong_with_their_settings():
     with pytest.raises(RematError, match="give a Solver"):
         From("Dtr()")
-    with pytest.raises(RematError, match="not budgets to start from"):
+    with pytest.raises(RematError, match="each a number from 1 to 1000"):
         From(Dtr(), shares=(0.5,))
