@@ -266,7 +266,9 @@ def test_the_log_hears_in_any_case(caplog):
     text = [record.getMessage() for record in caplog.records]
     assert [line.split(" took")[0] for line in text if " took " in line] == [f"GPT2: {name}" for name in STAGES[:-1]]
     assert [line.endswith(" B") for line in text if " took " in line] == [False, True, True, False]
-    assert {record.name for record in caplog.records if record.name.startswith("remat")} == {"remat.exec._plan.progress"}
+    assert {record.name for record in caplog.records if record.name.startswith("remat")} == {
+        "remat.exec._plan.progress"
+    }
     assert any(record.levelno == logging.DEBUG for record in caplog.records)
 
 
