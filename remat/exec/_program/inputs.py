@@ -22,6 +22,8 @@ def made_inputs(program: Program, op: Op, generator: torch.Generator) -> tuple[t
             spec = program.values[tree.name].spec
             if (chosen := _chosen(program, op, position)) is not None:
                 return _mask(spec, chosen)
+            if (extents := _extents(program, op, position)) is not None:
+                return torch.tensor(extents, dtype=spec.dtype, device=spec.device).as_strided(spec.shape, spec.stride)
             tensor = make(spec, index_limit(program, op, position), generator, underlying(program, op, tree.name))
             # pivots of a factorization count from one
             return tensor.add_(1) if "lu_" in str(op.target) and spec.dtype is torch.int32 else tensor
@@ -50,6 +52,24 @@ def _chosen(program: Program, op: Op, position: int) -> int | None:
         return None
     trailing = len(program.values[op.args[0].name].spec.shape) - at[position - 1] - len(index.shape)
     return values[-1 - trailing] if trailing < len(values) else 1
+
+
+def _extents(program: Program, op: Op, position: int) -> list[int] | None:
+    """Integers that say how far groups or sequences reach, as far as they may; None: the argument is none of these."""
+    name = str(op.target).removeprefix("aten.").partition(".")[0]
+    specs = [program.values[ref.name].spec for ref in refs((op.args, op.kwargs))]
+    count = math.prod(specs[position].shape)
+    if name == "_grouped_mm" and position == 2:
+        left, right = specs[0].shape, specs[1].shape
+        reach = right[1] if len(left) == 3 else left[0] if len(right) == 3 else left[1]
+        return [reach * (group + 1) // count for group in range(count)]
+    if name == "_ctc_loss" and position in (2, 3):
+        time, states = specs[0].shape[0], program.values[str(op.outputs[1])].spec.shape[-1]
+        return [time if position == 2 else states // 2] * count
+    if name == "_ctc_loss_backward" and position in (3, 4):
+        time, states = specs[1].shape[0], specs[6].shape[-1]
+        return [time if position == 3 else states // 2] * count
+    return None
 
 
 def _mask(spec: Spec, chosen: int) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from remat.exec._program.program import Op, Program, Ref, Role
 from remat.units import Bytes
 
@@ -23,6 +25,8 @@ def signature(program: Program, op: Op) -> str:
     args = ",".join(text(one) for one in op.args)
     kwargs = ",".join(f"{key}={text(one)}" for key, one in sorted(op.kwargs.items()))
     replayed = "~" if op.draws else ""
+    if torch.Tag.dynamic_output_shape in getattr(op.target, "tags", ()):
+        args += f"->{text([None if name is None else Ref(name) for name in op.outputs])}"
     added = "".join(f"+{program.position(op, add[0])}({','.join(text(Ref(one)) for one in add)})" for add in op.adds)
     return f"{replayed}{target_name(op)}({args}{';' if kwargs else ''}{kwargs}){added}".replace(" ", "")
 

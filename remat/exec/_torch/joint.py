@@ -15,6 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from remat.errors import Uncapturable
+from remat.exec._torch.late_numbers import compared_late
+from remat.exec._torch.shape_functions import results_of
 from remat.exec._torch.torch_private import flatten
 
 
@@ -60,6 +62,7 @@ def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: 
         fx_traceback.preserve_node_meta(),
         _eager_kernels(taken),
         _lists_of_items(),
+        compared_late(),
         _unseen_refused(),
         _corrected(correction),
         outside,
@@ -148,19 +151,19 @@ def _empty_as(spec: Any) -> torch.Tensor:
 
 @contextmanager
 def _corrected(correction: Correction | None) -> Iterator[None]:
-    """Have fake tensors made as the kernels make them, where the shape functions say otherwise."""
-    if correction is None:
-        yield
-        return
+    """Have fake tensors made as the kernels make them, where the shape functions say otherwise or refuse what kernels do."""
     dispatch = FakeTensorMode.dispatch
     empty: dict[int, torch.Tensor] = {}
 
     def corrected(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result: Any = dispatch(mode, func, types, args, kwargs)
-        real = correction(func, args, kwargs or {})
+        with mode:
+            result: Any = results_of(func, args, kwargs or {})
+        if result is None:
+            result = dispatch(mode, func, types, args, kwargs)
+        real = None if correction is None else correction(func, args, kwargs or {})
         if func is torch.ops.aten.empty_like.default:
             empty[id(result)] = result
-        elif func is torch.ops.aten.bernoulli.p and id(args[0]) in empty:
+        elif correction is not None and func is torch.ops.aten.bernoulli.p and id(args[0]) in empty:
             real = (args[0],)  # eager fills what is empty in place, where the functional draw makes a contiguous tensor
         if real is None:
             return result

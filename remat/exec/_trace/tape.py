@@ -21,8 +21,10 @@ from torch import nn
 from remat.errors import Uncapturable
 from remat.exec._program.program import Ref, Spec, refs
 from remat.exec._torch import rng, torch_private
+from remat.exec._torch.late_numbers import LateNumber
 from remat.exec._torch.nodes import Regions
 from remat.exec._torch.places import Place, Running, user_place
+from remat.exec._torch.shape_functions import longest_target
 from remat.exec._torch.torch_private import DispatchMode, OpOverload
 
 _READERS = ("aten._local_scalar_dense.default", "aten.equal.default", "aten.is_nonzero.default")
@@ -302,6 +304,8 @@ class Tape(DispatchMode):
 
     def _selected(self, func: OpOverload, args: Any, kwargs: Any, given: Any, place: Place | None) -> Any:
         """The result of an operation whose shapes depend on values, where these follow from what comes from outside."""
+        if func.name() == "aten::_ctc_loss.Tensor":
+            return self._ctc_loss(func, args, kwargs, given, place)
         if func.name() not in ("aten::index.Tensor", "aten::masked_select"):
             outputs = (None,) * len(func._schema.returns)
             asked = Instruction(
@@ -326,6 +330,15 @@ class Tape(DispatchMode):
                 else:
                     places += index.nonzero().unbind(1)
             return torch.ops.aten.index.Tensor(source, places)
+
+    def _ctc_loss(self, func: OpOverload, args: Any, kwargs: Any, given: Any, place: Place | None) -> Any:
+        """Its losses and forward variables, whose size follows from the longest target, which becomes a guard."""
+        with self:
+            longest = torch.ops.aten._local_scalar_dense.default(torch.ops.aten.max.default(args[3]))
+        with longest_target(longest), self.regions.note(func, args, kwargs):
+            result = func(*args, **kwargs)
+        self._record(func, given, result, place)
+        return result
 
     def _computed(self, asked: Instruction) -> Any:
         """The tensors that were computed for this operation before the step; where there are none yet, the trace begins anew."""
@@ -362,15 +375,15 @@ class Tape(DispatchMode):
         read = self._sliced(asked)
         late: int | None = None
         if read.draws or any(name in self.trained for name in read.origins):
+            if func.name() == "aten::_local_scalar_dense" and args[0].dtype is not torch.bool:
+                cause = "random numbers" if read.draws else "trained parameters"
+                what = f"Python reads a number that depends on {cause}, so that it differs in every step."
+                raise LateNumber(
+                    "X-READ", what, fix="keep it a tensor, or read only how it compares.", where=str(place)
+                )
             late = len(self.late)
             self.late.append(_scalar(func, args))
         value = self.answers[late] if late is not None and late < len(self.answers) else self._value(read)
-        if late is not None and not isinstance(value, bool):
-            cause = "random numbers" if read.draws else "trained parameters"
-            what = f"Python reads a number that depends on {cause}, so that it differs in every step."
-            raise Uncapturable(
-                "X-READ", what, fix="keep it a tensor, or compare it before it is read.", where=str(place)
-            )
         self.reads.append(evolve(read, value=value, late=late))
         return value
 
@@ -436,17 +449,27 @@ _SETS = ("fill", "zero", "copy", "bernoulli", "uniform", "normal", "random", "ex
 """Operations that set all of their first argument, in place or in a copy, and do not look at it."""
 
 
+_COVERS = ("alias", "detach", "view", "_unsafe_view", "t", "transpose", "permute", "unsqueeze", "squeeze")
+"""Views that show all of what they look at: who sets the view sets the memory."""
+
+
 def _unset(instructions: tuple[Instruction, ...]) -> Instruction | None:
     """The first operation that leaves memory unset which a later one reads."""
     raw: dict[str, Instruction] = {}
+    whole: dict[str, str] = {}  # a view that covers, and what it looks at
     for instruction in instructions:
         name = instruction.target._schema.name.removeprefix("aten::")
-        first = instruction.args[0] if instruction.args else None
-        sets = name.startswith(_SETS) and isinstance(first, Ref)
+        first = instruction.args[0].name if instruction.args and isinstance(instruction.args[0], Ref) else None
+        if first in raw and name in _COVERS:
+            whole.update((made, whole.get(first, first)) for made in instruction.makes)
+            raw.update((made, raw[first]) for made in instruction.makes)
+            continue
+        sets = name.startswith(_SETS) and first is not None
         if sets and name.endswith("_"):
-            raw.pop(first.name, None)  # type: ignore[union-attr]
+            memory = whole.get(str(first), first)
+            raw = {other: source for other, source in raw.items() if memory not in (other, whole.get(other))}
         for read in instruction.reads:
-            if read in raw and not (sets and read == first.name):  # type: ignore[union-attr]
+            if read in raw and not (sets and read == first):
                 return raw[read]
         if "empty" in name:
             raw.update((made, instruction) for made in instruction.makes)
