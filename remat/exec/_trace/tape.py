@@ -21,7 +21,7 @@ from torch import nn
 from remat.errors import Uncapturable
 from remat.exec._program.program import Ref, Spec, refs
 from remat.exec._torch import rng, torch_private
-from remat.exec._torch.late_numbers import LateNumber
+from remat.exec._torch.late_numbers import LateNumber, integers_may_be_late
 from remat.exec._torch.nodes import Regions
 from remat.exec._torch.places import Place, Running, user_place
 from remat.exec._torch.shape_functions import longest_target
@@ -375,7 +375,8 @@ class Tape(DispatchMode):
         read = self._sliced(asked)
         late: int | None = None
         if read.draws or any(name in self.trained for name in read.origins):
-            if func.name() == "aten::_local_scalar_dense" and args[0].dtype is not torch.bool:
+            number = func.name() == "aten::_local_scalar_dense" and args[0].dtype is not torch.bool
+            if number and not integers_may_be_late():
                 cause = "random numbers" if read.draws else "trained parameters"
                 what = f"Python reads a number that depends on {cause}, so that it differs in every step."
                 raise LateNumber(
