@@ -175,7 +175,7 @@ class Chain:
 def _stage(graph: Graph, layer: Layer, follower: Compute, before: Stage | None) -> Stage:
     forward, backward = graph.node(layer.forward), graph.node(layer.backward)
     output = graph.datum(next(name for name in forward.writes if name in follower.reads))
-    kept = sum(graph.datum(name).size for name in forward.writes if graph.datum(name).keep)
+    reads = [(*backward.reads, *option.backward_reads) for option in layer.options]
     needed = before is None or any(before.reads_output)
     inner = "" if before is None else before.output
     return Stage(
@@ -186,11 +186,11 @@ def _stage(graph: Graph, layer: Layer, follower: Compute, before: Stage | None) 
         held=0 if output.keep else output.size,
         forward_writes=sum(graph.datum(name).size for name in forward.writes),
         backward_writes=sum(graph.datum(name).size for name in backward.writes),
-        kept=kept,
+        kept=sum(graph.datum(name).size for name in forward.writes if graph.datum(name).keep),
         options=layer.options,
         bare=layer.bare,
-        reads_output=tuple(output.name in (*backward.reads, *one.backward_reads) for one in layer.options),
-        frees_input=tuple(not needed and inner not in (*backward.reads, *one.backward_reads) for one in layer.options),
+        reads_output=tuple(output.name in names for names in reads),
+        frees_input=tuple(not needed and inner not in names for names in reads),
         input_held=0 if before is None else before.held,
     )
 
@@ -249,14 +249,14 @@ def _forward_reads(graph: Graph, outputs: Sequence[str]) -> str | None:
 def _backward_reads(graph: Graph, outputs: Sequence[str]) -> str | None:
     count = len(outputs)
     layers = {layer.backward: layer for layer in graph.layers}
+    begun = [min(writers, default=0) for writers in graph.writers_by_data]
+    saved = {datum.name for datum, at in zip(graph.data, begun, strict=True) if at < graph.loss and not datum.outside}
     for i in range(count):
         node = graph.computes[2 * count - i]
-        own = {outputs[i], outputs[i - 1]} if i else {outputs[0]}
-        extra = (name for one in layers[node.name].options for name in one.backward_reads)
+        near = {outputs[i], outputs[i - 1]} if i else {outputs[0]}
+        extra = (name for option in layers[node.name].options for name in option.backward_reads)
         for name in (*node.reads, *extra):
-            datum = graph.datum(name)
-            late = datum.writers and graph.node_index[datum.writers[0]] >= graph.loss
-            if name not in own and not datum.outside and not late:
+            if name in saved and name not in near:
                 return f"{node.name!r} reads {name!r}, which another stage's forward writes"
     return None
 

@@ -104,71 +104,99 @@ def clusters(graph: Graph, groups: Mapping[str, Iterable[str]]) -> tuple[Cluster
     Raises:
         IllFormed: G-CLUSTER, when a group is not convex, shares a node, or its backward part cannot be made convex.
     """
-    of: dict[int, str] = {}
-    for name, members in groups.items():
-        for one in members:
-            index = graph.node_index.get(one)
-            if index is None or graph.computes[index].phase is not Phase.FORWARD:
-                raise IllFormed("G-CLUSTER", f"{one!r} in {name!r} is not a forward node.", fix="name forward nodes.")
-            if index in of:
-                fix = "give each node one cluster."
-                raise IllFormed("G-CLUSTER", f"{one!r} stands in {of[index]!r} and {name!r}.", fix=fix)
-            of[index] = name
+    cluster_of = _owners(graph, groups)
     soft = predecessors(graph, soft=True)
     forward: dict[str, list[int]] = {}
-    for index in sorted(of):
-        forward.setdefault(of[index], []).append(index)
+    for index in sorted(cluster_of):
+        forward.setdefault(cluster_of[index], []).append(index)
     for name, inside in forward.items():
         for odd in between(soft, set(inside)):
             what = f"{graph.computes[odd].name!r} lies between nodes of the cluster {name!r}, outside it."
             raise IllFormed("G-CLUSTER", what, fix="take it in, or split the cluster.")
-    backward = _backward_parts(graph, of)
+    backward = _Backward(graph, cluster_of).parts
     names = [node.name for node in graph.computes]
     return tuple(
         Cluster(
             name=name,
             forward=tuple(names[i] for i in forward.get(name, ())),
-            backward=tuple(names[i] for i in backward.get(name, ())),
+            backward=tuple(names[i] for i in sorted(backward.get(name, ()))),
         )
         for name in groups
     )
 
 
-def _backward_parts(graph: Graph, of: Mapping[int, str]) -> dict[str, list[int]]:
-    before = predecessors(graph)
-    color: dict[int, str] = {}
-    parts: dict[str, set[int]] = {}
-    for i in range(graph.loss + 1, len(graph)):
-        twin = graph.computes[i].twin
-        if twin and graph.node_index[twin] in of:
-            color[i] = of[graph.node_index[twin]]
-            parts.setdefault(color[i], set()).add(i)
-    for name, part in parts.items():
-        for odd in between(before, part):
-            if color.get(odd, name) != name:
-                what = f"{graph.computes[odd].name!r}, of {color[odd]!r}, lies within the backward of {name!r}."
+def _owners(graph: Graph, groups: Mapping[str, Iterable[str]]) -> dict[int, str]:
+    """The cluster of each forward node that is in one, by index."""
+    cluster_of: dict[int, str] = {}
+    for name, members in groups.items():
+        for member in members:
+            index = graph.node_index.get(member)
+            if index is None or graph.computes[index].phase is not Phase.FORWARD:
+                raise IllFormed(
+                    "G-CLUSTER", f"{member!r} in {name!r} is not a forward node.", fix="name forward nodes."
+                )
+            if index in cluster_of:
+                fix = "give each node one cluster."
+                raise IllFormed("G-CLUSTER", f"{member!r} stands in {cluster_of[index]!r} and {name!r}.", fix=fix)
+            cluster_of[index] = name
+    return cluster_of
+
+
+class _Backward:
+    """The backward parts of clusters, by name: first twins, then what lies between them, then nodes without a twin.
+
+    Attributes:
+        cluster_of: the cluster of each backward node that is in one, by index.
+        parts: the nodes of each cluster that has any.
+    """
+
+    def __init__(self, graph: Graph, forward: Mapping[int, str]) -> None:
+        self.graph = graph
+        self.before = predecessors(graph)
+        self.cluster_of: dict[int, str] = {}
+        self.parts: dict[str, set[int]] = {}
+        nodes = range(graph.loss + 1, len(graph))
+        for i in nodes:
+            twin = graph.node_index.get(graph.computes[i].twin)
+            if twin is not None and twin in forward:
+                self._add(i, forward[twin])
+        for name in list(self.parts):
+            self._close(name)
+        free = [i for i in nodes if i not in self.cluster_of and not graph.computes[i].twin]
+        for i in free:
+            self._join_producer(i)
+        self._join_readers([i for i in reversed(free) if i not in self.cluster_of])
+
+    def _add(self, node: int, name: str) -> None:
+        self.cluster_of[node] = name
+        self.parts.setdefault(name, set()).add(node)
+
+    def _close(self, name: str) -> None:
+        """Take in what lies between the twins of a cluster."""
+        for odd in between(self.before, self.parts[name]):
+            other = self.cluster_of.get(odd, name)
+            if other != name:
+                what = f"{self.graph.computes[odd].name!r}, of {other!r}, lies within the backward of {name!r}."
                 raise IllFormed("G-CLUSTER", what, fix="merge the two clusters, or split them otherwise.")
-            color[odd] = name
-            part.add(odd)
-    free = [i for i in range(graph.loss + 1, len(graph)) if i not in color and not graph.computes[i].twin]
-    for i in free:
-        reads_from = [j for j in before[i] if j in color]
-        if not reads_from:
-            continue
-        name = color[reads_from[-1]]
-        if not _would_leave(before, parts[name], i):
-            color[i] = name
-            parts[name].add(i)
-    after: dict[int, list[int]] = {}
-    for i in range(graph.loss + 1, len(graph)):
-        for j in before[i]:
-            after.setdefault(j, []).append(i)
-    for i in reversed(free):
-        names = {color.get(j) for j in after.get(i, ())}
-        if i not in color and len(names) == 1 and (only := names.pop()) and not _would_leave(before, parts[only], i):
-            color[i] = only
-            parts[only].add(i)
-    return {name: sorted(part) for name, part in parts.items()}
+            self._add(odd, name)
+
+    def _join_producer(self, node: int) -> None:
+        """Put a node beside the last one it reads from, where the part stays convex."""
+        names = [self.cluster_of[j] for j in self.before[node] if j in self.cluster_of]
+        if names and not _would_leave(self.before, self.parts[names[-1]], node):
+            self._add(node, names[-1])
+
+    def _join_readers(self, nodes: Iterable[int]) -> None:
+        """Put each node, last first, beside its readers, where they are of one cluster and the part stays convex."""
+        readers: dict[int, list[int]] = {}
+        for i in range(self.graph.loss + 1, len(self.graph)):
+            for j in self.before[i]:
+                readers.setdefault(j, []).append(i)
+        for node in nodes:
+            names = {self.cluster_of.get(j) for j in readers.get(node, ())}
+            only = names.pop() if len(names) == 1 else None
+            if only and not _would_leave(self.before, self.parts[only], node):
+                self._add(node, only)
 
 
 def _would_leave(before: tuple[tuple[int, ...], ...], part: set[int], node: int) -> bool:

@@ -123,29 +123,30 @@ class Part:
         return self._graph(())
 
     def _graph(self, backward: Sequence[Compute]) -> Graph:
-        own = {node.name for node in (*self.forward_nodes, *backward)}
+        inside = {node.name for node in (*self.forward_nodes, *backward)}
         incoming = self.incoming if backward else ()
         later = {node.name for node in backward}
         loss = Compute(
             name=self.rest,
             phase=Phase.LOSS,
             # a sum that the backward goes on with is not whole yet
-            reads=tuple(name for name in self.outputs if not set(self.flat.datum(name).writers) & later),
+            reads=tuple(name for name in self.outputs if later.isdisjoint(self.flat.datum(name).writers)),
             writes=incoming,
             options=(Option(time=0),),
         )
-        nodes = [
-            evolve(
-                node,
-                after=tuple(one for one in node.after if one in own),
-                twin=node.twin if node.twin in own else "",
-                run_once=node.run_once or self._shares_sum(node),
-            )
-            for node in (*self.forward_nodes, loss, *backward)
-        ]
+        nodes = [self._apart(node, inside) for node in (*self.forward_nodes, loss, *backward)]
         touched = dict.fromkeys(name for node in nodes for name in (*node.reads, *node.writes))
-        data = [self._datum(self.flat.datum(name), own, incoming) for name in touched]
+        data = [self._datum(self.flat.datum(name), inside, incoming) for name in touched]
         return Graph(name=self.cluster.name, computes=tuple(nodes), data=tuple(data))
+
+    def _apart(self, node: Compute, inside: set[str]) -> Compute:
+        """A node without its ties to nodes outside."""
+        return evolve(
+            node,
+            after=tuple(name for name in node.after if name in inside),
+            twin=node.twin if node.twin in inside else "",
+            run_once=node.run_once or self._shares_sum(node),
+        )
 
     def _datum(self, datum: Data, own: set[str], incoming: Iterable[str]) -> Data:
         if datum.outside:

@@ -166,17 +166,20 @@ class Graph:
         size = {datum.name: 0 if datum.outside else datum.size for datum in self.data}
         table: dict[tuple[str, int], Touched] = {}
         for node in self.computes:
+            reads = {name: size[name] for name in node.reads}
+            makes = {name: size[name] for name in node.writes}
             layer = self.layer_by_node.get(node.name)
             for k in range(len(node.options)):
-                reads = {name: size[name] for name in node.reads}
-                makes = {name: size[name] for name in node.writes}
-                if layer is not None and k < len(layer.options):  # the last option of a forward node leaves no phantom
-                    phantom = {layer.phantom: layer.options[k].phantom}
+                # the last option of a forward node leaves no phantom
+                option = layer.options[k] if layer is not None and k < len(layer.options) else None
+                read, made = reads, makes
+                if layer is not None and option is not None:
+                    phantom = {layer.phantom: option.phantom}
                     if node.name == layer.backward:
-                        reads |= phantom | {name: size[name] for name in layer.options[k].backward_reads}
+                        read = reads | phantom | {name: size[name] for name in option.backward_reads}
                     else:
-                        makes |= phantom
-                table[node.name, k] = Touched(MappingProxyType(reads), MappingProxyType(makes))
+                        made = makes | phantom
+                table[node.name, k] = Touched(MappingProxyType(read), MappingProxyType(made))
         return MappingProxyType(table)
 
     def node(self, name: str) -> Compute:

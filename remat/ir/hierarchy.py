@@ -124,6 +124,26 @@ def plain_options(graph: Graph, cluster: Cluster) -> tuple[LayerOption, ...]:
     return Part(graph, cluster).plain_options()
 
 
+def _topological(before: Mapping[str, set[str]], rank: Mapping[str, int]) -> list[str]:
+    """The names, each behind those before it, and as near to the order of their ranks as that allows; cut off at a cycle."""
+    after: dict[str, list[str]] = {name: [] for name in before}
+    for name, earlier in before.items():
+        for other in earlier:
+            after[other].append(name)
+    left = {name: len(earlier) for name, earlier in before.items()}
+    ready = [(rank[name], name) for name, count in left.items() if not count]
+    heapq.heapify(ready)
+    ordered = []
+    while ready:
+        name = heapq.heappop(ready)[1]
+        ordered.append(name)
+        for other in after[name]:
+            left[other] -= 1
+            if not left[other]:
+                heapq.heappush(ready, (rank[other], other))
+    return ordered
+
+
 class _Condenser:
     """One level in the making. A *place* is a node of the level: its index among the flat nodes' owners."""
 
@@ -170,22 +190,26 @@ class _Condenser:
     def data(self) -> tuple[Data, ...]:
         """What more than one node of the level sees; writers are nodes of the level."""
         interior = frozenset().union(*(part.interior for part in self.parts.values()))
-        found = []
+        shared = []
         for index, datum in enumerate(self.flat.data):
             owners = [self.owner[name] for name in datum.writers]
-            writers = [one for i, one in enumerate(owners) if i == 0 or owners[i - 1] != one]
+            writers = tuple(owner for i, owner in enumerate(owners) if i == 0 or owners[i - 1] != owner)
             if len(set(writers)) != len(writers):
                 fix = "put all contributions of a cluster next to each other, or in no cluster."
                 raise IllFormed("G-CLUSTER", f"contributions to {datum.name!r} alternate between clusters.", fix=fix)
-            for name in (self.flat.computes[reader].name for reader in self.flat.readers_by_data[index]):
-                if len(writers) > 1 and self.owner[name] in writers:
-                    fix = "take all contributions in, or leave the reader out."
-                    raise IllFormed(
-                        "G-CLUSTER", f"{self.owner[name]!r} adds to {datum.name!r} and reads the sum.", fix=fix
-                    )
+            if len(writers) > 1:
+                self.check_readers(index, writers)
             if datum.name not in interior:
-                found.append(evolve(datum, writers=tuple(writers)))
-        return tuple(found)
+                shared.append(evolve(datum, writers=writers))
+        return tuple(shared)
+
+    def check_readers(self, datum: int, writers: tuple[str, ...]) -> None:
+        """Refuse a node of the level that adds to a sum and reads it."""
+        for reader in self.flat.readers_by_data[datum]:
+            owner = self.owner[self.flat.computes[reader].name]
+            if owner in writers:
+                what = f"{owner!r} adds to {self.flat.data[datum].name!r} and reads the sum."
+                raise IllFormed("G-CLUSTER", what, fix="take all contributions in, or leave the reader out.")
 
     def nodes(self, layers: tuple[Layer, ...], seen: set[str]) -> Iterable[Compute]:
         by_name = {layer.forward: layer for layer in layers}
@@ -227,34 +251,26 @@ class _Condenser:
         first: dict[str, int] = {}
         for i, node in enumerate(self.flat.computes):
             first.setdefault(self.owner[node.name], i)
-        writers = {datum.name: datum.writers for datum in data}
+        before = self.before(nodes, layers, {datum.name: datum.writers for datum in data})
+        ordered = _topological(before, first)
+        if len(ordered) < len(before):
+            stuck = ", ".join(sorted(set(before) - set(ordered))[:6])
+            raise IllFormed("G-CLUSTER", f"clusters depend on each other: {stuck}.", fix="merge or split them.")
+        return ordered
+
+    def before(
+        self, nodes: Iterable[Compute], layers: tuple[Layer, ...], writers: Mapping[str, tuple[str, ...]]
+    ) -> dict[str, set[str]]:
+        """For each node of the level, the nodes that first run before it: writers, earlier contributors, earlier draws."""
+        extra = {layer.backward: [n for option in layer.options for n in option.backward_reads] for layer in layers}
         before: dict[str, set[str]] = {}
-        extra = {layer.backward: [name for one in layer.options for name in one.backward_reads] for layer in layers}
         for node in nodes:
             reads = (*node.reads, *extra.get(node.name, ()))
             before[node.name] = {writer for name in reads for writer in writers[name]}
         for row in (*writers.values(), self.draws()):
-            for one, other in pairwise(row):
-                before[other].add(one)
-        after: dict[str, list[str]] = {name: [] for name in before}
-        for name, earlier in before.items():
-            for one in earlier:
-                after[one].append(name)
-        left = {name: len(earlier) for name, earlier in before.items()}
-        ready = [(first[name], name) for name, count in left.items() if not count]
-        heapq.heapify(ready)
-        found = []
-        while ready:
-            name = heapq.heappop(ready)[1]
-            found.append(name)
-            for other in after[name]:
-                left[other] -= 1
-                if not left[other]:
-                    heapq.heappush(ready, (first[other], other))
-        if len(found) < len(before):
-            stuck = ", ".join(sorted(set(before) - set(found))[:6])
-            raise IllFormed("G-CLUSTER", f"clusters depend on each other: {stuck}.", fix="merge or split them.")
-        return found
+            for earlier, later in pairwise(row):
+                before[later].add(earlier)
+        return before
 
     def draws(self) -> tuple[str, ...]:
         owners = [self.owner[node.name] for node in self.flat.computes if node.draws]

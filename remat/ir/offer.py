@@ -100,15 +100,12 @@ class _Account:
     def option(self) -> LayerOption:
         """The numbers. Workspaces cover every step with all outputs, the phantom and all border data above present."""
         steps, borders = self.schedule.steps, self.borders
-        end = self.border + 1
-        while end < len(steps) and isinstance(steps[end], Drop):
-            end += 1
+        end = next((i for i in range(self.border + 1, len(steps)) if not isinstance(steps[i], Drop)), len(steps))
         held = self.resident[end] - set(borders.incoming)
         phantom = self.sum(held - set(borders.outputs))
         reads = self.reads_of_above([step.node for step in steps[end:] if isinstance(step, Run)])
         above = (*borders.incoming, *(name for name in borders.outputs if name in held))
-        forward = [i for i in range(self.border) if isinstance(steps[i], Run)]
-        backward = [i for i in range(end, len(steps)) if isinstance(steps[i], Run)]
+        forward, backward = self.runs_of(0, self.border), self.runs_of(end, len(steps))
         forward_peak = max((self.timeline[i] for i in forward), default=0)
         backward_peak = max((self.timeline[i] + self.gone(i, above) for i in backward), default=0)
         inputs = [name for name in reads if name in set(borders.inputs)]
@@ -124,6 +121,10 @@ class _Account:
             forward_steps=steps[: self.border],
             backward_steps=steps[end:],
         )
+
+    def runs_of(self, start: int, end: int) -> list[int]:
+        """Places of the runs among the steps from `start` up to `end`."""
+        return [i for i in range(start, end) if isinstance(self.schedule.steps[i], Run)]
 
     def time(self, steps: Sequence[Step]) -> int:
         return sum(self.block.node(step.node).option.time for step in steps if isinstance(step, Run))

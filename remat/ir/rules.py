@@ -84,33 +84,28 @@ def _unique(graph: _Tables) -> None:
 def _known(graph: _Tables) -> None:
     nodes, data = graph.node_index, graph.data_index
     for node in graph.computes:
-        for role, names, there in (
+        for role, names, table in (
             ("reads", node.reads, data),
             ("writes", node.writes, data),
             ("after", node.after, nodes),
         ):
-            for name in names:
-                if name not in there:
-                    raise IllFormed("G-UNKNOWN", f"{node.name!r} {role} {name!r}, which is not there.", fix="add it.")
+            _in_table(names, table, f"{node.name!r} {role}")
         if node.twin and (node.phase is not Phase.BACKWARD or not _is_forward(graph, node.twin)):
             fix = "let a backward node name a forward node, or leave `twin` out."
             raise IllFormed("G-TWIN", f"{node.name!r} names the twin {node.twin!r}.", fix=fix)
     for datum in graph.data:
-        for name in datum.writers:
-            if name not in nodes:
-                raise IllFormed(
-                    "G-UNKNOWN", f"{datum.name!r} is written by {name!r}, which is not there.", fix="add it."
-                )
+        _in_table(datum.writers, nodes, f"{datum.name!r} is written by")
     for layer in graph.layers:
-        for name in (layer.forward, layer.backward):
-            if name not in nodes:
-                raise IllFormed("G-UNKNOWN", f"a layer names the node {name!r}, which is not there.", fix="add it.")
-        for name in (name for one in layer.options for name in one.backward_reads):
-            if name not in data:
-                fix = "add it, or correct `backward_reads`."
-                raise IllFormed(
-                    "G-UNKNOWN", f"an option of {layer.backward!r} reads {name!r}, which is not there.", fix=fix
-                )
+        _in_table((layer.forward, layer.backward), nodes, "a layer names the node")
+        for option in layer.options:
+            fix = "add it, or correct `backward_reads`."
+            _in_table(option.backward_reads, data, f"an option of {layer.backward!r} reads", fix)
+
+
+def _in_table(names: Iterable[str], table: Mapping[str, int], who: str, fix: str = "add it.") -> None:
+    for name in names:
+        if name not in table:
+            raise IllFormed("G-UNKNOWN", f"{who} {name!r}, which is not there.", fix=fix)
 
 
 def _is_forward(graph: _Tables, name: str) -> bool:
@@ -133,12 +128,9 @@ def _writers(graph: _Tables) -> None:
 
 def _order(graph: _Tables) -> None:
     nodes, data = graph.node_index, graph.data_index
+    extra = {layer.backward: [n for option in layer.options for n in option.backward_reads] for layer in graph.layers}
     for i, node in enumerate(graph.computes):
-        layer = graph.layer_by_node.get(node.name) if graph.layers else None
-        extra = (
-            () if layer is None or node.name == layer.forward else (n for o in layer.options for n in o.backward_reads)
-        )
-        for name in (*node.reads, *extra):
+        for name in (*node.reads, *extra.get(node.name, ())):
             datum = graph.data[data[name]]
             if datum.writers and nodes[datum.writers[-1]] >= i:
                 raise _cycle(graph) or _late(node, datum)

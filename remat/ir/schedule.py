@@ -12,6 +12,7 @@ from attrs import field, frozen
 
 from remat.errors import IllFormed
 from remat.ir.graph import Graph
+from remat.ir.node import Data
 from remat.ir.step import Drop, Offload, Prefetch, Run, Step
 
 
@@ -78,18 +79,21 @@ def _drops(graph: Graph, sequence: list[Run]) -> list[list[str]]:
     """The names to drop after each run: one backward sweep that knows whether a datum is read before it is made anew."""
     needed = {datum.name: datum.keep for datum in graph.data}
     needed.update((layer.phantom, False) for layer in graph.layers)
-    # a kept sum may be dropped while it is incomplete: before its first writer begins it anew
-    for_ever = {datum.name for datum in graph.data if (datum.keep and len(datum.writers) == 1) or datum.outside}
     first_writer = {datum.name: datum.writers[0] for datum in graph.data if datum.writers}
+    never = {datum.name for datum in graph.data if _never_dropped(datum)}
     drops: list[list[str]] = []
     for run in reversed(sequence):
         reads, makes = graph.touched(run)
         touched = dict.fromkeys((*reads, *makes))
-        drops.append([name for name in touched if not needed[name] and name not in for_ever])
+        drops.append([name for name in touched if not needed[name] and name not in never])
         for name in makes:
             # A later contribution needs the earlier ones: only the first writer's run starts a residency.
             needed[name] = first_writer.get(name, run.node) != run.node
-        for name in reads:
-            needed[name] = True
+        needed.update(dict.fromkeys(reads, True))
     drops.reverse()
     return drops
+
+
+def _never_dropped(datum: Data) -> bool:
+    """Whether no drop of a datum is legal; a kept sum may go while it is incomplete, before its first writer begins it anew."""
+    return datum.outside or (datum.keep and len(datum.writers) == 1)

@@ -344,40 +344,48 @@ def _datum(line: _Line) -> tuple[_Line, str, int, Kind, bool]:
 
 
 def _compute(line: _Line, phase: Phase) -> dict[str, object]:
-    shape = "write forward NAME : READ… -> WRITE… ; time N"
     marks = line.marks
     if marks[2:3] != [":"] or "->" not in marks:
-        raise line.wrong("reads and writes are missing", shape)
+        raise line.wrong("reads and writes are missing", _SHAPE)
     arrow = marks.index("->")
     end = marks.index(";") if ";" in marks else len(marks)
     if end < arrow:
-        raise line.wrong("the arrow stands after the semicolon", shape)
+        raise line.wrong("the arrow stands after the semicolon", _SHAPE)
     node: dict[str, object] = {
         "name": line.words[1],
         "phase": phase,
         "reads": tuple(line.words[3:arrow]),
         "writes": tuple(line.words[arrow + 1 : end]),
     }
+    return node | _details(line, end + 1)
+
+
+_SHAPE = "write forward NAME : READ… -> WRITE… ; time N"
+
+
+def _details(line: _Line, start: int) -> dict[str, object]:
+    """What stands behind the semicolon of a compute node: flags, options, names."""
+    details: dict[str, object] = {}
     options: list[list[int]] = []
     after: list[str] = []
-    at = end + 1
+    at = start
     while at < len(line.words):
-        key = marks[at]
-        if key in ("draws", "run_once") and key not in node:
-            node[key] = True
+        key = line.marks[at]
+        if key in ("draws", "run_once") and key not in details:
+            details[key] = True
             at += 1
             continue
         if key == "time":
             options.append([line.count(at + 1, "a time"), 0])
         elif key == "workspace" and options:
             options[-1][1] = line.count(at + 1, "a workspace")
-        elif key in ("scope", "twin", "signature") and key not in node:
-            node[key] = line.word(at + 1, f"a {key}")
+        elif key in ("scope", "twin", "signature") and key not in details:
+            details[key] = line.word(at + 1, f"a {key}")
         elif key == "after":
             after.append(line.word(at + 1, "a name"))
         else:
-            raise line.wrong(f"{line.words[at]!r:.60} is not expected here", shape)
+            raise line.wrong(f"{line.words[at]!r:.60} is not expected here", _SHAPE)
         at += 2
-    node["options"] = tuple(line.born(lambda o=one: Option(time=o[0], workspace=o[1])) for one in options)  # type: ignore[misc]
-    node["after"] = tuple(after)
-    return node
+    details["options"] = tuple(line.born(lambda o=pair: Option(time=o[0], workspace=o[1])) for pair in options)  # type: ignore[misc]
+    details["after"] = tuple(after)
+    return details

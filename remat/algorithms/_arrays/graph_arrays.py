@@ -8,7 +8,7 @@ contribute to such a datum) have `rerun` false: what only they produce can be ke
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,26 +81,14 @@ def transpose(pointers: Ints, indices: Ints, columns: int) -> tuple[Ints, Ints]:
 
 def flatten(graph: Graph) -> Flat:
     """The arrays of a flat graph. Backward nodes that lead to nothing kept are left out: no schedule need run them."""
-    writers, phase = graph.writers_by_data, [_PHASES[one.phase] for one in graph.computes]
-    order, required = graph.before_first_run, graph.required
-    nodes, data = len(graph), len(graph.data)
-    producer = np.array([w[0] if w and set(w) <= required else -1 for w in writers], np.int32)
-    reads: list[list[int]] = [[] for _ in range(nodes)]
-    writes: list[list[int]] = [[] for _ in range(nodes)]
-    charge = np.zeros(nodes, np.int64)
-    rerun = np.zeros(nodes, np.bool_)
-    for v in sorted(required):
-        compute, outputs = graph.computes[v], graph.writes_by_node[v]
-        grown = [d for d in outputs if writers[d][0] != v and producer[d] >= 0]
-        reads[v] = list(dict.fromkeys([*(d for d in graph.reads_by_node[v] if producer[d] >= 0), *grown]))
-        writes[v] = [d for d in outputs if producer[d] == v]
-        charge[v] = sum(graph.data[d].size for d in outputs) + compute.option.workspace
-        alone = all(len(writers[d]) == 1 for d in outputs)
-        rerun[v] = alone and phase[v] != LOSS and not compute.run_once
+    required, data = graph.required, graph.data
+    producer = np.array([w[0] if w and set(w) <= required else -1 for w in graph.writers_by_data], np.int32)
+    charged = producer >= 0
+    reads, writes = _touched(graph, producer)
     read_ptr, read_idx = csr(reads)
     write_ptr, write_idx = csr(writes)
-    use_ptr, use_idx = transpose(read_ptr, read_idx, data)
-    order_ptr, order_idx = csr([list(before) if v in required else [] for v, before in enumerate(order)])
+    use_ptr, use_idx = transpose(read_ptr, read_idx, len(data))
+    order_ptr, order_idx = csr([list(row) if v in required else [] for v, row in enumerate(graph.before_first_run)])
     return Flat(
         read_ptr=read_ptr,
         read_idx=read_idx,
@@ -109,16 +97,53 @@ def flatten(graph: Graph) -> Flat:
         use_ptr=use_ptr,
         use_idx=use_idx,
         producer=producer,
-        contributions=np.array([len(w) for w in writers], np.int32),
-        size=np.array([one.size if producer[d] >= 0 else 0 for d, one in enumerate(graph.data)], np.int64),
-        keep=np.array([one.keep and producer[d] >= 0 for d, one in enumerate(graph.data)], np.bool_),
-        time=np.array([c.option.time if v in required else 0 for v, c in enumerate(graph.computes)], np.int64),
-        charge=charge,
-        rerun=rerun,
-        replay=np.array([c.phase is not Phase.LOSS and not c.run_once for c in graph.computes], np.bool_),
-        required=np.array([v in required for v in range(nodes)], np.bool_),
-        phase=np.array(phase, np.int8),
-        draws=np.array([c.draws for c in graph.computes], np.bool_),
+        contributions=np.array([len(w) for w in graph.writers_by_data], np.int32),
+        size=np.where(charged, np.array([datum.size for datum in data], np.int64), 0),
+        keep=np.array([datum.keep for datum in data], np.bool_) & charged,
         order_ptr=order_ptr,
         order_idx=order_idx,
+        **_columns(graph),
     )
+
+
+class _Columns(TypedDict):
+    """The arrays of `Flat` that have one entry per node."""
+
+    time: Longs
+    charge: Longs
+    rerun: Flags
+    replay: Flags
+    required: Flags
+    phase: NDArray[np.int8]
+    draws: Flags
+
+
+def _columns(graph: Graph) -> _Columns:
+    nodes = graph.computes
+    required = np.array([v in graph.required for v in range(len(graph))], np.bool_)
+    replay = np.array([node.phase is not Phase.LOSS and not node.run_once for node in nodes], np.bool_)
+    alone = [all(len(graph.writers_by_data[d]) == 1 for d in outputs) for outputs in graph.writes_by_node]
+    made = [sum(graph.data[d].size for d in outputs) for outputs in graph.writes_by_node]
+    charge = np.array([size + node.option.workspace for size, node in zip(made, nodes, strict=True)], np.int64)
+    return _Columns(
+        time=np.where(required, np.array([node.option.time for node in nodes], np.int64), 0),
+        charge=np.where(required, charge, 0),
+        rerun=replay & np.array(alone, np.bool_) & required,
+        replay=replay,
+        required=required,
+        phase=np.array([_PHASES[node.phase] for node in nodes], np.int8),
+        draws=np.array([node.draws for node in nodes], np.bool_),
+    )
+
+
+def _touched(graph: Graph, producer: Ints) -> tuple[list[list[int]], list[list[int]]]:
+    """What each node reads, partial sums that it adds to included, and what it produces; nothing for nodes left out."""
+    writers = graph.writers_by_data
+    reads: list[list[int]] = [[] for _ in graph.computes]
+    writes: list[list[int]] = [[] for _ in graph.computes]
+    for v in graph.required:
+        outputs = graph.writes_by_node[v]
+        grown = [d for d in outputs if writers[d][0] != v]
+        reads[v] = [d for d in dict.fromkeys((*graph.reads_by_node[v], *grown)) if producer[d] >= 0]
+        writes[v] = [d for d in outputs if producer[d] == v]
+    return reads, writes

@@ -92,26 +92,27 @@ class _Build:
 
     def stage_rows(self, k: int) -> None:
         """What runs in stage k finds what it reads; what is resident at the next instant comes from somewhere."""
+        last = k + 1 == len(self.instants)
+        for v in range(self.flat.time.size if last else self.instants[k + 1]):
+            if v >= self.instants[k] or self.again[k, v] >= 0:
+                self._read_rows(k, v)
+        if not last:
+            self._resident_rows(k)
+
+    def _read_rows(self, k: int, v: int) -> None:
+        """A run of v in stage k needs what it reads of earlier stages; in the stage of its first run it runs in any case."""
         flat, at = self.flat, self.instants[k]
-        end = self.instants[k + 1] if k + 1 < len(self.instants) else flat.time.size
-        for v in range(end):
-            fresh = v >= at
-            if not fresh and self.again[k, v] < 0:
-                continue
-            for d in flat.read_idx[flat.read_ptr[v] : flat.read_ptr[v + 1]].tolist():
-                p = int(flat.producer[d])
-                if self.whole_kept[d] or p >= at:
-                    continue
-                terms = self._supply(k, d, p)
-                if fresh:
-                    self.builder.row(terms, -1)
-                else:
-                    self.builder.row([*terms, (int(self.again[k, v]), 1)], 0)
-        if k + 1 == len(self.instants):
-            return
-        for d in range(flat.size.size):
-            p, column = int(flat.producer[d]), int(self.resident[k + 1, d])
-            if column >= 0 and p < at:
+        rerun = [] if v >= at else [(int(self.again[k, v]), 1)]
+        for d in flat.read_idx[flat.read_ptr[v] : flat.read_ptr[v + 1]].tolist():
+            p = int(flat.producer[d])
+            if not self.whole_kept[d] and p < at:
+                self.builder.row([*self._supply(k, d, p), *rerun], 0 if rerun else -1)
+
+    def _resident_rows(self, k: int) -> None:
+        """What is resident at instant k + 1 was so at instant k, or is made in stage k."""
+        for d in range(self.flat.size.size):
+            p, column = int(self.flat.producer[d]), int(self.resident[k + 1, d])
+            if column >= 0 and p < self.instants[k]:
                 self.builder.row([(column, 1), *self._supply(k, d, p)], 0)
 
     def _supply(self, k: int, d: int, p: int) -> list[tuple[int, int]]:

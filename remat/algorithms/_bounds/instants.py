@@ -74,25 +74,10 @@ def instant_program(flat: Flat, dependencies: Dependencies, at: int, budget: int
     """The programme of the instant; integral: s and z."""
     state = dependencies.states(flat, at, fixed)
     columns = _Columns(flat, state)
-    room = budget - int(flat.charge[at])
-    terms: list[tuple[int, int]] = []
-    given = set(flat.read_idx[flat.read_ptr[at] : flat.read_ptr[at + 1]].tolist())
-    for d in range(flat.size.size):
-        p = int(flat.producer[d])
-        if p < 0 or state[p] == AHEAD:
-            continue
-        if columns.whole_kept[d]:
-            if state[p] == DONE:
-                room -= int(flat.size[d])
-            else:
-                terms.append((columns.ran[p], int(flat.size[d])))
-        elif d in given:
-            room -= int(flat.size[d])
-        elif columns.resident[d] >= 0:
-            terms.append((columns.resident[d], int(flat.size[d])))
-    columns.builder.row(terms, room)
+    reads = set(flat.read_idx[flat.read_ptr[at] : flat.read_ptr[at + 1]].tolist())
+    room = _memory_row(flat, columns, reads, budget - int(flat.charge[at]))
     for d in np.flatnonzero(flat.producer >= 0).tolist():
-        if not columns.whole_kept[d] and d not in given and state[flat.producer[d]] != AHEAD:
+        if not columns.whole_kept[d] and d not in reads and state[flat.producer[d]] != AHEAD:
             _need_rows(flat, columns, d)
     _order_rows(flat, columns)
     return Instant(
@@ -103,6 +88,23 @@ def instant_program(flat: Flat, dependencies: Dependencies, at: int, budget: int
         state=state,
         impossible=room < 0,
     )
+
+
+def _memory_row(flat: Flat, columns: _Columns, reads: set[int], room: int) -> int:
+    """What is resident at the instant fits; returns the bytes left beside what is resident in any case."""
+    terms: list[tuple[int, int]] = []
+    for d in range(flat.size.size):
+        p = int(flat.producer[d])
+        if p < 0 or columns.state[p] == AHEAD:
+            continue
+        if columns.whole_kept[d] and columns.state[p] != DONE:
+            terms.append((columns.ran[p], int(flat.size[d])))
+        elif columns.whole_kept[d] or d in reads:
+            room -= int(flat.size[d])
+        elif columns.resident[d] >= 0:
+            terms.append((columns.resident[d], int(flat.size[d])))
+    columns.builder.row(terms, room)
+    return room
 
 
 class _Columns:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from remat.ir.chain import Chain
+from remat.ir.chain import Chain, Stage
 from remat.units import Bytes, Ns
 
 Ints = npt.NDArray[np.int64]
@@ -81,45 +81,44 @@ def numbers(
     stages = chain.stages
     picked = [range(len(stage.options)) for stage in stages] if choice is None else choice
     pairs = [(stage, o) for stage, own in zip(stages, picked, strict=True) for o in own]
-    # memory is counted beside the input; where that is freed, there is so much more for the rest and for the backward
-    freed = [stage.freed(o) if freeing else 0 for stage, o in pairs]
-    saves = [stage.saves(o) - back for (stage, o), back in zip(pairs, freed, strict=True)]
-    forward = [stage.forward_needs(o) for stage, o in pairs]
-    backward = [stage.backward_needs(o) - back for (stage, o), back in zip(pairs, freed, strict=True)]
-    bare = [stage.forward_needs(len(stage.options)) for stage in stages]
-    held = [0, *(stage.held for stage in stages)]
-    sizes = (*saves, *forward, *backward, *bare, *held, *chain.after, *chain.kept_before, chain.loss_needs)
-    unit = math.gcd(*sizes) or 1
+    memory = _memory(chain, pairs, freeing)
+    unit = math.gcd(*(size for sizes in memory.values() for size in sizes), chain.loss_needs) or 1
     # Beyond this no programme needs more: everything saved, and the neediest step on top.
     most = (
-        sum(saves)
-        + sum(held)
-        + max(*forward, *backward, *bare, chain.loss_needs)
-        + max(*chain.after, *chain.kept_before)
+        sum(memory["saves"])
+        + sum(memory["held"])
+        + max(*memory["forward"], *memory["backward"], *memory["bare_needs"], chain.loss_needs)
+        + max(*memory["after"], *memory["before"])
     )
-
-    def slots(values: Sequence[int]) -> Ints:
-        return np.array([value // unit for value in values], dtype=np.int64)
-
-    def words(values: Sequence[int]) -> Ints:
-        return np.array(values, dtype=np.int64)
-
     return Numbers(
         unit=unit,
         slots=min(budget, most) // unit,
-        option_start=words([0, *np.cumsum([len(own) for own in picked]).tolist()]),
-        option_index=words([o for own in picked for o in own]),
-        time=words([stage.options[o].forward + stage.options[o].backward for stage, o in pairs]),
-        forward_time=words([stage.options[o].forward for stage, o in pairs]),
-        backward_time=words([stage.options[o].backward for stage, o in pairs]),
-        saves=slots(saves),
-        forward=slots(forward),
-        backward=slots(backward),
-        bare_time=words([stage.bare.time for stage in stages]),
-        bare_needs=slots(bare),
-        held=slots(held),
-        after=slots(chain.after),
-        before=slots(chain.kept_before),
+        option_start=_words([0, *np.cumsum([len(own) for own in picked]).tolist()]),
+        option_index=_words([o for own in picked for o in own]),
+        time=_words([stage.options[o].forward + stage.options[o].backward for stage, o in pairs]),
+        forward_time=_words([stage.options[o].forward for stage, o in pairs]),
+        backward_time=_words([stage.options[o].backward for stage, o in pairs]),
+        bare_time=_words([stage.bare.time for stage in stages]),
         loss_time=chain.loss_time,
         loss_needs=chain.loss_needs // unit,
+        **{name: _words([size // unit for size in sizes]) for name, sizes in memory.items()},
     )
+
+
+def _memory(chain: Chain, pairs: Sequence[tuple[Stage, int]], freeing: bool) -> dict[str, list[Bytes]]:
+    """The quantities of `Numbers` that are memory, in bytes; `pairs` are the stages with the options to consider."""
+    # memory is counted beside the input; where that is freed, there is so much more for the rest and for the backward
+    freed = [stage.freed(o) if freeing else 0 for stage, o in pairs]
+    return {
+        "saves": [stage.saves(o) - back for (stage, o), back in zip(pairs, freed, strict=True)],
+        "forward": [stage.forward_needs(o) for stage, o in pairs],
+        "backward": [stage.backward_needs(o) - back for (stage, o), back in zip(pairs, freed, strict=True)],
+        "bare_needs": [stage.forward_needs(len(stage.options)) for stage in chain.stages],
+        "held": [0, *(stage.held for stage in chain.stages)],
+        "after": list(chain.after),
+        "before": list(chain.kept_before),
+    }
+
+
+def _words(values: Sequence[int]) -> Ints:
+    return np.array(values, dtype=np.int64)

@@ -78,21 +78,27 @@ def offered(flat: Graph, chain: Graph, parts: Sequence[Part], blocks: OptionSour
     layers = []
     for layer, cluster, kind in zip(chain.layers, clusters, cluster_classes(flat, clusters), strict=True):
         if kind not in known:
-            known[kind] = (
-                cluster,
-                blocks.options(block_of(flat, cluster), clock=clock, seed=seed) if cluster.backward else (),
-            )
+            options = blocks.options(block_of(flat, cluster), clock=clock, seed=seed) if cluster.backward else ()
+            known[kind] = cluster, options
         first, options = known[kind]
         names = renaming(flat, first, cluster)
-        own = {*chain.node(layer.forward).reads, *chain.node(layer.forward).writes}
-        loose = {name for name in own if not chain.datum(name).keep}
-        # other reads of the backward are there anyway: kept, outside, or on their way as gradients
-        more = (translate(one, names) for one in options)
-        kept = (evolve(one, backward_reads=tuple(name for name in one.backward_reads if name in loose)) for one in more)
-        reads = chain.node(layer.backward).reads
-        entry = tuple(name for name in chain.node(layer.forward).reads if name in reads)
-        own_options = (evolve(one, backward_reads=(*one.backward_reads, *entry)) for one in layer.options)
-        layers.append(evolve(layer, options=undominated([*own_options, *kept])))
+        layers.append(_with_options(chain, layer, [translate(option, names) for option in options]))
+    return _with_layers(chain, layers)
+
+
+def _with_options(chain: Graph, layer: Layer, options: Sequence[LayerOption]) -> Layer:
+    """A layer with `options` beside its own, each of which says whether it reads the layer's input."""
+    forward, backward = chain.node(layer.forward), chain.node(layer.backward)
+    # other reads of the backward are there anyway: kept, outside, or on their way as gradients
+    loose = {name for name in (*forward.reads, *forward.writes) if not chain.datum(name).keep}
+    entry = tuple(name for name in forward.reads if name in backward.reads)
+    present = [evolve(option, backward_reads=(*option.backward_reads, *entry)) for option in layer.options]
+    more = [evolve(one, backward_reads=tuple(n for n in one.backward_reads if n in loose)) for one in options]
+    return evolve(layer, options=undominated([*present, *more]))
+
+
+def _with_layers(chain: Graph, layers: Sequence[Layer]) -> Graph:
+    """The chain with other options of its layers; backwards no longer read the layer's input under every option."""
     given = {layer.forward: layer.forward_options for layer in layers}
     given.update({layer.backward: layer.backward_options for layer in layers})
     inputs = {layer.backward: chain.node(layer.forward).reads for layer in layers}
@@ -100,7 +106,6 @@ def offered(flat: Graph, chain: Graph, parts: Sequence[Part], blocks: OptionSour
         evolve(
             node,
             options=given.get(node.name, node.options),
-            # whether the input is read is now said by each option
             reads=tuple(name for name in node.reads if name not in inputs.get(node.name, ())),
         )
         for node in chain.computes
@@ -174,37 +179,42 @@ class _Assembly:
 
     def layer(self, i: int, part: Part) -> Layer:
         flat = self.flat
-        size = [datum.size for datum in flat.data]
         stays = (part.output, *self.stays(part))
-        saving, saving_steps = _local(flat, part.forward, (), {*stays, *part.saved})
         bare, bare_steps = _local(flat, part.forward, (), set(stays))
-        incoming, outgoing = self.incoming(i, part), self.outgoing(i, part)
-        begun = tuple(d for d in outgoing if self.stage_of[flat.writers_by_data[d][0]] != i)
-        later = {d for d in incoming if flat.data[d].keep or self.reads_below(i, d)}
-        grown = tuple(dict.fromkeys(d for k in part.backward for d in flat.writes_by_node[k] if self.begun_before(d)))
-        start = (*part.saved, *incoming, *(d for d in begun if d not in incoming), *grown)
-        back, back_steps = _local(flat, part.backward, start, {*outgoing, *later, *grown})
-        phantom = sum(size[d] for d in part.saved)
         time = sum(flat.computes[k].option.time for k in part.forward)
-        own_output = self.reads(part, part.output) and self.loose(part.output)
-        option = LayerOption(
-            forward=time,
-            backward=sum(flat.computes[k].option.time for k in part.backward),
-            phantom=phantom,
-            forward_workspace=max(0, saving - phantom - sum(size[d] for d in stays)),
-            backward_workspace=max(0, back - sum(size[d] for d in start) - sum(size[d] for d in outgoing)),
-            backward_reads=(flat.data[part.output].name,) if own_output else (),
-            forward_steps=saving_steps if back_steps else (),
-            backward_steps=back_steps,
-        )
         return Layer(
             forward=f"{self.word}.{i}",
             backward=f"{self.word}.{i}.backward",
             phantom=f"{self.word}.{i}.saved",
-            options=(option,),
-            bare=Option(time=time, workspace=max(0, bare - sum(size[d] for d in stays))),
+            options=(self.saving_option(i, part, stays),),
+            bare=Option(time=time, workspace=max(0, bare - self.bytes_of(stays))),
             bare_steps=bare_steps,
         )
+
+    def saving_option(self, i: int, part: Part, stays: tuple[int, ...]) -> LayerOption:
+        """The option of a stage that keeps all that its backward reads."""
+        flat = self.flat
+        incoming, outgoing = self.incoming(i, part), self.outgoing(i, part)
+        begun = [d for d in outgoing if self.stage_of[flat.writers_by_data[d][0]] != i and d not in incoming]
+        later = {d for d in incoming if flat.data[d].keep or self.reads_below(i, d)}
+        grown = tuple(dict.fromkeys(d for k in part.backward for d in flat.writes_by_node[k] if self.begun_before(d)))
+        start = (*part.saved, *incoming, *begun, *grown)
+        forward, forward_steps = _local(flat, part.forward, (), {*stays, *part.saved})
+        backward, backward_steps = _local(flat, part.backward, start, {*outgoing, *later, *grown})
+        reads_output = self.reads(part, part.output) and self.loose(part.output)
+        return LayerOption(
+            forward=sum(flat.computes[k].option.time for k in part.forward),
+            backward=sum(flat.computes[k].option.time for k in part.backward),
+            phantom=self.bytes_of(part.saved),
+            forward_workspace=max(0, forward - self.bytes_of(part.saved) - self.bytes_of(stays)),
+            backward_workspace=max(0, backward - self.bytes_of(start) - self.bytes_of(outgoing)),
+            backward_reads=(flat.data[part.output].name,) if reads_output else (),
+            forward_steps=forward_steps if backward_steps else (),
+            backward_steps=backward_steps,
+        )
+
+    def bytes_of(self, data: Iterable[int]) -> Bytes:
+        return sum(self.flat.data[d].size for d in data)
 
     # -- data of a stage -----------------------------------------------------------------------------------------------
 
@@ -262,23 +272,18 @@ class _Assembly:
 def _local(flat: Graph, nodes: Sequence[int], start: Iterable[int], stays: set[int]) -> tuple[Bytes, tuple[Step, ...]]:
     """Most bytes while `nodes` run with `start` resident, and their steps; all but `stays` is dropped at its last use."""
     size = [datum.size for datum in flat.data]
-    last: dict[int, int] = {}
-    for at, k in enumerate(nodes):
-        for d in (*flat.reads_by_node[k], *flat.writes_by_node[k]):
-            last[d] = at
-    there = set(start)
-    live = peak = sum(size[d] for d in there)
+    touched = [dict.fromkeys((*flat.reads_by_node[k], *flat.writes_by_node[k])) for k in nodes]
+    last = {d: at for at, data in enumerate(touched) for d in data}
+    resident = set(start)
+    live = peak = sum(size[d] for d in resident)
     steps: list[Step] = []
     for at, k in enumerate(nodes):
-        node = flat.computes[k]
         writes = flat.writes_by_node[k]
-        peak = max(peak, live + sum(size[d] for d in writes) + node.option.workspace)
-        live += sum(size[d] for d in writes if d not in there)
-        there.update(writes)
-        steps.append(Run(node.name))
-        for d in dict.fromkeys((*flat.reads_by_node[k], *writes)):
-            if d in there and last[d] == at and d not in stays:
-                there.discard(d)
-                live -= size[d]
-                steps.append(Drop(flat.data[d].name))
+        peak = max(peak, live + sum(size[d] for d in writes) + flat.computes[k].option.workspace)
+        live += sum(size[d] for d in writes if d not in resident)
+        resident.update(writes)
+        dropped = [d for d in touched[at] if d in resident and last[d] == at and d not in stays]
+        resident.difference_update(dropped)
+        live -= sum(size[d] for d in dropped)
+        steps += [Run(flat.computes[k].name), *(Drop(flat.data[d].name) for d in dropped)]
     return peak, tuple(steps)

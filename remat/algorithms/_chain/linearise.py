@@ -11,7 +11,7 @@ Every stage gets one option, which saves all its backward reads, with its sub-sc
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 from attrs import evolve, field, frozen
@@ -185,14 +185,11 @@ def linearised(
         RefusedTransform: when backward nodes that draw random numbers would have to change their order.
     """
     cuts = _cuts(graph, pin)
-    while True:
-        split = _Split(graph, cuts)
-        clash = split.clash()
-        if clash is None:
-            break
+    split = _Split(graph, cuts)
+    while (clash := split.clash()) is not None:
         low, high = clash
-        # stages low .. high become one: the cuts between them go
-        del cuts[low:high]
+        del cuts[low:high]  # stages low .. high become one: the cuts between them go
+        split = _Split(graph, cuts)
     order = [split.graph.computes[i] for part in reversed(split.parts) for i in part.backward]
     draws = [node.name for node in order if node.draws]
     if draws != [node.name for node in graph.computes[graph.loss :] if node.draws]:
@@ -213,17 +210,20 @@ def _final(graph: Graph) -> list[int]:
     return sorted(read, key=lambda d: (graph.data[d].keep, -graph.writers_by_data[d][-1]))
 
 
+def _spans(graph: Graph) -> Iterator[tuple[int, int, int]]:
+    """(first and last cut that it crosses, datum) of the data that the forward writes and it or the loss reads."""
+    for d, (writers, readers) in enumerate(zip(graph.writers_by_data, graph.readers_by_data, strict=True)):
+        late = [i for i in readers if i <= graph.loss]
+        if writers and writers[-1] < graph.loss and late and graph.data[d].kind is not Kind.RNG_STATE:
+            yield writers[0] + 1, late[-1], d
+
+
 def _cuts(graph: Graph, pin: float) -> list[tuple[int, int]]:
     """(index of the first node behind the cut, the one datum that crosses it); the last cut is before the loss."""
     loss = graph.loss
-    spans: list[tuple[int, int, int]] = []
-    for d, (writers, readers) in enumerate(zip(graph.writers_by_data, graph.readers_by_data, strict=True)):
-        late = [i for i in readers if i <= loss]
-        if writers and writers[-1] < loss and late and graph.data[d].kind is not Kind.RNG_STATE:
-            spans.append((writers[0] + 1, late[-1], d))
     starts: dict[int, list[int]] = {}
     ends: dict[int, list[int]] = {}
-    for first, last, d in spans:
+    for first, last, d in _spans(graph):
         starts.setdefault(first, []).append(d)
         ends.setdefault(last + 1, []).append(d)
     crossing: set[int] = set()
@@ -281,10 +281,15 @@ class _Split:
             if d in self.outputs:
                 stages.add(max(stages) + 1)
             read_by = {self.stage_of.get(k, self.count) for k in graph.readers_by_data[d] if k <= graph.loss}
-            once = writers[-1] >= graph.loss or any(runs_once(graph, k) for k in writers)
-            if once or graph.data[d].kind is Kind.RNG_STATE or read_by - stages:
+            if self._once(d) or read_by - stages:
                 pinned.add(d)
         return pinned
+
+    def _once(self, d: int) -> bool:
+        """Whether a datum cannot be made again: a random state, what a run-once node makes, a sum that goes on."""
+        writers = self.graph.writers_by_data[d]
+        once = writers[-1] >= self.graph.loss or any(runs_once(self.graph, k) for k in writers)
+        return once or self.graph.data[d].kind is Kind.RNG_STATE
 
     def _forward_clash(self) -> tuple[int, int] | None:
         for writers in self.graph.writers_by_data:
@@ -330,15 +335,7 @@ class _Split:
             nodes = [k for k in range(len(graph)) if k != graph.loss and self.stage_of[k] == i]
             backward = [k for k in nodes if k > graph.loss]
             read = {d for k in backward for d in graph.reads_by_node[k]}
-            saved = sorted(
-                d
-                for d in read
-                if graph.writers_by_data[d]
-                and graph.writers_by_data[d][0] < graph.loss
-                and not graph.data[d].keep
-                and d not in self.pinned
-                and d not in self.outputs
-            )
+            saved = sorted(d for d in read if self._interior(d))
             parts.append(
                 Part(
                     forward=tuple(k for k in nodes if k < graph.loss),
@@ -349,3 +346,9 @@ class _Split:
                 )
             )
         return tuple(parts)
+
+    def _interior(self, d: int) -> bool:
+        """Whether a datum of the forward may be dropped and is seen by one stage only."""
+        writers = self.graph.writers_by_data[d]
+        early = bool(writers) and writers[0] < self.graph.loss
+        return early and not self.graph.data[d].keep and d not in self.pinned and d not in self.outputs

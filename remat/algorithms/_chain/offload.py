@@ -61,12 +61,8 @@ class Autocapper(Solver):
         table = rotor_of(problem, high, self.slots)
         # the last limit is above the rounding of the table, so that nothing is recomputed under it
         limits = [problem.budget + (high - problem.budget) * k // max(1, self.limits - 1) for k in range(self.limits)]
-        tried: dict[tuple[Run, ...], None] = {}
-        for limit in limits:
-            runs = table.runs(limit)
-            if runs is not None:
-                tried[runs] = None
-        tried[all_saved(chain)] = None
+        planned = (runs for runs in map(table.runs, limits) if runs is not None)
+        tried = dict.fromkeys((*planned, all_saved(chain)))
         best: tuple[Ns, Bytes, Schedule] | None = None
         for done, runs in enumerate(tried, 1):
             found = capped(trace(chain.graph, runs), problem.budget, problem.link)

@@ -52,8 +52,7 @@ class Periodic(Solver):
             starts = list(range(0, len(chain), k))
             return Plan(schedule=segmented(chain, starts), trail=(f"{self!r}: {len(starts)} segments of {k} stages",))
         saves = [stage.saves(o) for stage, (o,) in zip(chain.stages, own, strict=True)]
-        low, high = max(1, min(saves)), max(1, sum(saves))
-        bounds = sorted({round(low * (high / low) ** (i / (_BOUNDS - 1))) for i in range(_BOUNDS)}, reverse=True)
+        bounds = _bounds_between(max(1, min(saves)), max(1, sum(saves)))
         best: tuple[int, int, Schedule] | None = None
         for placed in dict.fromkeys(tuple(balanced_starts(saves, bound)) for bound in bounds):
             schedule = segmented(chain, placed)
@@ -66,6 +65,11 @@ class Periodic(Solver):
             if clock.expired:
                 break
         return Plan(schedule=None if best is None else best[2], trail=(f"{self!r}: {len(bounds)} bounds tried",))
+
+
+def _bounds_between(low: Bytes, high: Bytes) -> list[Bytes]:
+    """Bounds from `high` down to `low`, evenly spaced in their logarithm."""
+    return sorted({round(low * (high / low) ** (i / (_BOUNDS - 1))) for i in range(_BOUNDS)}, reverse=True)
 
 
 def balanced_starts(saves: Sequence[Bytes], bound: Bytes) -> list[int]:

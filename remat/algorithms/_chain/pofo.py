@@ -53,6 +53,10 @@ _BEYOND = 5
 """How many slots less than the first plan that fits are tried."""
 
 
+Choice = tuple[tuple[float, int], list[tuple[int, int, int, int]]]
+"""A way to begin a sub-chain: its value and moves, and the parts that follow as arguments (i, j, a, delta)."""
+
+
 def moves_of(own: Numbers, bandwidth: int | None, copies: bool) -> Moves:
     """What one lane of the link moves while a chain runs [bandwidth in bytes per second]; without copies, nothing."""
     count = own.stages
@@ -219,9 +223,7 @@ class Programme:
                 todo += parts
         return runs
 
-    def _choices(
-        self, i: int, j: int, a: int, delta: int
-    ) -> Iterator[tuple[tuple[float, int], list[tuple[int, int, int, int]]]]:
+    def _choices(self, i: int, j: int, a: int, delta: int) -> Iterator[Choice]:
         """Each way to begin C(i, j, A, Delta): its value and moves, and the parts that follow, the first to run first."""
         own, back, slots = self.own, self.back, self.own.slots
         need_f, need_b = int(own.forward[i] + own.after[j]), int(own.backward[i] + own.after[i])
@@ -238,6 +240,11 @@ class Programme:
                     value, moved = self._at(i + 1, j, deep, rest)
                     wait = wait_b + max(need_f + a + max(rest - moved, 0) - slots, 0)
                     yield (once + value + wait * back.per_slot, moves + moved + wait), [(i + 1, j, deep, rest)]
+        yield from self._checkpointed(i, j, a, delta)
+
+    def _checkpointed(self, i: int, j: int, a: int, delta: int) -> Iterator[Choice]:
+        """The ways to begin C(i, j, A, Delta) that run stages without saving anything, up to an input that is held."""
+        own, back, slots = self.own, self.back, self.own.slots
         cost, behind, needed = 0.0, 0, 0
         for k in range(i, j):
             cost += int(own.bare_time[k])

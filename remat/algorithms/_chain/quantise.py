@@ -80,58 +80,87 @@ class _Nearest:
 
 
 def _rounded(graph: Graph, unit: Bytes, carry: bool) -> Graph:
-    true = {datum.name: 0 if datum.outside else datum.size for datum in graph.data}
-    kept = {datum.name for datum in graph.data if datum.keep}
-    sizes = {name: _up(size, unit) for name, size in true.items()}
-    sizes.update(_kept_sizes(graph, unit))
-    saved: dict[str, tuple[Bytes, ...]] = {
-        layer.phantom: tuple(_up(one.phantom, unit) for one in layer.options) for layer in graph.layers
-    }
+    rounding = _Rounding(graph, unit)
     if carry:
-        output, phantom = _Nearest(unit), _Nearest(unit)
-        for stage in Chain(graph).stages:
-            if stage.held:
-                sizes[stage.output] = output(stage.held)
-            first, *more = (one.phantom for one in stage.options)
-            error = phantom.error
-            saved[stage.phantom] = (phantom(first), *(max(0, (p + error + unit // 2) // unit * unit) for p in more))
-
-    def workspace(node: Compute, extra: Iterable[str], phantom: Bytes, held: Bytes, own: Bytes) -> Bytes:
-        """The workspace with which the node's own bytes, taken together, are rounded up once."""
-        names = [*node.writes, *(name for name in (*node.reads, *extra) if name not in kept)]
-        exact = sum(true[name] for name in names) + phantom + own
-        return max(0, _up(exact, unit) - sum(sizes[name] for name in names) - held)
-
-    layers = []
-    for layer in graph.layers:
-        forward, backward = graph.node(layer.forward), graph.node(layer.backward)
-        options = tuple(
-            LayerOption(
-                forward=one.forward,
-                backward=one.backward,
-                phantom=held,
-                forward_workspace=workspace(forward, (), one.phantom, held, one.forward_workspace),
-                backward_workspace=workspace(backward, one.backward_reads, one.phantom, held, one.backward_workspace),
-                backward_reads=one.backward_reads,
-            )
-            for one, held in zip(layer.options, saved[layer.phantom], strict=True)
-        )
-        bare = Option(time=layer.bare.time, workspace=workspace(forward, (), 0, 0, layer.bare.workspace))
-        layers.append(
-            Layer(forward=layer.forward, backward=layer.backward, phantom=layer.phantom, options=options, bare=bare)
-        )
-    own = {layer.forward: layer.forward_options for layer in layers}
-    own.update({layer.backward: layer.backward_options for layer in layers})
+        rounding.carry_errors()
+    layers = [rounding.layer(layer) for layer in graph.layers]
+    options = {layer.forward: layer.forward_options for layer in layers}
+    options.update({layer.backward: layer.backward_options for layer in layers})
     loss = graph.computes[graph.loss]
-    own[loss.name] = tuple(
-        Option(time=one.time, workspace=workspace(loss, (), 0, 0, one.workspace)) for one in loss.options
+    options[loss.name] = tuple(
+        Option(time=option.time, workspace=rounding.workspace(loss, option.workspace)) for option in loss.options
     )
     return Graph(
         name=graph.name,
-        computes=tuple(evolve(node, options=own[node.name]) for node in graph.computes),
-        data=tuple(evolve(datum, size=sizes[datum.name]) for datum in graph.data),
+        computes=tuple(evolve(node, options=options[node.name]) for node in graph.computes),
+        data=tuple(evolve(datum, size=rounding.sizes[datum.name]) for datum in graph.data),
         layers=tuple(layers),
     )
+
+
+class _Rounding:
+    """The sizes of a chain of layers in whole units.
+
+    Attributes:
+        sizes: of the data, by name. saved: of each phantom, per option. Both up, unless errors are carried on.
+    """
+
+    def __init__(self, graph: Graph, unit: Bytes) -> None:
+        self.graph, self.unit = graph, unit
+        self.true = {datum.name: 0 if datum.outside else datum.size for datum in graph.data}
+        self.kept = {datum.name for datum in graph.data if datum.keep}
+        self.sizes = {name: _up(size, unit) for name, size in self.true.items()} | _kept_sizes(graph, unit)
+        self.saved = {
+            layer.phantom: tuple(_up(option.phantom, unit) for option in layer.options) for layer in graph.layers
+        }
+
+    def carry_errors(self) -> None:
+        """Round outputs and phantoms so that what is held over many stages is off by less than a unit in all."""
+        output, phantom = _Nearest(self.unit), _Nearest(self.unit)
+        for stage in Chain(self.graph).stages:
+            if stage.held:
+                self.sizes[stage.output] = output(stage.held)
+            first, *more = (option.phantom for option in stage.options)
+            error = phantom.error + self.unit // 2
+            others = [max(0, (size + error) // self.unit * self.unit) for size in more]
+            self.saved[stage.phantom] = (phantom(first), *others)
+
+    def workspace(
+        self, node: Compute, workspace: Bytes, reads: Iterable[str] = (), phantom: Bytes = 0, held: Bytes = 0
+    ) -> Bytes:
+        """The workspace with which the node's own bytes, taken together, are rounded up once.
+
+        Args:
+            node: runs.
+            workspace: of the option.
+            reads: data that it reads under this option alone.
+            phantom: bytes of the option's phantom.
+            held: bytes that the phantom is counted with.
+        """
+        names = [*node.writes, *(name for name in (*node.reads, *reads) if name not in self.kept)]
+        exact = sum(self.true[name] for name in names) + phantom + workspace
+        return max(0, _up(exact, self.unit) - sum(self.sizes[name] for name in names) - held)
+
+    def layer(self, layer: Layer) -> Layer:
+        """A layer in whole units."""
+        forward, backward = self.graph.node(layer.forward), self.graph.node(layer.backward)
+        options = []
+        for option, held in zip(layer.options, self.saved[layer.phantom], strict=True):
+            reads, phantom = option.backward_reads, option.phantom
+            options.append(
+                LayerOption(
+                    forward=option.forward,
+                    backward=option.backward,
+                    phantom=held,
+                    forward_workspace=self.workspace(forward, option.forward_workspace, (), phantom, held),
+                    backward_workspace=self.workspace(backward, option.backward_workspace, reads, phantom, held),
+                    backward_reads=reads,
+                )
+            )
+        bare = Option(time=layer.bare.time, workspace=self.workspace(forward, layer.bare.workspace))
+        return Layer(
+            forward=layer.forward, backward=layer.backward, phantom=layer.phantom, options=tuple(options), bare=bare
+        )
 
 
 def _kept_sizes(graph: Graph, unit: Bytes) -> dict[str, Bytes]:

@@ -115,7 +115,14 @@ class RotorTable:
                 rest = int(values[row_of(s + 1, t, length), left]) if left >= 0 else NEVER
             if rest + int(own.time[o]) == value:
                 return o, 0
-        cost, first = 0, int(own.bare_needs[s]) + held
+        return None, self._next_checkpoint(s, t, m)
+
+    def _next_checkpoint(self, s: int, t: int, m: int) -> int:
+        """The next stage whose input is held, where the first stage runs without saving anything."""
+        own, values = self.numbers, self.values
+        length = len(self.chain)
+        value = int(values[row_of(s, t, length), m])
+        cost, first = 0, int(own.bare_needs[s]) + int(own.before[s] if t == length else own.after[t])
         for i in range(s + 1, t + 1):
             k = i - 1
             cost += int(own.bare_time[k])
@@ -126,7 +133,7 @@ class RotorTable:
             if m < first or left < 0:
                 continue
             if cost + int(values[row_of(i, t, length), left]) + int(values[row_of(s, k, length), m]) == value:
-                return None, i
+                return i
         raise AssertionError(f"no decision attains the value of sub-chain ({s}, {t}) with {m} slots")
 
 

@@ -11,8 +11,10 @@ Reference: POFO (Beaumont, Eyraud-Dubois, Shilova, 2021), section 3.2 and Lemma 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 from attrs import frozen
 
@@ -73,48 +75,66 @@ class Trace:
 def trace(graph: Graph, runs: Sequence[Run]) -> Trace:
     """The residencies of a run sequence (of a flat graph or of one with layers)."""
     schedule = Schedule.from_runs(graph, runs)
-    kept = {datum.name for datum in graph.data if datum.keep}
-    outside = {datum.name for datum in graph.data if datum.outside}
-    held: dict[str, tuple[int, Bytes, list[int]]] = {}
-    drops: list[tuple[str, ...]] = []
-    charges: list[Bytes] = []
-    ended: list[tuple[str, int, Bytes, list[int]]] = []
-    live, loss = 0, -1
+    account = _Residencies(graph)
     for step in schedule.steps:
         if isinstance(step, Drop):
-            made, size, touched = held.pop(step.datum)
-            ended.append((step.datum, made, size, touched))
-            live -= size
-            drops[-1] = (*drops[-1], step.datum)
-            continue
-        assert isinstance(step, Run)
-        node, k = graph.node(step.node), len(charges)
-        loss = k if node.phase is Phase.LOSS else loss
-        reads, writes = graph.touched(step)
-        charges.append(live + sum(writes.values()) + node.options[step.option].workspace)
-        drops.append(())
-        for name in reads:
-            if name not in outside:
-                held[name][2].append(k)
-        for name, size in writes.items():
-            if name in held:
-                held[name][2].append(k)
-            else:
-                held[name] = (k, size, [k])
-                live += size
-    stays = []
-    for name, made, size, touched in ended:
-        before, after = [k for k in touched if k <= loss], [k for k in touched if k > loss]
-        if before and after and name not in kept:
-            stays.append(Stay(name, size, made, before[-1], after[0]))
+            account.drop(step.datum)
+        else:
+            assert isinstance(step, Run)
+            account.run(step)
+    stays = sorted(account.stays, key=lambda stay: (stay.made, -stay.size, stay.cell))
     return Trace(
         graph=graph,
         runs=schedule.runs,
-        drops=tuple(drops),
-        charges=tuple(charges),
-        loss=loss,
-        stays=tuple(sorted(stays, key=lambda stay: (stay.made, -stay.size, stay.cell))),
+        drops=tuple(tuple(names) for names in account.drops),
+        charges=tuple(account.charges),
+        loss=account.loss,
+        stays=tuple(stays),
     )
+
+
+class _Residencies:
+    """What is resident while a schedule runs, and what stayed over the loss.
+
+    Attributes:
+        drops: per run, the cells dropped right after it.
+        charges: bytes charged at each run.
+        stays: ended residencies that were used before and after the loss. loss: its place; -1 before it.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.kept = {datum.name for datum in graph.data if datum.keep}
+        self.outside = {datum.name for datum in graph.data if datum.outside}
+        self.held: dict[str, tuple[int, Bytes, list[int]]] = {}
+        self.live, self.loss = 0, -1
+        self.drops: list[list[str]] = []
+        self.charges: list[Bytes] = []
+        self.stays: list[Stay] = []
+
+    def drop(self, cell: str) -> None:
+        made, size, touched = self.held.pop(cell)
+        self.live -= size
+        self.drops[-1].append(cell)
+        before, after = [k for k in touched if k <= self.loss], [k for k in touched if k > self.loss]
+        if before and after and cell not in self.kept:
+            self.stays.append(Stay(cell, size, made, before[-1], after[0]))
+
+    def run(self, run: Run) -> None:
+        node, k = self.graph.node(run.node), len(self.charges)
+        reads, writes = self.graph.touched(run)
+        self.loss = k if node.phase is Phase.LOSS else self.loss
+        self.charges.append(self.live + sum(writes.values()) + node.options[run.option].workspace)
+        self.drops.append([])
+        for name in reads:
+            if name not in self.outside:
+                self.held[name][2].append(k)
+        for name, size in writes.items():
+            if name in self.held:
+                self.held[name][2].append(k)
+            else:
+                self.held[name] = (k, size, [k])
+                self.live += size
 
 
 def place(found: Trace, cells: Collection[str], budget: Bytes, link: Link) -> Schedule | None:
@@ -122,19 +142,12 @@ def place(found: Trace, cells: Collection[str], budget: Bytes, link: Link) -> Sc
     away = [stay for stay in found.stays if stay.cell in cells]
     if max(found.without({stay.cell for stay in away})) > budget:
         return None
-    leaving: dict[int, list[str]] = {}
+    steps: list[list[Step]] = [[run, *map(Drop, cells)] for run, cells in zip(found.runs, found.drops, strict=True)]
     for stay in away:
-        leaving.setdefault(stay.leaves, []).append(stay.cell)
-    coming: dict[int, list[str]] = {}
-    for cell, k in _issues(found, away, budget, link):
-        coming.setdefault(k, []).append(cell)
-    steps: list[Step] = []
-    for k, run in enumerate(found.runs):
-        steps += [Prefetch(cell) for cell in coming.get(k, ())]
-        steps.append(run)
-        steps += [Drop(cell) for cell in found.drops[k]]
-        steps += [Offload(cell) for cell in leaving.get(k, ())]
-    return Schedule(tuple(steps))
+        steps[stay.leaves].append(Offload(stay.cell))
+    for cell, k in reversed(_issues(found, away, budget, link)):
+        steps[k].insert(0, Prefetch(cell))
+    return Schedule(tuple(step for row in steps for step in row))
 
 
 def _issues(found: Trace, away: Sequence[Stay], budget: Bytes, link: Link) -> list[tuple[str, int]]:
@@ -162,12 +175,12 @@ def _issues(found: Trace, away: Sequence[Stay], budget: Bytes, link: Link) -> li
             lane = max(now, lane) + link.prefetch_time(stay.size)
             under_way.append((lane, stay))
             issued.append((lane, stay))
-    places = []
-    for end, stay in issued:
-        during = [k for k, start in begun if start < end and k < stay.wanted]
-        places.append((stay.cell, min(during, default=stay.wanted)))
-    places.reverse()
-    return places
+    return [(stay.cell, _first_run_of_copy(begun, end, stay)) for end, stay in reversed(issued)]
+
+
+def _first_run_of_copy(begun: Sequence[tuple[int, Ns]], end: Ns, stay: Stay) -> int:
+    """The earliest run during which a copy that ends (in reversed time) at `end` is under way."""
+    return min((k for k, start in begun if start < end and k < stay.wanted), default=stay.wanted)
 
 
 def fluid(
@@ -187,42 +200,44 @@ def fluid(
     away = [stay for stay in found.stays if stay.cell in cells]
     if away and link is None:
         return None
+    group: Mapping[str, int | str] = {cell: cell for cell in cells} if apart else cells
     back: dict[int | str, int] = {}
-    group: dict[str, int | str] = {cell: cell for cell in cells} if apart else {**cells}
     for stay in away:
         back[group[stay.cell]] = min(stay.wanted, back.get(group[stay.cell], stay.wanted))
     charges, times = list(found.charges), found.times()
-    out: dict[int, Bytes] = {}
-    home: dict[int, Bytes] = {}
+    out: Counter[int] = Counter()
+    home: Counter[int] = Counter()
     for stay in away:
         first, last = cells[stay.cell], back[group[stay.cell]]
-        out[first] = out.get(first, 0) + stay.size
-        home[last] = home.get(last, 0) + stay.size
+        out[first] += stay.size
+        home[last] += stay.size
         for k in range(first + 1, last):
             charges[k] -= stay.size
-    ahead = _phase(range(found.loss + 1), charges, times, out, budget, link.to_host if link else None, fresh=True)
+    rates = (None, None) if link is None else (link.to_host, link.to_device)
+    ahead = _phase(range(found.loss + 1), charges, times, _Copies(out, rates[0], fresh=True), budget)
     if ahead is None:
         return None
     behind = range(len(found.runs) - 1, found.loss, -1)
-    after = _phase(behind, charges, times, home, budget, link.to_device if link else None, fresh=False)
+    after = _phase(behind, charges, times, _Copies(home, rates[1], fresh=False), budget)
     return None if after is None else (ahead[0] + ahead[1] + after[0] + after[1], ahead[1])
 
 
-def _phase(
-    order: Sequence[int],
-    charges: Sequence[Bytes],
-    times: Sequence[Ns],
-    starts: Mapping[int, Bytes],
-    budget: Bytes,
-    bandwidth: int | None,
-    *,
-    fresh: bool,
-) -> tuple[Fraction, Fraction] | None:
-    """(time of the runs and their waiting, time to empty the link behind them); backwards in time for the second phase.
+class _Copies(NamedTuple):
+    """The copies of one phase: bytes by the run they start at, and the link they use [bytes/s]; None: there is none.
 
     `fresh`: a cell may move while the run it starts at is on (before the loss); else only once that run is done.
     """
-    per_byte = Fraction(0) if bandwidth is None else Fraction(_SECOND, bandwidth)
+
+    starts: Mapping[int, Bytes]
+    bandwidth: int | None
+    fresh: bool
+
+
+def _phase(
+    order: Sequence[int], charges: Sequence[Bytes], times: Sequence[Ns], copies: _Copies, budget: Bytes
+) -> tuple[Fraction, Fraction] | None:
+    """(time of the runs and their waiting, time to empty the link behind them); backwards in time for the second phase."""
+    per_byte = Fraction(0) if copies.bandwidth is None else Fraction(_SECOND, copies.bandwidth)
     queue, clock = Fraction(0), Fraction(0)
     for k in order:
         over = charges[k] + queue - budget
@@ -230,10 +245,10 @@ def _phase(
             return None
         wait = max(over, Fraction(0)) * per_byte
         spent = wait + times[k]
-        new = starts.get(k, 0)
+        new = copies.starts.get(k, 0)
         if per_byte == 0:
             queue = Fraction(0)
-        elif fresh:
+        elif copies.fresh:
             queue = max(queue + new - spent / per_byte, Fraction(0))
         else:
             queue = max(queue - spent / per_byte, Fraction(0)) + new

@@ -7,7 +7,7 @@ predecessors is its immediate dominator, found as the dominator tree grows.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from graphlib import TopologicalSorter
 
@@ -56,7 +56,7 @@ class HPartition(Partitioner):
             if len(merged) == len(level):
                 break
             level = merged
-        return tuple(_clusters(graph, [one for one in level if len(one.members) > 1], unused("group", graph.names)))
+        return tuple(_clusters(graph, _larger(level), unused("group", graph.names)))
 
 
 def _apart(graph: Graph, node: int) -> bool:
@@ -67,19 +67,61 @@ def _apart(graph: Graph, node: int) -> bool:
 
 def _clusters(graph: Graph, groups: Sequence[Group], prefix: str) -> Iterable[Cluster]:
     """The groups as clusters that can be condensed together, those inside them as their children."""
-    ordered = sorted(groups, key=lambda one: one.members[0])
+    ordered = sorted(groups, key=lambda group: group.members[0])
     names = [node.name for node in graph.computes]
-    by_name = {f"{prefix}.{i}": one for i, one in enumerate(ordered)}
-    found = condensable(graph, {name: [names[i] for i in one.members] for name, one in by_name.items()})
-    lost = set(by_name) - {one.name for one in found}
+    inner = {f"{prefix}.{i}": _larger(group.children) for i, group in enumerate(ordered)}
+    members = {name: [names[i] for i in group.members] for name, group in zip(inner, ordered, strict=True)}
+    found = condensable(graph, members)
     for cluster in found:
-        inner = [one for one in by_name[cluster.name].children if len(one.members) > 1]
-        yield evolve(cluster, children=tuple(_clusters(graph, inner, cluster.name)))
-    for name in sorted(lost):
-        inner = [one for one in by_name[name].children if len(one.members) > 1]
-        taken = {member for one in found for member in one.forward}
-        kept = [one for one in _clusters(graph, inner, name) if not taken & set(one.forward)]
-        yield from kept
+        yield evolve(cluster, children=tuple(_clusters(graph, inner[cluster.name], cluster.name)))
+    taken = {member for cluster in found for member in cluster.forward}
+    for name in sorted(inner.keys() - {cluster.name for cluster in found}):
+        yield from (one for one in _clusters(graph, inner[name], name) if taken.isdisjoint(one.forward))
+
+
+def _larger(groups: Sequence[Group]) -> list[Group]:
+    """Groups of more than one node."""
+    return [group for group in groups if len(group.members) > 1]
+
+
+class _Candidates:
+    """Candidate groups by score. Those that overlap a merged group are joined with it, or dropped when they grow too large."""
+
+    def __init__(
+        self, candidates: Iterable[frozenset[int]], score: Callable[[frozenset[int]], float], largest: int
+    ) -> None:
+        self.nodes = dict(enumerate(candidates))
+        self.score, self.largest = score, largest
+        self.value = {key: score(nodes) for key, nodes in self.nodes.items()}
+        self.heap = [(value, key) for key, value in self.value.items()]
+        heapq.heapify(self.heap)
+        self.using: dict[int, set[int]] = {}
+        for key, nodes in self.nodes.items():
+            self._note(key, nodes)
+
+    def _note(self, key: int, nodes: frozenset[int]) -> None:
+        for k in nodes:
+            self.using.setdefault(k, set()).add(key)
+
+    def pop(self) -> frozenset[int] | None:
+        """The best candidate, which is then gone; None: there is none."""
+        while self.heap:
+            value, key = heapq.heappop(self.heap)
+            if key in self.nodes and self.value[key] == value:
+                return self.nodes.pop(key)
+        return None
+
+    def join(self, chosen: frozenset[int]) -> None:
+        """Let every candidate that shares a node with a merged group take in the whole of it."""
+        for key in sorted(set().union(*(self.using[k] for k in chosen)) & self.nodes.keys()):
+            union = self.nodes[key] | chosen
+            if len(union) > self.largest or union == chosen:
+                del self.nodes[key]
+            elif union != self.nodes[key]:
+                self.nodes[key] = union
+                self._note(key, chosen)
+                self.value[key] = self.score(union)
+                heapq.heappush(self.heap, (self.value[key], key))
 
 
 class _Level:
@@ -87,47 +129,31 @@ class _Level:
 
     def __init__(self, graph: Graph, level: Sequence[Group], settings: HPartition) -> None:
         self.graph, self.settings = graph, settings
-        owner = {member: one for one in level for member in one.members}
-        soft = predecessors(graph, soft=True)
-        before = {
-            one: dict.fromkeys(owner[j] for i in one.members for j in soft[i] if j in owner and owner[j] is not one)
-            for one in level
-        }
+        before = self._before(level)
         self.level = list(TopologicalSorter(before).static_order())
-        place = {one: k for k, one in enumerate(self.level)}
-        self.before = [sorted(place[other] for other in before[one]) for one in self.level]
+        place = {group: k for k, group in enumerate(self.level)}
+        self.before = [sorted(place[other] for other in before[group]) for group in self.level]
+
+    def _before(self, level: Sequence[Group]) -> dict[Group, dict[Group, None]]:
+        """Of each group the groups that its nodes depend on, softly too."""
+        owner = {member: group for group in level for member in group.members}
+        soft = predecessors(self.graph, soft=True)
+        before: dict[Group, dict[Group, None]] = {}
+        for group in level:
+            owners = [owner[j] for i in group.members for j in soft[i] if j in owner]
+            before[group] = dict.fromkeys(other for other in owners if other is not group)
+        return before
 
     def merged(self) -> list[Group]:
         """The level after its candidates have been merged, best first."""
         group_of = {k: frozenset([k]) for k in range(len(self.level))}
-        candidates = dict(enumerate(self.candidates()))
-        using: dict[int, set[int]] = {}
-        for key, one in candidates.items():
-            for k in one:
-                using.setdefault(k, set()).add(key)
-        heap = [(self.score(one), key) for key, one in candidates.items()]
-        heapq.heapify(heap)
+        queue = _Candidates(self.candidates(), self.score, self.settings.lower)
         count = len(self.level)
-        current = {key: value for value, key in heap}
-        while heap and count > self.settings.top:
-            value, key = heapq.heappop(heap)
-            if key not in candidates or current[key] != value:
-                continue
-            chosen = candidates.pop(key)
+        while count > self.settings.top and (chosen := queue.pop()) is not None:
             count -= len({group_of[k] for k in chosen}) - 1
-            for k in chosen:
-                group_of[k] = chosen
-            for other in sorted(set().union(*(using[k] for k in chosen)) & candidates.keys()):
-                union = candidates[other] | chosen
-                if len(union) > self.settings.lower or union == chosen:
-                    del candidates[other]
-                elif union != candidates[other]:
-                    candidates[other] = union
-                    for k in chosen:
-                        using.setdefault(k, set()).add(other)
-                    current[other] = self.score(union)
-                    heapq.heappush(heap, (current[other], other))
-        return [self.group(one) for one in dict.fromkeys(group_of.values())]
+            group_of.update(dict.fromkeys(chosen, chosen))
+            queue.join(chosen)
+        return [self.group(nodes) for nodes in dict.fromkeys(group_of.values())]
 
     def group(self, nodes: frozenset[int]) -> Group:
         """Nodes of this level as one of the next."""
@@ -191,10 +217,11 @@ class _Level:
         graph = self.graph
         members = {member for k in nodes for member in self.level[k].members}
         touched = {d for i in members for d in (*graph.reads_by_node[i], *graph.writes_by_node[i])}
-        border = 0
-        for d in touched:
-            writers, readers = graph.writers_by_data[d], graph.readers_by_data[d]
-            ahead = [i for i in readers if i <= graph.loss]
-            if writers and not (members.issuperset(writers) and members.issuperset(ahead)):
-                border += graph.data[d].size
+        border = sum(graph.data[d].size for d in touched if self._crosses(d, members))
         return float(border * len(members) ** self.settings.alpha)
+
+    def _crosses(self, d: int, members: set[int]) -> bool:
+        """Whether a datum that somebody writes is written, or read up to the loss, by others than the members."""
+        writers, readers = self.graph.writers_by_data[d], self.graph.readers_by_data[d]
+        ahead = [i for i in readers if i <= self.graph.loss]
+        return bool(writers) and not (members.issuperset(writers) and members.issuperset(ahead))

@@ -110,13 +110,12 @@ def condensable(graph: Graph, groups: Mapping[str, Sequence[str]]) -> tuple[Clus
 
     Run-once nodes stay outside where the rest of their group is convex without them, so that layers may be replayed.
     """
-    kept = {name: list(members) for name, members in groups.items()}
-    for name, members in list(kept.items()):
-        again = [one for one in members if not graph.node(one).run_once]
-        if not again:
-            del kept[name]
-        elif len(again) < len(members) and _fits(graph, {name: again}):
-            kept[name] = again
+    kept: dict[str, list[str]] = {}
+    for name, members in groups.items():
+        replayable = [member for member in members if not graph.node(member).run_once]
+        if replayable:
+            alone = len(replayable) < len(members) and _fits(graph, {name: replayable})
+            kept[name] = replayable if alone else list(members)
     while kept and not _fits(graph, kept):
         odd = next((name for name in kept if not _fits(graph, {name: kept[name]})), next(iter(kept)))
         del kept[odd]

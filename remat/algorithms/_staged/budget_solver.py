@@ -8,6 +8,7 @@ missing. "Infeasible" is believed when it was said twice, the second time asked 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -131,36 +132,41 @@ class Programme:
         gap = self.gap if gap is None else gap
         start, cutoff = self._begin(budget, save, start, known, gap, watch)
         watch.programme, watch.budget = self, budget
-        best, room, finished, notes = Found(), budget, False, []
-        bound: int | float = 0
-        for attempt in range(_ROUNDS):
+        notes: list[str] = []
+
+        def ask(room: int, start: Floats | None = None) -> Answer:
             self.model.set(room, save)
-            answer = self._ask(watch, gap, start if attempt == 0 else None, cutoff)
+            answer = self._ask(watch, gap, start, cutoff)
             notes.append(answer.note)
-            if attempt == 0:
-                bound, finished = answer.bound, answer.finished
-            if answer.infeasible and answer.point is None:
-                if attempt == 0 and self._second_opinion(watch, notes):
-                    return Found(bound=math.inf, finished=True, notes=tuple(notes))
-                break
-            if answer.point is None:
-                break
-            replayed = self.replay(answer.point, budget)
+            return answer
+
+        answer = ask(budget, start)
+        if answer.infeasible and answer.point is None and self._second_opinion(watch, notes):
+            return Found(bound=math.inf, finished=True, notes=tuple(notes))
+        best = self._repaired(answer, budget, ask, watch, notes)
+        if watch.best.better(best):
+            best = watch.best
+        best = self.lean(best, budget)
+        bound = answer.bound if best.cost is None else min(answer.bound, best.cost.time)
+        return evolve(best, bound=bound, finished=answer.finished, notes=tuple(notes))
+
+    def _repaired(
+        self, answer: Answer, budget: int, ask: Callable[[int], Answer], watch: Watch, notes: list[str]
+    ) -> Found:
+        """The plan of an answer's point; where its exact bytes are over the budget, that of an answer for a smaller one."""
+        room = budget
+        for attempt in range(_ROUNDS):
+            replayed = Found() if answer.point is None else self.replay(answer.point, budget)
             if isinstance(replayed, Found):
-                best = replayed
-                break
+                return replayed
             room -= max(replayed << attempt, (budget >> 24) << attempt, 1)
             notes.append(
                 f"the point is {replayed} B over the budget by the solver's tolerance: asked again with {room} B"
             )
-            if room < 0 or watch.expired:
+            if room < 0 or watch.expired or attempt + 1 == _ROUNDS:
                 break
-        if watch.best.better(best):
-            best = watch.best
-        best = self.lean(best, budget)
-        if best.cost is not None:
-            bound = min(bound, best.cost.time)
-        return evolve(best, bound=bound, finished=finished, notes=tuple(notes))
+            answer = ask(room)
+        return Found()
 
     def _begin(
         self, budget: int, save: int, start: Floats | None, known: Found | None, gap: float, watch: Watch

@@ -92,20 +92,21 @@ class _Checkmate:
         for k, cell in self.made.items():
             related = [k, *(reader for reader, _ in cell.readers)]
             for t in range(k, self.n):
-                here = [one for one in related if one <= t]
+                here = [node for node in related if node <= t and self._r(t, node)]
+                kept = [(saved[t + 1, k], 1)] if (t + 1, k) in saved else []
                 for place, node in enumerate(here):
-                    run = self._r(t, node)
-                    if not run:
-                        continue
-                    column = self.b.new(1, integral=True)
-                    rest = [term for one in here[place + 1 :] for term in self._r(t, one)]
-                    rest += [(saved[t + 1, k], 1)] if (t + 1, k) in saved else []
-                    count = 1 + len(rest)
-                    self.b.row([(column, 1), *self._r(t, node, -1)])
-                    self.b.row([*run, (column, -1), *((c, -v) for c, v in rest)])
-                    self.b.row([(column, count), *self._r(t, node, -1), *rest], count - 1)
+                    later = [term for other in here[place + 1 :] for term in self._r(t, other)]
+                    column = self._freed(self._r(t, node), [*later, *kept])
                     freed.setdefault((t, node), []).append((column, cell.size))
         return freed
+
+    def _freed(self, run: Terms, rest: Terms) -> int:
+        """The column that is 1 exactly where the run is made and none of the `rest` is: nothing uses the datum after it."""
+        column, count = self.b.new(1, integral=True), 1 + len(rest)
+        self.b.row([(column, 1), *((c, -v) for c, v in run)])
+        self.b.row([*run, (column, -1), *((c, -v) for c, v in rest)])
+        self.b.row([(column, count), *((c, -v) for c, v in run), *rest], count - 1)
+        return column
 
     def _stage(
         self, t: int, saved: dict[tuple[int, int], int], freed: dict[tuple[int, int], list[tuple[int, int]]], rows: Ints

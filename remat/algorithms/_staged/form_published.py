@@ -57,11 +57,7 @@ class _Published:
 
     def build(self, save: bool) -> Form:
         for stage, node in zip(self.slots.stage.tolist(), self.slots.node.tolist(), strict=True):
-            options = self.stage.graph.computes[node].options
-            first = self.b.columns
-            for option in options:
-                self.b.new(1, cost=option.time, integral=True)
-            self.b.row(((first + o, 1) for o in range(len(options))), 1, equal=stage == node)
+            self._new_slot(node, required=stage == node)
         for cell in self.stage.cells:
             if cell.keep and len(cell.writers) == 1:
                 first = self.slots.at[cell.writers[0][0], cell.writers[0][0]]
@@ -79,6 +75,14 @@ class _Published:
             for column, value in self.saved:
                 self.b.entries(row, column, value)
         return Form(stage=self.stage, slots=self.slots, linear=self.b.build(), memory=memory)
+
+    def _new_slot(self, node: int, *, required: bool) -> None:
+        """The columns of a run of a node: one per option, of which at most one, or exactly one, is chosen."""
+        options = self.stage.graph.computes[node].options
+        first = self.b.columns
+        for option in options:
+            self.b.new(1, cost=option.time, integral=True)
+        self.b.row(((first + o, 1) for o in range(len(options))), 1, equal=required)
 
     def run(self, stage: int, use: Use, value: int = 1) -> Terms:
         """CR of a node and some of its options in a stage, times `value`; empty where it has no slot."""
@@ -109,20 +113,20 @@ class _Published:
             if here is not None:
                 self.b.row([(column, 1) for column in here], 1)
             for o, option in enumerate(layer.options):
-                own = ([(here[o], 1)] if here else []) + self.run(t, (forward, (o,)))
+                held = [] if here is None else [(here[o], 1)]
+                following = [] if after is None else [(after[o], 1)]
+                made = [*held, *self.run(t, (forward, (o,)))]
                 read = self.run(t, (backward, (o,)))
-                others = tuple(other for other in range(count) if other != o)
-                if here is not None:  # a run by another option would replace it
-                    self.b.row([(here[o], 1), *self.run(t, (forward, others))], 1)
-                self.b.row([*read, *times(-1, own)])
-                if after is not None:
-                    self.b.row([(after[o], 1), *times(-1, own)])
-                    self.b.row([(after[o], -1), *own, *times(-1, read)])
-                if here is not None:
-                    self.before[t].append((here[o], option.phantom))
+                if held:  # a run by another option would replace it
+                    others = tuple(other for other in range(count) if other != o)
+                    self.b.row([*held, *self.run(t, (forward, others))], 1)
+                self.b.row([*read, *times(-1, made)])
+                if following:
+                    self.b.row([*following, *times(-1, made)])
+                    self.b.row([*times(-1, following), *made, *times(-1, read)])
+                self.before[t] += times(option.phantom, held)
                 self.changes[t].append((forward, times(option.phantom, self.run(t, (forward, (o,))))))
-                rest = [(after[o], 1)] if after is not None else []
-                self.changes[t].append((backward, times(-option.phantom, [*own, *times(-1, rest)])))
+                self.changes[t].append((backward, times(-option.phantom, [*made, *times(-1, following)])))
 
     def _memory(self) -> Ints:
         rows = self.b.rows(len(self.slots), budget=1) + np.arange(len(self.slots))
@@ -217,20 +221,7 @@ class _OneCell:
                 # the slot's charge and the constant take over: what was counted until here ends here
                 form.changes[t].append((use[0], times(-cell.size, before)))
                 return
-            if writes and use[0] == self.first:
-                create = form.binary()
-                b.row([(create, 1), *times(-1, run)])
-                alive.append((create, 1))
-                form.changes[t].append((use[0], [(create, cell.size)]))
-            delete = form.binary()
-            alive.append((delete, -1))
-            form.changes[t].append((use[0], [(delete, -cell.size)]))
-            b.row(alive, 1)
-            b.row(times(-1, alive))
-            if writes and use[0] == self.first:
-                b.row([*run, (delete, -1), *times(-1, alive)])
-            elif writes or form.tight:
-                b.row([*run, *times(-1, before)])
+            delete = self._after_use(t, use[0], writes, run, alive)
             kept = self._p(t + 1)
             b.row([*run, (delete, -1), *times(-1, kept), *times(-1, later)])
             b.row([(delete, count), *times(-1, run), *kept, *later], count - 1)
@@ -240,3 +231,25 @@ class _OneCell:
             b.row([*self._p(t + 1), *times(-1, alive)], equal=True)
         if t == form.stage.loss and not cell.boundary:
             form.saved += times(cell.size, alive)
+
+    def _after_use(self, t: int, node: int, writes: bool, run: Terms, alive: Terms) -> int:
+        """What is alive after a use in stage t, added to `alive`: what the first writer creates, less what is deleted.
+
+        Returns the column of the deletion.
+        """
+        form, b, before, first = self.form, self.form.b, list(alive), writes and node == self.first
+        if first:
+            create = form.binary()
+            b.row([(create, 1), *times(-1, run)])
+            alive.append((create, 1))
+            form.changes[t].append((node, [(create, self.cell.size)]))
+        delete = form.binary()
+        alive.append((delete, -1))
+        form.changes[t].append((node, [(delete, -self.cell.size)]))
+        b.row(alive, 1)
+        b.row(times(-1, alive))
+        if first:
+            b.row([*run, (delete, -1), *times(-1, alive)])
+        elif writes or form.tight:
+            b.row([*run, *times(-1, before)])
+        return delete

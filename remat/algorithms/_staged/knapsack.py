@@ -189,22 +189,16 @@ class _Knapsack:
     def _working_set(self, t: int, before: Flags) -> None:
         loss = self.stage.loss
         room, terms = self.budget - min(self.stage.charge[t]), []
-        for at, cell in enumerate(self.stage.cells):
-            done = all(writer <= loss or before[t, writer] for writer, _ in cell.writers)
-            if not done:
+        for cell in self.stage.cells:
+            if not all(writer <= loss or before[t, writer] for writer, _ in cell.writers):
                 continue
-            if cell.keep or self._reads_always(t, cell):
+            if cell.keep or _always_read(self.stage, t, cell):
                 room -= cell.size
             elif len(cell.writers) == 1 and cell.layer < 0 and self._read_past(t, cell, before):
                 # resident, unless its writer runs again: size * (1 - again)
                 room -= cell.size
                 terms += [(column, -cell.size) for column in self.again[cell.writers[0][0]]]
-            del at
         self._room(terms, room, t)
-
-    def _reads_always(self, t: int, cell: Cell) -> bool:
-        every = len(self.graph.computes[t].options)
-        return any(reader == t and len(options) == every for reader, options in cell.readers)
 
     def _read_past(self, t: int, cell: Cell, before: Flags) -> bool:
         """Whether a required node that depends on t reads the cell under every option."""
@@ -219,17 +213,19 @@ def ancestors(stage: Stage) -> Flags:
     n = len(stage.graph)
     before = np.zeros((n, n), np.bool_)
     for t in range(n):
-        own: set[int] = set()
-        for at in stage.by_node[t][1]:
-            cell = stage.cells[at]
-            every = any(r == t and len(options) == len(stage.graph.computes[t].options) for r, options in cell.readers)
-            own |= {writer for writer, _ in cell.writers} if every else set()
-        for at in stage.by_node[t][0]:
-            own |= {writer for writer, _ in stage.cells[at].writers if writer < t}
-        for v in own:
+        written, read = ([stage.cells[at] for at in cells] for cells in stage.by_node[t])
+        direct = {writer for cell in read if _always_read(stage, t, cell) for writer, _ in cell.writers}
+        direct |= {writer for cell in written for writer, _ in cell.writers if writer < t}
+        for v in direct:
             before[t] |= before[v]
             before[t, v] = True
     return before
+
+
+def _always_read(stage: Stage, t: int, cell: Cell) -> bool:
+    """Whether a node reads a cell under every one of its options."""
+    count = len(stage.graph.computes[t].options)
+    return any(reader == t and len(options) == count for reader, options in cell.readers)
 
 
 # -- the full relaxation -----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from attrs import evolve, field, fields, frozen
 
 from remat.algorithms._bounds.floor import node_floor
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.outcome import IMPOSSIBLE, ClassBound, Plan
+from remat.algorithms._core.outcome import IMPOSSIBLE, ClassBound, Outcome, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import refuse_unless_flat
 from remat.algorithms._core.warm_started import WarmStarted
@@ -142,10 +142,21 @@ class HIlp(WarmStarted):
         words = [] if self.reruns == "full" else [self.reruns]
         return ", ".join([*words, *([f"window {self.window}"] if self.window is not None else [])])
 
+    def _ended_by(self, first: Outcome, clock: Clock) -> str:
+        """Why the first plan is the last, in words; empty: it is not. The clock keeps the plan for an interruption."""
+        if first.schedule is not None:
+            best, bound = int(first.upper), first.lower
+            clock.report(self, schedule=first.schedule, best=best, bound=bound, stage="start", note="the first plan")
+        if first.upper <= first.lower * (1 + self.gap):
+            return "no programme was needed"
+        if clock.expired:
+            return "stopped without a plan" if first.schedule is None else "stopped before the programme"
+        return ""
+
     def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
         """Solve; the start is the incumbent, and the fallback in any case."""
         self.backend.check()  # missing, it is an error even where it would not have been asked
-        if getattr(problem, "link", None) is not None:
+        if problem.link is not None:
             return Plan(schedule=start, trail=(f"{self!r}: schedules with copies are not modelled",))
         floor = node_floor(problem.graph)
         if floor > problem.budget:
@@ -160,15 +171,9 @@ class HIlp(WarmStarted):
             first = prime(problem, self.gap, clock, seed)
             start, lower = first.schedule, first.lower
             trail += [f"primed: {words}" for words in first.trail[-1:]]
-            if start is not None:  # the plan that stays when the programme is interrupted
-                clock.report(
-                    self, schedule=start, best=int(first.upper), bound=lower, stage="start", note="the first plan"
-                )
-            if first.upper <= lower * (1 + self.gap):
-                return Plan(schedule=start, lower=lower, trail=(f"{self!r}: no programme was needed", *trail))
-            if clock.expired:
-                words = "without a plan" if start is None else "before the programme"
-                return Plan(schedule=start, lower=lower, trail=(f"{self!r}: stopped {words}", *trail))
+            ended = self._ended_by(first, clock)
+            if ended:
+                return Plan(schedule=start, lower=lower, trail=(f"{self!r}: {ended}", *trail))
         ordered = "the graph's order" if graph is problem.graph else "the start's order"
         programme = self.build(graph)
         known = None if start is None else programme.known(start, problem.budget)

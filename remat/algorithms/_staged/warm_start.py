@@ -55,15 +55,12 @@ def narrowed(block: Graph, peak: Bytes, save: Bytes) -> Graph | None:
     loss = block.computes[block.loss]
     if len(loss.options) != 1:
         return None
-    beside = {*loss.reads, *loss.writes}
-    for datum in block.data:
-        phases = {block.node(name).phase is Phase.BACKWARD for name in datum.writers}
-        if datum.keep and len(phases) > 1:
-            return None
-        if datum.keep and phases == {False}:
-            beside.add(datum.name)
+    kept = {datum.name: {block.node(name).phase for name in datum.writers} for datum in block.data if datum.keep}
+    if any(Phase.BACKWARD in phases and len(phases) > 1 for phases in kept.values()):
+        return None
+    early = {name for name, phases in kept.items() if phases and Phase.BACKWARD not in phases}
     sizes = {datum.name: 0 if datum.outside else datum.size for datum in block.data}
-    rest = peak - save - sum(sizes[name] for name in beside)
+    rest = peak - save - sum(sizes[name] for name in {*loss.reads, *loss.writes} | early)
     option = loss.options[0]
     if rest <= option.workspace:
         return block

@@ -29,7 +29,7 @@ class StoreAll(Solver):
 
 def least_time(graph: Graph) -> int:
     """A bound for every schedule: forward nodes, the loss, and what leads to kept data run at least once [ns]."""
-    return sum(min(one.time for one in graph.computes[i].options) for i in graph.required)
+    return sum(min(option.time for option in graph.computes[i].options) for i in graph.required)
 
 
 def store_all_peak(graph: Graph) -> Bytes:
@@ -114,24 +114,26 @@ def _groups(graph: Graph, depth: int, together: int) -> dict[int, int]:
 
 
 def _replayable(graph: Graph, group: dict[int, int]) -> list[int]:
-    """Forward nodes that a checkpoint replays: those that lead to data the backward reads and nobody outside keeps."""
-
-    def stays(d: int) -> bool:
-        writers = graph.writers_by_data[d]
-        outer = any(r in group and group[r] != group[w] for r in graph.readers_by_data[d] for w in writers)
-        return graph.data[d].keep or outer or graph.loss in graph.readers_by_data[d]
-
+    """Forward nodes that a checkpoint replays: those that lead to data the backward reads and no other group keeps."""
     inside: set[int] = set()
     for i in sorted(group, reverse=True):
-        node = graph.computes[i]
-        if node.run_once or any(len(graph.writers_by_data[d]) > 1 for d in graph.writes_by_node[i]):
-            continue
-        for d in graph.writes_by_node[i]:
-            readers = graph.readers_by_data[d]
-            backward = any(graph.computes[r].phase is Phase.BACKWARD for r in readers)
-            if not stays(d) and (backward or any(r in inside for r in readers)):
-                inside.add(i)
+        dropped = [d for d in graph.writes_by_node[i] if not _stays(graph, group, d)]
+        readers = {r for d in dropped for r in graph.readers_by_data[d]}
+        if _may_rerun(graph, i) and any(r in inside or graph.computes[r].phase is Phase.BACKWARD for r in readers):
+            inside.add(i)
     return sorted(inside)
+
+
+def _stays(graph: Graph, group: dict[int, int], d: int) -> bool:
+    """Whether a datum is kept from its production: by the step, for another group, or for the loss."""
+    writers, readers = graph.writers_by_data[d], graph.readers_by_data[d]
+    outer = any(r in group and group[r] != group[w] for r in readers for w in writers)
+    return graph.data[d].keep or outer or graph.loss in readers
+
+
+def _may_rerun(graph: Graph, i: int) -> bool:
+    alone = all(len(graph.writers_by_data[d]) == 1 for d in graph.writes_by_node[i])
+    return alone and not graph.computes[i].run_once
 
 
 def _needs(graph: Graph, i: int, group: dict[int, int], inside: list[int]) -> set[int]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
-from itertools import combinations
+from itertools import chain, combinations
+from typing import NamedTuple
 
 from attrs import field, frozen
 
@@ -51,6 +52,50 @@ class Exhaustive(Solver):
         return _Search(problem).result(self.max_states, clock)
 
 
+State = tuple[int, Held]
+"""The nodes that have run, as bits, and what is resident."""
+
+
+class _Arrival(NamedTuple):
+    """The earliest way to a state so far: when [ns], from which state, by which run; the start has neither."""
+
+    time: int
+    origin: State | None
+    run: Run | None
+
+
+class _Frontier:
+    """The queue of A*: states by what they may lead to at best, then by time, then as they came."""
+
+    def __init__(self, start: State, estimate: int) -> None:
+        self.queue: list[tuple[int, int, int, int, Held]] = [(estimate, 0, 0, *start)]
+        self.came: dict[State, _Arrival] = {start: _Arrival(0, None, None)}
+        self._pushed = 0
+
+    def pop(self) -> tuple[int, int, State]:
+        """The next (bound, time, state); it may have been reached earlier since."""
+        bound, time, _, ran, held = heapq.heappop(self.queue)
+        return bound, time, (ran, held)
+
+    def push(self, state: State, arrival: _Arrival, left: int) -> None:
+        """Take a way to a state from which at least `left` ns are needed, unless it was reached as early."""
+        if state in self.came and self.came[state].time <= arrival.time:
+            return
+        self.came[state] = arrival
+        self._pushed += 1
+        heapq.heappush(self.queue, (arrival.time + left, arrival.time, self._pushed, *state))
+
+    def runs_to(self, state: State) -> list[Run]:
+        """The runs from the start to a state."""
+        runs: list[Run] = []
+        arrival = self.came[state]
+        while arrival.run is not None and arrival.origin is not None:
+            runs.append(arrival.run)
+            arrival = self.came[arrival.origin]
+        runs.reverse()
+        return runs
+
+
 class _Search:
     def __init__(self, problem: Problem) -> None:
         graph = self.graph = problem.graph
@@ -62,6 +107,7 @@ class _Search:
         self.outside = [datum.outside for datum in graph.data]
         self.cell = {**graph.data_index, **{layer.phantom: data + i for i, layer in enumerate(graph.layers)}}
         self.touched = [[self._touched(i, o) for o in range(len(n.options))] for i, n in enumerate(graph.computes)]
+        self.least_time = [min(option.time for option in node.options) for node in graph.computes]
         self.draws = [i for i, node in enumerate(graph.computes) if node.draws]
         self.required = _mask(graph.required)
         self.forward = _mask(i for i, node in enumerate(graph.computes) if node.phase is Phase.FORWARD)
@@ -75,7 +121,7 @@ class _Search:
 
     def estimate(self, ran: int) -> int:
         left = self.required & ~ran
-        return sum(min(one.time for one in node.options) for i, node in enumerate(self.graph.computes) if left >> i & 1)
+        return sum(least for i, least in enumerate(self.least_time) if left >> i & 1)
 
     def finished(self, ran: int, held: Held) -> bool:
         if self.required & ~ran:
@@ -92,17 +138,18 @@ class _Search:
                     yield i, option, self._after(i, option, before)
 
     def _allowed(self, i: int, ran: int) -> bool:
-        node, first = self.graph.computes[i], not ran >> i & 1
-        loss_done = bool(ran >> self.graph.loss & 1)
-        if not first and (node.run_once or node.phase is Phase.LOSS):
+        """Whether the rules allow a run of the node after those that have run, whatever is resident."""
+        node, loss_done = self.graph.computes[i], bool(ran >> self.graph.loss & 1)
+        if ran >> i & 1:
+            return not node.run_once and node.phase is not Phase.LOSS
+        if node.draws and self._next_draw(ran) != i:
             return False
-        if first and node.draws and next(d for d in self.draws if not ran >> d & 1) != i:
-            return False
-        if node.phase is Phase.FORWARD:
-            return not (first and loss_done)
         if node.phase is Phase.LOSS:
             return not self.forward & ~ran
-        return loss_done
+        return loss_done == (node.phase is Phase.BACKWARD)
+
+    def _next_draw(self, ran: int) -> int:
+        return next(i for i in self.draws if not ran >> i & 1)
 
     def _touched(self, i: int, option: int) -> tuple[list[tuple[int, int]], int | None]:
         """For a run: (cell, what it must hold) of what it reads, and the cell of the phantom it makes, if it makes one."""
@@ -114,42 +161,50 @@ class _Search:
 
     def _made_to_fit(self, i: int, option: int, held: Held) -> Iterator[Held]:
         """The states, after as few drops as possible, in which the run is legal and fits."""
-        node = self.graph.computes[i]
-        reads, phantom = self.touched[i][option]
-        if any(held[cell] != must for cell, must in reads):
+        reads, _ = self.touched[i][option]
+        if any(held[cell] != contents for cell, contents in reads):
             return
+        state = self._ready_to_add(i, held)
+        if state is None:
+            return
+        live = sum(self.bytes_of(cell, contents) for cell, contents in enumerate(state))
+        over = live + self._charge(i, option) - self.budget
+        if over <= 0:
+            yield tuple(state)
+            return
+        sums = {d for d in self.graph.writes_by_node[i] if self.whole[d] > 1 and state[d]}
+        yield from self._drops(state, over, {cell for cell, _ in reads} | sums)
+
+    def _ready_to_add(self, i: int, held: Held) -> list[int] | None:
+        """The state in which every sum waits for the node's contribution; None when no drop leads there."""
         state = list(held)
         for d in self.graph.writes_by_node[i]:
             writers = self.graph.writers_by_data[d]
             if len(writers) == 1 or (state[d] < len(writers) and writers[state[d]] == i):
                 continue
             if writers[0] != i or (self.kept[d] and state[d] == self.whole[d]):
-                return  # its turn is not now, and cannot be made by a drop
+                return None
             state[d] = 0
-        charge = node.options[option].workspace + sum(self.sizes[d] for d in self.graph.writes_by_node[i])
-        if phantom is not None:
-            charge += self.bytes_of(phantom, option + 1)
-        live = sum(self.bytes_of(cell, h) for cell, h in enumerate(state))
-        over = live + charge - self.budget
-        if over <= 0:
-            yield tuple(state)
-            return
-        needed = {cell for cell, _ in reads} | {
-            d for d in self.graph.writes_by_node[i] if self.whole[d] > 1 and state[d]
-        }
-        yield from self._drops(state, over, needed)
+        return state
+
+    def _charge(self, i: int, option: int) -> int:
+        """Bytes that a run takes besides what is resident: its workspace and all that it makes."""
+        _, phantom = self.touched[i][option]
+        made = sum(self.sizes[d] for d in self.graph.writes_by_node[i])
+        kept = 0 if phantom is None else self.bytes_of(phantom, option + 1)
+        return self.graph.computes[i].options[option].workspace + made + kept
 
     def _drops(self, state: list[int], over: int, needed: set[int]) -> Iterator[Held]:
-        free = [cell for cell, h in enumerate(state) if h and cell not in needed and self._droppable(cell, h)]
-        free = [cell for cell in free if self.bytes_of(cell, state[cell])]
-        found: list[set[int]] = []
-        for count in range(1, len(free) + 1):
-            for chosen in combinations(free, count):
-                if any(smaller <= set(chosen) for smaller in found):
-                    continue
-                if sum(self.bytes_of(cell, state[cell]) for cell in chosen) >= over:
-                    found.append(set(chosen))
-                    yield tuple(0 if cell in chosen else h for cell, h in enumerate(state))
+        """The states without each smallest set of droppable cells that frees at least `over` bytes."""
+        size = {cell: self.bytes_of(cell, contents) for cell, contents in enumerate(state)}
+        free = [cell for cell in size if size[cell] and cell not in needed and self._droppable(cell, state[cell])]
+        smallest: list[set[int]] = []
+        for chosen in map(set, chain.from_iterable(combinations(free, n) for n in range(1, len(free) + 1))):
+            if any(smaller <= chosen for smaller in smallest):
+                continue
+            if sum(size[cell] for cell in chosen) >= over:
+                smallest.append(chosen)
+                yield tuple(0 if cell in chosen else contents for cell, contents in enumerate(state))
 
     def _droppable(self, cell: int, held: int) -> bool:
         if cell >= len(self.sizes):
@@ -169,16 +224,15 @@ class _Search:
 
     def result(self, max_states: int, clock: Clock) -> Plan:
         start: Held = tuple([1 if outside else 0 for outside in self.outside] + [0] * len(self.graph.layers))
-        queue: list[tuple[int, int, int, int, Held]] = [(self.estimate(0), 0, 0, 0, start)]
-        came: dict[tuple[int, Held], tuple[int, tuple[int, Held] | None, Run | None]] = {(0, start): (0, None, None)}
+        frontier = _Frontier((0, start), self.estimate(0))
         settled: dict[int, list[Held]] = {}
-        order = expanded = 0
-        while queue:
-            bound, time, _, ran, held = heapq.heappop(queue)
-            if came[ran, held][0] < time or self._dominated(held, settled.get(ran, [])):
+        expanded = 0
+        while frontier.queue:
+            bound, time, (ran, held) = frontier.pop()
+            if frontier.came[ran, held].time < time or self._dominated(held, settled.get(ran, [])):
                 continue
             if self.finished(ran, held):
-                schedule = Schedule.from_runs(self.graph, self._runs(came, (ran, held)))
+                schedule = Schedule.from_runs(self.graph, frontier.runs_to((ran, held)))
                 return Plan(schedule=schedule, lower=time, trail=(f"Exhaustive: optimal, {expanded} states",))
             if expanded >= max_states or clock.expired:
                 why = "out of time" if clock.expired else f"{max_states} states"
@@ -186,14 +240,9 @@ class _Search:
             expanded += 1
             settled.setdefault(ran, []).append(held)
             for i, option, after in self.moves(ran, held):
-                node = self.graph.computes[i]
-                key = (ran | 1 << i, after)
-                later = time + node.options[option].time
-                if key in came and came[key][0] <= later:
-                    continue
-                came[key] = (later, (ran, held), Run(node.name, option))
-                order += 1
-                heapq.heappush(queue, (later + self.estimate(key[0]), later, order, *key))
+                node, key = self.graph.computes[i], (ran | 1 << i, after)
+                arrival = _Arrival(time + node.options[option].time, (ran, held), Run(node.name, option))
+                frontier.push(key, arrival, self.estimate(key[0]))
         return Plan(lower=IMPOSSIBLE, trail=(f"Exhaustive: proved impossible, {expanded} states",))
 
     def _dominated(self, held: Held, settled: list[Held]) -> bool:
@@ -201,18 +250,6 @@ class _Search:
         return any(
             all(b == a or not a for a, b in zip(held, other, strict=True)) and other != held for other in settled
         )
-
-    def _runs(
-        self, came: dict[tuple[int, Held], tuple[int, tuple[int, Held] | None, Run | None]], key: tuple[int, Held]
-    ) -> list[Run]:
-        runs: list[Run] = []
-        at: tuple[int, Held] | None = key
-        while at is not None:
-            _, at, run = came[at]
-            if run is not None:
-                runs.append(run)
-        runs.reverse()
-        return runs
 
 
 def _mask(bits: Iterable[int]) -> int:

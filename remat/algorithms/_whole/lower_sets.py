@@ -88,13 +88,18 @@ class LowerSets(Solver):
             if chosen and chosen not in plans:
                 group = forward.segments(sets, chosen)
                 plans[chosen] = Schedule.from_runs(graph, checkpointed(graph, group, frozenset([len(chosen) - 1])))
-        costs = {chosen: validate(graph, schedule) for chosen, schedule in plans.items()}
-        fitting = [chosen for chosen, cost in costs.items() if cost.peak <= problem.budget]
-        if not fitting:
-            smallest = min(cost.peak for cost in costs.values())
-            return Plan(trail=(f"LowerSets: of {len(costs)} sequences the smallest peak is {smallest} B",))
-        best = min(fitting, key=lambda chosen: (costs[chosen].time, costs[chosen].peak))
-        return Plan(schedule=plans[best], trail=(f"LowerSets: {len(best)} segments of {len(sets) - 1} lower sets",))
+        return _fastest(problem, plans, len(sets) - 1)
+
+
+def _fastest(problem: Problem, plans: dict[tuple[int, ...], Schedule], sets: int) -> Plan:
+    """The fastest of the schedules, by their lower sets, that fits."""
+    costs = {chosen: validate(problem.graph, schedule) for chosen, schedule in plans.items()}
+    fitting = [chosen for chosen, cost in costs.items() if cost.peak <= problem.budget]
+    if not fitting:
+        smallest = min(cost.peak for cost in costs.values())
+        return Plan(trail=(f"LowerSets: of {len(costs)} sequences the smallest peak is {smallest} B",))
+    best = min(fitting, key=lambda chosen: (costs[chosen].time, costs[chosen].peak))
+    return Plan(schedule=plans[best], trail=(f"LowerSets: {len(best)} segments of {sets} lower sets",))
 
 
 @frozen(eq=False)

@@ -37,7 +37,7 @@ from remat.settings import one_of, optional, whole
 ORDERS = ("degree", "fill")
 """Rules of elimination."""
 
-_SWEEPS = 6  # forward passes over a schedule, each from the result of the one before
+_PASSES = 6  # forward passes over a schedule, each from the result of the one before
 _PARTS = (1, 2, 4, 8, 16, 32, 64)  # the graph's nodes over these are the sizes of parts run straight through
 _LONGEST = 40  # times the nodes: longer schedules are given up
 
@@ -57,7 +57,7 @@ def joined(flat: Flat) -> list[set[int]]:
 
 
 def decomposed(near: list[set[int]], nodes: list[int], rule: str) -> tuple[list[list[int]], list[list[int]]]:
-    """Bags, and the tree over them (neighbours of each bag; a forest where the graph falls apart).
+    """Bags, and the tree over them (neighbors of each bag; a forest where the graph falls apart).
 
     A node's bag is itself with the neighbours it has when it is eliminated; its parent is the first of those to go.
     """
@@ -75,20 +75,31 @@ def decomposed(near: list[set[int]], nodes: list[int], rule: str) -> tuple[list[
             heapq.heappush(heap, (now, v))
             continue
         turn[v] = len(bags)
-        around = sorted(graph.pop(v))
+        around = _eliminate(graph, v)
         bags.append([v, *around])
         for u in around:
-            graph[u].discard(v)
-            graph[u].update(w for w in around if w != u)
-        for u in around:
             heapq.heappush(heap, (_weight(graph, u, rule), u))
+    return bags, _tree(bags, turn)
+
+
+def _eliminate(graph: dict[int, set[int]], v: int) -> list[int]:
+    """Take a node out of the graph and join its neighbors, which are returned."""
+    around = sorted(graph.pop(v))
+    for u in around:
+        graph[u].discard(v)
+        graph[u].update(w for w in around if w != u)
+    return around
+
+
+def _tree(bags: list[list[int]], turn: dict[int, int]) -> list[list[int]]:
+    """Neighbors of each bag: its parent is the bag of the node eliminated first among its node's neighbors."""
     tree: list[list[int]] = [[] for _ in bags]
     for k, (_, *around) in enumerate(bags):
         if around:
             parent = min(turn[u] for u in around)
             tree[k].append(parent)
             tree[parent].append(k)
-    return bags, tree
+    return tree
 
 
 def _weight(graph: dict[int, set[int]], v: int, rule: str) -> int:
@@ -100,9 +111,9 @@ def _weight(graph: dict[int, set[int]], v: int, rule: str) -> int:
 
 @frozen
 class Part:
-    """A separator and the parts it leaves: `own` are the nodes of its bag not seen above, `below` all nodes of the subtree."""
+    """A separator and the parts it leaves: the nodes of its bag not seen above; `below` has all nodes of the subtree."""
 
-    own: tuple[int, ...]
+    separator: tuple[int, ...]
     below: frozenset[int]
     parts: tuple[Part, ...] = ()
 
@@ -110,12 +121,12 @@ class Part:
 def separated(bags: list[list[int]], tree: list[list[int]], leaf: int) -> list[Part]:
     """The balanced separator tree of each component; parts of at most `leaf` nodes are one bag."""
     gone = [False] * len(bags)
-    found: list[Part] = []
+    parts: list[Part] = []
     for k in range(len(bags)):
         if not gone[k]:
             component = _component(tree, k, gone)
-            found.append(_split(bags, tree, component, gone, frozenset(), leaf))
-    return found
+            parts.append(_split(bags, tree, component, gone, frozenset(), leaf))
+    return parts
 
 
 def _component(tree: list[list[int]], start: int, gone: list[bool]) -> list[int]:
@@ -137,23 +148,26 @@ def _split(
         for k in order:
             gone[k] = True
         return Part(tuple(sorted(below)), below)
+    middle = _balanced_separator(tree, order, gone)
+    gone[middle] = True
+    separator = tuple(sorted(set(bags[middle]) - above))
+    seen = above | frozenset(separator)
+    parts = [_split(bags, tree, _component(tree, k, gone), gone, seen, leaf) for k in tree[middle] if not gone[k]]
+    return Part(separator, below, tuple(part for part in parts if part.below))
+
+
+def _balanced_separator(tree: list[list[int]], order: list[int], gone: list[bool]) -> int:
+    """The bag whose removal leaves the smallest largest part of a component; `order` lists parents first."""
     size, worst = dict.fromkeys(order, 1), dict.fromkeys(order, 0)
     parent = {order[0]: -1}
     for k in order:
-        for other in tree[k]:
-            if not gone[other] and other != parent[k]:
-                parent[other] = k
+        parent.update((other, k) for other in tree[k] if not gone[other] and other != parent[k])
     for k in reversed(order):
         worst[k] = max(worst[k], len(order) - size[k])
         if parent[k] >= 0:
             size[parent[k]] += size[k]
             worst[parent[k]] = max(worst[parent[k]], size[k])
-    middle = min(order, key=lambda k: (worst[k], k))
-    gone[middle] = True
-    own = tuple(sorted(set(bags[middle]) - above))
-    seen = above | frozenset(own)
-    parts = [_split(bags, tree, _component(tree, k, gone), gone, seen, leaf) for k in tree[middle] if not gone[k]]
-    return Part(own, below, tuple(one for one in parts if one.below))
+    return min(order, key=lambda k: (worst[k], k))
 
 
 # -- the recursion -----------------------------------------------------------------------------------------------------
@@ -185,23 +199,22 @@ class _Recursion:
             if len(self.runs) > self.longest:
                 raise TooLong
             return
-        for v in (v for v in part.own if v in wanted):
-            for one in part.parts:
-                self.solve(one, frozenset(self.reads[v] & one.below))
+        for v in (v for v in part.separator if v in wanted):
+            for inner in part.parts:
+                self.solve(inner, frozenset(self.reads[v] & inner.below))
             self.runs.append(v)
-        own = frozenset(part.own)
-        for one in part.parts:
-            self.solve(one, (need - own) & one.below)
+        for inner in part.parts:
+            self.solve(inner, need.difference(part.separator) & inner.below)
 
     def _leading_to(self, part: Part, need: frozenset[int]) -> set[int]:
         """The nodes of the part that lead to `need` within it."""
-        found, stack = set(need), list(need)
+        leading, stack = set(need), list(need)
         while stack:
             for u in self.reads[stack.pop()]:
-                if u in part.below and u not in found:
-                    found.add(u)
+                if u in part.below and u not in leading:
+                    leading.add(u)
                     stack.append(u)
-        return found
+        return leading
 
 
 def lawful(flat: Flat, runs: list[int]) -> Ints:
@@ -342,13 +355,13 @@ class TwRemat(Solver):
         best: tuple[bool, int, int] | None = None
         chosen: tuple[Ints, str] | None = None
         for name, runs in self._family(flat):
-            found = greedy(flat, runs, problem.budget)
-            peak = int(sweep(flat, found, len(found), np.empty(len(found), np.int64)))
-            time = int(total_time(flat, found, len(found)))
+            sequence = greedy(flat, runs, problem.budget)
+            peak = int(sweep(flat, sequence, len(sequence), np.empty(len(sequence), np.int64)))
+            time = int(total_time(flat, sequence, len(sequence)))
             over = peak > problem.budget
-            rank = (over, peak if over else time, len(found))
+            rank = (over, peak if over else time, len(sequence))
             if best is None or rank < best:
-                best, chosen = rank, (found, name)
+                best, chosen = rank, (sequence, name)
             if clock.expired:
                 break
         if chosen is None or best is None or best[0]:
@@ -382,10 +395,10 @@ class TwRemat(Solver):
 def greedy(flat: Flat, runs: Ints, budget: int) -> Ints:
     """Clean-up, and six forward passes with a clean-up after each (steps 5 and 6 of the public implementation)."""
     key = flat.time[np.maximum(flat.producer, 0)] / np.maximum(flat.size, 1)
-    found = cleaned(flat, runs)
-    for _ in range(_SWEEPS):
-        after = cleaned(flat, fitted(flat, found, budget, key))
-        if len(after) == len(found):
+    sequence = cleaned(flat, runs)
+    for _ in range(_PASSES):
+        after = cleaned(flat, fitted(flat, sequence, budget, key))
+        if len(after) == len(sequence):
             break
-        found = after
-    return found
+        sequence = after
+    return sequence
