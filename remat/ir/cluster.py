@@ -1,7 +1,7 @@
 """Clusters: convex sets of forward nodes with their backward twins; a hierarchy is a tree of them.
 
 Reference: HiRemate, App. A (convexity) and C.1.2 (soft dependencies). A cluster can be run as one: no path leaves it and comes
-back. Soft dependencies (`Compute.after`) count as edges here, where partitioners ask, and nowhere else.
+back. Soft dependencies (`Compute.after`) count as edges for partitioners alone.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Cluster:
 
 
 def unused(word: str, names: Collection[str]) -> str:
-    """The word, with underscores behind it until none of the names begins so: for names of clusters, layers and their data."""
+    """The word, with underscores appended until no name begins with it: for names of clusters, layers and their data."""
     while any(name.startswith(word) for name in names):
         word += "_"
     return word
@@ -62,17 +62,17 @@ def predecessors(graph: Graph, *, soft: bool = False) -> tuple[tuple[int, ...], 
 
     A hint that names the node itself or a later one contradicts the graph's order, and is none.
     """
-    found = []
+    rows = []
     for i, node in enumerate(graph.computes):
         before = {writer for datum in graph.reads_by_node[i] for writer in graph.writers_by_data[datum]}
         if soft:
             before.update(j for name in node.after if (j := graph.node_index[name]) < i)
-        found.append(tuple(sorted(before)))
-    return tuple(found)
+        rows.append(tuple(sorted(before)))
+    return tuple(rows)
 
 
 def between(before: tuple[tuple[int, ...], ...], inside: Collection[int]) -> Iterator[int]:
-    """Nodes outside a set that lie on a path between two of its nodes. Linear in the stretch of the order it spans."""
+    """Nodes outside a set that lie on a path between two of its nodes. Linear in the part of the order that the set spans."""
     low, high = min(inside), max(inside)
     reached = set(inside)
     for i in range(low, high + 1):
@@ -106,13 +106,15 @@ def clusters(graph: Graph, groups: Mapping[str, Iterable[str]]) -> tuple[Cluster
     """
     of: dict[int, str] = {}
     for name, members in groups.items():
-        for one in members:
-            index = graph.node_index.get(one)
+        for member in members:
+            index = graph.node_index.get(member)
             if index is None or graph.computes[index].phase is not Phase.FORWARD:
-                raise IllFormed("G-CLUSTER", f"{one!r} in {name!r} is not a forward node.", fix="name forward nodes.")
+                raise IllFormed(
+                    "G-CLUSTER", f"{member!r} in {name!r} is not a forward node.", fix="name forward nodes."
+                )
             if index in of:
                 fix = "give each node one cluster."
-                raise IllFormed("G-CLUSTER", f"{one!r} stands in {of[index]!r} and {name!r}.", fix=fix)
+                raise IllFormed("G-CLUSTER", f"{member!r} stands in {of[index]!r} and {name!r}.", fix=fix)
             of[index] = name
     soft = predecessors(graph, soft=True)
     forward: dict[str, list[int]] = {}

@@ -63,8 +63,8 @@ def condense(
     """
     if not graph.flat:
         raise IllFormed("G-CLUSTER", f"{graph!r} has layers or options.", fix="condense a flat graph.")
-    given = {} if options is None else options
-    return _Condenser(graph, clusters, given).result()
+    chosen = {} if options is None else options
+    return _Condenser(graph, clusters, chosen).result()
 
 
 def expand(condensed: Condensed, schedule: Schedule) -> Schedule:
@@ -125,20 +125,20 @@ def plain_options(graph: Graph, cluster: Cluster) -> tuple[LayerOption, ...]:
 
 
 class _Condenser:
-    """One level in the making. A *place* is a node of the level: its index among the flat nodes' owners."""
+    """Builds one level. A *place* is a node of the level: its index among the flat nodes' owners."""
 
     def __init__(self, graph: Graph, clusters: Sequence[Cluster], options: Mapping[str, Iterable[LayerOption]]) -> None:
         self.flat = graph
         self.clusters = tuple(clusters)
         self.options = options
-        self.parts = {one.name: Part(graph, one) for one in self.clusters}
+        self.parts = {cluster.name: Part(graph, cluster) for cluster in self.clusters}
         self.owner = {node.name: node.name for node in graph.computes}
-        for one in self.clusters:
-            for names, place in ((one.forward, one.name), (one.backward, self.backward_name(one))):
+        for cluster in self.clusters:
+            for names, place in ((cluster.forward, cluster.name), (cluster.backward, self.backward_name(cluster))):
                 for name in names:
                     if self.owner.get(name, "") != name:
                         fix = "give each node of the graph one cluster."
-                        raise IllFormed("G-CLUSTER", f"{name!r} of {one.name!r} is not free to be in it.", fix=fix)
+                        raise IllFormed("G-CLUSTER", f"{name!r} of {cluster.name!r} is not free to be in it.", fix=fix)
                     self.owner[name] = place
 
     @staticmethod
@@ -146,11 +146,13 @@ class _Condenser:
         return f"{cluster.name}.backward"
 
     def result(self) -> Condensed:
-        layers = tuple(self.layer(one) for one in self.clusters if one.backward)
+        layers = tuple(self.layer(cluster) for cluster in self.clusters if cluster.backward)
         data = self.data()
-        nodes = {node.name: node for node in self.nodes(layers, {one.name for one in data})}
+        nodes = {node.name: node for node in self.nodes(layers, {datum.name for datum in data})}
         ordered = tuple(nodes[name] for name in self.order(nodes.values(), layers, data))
-        plain = {one.name: self.parts[one.name].forward_runs for one in self.clusters if not one.backward}
+        plain = {
+            cluster.name: self.parts[cluster.name].forward_runs for cluster in self.clusters if not cluster.backward
+        }
         graph = Graph(name=self.flat.name, computes=ordered, data=data, layers=layers)
         return Condensed(graph=graph, flat=self.flat, clusters=self.clusters, plain=plain)
 
@@ -168,12 +170,12 @@ class _Condenser:
         )
 
     def data(self) -> tuple[Data, ...]:
-        """What more than one node of the level sees; writers are nodes of the level."""
+        """Data that more than one node of the level touches; writers are nodes of the level."""
         interior = frozenset().union(*(part.interior for part in self.parts.values()))
-        found = []
+        data = []
         for index, datum in enumerate(self.flat.data):
             owners = [self.owner[name] for name in datum.writers]
-            writers = [one for i, one in enumerate(owners) if i == 0 or owners[i - 1] != one]
+            writers = [owner for i, owner in enumerate(owners) if i == 0 or owners[i - 1] != owner]
             if len(set(writers)) != len(writers):
                 fix = "put all contributions of a cluster next to each other, or in no cluster."
                 raise IllFormed("G-CLUSTER", f"contributions to {datum.name!r} alternate between clusters.", fix=fix)
@@ -184,12 +186,12 @@ class _Condenser:
                         "G-CLUSTER", f"{self.owner[name]!r} adds to {datum.name!r} and reads the sum.", fix=fix
                     )
             if datum.name not in interior:
-                found.append(evolve(datum, writers=tuple(writers)))
-        return tuple(found)
+                data.append(evolve(datum, writers=tuple(writers)))
+        return tuple(data)
 
     def nodes(self, layers: tuple[Layer, ...], seen: set[str]) -> Iterable[Compute]:
         by_name = {layer.forward: layer for layer in layers}
-        owned = {name for one in self.clusters for name in one.nodes}
+        owned = {name for cluster in self.clusters for name in cluster.nodes}
         for node in self.flat.computes:
             if node.name not in owned:
                 after = tuple(dict.fromkeys(self.owner[name] for name in node.after))
@@ -201,9 +203,9 @@ class _Condenser:
             yield self.half(cluster.name, part.forward_nodes, part, layer.forward_options if layer else (part.bare,))
             if layer is not None:
                 backward = self.half(layer.backward, part.backward_nodes, part, layer.backward_options)
-                # A sub-schedule frees its phantom as it goes. Run again with the phantom held, it would need more than
-                # its workspace says: so what reads a phantom runs once.
-                once = backward.run_once or any(one.phantom for one in layer.options)
+                # A sub-schedule frees its phantom while it runs. A rerun with the phantom still resident would need more
+                # than its workspace: so a node that reads a phantom runs once.
+                once = backward.run_once or any(option.phantom for option in layer.options)
                 yield evolve(backward, twin=cluster.name, run_once=once)
 
     def half(self, name: str, nodes: Sequence[Compute], part: Part, options: tuple[Option, ...]) -> Compute:
@@ -219,7 +221,7 @@ class _Condenser:
             scope=part.cluster.name,
             draws=any(node.draws for node in nodes),
             run_once=any(node.run_once for node in nodes) or part.sums_once(writes),
-            after=tuple(one for one in dict.fromkeys(after) if one != name),
+            after=tuple(earlier for earlier in dict.fromkeys(after) if earlier != name),
         )
 
     def order(self, nodes: Iterable[Compute], layers: tuple[Layer, ...], data: tuple[Data, ...]) -> list[str]:
@@ -229,36 +231,38 @@ class _Condenser:
             first.setdefault(self.owner[node.name], i)
         writers = {datum.name: datum.writers for datum in data}
         before: dict[str, set[str]] = {}
-        extra = {layer.backward: [name for one in layer.options for name in one.backward_reads] for layer in layers}
+        extra = {
+            layer.backward: [name for option in layer.options for name in option.backward_reads] for layer in layers
+        }
         for node in nodes:
             reads = (*node.reads, *extra.get(node.name, ()))
             before[node.name] = {writer for name in reads for writer in writers[name]}
         for row in (*writers.values(), self.draws()):
-            for one, other in pairwise(row):
-                before[other].add(one)
+            for source, target in pairwise(row):
+                before[target].add(source)
         after: dict[str, list[str]] = {name: [] for name in before}
         for name, earlier in before.items():
-            for one in earlier:
-                after[one].append(name)
+            for source in earlier:
+                after[source].append(name)
         left = {name: len(earlier) for name, earlier in before.items()}
         ready = [(first[name], name) for name, count in left.items() if not count]
         heapq.heapify(ready)
-        found = []
+        order = []
         while ready:
             name = heapq.heappop(ready)[1]
-            found.append(name)
+            order.append(name)
             for other in after[name]:
                 left[other] -= 1
                 if not left[other]:
                     heapq.heappush(ready, (first[other], other))
-        if len(found) < len(before):
-            stuck = ", ".join(sorted(set(before) - set(found))[:6])
+        if len(order) < len(before):
+            stuck = ", ".join(sorted(set(before) - set(order))[:6])
             raise IllFormed("G-CLUSTER", f"clusters depend on each other: {stuck}.", fix="merge or split them.")
-        return found
+        return order
 
     def draws(self) -> tuple[str, ...]:
         owners = [self.owner[node.name] for node in self.flat.computes if node.draws]
-        row = tuple(one for i, one in enumerate(owners) if i == 0 or owners[i - 1] != one)
+        row = tuple(owner for i, owner in enumerate(owners) if i == 0 or owners[i - 1] != owner)
         if len(set(row)) != len(row):
             fix = "take in all draws between, or leave some out."
             raise IllFormed("G-CLUSTER", "clusters alternate in drawing random numbers.", fix=fix)

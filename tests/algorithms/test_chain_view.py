@@ -73,7 +73,7 @@ NO_CHAINS = {
     "a node without a layer": (extra_node, "must belong to a layer"),
     "a skip in the forward": (lambda: changed(made(), "F2", reads=("a2", "a1")), "not the output of the stage before"),
     "a skip into the backward": (lambda: changed(made(), "B0", reads=("g1", "a0", "a3")), "another stage's forward"),
-    "nothing handed on": (lambda: changed(made(), "F2", reads=()), "hands 0 data"),
+    "nothing passed on": (lambda: changed(made(), "F2", reads=()), "passes 0 data"),
     "a second output": (with_side, "neither its output nor merely kept"),
     "a stage that runs once": (lambda: changed(made(), "F1", run_once=True), "only once"),
 }
