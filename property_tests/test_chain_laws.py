@@ -47,7 +47,7 @@ def test_a_graph_is_a_chain_or_says_why_not(graph):
     reason = why_no_chain(graph)
     if reason is None:
         chain = Chain(graph)
-        assert chain.time > 0 or all(stage.bare.time == 0 for stage in chain.stages) or chain.loss_time == 0
+        assert chain.time > 0 or all(stage.no_save.time == 0 for stage in chain.stages) or chain.loss_time == 0
         assert Rotor().refuses(graph) is None and Periodic().refuses(graph) is None
     else:
         assert reason in Rotor().refuses(graph) and "Linearise" in Rotor().refuses(graph)

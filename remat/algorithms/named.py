@@ -52,7 +52,7 @@ autocapper = Linearise() >> Autocapper()
 """POFO, section 5.1: 40 limits, Rotor under each, the first idle activations leave until the peak fits."""
 
 opportunist = Linearise() >> Opportunist()
-"""POFO, section 5.1: save and offload whenever the link is idle, run bare meanwhile."""
+"""POFO, section 5.1: save and offload whenever the link is idle, run without saving meanwhile."""
 
 # -- integer programmes ------------------------------------------------------------------------------------------------
 

@@ -97,16 +97,16 @@ class GraphBuilder:
         options: Iterable[LayerOption],
         *,
         phantom: str = "",
-        bare: Option | None = None,
-        bare_steps: Iterable[Step] = (),
+        no_save: Option | None = None,
+        no_save_steps: Iterable[Step] = (),
     ) -> None:
         """Make a layer of two nodes already added; their options become the layer's. The phantom is `forward` + `.phantom`."""
         name = phantom or f"{forward}.phantom"
         layer = Layer(
-            forward=forward, backward=backward, phantom=name, options=tuple(options), bare_steps=tuple(bare_steps)
+            forward=forward, backward=backward, phantom=name, options=tuple(options), no_save_steps=tuple(no_save_steps)
         )
-        if bare is not None:
-            layer = evolve(layer, bare=bare)
+        if no_save is not None:
+            layer = evolve(layer, no_save=no_save)
         self._replace(forward, layer.forward_options)
         self._replace(backward, layer.backward_options)
         self._layers.append(layer)

@@ -34,7 +34,7 @@ class Stage:
         forward_writes: all outputs of the forward node, the phantom apart [bytes].
         backward_writes: all outputs of the backward node [bytes].
         kept: outputs of the forward node that stay from its first run to the end of the step [bytes].
-        options, bare: as those of the layer.
+        options, no_save: as those of the layer.
         reads_output: for each option, whether the backward reads the stage's own output.
         frees_input: for each option, whether the input is dropped once the saving forward has run: its backward does not read
             it, and neither does the backward of the stage before, whose output it is.
@@ -50,15 +50,15 @@ class Stage:
     backward_writes: Bytes
     kept: Bytes
     options: tuple[LayerOption, ...]
-    bare: Option
+    no_save: Option
     reads_output: tuple[bool, ...]
     frees_input: tuple[bool, ...]
     input_held: Bytes
 
     def forward_needs(self, option: int) -> Bytes:
-        """What a run of the forward needs beyond what is resident, its input among it [bytes]; `len(options)`: bare."""
+        """Bytes a run of the forward needs beyond what is resident, its input included; `len(options)`: the no-save forward."""
         if option == len(self.options):
-            return self.forward_writes + self.bare.workspace
+            return self.forward_writes + self.no_save.workspace
         chosen = self.options[option]
         return self.forward_writes + chosen.phantom + chosen.forward_workspace
 
@@ -190,7 +190,7 @@ def _stage(graph: Graph, layer: Layer, follower: Compute, before: Stage | None) 
         backward_writes=sum(graph.datum(name).size for name in backward.writes),
         kept=kept,
         options=layer.options,
-        bare=layer.bare,
+        no_save=layer.no_save,
         reads_output=tuple(output.name in (*backward.reads, *option.backward_reads) for option in layer.options),
         frees_input=tuple(
             not needed and inner not in (*backward.reads, *option.backward_reads) for option in layer.options
@@ -276,7 +276,7 @@ class Block:
 
     Attributes:
         output: size of what it passes on [bytes]. gradient: size of the gradient of its input [bytes].
-        options: the ways to run it. bare: the run that keeps nothing; left out: see `Layer`.
+        options: the ways to run it. no_save: the run that keeps nothing; left out: see `Layer`.
         param_grad: what its backward leaves for good [bytes]. kept: what its forward leaves for good [bytes].
         reads_input: whether its backward reads its input, under every option.
     """
@@ -284,7 +284,7 @@ class Block:
     output: Bytes = field(validator=at_least(0, "bytes"))
     gradient: Bytes = field(validator=at_least(0, "bytes"))
     options: tuple[LayerOption, ...] = field(validator=a_tuple(LayerOption))
-    bare: Option | None = None
+    no_save: Option | None = None
     param_grad: Bytes = field(default=0, validator=at_least(0, "bytes"))
     kept: Bytes = field(default=0, validator=at_least(0, "bytes"))
     reads_input: bool = True
@@ -315,7 +315,7 @@ def chain_graph(
     data = [Data(name="a0", size=0, kind=Kind.INPUT)]
     for i, block in enumerate(blocks):
         layer = Layer(forward=f"F{i}", backward=f"B{i}", phantom=f"p{i}", options=block.options)
-        layers.append(layer if block.bare is None else evolve(layer, bare=block.bare))
+        layers.append(layer if block.no_save is None else evolve(layer, no_save=block.no_save))
         data.append(Data(name=f"a{i + 1}", size=block.output, writers=(f"F{i}",)))
         kept_names = (f"k{i}",) if block.kept else ()
         data.extend(Data(name=k, size=block.kept, kind=Kind.UPDATED_BUFFER, writers=(f"F{i}",)) for k in kept_names)

@@ -166,20 +166,20 @@ class Part:
         return tuple(Run(name) for name in self.cluster.forward)
 
     @cached_property
-    def _bare_schedule(self) -> Schedule:
+    def _no_save_schedule(self) -> Schedule:
         return Schedule.from_runs(self._forward_graph, [*self.forward_runs, self.rest])
 
     @cached_property
-    def bare_steps(self) -> tuple[Step, ...]:
+    def no_save_steps(self) -> tuple[Step, ...]:
         """The forward that keeps its outputs alone."""
-        steps = self._bare_schedule.steps
+        steps = self._no_save_schedule.steps
         return steps[: steps.index(Run(self.rest))]
 
     @cached_property
-    def bare(self) -> Option:
+    def no_save(self) -> Option:
         """Time of that forward, and its workspace beyond the outputs."""
-        cost = validate(self._forward_graph, self._bare_schedule)
-        end = len(self.bare_steps)
+        cost = validate(self._forward_graph, self._no_save_schedule)
+        end = len(self.no_save_steps)
         peak = max(cost.timeline[:end], default=0)
         return Option(time=cost.time, workspace=max(0, peak - self._size(self.outputs)))
 

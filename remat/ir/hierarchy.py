@@ -94,7 +94,7 @@ def _inner(condensed: Condensed, run: Run) -> Iterable[Run]:
     elif run.option < len(layer.options):
         steps = layer.options[run.option].forward_steps
     else:
-        steps = layer.bare_steps
+        steps = layer.no_save_steps
     if not steps:
         fix = "make options with `layer_option`."
         raise IllFormed("G-OPT", f"{run} has no sub-schedule, so it cannot be expanded.", fix=fix)
@@ -159,14 +159,14 @@ class _Condenser:
     def layer(self, cluster: Cluster) -> Layer:
         part = self.parts[cluster.name]
         options = tuple(self.options.get(cluster.name, ())) or part.plain_options()
-        bare = part.bare
+        no_save = part.no_save
         return Layer(
             forward=cluster.name,
             backward=self.backward_name(cluster),
             phantom=f"{cluster.name}.phantom",
             options=options,
-            bare=bare,
-            bare_steps=part.bare_steps,
+            no_save=no_save,
+            no_save_steps=part.no_save_steps,
         )
 
     def data(self) -> tuple[Data, ...]:
@@ -200,7 +200,7 @@ class _Condenser:
         for cluster in self.clusters:
             part = self.parts[cluster.name]
             layer = by_name.get(cluster.name)
-            yield self.half(cluster.name, part.forward_nodes, part, layer.forward_options if layer else (part.bare,))
+            yield self.half(cluster.name, part.forward_nodes, part, layer.forward_options if layer else (part.no_save,))
             if layer is not None:
                 backward = self.half(layer.backward, part.backward_nodes, part, layer.backward_options)
                 # A sub-schedule frees its phantom while it runs. A rerun with the phantom still resident would need more

@@ -193,9 +193,9 @@ def _layer(layer: Layer) -> dict[str, Any]:
         "forward": layer.forward,
         "backward": layer.backward,
         "phantom": layer.phantom,
-        "bare": [layer.bare.time, layer.bare.workspace],
+        "no_save": [layer.no_save.time, layer.no_save.workspace],
         "options": [_layer_option(option) for option in layer.options],
-        **_lean(bare_steps=_write_steps(layer.bare_steps)),
+        **_lean(no_save_steps=_write_steps(layer.no_save_steps)),
     }
 
 
@@ -346,7 +346,7 @@ def _read_datum(value: Any, where: str) -> Data:
     return _born(where, lambda: Data(name=name, size=size, kind=kind, writers=writers, **given_keep))
 
 
-_LAYER_KEYS = {"forward", "backward", "phantom", "bare", "options", "bare_steps"}
+_LAYER_KEYS = {"forward", "backward", "phantom", "no_save", "options", "no_save_steps"}
 _OPTION_INTS = ("forward", "backward", "phantom", "forward_workspace", "backward_workspace")
 _OPTION_LISTS = ("backward_reads", "forward_profile", "backward_profile", "forward_steps", "backward_steps")
 
@@ -354,10 +354,10 @@ _OPTION_LISTS = ("backward_reads", "forward_profile", "backward_profile", "forwa
 def _read_layer(value: Any, where: str) -> Layer:
     o = _Object(value, where, _LAYER_KEYS)
     options = tuple(o.each("options", _read_layer_option))
-    bare = _read_option(o.get("bare", list), f"{where}.bare")
-    steps = tuple(o.each("bare_steps", _read_step, default=[]))
+    no_save = _read_option(o.get("no_save", list), f"{where}.no_save")
+    steps = tuple(o.each("no_save_steps", _read_step, default=[]))
     names = {key: o.get(key, str) for key in ("forward", "backward", "phantom")}
-    return _born(where, lambda: Layer(options=options, bare=bare, bare_steps=steps, **names))
+    return _born(where, lambda: Layer(options=options, no_save=no_save, no_save_steps=steps, **names))
 
 
 def _read_layer_option(value: Any, where: str) -> LayerOption:

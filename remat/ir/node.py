@@ -157,26 +157,26 @@ class Phantom:
 class Layer:
     """One forward and one backward node of a condensed graph, and the phantom between them.
 
-    The forward node has one option per `LayerOption`, at the same index, and one more at the end: the *bare* run, which
+    The forward node has one option per `LayerOption`, at the same index, and one more at the end: the *no-save forward*, which
     keeps nothing. The backward node has one option per `LayerOption`; it reads the phantom of its own option.
 
     Attributes:
         forward, backward: names of the two compute nodes.
         phantom: name of the phantom.
         options: the pairs of options.
-        bare: the run that keeps nothing: time, and workspace beyond inputs and outputs. Left out: the fastest option's
+        no_save: the run that keeps nothing: time, and workspace beyond inputs and outputs. Left out: the fastest option's
             forward with its phantom counted as workspace, which is always allowed.
-        bare_steps: its sub-schedule, in names of the flat graph; empty: it stands for itself.
+        no_save_steps: its sub-schedule, in names of the flat graph; empty: it stands for itself.
     """
 
     forward: str = field(validator=a_name)
     backward: str = field(validator=a_name)
     phantom: str = field(validator=a_name)
     options: tuple[LayerOption, ...] = field(validator=a_tuple(LayerOption))
-    bare: Option = field(validator=instance_of(Option))
-    bare_steps: tuple[Step, ...] = ()
+    no_save: Option = field(validator=instance_of(Option))
+    no_save_steps: tuple[Step, ...] = ()
 
-    @bare.default
+    @no_save.default
     def _(self) -> Option:
         if not isinstance(self.options, tuple) or not self.options:
             raise IllFormed("G-LAYER", f"the layer of {self.forward!r} has no option.", fix="give at least one.")
@@ -189,9 +189,9 @@ class Layer:
 
     @property
     def forward_options(self) -> tuple[Option, ...]:
-        """The options of the forward node: one per layer option, then the bare run."""
+        """The options of the forward node: one per layer option, then the no-save forward."""
         saving = tuple(Option(time=option.forward, workspace=option.forward_workspace) for option in self.options)
-        return (*saving, self.bare)
+        return (*saving, self.no_save)
 
     @property
     def backward_options(self) -> tuple[Option, ...]:

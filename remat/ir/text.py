@@ -32,7 +32,7 @@ from remat.ir.step import Drop, Offload, Prefetch, Run, Step
 GRAPH_HEADER = "remat graph 1"
 SCHEDULE_HEADER = "remat schedule 1"
 
-_BARE = re.compile(r"[^\s\"#;:|]+")
+_UNQUOTED = re.compile(r"[^\s\"#;:|]+")
 _RESERVED = {"->", "absent"}
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"(?=\s|$)|[^\s"]+(?=\s|$)')
 _COPIES: dict[str, type[Drop] | type[Offload] | type[Prefetch]] = {
@@ -53,7 +53,7 @@ def print_text(thing: Graph | Schedule) -> str:
 
 
 def _word(text: str) -> str:
-    return text if _BARE.fullmatch(text) and text not in _RESERVED else json.dumps(text, ensure_ascii=False)
+    return text if _UNQUOTED.fullmatch(text) and text not in _RESERVED else json.dumps(text, ensure_ascii=False)
 
 
 def _words(names: Iterable[str]) -> str:
@@ -98,8 +98,8 @@ def _node(node: Compute, *, own_options: bool) -> str:
 
 def _layer(layer: Layer) -> Iterator[str]:
     names = _words((layer.forward, layer.backward, layer.phantom))
-    yield f"layer {names} ; time {layer.bare.time} workspace {layer.bare.workspace}"
-    yield from (f"  bare {_step(step)}" for step in layer.bare_steps)
+    yield f"layer {names} ; time {layer.no_save.time} workspace {layer.no_save.workspace}"
+    yield from (f"  no-save-step {_step(step)}" for step in layer.no_save_steps)
     for option in layer.options:
         work = f"{option.forward_workspace} {option.backward_workspace}"
         reads = f" reads {_words(option.backward_reads)}" if option.backward_reads else ""
@@ -207,17 +207,17 @@ class _Draft:
         self.line = line
         self.names = [line.word(i, "a name") for i in (1, 2, 3)]
         if line.marks[4:5] != [";"] or line.words[5:6] != ["time"] or line.words[7:8] != ["workspace"]:
-            raise line.wrong("a layer without its bare run", "write layer F B P ; time N workspace N")
+            raise line.wrong("a layer without its no-save forward", "write layer F B P ; time N workspace N")
         time, workspace = line.count(6, "a time"), line.count(8, "a workspace")
         line.ended(9)
-        self.bare = line.born(lambda: Option(time=time, workspace=workspace))
-        self.bare_steps: list[Step] = []
+        self.no_save = line.born(lambda: Option(time=time, workspace=workspace))
+        self.no_save_steps: list[Step] = []
         self.options: list[dict[str, object]] = []
 
     def take(self, line: _Line) -> None:
         word = line.words[0]
-        if word == "bare":
-            self.bare_steps.append(line.step(1))
+        if word == "no-save-step":
+            self.no_save_steps.append(line.step(1))
             return
         if word == "option":
             self.options.append(_option(line))
@@ -238,8 +238,8 @@ class _Draft:
                 backward=backward,
                 phantom=phantom,
                 options=tuple(options),
-                bare=self.bare,
-                bare_steps=tuple(self.bare_steps),
+                no_save=self.no_save,
+                no_save_steps=tuple(self.no_save_steps),
             )
         )
 
@@ -322,7 +322,7 @@ class _Reader:
 
 
 _PHASES = {phase.value: phase for phase in Phase}
-_OF_LAYERS = {"bare", "option", "forward-step", "backward-step", "forward-live", "backward-live"}
+_OF_LAYERS = {"no-save-step", "option", "forward-step", "backward-step", "forward-live", "backward-live"}
 
 
 def _of_layer(layer: Layer) -> tuple[tuple[str, tuple[Option, ...]], ...]:

@@ -27,7 +27,9 @@ def recurrence(n: int, c: int) -> int:
 
 
 def plain(length: int) -> Chain:
-    block = Block(output=1, gradient=0, options=(LayerOption(forward=1, backward=1, phantom=1),), bare=Option(time=1))
+    block = Block(
+        output=1, gradient=0, options=(LayerOption(forward=1, backward=1, phantom=1),), no_save=Option(time=1)
+    )
     return Chain(unit_chain(Chain(chain_graph([block] * length, loss=Option(time=1), loss_gradient=0)).stages, "L"))
 
 

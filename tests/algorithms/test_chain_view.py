@@ -20,7 +20,7 @@ SOLVERS = [Rotor(), RkRotor(), Pofo(), OffloadOnly(), Autocapper(), Opportunist(
 def made(count=3) -> Graph:
     option = LayerOption(forward=3, backward=5, phantom=7, forward_workspace=1, backward_workspace=2)
     blocks = [
-        Block(output=10 + i, gradient=20 + i, options=(option,), bare=Option(time=2), param_grad=i, kept=i)
+        Block(output=10 + i, gradient=20 + i, options=(option,), no_save=Option(time=2), param_grad=i, kept=i)
         for i in range(count)
     ]
     return chain_graph(blocks, loss=Option(time=4, workspace=6), loss_gradient=9, tangent=1)

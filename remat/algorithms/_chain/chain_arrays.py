@@ -29,7 +29,7 @@ class Numbers(NamedTuple):
         option_start: first option of each stage in the arrays of options, length L + 1.
         option_index: the option's index in its stage. time: forward + backward.
         saves, forward, backward: see `Stage`; the first and the last less what the option frees of its input.
-        bare_time, bare_needs: the run that keeps nothing. held: `held[i]` holds the input of stage i, length L + 1.
+        no_save_time, no_save_needs: the run that keeps nothing. held: `held[i]` holds the input of stage i, length L + 1.
         after, before: `Chain.after` and `Chain.kept_before`. loss_time, loss_needs: of the loss.
     """
 
@@ -43,8 +43,8 @@ class Numbers(NamedTuple):
     backward: Ints
     forward_time: Ints
     backward_time: Ints
-    bare_time: Ints
-    bare_needs: Ints
+    no_save_time: Ints
+    no_save_needs: Ints
     held: Ints
     after: Ints
     before: Ints
@@ -54,13 +54,13 @@ class Numbers(NamedTuple):
     @property
     def stages(self) -> int:
         """How many stages the chain has."""
-        return len(self.bare_time)
+        return len(self.no_save_time)
 
 
 def too_long(chain: Chain) -> str | None:
     """Why the times of the chain do not fit the kernels' words; None when they do."""
     slowest = chain.loss_time + sum(
-        max(one.forward + one.backward for one in stage.options) + stage.bare.time for stage in chain.stages
+        max(one.forward + one.backward for one in stage.options) + stage.no_save.time for stage in chain.stages
     )
     if slowest * (len(chain) + 1) < NEVER:
         return None
@@ -86,15 +86,15 @@ def numbers(
     saves = [stage.saves(o) - back for (stage, o), back in zip(pairs, freed, strict=True)]
     forward = [stage.forward_needs(o) for stage, o in pairs]
     backward = [stage.backward_needs(o) - back for (stage, o), back in zip(pairs, freed, strict=True)]
-    bare = [stage.forward_needs(len(stage.options)) for stage in stages]
+    no_save = [stage.forward_needs(len(stage.options)) for stage in stages]
     held = [0, *(stage.held for stage in stages)]
-    sizes = (*saves, *forward, *backward, *bare, *held, *chain.after, *chain.kept_before, chain.loss_needs)
+    sizes = (*saves, *forward, *backward, *no_save, *held, *chain.after, *chain.kept_before, chain.loss_needs)
     unit = math.gcd(*sizes) or 1
     # Beyond this no programme needs more: everything saved, and the neediest step on top.
     most = (
         sum(saves)
         + sum(held)
-        + max(*forward, *backward, *bare, chain.loss_needs)
+        + max(*forward, *backward, *no_save, chain.loss_needs)
         + max(*chain.after, *chain.kept_before)
     )
 
@@ -115,8 +115,8 @@ def numbers(
         saves=slots(saves),
         forward=slots(forward),
         backward=slots(backward),
-        bare_time=words([stage.bare.time for stage in stages]),
-        bare_needs=slots(bare),
+        no_save_time=words([stage.no_save.time for stage in stages]),
+        no_save_needs=slots(no_save),
         held=slots(held),
         after=slots(chain.after),
         before=slots(chain.kept_before),

@@ -177,7 +177,7 @@ class _Assembly:
         size = [datum.size for datum in flat.data]
         stays = (part.output, *self.stays(part))
         saving, saving_steps = _local(flat, part.forward, (), {*stays, *part.saved})
-        bare, bare_steps = _local(flat, part.forward, (), set(stays))
+        no_save, no_save_steps = _local(flat, part.forward, (), set(stays))
         incoming, outgoing = self.incoming(i, part), self.outgoing(i, part)
         begun = tuple(d for d in outgoing if self.stage_of[flat.writers_by_data[d][0]] != i)
         later = {d for d in incoming if flat.data[d].keep or self.reads_below(i, d)}
@@ -202,8 +202,8 @@ class _Assembly:
             backward=f"{self.word}.{i}.backward",
             phantom=f"{self.word}.{i}.saved",
             options=(option,),
-            bare=Option(time=time, workspace=max(0, bare - sum(size[d] for d in stays))),
-            bare_steps=bare_steps,
+            no_save=Option(time=time, workspace=max(0, no_save - sum(size[d] for d in stays))),
+            no_save_steps=no_save_steps,
         )
 
     # -- data of a stage -----------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ class Linearised:
         if run.node == layer.backward:
             return layer.options[run.option].backward_steps
         saving = () if run.option == len(layer.options) else layer.options[run.option].forward_steps
-        return saving or layer.bare_steps  # a stage without backward nodes saves nothing
+        return saving or layer.no_save_steps  # a stage without backward nodes saves nothing
 
     def _steps(self, schedule: Schedule) -> Iterable[Step]:
         """Step by step, for schedules with copies: drops stay where the chain's schedule and its sub-schedules put them."""

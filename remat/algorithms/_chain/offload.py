@@ -1,6 +1,6 @@
 """Offloading alone, and the two heuristics that POFO is compared with. All plan chains with a link, with whole transfers.
 
-Reference: POFO (Beaumont, Eyraud-Dubois, Shilova, 2021), section 5.1; offloading alone: the same programme without bare runs.
+Reference: POFO (Beaumont, Eyraud-Dubois, Shilova, 2021), section 5.1; offloading alone: the same search without reruns.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ def _replayed(found: Trace, away: set[str], budget: Bytes, link: Link) -> tuple[
 
 @frozen(kw_only=True)
 class Opportunist(Solver):
-    """Keep the link busy: save and offload one stage, run bare while its copies last, and so on until the rest fits.
+    """Keep the link busy: save and offload one stage, run without saving while its copies last, and so on until the rest fits.
 
-    The backward of each group of stages that ran bare is Rotor's.
+    The backward of each group of stages that ran without saving is Rotor's.
 
     Attributes:
         slots: slots of Rotor's table.
@@ -143,7 +143,7 @@ class Opportunist(Solver):
 
 
 def grouped(chain: Chain, budget: Bytes, link: Link) -> tuple[list[tuple[int, int]], int]:
-    """Groups (the stage that saves, the first stage behind those that run bare after it), and the first stage of the rest."""
+    """Groups (the stage that saves, the end of the no-save forwards after it), and the first stage of the rest."""
     options = keep_all(chain)
     fits = _fitting_suffix(chain, budget)
     groups: list[tuple[int, int]] = []
@@ -156,7 +156,7 @@ def grouped(chain: Chain, budget: Bytes, link: Link) -> tuple[list[tuple[int, in
                 lane = max(lane, now) + link.offload_time(size)
         behind = at + 1
         while behind < fits and now < lane:
-            now += chain.stages[behind].bare.time
+            now += chain.stages[behind].no_save.time
             behind += 1
         groups.append((at, behind))
         at = behind

@@ -59,7 +59,7 @@ def moves_of(own: Numbers, bandwidth: int | None, copies: bool) -> Moves:
     if not copies or bandwidth is None:
         each = own.slots + 1 if copies else 0
         flat = np.full(count, each, dtype=np.int64)
-        return Moves(forward=flat, backward=flat, bare=np.arange(count + 1) * each, loss=each, per_slot=0.0)
+        return Moves(forward=flat, backward=flat, no_save=np.arange(count + 1) * each, loss=each, per_slot=0.0)
 
     def cumulated(times: Ints) -> Ints:
         sums = [0]
@@ -73,7 +73,7 @@ def moves_of(own: Numbers, bandwidth: int | None, copies: bool) -> Moves:
     return Moves(
         forward=np.diff(cumulated(own.forward_time)),
         backward=np.diff(cumulated(own.backward_time)),
-        bare=cumulated(own.bare_time),
+        no_save=cumulated(own.no_save_time),
         loss=min(own.loss_time * bandwidth // (_SECOND * own.unit), own.slots + 1),
         per_slot=own.unit * _SECOND / bandwidth,
     )
@@ -84,7 +84,8 @@ class Decision:
     """One step of the forward phase.
 
     Attributes:
-        stage: the stage whose input is held. last: the last stage that runs bare; None: the stage runs once and saves all.
+        stage: the stage whose input is held.
+        last: the last stage that runs without saving; None: the stage runs once and saves all.
         offload: whether the input leaves. held, owed: A with the input, and dB, in the state before [slots].
     """
 
@@ -108,18 +109,18 @@ class PofoPlan:
 class Programme:
     """The tables of one chain, budget and link."""
 
-    def __init__(self, chain: Chain, budget: Bytes, link: Link | None, *, bare: bool = True) -> None:
-        """`bare`: whether stages may run bare, i.e. be recomputed; without, it is the offload-only programme."""
+    def __init__(self, chain: Chain, budget: Bytes, link: Link | None, *, recompute: bool = True) -> None:
+        """`recompute`: whether stages may be recomputed; without, it is the offload-only programme."""
         self.chain = chain
         self.own = own = numbers(chain, budget, keep_all(chain), freeing=False)
         self.copies = link is not None
         self.out = moves_of(own, None if link is None else link.to_host, self.copies)
         self.back = moves_of(own, None if link is None else link.to_device, self.copies)
         pairs, width = own.stages * (own.stages + 1) // 2, row_start(own.slots + 1, own.slots)
-        value = np.full((pairs, width if bare else 1), INFINITE)
+        value = np.full((pairs, width if recompute else 1), INFINITE)
         self.table = Table(value, np.zeros(value.shape, dtype=np.int32))
-        self.bare = bare
-        if bare:
+        self.recompute = recompute
+        if recompute:
             backward_table(own, self.back, own.slots if self.copies else 0, self.table)
 
     def plan(self, aside: int = 0) -> PofoPlan | None:
@@ -130,7 +131,7 @@ class Programme:
         block = block_start(own.slots + 1, own.slots)
         count = 2 * (own.stages + 1) * block
         states = States(np.empty(count), np.empty(count, dtype=np.int64), np.empty(block))
-        lanes = Lanes(self.out, self.back, self.copies, self.bare)
+        lanes = Lanes(self.out, self.back, self.copies, self.recompute)
         value, state = forward_search(own, lanes, self.table, states, aside)
         if state < 0:
             return None
@@ -179,8 +180,8 @@ class Programme:
             if one.last is None:
                 runs.append(Run(stage.forward, options[one.stage][0]))
             else:
-                bare = chain.stages[one.stage : one.last + 1]
-                runs += [Run(each.forward, len(each.options)) for each in bare]
+                no_save = chain.stages[one.stage : one.last + 1]
+                runs += [Run(each.forward, len(each.options)) for each in no_save]
         runs.append(Run(chain.loss, chain.loss_option))
         for one in reversed(decisions):
             if one.last is None:
@@ -240,10 +241,10 @@ class Programme:
                     yield (once + value + wait * back.per_slot, moves + moved + wait), [(i + 1, j, deep, rest)]
         cost, behind, needed = 0.0, 0, 0
         for k in range(i, j):
-            cost += int(own.bare_time[k])
-            need = int(own.bare_needs[k] + own.after[j]) + (int(own.held[k]) if k > i else 0)
+            cost += int(own.no_save_time[k])
+            need = int(own.no_save_needs[k] + own.after[j]) + (int(own.held[k]) if k > i else 0)
             needed = max(needed, need)
-            behind = max(behind - int(back.bare[k + 1] - back.bare[k]), need) if k > i else need
+            behind = max(behind - int(back.no_save[k + 1] - back.no_save[k]), need) if k > i else need
             deep = a + int(own.held[k + 1])
             if needed + a > slots or deep > slots:
                 continue
@@ -254,13 +255,13 @@ class Programme:
             late, late_moved = self._at(k + 1, j, deep, rest)
             wait = max(behind + a + max(rest - late_moved, 0) - slots, 0)
             total = cost + early + late + wait * back.per_slot
-            moved = int(back.bare[k + 1] - back.bare[i]) + early_moved + late_moved + wait
+            moved = int(back.no_save[k + 1] - back.no_save[i]) + early_moved + late_moved + wait
             yield (total, moved), [(k + 1, j, deep, rest), (i, k, a, delta)]
 
 
-def programme_bytes(stages: int, slots: int, bare: bool = True) -> Bytes:
+def programme_bytes(stages: int, slots: int, recompute: bool = True) -> Bytes:
     """Bytes of the tables."""
-    table = 12 * (stages * (stages + 1) // 2) * row_start(slots + 1, slots) if bare else 0
+    table = 12 * (stages * (stages + 1) // 2) * row_start(slots + 1, slots) if recompute else 0
     return int(table + 16 * 2 * (stages + 1) * block_start(slots + 1, slots))
 
 
@@ -309,7 +310,7 @@ class Pofo(Solver):
         if size > self.table_limit:
             what = f"{len(chain)} stages and {own.slots} slots need tables of {format_bytes(size)}"
             return Plan(trail=(f"{self!r} refused: {what}; give slots=…, e.g. 50",))
-        programme = Programme(chain, budget, problem.link, bare=self._recomputes)
+        programme = Programme(chain, budget, problem.link, recompute=self._recomputes)
         plan = Plan(trail=(f"{self!r}: nothing of its class fits ({CLASS})",))
         best: tuple[Ns, Plan] | None = None
         aside = 0

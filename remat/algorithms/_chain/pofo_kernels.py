@@ -27,24 +27,24 @@ class Moves(NamedTuple):
 
     Attributes:
         forward, backward: slots, while one stage runs.
-        bare: `bare[i]`: slots, while the stages before i run bare.
+        no_save: `no_save[i]`: slots, while the stages before i run without saving.
         loss: slots, while the loss runs. per_slot: time of one slot [ns].
     """
 
     forward: Ints
     backward: Ints
-    bare: Ints
+    no_save: Ints
     loss: int
     per_slot: float
 
 
 class Lanes(NamedTuple):
-    """What may be done: `copies` over the lanes to the host (`out`) and back, `bare` runs, i.e. recomputation."""
+    """What may be done: `copies` over the lanes to the host (`out`) and back, `recompute`: recomputation."""
 
     out: Moves
     back: Moves
     copies: bool
-    bare: bool
+    recompute: bool
 
 
 class Table(NamedTuple):
@@ -100,7 +100,7 @@ def row_start(held: int, slots: int) -> int:
 @inner_kernel
 def saving_first(own: Numbers, back: Moves, table: Table, i: int, j: int, deltas: int) -> None:
     """C(i, j) where stage i runs once, saving all its backward wants."""
-    slots, here = own.slots, pair_of(i, j, own.bare_time.size)
+    slots, here = own.slots, pair_of(i, j, own.no_save_time.size)
     need_f, need_b = own.forward[i] + own.after[j], own.backward[i] + own.after[i]
     once = own.forward_time[i] + own.backward_time[i]
     for a in range(slots - max(need_b, need_f) + 1):
@@ -115,7 +115,7 @@ def saving_first(own: Numbers, back: Moves, table: Table, i: int, j: int, deltas
                 most = back.forward[i] + back.backward[i] + wait
             elif deep <= slots:
                 rest = max(delta - back.backward[i] - wait_b, 0)
-                inner, at = pair_of(i + 1, j, own.bare_time.size), row_start(deep, slots) + rest
+                inner, at = pair_of(i + 1, j, own.no_save_time.size), row_start(deep, slots) + rest
                 if rest <= slots - deep and table.value[inner, at] < INFINITE:
                     moved = table.moved[inner, at]
                     wait = wait_b + max(need_f + a + max(rest - moved, 0) - slots, 0)
@@ -126,7 +126,7 @@ def saving_first(own: Numbers, back: Moves, table: Table, i: int, j: int, deltas
 
 
 class Split(NamedTuple):
-    """A way to begin C(i, j): stages i..k run bare; they cost `cost`, need `needed` slots, and are `behind` the link."""
+    """A way to begin C(i, j): stages i..k run without saving, cost `cost`, need `needed` slots, and are `behind` the link."""
 
     i: int
     j: int
@@ -137,9 +137,9 @@ class Split(NamedTuple):
 
 
 @inner_kernel
-def bare_first(own: Numbers, back: Moves, table: Table, split: Split, deltas: int) -> None:
-    """C(i, j) where stages i..k run bare, the input of k + 1 is held, then k + 1..j runs, then i..k once more."""
-    length, slots, k, kept = own.bare_time.size, own.slots, split.k, own.held[split.k + 1]
+def recompute_first(own: Numbers, back: Moves, table: Table, split: Split, deltas: int) -> None:
+    """C(i, j) where stages i..k run without saving, the input of k + 1 is held, then k + 1..j runs, then i..k once more."""
+    length, slots, k, kept = own.no_save_time.size, own.slots, split.k, own.held[split.k + 1]
     here = pair_of(split.i, split.j, length)
     first, second = pair_of(split.i, k, length), pair_of(k + 1, split.j, length)
     for a in range(slots - max(split.needed, kept) + 1):
@@ -157,7 +157,7 @@ def bare_first(own: Numbers, back: Moves, table: Table, split: Split, deltas: in
             total = split.cost + early + late + wait * back.per_slot
             if total < table.value[here, row + delta]:
                 table.value[here, row + delta] = total
-                moved = back.bare[k + 1] - back.bare[split.i] + wait
+                moved = back.no_save[k + 1] - back.no_save[split.i] + wait
                 table.moved[here, row + delta] = (
                     moved + table.moved[first, row + delta] + table.moved[second, deep + rest]
                 )
@@ -169,7 +169,7 @@ def backward_table(own: Numbers, back: Moves, deltas: int, table: Table) -> None
 
     `table` is set to INFINITE and 0; A includes the input of stage i. `deltas`: the largest Delta (0 without a link).
     """
-    length = own.bare_time.size
+    length = own.no_save_time.size
     for span in range(length):
         for i in range(length - span):
             j = i + span
@@ -177,13 +177,13 @@ def backward_table(own: Numbers, back: Moves, deltas: int, table: Table) -> None
             cost = 0.0
             needed: int = 0
             behind: int = 0
-            # behind: the most needed so far, less what the link moves from there to the end of the bare runs
+            # behind: the most needed so far, less what the link moves from there to the end of the no-save forwards
             for k in range(i, j):
-                cost += own.bare_time[k]
-                need = own.bare_needs[k] + own.after[j] + (own.held[k] if k > i else 0)
+                cost += own.no_save_time[k]
+                need = own.no_save_needs[k] + own.after[j] + (own.held[k] if k > i else 0)
                 needed = max(needed, need)
-                behind = max(behind - (back.bare[k + 1] - back.bare[k]), need) if k > i else need
-                bare_first(own, back, table, Split(i, j, k, cost, needed, behind), deltas)
+                behind = max(behind - (back.no_save[k + 1] - back.no_save[k]), need) if k > i else need
+                recompute_first(own, back, table, Split(i, j, k, cost, needed, behind), deltas)
 
 
 @inner_kernel
@@ -252,25 +252,25 @@ def run_saving(own: Numbers, lanes: Lanes, states: States, s: State) -> None:
 
 
 @inner_kernel
-def run_bare(own: Numbers, lanes: Lanes, table: Table, states: States, s: State) -> None:
-    """The stage and any number of those behind it run bare, and once more after the loss."""
-    i, slots, length, out = s.stage, own.slots, own.bare_time.size, lanes.out
+def run_without_saving(own: Numbers, lanes: Lanes, table: Table, states: States, s: State) -> None:
+    """The stage and any number of those behind it run without saving, and once more after the loss."""
+    i, slots, length, out = s.stage, own.slots, own.no_save_time.size, lanes.out
     if s.held + s.db > slots:
         return
     row = row_start(s.held, slots) + s.db
     spent = 0.0
-    most: int = 0  # of the bare runs behind the first
+    most: int = 0  # of the no-save forwards behind the first
     ahead: int = 0  # what they need, less what the link moves before
     for j in range(i, length):
-        spent += own.bare_time[j]
-        need = own.bare_needs[j] + own.before[j] + (own.held[j] if j > i else 0)
+        spent += own.no_save_time[j]
+        need = own.no_save_needs[j] + own.before[j] + (own.held[j] if j > i else 0)
         if j == i:
             if need + s.held > slots:
                 break
             ahead = need
         else:
             most = max(most, need)
-            ahead = max(ahead, need - (out.bare[j] - out.bare[i]))
+            ahead = max(ahead, need - (out.no_save[j] - out.no_save[i]))
             if most + s.a > slots or (not lanes.copies and most + s.held > slots):
                 break
         pair = pair_of(i, j, length)
@@ -278,7 +278,7 @@ def run_bare(own: Numbers, lanes: Lanes, table: Table, states: States, s: State)
         if back >= INFINITE:
             continue
         wait = max(ahead + s.held + s.df - slots, 0)
-        moved = out.bare[j + 1] - out.bare[i] + wait
+        moved = out.no_save[j + 1] - out.no_save[i] + wait
         total = s.cost + spent + wait * out.per_slot + back
         step = Step(2 * (j + 1), moved, max(s.db - table.moved[pair, row], 0), total)
         follow(states, slots, s, step, most + s.held <= slots, lanes.copies)
@@ -287,7 +287,7 @@ def run_bare(own: Numbers, lanes: Lanes, table: Table, states: States, s: State)
 @inner_kernel
 def at_loss(own: Numbers, lanes: Lanes, s: State) -> float:
     """The time of a path that ends with the loss and all copies done; INFINITE where it does not fit."""
-    need = own.loss_needs + own.before[own.bare_time.size] + s.held
+    need = own.loss_needs + own.before[own.no_save_time.size] + s.held
     if need > own.slots:
         return INFINITE
     wait = max(need + s.df - own.slots, 0)
@@ -315,7 +315,7 @@ def forward_search(own: Numbers, lanes: Lanes, table: Table, states: States, asi
     `aside`: slots that are not to be used: the table of a budget serves every smaller one. `states` are filled here. Returns
     the least time and its state before the loss.
     """
-    length, slots = own.bare_time.size, own.slots
+    length, slots = own.no_save_time.size, own.slots
     states.cost[:] = INFINITE
     states.came[:] = -1
     states.cost[state_of(0, aside, 0, 0, slots)] = 0.0
@@ -335,8 +335,8 @@ def forward_search(own: Numbers, lanes: Lanes, table: Table, states: States, asi
                     s = State(i, a, df, db, size, a + size, at, cost)
                     if i < length:
                         run_saving(own, lanes, states, s)
-                        if lanes.bare:
-                            run_bare(own, lanes, table, states, s)
+                        if lanes.recompute:
+                            run_without_saving(own, lanes, table, states, s)
                         continue
                     total = at_loss(own, lanes, s)
                     if total < result:

@@ -116,9 +116,11 @@ def _rounded(graph: Graph, unit: Bytes, carry: bool) -> Graph:
             )
             for one, held in zip(layer.options, saved[layer.phantom], strict=True)
         )
-        bare = Option(time=layer.bare.time, workspace=workspace(forward, (), 0, 0, layer.bare.workspace))
+        no_save = Option(time=layer.no_save.time, workspace=workspace(forward, (), 0, 0, layer.no_save.workspace))
         layers.append(
-            Layer(forward=layer.forward, backward=layer.backward, phantom=layer.phantom, options=options, bare=bare)
+            Layer(
+                forward=layer.forward, backward=layer.backward, phantom=layer.phantom, options=options, no_save=no_save
+            )
         )
     own = {layer.forward: layer.forward_options for layer in layers}
     own.update({layer.backward: layer.backward_options for layer in layers})
@@ -209,7 +211,7 @@ def unit_chain(stages: Sequence[Stage], loss: str) -> Graph:
     length = len(stages)
     option = LayerOption(forward=1, backward=1, phantom=length + 1)
     layers = tuple(
-        Layer(forward=s.forward, backward=s.backward, phantom=s.phantom, options=(option,), bare=Option(time=1))
+        Layer(forward=s.forward, backward=s.backward, phantom=s.phantom, options=(option,), no_save=Option(time=1))
         for s in stages
     )
     word = unused("unit", [loss, *(n for s in stages for n in (s.forward, s.backward, s.phantom, s.output))])

@@ -64,7 +64,7 @@ class Revolve(Solver):
         if reason is not None:
             return f"not a chain ({reason}); write Linearise() >> UnitCost() >> Revolve()"
         chain = Chain(graph)
-        if len({(stage.held, stage.bare.time) for stage in chain.stages}) > 1:
+        if len({(stage.held, stage.no_save.time) for stage in chain.stages}) > 1:
             return "the stages differ in size or time; write UnitCost() >> Revolve()"
         return None
 
@@ -77,7 +77,7 @@ class Revolve(Solver):
         extra = extra_runs(len(chain), count)
         own = keep_all(chain)
         taped = sum(s.options[o].forward + s.options[o].backward for s, (o,) in zip(chain.stages, own, strict=True))
-        time = taped + chain.loss_time + extra * chain.stages[0].bare.time
+        time = taped + chain.loss_time + extra * chain.stages[0].no_save.time
         return Plan(
             schedule=Schedule.from_runs(chain.graph, _runs(chain, count)),
             trail=(f"{self!r}: {count} checkpoints, {extra} extra runs, optimal among {CLASS}",),

@@ -115,13 +115,13 @@ class RotorTable:
                 rest = int(values[row_of(s + 1, t, length), left]) if left >= 0 else NEVER
             if rest + int(own.time[o]) == value:
                 return o, 0
-        cost, first = 0, int(own.bare_needs[s]) + held
+        cost, first = 0, int(own.no_save_needs[s]) + held
         for i in range(s + 1, t + 1):
             k = i - 1
-            cost += int(own.bare_time[k])
+            cost += int(own.no_save_time[k])
             if k > s:
                 kept = int(own.before[k] if t == length else own.after[t])
-                first = max(first, int(own.held[k] + own.bare_needs[k]) + kept)
+                first = max(first, int(own.held[k] + own.no_save_needs[k]) + kept)
             left = m - int(own.held[i])
             if m < first or left < 0:
                 continue

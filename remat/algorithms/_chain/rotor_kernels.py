@@ -24,8 +24,8 @@ def row_of(s: int, t: int, length: int) -> int:
 @inner_kernel
 def fastest(own: Numbers, s: int, t: int) -> int:
     """Time of stages s..t (t = L: with the loss) when each runs once, by its fastest option [ns]."""
-    total = own.loss_time if t == len(own.bare_time) else own.loss_time - own.loss_time
-    for k in range(s, min(t + 1, len(own.bare_time))):
+    total = own.loss_time if t == len(own.no_save_time) else own.loss_time - own.loss_time
+    for k in range(s, min(t + 1, len(own.no_save_time))):
         quickest = own.time[own.option_start[k]]
         for o in range(own.option_start[k], own.option_start[k + 1]):
             quickest = min(quickest, own.time[o])
@@ -36,7 +36,7 @@ def fastest(own: Numbers, s: int, t: int) -> int:
 @inner_kernel
 def run_once(own: Numbers, s: int, t: int, table: Ints, lowest: Ints) -> None:
     """Case 1: stage s runs once, by one of its options, then the rest of the sub-chain."""
-    length, width = len(own.bare_time), table.shape[1]
+    length, width = len(own.no_save_time), table.shape[1]
     row = table[row_of(s, t, length)]
     kept = own.before[s] if t == length else own.after[t]
     for o in range(own.option_start[s], own.option_start[s + 1]):
@@ -61,20 +61,20 @@ def run_once(own: Numbers, s: int, t: int, table: Ints, lowest: Ints) -> None:
 
 @inner_kernel
 def run_again(own: Numbers, s: int, t: int, table: Ints, lowest: Ints) -> None:
-    """Case 2: stages s .. i-1 run bare, the input of i is held, and they run again later."""
-    length, top = len(own.bare_time), table.shape[1]
+    """Case 2: stages s .. i-1 run without saving, the input of i is held, and they run again later."""
+    length, top = len(own.no_save_time), table.shape[1]
     row = table[row_of(s, t, length)]
     least = fastest(own, s, t)
     while top > 0 and row[top - 1] == least:  # from `top` on the row is at its least: nothing can improve it
         top -= 1
-    first = own.bare_needs[s] + (own.before[s] if t == length else own.after[t])
+    first = own.no_save_needs[s] + (own.before[s] if t == length else own.after[t])
     cost = own.loss_time - own.loss_time
     for i in range(s + 1, t + 1):
         k = i - 1
-        cost += own.bare_time[k]
+        cost += own.no_save_time[k]
         if k > s:
             kept = own.before[k] if t == length else own.after[t]
-            first = max(first, own.held[k] + own.bare_needs[k] + kept)
+            first = max(first, own.held[k] + own.no_save_needs[k] + kept)
         inner_row, outer_row = row_of(i, t, length), row_of(s, k, length)
         start = max(max(first, lowest[outer_row]), own.held[i] + lowest[inner_row])
         if start < top:
@@ -88,7 +88,7 @@ def run_again(own: Numbers, s: int, t: int, table: Ints, lowest: Ints) -> None:
 @kernel
 def rotor_table(own: Numbers, table: Ints, lowest: Ints) -> None:
     """Fill `table` (rows of sub-chains by slots, set to NEVER) and `lowest` (first slot of each row that is not NEVER)."""
-    length, width = len(own.bare_time), table.shape[1]
+    length, width = len(own.no_save_time), table.shape[1]
     for span in range(length + 1):
         for s in range(length + 1 - span):
             here = row_of(s, s + span, length)

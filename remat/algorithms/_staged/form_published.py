@@ -5,7 +5,7 @@ contribution of k then. C[t, k, d], D[t, k, d]: it is created, deleted at that r
 papers, it follows the rules of the validator, and says so:
 
 * S-MEM: a run charges all its outputs, also those already resident (the papers charge a created value alone).
-* Phantoms of single options are cells like data: they may be dropped, and a layer may run bare. H-ILP ties a phantom
+* Phantoms of single options are cells like data: they may be dropped, and a layer may run without saving. H-ILP ties a phantom
   to its backward (its equations 7 to 9): `tied`.
 * S-KEEP: kept data are constants from their completion on (the papers ask for them after the last stage only).
 * S-ONCE: contributions come in order, once per residency; one after the first creates nothing.

@@ -43,7 +43,7 @@ def segments(chain, options):
     return of
 
 
-def plans(chain, offload=True, bare=True):
+def plans(chain, offload=True, recompute=True):
     """Every plan of POFO's class: runs, and the cells that leave with the run from which on they may."""
     options, length = keep_all(chain), len(chain)
     of = segments(chain, options)
@@ -60,7 +60,7 @@ def plans(chain, offload=True, bare=True):
         for gone in choices:
             first, last = Run(stage.forward, options[i][0]), Run(stage.backward, options[i][0])
             yield from grow(i + 1, True, (*before, first), (last, *after), gone)
-            for j in range(i, length) if bare else ():
+            for j in range(i, length) if recompute else ():
                 runs = tuple(Run(s.forward, len(s.options)) for s in chain.stages[i : j + 1])
                 for back in of(i, j):
                     yield from grow(j + 1, False, (*before, *runs), (*back, *after), gone)
@@ -121,8 +121,8 @@ def test_pofo_is_optimal_on_longer_chains(chain, share, link):
 @given(chains(max_stages=DEEP + 1, plain=True), shares, links)
 def test_offload_only_is_optimal_in_its_class(chain, share, link):
     budget = tight(chain, share)
-    value, written = programme(chain, budget, link, bare=False)
-    exact = best(chain, budget, link, bare=False)
+    value, written = programme(chain, budget, link, recompute=False)
+    exact = best(chain, budget, link, recompute=False)
     assert same(value, exact) and (value is None or written[0] == exact)
 
 
@@ -145,7 +145,7 @@ def test_a_link_of_no_use_is_rotor(chain, budget):
 @given(chains(max_stages=6, plain=True), budgets)
 def test_an_unbounded_link_costs_nothing(chain, budget):
     value, written = programme(chain, budget, Link())
-    only, _ = programme(chain, budget, Link(), bare=False)
+    only, _ = programme(chain, budget, Link(), recompute=False)
     if only is not None:
         assert value == only == chain.time and written[0] == chain.time
 
@@ -156,7 +156,7 @@ def test_never_worse_than_rotor_and_than_offloading_alone(chain, share, link):
     value, _ = programme(chain, budget, link)
     for other in (
         rotor_values(chain, budget, keep_all(chain)).value(budget),
-        programme(chain, budget, link, bare=False)[0],
+        programme(chain, budget, link, recompute=False)[0],
     ):
         assert other is None or (value is not None and value <= other + 1e-6)
 
@@ -192,7 +192,7 @@ def test_a_transfer_behind_a_computation_is_free():
         output=0,
         gradient=0,
         options=(LayerOption(forward=10, backward=10, phantom=8),),
-        bare=Option(time=10, workspace=8),
+        no_save=Option(time=10, workspace=8),
     )
     graph = chain_graph([one, one, one], loss=Option(time=1), loss_gradient=0)
     found = Pofo().solve(Problem(graph=graph, budget=16, link=link_of(1, 1)))
@@ -230,7 +230,7 @@ def test_copies_out_overlap_the_loss_by_hand():
     """8 bytes leave at 1 byte per ns: 1 while F1 runs, 1 while F2 does, 5 during the loss, and 1 is waited for behind it."""
     times = ((30, 1, 8), (1, 1, 0), (1, 10, 1))
     blocks = [
-        Block(output=0, gradient=0, options=(LayerOption(forward=f, backward=b, phantom=p),), bare=Option(time=f))
+        Block(output=0, gradient=0, options=(LayerOption(forward=f, backward=b, phantom=p),), no_save=Option(time=f))
         for f, b, p in times
     ]
     chain = Chain(chain_graph(blocks, loss=Option(time=5), loss_gradient=0))

@@ -118,7 +118,7 @@ def chain_of_scaled(chain):
                 )
                 for one in stage.options
             ),
-            bare=Option(time=stage.bare.time),
+            no_save=Option(time=stage.no_save.time),
         )
         for stage in chain.stages
     ]
@@ -127,7 +127,7 @@ def chain_of_scaled(chain):
 
 def stage(**more):
     fields = {"output": 4, "gradient": 4, "options": (LayerOption(forward=1, backward=2, phantom=4),)}
-    return Block(**{**fields, "bare": Option(time=1), **more})
+    return Block(**{**fields, "no_save": Option(time=1), **more})
 
 
 def test_a_budget_of_zero_is_answered():
