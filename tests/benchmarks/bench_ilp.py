@@ -1,4 +1,4 @@
-"""`make bench-ilp`: the integer programmes on captured blocks and small whole models.
+"""`make bench-ilp`: the MILP formulations on captured blocks and small whole models.
 
     python -m tests.benchmarks.bench_ilp             all sections
     … --sections forms,scip,sweep,cvxpy,flat         some of them
@@ -7,12 +7,12 @@
 * forms: CPU seconds to a gap of 1 %, rk-Checkmate as published (HiGHS with its defaults) against the production form, at four
   budgets between the lowest with a plan and the peak. `alone`: the same question, HiGHS as the library calls it. `shipped`: as
   `HIlp()` does it, begun with a short search over run sequences (its time is counted), and looking only for what is better;
-  marked * where the bound of single instants closed the gap and no programme ran. The ratios are published over each of them.
+  marked * where the bound of single instants closed the gap and no formulation ran. The ratios are published over each of them.
   A solve that hits the limit counts with the time it had (marked +).
 * scip: the question of `alone` to SCIP, on blocks of up to 40 nodes.
 * sweep: all options of one block, 8 peaks x 4 saves, one process, every rerun allowed or each backward node once.
 * cvxpy: the modelling layer's share of a solve, and what a new budget costs before the solver starts.
-* flat: small whole models at four budgets: `auto`, the same improved by the programme started from it, and both bounds.
+* flat: small whole models at four budgets: `auto`, the same improved by the formulation started from it, and both bounds.
 
 Times are process CPU seconds of one thread. Writes build/bench/ilp.json (sections that are not run keep what stands there);
 exits 1 when a bar is missed.
@@ -37,7 +37,7 @@ from remat.algorithms._core.solver import Solver
 from remat.algorithms._core.warm_started import warm
 from remat.algorithms._milp.backends import Cvxpy, Highs, Limits
 from remat.algorithms._search.auto import auto
-from remat.algorithms._staged.budget_solver import Programme, Watch
+from remat.algorithms._staged.budget_solver import BudgetSolver, Watch
 from remat.algorithms._staged.knapsack import TightenedKnapsack
 from remat.algorithms._staged.option_sweep import working_set
 from remat.algorithms._staged.solver import HIlp
@@ -63,43 +63,43 @@ def cases(names: str | None) -> list[tuple[str, Graph]]:
 
 
 def lowest(graph: Graph, limit: float) -> int:
-    """The smallest budget (to 1 % of the peak) for which the thin programme has a plan."""
-    programme = HIlp(reruns="bonce", gap=0.5).build(graph)
+    """The smallest budget (to 1 % of the peak) for which the thin formulation has a plan."""
+    budget_solver = HIlp(reruns="bonce", gap=0.5).build(graph)
     low, high = working_set(graph), store_all_peak(graph)
     while high - low > store_all_peak(graph) // 100:
         middle = (low + high) // 2
-        programme.model.set(middle)
-        answer = programme.backend.solve(programme.model, Limits(gap=0.5, seconds=limit))
+        budget_solver.model.set(middle)
+        answer = budget_solver.backend.solve(budget_solver.model, Limits(gap=0.5, seconds=limit))
         low, high = (low, middle) if answer.point is not None else (middle, high)
     return high
 
 
-def timed(programme: Programme, budget: int, limit: float, slack: float = 20) -> dict[str, object]:
+def timed(budget_solver: BudgetSolver, budget: int, limit: float, slack: float = 20) -> dict[str, object]:
     """CPU seconds to the gap, with what was reached; by the clock, it may take `slack` times as long."""
-    programme.model.set(budget)
+    budget_solver.model.set(budget)
     start = time.process_time()
     watch = lambda point, bound: time.process_time() - start > limit  # noqa: E731
-    answer = programme.backend.solve(programme.model, Limits(gap=GAP, seconds=slack * limit), seen=watch)
+    answer = budget_solver.backend.solve(budget_solver.model, Limits(gap=GAP, seconds=slack * limit), seen=watch)
     seconds = time.process_time() - start
-    graph = programme.graph
-    value = None if answer.point is None else float(programme.form.linear.cost @ answer.point) / graph.time
+    graph = budget_solver.graph
+    value = None if answer.point is None else float(budget_solver.form.linear.cost @ answer.point) / graph.time
     return {"seconds": seconds, "time": value, "bound": answer.bound / graph.time, "finished": answer.finished}
 
 
-def shipped(programme: Programme, budget: int, limit: float) -> dict[str, object]:
-    """The same as `HIlp()` goes about it, on a built programme."""
-    graph = programme.graph
+def shipped(budget_solver: BudgetSolver, budget: int, limit: float) -> dict[str, object]:
+    """The same as `HIlp()` goes about it, on a built formulation."""
+    graph = budget_solver.graph
     clock = Clock(limit, now=time.process_time)
     first = prime(Problem(graph=graph, budget=budget), GAP, clock)
     search = clock.elapsed
     if first.upper <= first.lower * (1 + GAP):
         return {"seconds": search, "search": search, "time": first.upper / graph.time, "bound": first.lower / graph.time,
-                "finished": True, "programme": False}  # fmt: skip
-    known = None if first.schedule is None else programme.known(first.schedule, budget)
-    found = programme.solve(budget, known=known, watch=Watch(clock, "shipped"))
+                "finished": True, "formulation": False}  # fmt: skip
+    known = None if first.schedule is None else budget_solver.incumbent(first.schedule, budget)
+    found = budget_solver.solve(budget, incumbent=known, watch=Watch(clock, "shipped"))
     value = None if found.cost is None else found.cost.time / graph.time
     return {"seconds": clock.elapsed, "search": search, "time": value, "bound": found.bound / graph.time,
-            "finished": found.finished, "programme": True}  # fmt: skip
+            "finished": found.finished, "formulation": True}  # fmt: skip
 
 
 def forms(args: argparse.Namespace) -> list[dict[str, object]]:
@@ -130,7 +130,7 @@ def forms(args: argparse.Namespace) -> list[dict[str, object]]:
             }  # fmt: skip
             rows.append(row)
             marks = ["" if one is None or one["finished"] else "+" for one in (published, alone, primed)]
-            marks[2] += "" if primed["programme"] else "*"
+            marks[2] += "" if primed["formulation"] else "*"
             print(
                 f"{name:18}{len(graph):6}{budget / peak:8.3f}{primed['time'] or 0:8.4f} {published['seconds']:8.2f} s{marks[0]:1}"
                 f"{alone['seconds']:7.2f} s{marks[1]:1}{primed['seconds']:7.2f} s{marks[2]:1}"
@@ -147,10 +147,10 @@ def scip(args: argparse.Namespace) -> list[dict[str, object]]:
         if len(graph) > args.scip:
             continue
         bottom, peak = lowest(graph, args.limit), store_all_peak(graph)
-        programme = HIlp(gap=GAP, backend=Cvxpy(solver="SCIP")).build(graph)
+        budget_solver = HIlp(gap=GAP, backend=Cvxpy(solver="SCIP")).build(graph)
         found = []
         for share in SHARES if bottom < peak else SHARES[:1]:
-            one = timed(programme, int(bottom + share * (peak - bottom)), args.scip_seconds, slack=1)
+            one = timed(budget_solver, int(bottom + share * (peak - bottom)), args.scip_seconds, slack=1)
             rows.append({"case": name, "nodes": len(graph), "share": share, **one})
             found.append(f"{one['seconds']:.2f}{'' if one['finished'] else '+'}")
         print(f"{name:20}{len(graph):6} SCIP {' / '.join(found)} s", flush=True)
@@ -173,11 +173,11 @@ def sweep(args: argparse.Namespace) -> list[dict[str, object]]:
                 "nodes": len(graph),
                 "reruns": reruns,
                 "solved": len(swept.points),
-                "programmes": asked,
+                "formulations": asked,
                 "options": len(options),
             }
             rows.append(row | {"seconds": seconds, "wall": wall})
-            print(f"{name:20}{len(graph):6} {reruns:8} 32 budgets, {len(swept.points):3} solved, {asked:3} by a programme, "
+            print(f"{name:20}{len(graph):6} {reruns:8} 32 budgets, {len(swept.points):3} solved, {asked:3} by a formulation, "
                   f"{len(options):3} options {seconds:8.2f} s ({wall:.2f} s by the clock)", flush=True)  # fmt: skip
     return rows
 
@@ -187,10 +187,10 @@ def cvxpy_share(args: argparse.Namespace) -> list[dict[str, object]]:
     rows = []
     for name, graph in cases("gpt2_one_layer,decoder_layer,unet2"):
         solver = HIlp(gap=GAP, ladder=False, primed=False)
-        programme = solver.build(graph)
+        budget_solver = solver.build(graph)
         peak = store_all_peak(graph)
         start = time.process_time()
-        fresh = Programme(programme.form, Highs(), GAP)
+        fresh = BudgetSolver(budget_solver.form, Highs(), GAP)
         expressions = time.process_time() - start
         fresh.model.set(int(peak * 0.9))
         start = time.process_time()
@@ -225,7 +225,7 @@ class Given(Solver):
 
 
 def flat(args: argparse.Namespace) -> list[dict[str, object]]:
-    """Small whole models: what the programme adds to `auto`."""
+    """Small whole models: what the formulation adds to `auto`."""
     rows = []
     print(
         f"{'case':10}{'nodes':>6}{'share':>7}{'auto':>9}{'s':>7}{'with ILP':>10}{'s':>7}{'bound':>9}{'knapsack':>9}{'class':>8}"
@@ -261,9 +261,9 @@ def missed(found: dict[str, list[dict[str, object]]]) -> list[str]:
     if large:
         median = statistics.median(row["ratio"] for row in large)  # type: ignore[type-var]
         alone = statistics.median(row["ratio alone"] for row in large)  # type: ignore[type-var]
-        asked = [row["ratio"] for row in large if row["shipped"]["programme"]]  # type: ignore[index]
+        asked = [row["ratio"] for row in large if row["shipped"]["formulation"]]  # type: ignore[index]
         print(f"median ratio over {len(large)} cases of 30 nodes and more: {median:.1f}; over the {len(asked)} of them "
-              f"in which a programme ran {statistics.median(asked or [0]):.1f}; alone {alone:.1f}")  # fmt: skip
+              f"in which a formulation ran {statistics.median(asked or [0]):.1f}; alone {alone:.1f}")  # fmt: skip
         if median < BARS["ratio"]:
             words.append(f"median ratio {median:.1f}, wanted {BARS['ratio']}")
     for row in found.get("sweep", ()):

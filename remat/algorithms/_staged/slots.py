@@ -13,7 +13,7 @@ import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from remat.algorithms._staged.memory_items import Stage
+from remat.algorithms._staged.memory_items import StagedGraph
 
 Reruns = Literal["full", "bwdonly", "bonce"]
 RERUNS: Final = ("full", "bwdonly", "bonce")
@@ -21,7 +21,7 @@ RERUNS: Final = ("full", "bwdonly", "bonce")
 
 @frozen
 class Slots:
-    """The slots of one programme.
+    """The slots of one formulation.
 
     Attributes:
         stage, node: of each slot. at: slot of (stage, node), -1 without one. begin: first slot of each stage.
@@ -44,7 +44,7 @@ class Slots:
         return column[column >= 0]
 
 
-def slots_of(stage: Stage, reruns: Reruns = "full", window: int | None = None, every: bool = False) -> Slots:
+def slots_of(stage: StagedGraph, reruns: Reruns = "full", window: int | None = None, every: bool = False) -> Slots:
     """The slots of a graph.
 
     Args:
@@ -82,13 +82,13 @@ def slots_of(stage: Stage, reruns: Reruns = "full", window: int | None = None, e
     return Slots(where[:, 0], where[:, 1], at, begin, ends - width, int(ends[-1]))
 
 
-def _nearest(stage: Stage, node: int, window: int, allowed: NDArray[np.bool_]) -> list[int]:
+def _nearest(stage: StagedGraph, node: int, window: int, allowed: NDArray[np.bool_]) -> list[int]:
     """The ancestors of a node that may run again in its stage, nearest in the topological order first."""
     seen: set[int] = set()
     ahead = [node]
     while ahead:
-        one = ahead.pop()
-        for cell in stage.by_node[one][1]:
+        current = ahead.pop()
+        for cell in stage.by_node[current][1]:
             for writer, _ in stage.cells[cell].writers:
                 if writer not in seen and allowed[writer]:
                     seen.add(writer)

@@ -20,7 +20,7 @@ from remat.algorithms._staged.form_checkmate import OneOutputPerOp
 from remat.algorithms._staged.form_events import events_form
 from remat.algorithms._staged.form_published import published_form
 from remat.algorithms._staged.knapsack import FullRelaxation
-from remat.algorithms._staged.memory_items import Stage
+from remat.algorithms._staged.memory_items import StagedGraph
 from remat.algorithms._staged.solver import HIlp, Ilp
 from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.errors import RematError
@@ -77,7 +77,7 @@ def test_staged_optima_of_the_unit_chain_are_those_of_the_literature(budget, tim
 
 
 def test_what_highs_once_called_infeasible_is_solved():
-    # presolve of HiGHS 1.13 to 1.15.1 lost the point of such a programme at the middle budget
+    # presolve of HiGHS 1.13 to 1.15.1 lost the point of such a formulation at the middle budget
     b = GraphBuilder("trap")
     for i in range(5):
         b.data(f"d{i}", 1)
@@ -138,10 +138,10 @@ def test_a_start_in_another_order_moves_the_programme_to_its_order():
     problem = Problem(graph=graph, budget=7)
     start = Schedule.from_runs(graph, ["Fb", "Fc", "Fa", "L"])
     assert [node.name for node in reordered(graph, start).computes] == ["Fb", "Fc", "Fa", "L"]
-    form = events_form(Stage(reordered(graph, start)))
+    form = events_form(StagedGraph(reordered(graph, start)))
     point = point_of(form, start)
     assert point is not None and schedule_of(form, point).runs == start.runs
-    assert point_of(events_form(Stage(graph)), start) is None
+    assert point_of(events_form(StagedGraph(graph)), start) is None
     outcome = warm(HIlp(gap=0), seed=Exhaustive()).solve(problem)
     assert outcome.upper == 12
     assert HIlp(gap=0, order="graph", primed=False).solve(problem).upper > outcome.upper
@@ -192,19 +192,19 @@ def test_reprs_rebuild_the_solver():
 
 def test_one_programme_serves_all_budgets():
     graph = load(BLOCKS / "unet_down.json")
-    programme = HIlp(gap=0).build(graph)
-    problem = programme.model.problem
+    budget_solver = HIlp(gap=0).build(graph)
+    problem = budget_solver.model.problem
     peak = validate(graph, Schedule.from_runs(graph, range(len(graph)))).peak
     for share in (0.8, 0.9, 1.0, 0.85):
         fresh = HIlp(gap=0, primed=False).solve(Problem(graph=graph, budget=int(peak * share)))
-        assert programme.solve(int(peak * share)).cost.time == fresh.upper
-    assert programme.model.problem is problem and len(problem.variables()) == 2
+        assert budget_solver.solve(int(peak * share)).cost.time == fresh.upper
+    assert budget_solver.model.problem is problem and len(problem.variables()) == 2
 
 
 def test_the_exact_bound_stands_whatever_the_multipliers():
     graph = long_chain(5, [3, 5, 8], [2, 3])
     budget = int(validate(graph, Schedule.from_runs(graph, range(len(graph)))).peak * 0.9)
-    linear = events_form(Stage(graph)).linear
+    linear = events_form(StagedGraph(graph)).linear
     optimum = HIlp(gap=0, primed=False).solve(Problem(graph=graph, budget=budget)).upper
     rng = random.Random(1)
     import numpy as np
@@ -271,7 +271,7 @@ def test_correction_terms_are_exact_for_the_expanded_schedule(seed):
     gained = 0
     for budget in range(peak * 6 // 10, peak + 1):
         fine, coarse = corrected.solve(budget), plain.solve(budget)
-        assert len(fine.notes) <= 2  # never over the budget: no programme was asked again with less room
+        assert len(fine.notes) <= 2  # never over the budget: no solve was repeated with less room
         if coarse.schedule is not None:
             assert validate(graph, expand(condensed, coarse.schedule)).peak <= budget
             assert fine.cost is not None and fine.cost.time <= coarse.cost.time
@@ -284,7 +284,7 @@ def test_correction_terms_are_exact_for_the_expanded_schedule(seed):
 
 def test_the_published_form_of_a_level_agrees():
     graph = long_chain(6, [1, 2, 4, 7], [1, 2, 5], seed=1)
-    stage = Stage(condense(graph, halves(graph)).graph)
+    stage = StagedGraph(condense(graph, halves(graph)).graph)
     for budget in (10, 14, 18, 22):
         values = []
         for form in (events_form(stage), published_form(stage)):
