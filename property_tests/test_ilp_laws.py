@@ -91,7 +91,7 @@ def test_the_solver_plans_the_optimum_of_its_class_and_no_bound_overclaims(probl
     assert primed.upper <= exact  # its first plan may lie outside the class
     for outcome in (of_class, primed, HIlp(gap=0.2).solve(problem)):
         assert outcome.lower <= every.upper <= outcome.upper <= exact * 1.2
-        assert all(bound.value <= exact for bound in outcome.beside)
+        assert all(bound.value <= exact for bound in outcome.class_bounds)
 
 
 @given(problems(), st.floats(0, 0.3))
@@ -161,7 +161,7 @@ def test_bounds_hold_and_order(problem):
     assert SavedSetKnapsack(nodes=0).solve(problem).lower <= relaxed.lower
     full = FullRelaxation().solve(problem)
     assert full.lower == 0 and full.schedule is None
-    assert all(bound.value <= (math.inf if staged is None else staged) for bound in full.beside)
+    assert all(bound.value <= (math.inf if staged is None else staged) for bound in full.class_bounds)
 
 
 @pytest.mark.parametrize("backend", [Highs(), Highs(implied=False), Cvxpy(solver="SCIP")], ids=repr)

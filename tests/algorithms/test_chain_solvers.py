@@ -79,7 +79,7 @@ def test_quantised_plans_fit_and_lose_only_time(chain, budget, slots):
     exact = RkRotor().solve(problem)
     found = (Quantise(slots) >> RkRotor()).solve(problem)
     assert not any("over the budget" in line for line in found.trail)
-    assert found.lower == 0 and found.beside == ()
+    assert found.lower == 0 and found.class_bounds == ()
     assert exact.upper <= found.upper
 
 

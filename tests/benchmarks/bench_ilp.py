@@ -243,7 +243,7 @@ def flat(args: argparse.Namespace) -> list[dict[str, object]]:
             outcome = warm(HIlp(gap=1e-3, **settings), seed=Given(alone.schedule)).solve(timed_problem)
             second = time.process_time() - start
             knapsack = TightenedKnapsack(nodes=0).solve(problem)
-            own = max((one.value for one in outcome.beside if "staged" in one.assumes), default=0)
+            own = max((one.value for one in outcome.class_bounds if "staged" in one.assumes), default=0)
             row = {"case": name, "nodes": len(graph), "share": share, "auto": alone.upper / base, "auto seconds": first,
                    "ilp": outcome.upper / base, "ilp seconds": second, "bound": alone.lower / base,
                    "knapsack": knapsack.lower / base, "class bound": own / base, "settings": settings,

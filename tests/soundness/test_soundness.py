@@ -170,7 +170,7 @@ class Planted(Solver):
         if self.what == FALSELY_INFEASIBLE:
             return Plan(lower=IMPOSSIBLE)
         if self.what == CLASS:
-            return evolve(plan, beside=(ClassBound(value=plan.lower + 1, assumes=ASSUMES),))
+            return evolve(plan, class_bounds=(ClassBound(value=plan.lower + 1, assumes=ASSUMES),))
         return evolve(plan, schedule=None, lower=plan.lower + 1)
 
 

@@ -81,7 +81,7 @@ class Revolve(Solver):
         return Plan(
             schedule=Schedule.from_runs(chain.graph, _runs(chain, count)),
             trail=(f"{self!r}: {count} checkpoints, {extra} extra runs, optimal among {CLASS}",),
-            beside=(ClassBound(value=time, assumes=f"{CLASS}, {count} checkpoints"),),
+            class_bounds=(ClassBound(value=time, assumes=f"{CLASS}, {count} checkpoints"),),
         )
 
 

@@ -183,11 +183,11 @@ class RkRotor(Solver):
         value = table.value(problem.budget)
         if value is None:
             bound = ClassBound(value=IMPOSSIBLE, assumes=CLASS)
-            return Plan(trail=(f"{self!r}: no persistent schedule fits",), beside=(bound,))
+            return Plan(trail=(f"{self!r}: no persistent schedule fits",), class_bounds=(bound,))
         return Plan(
             schedule=table.schedule(problem.budget),
             trail=(f"{self!r}: {value} ns, optimal among {CLASS}",),
-            beside=(ClassBound(value=value, assumes=CLASS),),
+            class_bounds=(ClassBound(value=value, assumes=CLASS),),
         )
 
 

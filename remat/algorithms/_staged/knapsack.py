@@ -266,9 +266,11 @@ class FullRelaxation(Solver):
         if answer.infeasible:
             again = Highs().solve(model, limits, second=True)
             if again.infeasible and farkas(linear, again.duals, problem.budget):
-                return Plan(beside=(ClassBound(value=math.inf, assumes=assumes),), trail=(f"{self!r}: no solution",))
+                return Plan(
+                    class_bounds=(ClassBound(value=math.inf, assumes=assumes),), trail=(f"{self!r}: no solution",)
+                )
             return Plan(trail=(f"{self!r}: infeasible, without a proof",))
         if answer.duals is None:
             return Plan(trail=(f"{self!r}: stopped ({answer.note})",))
         bound = exact_bound(linear, answer.duals, problem.budget)
-        return Plan(beside=(ClassBound(value=bound, assumes=assumes),), trail=(f"{self!r}: {bound} ns",))
+        return Plan(class_bounds=(ClassBound(value=bound, assumes=assumes),), trail=(f"{self!r}: {bound} ns",))

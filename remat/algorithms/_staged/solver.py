@@ -40,7 +40,7 @@ class HIlp(WarmStarted):
 
     Optimal, within `gap`, over *staged* schedules: first runs in one order, each node at most once between two of
     them. On some branching graphs other schedules are faster, so its bound is one of a class and its "infeasible"
-    too; both stand in `beside`. Not a method for flat graphs of more than about 100 nodes: start it from a plan
+    too; both stand in `class_bounds`. Not a method for flat graphs of more than about 100 nodes: start it from a plan
     (`warm(HIlp(), seed=auto)`), thin it out, or divide the graph.
 
     Attributes:
@@ -193,8 +193,10 @@ class HIlp(WarmStarted):
         if incumbent is not None and not result.better(incumbent):
             result = evolve(result, schedule=incumbent.schedule, cost=incumbent.cost)
             trail.append("the start was not improved")
-        beside: tuple[ClassBound, ...] = (ClassBound(value=result.bound, assumes=assumes),) if result.bound else ()
-        return Plan(schedule=result.schedule, lower=lower, trail=tuple(trail), beside=beside)
+        class_bounds: tuple[ClassBound, ...] = (
+            (ClassBound(value=result.bound, assumes=assumes),) if result.bound else ()
+        )
+        return Plan(schedule=result.schedule, lower=lower, trail=tuple(trail), class_bounds=class_bounds)
 
     def _story(self, result: BudgetResult) -> str:
         if result.bound == math.inf:

@@ -66,7 +66,7 @@ def test_solvers_replay_what_they_claim(chain):
             if budget < 0:
                 continue
             found = solver.solve(Problem(graph=chain.graph, budget=budget))
-            (bound,) = found.beside
+            (bound,) = found.class_bounds
             assert bound.value == found.upper
             if pairs:
                 assert found.upper == (optimum(pairs, budget) if budget >= pairs[0][0] else IMPOSSIBLE)
@@ -133,7 +133,7 @@ def stage(**more):
 def test_a_budget_of_zero_is_answered():
     chain = chain_graph([stage()], loss=Option(time=1), loss_gradient=4)
     found = Rotor().solve(Problem(graph=chain, budget=0))
-    assert found.schedule is None and found.lower == 0 and found.beside[0].value == IMPOSSIBLE
+    assert found.schedule is None and found.lower == 0 and found.class_bounds[0].value == IMPOSSIBLE
 
 
 def test_a_fine_budget_is_refused_with_the_way_out():

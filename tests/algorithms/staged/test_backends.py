@@ -66,7 +66,7 @@ def test_a_time_limit_proves_nothing(backend, primed):
         Problem(graph=graph, budget=int(peak * 0.72), deadline=0.01)
     )
     assert outcome.status is not Status.INFEASIBLE
-    assert all(np.isfinite(bound.value) for bound in outcome.beside)
+    assert all(np.isfinite(bound.value) for bound in outcome.class_bounds)
     if outcome.schedule is None:
         assert any("stopped without a plan" in words for words in outcome.trail)
 
@@ -76,7 +76,7 @@ def test_a_node_limit_keeps_the_incumbent_and_the_gap():
     problem = Problem(graph=graph, budget=int(peak * 0.92))
     outcome = HIlp(backend=Highs(nodes=1), gap=0, primed=False).solve(problem)
     assert outcome.schedule is not None and outcome.lower == 0
-    (bound,) = outcome.beside
+    (bound,) = outcome.class_bounds
     assert 0 < bound.value <= outcome.upper
 
 

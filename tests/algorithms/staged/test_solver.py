@@ -106,10 +106,10 @@ def test_status_follows_from_evidence():
     assert HIlp().solve(lowest).status is Status.INFEASIBLE  # the bound of single instants proves it for every schedule
     outcome = HIlp(primed=False).solve(lowest)
     assert outcome.status is Status.NOT_FOUND and outcome.lower < IMPOSSIBLE
-    (bound,) = outcome.beside
+    (bound,) = outcome.class_bounds
     assert bound.value == math.inf and "staged" in bound.assumes
     good = HIlp(gap=0, primed=False).solve(Problem(graph=chain, budget=peak))
-    assert good.upper == chain.time and good.lower == 0 and good.beside[0].value <= good.upper
+    assert good.upper == chain.time and good.lower == 0 and good.class_bounds[0].value <= good.upper
 
 
 def test_a_start_is_the_first_incumbent_and_is_never_lost():
@@ -212,7 +212,7 @@ def test_the_exact_bound_stands_whatever_the_multipliers():
     for _ in range(50):
         wild = np.array([rng.uniform(-3, 9) for _ in range(linear.shape[0])])
         assert exact_bound(linear, wild, budget) <= optimum
-    assert FullRelaxation().solve(Problem(graph=graph, budget=budget)).beside[0].value <= optimum
+    assert FullRelaxation().solve(Problem(graph=graph, budget=budget)).class_bounds[0].value <= optimum
     assert "instants" in FullRelaxation(entries=10).refuses(graph)
 
 
