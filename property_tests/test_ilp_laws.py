@@ -143,7 +143,7 @@ def test_tying_phantoms_to_their_backward_never_helps(problem):
     assert tied is None or (free is not None and free <= tied + 1e-5)
 
 
-@given(problems(), st.sampled_from(["bwdonly", "bonce"]), st.one_of(st.none(), st.integers(1, 3)))
+@given(problems(), st.sampled_from(["backward-only", "backward-once"]), st.one_of(st.none(), st.integers(1, 3)))
 def test_restrictions_lose_and_never_gain(problem, reruns, window):
     own = HIlp(gap=0, primed=False)
     whole, thin = own.solve(problem), evolve(own, reruns=reruns, window=window).solve(problem)
@@ -222,8 +222,8 @@ def agree(graph, budgets, slots, published):
 @pytest.mark.parametrize("name", EIGHT)
 def test_forms_agree_on_captured_blocks(name):
     graph, peak = block(name)
-    thin = slots_of(StagedGraph(graph), "bonce")
-    low = lowest(HIlp(reruns="bonce").build(graph), node_floor(graph), peak)
+    thin = slots_of(StagedGraph(graph), "backward-once")
+    low = lowest(HIlp(reruns="backward-once").build(graph), node_floor(graph), peak)
     count = 2 if settings().max_examples < 100 else 8
     first = 1 if settings().max_examples < 100 else 0  # the lowest are the hard ones
     agree(graph, [low + (peak - low) * i // count for i in range(first, count + 1)], thin, None)

@@ -79,7 +79,7 @@ SOLVERS = {
     "Polish((MultiStart(), Delete()))": QUARTER,
     "HIlp(gap=0)": QUARTER,
     "HIlp(gap=0, primed=False)": QUARTER,
-    'HIlp(reruns="bonce", window=3)': QUARTER,
+    'HIlp(reruns="backward-once", window=3)': QUARTER,
     'OneOutputPerOp() >> Ilp(gap=0, form="checkmate")': QUARTER,
     "warm(HIlp(), seed=StoreAll())": QUARTER,
     "SavedSetKnapsack()": QUARTER,

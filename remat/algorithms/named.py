@@ -58,7 +58,7 @@ opportunist = Linearise() >> Opportunist()
 
 checkmate = OneOutputPerOp() >> Ilp(primed=False).within(3600)
 """Jain et al., 2020: the optimum over staged schedules in the graph's order, here by the event form, which has the same optimum
-and the same relaxation, with workspaces in its memory rows. What it proves holds for staged schedules and stands in `class_bounds`."""
+and the same relaxation, with workspaces in its memory rows. What it proves holds for staged schedules: `class_bounds`."""
 
 rk_checkmate = HIlp(primed=False).within(3600)
 """Rockmate, App. B (2023): H-ILP on an undivided graph, with separate data and phantoms, by the event form. Not primed: a plan of

@@ -65,7 +65,7 @@ def made():
     return {
         "HIlp(published)": HIlp(form="published"),
         "HIlp(checkmate)": HIlp(form="checkmate"),
-        "HIlp(bonce)": HIlp(reruns="bonce"),
+        "HIlp(backward-once)": HIlp(reruns="backward-once"),
         "HIlp(window)": HIlp(window=2, primed=False),
         "Ilp(unprimed)": Ilp(primed=False),
         "checkmate(published)": OneOutputPerOp() >> Ilp(form="checkmate"),

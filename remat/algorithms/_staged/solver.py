@@ -51,14 +51,14 @@ class HIlp(WarmStarted):
             They help proofs more than the search for plans. None: if it starts from a plan of its own search.
         primed: begin with a short search over run sequences (flat graphs, where the back end takes a start), and look only for
             what is better by more than the gap. Its plan may lie outside the class; without it, plans are of the class.
-        ladder: without a plan to begin with, solve with `bonce` first and start from its plan (60 nodes and more).
+        ladder: without a plan to begin with, solve with `backward-once` first and start from its plan (60 nodes and more).
         order: of first runs; `start`: that of the start where there is one, else the graph's; `graph`: the graph's.
         backend: the MILP solver.
         entries: refuse formulations of more matrix entries than this (about 100 bytes each).
     """
 
     form: FormName = field(default="events", validator=one_of(*FORMS))
-    reruns: Reruns = field(default="full", validator=one_of(*RERUNS))
+    reruns: Reruns = field(default="all", validator=one_of(*RERUNS))
     window: int | None = field(default=None, validator=optional(whole(1, "nodes")))
     gap: float = field(default=1e-3, validator=number(0))
     cuts: bool | None = field(default=None, validator=optional(FLAG))
@@ -85,7 +85,7 @@ class HIlp(WarmStarted):
         if size <= self.entries:
             return None
         return (
-            f"{len(graph)} nodes make a formulation of about {size:.0e} entries; thin it out (reruns='bonce', window=20), "
+            f"{len(graph)} nodes make a formulation of about {size:.0e} entries; restrict it (reruns='backward-once', window=20), "
             "divide the graph (hierarchical), or plan it with auto"
         )
 
@@ -104,11 +104,11 @@ class HIlp(WarmStarted):
         if (
             self.ladder
             and self.form == "events"
-            and self.reruns != "bonce"
+            and self.reruns != "backward-once"
             and self.window is None
             and len(graph) >= RUNG
         ):
-            thin = evolve(self, reruns="bonce")
+            thin = evolve(self, reruns="backward-once")
             lower = BudgetSolver(thin._form_of(stage, save), backend, self.gap)
         return BudgetSolver(self._form_of(stage, save), backend, self.gap, lower=lower)
 
@@ -139,7 +139,7 @@ class HIlp(WarmStarted):
     @property
     def restriction(self) -> str:
         """The restriction in words, or nothing."""
-        words = [] if self.reruns == "full" else [self.reruns]
+        words = [] if self.reruns == "all" else [self.reruns]
         return ", ".join([*words, *([f"window {self.window}"] if self.window is not None else [])])
 
     def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:

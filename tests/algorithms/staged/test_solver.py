@@ -181,7 +181,7 @@ def test_what_a_solver_cannot_say_is_refused_with_the_way_out():
 def test_reprs_rebuild_the_solver():
     for solver in (
         HIlp(),
-        HIlp(gap=0.05, reruns="bonce", window=9, backend=Cvxpy()),
+        HIlp(gap=0.05, reruns="backward-once", window=9, backend=Cvxpy()),
         Ilp(form="checkmate"),
         OneOutputPerOp(),
     ):
