@@ -86,10 +86,10 @@ def test_the_solver_plans_the_optimum_of_its_class_and_no_bound_overclaims(probl
     staged = staged_optimum(problem)
     exact = math.inf if staged is None else staged
     every = Exhaustive().solve(problem)
-    of_class, primed = HIlp(gap=0, primed=False).solve(problem), HIlp(gap=0).solve(problem)
+    of_class, warm = HIlp(gap=0, warm_start=False).solve(problem), HIlp(gap=0).solve(problem)
     assert of_class.upper == exact
-    assert primed.upper <= exact  # its first plan may lie outside the class
-    for outcome in (of_class, primed, HIlp(gap=0.2).solve(problem)):
+    assert warm.upper <= exact  # its first plan may lie outside the class
+    for outcome in (of_class, warm, HIlp(gap=0.2).solve(problem)):
         assert outcome.lower <= every.upper <= outcome.upper <= exact * 1.2
         assert all(bound.value <= exact for bound in outcome.class_bounds)
 
@@ -97,7 +97,7 @@ def test_the_solver_plans_the_optimum_of_its_class_and_no_bound_overclaims(probl
 @given(problems(), st.floats(0, 0.3))
 def test_with_a_plan_at_hand_the_programme_finds_what_beats_it_and_no_bound_overclaims(problem, gap):
     exact, every = staged_optimum(problem), Exhaustive().solve(problem)
-    budget_solver = HIlp(gap=gap, primed=False).build(problem.graph)
+    budget_solver = HIlp(gap=gap, warm_start=False).build(problem.graph)
     for schedule in (every.schedule, StoreAll().solve(problem).schedule):
         if schedule is None:
             continue
@@ -131,7 +131,7 @@ def test_checkmate_as_published_equals_the_production_form_on_one_output_per_ope
         return
     assert close(value(checkmate_form(stage), small.budget)[0], value(events_form(stage), small.budget)[0])
     lifted = (OneOutputPerOp() >> Ilp(gap=0, form="checkmate")).solve(problem)
-    whole = HIlp(gap=0, primed=False).solve(problem)
+    whole = HIlp(gap=0, warm_start=False).solve(problem)
     assert lifted.lower in (0, IMPOSSIBLE) and whole.upper <= lifted.upper
 
 
@@ -145,7 +145,7 @@ def test_tying_phantoms_to_their_backward_never_helps(problem):
 
 @given(problems(), st.sampled_from(["backward-only", "backward-once"]), st.one_of(st.none(), st.integers(1, 3)))
 def test_restrictions_lose_and_never_gain(problem, reruns, window):
-    own = HIlp(gap=0, primed=False)
+    own = HIlp(gap=0, warm_start=False)
     whole, thin = own.solve(problem), evolve(own, reruns=reruns, window=window).solve(problem)
     assert whole.upper <= thin.upper
     assert evolve(own, cuts=True).solve(problem).upper == whole.upper
@@ -171,7 +171,7 @@ def test_the_optimum_never_rises_with_the_budget(backend, graph, data):
     peak = validate(graph, Schedule.from_runs(graph, captured(graph))).peak
     floor = min(node_floor(graph), peak)
     budgets = sorted(data.draw(st.lists(st.integers(floor, peak), min_size=6, max_size=6)))
-    budget_solver = HIlp(gap=0, primed=False, backend=backend).build(graph)
+    budget_solver = HIlp(gap=0, warm_start=False, backend=backend).build(graph)
     times = [math.inf if (found := budget_solver.solve(one)).cost is None else found.cost.time for one in budgets]
     assert times == sorted(times, reverse=True)
 

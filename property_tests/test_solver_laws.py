@@ -78,7 +78,7 @@ SOLVERS = {
     "RuinAndRecreate(work=100000.0)": QUARTER,
     "Polish((MultiStart(), Delete()))": QUARTER,
     "HIlp(gap=0)": QUARTER,
-    "HIlp(gap=0, primed=False)": QUARTER,
+    "HIlp(gap=0, warm_start=False)": QUARTER,
     'HIlp(reruns="backward-once", window=3)': QUARTER,
     'OneOutputPerOp() >> Ilp(gap=0, form="checkmate")': QUARTER,
     "warm(HIlp(), seed=StoreAll())": QUARTER,

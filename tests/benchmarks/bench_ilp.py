@@ -41,7 +41,7 @@ from remat.algorithms._staged.budget_solver import BudgetSolver, Watch
 from remat.algorithms._staged.knapsack import TightenedKnapsack
 from remat.algorithms._staged.option_sweep import working_set
 from remat.algorithms._staged.solver import HIlp
-from remat.algorithms._staged.warm_start import prime
+from remat.algorithms._staged.warm_start import starting_plan
 from remat.algorithms._whole.baselines import store_all_peak
 from remat.ir import Graph, Schedule, load
 
@@ -90,7 +90,7 @@ def shipped(budget_solver: BudgetSolver, budget: int, limit: float) -> dict[str,
     """The same as `HIlp()` goes about it, on a built formulation."""
     graph = budget_solver.graph
     clock = Clock(limit, now=time.process_time)
-    first = prime(Problem(graph=graph, budget=budget), GAP, clock)
+    first = starting_plan(Problem(graph=graph, budget=budget), GAP, clock)
     search = clock.elapsed
     if first.upper <= first.lower * (1 + GAP):
         return {"seconds": search, "search": search, "time": first.upper / graph.time, "bound": first.lower / graph.time,
@@ -110,10 +110,12 @@ def forms(args: argparse.Namespace) -> list[dict[str, object]]:
         f"{'ratio alone':>12}{'shipped':>9}"
     )
     small = cases("gpt2_mlp")[0][1]
-    prime(Problem(graph=small, budget=int(0.95 * store_all_peak(small))), 0.0, Clock())  # compiled code is loaded once
+    starting_plan(
+        Problem(graph=small, budget=int(0.95 * store_all_peak(small))), 0.0, Clock()
+    )  # compiled code is loaded once
     for name, graph in cases(args.blocks):
         bottom, peak = lowest(graph, args.limit), store_all_peak(graph)
-        ours = HIlp(gap=GAP, ladder=False, primed=False).build(graph)
+        ours = HIlp(gap=GAP, ladder=False, warm_start=False).build(graph)
         begun = HIlp(gap=GAP, ladder=False).build(graph)
         theirs = HIlp(gap=GAP, form="published", backend=Highs(implied=False, presolve=True)).build(graph)
         for one in (ours, begun, theirs):  # the first canonicalisation is counted in `cvxpy`
@@ -121,19 +123,19 @@ def forms(args: argparse.Namespace) -> list[dict[str, object]]:
             one.model.problem.get_problem_data(cp.HIGHS)
         for share in SHARES if bottom < peak else SHARES[:1]:  # nothing can be saved in some blocks
             budget = int(bottom + share * (peak - bottom))
-            primed, alone = shipped(begun, budget, args.limit), timed(ours, budget, args.limit)
+            warm, alone = shipped(begun, budget, args.limit), timed(ours, budget, args.limit)
             published = timed(theirs, budget, args.limit)
-            ratios = [published["seconds"] / max(1e-3, one["seconds"]) for one in (alone, primed)]  # type: ignore[operator, call-overload]
+            ratios = [published["seconds"] / max(1e-3, one["seconds"]) for one in (alone, warm)]  # type: ignore[operator, call-overload]
             row = {
                 "case": name, "nodes": len(graph), "share": share, "budget": budget / peak, "production": alone,
-                "shipped": primed, "published": published, "ratio alone": ratios[0], "ratio": ratios[1],
+                "shipped": warm, "published": published, "ratio alone": ratios[0], "ratio": ratios[1],
             }  # fmt: skip
             rows.append(row)
-            marks = ["" if one is None or one["finished"] else "+" for one in (published, alone, primed)]
-            marks[2] += "" if primed["formulation"] else "*"
+            marks = ["" if one is None or one["finished"] else "+" for one in (published, alone, warm)]
+            marks[2] += "" if warm["formulation"] else "*"
             print(
-                f"{name:18}{len(graph):6}{budget / peak:8.3f}{primed['time'] or 0:8.4f} {published['seconds']:8.2f} s{marks[0]:1}"
-                f"{alone['seconds']:7.2f} s{marks[1]:1}{primed['seconds']:7.2f} s{marks[2]:1}"
+                f"{name:18}{len(graph):6}{budget / peak:8.3f}{warm['time'] or 0:8.4f} {published['seconds']:8.2f} s{marks[0]:1}"
+                f"{alone['seconds']:7.2f} s{marks[1]:1}{warm['seconds']:7.2f} s{marks[2]:1}"
                 f"{ratios[0]:11.1f}{ratios[1]:9.1f}",
                 flush=True,
             )
@@ -186,7 +188,7 @@ def cvxpy_share(args: argparse.Namespace) -> list[dict[str, object]]:
     """What CVXPY costs: expressions and first canonicalisation beside the solve, and a new budget."""
     rows = []
     for name, graph in cases("gpt2_one_layer,decoder_layer,unet2"):
-        solver = HIlp(gap=GAP, ladder=False, primed=False)
+        solver = HIlp(gap=GAP, ladder=False, warm_start=False)
         budget_solver = solver.build(graph)
         peak = store_all_peak(graph)
         start = time.process_time()

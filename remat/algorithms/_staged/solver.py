@@ -49,8 +49,8 @@ class HIlp(WarmStarted):
         gap: relative gap at which to stop.
         cuts: the rows of `rerun_cuts.py` in the production form; they strengthen its relaxation and keep its integral points.
             They help proofs more than the search for plans. None: if it starts from a plan of its own search.
-        primed: begin with a short search over run sequences (flat graphs, where the back end takes a start), and look only for
-            what is better by more than the gap. Its plan may lie outside the class; without it, plans are of the class.
+        warm_start: begin with a short search over run sequences (flat graphs, where the back end takes a start), and look only
+            for plans that are better by more than the gap. Its plan may lie outside the class; without it, none does.
         ladder: without a plan to begin with, solve with `backward-once` first and start from its plan (60 nodes and more).
         order: of first runs; `start`: that of the start where there is one, else the graph's; `graph`: the graph's.
         backend: the MILP solver.
@@ -62,7 +62,7 @@ class HIlp(WarmStarted):
     window: int | None = field(default=None, validator=optional(whole(1, "nodes")))
     gap: float = field(default=1e-3, validator=number(0))
     cuts: bool | None = field(default=None, validator=optional(FLAG))
-    primed: bool = field(default=True, validator=FLAG)
+    warm_start: bool = field(default=True, validator=FLAG)
     ladder: bool = field(default=True, validator=FLAG)
     order: Literal["start", "graph"] = field(default="start", validator=one_of("start", "graph"))
     backend: Backend = field(factory=Highs, validator=instance(Backend, 'Highs() or Cvxpy(solver="SCIP")'))
@@ -85,8 +85,8 @@ class HIlp(WarmStarted):
         if size <= self.entries:
             return None
         return (
-            f"{len(graph)} nodes make a formulation of about {size:.0e} entries; restrict it (reruns='backward-once', window=20), "
-            "divide the graph (hierarchical), or plan it with auto"
+            f"{len(graph)} nodes make a formulation of about {size:.0e} entries; restrict it (reruns='backward-once', "
+            "window=20), divide the graph (hierarchical), or plan it with auto"
         )
 
     def _entries(self, graph: Graph) -> float:
@@ -159,7 +159,7 @@ class HIlp(WarmStarted):
         elif self.warm_starts:
             first = starting_plan(problem, self.gap, clock, seed)
             start, lower = first.schedule, first.lower
-            trail += [f"primed: {words}" for words in first.trail[-1:]]
+            trail += [f"warm start: {words}" for words in first.trail[-1:]]
             if start is not None:  # the plan that remains when the solve is interrupted
                 clock.report(
                     self, schedule=start, best=int(first.upper), bound=lower, stage="start", note="the first plan"
@@ -178,7 +178,7 @@ class HIlp(WarmStarted):
     @property
     def warm_starts(self) -> bool:
         """Whether it begins with a plan of its own search."""
-        return self.primed and self.form == "events" and self.backend.takes_start
+        return self.warm_start and self.form == "events" and self.backend.takes_start
 
     @property
     def _cuts(self) -> bool:

@@ -58,11 +58,11 @@ def test_a_user_limit_without_incumbent_is_no_plan():
     assert answer.point is None and not answer.infeasible and not answer.finished
 
 
-@pytest.mark.parametrize("primed", [True, False])
+@pytest.mark.parametrize("warm_start", [True, False])
 @pytest.mark.parametrize("backend", [Highs(), Cvxpy(solver="SCIP"), Cvxpy(solver="HIGHS")], ids=repr)
-def test_a_time_limit_proves_nothing(backend, primed):
+def test_a_time_limit_proves_nothing(backend, warm_start):
     graph, peak = block("gpt2_layer")
-    outcome = HIlp(backend=backend, ladder=False, primed=primed).solve(
+    outcome = HIlp(backend=backend, ladder=False, warm_start=warm_start).solve(
         Problem(graph=graph, budget=int(peak * 0.72), deadline=0.01)
     )
     assert outcome.status is not Status.INFEASIBLE
@@ -74,7 +74,7 @@ def test_a_time_limit_proves_nothing(backend, primed):
 def test_a_node_limit_keeps_the_incumbent_and_the_gap():
     graph, peak = block("gpt2_attention")
     problem = Problem(graph=graph, budget=int(peak * 0.92))
-    outcome = HIlp(backend=Highs(nodes=1), gap=0, primed=False).solve(problem)
+    outcome = HIlp(backend=Highs(nodes=1), gap=0, warm_start=False).solve(problem)
     assert outcome.schedule is not None and outcome.lower == 0
     (bound,) = outcome.class_bounds
     assert 0 < bound.value <= outcome.upper
@@ -89,7 +89,7 @@ def test_a_stopped_solve_keeps_the_best_validated_plan():
         clock.stop()
 
     clock = Clock(listener=listen)
-    outcome = HIlp(gap=0, primed=False).solve(Problem(graph=graph, budget=int(peak * 0.75)), clock=clock)
+    outcome = HIlp(gap=0, warm_start=False).solve(Problem(graph=graph, budget=int(peak * 0.75)), clock=clock)
     assert outcome.schedule is not None
     assert outcome.upper <= max(one.best for one in heard)
     assert all("bound of the class" in one.note for one in heard)
@@ -107,7 +107,7 @@ def test_a_solve_stopped_after_its_first_plan_keeps_it():
 def test_below_a_cut_off_the_solver_finds_what_is_there_and_claims_no_more_than_the_cut_off(share):
     graph, peak = block("gpt2_attention")
     budget = int(peak * share)
-    budget_solver = HIlp(gap=0, primed=False).build(graph)
+    budget_solver = HIlp(gap=0, warm_start=False).build(graph)
     best = budget_solver.solve(budget)
     for above in (1.0, 1.002, 1.2):
         budget_solver.model.set(budget)
@@ -125,7 +125,7 @@ def test_below_a_cut_off_the_solver_finds_what_is_there_and_claims_no_more_than_
 def test_a_plan_that_is_optimal_is_proved_so_and_never_lost(start):
     graph, peak = block("gpt2_attention")
     budget = int(peak * 0.92)
-    budget_solver = HIlp(gap=0, primed=False).build(graph)
+    budget_solver = HIlp(gap=0, warm_start=False).build(graph)
     best = budget_solver.solve(budget)
     known = best if start else evolve(best, point=None)
     again = budget_solver.solve(budget, incumbent=known)
@@ -135,8 +135,8 @@ def test_a_plan_that_is_optimal_is_proved_so_and_never_lost(start):
     assert wide.finished and wide.bound <= best.cost.time / 1.05
 
 
-@pytest.mark.parametrize("primed", [True, False])
-def test_ctrl_c_keeps_the_best_validated_plan(primed):
+@pytest.mark.parametrize("warm_start", [True, False])
+def test_ctrl_c_keeps_the_best_validated_plan(warm_start):
     graph, peak = block("gpt2_layer")
     fired = threading.Event()
 
@@ -146,7 +146,7 @@ def test_ctrl_c_keeps_the_best_validated_plan(primed):
             os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
-    solver = HIlp(gap=0, primed=primed)
+    solver = HIlp(gap=0, warm_start=warm_start)
     outcome = solver.solve(Problem(graph=graph, budget=int(peak * 0.72)), clock=Clock(listener=listen))
     assert signal.getsignal(signal.SIGINT) is before
     assert outcome.schedule is not None
@@ -165,7 +165,7 @@ def test_ctrl_c_in_the_programme_keeps_the_first_plan():
     outcome = HIlp(gap=0, backend=Interrupted()).solve(Problem(graph=graph, budget=int(peak * 0.95)))
     assert outcome.schedule is not None and 0 < outcome.lower <= outcome.upper
     assert any("interrupted" in words for words in outcome.trail)
-    bare = HIlp(gap=0, backend=Interrupted(), primed=False).solve(Problem(graph=graph, budget=int(peak * 0.95)))
+    bare = HIlp(gap=0, backend=Interrupted(), warm_start=False).solve(Problem(graph=graph, budget=int(peak * 0.95)))
     assert bare.schedule is None and bare.status is Status.NOT_FOUND
 
 

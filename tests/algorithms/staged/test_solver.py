@@ -68,7 +68,7 @@ def long_chain(n, sizes, times, seed=0):
 def test_staged_optima_of_the_unit_chain_are_those_of_the_literature(budget, time):
     problem = Problem(graph=unit_chain(4), budget=budget)
     for solver in (
-        HIlp(gap=0, primed=False),
+        HIlp(gap=0, warm_start=False),
         Ilp(gap=0, form="checkmate"),
         HIlp(gap=0, form="published"),
         HIlp(gap=0, backend=Cvxpy()),
@@ -104,11 +104,11 @@ def test_status_follows_from_evidence():
     peak = validate(chain, Schedule.from_runs(chain, range(len(chain)))).peak
     lowest = Problem(graph=chain, budget=node_floor(chain))
     assert HIlp().solve(lowest).status is Status.INFEASIBLE  # the bound of single instants proves it for every schedule
-    outcome = HIlp(primed=False).solve(lowest)
+    outcome = HIlp(warm_start=False).solve(lowest)
     assert outcome.status is Status.NOT_FOUND and outcome.lower < IMPOSSIBLE
     (bound,) = outcome.class_bounds
     assert bound.value == math.inf and "staged" in bound.assumes
-    good = HIlp(gap=0, primed=False).solve(Problem(graph=chain, budget=peak))
+    good = HIlp(gap=0, warm_start=False).solve(Problem(graph=chain, budget=peak))
     assert good.upper == chain.time and good.lower == 0 and good.class_bounds[0].value <= good.upper
 
 
@@ -144,7 +144,7 @@ def test_a_start_in_another_order_moves_the_programme_to_its_order():
     assert point_of(events_form(StagedGraph(graph)), start) is None
     outcome = warm(HIlp(gap=0), seed=Exhaustive()).solve(problem)
     assert outcome.upper == 12
-    assert HIlp(gap=0, order="graph", primed=False).solve(problem).upper > outcome.upper
+    assert HIlp(gap=0, order="graph", warm_start=False).solve(problem).upper > outcome.upper
     assert best(HIlp(), Exhaustive()).solve(problem).upper == 12
 
 
@@ -196,7 +196,7 @@ def test_one_programme_serves_all_budgets():
     problem = budget_solver.model.problem
     peak = validate(graph, Schedule.from_runs(graph, range(len(graph)))).peak
     for share in (0.8, 0.9, 1.0, 0.85):
-        fresh = HIlp(gap=0, primed=False).solve(Problem(graph=graph, budget=int(peak * share)))
+        fresh = HIlp(gap=0, warm_start=False).solve(Problem(graph=graph, budget=int(peak * share)))
         assert budget_solver.solve(int(peak * share)).cost.time == fresh.upper
     assert budget_solver.model.problem is problem and len(problem.variables()) == 2
 
@@ -205,7 +205,7 @@ def test_the_exact_bound_stands_whatever_the_multipliers():
     graph = long_chain(5, [3, 5, 8], [2, 3])
     budget = int(validate(graph, Schedule.from_runs(graph, range(len(graph)))).peak * 0.9)
     linear = events_form(StagedGraph(graph)).linear
-    optimum = HIlp(gap=0, primed=False).solve(Problem(graph=graph, budget=budget)).upper
+    optimum = HIlp(gap=0, warm_start=False).solve(Problem(graph=graph, budget=budget)).upper
     rng = random.Random(1)
     import numpy as np
 
@@ -234,7 +234,7 @@ def test_rows_over_what_runs_again_leave_kept_sums_alone_once_they_are_complete(
     assert len(graph.datum("w").writers) == 2 and graph.datum("w").keep
     for budget in range(node_floor(graph), 16):
         plain, cut = (
-            HIlp(gap=0, primed=False, cuts=one).solve(Problem(graph=graph, budget=budget)) for one in (False, True)
+            HIlp(gap=0, warm_start=False, cuts=one).solve(Problem(graph=graph, budget=budget)) for one in (False, True)
         )
         assert plain.upper == cut.upper
     assert cut.upper == graph.time

@@ -27,7 +27,7 @@ def mlp():
 @pytest.fixture(scope="module")
 def here(mlp):
     """The sweep in this process, which others are compared with."""
-    return HIlp(gap=0, primed=False).sweep(peaks=4, saves=4, workers=1).run(mlp)
+    return HIlp(gap=0, warm_start=False).sweep(peaks=4, saves=4, workers=1).run(mlp)
 
 
 def curve(swept, block):
@@ -73,10 +73,10 @@ def test_budgets_that_are_known_already_are_not_solved_again(mlp, here):
 
 @pytest.mark.parametrize("name", ["gpt2_mlp", "resnet_bottleneck"])
 @pytest.mark.parametrize("gap", [0, 0.02])
-def test_primed_plans_keep_both_budgets_and_the_gap_and_their_bounds_hold(name, gap):
+def test_warm_started_plans_keep_both_budgets_and_the_gap_and_their_bounds_hold(name, gap):
     block = load(BLOCKS / f"{name}.json")
     swept = HIlp(gap=gap).sweep(peaks=3, saves=3, workers=1).run(block)
-    budget_solver = HIlp(gap=0, primed=False).build(block, save=True)
+    budget_solver = HIlp(gap=0, warm_start=False).build(block, save=True)
     assert any(one.schedule is not None for one in swept.points)
     for one in swept.points:
         alone = budget_solver.solve(one.peak, save=one.save)
@@ -111,12 +111,12 @@ def test_no_option_dominates_another_and_all_come_from_replays(mlp, here):
     assert len(options) >= 2
     assert not any(dominates(a, b) for a in options for b in options if a is not b)
     assert min(one.forward + one.backward for one in options) == mlp.time
-    again = HIlp(gap=0, primed=False).sweep(peaks=4, saves=4, workers=1)
+    again = HIlp(gap=0, warm_start=False).sweep(peaks=4, saves=4, workers=1)
     assert again.options(mlp) == options  # the same settings give the same options
 
 
 def test_executors_give_what_this_process_gives(mlp, here):
-    sweep = HIlp(gap=0, primed=False).sweep(peaks=4, saves=4)
+    sweep = HIlp(gap=0, warm_start=False).sweep(peaks=4, saves=4)
     with ThreadPoolExecutor(1) as threads:
         assert curve(sweep.run(mlp, executor=threads), mlp) == curve(here, mlp)
     assert curve(sweep.run(mlp), mlp) == curve(here, mlp)  # a process pool of its own
@@ -190,7 +190,7 @@ def test_tasks_travel_to_a_dask_cluster(mlp, here):
         distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
     ):
-        found = HIlp(gap=0, primed=False).sweep(peaks=4, saves=4).run(mlp, executor=client.get_executor())
+        found = HIlp(gap=0, warm_start=False).sweep(peaks=4, saves=4).run(mlp, executor=client.get_executor())
     assert curve(found, mlp) == curve(here, mlp)
 
 
