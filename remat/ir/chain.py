@@ -30,30 +30,30 @@ class Stage:
     Attributes:
         forward, backward, phantom: names of the two nodes and of the phantom.
         output: name of the datum that the next stage (or the loss) reads.
-        held: bytes it takes to hold the output [bytes]; 0 when the output is kept anyway, and counted in `kept`.
+        output_size: of the output [bytes]; 0 when the output is kept to the end of the step, and counted in `kept_size`.
         forward_writes: all outputs of the forward node, the phantom apart [bytes].
         backward_writes: all outputs of the backward node [bytes].
-        kept: outputs of the forward node that stay from its first run to the end of the step [bytes].
+        kept_size: of outputs of the forward node that stay from its first run to the end of the step [bytes].
         options, no_save: as those of the layer.
         reads_output: for each option, whether the backward reads the stage's own output.
         frees_input: for each option, whether the input is dropped once the saving forward has run: its backward does not read
             it, and neither does the backward of the stage before, whose output it is.
-        input_held: bytes it takes to hold the input.
+        input_size: `output_size` of the stage before; 0 for the first [bytes].
     """
 
     forward: str
     backward: str
     phantom: str
     output: str
-    held: Bytes
+    output_size: Bytes
     forward_writes: Bytes
     backward_writes: Bytes
-    kept: Bytes
+    kept_size: Bytes
     options: tuple[LayerOption, ...]
     no_save: Option
     reads_output: tuple[bool, ...]
     frees_input: tuple[bool, ...]
-    input_held: Bytes
+    input_size: Bytes
 
     def forward_needs(self, option: int) -> Bytes:
         """Bytes a run of the forward needs beyond what is resident, its input included; `len(options)`: the no-save forward."""
@@ -65,16 +65,16 @@ class Stage:
     def backward_needs(self, option: int) -> Bytes:
         """What a run of the backward needs, its phantom and its own output included where it reads them [bytes]."""
         chosen = self.options[option]
-        output = self.held if self.reads_output[option] else 0
+        output = self.output_size if self.reads_output[option] else 0
         return chosen.phantom + output + self.backward_writes + chosen.backward_workspace
 
     def saves(self, option: int) -> Bytes:
         """What stays between forward and backward under an option while later stages run: phantom and output [bytes]."""
-        return self.options[option].phantom + self.held
+        return self.options[option].phantom + self.output_size
 
     def freed(self, option: int) -> Bytes:
         """Bytes of the input that the saving forward frees [bytes]."""
-        return self.input_held if self.frees_input[option] else 0
+        return self.input_size if self.frees_input[option] else 0
 
 
 @frozen
@@ -137,7 +137,7 @@ class Chain:
         """Before the first run of stage i's forward (i = length: of the loss), bytes that the forward left for good."""
         sums = [0]
         for stage in self.stages:
-            sums.append(sums[-1] + stage.kept)
+            sums.append(sums[-1] + stage.kept_size)
         return tuple(sums)
 
     @cached_property
@@ -177,7 +177,7 @@ class Chain:
 def _stage(graph: Graph, layer: Layer, follower: Compute, before: Stage | None) -> Stage:
     forward, backward = graph.node(layer.forward), graph.node(layer.backward)
     output = graph.datum(next(name for name in forward.writes if name in follower.reads))
-    kept = sum(graph.datum(name).size for name in forward.writes if graph.datum(name).keep)
+    kept_size = sum(graph.datum(name).size for name in forward.writes if graph.datum(name).keep)
     needed = before is None or any(before.reads_output)
     inner = "" if before is None else before.output
     return Stage(
@@ -185,17 +185,17 @@ def _stage(graph: Graph, layer: Layer, follower: Compute, before: Stage | None) 
         backward=layer.backward,
         phantom=layer.phantom,
         output=output.name,
-        held=0 if output.keep else output.size,
+        output_size=0 if output.keep else output.size,
         forward_writes=sum(graph.datum(name).size for name in forward.writes),
         backward_writes=sum(graph.datum(name).size for name in backward.writes),
-        kept=kept,
+        kept_size=kept_size,
         options=layer.options,
         no_save=layer.no_save,
         reads_output=tuple(output.name in (*backward.reads, *option.backward_reads) for option in layer.options),
         frees_input=tuple(
             not needed and inner not in (*backward.reads, *option.backward_reads) for option in layer.options
         ),
-        input_held=0 if before is None else before.held,
+        input_size=0 if before is None else before.output_size,
     )
 
 

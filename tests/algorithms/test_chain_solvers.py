@@ -66,7 +66,7 @@ def test_unit_cost_and_revolve_plan_within_the_true_budget(chain, budget):
     room = budget - work(chain)
     if room < 0:
         assert found.schedule is None
-    elif room >= len(chain) * max(stage.held for stage in chain.stages):
+    elif room >= len(chain) * max(stage.output_size for stage in chain.stages):
         assert found.schedule is not None
     if found.cost:
         assert found.cost.peak <= budget

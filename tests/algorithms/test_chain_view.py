@@ -30,7 +30,7 @@ def test_the_numbers_are_those_of_the_blocks():
     chain = Chain(made())
     stage = chain.stages[1]
     assert (stage.forward, stage.backward, stage.phantom, stage.output) == ("F1", "B1", "p1", "a2")
-    assert (stage.held, stage.kept, stage.input_held) == (11, 1, 10)
+    assert (stage.output_size, stage.kept_size, stage.input_size) == (11, 1, 10)
     assert (stage.forward_needs(0), stage.forward_needs(1)) == (11 + 1 + 7 + 1, 11 + 1)
     assert stage.backward_needs(0) == 7 + 21 + 1 + 2
     assert chain.kept_before == (0, 0, 1, 3)

@@ -77,7 +77,7 @@ def rk_rotor(stages: int, slots: int, options: int) -> dict[str, float]:
     wall, start = time.monotonic(), time.process_time()
     table = rotor_values(chain, budget)
     runs = table.runs(budget)
-    assert runs is not None and table.numbers.slots == slots
+    assert runs is not None and table.arrays.slots == slots
     return {"cpu": time.process_time() - start, "wall": time.monotonic() - wall, "mebibytes": _mebibytes()}
 
 

@@ -1,4 +1,4 @@
-"""The numbers of a chain as the kernels take them: memory in slots of one unit, times in nanoseconds, 64-bit words.
+"""A chain as the kernels take it: arrays of 64-bit words, memory in slots of one unit, times in nanoseconds.
 
 The unit is the greatest common divisor of all sizes that count, so that nothing is rounded here; `Quantise` makes it large.
 """
@@ -21,7 +21,7 @@ NEVER = 1 << 61
 """The value of a sub-chain that does not fit: two of them and any finite value still add up in 64 bits."""
 
 
-class Numbers(NamedTuple):
+class ChainArrays(NamedTuple):
     """A chain of L stages in slots and nanoseconds; see `remat.ir.chain.Stage` for the quantities.
 
     Attributes:
@@ -29,7 +29,7 @@ class Numbers(NamedTuple):
         option_start: first option of each stage in the arrays of options, length L + 1.
         option_index: the option's index in its stage. time: forward + backward.
         saves, forward, backward: see `Stage`; the first and the last less what the option frees of its input.
-        no_save_time, no_save_needs: the run that keeps nothing. held: `held[i]` holds the input of stage i, length L + 1.
+        no_save_time, no_save_needs: of the no-save forward. input_size: of the input of each stage and of the loss, length L + 1.
         after, before: `Chain.after` and `Chain.kept_before`. loss_time, loss_needs: of the loss.
     """
 
@@ -45,7 +45,7 @@ class Numbers(NamedTuple):
     backward_time: Ints
     no_save_time: Ints
     no_save_needs: Ints
-    held: Ints
+    input_size: Ints
     after: Ints
     before: Ints
     loss_time: Ns
@@ -53,47 +53,47 @@ class Numbers(NamedTuple):
 
     @property
     def stages(self) -> int:
-        """How many stages the chain has."""
+        """Number of stages."""
         return len(self.no_save_time)
 
 
 def too_long(chain: Chain) -> str | None:
     """Why the times of the chain do not fit the kernels' words; None when they do."""
     slowest = chain.loss_time + sum(
-        max(one.forward + one.backward for one in stage.options) + stage.no_save.time for stage in chain.stages
+        max(option.forward + option.backward for option in stage.options) + stage.no_save.time for stage in chain.stages
     )
     if slowest * (len(chain) + 1) < NEVER:
         return None
     return f"times of {slowest} ns over {len(chain)} stages exceed 64-bit words; state times in a coarser unit"
 
 
-def numbers(
+def arrays_of(
     chain: Chain, budget: Bytes, choice: Sequence[Sequence[int]] | None = None, *, freeing: bool = True
-) -> Numbers:
-    """The numbers of a chain under a budget.
+) -> ChainArrays:
+    """The arrays of a chain under a budget.
 
     Args:
         chain: the chain.
         budget: bytes.
         choice: for each stage, the options to consider; None: all of them.
-        freeing: whether an input goes where nobody reads it again; without, it stays until the stage's backward.
+        freeing: whether an input is freed where it is not read again; without, it stays until the stage's backward.
     """
     stages = chain.stages
     picked = [range(len(stage.options)) for stage in stages] if choice is None else choice
-    pairs = [(stage, o) for stage, own in zip(stages, picked, strict=True) for o in own]
-    # memory is counted beside the input; where that is freed, there is so much more for the rest and for the backward
+    pairs = [(stage, o) for stage, chosen in zip(stages, picked, strict=True) for o in chosen]
+    # memory is counted without the input; where that is freed, its bytes are available to the rest and to the backward
     freed = [stage.freed(o) if freeing else 0 for stage, o in pairs]
     saves = [stage.saves(o) - back for (stage, o), back in zip(pairs, freed, strict=True)]
     forward = [stage.forward_needs(o) for stage, o in pairs]
     backward = [stage.backward_needs(o) - back for (stage, o), back in zip(pairs, freed, strict=True)]
     no_save = [stage.forward_needs(len(stage.options)) for stage in stages]
-    held = [0, *(stage.held for stage in stages)]
-    sizes = (*saves, *forward, *backward, *no_save, *held, *chain.after, *chain.kept_before, chain.loss_needs)
+    input_sizes = [0, *(stage.output_size for stage in stages)]
+    sizes = (*saves, *forward, *backward, *no_save, *input_sizes, *chain.after, *chain.kept_before, chain.loss_needs)
     unit = math.gcd(*sizes) or 1
-    # Beyond this no programme needs more: everything saved, and the neediest step on top.
-    most = (
+    # More memory than this changes nothing: everything saved, and the most memory-demanding step on top.
+    enough = (
         sum(saves)
-        + sum(held)
+        + sum(input_sizes)
         + max(*forward, *backward, *no_save, chain.loss_needs)
         + max(*chain.after, *chain.kept_before)
     )
@@ -104,11 +104,11 @@ def numbers(
     def words(values: Sequence[int]) -> Ints:
         return np.array(values, dtype=np.int64)
 
-    return Numbers(
+    return ChainArrays(
         unit=unit,
-        slots=min(budget, most) // unit,
-        option_start=words([0, *np.cumsum([len(own) for own in picked]).tolist()]),
-        option_index=words([o for own in picked for o in own]),
+        slots=min(budget, enough) // unit,
+        option_start=words([0, *np.cumsum([len(chosen) for chosen in picked]).tolist()]),
+        option_index=words([o for chosen in picked for o in chosen]),
         time=words([stage.options[o].forward + stage.options[o].backward for stage, o in pairs]),
         forward_time=words([stage.options[o].forward for stage, o in pairs]),
         backward_time=words([stage.options[o].backward for stage, o in pairs]),
@@ -117,7 +117,7 @@ def numbers(
         backward=slots(backward),
         no_save_time=words([stage.no_save.time for stage in stages]),
         no_save_needs=slots(no_save),
-        held=slots(held),
+        input_size=slots(input_sizes),
         after=slots(chain.after),
         before=slots(chain.kept_before),
         loss_time=chain.loss_time,

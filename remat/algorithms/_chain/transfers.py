@@ -1,4 +1,4 @@
-"""Whole transfers for a run sequence: which cells leave over the loss, when their copies start, and what that costs in a fluid.
+"""Whole transfers for a run sequence: which cells stay offloaded across the loss, when their copies start, and the fluid time.
 
 Every cell offloaded here leaves before the loss and comes back after it, once: POFO's first assumption. `place` writes the
 steps; the copies of the backward are placed by running it in reversed time, where a prefetch is an offload. `fluid` is the
@@ -27,14 +27,14 @@ class Stay:
     """A cell (datum or phantom) that is resident across the loss.
 
     Attributes:
-        cell: its name. size: its bytes. made: the run that made it.
+        cell: its name. size: its bytes. maker: the run that made it.
         leaves: the last run before the loss that makes or reads it; a copy out may start after it.
-        wanted: the first run behind the loss that reads it; a copy in must have ended before it.
+        wanted: the first run after the loss that reads it; a copy in must have ended before it.
     """
 
     cell: str
     size: Bytes
-    made: int
+    maker: int
     leaves: int
     wanted: int
 
@@ -45,7 +45,7 @@ class Trace:
 
     Attributes:
         runs: the runs. drops: cells dropped after each run. charges: bytes live in each run, its outputs and workspace included.
-        loss: index of the loss. stays: cells that could leave over the loss, in the order in which
+        loss: index of the loss. stays: cells that could be offloaded across the loss, in the order in which
             they are made, the larger first.
     """
 
@@ -61,7 +61,7 @@ class Trace:
         return [self.graph.node(run.node).options[run.option].time for run in self.runs]
 
     def without(self, cells: Collection[str]) -> list[Bytes]:
-        """Bytes live in each run when `cells` are away wherever they can be."""
+        """Bytes live in each run when `cells` are offloaded as long as possible."""
         charges = list(self.charges)
         for stay in self.stays:
             if stay.cell in cells:
@@ -73,17 +73,17 @@ class Trace:
 def trace(graph: Graph, runs: Sequence[Run]) -> Trace:
     """The residencies of a run sequence (of a flat graph or of one with layers)."""
     schedule = Schedule.from_runs(graph, runs)
-    kept = {datum.name for datum in graph.data if datum.keep}
+    kept_names = {datum.name for datum in graph.data if datum.keep}
     outside = {datum.name for datum in graph.data if datum.outside}
-    held: dict[str, tuple[int, Bytes, list[int]]] = {}
+    resident: dict[str, tuple[int, Bytes, list[int]]] = {}
     drops: list[tuple[str, ...]] = []
     charges: list[Bytes] = []
     ended: list[tuple[str, int, Bytes, list[int]]] = []
     live, loss = 0, -1
     for step in schedule.steps:
         if isinstance(step, Drop):
-            made, size, touched = held.pop(step.datum)
-            ended.append((step.datum, made, size, touched))
+            maker, size, touched = resident.pop(step.datum)
+            ended.append((step.datum, maker, size, touched))
             live -= size
             drops[-1] = (*drops[-1], step.datum)
             continue
@@ -95,63 +95,63 @@ def trace(graph: Graph, runs: Sequence[Run]) -> Trace:
         drops.append(())
         for name in reads:
             if name not in outside:
-                held[name][2].append(k)
+                resident[name][2].append(k)
         for name, size in writes.items():
-            if name in held:
-                held[name][2].append(k)
+            if name in resident:
+                resident[name][2].append(k)
             else:
-                held[name] = (k, size, [k])
+                resident[name] = (k, size, [k])
                 live += size
     stays = []
-    for name, made, size, touched in ended:
+    for name, maker, size, touched in ended:
         before, after = [k for k in touched if k <= loss], [k for k in touched if k > loss]
-        if before and after and name not in kept:
-            stays.append(Stay(name, size, made, before[-1], after[0]))
+        if before and after and name not in kept_names:
+            stays.append(Stay(name, size, maker, before[-1], after[0]))
     return Trace(
         graph=graph,
         runs=schedule.runs,
         drops=tuple(drops),
         charges=tuple(charges),
         loss=loss,
-        stays=tuple(sorted(stays, key=lambda stay: (stay.made, -stay.size, stay.cell))),
+        stays=tuple(sorted(stays, key=lambda stay: (stay.maker, -stay.size, stay.cell))),
     )
 
 
-def place(found: Trace, cells: Collection[str], budget: Bytes, link: Link) -> Schedule | None:
-    """The schedule of a run sequence whose `cells` leave over the loss; None when some run does not fit even so."""
-    away = [stay for stay in found.stays if stay.cell in cells]
-    if max(found.without({stay.cell for stay in away})) > budget:
+def place(traced: Trace, cells: Collection[str], budget: Bytes, link: Link) -> Schedule | None:
+    """The schedule of a run sequence whose `cells` are offloaded across the loss; None when some run does not fit even so."""
+    away = [stay for stay in traced.stays if stay.cell in cells]
+    if max(traced.without({stay.cell for stay in away})) > budget:
         return None
     leaving: dict[int, list[str]] = {}
     for stay in away:
         leaving.setdefault(stay.leaves, []).append(stay.cell)
     coming: dict[int, list[str]] = {}
-    for cell, k in _issues(found, away, budget, link):
+    for cell, k in _issues(traced, away, budget, link):
         coming.setdefault(k, []).append(cell)
     steps: list[Step] = []
-    for k, run in enumerate(found.runs):
+    for k, run in enumerate(traced.runs):
         steps += [Prefetch(cell) for cell in coming.get(k, ())]
         steps.append(run)
-        steps += [Drop(cell) for cell in found.drops[k]]
+        steps += [Drop(cell) for cell in traced.drops[k]]
         steps += [Offload(cell) for cell in leaving.get(k, ())]
     return Schedule(tuple(steps))
 
 
-def _issues(found: Trace, away: Sequence[Stay], budget: Bytes, link: Link) -> list[tuple[str, int]]:
+def _issues(traced: Trace, away: Sequence[Stay], budget: Bytes, link: Link) -> list[tuple[str, int]]:
     """For each prefetch, in the order of need, the run before which it starts: the backward phase in reversed time.
 
     A copy may begin (in reversed time) once the run that wants the cell is done; a run waits until enough of the copies under
     way have ended to fit. The copy is issued before the earliest run, in true time, during which it is under way.
     """
-    times, charges = found.times(), found.without({stay.cell for stay in away})
+    times, charges = traced.times(), traced.without({stay.cell for stay in away})
     wanted: dict[int, list[Stay]] = {}
-    for stay in sorted(away, key=lambda stay: (stay.wanted, stay.made)):
+    for stay in sorted(away, key=lambda stay: (stay.wanted, stay.maker)):
         wanted.setdefault(stay.wanted, []).append(stay)
     now = lane = 0
     under_way: list[tuple[Ns, Stay]] = []  # (end in reversed time, cell), in the order of the lane
     begun: list[tuple[int, Ns]] = []  # (run, its start in reversed time)
     issued: list[tuple[Ns, Stay]] = []
-    for k in range(len(found.runs) - 1, found.loss, -1):
+    for k in range(len(traced.runs) - 1, traced.loss, -1):
         pending = [(end, stay) for end, stay in under_way if end > now]
         while pending and charges[k] + sum(stay.size for _, stay in pending) > budget:
             now = pending.pop(0)[0]
@@ -171,27 +171,27 @@ def _issues(found: Trace, away: Sequence[Stay], budget: Bytes, link: Link) -> li
 
 
 def fluid(
-    found: Trace, cells: Mapping[str, int], budget: Bytes, link: Link | None, *, apart: bool = False
+    traced: Trace, cells: Mapping[str, int], budget: Bytes, link: Link | None, *, apart: bool = False
 ) -> tuple[Fraction, Fraction] | None:
     """Makespan [ns] with continuous transfers, and the part of it that waits at the loss for copies out; None: it does not fit.
 
     Args:
-        found: the run sequence.
+        traced: the run sequence.
         budget: bytes.
         link: latencies are not modelled here; None: nothing is copied.
         cells: what leaves, each with the run from which on its copy out may be under way. While that run is on, the cell is
-            wholly resident. Behind the loss a cell is wholly there when the first run that wants any cell of its group
-            begins; a group is what leaves at one run (POFO's a-bar: a phantom and an output).
+            wholly resident. After the loss a cell is wholly resident when the first run that reads any cell of its group
+            begins; a group is what is offloaded at one run (POFO's a-bar: a phantom and an output).
         apart: every cell is a group of its own: no replay of the same runs and cells is faster, but for the second number.
     """
-    away = [stay for stay in found.stays if stay.cell in cells]
+    away = [stay for stay in traced.stays if stay.cell in cells]
     if away and link is None:
         return None
     back: dict[int | str, int] = {}
     group: dict[str, int | str] = {cell: cell for cell in cells} if apart else {**cells}
     for stay in away:
         back[group[stay.cell]] = min(stay.wanted, back.get(group[stay.cell], stay.wanted))
-    charges, times = list(found.charges), found.times()
+    charges, times = list(traced.charges), traced.times()
     out: dict[int, Bytes] = {}
     home: dict[int, Bytes] = {}
     for stay in away:
@@ -200,10 +200,10 @@ def fluid(
         home[last] = home.get(last, 0) + stay.size
         for k in range(first + 1, last):
             charges[k] -= stay.size
-    ahead = _phase(range(found.loss + 1), charges, times, out, budget, link.to_host if link else None, fresh=True)
+    ahead = _phase(range(traced.loss + 1), charges, times, out, budget, link.to_host if link else None, fresh=True)
     if ahead is None:
         return None
-    behind = range(len(found.runs) - 1, found.loss, -1)
+    behind = range(len(traced.runs) - 1, traced.loss, -1)
     after = _phase(behind, charges, times, home, budget, link.to_device if link else None, fresh=False)
     return None if after is None else (ahead[0] + ahead[1] + after[0] + after[1], ahead[1])
 

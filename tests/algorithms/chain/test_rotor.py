@@ -89,7 +89,7 @@ def test_words_of_64_bits_are_python_integers(chain):
     """The kernel's own source run on Python integers, slot by slot, with sizes of 10^15 on a coarse grid."""
     coarse = chain_of_scaled(chain)
     table = rotor_values(coarse, 60 * 10**15)
-    own = table.numbers
+    own = table.arrays
     exact = np.full(table.values.shape, NEVER, dtype=object)
     lowest = np.zeros(len(exact), dtype=object)
     arrays = {name: one for name, one in own._asdict().items() if isinstance(one, np.ndarray)}
@@ -107,8 +107,8 @@ def chain_of_scaled(chain):
 
     blocks = [
         Block(
-            output=up(stage.held),
-            gradient=up(stage.held),
+            output=up(stage.output_size),
+            gradient=up(stage.output_size),
             options=tuple(
                 LayerOption(
                     forward=one.forward,
