@@ -169,8 +169,8 @@ class _Legal:
             k = len(self.names) - 1 - i
             if self.layers and k > self.loss and not self.chance(4):
                 ways = [self.layer_option(i, k) for _ in range(1 + self.chance(2))]
-                bare = self.way() if self.chance(3) else None
-                b.layer(self.names[i], self.names[k], ways, bare=bare)
+                no_save = self.way() if self.chance(3) else None
+                b.layer(self.names[i], self.names[k], ways, no_save=no_save)
         return b.build()
 
     def phase(self, i: int) -> Phase:

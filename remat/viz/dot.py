@@ -63,7 +63,7 @@ def _compute(node: Compute, graph: Graph) -> str:
     else:
         forward = node.name == layer.forward
         lines += [f"{i}: {_half(one, forward)}" for i, one in enumerate(layer.options)]
-        lines += [f"bare: {format_ns(layer.bare.time)}"] if forward else []
+        lines += [f"no-save forward: {format_ns(layer.no_save.time)}"] if forward else []
     marks = [word for word, on in (("draws", node.draws), ("once", node.run_once)) if on]
     label = _label(*lines, *marks)
     return f'{_id(node.name)} [label="{label}", shape=box, fillcolor="{_COLORS[node.phase]}"]'

@@ -98,7 +98,7 @@ def sweep(
             if clock.expired:
                 break
             # what a smaller budget proved may not hold here; its plan does
-            kept = evolve(outcome, lower=0, beside=())
+            kept = evolve(outcome, lower=0, class_bounds=())
             outcome = chosen.solve(
                 Problem(graph=graph, budget=budget, link=link), clock=clock.nested(), seed=seed
             ).merge(kept)
