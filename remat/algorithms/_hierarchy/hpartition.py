@@ -23,7 +23,7 @@ _ROOT = -1  # the common ancestor of all nodes
 
 @frozen(eq=False)
 class Group:
-    """A node of a level: forward nodes of the graph, by index, and the groups of the level below that they were."""
+    """A node of a level: forward nodes of the graph, by index, and the groups of the level below that it was merged from."""
 
     members: tuple[int, ...]
     children: tuple[Group, ...] = ()
@@ -56,7 +56,9 @@ class HPartition(Partitioner):
             if len(merged) == len(level):
                 break
             level = merged
-        return tuple(_clusters(graph, [one for one in level if len(one.members) > 1], unused("group", graph.names)))
+        return tuple(
+            _clusters(graph, [group for group in level if len(group.members) > 1], unused("group", graph.names))
+        )
 
 
 def _apart(graph: Graph, node: int) -> bool:
@@ -67,19 +69,18 @@ def _apart(graph: Graph, node: int) -> bool:
 
 def _clusters(graph: Graph, groups: Sequence[Group], prefix: str) -> Iterable[Cluster]:
     """The groups as clusters that can be condensed together, those inside them as their children."""
-    ordered = sorted(groups, key=lambda one: one.members[0])
+    ordered = sorted(groups, key=lambda group: group.members[0])
     names = [node.name for node in graph.computes]
-    by_name = {f"{prefix}.{i}": one for i, one in enumerate(ordered)}
-    found = condensable(graph, {name: [names[i] for i in one.members] for name, one in by_name.items()})
-    lost = set(by_name) - {one.name for one in found}
-    for cluster in found:
-        inner = [one for one in by_name[cluster.name].children if len(one.members) > 1]
+    by_name = {f"{prefix}.{i}": group for i, group in enumerate(ordered)}
+    condensed = condensable(graph, {name: [names[i] for i in group.members] for name, group in by_name.items()})
+    dissolved = set(by_name) - {cluster.name for cluster in condensed}
+    for cluster in condensed:
+        inner = [group for group in by_name[cluster.name].children if len(group.members) > 1]
         yield evolve(cluster, children=tuple(_clusters(graph, inner, cluster.name)))
-    for name in sorted(lost):
-        inner = [one for one in by_name[name].children if len(one.members) > 1]
-        taken = {member for one in found for member in one.forward}
-        kept = [one for one in _clusters(graph, inner, name) if not taken & set(one.forward)]
-        yield from kept
+    for name in sorted(dissolved):
+        inner = [group for group in by_name[name].children if len(group.members) > 1]
+        taken = {member for cluster in condensed for member in cluster.forward}
+        yield from [cluster for cluster in _clusters(graph, inner, name) if not taken & set(cluster.forward)]
 
 
 class _Level:
@@ -87,25 +88,27 @@ class _Level:
 
     def __init__(self, graph: Graph, level: Sequence[Group], settings: HPartition) -> None:
         self.graph, self.settings = graph, settings
-        owner = {member: one for one in level for member in one.members}
+        owner = {member: group for group in level for member in group.members}
         soft = predecessors(graph, soft=True)
         before = {
-            one: dict.fromkeys(owner[j] for i in one.members for j in soft[i] if j in owner and owner[j] is not one)
-            for one in level
+            group: dict.fromkeys(
+                owner[j] for i in group.members for j in soft[i] if j in owner and owner[j] is not group
+            )
+            for group in level
         }
         self.level = list(TopologicalSorter(before).static_order())
-        place = {one: k for k, one in enumerate(self.level)}
-        self.before = [sorted(place[other] for other in before[one]) for one in self.level]
+        place = {group: k for k, group in enumerate(self.level)}
+        self.before = [sorted(place[other] for other in before[group]) for group in self.level]
 
     def merged(self) -> list[Group]:
         """The level after its candidates have been merged, best first."""
         group_of = {k: frozenset([k]) for k in range(len(self.level))}
         candidates = dict(enumerate(self.candidates()))
         using: dict[int, set[int]] = {}
-        for key, one in candidates.items():
-            for k in one:
+        for key, nodes in candidates.items():
+            for k in nodes:
                 using.setdefault(k, set()).add(key)
-        heap = [(self.score(one), key) for key, one in candidates.items()]
+        heap = [(self.score(nodes), key) for key, nodes in candidates.items()]
         heapq.heapify(heap)
         count = len(self.level)
         current = {key: value for value, key in heap}
@@ -127,21 +130,21 @@ class _Level:
                         using.setdefault(k, set()).add(other)
                     current[other] = self.score(union)
                     heapq.heappush(heap, (current[other], other))
-        return [self.group(one) for one in dict.fromkeys(group_of.values())]
+        return [self.group(nodes) for nodes in dict.fromkeys(group_of.values())]
 
     def group(self, nodes: frozenset[int]) -> Group:
         """Nodes of this level as one of the next."""
         if len(nodes) == 1:
             return self.level[next(iter(nodes))]
         parts = [self.level[k] for k in sorted(nodes)]
-        return Group(tuple(sorted(member for one in parts for member in one.members)), tuple(parts))
+        return Group(tuple(sorted(member for part in parts for member in part.members)), tuple(parts))
 
     def candidates(self) -> list[frozenset[int]]:
-        """For each node, what lies between its dominator and it, with and without the two ends.
+        """For each node, the nodes between its dominator and it, with and without the two ends.
 
         All that enters such a group comes from the dominator (property 1 of the paper), which makes it and unions convex.
         """
-        found: dict[frozenset[int], None] = {}
+        candidates: dict[frozenset[int], None] = {}
         for x in range(len(self.level)):
             inside = self.between(x)
             if inside is None:
@@ -149,24 +152,24 @@ class _Level:
             head = self.dominator[x]
             ends = [{x}, set()] if head == _ROOT else [{x, head}, {x}, {head}, set()]
             for end in ends:
-                one = frozenset(inside | end)
-                if 1 < len(one) <= self.settings.lower:
-                    found[one] = None
-        return list(found)
+                candidate = frozenset(inside | end)
+                if 1 < len(candidate) <= self.settings.lower:
+                    candidates[candidate] = None
+        return list(candidates)
 
     def between(self, x: int) -> set[int] | None:
         """Nodes strictly between the dominator of a node and it; None: too many."""
-        head, found = self.dominator[x], set[int]()
+        head, inside = self.dominator[x], set[int]()
         stack = [j for j in self.before[x] if j != head]
         while stack:
             k = stack.pop()
-            if k in found:
+            if k in inside:
                 continue
-            found.add(k)
-            if len(found) > self.settings.lower:
+            inside.add(k)
+            if len(inside) > self.settings.lower:
                 return None
             stack += [j for j in self.before[k] if j != head]
-        return found
+        return inside
 
     @cached_property
     def dominator(self) -> list[int]:

@@ -1,6 +1,6 @@
 """Partitioners: a flat graph as clusters that the level above sees as layers.
 
-What a partitioner returns must be condensable; `remat.testing.check_partitioner` says whether it is.
+What a partitioner returns must be condensable; `remat.testing.check_partitioner` tests it.
 """
 
 from __future__ import annotations
@@ -94,11 +94,11 @@ class Intervals(Partitioner):
 
 
 def _crossing(graph: Graph, forward: Sequence[int]) -> list[int]:
-    """Bytes of the forward's data that cross each cut: those before node k of the forward that it or a later one reads."""
+    """Bytes of the forward's data that cross each cut: written before node k of the forward, read by it or a later node."""
     place = {node: k for k, node in enumerate(forward)}
     steps = [0] * (len(forward) + 2)
     for datum, writers, readers in zip(graph.data, graph.writers_by_data, graph.readers_by_data, strict=True):
-        late = [place.get(one, len(forward)) for one in readers if one <= graph.loss]
+        late = [place.get(reader, len(forward)) for reader in readers if reader <= graph.loss]
         if writers and writers[0] in place and late and max(late) > place[writers[-1]]:
             steps[place[writers[-1]] + 1] += datum.size
             steps[max(late) + 1] -= datum.size
@@ -110,17 +110,19 @@ def condensable(graph: Graph, groups: Mapping[str, Sequence[str]]) -> tuple[Clus
 
     Run-once nodes stay outside where the rest of their group is convex without them, so that layers may be replayed.
     """
-    kept = {name: list(members) for name, members in groups.items()}
-    for name, members in list(kept.items()):
-        again = [one for one in members if not graph.node(one).run_once]
+    groups_left = {name: list(members) for name, members in groups.items()}
+    for name, members in list(groups_left.items()):
+        again = [member for member in members if not graph.node(member).run_once]
         if not again:
-            del kept[name]
+            del groups_left[name]
         elif len(again) < len(members) and _fits(graph, {name: again}):
-            kept[name] = again
-    while kept and not _fits(graph, kept):
-        odd = next((name for name in kept if not _fits(graph, {name: kept[name]})), next(iter(kept)))
-        del kept[odd]
-    return clusters(graph, kept)
+            groups_left[name] = again
+    while groups_left and not _fits(graph, groups_left):
+        odd = next(
+            (name for name in groups_left if not _fits(graph, {name: groups_left[name]})), next(iter(groups_left))
+        )
+        del groups_left[odd]
+    return clusters(graph, groups_left)
 
 
 def _fits(graph: Graph, groups: Mapping[str, Sequence[str]]) -> bool:
