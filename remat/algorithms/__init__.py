@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from remat.algorithms._curves.tradeoff import Choice, Choices, choices
     from remat.algorithms._hierarchy.condense import Condense, Given, hierarchical
     from remat.algorithms._hierarchy.hpartition import HPartition
-    from remat.algorithms._hierarchy.partition import Intervals, Partitioner, Stretches, Undivided
+    from remat.algorithms._hierarchy.partition import Intervals, Partitioner, Segments, Undivided
     from remat.algorithms._milp.backends import Cvxpy, Highs
     from remat.algorithms._plugins.expression import parse
     from remat.algorithms._search.any_order import AnyOrder
@@ -121,12 +121,12 @@ __all__ = [
     "RuinAndRecreate",
     "SavedSet",
     "SavedSetKnapsack",
+    "Segments",
     "Shift",
     "SingleInstant",
     "Solver",
     "Status",
     "StoreAll",
-    "Stretches",
     "Sweep",
     "Taste",
     "Through",
@@ -213,7 +213,7 @@ _PARTITIONERS = {
     "Given": "_hierarchy.condense",
     "HPartition": "_hierarchy.hpartition",
     "Intervals": "_hierarchy.partition",
-    "Stretches": "_hierarchy.partition",
+    "Segments": "_hierarchy.partition",
     "Undivided": "_hierarchy.partition",
 }
 _WORDS = {

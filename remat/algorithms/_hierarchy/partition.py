@@ -42,19 +42,19 @@ class Undivided(Partitioner):
 
 
 @frozen
-class Stretches(Partitioner):
-    """Stretches of the captured order, so many forward nodes each; a stretch that cannot be condensed is dissolved.
+class Segments(Partitioner):
+    """Segments of the captured order, `size` forward nodes each; a segment that cannot be condensed is dissolved.
 
     Attributes:
-        size: forward nodes in a stretch.
+        size: forward nodes in a segment.
     """
 
     size: int = field(default=20, validator=whole(1, "nodes"))
 
     def partition(self, graph: Graph) -> tuple[Cluster, ...]:
-        """The stretches, named `stretch.0`, …."""
+        """The segments, named `segment.0`, …."""
         forward = [node for node in graph.computes if node.phase is Phase.FORWARD]
-        word = unused("stretch", graph.names)
+        word = unused("segment", graph.names)
         groups = {
             f"{word}.{i // self.size}": [node.name for node in forward[i : i + self.size]]
             for i in range(0, len(forward), self.size)
@@ -64,22 +64,22 @@ class Stretches(Partitioner):
 
 @frozen
 class Intervals(Partitioner):
-    """Stretches of the captured order cut where few bytes cross: any interval of an order is convex.
+    """Segments of the captured order cut where few bytes cross: any interval of an order is convex.
 
-    The sum of the bytes that cross the cuts is least among all divisions into stretches of at most `size` forward nodes; of
+    The sum of the bytes that cross the cuts is least among all divisions into segments of at most `size` forward nodes; of
     equal ones, the one with fewer cuts.
 
     Attributes:
-        size: most forward nodes in a stretch.
+        size: most forward nodes in a segment.
     """
 
     size: int = field(default=20, validator=whole(1, "nodes"))
 
     def partition(self, graph: Graph) -> tuple[Cluster, ...]:
-        """The stretches, named `stretch.0`, …."""
+        """The segments, named `segment.0`, …."""
         forward = [i for i in range(graph.loss) if graph.computes[i].phase is Phase.FORWARD]
         crossing = _crossing(graph, forward)
-        best: list[tuple[int, int, int]] = [(0, 0, 0)]  # bytes, cuts, where the last stretch begins
+        best: list[tuple[int, int, int]] = [(0, 0, 0)]  # bytes, cuts, where the last segment begins
         for end in range(1, len(forward) + 1):
             starts = range(max(0, end - self.size), end)
             best.append(min((best[at][0] + crossing[end], best[at][1] + 1, at) for at in starts))
@@ -88,7 +88,7 @@ class Intervals(Partitioner):
             cuts.append((best[at][2], at))
             at = best[at][2]
         names = [graph.computes[i].name for i in forward]
-        word = unused("stretch", graph.names)
+        word = unused("segment", graph.names)
         groups = {f"{word}.{k}": names[low:high] for k, (low, high) in enumerate(reversed(cuts))}
         return condensable(graph, groups)
 
