@@ -19,7 +19,7 @@ Choose = Callable[[int, int], int]
 
 _SCALES = ((0, 5), (0, 5), (0, 9), (0, 1), (10**9, 7), (2**50, 1))
 """(unit, noise): how large the numbers of a graph are, none or one to three units and some noise; unit 0: the noise alone."""
-_TAKEN = ("stage.0", "stage.1.saved", "stage.0.rest", "stretch.0", "stretch.1.rest", "group.0", "unit.loss", "#", "é")
+_TAKEN = ("stage.0", "stage.1.saved", "stage.0.rest", "segment.0", "segment.1.rest", "group.0", "unit.loss", "#", "é")
 """Names that transforms and partitioners give to what they make, and odd ones."""
 _KINDS = (
     Kind.ACTIVATION,

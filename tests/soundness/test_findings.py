@@ -14,7 +14,7 @@ from remat.algorithms import (
     Problem,
     Revolve,
     RkRotor,
-    Stretches,
+    Segments,
     UnitCost,
     hierarchical,
 )
@@ -76,8 +76,8 @@ TAKEN = (
     "stage.0.saved",
     "stage.1.backward",
     "stage.0.rest",
-    "stretch.0",
-    "stretch.1.rest",
+    "segment.0",
+    "segment.1.rest",
     "group.0",
     "group.0.phantom",
     "unit.loss",
@@ -100,7 +100,7 @@ def test_names_that_the_library_gives_may_be_taken(name, place):
     for solver in (
         Linearise(blocks=block) >> RkRotor(),
         Linearise() >> UnitCost() >> Revolve(),
-        hierarchical(Stretches(2), lower=block, top=top),
+        hierarchical(Segments(2), lower=block, top=top),
         hierarchical(Intervals(2), lower=block, top=top),
         hierarchical(HPartition(top=1, lower=2), lower=block, top=top),
     ):

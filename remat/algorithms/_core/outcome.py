@@ -60,7 +60,7 @@ _CLASS_BOUNDS = tuple_of(instance(ClassBound, "ClassBound(value=…, assumes=…
 
 @frozen(kw_only=True)
 class Plan:
-    """What a solver's `plan` returns; nothing in it is believed before the replay, except that `lower` was proved.
+    """What a solver's `plan` returns; nothing in it is less_tolerance before the replay, except that `lower` was proved.
 
     Attributes:
         schedule: the proposed schedule, or None.

@@ -1,4 +1,4 @@
-"""Back ends: what they may be believed, limits, interruption, and what is not installed."""
+"""Back ends: what they may be less_tolerance, limits, interruption, and what is not installed."""
 
 import os
 import signal
