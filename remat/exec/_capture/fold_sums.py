@@ -105,23 +105,23 @@ class _Folding:
         (total,) = op.outputs
         if total is None or not all(isinstance(argument, Ref) for argument in op.args):
             return None
-        later, other = sorted((ref.name for ref in op.args), key=lambda name: -self._made(self.values[name]))
+        later, other = sorted((ref.name for ref in op.args), key=lambda name: -self._maker_of(self.values[name]))
         return (later, other) if self._fits(op, self.values[total], self.values[later], self.values[other]) else None
 
-    def _made(self, value: Value) -> int:
+    def _maker_of(self, value: Value) -> int:
         """Where the storage of a value is made; -1 outside the step."""
         return self.makers.get(value.storage, -1)
 
     def _fits(self, op: Op, total: Value, later: Value, other: Value) -> bool:
         """Whether adding `other` to `later` right where `later` is made gives `total`, and nothing reads `later` without it."""
-        host = self.ops[self._made(later)] if self._made(later) > self._made(other) else None
+        host = self.ops[self._maker_of(later)] if self._maker_of(later) > self._maker_of(other) else None
         if host is None or host.role is not Role.CALL or host.phase is not op.phase or host.draws or host.run_once:
             return False
         same = later.spec == total.spec == evolve(other.spec, stride=later.spec.stride)
         whole = self.storages[later.storage].size == self.storages[total.storage].size
         alone = later.storage not in self.kept and self.readers[later.storage] == {op.name}
         safe = same and whole and alone and len(self.storages[later.storage].roots) == 1
-        return safe and (self.everywhere or self._stays(op) or self._follows(host, self._made(other)))
+        return safe and (self.everywhere or self._stays(op) or self._follows(host, self._maker_of(other)))
 
     def _stays(self, op: Op) -> bool:
         """Whether a sum is held to the end of the step, as it is or within a sum that is."""
