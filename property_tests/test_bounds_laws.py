@@ -97,7 +97,7 @@ def test_the_multi_instant_bound_stays_beside_and_bounds_the_captured_order(prob
     outcome = MultiInstant(rounds=3).solve(problem)
     exact = Exhaustive().solve(problem)
     assert outcome.lower <= exact.upper
-    for one in outcome.beside:
+    for one in outcome.class_bounds:
         assert "captured order" in one.assumes
         if exact.cost is not None and _keeps_the_order(problem, exact.schedule):
             assert one.value <= exact.upper

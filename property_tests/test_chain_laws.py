@@ -28,7 +28,7 @@ def test_sizes_of_a_petabyte_are_planned_in_slots(chain, budget, slots):
     found = (Quantise(slots) >> RkRotor()).solve(problem)
     assert not any("over the budget" in line for line in found.trail)
     plain = RkRotor(table_limit=10**6).solve(problem)
-    assert plain.schedule is not None or plain.beside or any("Quantise" in line for line in plain.trail)
+    assert plain.schedule is not None or plain.class_bounds or any("Quantise" in line for line in plain.trail)
 
 
 @given(chains(max_stages=6, options=3))
@@ -39,7 +39,7 @@ def test_a_floor_is_a_floor(chain):
         assert solver.solve(Problem(graph=chain.graph, budget=table.floor)).schedule is not None
         if table.floor:
             below = solver.solve(Problem(graph=chain.graph, budget=table.floor - 1))
-            assert below.schedule is None and below.beside[0].value == IMPOSSIBLE and below.lower == 0
+            assert below.schedule is None and below.class_bounds[0].value == IMPOSSIBLE and below.lower == 0
 
 
 @given(graphs())
@@ -47,7 +47,7 @@ def test_a_graph_is_a_chain_or_says_why_not(graph):
     reason = why_no_chain(graph)
     if reason is None:
         chain = Chain(graph)
-        assert chain.time > 0 or all(stage.bare.time == 0 for stage in chain.stages) or chain.loss_time == 0
+        assert chain.time > 0 or all(stage.no_save.time == 0 for stage in chain.stages) or chain.loss_time == 0
         assert Rotor().refuses(graph) is None and Periodic().refuses(graph) is None
     else:
         assert reason in Rotor().refuses(graph) and "Linearise" in Rotor().refuses(graph)

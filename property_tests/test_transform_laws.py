@@ -26,8 +26,8 @@ PARTITIONERS = {
     "HPartition(top=2, lower=4, alpha=1.0)": {},
     "Intervals()": {},
     "Intervals(2)": {},
-    "Stretches()": {},
-    "Stretches(size=2)": {},
+    "Segments()": {},
+    "Segments(size=2)": {},
     "Undivided()": {},
 }
 

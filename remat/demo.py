@@ -1,7 +1,7 @@
 """The demo: a real GPT-2 trained twice on English text, bare and wrapped at a part of its own measured memory.
 
-Prints one table, writes a picture of memory over a step and the plan as JSON, and says whether the promise held: the same losses,
-and a measured peak within the budget.
+Prints one table, writes a picture of memory over a step and the plan as JSON, and checks the two promises: the same losses, and a
+measured peak within the budget.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Settings:
 
 @frozen(kw_only=True)
 class Training:
-    """What a run left behind.
+    """The results of a run.
 
     Attributes:
         losses: of each step. seconds: of each step. memory: of one step more, measured. boundary: when its backward began,
@@ -103,7 +103,7 @@ def train(module: nn.Module, settings: Settings, advance: Progress | None = None
 
 
 def one_step(module: nn.Module, tokens: Tensor, targets: Tensor) -> tuple[StepMemory, int]:
-    """Memory of one step with no gradients there before, and when its backward began."""
+    """Memory of one step that starts without gradients, and when its backward began."""
     boundary = 0
 
     def step() -> Tensor:
@@ -133,7 +133,7 @@ def run(settings: Settings, out: Path, console: Console) -> bool:
     peak = bare_peak(settings)
     budget = int(peak * settings.fraction)
     model = build(settings)
-    parameters = sum(one.numel() for one in model.parameters())
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     console.print(
         f"GPT-2, {settings.layers} layers of width {settings.width}, {parameters / 1e6:.1f} M parameters, dropout, tied "
         f"embeddings; {settings.steps} steps on {len(english()) / 1e6:.1f} MB of English, byte by byte."
@@ -144,12 +144,12 @@ def run(settings: Settings, out: Path, console: Console) -> bool:
     with Progress(*columns, console=console) as progress:
         bare = train(model, settings, progress, "bare   ")
         lean = train(wrapped, settings, progress, "wrapped")
-    found = report(wrapped)
+    planned = report(wrapped)
     worst = max(abs(a - b) for a, b in zip(bare.losses, lean.losses, strict=True))
     within = lean.memory.peak <= budget
-    console.print(_table(bare, lean, budget, found, worst))
-    dump(found.schedule, out / "plan.json")
-    dump(found.graph, out / "graph.json.gz")
+    console.print(_table(bare, lean, budget, planned, worst))
+    dump(planned.schedule, out / "plan.json")
+    dump(planned.graph, out / "graph.json.gz")
     draw(bare, lean, budget, out / "demo.png", settings)
     console.print(f"picture: {out / 'demo.png'}; plan: {out / 'plan.json'}; graph: {out / 'graph.json.gz'}")
     verdict = [] if worst == 0 else [f"a loss differs by {worst:.3g}"]
@@ -158,26 +158,26 @@ def run(settings: Settings, out: Path, console: Console) -> bool:
     return not verdict
 
 
-def _table(bare: Training, lean: Training, budget: Bytes, found: Report, worst: float) -> Table:
+def _table(bare: Training, lean: Training, budget: Bytes, planned: Report, worst: float) -> Table:
     table = Table(title="bare and wrapped, same seed")
     for name in ("", "bare", "wrapped"):
         table.add_column(name, justify="left" if not name else "right")
-    peak, held = bare.memory.peak, lean.memory.peak
+    peak, wrapped_peak = bare.memory.peak, lean.memory.peak
     ratio = median(lean.seconds) / median(bare.seconds)
     table.add_row("loss, first step", f"{bare.losses[0]:.6f}", f"{lean.losses[0]:.6f}")
     table.add_row("loss, last step", f"{bare.losses[-1]:.6f}", f"{lean.losses[-1]:.6f}")
     table.add_row("largest difference of a loss", "", f"{worst:.3g}")
     table.add_row("budget", "", f"{format_bytes(budget)} ({budget / peak:.1%} of the bare peak)")
-    table.add_row("predicted peak", "", format_bytes(found.predicted_peak))
-    table.add_row("measured peak", format_bytes(peak), f"{format_bytes(held)} ({held / peak:.1%})")
+    table.add_row("predicted peak", "", format_bytes(planned.predicted_peak))
+    table.add_row("measured peak", format_bytes(peak), f"{format_bytes(wrapped_peak)} ({wrapped_peak / peak:.1%})")
     table.add_row(
         "step time (median)",
         f"{median(bare.seconds) * 1e3:.0f} ms",
         f"{median(lean.seconds) * 1e3:.0f} ms ({ratio:.3f})",
     )
-    table.add_row("recomputations", "", f"{found.reruns} runs")
-    table.add_row("planning", "", f"{found.planning_seconds:.1f} s")
-    gap = found.gap
+    table.add_row("recomputations", "", f"{planned.reruns} runs")
+    table.add_row("planning", "", f"{planned.planning_seconds:.1f} s")
+    gap = planned.gap
     table.add_row("gap to the proved bound", "", "no bound" if gap is None else f"{gap:.2%}")
     return table
 
@@ -205,7 +205,7 @@ def draw(bare: Training, lean: Training, budget: Bytes, path: Path, settings: Se
         memory = training.memory
         start = memory.times[0]
         x = [(at - start) / 1e6 for at in memory.times]
-        y = [held / 2**20 for held in memory.timeline]
+        y = [live / 2**20 for live in memory.timeline]
         axes.fill_between(x, y, step="post", color=colour, alpha=0.18, linewidth=0)
         axes.step(x, y, where="post", color=colour, linewidth=1.3, label=f"{label}, peak {format_bytes(memory.peak)}")
         axes.axvline((training.boundary - start) / 1e6, color=colour, linewidth=1, linestyle=":")

@@ -47,7 +47,7 @@ def parse_bytes(text: str | int) -> Bytes:
 
 
 def format_bytes(size: Bytes) -> str:
-    """Print a size for people: `17 B`, `1.50 MiB`."""
+    """A size as readable text: `17 B`, `1.50 MiB`."""
     for name, unit in (("GiB", GiB), ("MiB", MiB), ("KiB", KiB)):
         if abs(size) >= unit:
             return f"{size / unit:.2f} {name}"
@@ -55,7 +55,7 @@ def format_bytes(size: Bytes) -> str:
 
 
 def format_ns(time: Ns) -> str:
-    """Print a time for people: `250 ns`, `1.20 ms`, `3.40 s`."""
+    """A time as readable text: `250 ns`, `1.20 ms`, `3.40 s`."""
     for name, unit in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
         if abs(time) >= unit:
             return f"{time / unit:.2f} {name}"

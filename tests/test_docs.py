@@ -87,11 +87,11 @@ def test_examples_in_docstrings(module):
 
 def test_every_public_name_of_the_algorithms_has_its_row():
     from remat import algorithms
-    from remat.algorithms._plugins.registry import brought
+    from remat.algorithms._plugins.registry import registered
 
     page = (ROOT / "docs" / "reference" / "algorithms.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \| (?:`([^`]*)`)?", page, re.M))
-    systems = {name for name, where in brought("solvers").items() if ".named:" in where}
+    systems = {name for name, where in registered("solvers").items() if ".named:" in where}
     assert set(rows) - {path.stem for path in (ROOT / "remat" / "algorithms").glob("_*")} == {
         *algorithms.__all__,
         *systems,

@@ -82,12 +82,12 @@ def test_what_is_not_there_is_refused_with_what_is_near(kind, name, rule):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [(kind, name) for kind in registry.GROUPS for name in registry.brought(kind)]
+    ("kind", "name"), [(kind, name) for kind in registry.GROUPS for name in registry.registered(kind)]
 )
 def test_every_registered_name_loads(kind, name):
     assert registry.get(kind, name) is not None
 
 
-@pytest.mark.parametrize("name", registry.brought("words"))
+@pytest.mark.parametrize("name", registry.registered("words"))
 def test_every_word_of_the_algebra_loads(name):
     assert callable(registry.word(name))

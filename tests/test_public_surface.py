@@ -90,7 +90,7 @@ def test_the_public_names_of_the_algebra_are_in_the_registry():
     """A solver's lines in `remat/algorithms/__init__.py` are enough for the registry to know it."""
     from remat import algorithms
     from remat.algorithms import Partitioner, Solver, Transform
-    from remat.algorithms._plugins.registry import brought
+    from remat.algorithms._plugins.registry import registered
 
     kinds = {"solvers": Solver, "transforms": Transform, "partitioners": Partitioner}
     algebra = ("_core", "_plugins")  # combinators are words, protocols are neither
@@ -102,4 +102,4 @@ def test_the_public_names_of_the_algebra_are_in_the_registry():
             if (isinstance(value, base) or (isinstance(value, type) and issubclass(value, base) and value is not base))
             and algorithms._WHERE[name].split(".")[2] not in algebra
         }
-        assert said == {name for name, where in brought(kind).items() if ".named:" not in where}
+        assert said == {name for name, where in registered(kind).items() if ".named:" not in where}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from remat._lazy import lazy
-from remat.algorithms._plugins.registry import own
+from remat.algorithms._plugins.registry import register
 
 if TYPE_CHECKING:
     from remat.algorithms._bounds.floor import proved_floor
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from remat.algorithms._curves.tradeoff import Choice, Choices, choices
     from remat.algorithms._hierarchy.condense import Condense, Given, hierarchical
     from remat.algorithms._hierarchy.hpartition import HPartition
-    from remat.algorithms._hierarchy.partition import Intervals, Partitioner, Stretches, Undivided
+    from remat.algorithms._hierarchy.partition import Intervals, Partitioner, Segments, Undivided
     from remat.algorithms._milp.backends import Cvxpy, Highs
     from remat.algorithms._plugins.expression import parse
     from remat.algorithms._search.any_order import AnyOrder
@@ -121,12 +121,12 @@ __all__ = [
     "RuinAndRecreate",
     "SavedSet",
     "SavedSetKnapsack",
+    "Segments",
     "Shift",
     "SingleInstant",
     "Solver",
     "Status",
     "StoreAll",
-    "Stretches",
     "Sweep",
     "Taste",
     "Through",
@@ -213,7 +213,7 @@ _PARTITIONERS = {
     "Given": "_hierarchy.condense",
     "HPartition": "_hierarchy.hpartition",
     "Intervals": "_hierarchy.partition",
-    "Stretches": "_hierarchy.partition",
+    "Segments": "_hierarchy.partition",
     "Undivided": "_hierarchy.partition",
 }
 _WORDS = {
@@ -293,10 +293,10 @@ def _at(table: dict[str, str]) -> dict[str, str]:
     return {name: f"remat.algorithms.{module}:{name}" for name, module in table.items()}
 
 
-own("solvers", _at(_SOLVERS | dict.fromkeys(_SYSTEMS, "named")))
-own("transforms", _at(_TRANSFORMS))
-own("partitioners", _at(_PARTITIONERS))
-own("words", _at(_WORDS))
+register("solvers", _at(_SOLVERS | dict.fromkeys(_SYSTEMS, "named")))
+register("transforms", _at(_TRANSFORMS))
+register("partitioners", _at(_PARTITIONERS))
+register("words", _at(_WORDS))
 
 if not TYPE_CHECKING:
     _WHERE = _at(_SOLVERS | _TRANSFORMS | _PARTITIONERS | _WORDS | _OTHERS)

@@ -52,17 +52,17 @@ autocapper = Linearise() >> Autocapper()
 """POFO, section 5.1: 40 limits, Rotor under each, the first idle activations leave until the peak fits."""
 
 opportunist = Linearise() >> Opportunist()
-"""POFO, section 5.1: save and offload whenever the link is idle, run bare meanwhile."""
+"""POFO, section 5.1: save and offload whenever the link is idle, run without saving meanwhile."""
 
 # -- integer programmes ------------------------------------------------------------------------------------------------
 
-checkmate = OneOutputPerOp() >> Ilp(primed=False).within(3600)
+checkmate = OneOutputPerOp() >> Ilp(warm_start=False).within(3600)
 """Jain et al., 2020: the optimum over staged schedules in the graph's order, here by the event form, which has the same optimum
-and the same relaxation, with workspaces in its memory rows. What it proves holds for staged schedules and stands in `beside`."""
+and the same relaxation, with workspaces in its memory rows. What it proves holds for staged schedules: `class_bounds`."""
 
-rk_checkmate = HIlp(primed=False).within(3600)
-"""Rockmate, App. B (2023): H-ILP on an undivided graph, with separate data and phantoms, by the event form. Not primed: a plan of
-another search to begin with is no part of it."""
+rk_checkmate = HIlp(warm_start=False).within(3600)
+"""Rockmate, App. B (2023): H-ILP on an undivided graph, with separate data and phantoms, by the event form. Without a warm
+start: the paper has no other search that gives a plan to start from."""
 
 rockmate = Linearise(blocks=HIlp().sweep(peaks=20, saves=20)) >> Quantise() >> RkRotor()
 """Rockmate (Zhao et al., 2023): options of each block by rk-Checkmate, the chain of blocks by rk-Rotor. Every undominated option

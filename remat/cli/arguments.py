@@ -1,4 +1,4 @@
-"""What several commands read: graphs, schedules, budgets and links from the command line."""
+"""Arguments that several commands share: graphs, schedules, budgets and links from the command line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read(path: Path) -> Graph | Schedule:
         try:
             return read_joint_graph(path)
         except MalformedFile as other:
-            if other.where == "$.schema":  # not of that form either: what was wrong with the first says more
+            if other.where == "$.schema":  # not of that form either: the first error is the more useful one
                 raise error from None
             raise
 
@@ -34,9 +34,9 @@ def read_graph(path: Path) -> Graph:
     Raises:
         BadArgument: C-KIND, when the file holds a schedule.
     """
-    found = read(path)
-    if isinstance(found, Graph):
-        return found
+    loaded = read(path)
+    if isinstance(loaded, Graph):
+        return loaded
     raise BadArgument("C-KIND", f"{path} holds a schedule, not a graph.", fix="give the graph first.")
 
 
@@ -46,9 +46,9 @@ def read_schedule(path: Path) -> Schedule:
     Raises:
         BadArgument: C-KIND, when the file holds a graph.
     """
-    found = read(path)
-    if isinstance(found, Schedule):
-        return found
+    loaded = read(path)
+    if isinstance(loaded, Schedule):
+        return loaded
     raise BadArgument("C-KIND", f"{path} holds a graph, not a schedule.", fix="give the schedule second.")
 
 

@@ -58,7 +58,7 @@ def capture(
 
 
 def find(text: str) -> Callable[..., Any]:
-    """The function that `package.module:name` means; modules of the current directory are found too.
+    """The function `package.module:name`; modules of the current directory count too.
 
     Raises:
         BadArgument: C-FACTORY, when there is none.
@@ -69,16 +69,16 @@ def find(text: str) -> Callable[..., Any]:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        found: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except ModuleNotFoundError as error:
         raise _not_a_factory(f"there is no module {error.name!r}.") from error
     except AttributeError as error:
         raise _not_a_factory(f"{error}.") from error
-    if not callable(found):
-        raise _not_a_factory(f"{text} is a {type(found).__name__}, not a function.")
-    return found  # type: ignore[no-any-return]
+    if not callable(target):
+        raise _not_a_factory(f"{text} is a {type(target).__name__}, not a function.")
+    return target  # type: ignore[no-any-return]
 
 
 def _not_a_factory(what: str) -> BadArgument:
@@ -101,12 +101,13 @@ def read_setting(text: str) -> tuple[str, Any]:
 
 
 def summary(graph: Graph) -> list[str]:
-    """What a captured graph is like, in a few lines."""
+    """A captured graph in a few lines."""
     phases = [node.phase for node in graph.computes]
     cost = validate(graph, Schedule.from_runs(graph, range(len(graph))))
-    kept = sum(datum.size for datum in graph.data if datum.keep)
+    kept_bytes = sum(datum.size for datum in graph.data if datum.keep)
     return [
         f"graph      {graph.name}: {phases.count(Phase.FORWARD)} forward and {phases.count(Phase.BACKWARD)} backward nodes",
-        f"peak       {cost.peak} B ({format_bytes(cost.peak)}) when everything is kept, {format_bytes(kept)} of it to the end",
+        f"peak       {cost.peak} B ({format_bytes(cost.peak)}) when everything is kept, "
+        f"{format_bytes(kept_bytes)} of it to the end",
         f"time       {cost.time} ns ({format_ns(cost.time)})",
     ]

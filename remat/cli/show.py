@@ -28,23 +28,23 @@ def show(
     text: Annotated[bool, typer.Option(help="Print the whole text form.")] = False,
 ) -> None:
     """Show FILE: a summary, the text form, or pictures."""
-    found = read(file)
+    loaded = read(file)
     if text:
-        typer.echo(print_text(found), nl=False)
+        typer.echo(print_text(loaded), nl=False)
     else:
-        for line in summary(found):
+        for line in summary(loaded):
             typer.echo(line)
     if dot is not None:
         from remat.viz.dot import graph_dot
 
-        if not isinstance(found, Graph):
+        if not isinstance(loaded, Graph):
             raise BadArgument("C-KIND", f"{file} holds a schedule; --dot draws graphs.", fix="give a graph.")
-        dot.write_text(graph_dot(found), encoding="utf-8")
+        dot.write_text(graph_dot(loaded), encoding="utf-8")
     if memory is None and gantt is None:
         return
     from remat.viz.pictures import draw_gantt, draw_memory
 
-    nodes, schedule = _both(file, found, graph)
+    nodes, schedule = _both(file, loaded, graph)
     cost = validate(nodes, schedule, None, None if link is None else read_link(link))
     if memory is not None:
         draw_memory(cost, memory)
@@ -52,10 +52,10 @@ def show(
         draw_gantt(cost, gantt)
 
 
-def _both(file: Path, found: Graph | Schedule, graph: Path | None) -> tuple[Graph, Schedule]:
+def _both(file: Path, loaded: Graph | Schedule, graph: Path | None) -> tuple[Graph, Schedule]:
     """A graph is drawn in its captured order; a schedule needs its graph."""
-    if isinstance(found, Graph):
-        return found, Schedule.from_runs(found, range(len(found)))
+    if isinstance(loaded, Graph):
+        return loaded, Schedule.from_runs(loaded, range(len(loaded)))
     if graph is None:
         raise BadArgument("C-GRAPH", f"{file} is a schedule, and its graph is not named.", fix="add --graph FILE.")
-    return read_graph(graph), found
+    return read_graph(graph), loaded

@@ -1,4 +1,4 @@
-"""`remat solve GRAPH --budget B --solver EXPRESSION`: plan a graph, say what is proved, write the schedule."""
+"""`remat solve GRAPH --budget B --solver EXPRESSION`: plan a graph, print what is proved, write the schedule."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def solve(
     link: Annotated[str | None, typer.Option(help="Link for copies, as in `remat validate`.")] = None,
     within: Annotated[float | None, typer.Option(help="Seconds of planning.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
-    explain: Annotated[bool, typer.Option("--explain", help="Only say what the solver would do.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Only print what the solver would do.")] = False,
 ) -> None:
     """Plan GRAPH under a budget: exit code 0 with a schedule, 3 without."""
     from remat.algorithms._core.outcome import IMPOSSIBLE

@@ -49,19 +49,19 @@ def sweep(
     from remat.algorithms._curves.budget_sweep import sweep as planned
     from remat.algorithms._plugins.expression import parse
     from remat.ir import Schedule, validate
-    from remat.viz.sweep import draw_sweep
+    from remat.viz.curves import draw_curves
 
     nodes = read_graph(graph)
-    limits = [read_budget(one, nodes) for one in spread(budgets)]
+    limits = [read_budget(budget, nodes) for budget in spread(budgets)]
     way = None if link is None else read_link(link)
     chosen: dict[str, Solver] = {}
     for text in solver or ["auto"]:
-        found = parse(text)
-        if not isinstance(found, Solver):
+        parsed = parse(text)
+        if not isinstance(parsed, Solver):
             raise BadArgument(
-                "A-EXPR", f"{text!r} is not a solver but {found!r:.80}.", fix="write e.g. auto, or rotor."
+                "A-EXPR", f"{text!r} is not a solver but {parsed!r:.80}.", fix="write e.g. auto, or rotor."
             )
-        chosen[text] = found
+        chosen[text] = parsed
     rows: list[tuple[object, ...]] = []
     lines: dict[str, list[Mark]] = {}
     with Progress(console=Console(stderr=True), transient=True) as bar:
@@ -70,46 +70,46 @@ def sweep(
         def step(point: Point) -> None:
             bar.update(task, advance=1)
 
-        for text, one in chosen.items():
+        for text, planner in chosen.items():
             bar.update(task, description=text)
             clock = Clock(within)
-            curve = planned(nodes, limits, one, clock=clock, seed=seed, listener=step, link=way)
+            curve = planned(nodes, limits, planner, clock=clock, seed=seed, listener=step, link=way)
             rows += [_row(text, point) for point in curve.points]
             lines[text] = [_mark(point) for point in curve.points]
             if len(curve.points) < len(set(limits)) and (within is None or clock.elapsed < within):
-                break  # Ctrl-C: write what there is
+                break  # Ctrl-C: write the points reached
     _write(rows, output)
     if draw is not None:
         plain = validate(nodes, Schedule.from_runs(nodes, range(len(nodes)))) if nodes.flat else None
         peak = max(limits) if plain is None else plain.peak
-        draw_sweep(lines, draw, peak=peak, time=nodes.time, title=nodes.name)
+        draw_curves(lines, draw, peak=peak, time=nodes.time, title=nodes.name)
     if not any(row[3] != "" for row in rows):
         raise typer.Exit(3)
 
 
 def spread(text: str) -> list[str]:
-    """The budgets of a list `80%,2GiB`, or of a range `90%:20%:8`: so many, evenly, in per cent or in bytes.
+    """The budgets of a list `80%,2GiB`, or of a range `90%:20%:8` (first, last, count), evenly spaced in per cent or in bytes.
 
     Raises:
         BadArgument: C-BUDGETS, when the text is neither.
     """
     parts = text.split(":")
     if len(parts) == 1:
-        return [one for one in text.split(",") if one.strip()] or _no(text)
+        return [part for part in text.split(",") if part.strip()] or _no(text)
     if len(parts) != 3 or not parts[2].strip().isdigit() or int(parts[2]) < 2:
         return _no(text)
     count = int(parts[2])
-    percent = all(one.strip().endswith("%") for one in parts[:2])
+    percent = all(part.strip().endswith("%") for part in parts[:2])
     try:
-        first, last = (float(one.strip().removesuffix("%")) for one in parts[:2])
+        first, last = (float(part.strip().removesuffix("%")) for part in parts[:2])
     except ValueError:
         return _no(text)
     each = (first + (last - first) * k / (count - 1) for k in range(count))
-    return [f"{one:.6f}%" if percent else str(round(one)) for one in each]
+    return [f"{value:.6f}%" if percent else str(round(value)) for value in each]
 
 
 def _no(text: str) -> list[str]:
-    raise BadArgument("C-BUDGETS", f"{text!r} are no budgets.", fix='write "80%,60%,2GiB", or "90%:20%:8".')
+    raise BadArgument("C-BUDGETS", f"{text!r} is not a list of budgets.", fix='write "80%,60%,2GiB", or "90%:20%:8".')
 
 
 def _row(name: str, point: Point) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""`remat validate GRAPH SCHEDULE`: replay a schedule from anywhere, and say what it costs or which rule it breaks."""
+"""`remat validate GRAPH SCHEDULE`: replay a schedule from anywhere, and print its cost or the rule it breaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a wrapped module: what was promised, what was measured, who planned it and how good it is."""
+"""The report of a wrapped module: what was predicted, what was measured, which solver planned it and how good it is."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from remat.units import Bytes, Ns, format_bytes, format_ns
 
 @frozen(kw_only=True)
 class Report:
-    """What is known about the planned step of a wrapped module. `str` of it is for people.
+    """What is known about the planned step of a wrapped module; `str` gives a table.
 
     Attributes:
-        budget: [bytes]; None: nothing was planned, the module runs bare.
-        predicted_peak, measured_peak: most bytes the step holds; measured on a rehearsal; `beside` is in both.
+        budget: [bytes]; None: nothing was planned, the unwrapped module runs.
+        predicted_peak, measured_peak: most bytes the step holds; measured on a rehearsal; `overhead` is in both.
         store_all_peak: what a step that keeps everything would hold by prediction [bytes].
         predicted_time, measured_time: of one step, forward and backward [ns]; measured: the median of the last steps, or the
             rehearsal.
@@ -27,12 +27,12 @@ class Report:
         reruns, recomputation: number and time of the runs after each node's first [ns].
         lower: a proved bound on the predicted time of every schedule within the budget [ns].
         gap: predicted time over that bound, less one; None without a bound.
-        planner: who planned.
-        trail: what the planners said.
+        planner: the solver that planned.
+        trail: what each solver reported.
         planning_seconds: time of the planning alone, without imports and compilation.
         seconds: of each stage: capture, cost, plan (`bound` is a part of it), lower, rehearsal; import and compile are in none.
         loss_reserve: bytes the plan has for a loss outside the module.
-        beside: bytes that a call holds besides its plan: what is computed before it because shapes follow from it, and what
+        overhead: bytes that a call holds outside its plan: what is computed before it because shapes follow from it, and what
             undoes a forward that took the wrong branch.
         reserved: most bytes the caching allocator held from the driver in the rehearsal (CUDA), else 0.
         graph, schedule, cost: what was planned on, the plan, and its replayed cost.
@@ -68,7 +68,7 @@ class Report:
     guards: int = 0
     ran: str = "plan"
     asked: Bytes | None = None
-    beside: Bytes = 0
+    overhead: Bytes = 0
 
     def __str__(self) -> str:
         rows = self.rows()
@@ -102,15 +102,15 @@ class Report:
             rows.append(("guards", f"{self.guards} checks a call"))
         if self.loss_reserve:
             rows.append(("for the loss outside", format_bytes(self.loss_reserve)))
-        if self.beside:
-            rows.append(("held beside the plan", format_bytes(self.beside)))
+        if self.overhead:
+            rows.append(("held outside the plan", format_bytes(self.overhead)))
         if self.reserved:
             rows.append(("reserved by the allocator", format_bytes(self.reserved)))
         return rows
 
     def _budget(self) -> str:
         if self.budget is None:
-            return "none: the module runs bare"
+            return "none: the unwrapped module runs"
         if self.asked is None:
             return format_bytes(self.budget)
         return (
@@ -133,24 +133,26 @@ def report(model: nn.Module) -> Report:
             "X-REPORT", "nothing has been planned yet (plans are not pickled).", fix="run a training step."
         )
     if isinstance(ready, Bare):
-        raise BadArgument("X-REPORT", f"the module runs bare: {ready.reason}", fix="see the reason.")
+        raise BadArgument(
+            "X-REPORT", f"the module falls back to the unwrapped one: {ready.reason}", fix="see the reason."
+        )
     return _report(state, ready)
 
 
 def _report(state: State, ready: Ready) -> Report:
     planned = ready.planned
-    outcome, tried = planned.outcome, ready.rehearsal
-    beside = planned.captured.beside
+    outcome, rehearsal = planned.outcome, ready.rehearsal
+    overhead = planned.captured.overhead
     if outcome.cost is None or outcome.schedule is None:
         raise BadArgument("X-REPORT", "there is no plan.", fix="give a larger budget.")
     keeps_all = outcome.cost.reruns == 0 and outcome.cost.peak == planned.store_all
     return Report(
         budget=planned.budget,
-        predicted_peak=outcome.cost.peak + beside,
-        measured_peak=None if tried is None else tried.peak + beside,
-        store_all_peak=planned.store_all + beside,
+        predicted_peak=outcome.cost.peak + overhead,
+        measured_peak=None if rehearsal is None else rehearsal.peak + overhead,
+        store_all_peak=planned.store_all + overhead,
         predicted_time=outcome.cost.time,
-        measured_time=ready.meter.time or (None if tried is None else tried.time),
+        measured_time=ready.meter.time or (None if rehearsal is None else rehearsal.time),
         store_all_time=planned.graph.time,
         reruns=outcome.cost.reruns,
         recomputation=outcome.cost.recomputation,
@@ -160,8 +162,8 @@ def _report(state: State, ready: Ready) -> Report:
         trail=outcome.trail,
         planning_seconds=planned.seconds["plan"],
         seconds=planned.seconds,
-        loss_reserve=planned.reserve + planned.held,
-        reserved=0 if tried is None else tried.reserved,
+        loss_reserve=planned.reserve + planned.retained,
+        reserved=0 if rehearsal is None else rehearsal.reserved,
         graph=planned.graph,
         schedule=outcome.schedule,
         cost=outcome.cost,
@@ -170,5 +172,5 @@ def _report(state: State, ready: Ready) -> Report:
         guards=len(planned.captured.guards.reads) + len(planned.captured.late),
         ran=state.ran,
         asked=planned.asked,
-        beside=beside,
+        overhead=overhead,
     )

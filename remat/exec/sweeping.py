@@ -42,11 +42,11 @@ class ModelCurve(Choices):
         """
         marks = [
             Mark(
-                budget=one.budget,
-                time=None if one.outcome.cost is None else one.outcome.cost.time,
-                lower=one.outcome.lower,
+                budget=choice.budget,
+                time=None if choice.outcome.cost is None else choice.outcome.cost.time,
+                lower=choice.outcome.lower,
             )
-            for one in self.choices
+            for choice in self.choices
         ]
         return draw_curve(marks, path, peak=self.store_all_peak, time=self.store_all_time, title=self.graph.name)
 
@@ -78,8 +78,8 @@ def sweep(
         differentiable: through which outputs gradients come back, as in `remat.exec.wrap`.
         cost: "measure", "estimate", or a device model by name, as `"v100"`.
         solver: plans; by default `remat.algorithms.auto`.
-        clock: how long it may take, and who listens to progress: each budget reached is reported, with what the solvers say
-            between. An interruption (Ctrl-C) or the end of the time keeps what was found.
+        clock: how long it may take, and the listener to progress: each budget reached is reported, with the solvers' progress
+            between. An interruption (Ctrl-C) or the end of the time keeps the plans made so far.
         progress: show a bar on the error stream, in place of the clock's own listener.
         seed: of the solver.
 
@@ -99,7 +99,7 @@ def _graph(model: nn.Module, sample: Any, settings: Settings, cost: str | Device
     """The graph of a step, costed as asked."""
     args, kwargs = call_of(sample)
     device = cost if isinstance(cost, str) and cost in COSTS else device_model(cost)
-    fake = any(isinstance(one, torch_private.FakeTensor) for one in model.parameters())
+    fake = any(isinstance(parameter, torch_private.FakeTensor) for parameter in model.parameters())
     if fake and cost == "measure":
         fix = 'give the name of a device model, as cost="v100".'
         raise BadArgument("X-ARG", "the module has no weights, so nothing can be measured.", fix=fix)
@@ -122,13 +122,13 @@ def sweep_graph(
 ) -> ModelCurve:
     """The curve of a graph that was captured already; arguments as for `sweep`."""
     with _Bar(shown=progress) as bar:
-        heard = Clock(listener=bar.hear, parent=clock) if progress else clock
-        found = choices(graph, budgets, points=points, solver=solver, clock=heard, seed=seed)
-    return ModelCurve(**asdict(found, recurse=False))
+        listened = Clock(listener=bar.hear, parent=clock) if progress else clock
+        curve = choices(graph, budgets, points=points, solver=solver, clock=listened, seed=seed)
+    return ModelCurve(**asdict(curve, recurse=False))
 
 
 class _Bar:
-    """A progress bar over budgets on the error stream, with the latest word of the solvers."""
+    """A progress bar over budgets on the error stream, with the latest report of the solvers."""
 
     def __init__(self, *, shown: bool) -> None:
         columns = (TextColumn("budgets"), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())

@@ -48,7 +48,7 @@ class Weightless:
             loss_reserve: bytes that a loss outside the module may hold besides its gradients; None: what `wrap` would take.
 
         Raises:
-            RematError: X-DEVICE-MODEL, for a device nobody knows.
+            RematError: X-DEVICE-MODEL, for an unknown device.
         """
         return graph_on(self.captured, device, loss_reserve=loss_reserve)
 
@@ -58,7 +58,7 @@ def graph_on(captured: Captured, device: str | Device, *, loss_reserve: Bytes | 
     model = device_model(device)
     program = model.resized(captured.program)
     loss = outside_of(program, captured, Settings(budget=None, loss_reserve=loss_reserve))
-    return build_graph(program, model.costs(program), loss_reserve=loss.reserve, loss_held=loss.held)
+    return build_graph(program, model.costs(program), loss_reserve=loss.reserve, loss_retained=loss.retained)
 
 
 def capture_without_weights(
@@ -79,14 +79,14 @@ def capture_without_weights(
         # A deep copy asks a tensor without memory where its memory is, and the tensor warns.
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor", category=UserWarning)
         try:
-            made = factory()
+            result = factory()
         except (RuntimeError, NotImplementedError, TypeError, ValueError, Uncapturable) as error:
             first = (str(error).strip().splitlines() or [""])[0]
             what = f"the factory failed under fake tensors with {type(error).__name__}: {first:.300}"
             raise RematError("X-FACTORY", what, fix="let it read no values of tensors and name no device.") from error
-    module, args, kwargs = _parts(made)
-    held = _tensors(module, args, kwargs)
-    _check_fake(held)
+    module, args, kwargs = _parts(result)
+    tensors = _tensors(module, args, kwargs)
+    _check_fake(tensors)
     captured = capture(module, args, kwargs, differentiable=differentiable, fold_sums=fold_sums)
     return Weightless(captured=captured, parameters=_bytes_once([*module.parameters(), *module.buffers()]))
 
@@ -105,11 +105,11 @@ def _nothing(origin: object) -> torch.Tensor:
 _FIX = "return (module, args) or (module, args, kwargs)."
 
 
-def _parts(made: object) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], nn.Module):
-        raise RematError("X-FACTORY", f"the factory returned a {type(made).__name__} of another form.", fix=_FIX)
-    module, args = made[:2]
-    kwargs = made[2] if len(made) == 3 else {}
+def _parts(result: object) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    if not isinstance(result, tuple) or len(result) not in (2, 3) or not isinstance(result[0], nn.Module):
+        raise RematError("X-FACTORY", f"the factory returned a {type(result).__name__} of another form.", fix=_FIX)
+    module, args = result[:2]
+    kwargs = result[2] if len(result) == 3 else {}
     args = (args,) if isinstance(args, torch.Tensor) else args
     if not isinstance(args, (tuple, list)) or not isinstance(kwargs, dict):
         raise RematError("X-FACTORY", "the factory's arguments are no tuple, or its keywords no dict.", fix=_FIX)
@@ -133,7 +133,7 @@ def _check_fake(tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
 
 
 def _bytes_once(tensors: list[torch.Tensor]) -> int:
-    sizes = {torch_private.storage_key(one): one.untyped_storage().nbytes() for one in tensors}
+    sizes = {torch_private.storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}
     return sum(sizes.values())
 
 

@@ -61,8 +61,8 @@ def wrap(
         loss: computes the loss from the module and the sample, `loss(module, *args, **kwargs)`, where the module does not
             return it; the wrapped module is then called with the same arguments and, while it trains, returns what `loss`
             returns.
-        loss_reserve: bytes that a loss outside the wrapped module may hold besides its gradients; left out, they are taken to
-            be twice the outputs, audited at the first step and planned for anew if that was too little.
+        loss_reserve: bytes that a loss outside the wrapped module may hold besides its gradients; by default twice the outputs
+            are assumed, audited at the first step, and the step is planned again if that was too little.
         solver: plans; by default `remat.algorithms.auto`.
         seconds: deadline of each planning.
         cost: "measure" times and workspaces on this machine, once per kind of operation, or "estimate" them from shapes
@@ -76,9 +76,10 @@ def wrap(
         rehearse: run each new plan twice on the sample before the first real step, to measure its peak and time for the
             report; buffers, gradients and generators are as before.
         most_plans: how many plans are kept, one for each combination of shapes (and of values that decide branches); the least
-            recently used is forgotten first and made anew when it is needed.
-        progress: who sees the stages of planning, the best plan so far and its gap: None: a terminal on the error stream; True:
-            the error stream in any case; False: nobody; or a function that is called with what is said. The log always does.
+            recently used is evicted first and made again when it is needed.
+        progress: where the stages of planning, the best plan so far and its gap are shown: None: on the error stream if that is a
+            terminal; True: on the error stream in any case; False: nowhere; or a function that is called with each
+            `StageProgress`. They are logged in any case.
         seed: of the solver.
 
     Raises:

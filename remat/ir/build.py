@@ -40,7 +40,7 @@ class GraphBuilder:
         self._layers: list[Layer] = []
 
     def data(self, name: str, size: Bytes, kind: Kind = Kind.ACTIVATION, *, keep: bool | None = None) -> None:
-        """Declare a datum; `keep` defaults to what its kind says."""
+        """Declare a datum; the default of `keep` follows from its kind."""
         if name in self._data:
             raise IllFormed("G-TWICE", f"the datum {name!r} is declared twice.", fix="rename one of them.")
         self._data[name] = (size, kind, keep)
@@ -97,16 +97,16 @@ class GraphBuilder:
         options: Iterable[LayerOption],
         *,
         phantom: str = "",
-        bare: Option | None = None,
-        bare_steps: Iterable[Step] = (),
+        no_save: Option | None = None,
+        no_save_steps: Iterable[Step] = (),
     ) -> None:
         """Make a layer of two nodes already added; their options become the layer's. The phantom is `forward` + `.phantom`."""
         name = phantom or f"{forward}.phantom"
         layer = Layer(
-            forward=forward, backward=backward, phantom=name, options=tuple(options), bare_steps=tuple(bare_steps)
+            forward=forward, backward=backward, phantom=name, options=tuple(options), no_save_steps=tuple(no_save_steps)
         )
-        if bare is not None:
-            layer = evolve(layer, bare=bare)
+        if no_save is not None:
+            layer = evolve(layer, no_save=no_save)
         self._replace(forward, layer.forward_options)
         self._replace(backward, layer.backward_options)
         self._layers.append(layer)
@@ -114,7 +114,7 @@ class GraphBuilder:
     def _replace(self, name: str, options: tuple[Option, ...]) -> None:
         places = [i for i, node in enumerate(self._computes) if node.name == name]
         if not places:
-            raise IllFormed("G-UNKNOWN", f"a layer names the node {name!r}, which is not there.", fix="add it first.")
+            raise IllFormed("G-UNKNOWN", f"a layer names the node {name!r}, which does not exist.", fix="add it first.")
         self._computes[places[0]] = evolve(self._computes[places[0]], options=options)
 
     def build(self) -> Graph:
@@ -128,11 +128,11 @@ class GraphBuilder:
             for name in node.writes:
                 if name not in writers:
                     raise IllFormed(
-                        "G-UNKNOWN", f"{node.name!r} writes {name!r}, which is not there.", fix="declare it."
+                        "G-UNKNOWN", f"{node.name!r} writes {name!r}, which does not exist.", fix="declare it."
                     )
                 writers[name].append(node.name)
         data = []
         for name, (size, kind, keep) in self._data.items():
-            own = {} if keep is None else {"keep": keep}
-            data.append(Data(name=name, size=size, kind=kind, writers=tuple(writers[name]), **own))
+            given_keep = {} if keep is None else {"keep": keep}
+            data.append(Data(name=name, size=size, kind=kind, writers=tuple(writers[name]), **given_keep))
         return Graph(name=self._name, computes=tuple(self._computes), data=tuple(data), layers=tuple(self._layers))

@@ -1,4 +1,4 @@
-"""Equal parts found by canonical form and hash table, in linear time; and the renaming from one to another.
+"""Equal clusters, found by canonical form and hash table in linear time; and the renaming from one to another.
 
 Reference: HiRemate, App. C.1.1. The order of the nodes is that of the captured code, so equal code gives equal forms and no
 graph isomorphism is solved. A form states classes of nodes and, in place of names, indices by first appearance.
@@ -26,19 +26,19 @@ def node_classes(graph: Graph) -> tuple[int, ...]:
     data = [(datum.size, kinds[datum.kind], datum.keep) for datum in graph.data]
     numbers: dict[tuple[object, ...], int] = {}
     options: dict[tuple[object, ...], int] = {}
-    found = []
+    classes = []
     for node, reads, writes in zip(graph.computes, graph.reads_by_node, graph.writes_by_node, strict=True):
         form = (
             node.signature,
             node.phase.value,
             node.draws,
             node.run_once,
-            options.setdefault(tuple((one.time, one.workspace) for one in node.options), len(options)),
-            tuple([data[one] for one in reads]),
-            tuple([data[one] for one in writes]),
+            options.setdefault(tuple((option.time, option.workspace) for option in node.options), len(options)),
+            tuple([data[index] for index in reads]),
+            tuple([data[index] for index in writes]),
         )
-        found.append(numbers.setdefault(form, len(numbers)))
-    return tuple(found)
+        classes.append(numbers.setdefault(form, len(numbers)))
+    return tuple(classes)
 
 
 def cluster_classes(graph: Graph, clusters: Sequence[Cluster], nodes: Sequence[int] | None = None) -> tuple[int, ...]:
@@ -47,11 +47,11 @@ def cluster_classes(graph: Graph, clusters: Sequence[Cluster], nodes: Sequence[i
     Args:
         graph: the flat graph.
         clusters: clusters of it.
-        nodes: classes of the nodes, when they are known already.
+        nodes: classes of the nodes, when they are computed already.
     """
     nodes = node_classes(graph) if nodes is None else nodes
     numbers: dict[tuple[object, ...], int] = {}
-    return tuple(numbers.setdefault(_form(graph, one, nodes), len(numbers)) for one in clusters)
+    return tuple(numbers.setdefault(_form(graph, cluster, nodes), len(numbers)) for cluster in clusters)
 
 
 def _form(graph: Graph, cluster: Cluster, classes: Sequence[int]) -> tuple[object, ...]:
@@ -64,13 +64,13 @@ def _form(graph: Graph, cluster: Cluster, classes: Sequence[int]) -> tuple[objec
         for datum in (*graph.reads_by_node[i], *graph.writes_by_node[i]):
             if datum not in local:
                 local[datum] = len(local)
-                # Who else writes and reads it decides what crosses the border.
+                # Its other writers and readers decide what crosses the border.
                 writers = graph.writers_by_data[datum]
                 rows.append((len(writers), tuple(k for k, w in enumerate(writers) if w in inside)))
                 rows.append(any(reader not in inside for reader in graph.readers_by_data[datum]))
         rows.append(classes[i])
-        rows.append(tuple([local[one] for one in graph.reads_by_node[i]]))
-        rows.append(tuple([local[one] for one in graph.writes_by_node[i]]))
+        rows.append(tuple([local[index] for index in graph.reads_by_node[i]]))
+        rows.append(tuple([local[index] for index in graph.writes_by_node[i]]))
     return tuple(rows)
 
 
@@ -92,7 +92,7 @@ def translate(option: LayerOption, names: Mapping[str, str]) -> LayerOption:
     """A layer option of one cluster as the option of an equal one; `names` as `renaming` gives them."""
     return evolve(
         option,
-        backward_reads=tuple(names[one] for one in option.backward_reads),
+        backward_reads=tuple(names[name] for name in option.backward_reads),
         forward_profile=_moments(option.forward_profile, names),
         backward_profile=_moments(option.backward_profile, names),
         forward_steps=translate_steps(option.forward_steps, names),
@@ -103,10 +103,10 @@ def translate(option: LayerOption, names: Mapping[str, str]) -> LayerOption:
 def translate_steps(steps: Iterable[Step], names: Mapping[str, str]) -> tuple[Step, ...]:
     """Steps with every name replaced."""
     return tuple(
-        Run(names[one.node], one.option) if isinstance(one, Run) else evolve(one, datum=names[one.datum])
-        for one in steps
+        Run(names[step.node], step.option) if isinstance(step, Run) else evolve(step, datum=names[step.datum])
+        for step in steps
     )
 
 
 def _moments(profile: Iterable[Moment], names: Mapping[str, str]) -> tuple[Moment, ...]:
-    return tuple(Moment(live=one.live, absent=tuple(names[name] for name in one.absent)) for one in profile)
+    return tuple(Moment(live=moment.live, absent=tuple(names[name] for name in moment.absent)) for moment in profile)

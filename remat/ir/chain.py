@@ -1,8 +1,8 @@
-"""Chains: the typed view of a linearisable graph that the chain programmes read, and the way to build one from numbers.
+"""Chains: the typed view of a linearisable graph that the chain solvers read, and the way to build one from numbers.
 
 A chain is a condensed graph whose layers follow one another: stage i reads the output of stage i-1 alone, and its backward
-reads what later backward nodes and the loss left, its own phantom, its input and, where it says so, its own output. What the
-stages are made of is no concern here; schedules of the chain are ordinary schedules of `Chain.graph`.
+reads what later backward nodes and the loss left, its own phantom, its input and, under some options, its own output.
+What the stages are made of does not matter here; schedules of the chain are ordinary schedules of `Chain.graph`.
 
 Reference: Figure 1 and Table 1 of POFO (a-bar is the phantom together with the output); Rockmate, App. C, for options.
 """
@@ -25,56 +25,56 @@ from remat.units import Bytes, Ns
 
 @frozen(kw_only=True)
 class Stage:
-    """One stage of a chain, in the numbers that a chain programme needs.
+    """One stage of a chain, in the numbers that a chain solver needs.
 
     Attributes:
         forward, backward, phantom: names of the two nodes and of the phantom.
         output: name of the datum that the next stage (or the loss) reads.
-        held: bytes it takes to hold the output [bytes]; 0 when the output is kept anyway, and counted in `kept`.
+        output_size: of the output [bytes]; 0 when the output is kept to the end of the step, and counted in `kept_size`.
         forward_writes: all outputs of the forward node, the phantom apart [bytes].
         backward_writes: all outputs of the backward node [bytes].
-        kept: outputs of the forward node that stay from its first run to the end of the step [bytes].
-        options, bare: as those of the layer.
+        kept_size: of outputs of the forward node that stay from its first run to the end of the step [bytes].
+        options, no_save: as those of the layer.
         reads_output: for each option, whether the backward reads the stage's own output.
         frees_input: for each option, whether the input is dropped once the saving forward has run: its backward does not read
             it, and neither does the backward of the stage before, whose output it is.
-        input_held: bytes it takes to hold the input.
+        input_size: `output_size` of the stage before; 0 for the first [bytes].
     """
 
     forward: str
     backward: str
     phantom: str
     output: str
-    held: Bytes
+    output_size: Bytes
     forward_writes: Bytes
     backward_writes: Bytes
-    kept: Bytes
+    kept_size: Bytes
     options: tuple[LayerOption, ...]
-    bare: Option
+    no_save: Option
     reads_output: tuple[bool, ...]
     frees_input: tuple[bool, ...]
-    input_held: Bytes
+    input_size: Bytes
 
     def forward_needs(self, option: int) -> Bytes:
-        """What a run of the forward needs beyond what is resident, its input among it [bytes]; `len(options)`: bare."""
+        """Bytes a run of the forward needs beyond what is resident, its input included; `len(options)`: the no-save forward."""
         if option == len(self.options):
-            return self.forward_writes + self.bare.workspace
-        own = self.options[option]
-        return self.forward_writes + own.phantom + own.forward_workspace
+            return self.forward_writes + self.no_save.workspace
+        chosen = self.options[option]
+        return self.forward_writes + chosen.phantom + chosen.forward_workspace
 
     def backward_needs(self, option: int) -> Bytes:
         """What a run of the backward needs, its phantom and its own output included where it reads them [bytes]."""
-        own = self.options[option]
-        output = self.held if self.reads_output[option] else 0
-        return own.phantom + output + self.backward_writes + own.backward_workspace
+        chosen = self.options[option]
+        output = self.output_size if self.reads_output[option] else 0
+        return chosen.phantom + output + self.backward_writes + chosen.backward_workspace
 
     def saves(self, option: int) -> Bytes:
         """What stays between forward and backward under an option while later stages run: phantom and output [bytes]."""
-        return self.options[option].phantom + self.held
+        return self.options[option].phantom + self.output_size
 
     def freed(self, option: int) -> Bytes:
-        """What the saving forward gives back of its input [bytes]."""
-        return self.input_held if self.frees_input[option] else 0
+        """Bytes of the input that the saving forward frees [bytes]."""
+        return self.input_size if self.frees_input[option] else 0
 
 
 @frozen
@@ -103,12 +103,12 @@ class Chain:
         """The stages, first to last."""
         graph, count = self.graph, len(self)
         layers = {layer.forward: layer for layer in graph.layers}
-        found: list[Stage] = []
+        stages: list[Stage] = []
         for i in range(count):
-            found.append(
-                _stage(graph, layers[graph.computes[i].name], graph.computes[i + 1], found[-1] if found else None)
+            stages.append(
+                _stage(graph, layers[graph.computes[i].name], graph.computes[i + 1], stages[-1] if stages else None)
             )
-        return tuple(found)
+        return tuple(stages)
 
     @cached_property
     def loss(self) -> str:
@@ -118,7 +118,7 @@ class Chain:
     @cached_property
     def loss_time(self) -> Ns:
         """Time of the loss by its fastest option [ns]."""
-        return min(one.time for one in self.graph.computes[self.graph.loss].options)
+        return min(option.time for option in self.graph.computes[self.graph.loss].options)
 
     @cached_property
     def loss_option(self) -> int:
@@ -137,7 +137,7 @@ class Chain:
         """Before the first run of stage i's forward (i = length: of the loss), bytes that the forward left for good."""
         sums = [0]
         for stage in self.stages:
-            sums.append(sums[-1] + stage.kept)
+            sums.append(sums[-1] + stage.kept_size)
         return tuple(sums)
 
     @cached_property
@@ -169,7 +169,9 @@ class Chain:
     @property
     def time(self) -> Ns:
         """Time without recomputation, each stage by its fastest option [ns]."""
-        return self.loss_time + sum(min(one.forward + one.backward for one in stage.options) for stage in self.stages)
+        return self.loss_time + sum(
+            min(option.forward + option.backward for option in stage.options) for stage in self.stages
+        )
 
 
 def _stage(graph: Graph, layer: Layer, follower: Compute, before: Stage | None) -> Stage:
@@ -183,15 +185,15 @@ def _stage(graph: Graph, layer: Layer, follower: Compute, before: Stage | None) 
         backward=layer.backward,
         phantom=layer.phantom,
         output=output.name,
-        held=0 if output.keep else output.size,
+        output_size=0 if output.keep else output.size,
         forward_writes=sum(graph.datum(name).size for name in forward.writes),
         backward_writes=sum(graph.datum(name).size for name in backward.writes),
-        kept=sum(graph.datum(name).size for name in forward.writes if graph.datum(name).keep),
+        kept_size=sum(graph.datum(name).size for name in forward.writes if graph.datum(name).keep),
         options=layer.options,
-        bare=layer.bare,
+        no_save=layer.no_save,
         reads_output=tuple(output.name in names for names in reads),
         frees_input=tuple(not needed and inner not in names for names in reads),
-        input_held=0 if before is None else before.held,
+        input_size=0 if before is None else before.output_size,
     )
 
 
@@ -211,10 +213,10 @@ def why_no_chain(graph: Graph) -> str | None:
             return f"{node.name!r} may run only once"
     outputs: list[str] = []
     for i in range(count):
-        found = _one_output(graph, i)
-        if isinstance(found, _Fault):
-            return found.what
-        outputs.append(found)
+        output = _one_output(graph, i)
+        if isinstance(output, _Fault):
+            return output.what
+        outputs.append(output)
     return _forward_reads(graph, outputs) or _backward_reads(graph, outputs)
 
 
@@ -224,11 +226,11 @@ class _Fault:
 
 
 def _one_output(graph: Graph, i: int) -> str | _Fault:
-    """The one datum that stage i hands on, or what is wrong with its outputs."""
+    """The one datum that stage i passes on, or what is wrong with its outputs."""
     node, follower = graph.computes[i], graph.computes[i + 1]
     passed = [name for name in node.writes if name in follower.reads]
     if len(passed) != 1:
-        return _Fault(f"{node.name!r} hands {len(passed)} data to {follower.name!r}, not one")
+        return _Fault(f"{node.name!r} passes {len(passed)} data to {follower.name!r}, not one")
     for name in node.writes:
         if name != passed[0] and (not graph.datum(name).keep or graph.readers_by_data[graph.data_index[name]]):
             return _Fault(f"{name!r}, which {node.name!r} writes, is neither its output nor merely kept")
@@ -239,9 +241,9 @@ def _one_output(graph: Graph, i: int) -> str | _Fault:
 
 def _forward_reads(graph: Graph, outputs: Sequence[str]) -> str | None:
     for i, node in enumerate(graph.computes[: len(outputs) + 1]):
-        own = {outputs[i - 1]} if i else set()
+        allowed = {outputs[i - 1]} if i else set()
         for name in node.reads:
-            if name not in own and not graph.datum(name).outside:
+            if name not in allowed and not graph.datum(name).outside:
                 return f"{node.name!r} reads {name!r}, which is not the output of the stage before it"
     return None
 
@@ -253,10 +255,10 @@ def _backward_reads(graph: Graph, outputs: Sequence[str]) -> str | None:
     saved = {datum.name for datum, at in zip(graph.data, begun, strict=True) if at < graph.loss and not datum.outside}
     for i in range(count):
         node = graph.computes[2 * count - i]
-        near = {outputs[i], outputs[i - 1]} if i else {outputs[0]}
+        allowed = {outputs[i], outputs[i - 1]} if i else {outputs[0]}
         extra = (name for option in layers[node.name].options for name in option.backward_reads)
         for name in (*node.reads, *extra):
-            if name in saved and name not in near:
+            if name in saved and name not in allowed:
                 return f"{node.name!r} reads {name!r}, which another stage's forward writes"
     return None
 
@@ -268,11 +270,11 @@ def is_chain(graph: Graph) -> bool:
 
 @frozen(kw_only=True)
 class Block:
-    """What `chain_graph` needs to know of one stage.
+    """One stage, as `chain_graph` reads it.
 
     Attributes:
-        output: size of what it hands on [bytes]. gradient: size of the gradient of its input [bytes].
-        options: the ways to run it. bare: the run that keeps nothing; left out: see `Layer`.
+        output: size of what it passes on [bytes]. gradient: size of the gradient of its input [bytes].
+        options: the ways to run it. no_save: the run that keeps nothing; left out: see `Layer`.
         param_grad: what its backward leaves for good [bytes]. kept: what its forward leaves for good [bytes].
         reads_input: whether its backward reads its input, under every option.
     """
@@ -280,7 +282,7 @@ class Block:
     output: Bytes = field(validator=at_least(0, "bytes"))
     gradient: Bytes = field(validator=at_least(0, "bytes"))
     options: tuple[LayerOption, ...] = field(validator=a_tuple(LayerOption))
-    bare: Option | None = None
+    no_save: Option | None = None
     param_grad: Bytes = field(default=0, validator=at_least(0, "bytes"))
     kept: Bytes = field(default=0, validator=at_least(0, "bytes"))
     reads_input: bool = True
@@ -311,11 +313,11 @@ def chain_graph(
     data = [Data(name="a0", size=0, kind=Kind.INPUT)]
     for i, block in enumerate(blocks):
         layer = Layer(forward=f"F{i}", backward=f"B{i}", phantom=f"p{i}", options=block.options)
-        layers.append(layer if block.bare is None else evolve(layer, bare=block.bare))
+        layers.append(layer if block.no_save is None else evolve(layer, no_save=block.no_save))
         data.append(Data(name=f"a{i + 1}", size=block.output, writers=(f"F{i}",)))
-        kept = (f"k{i}",) if block.kept else ()
-        data.extend(Data(name=k, size=block.kept, kind=Kind.UPDATED_BUFFER, writers=(f"F{i}",)) for k in kept)
-        writes = (f"a{i + 1}", *kept)
+        kept_names = (f"k{i}",) if block.kept else ()
+        data.extend(Data(name=k, size=block.kept, kind=Kind.UPDATED_BUFFER, writers=(f"F{i}",)) for k in kept_names)
+        writes = (f"a{i + 1}", *kept_names)
         options = layers[i].forward_options
         nodes.append(Compute(name=f"F{i}", phase=Phase.FORWARD, reads=(f"a{i}",), writes=writes, options=options))
     data.append(Data(name="t", size=tangent, kind=Kind.TANGENT, writers=("L",)))

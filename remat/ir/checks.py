@@ -64,7 +64,7 @@ def a_tuple(item: type) -> Check:
         if item is str and len(value) > 1 and len(set(value)) != len(value):
             raise _refuse("G-TWICE", instance, attribute, f"names something twice: {value}", "name each once.")
 
-    def odd(one: object) -> bool:
-        return not isinstance(one, item)
+    def odd(element: object) -> bool:
+        return not isinstance(element, item)
 
     return check

@@ -1,7 +1,7 @@
 """Clusters: convex sets of forward nodes with their backward twins; a hierarchy is a tree of them.
 
 Reference: HiRemate, App. A (convexity) and C.1.2 (soft dependencies). A cluster can be run as one: no path leaves it and comes
-back. Soft dependencies (`Compute.after`) count as edges here, where partitioners ask, and nowhere else.
+back. Soft dependencies (`Compute.after`) count as edges for partitioners alone.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Cluster:
 
 
 def unused(word: str, names: Collection[str]) -> str:
-    """The word, with underscores behind it until none of the names begins so: for names of clusters, layers and their data."""
+    """The word, with underscores appended until no name begins with it: for names of clusters, layers and their data."""
     while any(name.startswith(word) for name in names):
         word += "_"
     return word
@@ -62,17 +62,17 @@ def predecessors(graph: Graph, *, soft: bool = False) -> tuple[tuple[int, ...], 
 
     A hint that names the node itself or a later one contradicts the graph's order, and is none.
     """
-    found = []
+    rows = []
     for i, node in enumerate(graph.computes):
         before = {writer for datum in graph.reads_by_node[i] for writer in graph.writers_by_data[datum]}
         if soft:
             before.update(j for name in node.after if (j := graph.node_index[name]) < i)
-        found.append(tuple(sorted(before)))
-    return tuple(found)
+        rows.append(tuple(sorted(before)))
+    return tuple(rows)
 
 
 def between(before: tuple[tuple[int, ...], ...], inside: Collection[int]) -> Iterator[int]:
-    """Nodes outside a set that lie on a path between two of its nodes. Linear in the stretch of the order it spans."""
+    """Nodes outside a set that lie on a path between two of its nodes. Linear in the part of the order that the set spans."""
     low, high = min(inside), max(inside)
     reached = set(inside)
     for i in range(low, high + 1):
@@ -181,13 +181,13 @@ class _Backward:
             self._add(odd, name)
 
     def _join_producer(self, node: int) -> None:
-        """Put a node beside the last one it reads from, where the part stays convex."""
+        """Put a node in the part of the last one it reads from, where the part stays convex."""
         names = [self.cluster_of[j] for j in self.before[node] if j in self.cluster_of]
         if names and not _would_leave(self.before, self.parts[names[-1]], node):
             self._add(node, names[-1])
 
     def _join_readers(self, nodes: Iterable[int]) -> None:
-        """Put each node, last first, beside its readers, where they are of one cluster and the part stays convex."""
+        """Put each node, last first, in the part of its readers, where they are in one cluster and the part stays convex."""
         readers: dict[int, list[int]] = {}
         for i in range(self.graph.loss + 1, len(self.graph)):
             for j in self.before[i]:

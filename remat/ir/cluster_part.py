@@ -48,63 +48,63 @@ class Part:
         names = dict.fromkeys(
             n for node in (*self.forward_nodes, *self.backward_nodes) for n in (*node.reads, *node.writes)
         )
-        found = {}
+        shared_by_name = {}
         for name in names:
             index = self.flat.data_index[name]
             readers, writers = self.flat.readers_by_data[index], self.flat.writers_by_data[index]
-            shared = any(one not in inside for one in (*readers, *writers))
-            found[name] = shared or self.flat.data[index].keep
-        return found
+            shared = any(node not in inside for node in (*readers, *writers))
+            shared_by_name[name] = shared or self.flat.data[index].keep
+        return shared_by_name
 
     def _border(self, names: Iterable[str]) -> tuple[str, ...]:
         return tuple(name for name in dict.fromkeys(names) if self._data[name])
 
     @cached_property
     def interior(self) -> frozenset[str]:
-        """Data that nobody outside sees."""
+        """Data that no node outside reads or writes."""
         return frozenset(name for name, seen in self._data.items() if not seen and not self.flat.datum(name).outside)
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """What its forward writes and the level above sees."""
+        """Data that its forward writes and the level above sees."""
         return self._border(name for node in self.forward_nodes for name in node.writes)
 
     @cached_property
     def outgoing(self) -> tuple[str, ...]:
-        """What its backward writes and the level above sees."""
+        """Data that its backward writes and the level above sees."""
         return self._border(name for node in self.backward_nodes for name in node.writes)
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
         """What its forward reads from outside."""
-        own = {name for node in self.forward_nodes for name in node.writes}
-        return tuple(dict.fromkeys(name for node in self.forward_nodes for name in node.reads if name not in own))
+        written = {name for node in self.forward_nodes for name in node.writes}
+        return tuple(dict.fromkeys(name for node in self.forward_nodes for name in node.reads if name not in written))
 
     @cached_property
     def incoming(self) -> tuple[str, ...]:
         """What its backward reads that the loss or other backward nodes write."""
-        own = set(self.cluster.nodes)
-        found = dict.fromkeys(name for node in self.backward_nodes for name in node.reads)
+        inside = set(self.cluster.nodes)
+        reads = dict.fromkeys(name for node in self.backward_nodes for name in node.reads)
         return tuple(
             name
-            for name in found
+            for name in reads
             if (writers := self.flat.datum(name).writers)
             and self.flat.node(writers[-1]).phase is not Phase.FORWARD
-            and not set(writers) & own
+            and not set(writers) & inside
         )
 
     def sums_once(self, writes: Iterable[str]) -> bool:
         """Whether one of the data is kept and a sum of several contributions made here: then its half runs only once."""
-        own = set(self.cluster.nodes)
+        inside = set(self.cluster.nodes)
         return any(
-            (datum := self.flat.datum(name)).keep and sum(writer in own for writer in datum.writers) > 1
+            (datum := self.flat.datum(name)).keep and sum(writer in inside for writer in datum.writers) > 1
             for name in writes
         )
 
     def _shares_sum(self, node: Compute) -> bool:
-        """Whether it contributes to a sum with nodes outside: run again, it would count twice."""
-        own = set(self.cluster.nodes)
-        return any(not own.issuperset(self.flat.datum(name).writers) for name in node.writes)
+        """Whether it contributes to a sum with nodes outside; a rerun would count twice."""
+        inside = set(self.cluster.nodes)
+        return any(not inside.issuperset(self.flat.datum(name).writers) for name in node.writes)
 
     # -- the graph -----------------------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class Part:
         loss = Compute(
             name=self.rest,
             phase=Phase.LOSS,
-            # a sum that the backward goes on with is not whole yet
+            # a sum to which the backward adds is not complete yet
             reads=tuple(name for name in self.outputs if later.isdisjoint(self.flat.datum(name).writers)),
             writes=incoming,
             options=(Option(time=0),),
@@ -148,12 +148,12 @@ class Part:
             run_once=node.run_once or self._shares_sum(node),
         )
 
-    def _datum(self, datum: Data, own: set[str], incoming: Iterable[str]) -> Data:
+    def _datum(self, datum: Data, inside: set[str], incoming: Iterable[str]) -> Data:
         if datum.outside:
             return Data(name=datum.name, size=0, kind=Kind.BUFFER)  # always there, at every level
         if datum.name in incoming:
             return Data(name=datum.name, size=datum.size, kind=Kind.GRADIENT, writers=(self.rest,))
-        writers = tuple(one for one in datum.writers if one in own)
+        writers = tuple(writer for writer in datum.writers if writer in inside)
         if not writers:
             return Data(name=datum.name, size=datum.size, kind=Kind.INPUT)
         keep = datum.keep or datum.name in self.outgoing
@@ -167,34 +167,34 @@ class Part:
         return tuple(Run(name) for name in self.cluster.forward)
 
     @cached_property
-    def _bare_schedule(self) -> Schedule:
+    def _no_save_schedule(self) -> Schedule:
         return Schedule.from_runs(self._forward_graph, [*self.forward_runs, self.rest])
 
     @cached_property
-    def bare_steps(self) -> tuple[Step, ...]:
+    def no_save_steps(self) -> tuple[Step, ...]:
         """The forward that keeps its outputs alone."""
-        steps = self._bare_schedule.steps
+        steps = self._no_save_schedule.steps
         return steps[: steps.index(Run(self.rest))]
 
     @cached_property
-    def bare(self) -> Option:
+    def no_save(self) -> Option:
         """Time of that forward, and its workspace beyond the outputs."""
-        cost = validate(self._forward_graph, self._bare_schedule)
-        end = len(self.bare_steps)
+        cost = validate(self._forward_graph, self._no_save_schedule)
+        end = len(self.no_save_steps)
         peak = max(cost.timeline[:end], default=0)
         return Option(time=cost.time, workspace=max(0, peak - self._size(self.outputs)))
 
     def plain_options(self) -> tuple[LayerOption, ...]:
         """Keep all that the backward reads; keep nothing and run the forward again, where that is allowed."""
         runs = [Run(node.name) for node in self.graph.computes]
-        found = [self.option(runs)]
+        options = [self.option(runs)]
         if not any(self.graph.node(name).run_once for name in self.cluster.forward) and not self.sums_once(
             self.outputs
         ):
-            found.append(
+            options.append(
                 self.option([*self.forward_runs, Run(self.rest), *self.forward_runs, *runs[len(self.cluster) + 1 :]])
             )
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(options))
 
     def option(self, runs: Iterable[Run | str | int]) -> LayerOption:
         """The option of a run sequence of the part's graph."""

@@ -81,20 +81,20 @@ class Cost:
     @property
     def computations(self) -> tuple[Interval, ...]:
         """The intervals of the compute stream."""
-        return tuple(one for one in self.intervals if one.lane is Lane.COMPUTE)
+        return tuple(interval for interval in self.intervals if interval.lane is Lane.COMPUTE)
 
     @property
     def copies(self) -> tuple[Interval, ...]:
         """The intervals of the two directions of the link."""
-        return tuple(one for one in self.intervals if one.lane is not Lane.COMPUTE)
+        return tuple(interval for interval in self.intervals if interval.lane is not Lane.COMPUTE)
 
 
 def _runs_in_a_row(graph: Graph, schedule: Schedule) -> tuple[Interval, ...]:
     now = 0
-    found = []
+    intervals = []
     for at, step in enumerate(schedule.steps):
         if isinstance(step, Run):
             end = now + graph.node(step.node).options[step.option].time
-            found.append(Interval(Lane.COMPUTE, step.label, now, end, at))
+            intervals.append(Interval(Lane.COMPUTE, step.label, now, end, at))
             now = end
-    return tuple(found)
+    return tuple(intervals)

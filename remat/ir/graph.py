@@ -33,7 +33,7 @@ class Graph:
     """One training step.
 
     Attributes:
-        name: for people.
+        name: shown in messages and pictures.
         computes: the compute nodes, in a topological order: forward nodes, the one loss node, backward nodes.
         data: the data nodes, in any order.
         layers: pairs of a forward and a backward node with options; empty in a flat graph.
@@ -104,19 +104,21 @@ class Graph:
     def readers_by_data(self) -> Indices:
         """For each datum, the nodes that read it under some option, in the graph's order."""
         extra = {
-            layer.backward: {name for one in layer.options for name in one.backward_reads} for layer in self.layers
+            layer.backward: {name for option in layer.options for name in option.backward_reads}
+            for layer in self.layers
         }
         readers: list[list[int]] = [[] for _ in self.data]
         for i, node in enumerate(self.computes):
             for name in dict.fromkeys((*node.reads, *sorted(extra.get(node.name, ())))):
                 readers[self.data_index[name]].append(i)
-        return tuple(tuple(one) for one in readers)
+        return tuple(tuple(row) for row in readers)
 
     @cached_property
     def phantoms(self) -> tuple[Phantom, ...]:
         """The phantoms of the layers, in their order."""
         return tuple(
-            Phantom(name=layer.phantom, sizes=tuple(one.phantom for one in layer.options)) for layer in self.layers
+            Phantom(name=layer.phantom, sizes=tuple(option.phantom for option in layer.options))
+            for layer in self.layers
         )
 
     @cached_property
@@ -143,7 +145,7 @@ class Graph:
 
     @cached_property
     def before_first_run(self) -> Indices:
-        """For each node, who must have run before its first run: producers, earlier contributors, the draw before it."""
+        """For each node, the nodes that must run before its first run: producers, earlier contributors, the draw before it."""
         writers = self.writers_by_data
         rows: list[tuple[int, ...]] = []
         last_draw: int | None = None
@@ -172,14 +174,14 @@ class Graph:
             for k in range(len(node.options)):
                 # the last option of a forward node leaves no phantom
                 option = layer.options[k] if layer is not None and k < len(layer.options) else None
-                read, made = reads, makes
+                read, written = reads, makes
                 if layer is not None and option is not None:
                     phantom = {layer.phantom: option.phantom}
                     if node.name == layer.backward:
                         read = reads | phantom | {name: size[name] for name in option.backward_reads}
                     else:
-                        made = makes | phantom
-                table[node.name, k] = Touched(MappingProxyType(read), MappingProxyType(made))
+                        written = makes | phantom
+                table[node.name, k] = Touched(MappingProxyType(read), MappingProxyType(written))
         return MappingProxyType(table)
 
     def node(self, name: str) -> Compute:
@@ -193,4 +195,4 @@ class Graph:
     @cached_property
     def time(self) -> int:
         """Time of the captured order: every node once, by its fastest option [ns]."""
-        return sum(min(one.time for one in node.options) for node in self.computes)
+        return sum(min(option.time for option in node.options) for node in self.computes)

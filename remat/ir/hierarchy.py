@@ -63,8 +63,8 @@ def condense(
     """
     if not graph.flat:
         raise IllFormed("G-CLUSTER", f"{graph!r} has layers or options.", fix="condense a flat graph.")
-    given = {} if options is None else options
-    return _Condenser(graph, clusters, given).result()
+    chosen = {} if options is None else options
+    return _Condenser(graph, clusters, chosen).result()
 
 
 def expand(condensed: Condensed, schedule: Schedule) -> Schedule:
@@ -94,7 +94,7 @@ def _inner(condensed: Condensed, run: Run) -> Iterable[Run]:
     elif run.option < len(layer.options):
         steps = layer.options[run.option].forward_steps
     else:
-        steps = layer.bare_steps
+        steps = layer.no_save_steps
     if not steps:
         fix = "make options with `layer_option`."
         raise IllFormed("G-OPT", f"{run} has no sub-schedule, so it cannot be expanded.", fix=fix)
@@ -125,7 +125,7 @@ def plain_options(graph: Graph, cluster: Cluster) -> tuple[LayerOption, ...]:
 
 
 def _topological(before: Mapping[str, set[str]], rank: Mapping[str, int]) -> list[str]:
-    """The names, each behind those before it, and as near to the order of their ranks as that allows; cut off at a cycle."""
+    """The names, each after those before it, otherwise in the order of their ranks; stops at a cycle."""
     after: dict[str, list[str]] = {name: [] for name in before}
     for name, earlier in before.items():
         for other in earlier:
@@ -145,20 +145,20 @@ def _topological(before: Mapping[str, set[str]], rank: Mapping[str, int]) -> lis
 
 
 class _Condenser:
-    """One level in the making. A *place* is a node of the level: its index among the flat nodes' owners."""
+    """Builds one level. A *place* is a node of the level: its index among the flat nodes' owners."""
 
     def __init__(self, graph: Graph, clusters: Sequence[Cluster], options: Mapping[str, Iterable[LayerOption]]) -> None:
         self.flat = graph
         self.clusters = tuple(clusters)
         self.options = options
-        self.parts = {one.name: Part(graph, one) for one in self.clusters}
+        self.parts = {cluster.name: Part(graph, cluster) for cluster in self.clusters}
         self.owner = {node.name: node.name for node in graph.computes}
-        for one in self.clusters:
-            for names, place in ((one.forward, one.name), (one.backward, self.backward_name(one))):
+        for cluster in self.clusters:
+            for names, place in ((cluster.forward, cluster.name), (cluster.backward, self.backward_name(cluster))):
                 for name in names:
                     if self.owner.get(name, "") != name:
                         fix = "give each node of the graph one cluster."
-                        raise IllFormed("G-CLUSTER", f"{name!r} of {one.name!r} is not free to be in it.", fix=fix)
+                        raise IllFormed("G-CLUSTER", f"{name!r} of {cluster.name!r} is not free to be in it.", fix=fix)
                     self.owner[name] = place
 
     @staticmethod
@@ -166,29 +166,31 @@ class _Condenser:
         return f"{cluster.name}.backward"
 
     def result(self) -> Condensed:
-        layers = tuple(self.layer(one) for one in self.clusters if one.backward)
+        layers = tuple(self.layer(cluster) for cluster in self.clusters if cluster.backward)
         data = self.data()
-        nodes = {node.name: node for node in self.nodes(layers, {one.name for one in data})}
+        nodes = {node.name: node for node in self.nodes(layers, {datum.name for datum in data})}
         ordered = tuple(nodes[name] for name in self.order(nodes.values(), layers, data))
-        plain = {one.name: self.parts[one.name].forward_runs for one in self.clusters if not one.backward}
+        plain = {
+            cluster.name: self.parts[cluster.name].forward_runs for cluster in self.clusters if not cluster.backward
+        }
         graph = Graph(name=self.flat.name, computes=ordered, data=data, layers=layers)
         return Condensed(graph=graph, flat=self.flat, clusters=self.clusters, plain=plain)
 
     def layer(self, cluster: Cluster) -> Layer:
         part = self.parts[cluster.name]
         options = tuple(self.options.get(cluster.name, ())) or part.plain_options()
-        bare = part.bare
+        no_save = part.no_save
         return Layer(
             forward=cluster.name,
             backward=self.backward_name(cluster),
             phantom=f"{cluster.name}.phantom",
             options=options,
-            bare=bare,
-            bare_steps=part.bare_steps,
+            no_save=no_save,
+            no_save_steps=part.no_save_steps,
         )
 
     def data(self) -> tuple[Data, ...]:
-        """What more than one node of the level sees; writers are nodes of the level."""
+        """Data that more than one node of the level touches; writers are nodes of the level."""
         interior = frozenset().union(*(part.interior for part in self.parts.values()))
         shared = []
         for index, datum in enumerate(self.flat.data):
@@ -213,7 +215,7 @@ class _Condenser:
 
     def nodes(self, layers: tuple[Layer, ...], seen: set[str]) -> Iterable[Compute]:
         by_name = {layer.forward: layer for layer in layers}
-        owned = {name for one in self.clusters for name in one.nodes}
+        owned = {name for cluster in self.clusters for name in cluster.nodes}
         for node in self.flat.computes:
             if node.name not in owned:
                 after = tuple(dict.fromkeys(self.owner[name] for name in node.after))
@@ -222,12 +224,12 @@ class _Condenser:
         for cluster in self.clusters:
             part = self.parts[cluster.name]
             layer = by_name.get(cluster.name)
-            yield self.half(cluster.name, part.forward_nodes, part, layer.forward_options if layer else (part.bare,))
+            yield self.half(cluster.name, part.forward_nodes, part, layer.forward_options if layer else (part.no_save,))
             if layer is not None:
                 backward = self.half(layer.backward, part.backward_nodes, part, layer.backward_options)
-                # A sub-schedule frees its phantom as it goes. Run again with the phantom held, it would need more than
-                # its workspace says: so what reads a phantom runs once.
-                once = backward.run_once or any(one.phantom for one in layer.options)
+                # A sub-schedule frees its phantom while it runs. A rerun with the phantom still resident would need more
+                # than its workspace: so a node that reads a phantom runs once.
+                once = backward.run_once or any(option.phantom for option in layer.options)
                 yield evolve(backward, twin=cluster.name, run_once=once)
 
     def half(self, name: str, nodes: Sequence[Compute], part: Part, options: tuple[Option, ...]) -> Compute:
@@ -243,7 +245,7 @@ class _Condenser:
             scope=part.cluster.name,
             draws=any(node.draws for node in nodes),
             run_once=any(node.run_once for node in nodes) or part.sums_once(writes),
-            after=tuple(one for one in dict.fromkeys(after) if one != name),
+            after=tuple(earlier for earlier in dict.fromkeys(after) if earlier != name),
         )
 
     def order(self, nodes: Iterable[Compute], layers: tuple[Layer, ...], data: tuple[Data, ...]) -> list[str]:
@@ -274,7 +276,7 @@ class _Condenser:
 
     def draws(self) -> tuple[str, ...]:
         owners = [self.owner[node.name] for node in self.flat.computes if node.draws]
-        row = tuple(one for i, one in enumerate(owners) if i == 0 or owners[i - 1] != one)
+        row = tuple(owner for i, owner in enumerate(owners) if i == 0 or owners[i - 1] != owner)
         if len(set(row)) != len(row):
             fix = "take in all draws between, or leave some out."
             raise IllFormed("G-CLUSTER", "clusters alternate in drawing random numbers.", fix=fix)

@@ -1,4 +1,4 @@
-"""JSON forms of graphs and schedules, versioned. Reading refuses what it does not know, and names the place.
+"""JSON forms of graphs and schedules, versioned. Reading refuses unknown keys and values, and names the place.
 
 The forms are documented in `docs/reference/forms.md`, with JSON schemas beside it, well enough for another language to
 write them. Files are written whole or not at all.
@@ -48,7 +48,7 @@ def dump(thing: Graph | Schedule, path: str | os.PathLike[str]) -> None:
     try:
         with open(
             partial, "xb"
-        ) as file:  # with the rights that the user's umask gives; `tempfile` gives its owner alone any
+        ) as file:  # with the permissions of the user's umask; `tempfile` would allow its owner alone
             file.write(raw)
         os.replace(partial, path)
     except BaseException:
@@ -109,19 +109,19 @@ def loads(raw: bytes | str) -> Graph | Schedule:
         return graph_from_json(document)
     if form == SCHEDULE_FORMAT:
         return schedule_from_json(document)
-    known = f"{GRAPH_FORMAT} and {SCHEDULE_FORMAT}"
-    raise MalformedFile("F-FORMAT", f"format is {form!r:.80}.", where="$.format", fix=f"this version reads {known}.")
+    formats = f"{GRAPH_FORMAT} and {SCHEDULE_FORMAT}"
+    raise MalformedFile("F-FORMAT", f"format is {form!r:.80}.", where="$.format", fix=f"this version reads {formats}.")
 
 
 def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    table = dict(pairs)
+    if len(table) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise MalformedFile(
             "F-KEY", f"the key {twice!r} stands twice in one object.", where="$", fix="write each key once."
         )
-    return found
+    return table
 
 
 def _no_constant(text: str) -> Any:
@@ -149,10 +149,10 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
 
 def _write_steps(steps: tuple[Step, ...]) -> list[list[Any]]:
     return [
-        (["run", one.node, one.option] if one.option else ["run", one.node])
-        if isinstance(one, Run)
-        else [_STEP_NAMES[type(one)], one.datum]
-        for one in steps
+        (["run", step.node, step.option] if step.option else ["run", step.node])
+        if isinstance(step, Run)
+        else [_STEP_NAMES[type(step)], step.datum]
+        for step in steps
     ]
 
 
@@ -161,7 +161,7 @@ def _lean(**fields: Any) -> dict[str, Any]:
 
 
 def _compute(node: Compute, layers: Mapping[str, Layer]) -> dict[str, Any]:
-    options = [] if node.name in layers else [[one.time, one.workspace] for one in node.options]
+    options = [] if node.name in layers else [[option.time, option.workspace] for option in node.options]
     return {
         "name": node.name,
         "phase": node.phase.value,
@@ -193,25 +193,25 @@ def _layer(layer: Layer) -> dict[str, Any]:
         "forward": layer.forward,
         "backward": layer.backward,
         "phantom": layer.phantom,
-        "bare": [layer.bare.time, layer.bare.workspace],
-        "options": [_layer_option(one) for one in layer.options],
-        **_lean(bare_steps=_write_steps(layer.bare_steps)),
+        "no_save": [layer.no_save.time, layer.no_save.workspace],
+        "options": [_layer_option(option) for option in layer.options],
+        **_lean(no_save_steps=_write_steps(layer.no_save_steps)),
     }
 
 
-def _layer_option(one: LayerOption) -> dict[str, Any]:
+def _layer_option(option: LayerOption) -> dict[str, Any]:
     return {
-        "forward": one.forward,
-        "backward": one.backward,
-        "phantom": one.phantom,
-        "forward_workspace": one.forward_workspace,
-        "backward_workspace": one.backward_workspace,
+        "forward": option.forward,
+        "backward": option.backward,
+        "phantom": option.phantom,
+        "forward_workspace": option.forward_workspace,
+        "backward_workspace": option.backward_workspace,
         **_lean(
-            backward_reads=list(one.backward_reads),
-            forward_profile=[[m.live, list(m.absent)] for m in one.forward_profile],
-            backward_profile=[[m.live, list(m.absent)] for m in one.backward_profile],
-            forward_steps=_write_steps(one.forward_steps),
-            backward_steps=_write_steps(one.backward_steps),
+            backward_reads=list(option.backward_reads),
+            forward_profile=[[m.live, list(m.absent)] for m in option.forward_profile],
+            backward_profile=[[m.live, list(m.absent)] for m in option.backward_profile],
+            forward_steps=_write_steps(option.forward_steps),
+            backward_steps=_write_steps(option.backward_steps),
         ),
     }
 
@@ -230,11 +230,11 @@ def graph_from_json(document: Any) -> Graph:
     layers = top.each("layers", _read_layer, default=[])
     options = {}
     listed = top.get("computes", list)
-    named = {one["name"] for one in listed if isinstance(one, dict) and isinstance(one.get("name"), str)}
+    named = {entry["name"] for entry in listed if isinstance(entry, dict) and isinstance(entry.get("name"), str)}
     for i, layer in enumerate(layers):
         for name in (layer.forward, layer.backward):
             if name not in named:
-                what = f"a layer names the node {name!r}, which is not there."
+                what = f"a layer names the node {name!r}, which does not exist."
                 raise MalformedFile("G-UNKNOWN", what, where=f"$.layers[{i}]", fix="add it.")
         options[layer.forward] = layer.forward_options
         options[layer.backward] = layer.backward_options
@@ -255,7 +255,7 @@ def schedule_from_json(document: Any) -> Schedule:
 
 
 class _Object:
-    """A JSON object under reading: knows where it stands, refuses unknown keys, checks types."""
+    """A JSON object being read, with its place in the document; refuses unknown keys and checks types."""
 
     def __init__(self, value: Any, where: str, keys: set[str]) -> None:
         if not isinstance(value, dict):
@@ -272,17 +272,17 @@ class _Object:
             if default is not None:
                 return default
             raise MalformedFile("F-KEY", f"the key {key!r} is missing.", where=self.where, fix="add it.")
-        found = self.value[key]
-        if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
-            what = f"{found!r:.60} is not {kind.__name__}."
+        value = self.value[key]
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            what = f"{value!r:.60} is not {kind.__name__}."
             raise MalformedFile(
                 "F-TYPE", what, where=f"{self.where}.{key}", fix=f"write a value of type {kind.__name__}."
             )
-        return found
+        return value
 
     def each(self, key: str, read: Callable[[Any, str], T], default: list[Any] | None = None) -> list[T]:
-        found = self.get(key, list, default)
-        return [read(value, f"{self.where}.{key}[{i}]") for i, value in enumerate(found)]
+        values = self.get(key, list, default)
+        return [read(value, f"{self.where}.{key}[{i}]") for i, value in enumerate(values)]
 
     def names(self, key: str) -> tuple[str, ...]:
         return tuple(self.get(key, list)) if key in self.value else ()
@@ -340,13 +340,13 @@ def _read_compute(value: Any, where: str, of_layers: Mapping[str, tuple[Option, 
 
 def _read_datum(value: Any, where: str) -> Data:
     o = _Object(value, where, {"name", "size", "kind", "writers", "keep"})
-    own = {"keep": o.get("keep", bool)} if "keep" in o.value else {}
+    given_keep = {"keep": o.get("keep", bool)} if "keep" in o.value else {}
     kind = _one_of(_KINDS, o.get("kind", str), f"{where}.kind")
     name, size, writers = o.get("name", str), o.get("size", int), o.names("writers")
-    return _born(where, lambda: Data(name=name, size=size, kind=kind, writers=writers, **own))
+    return _born(where, lambda: Data(name=name, size=size, kind=kind, writers=writers, **given_keep))
 
 
-_LAYER_KEYS = {"forward", "backward", "phantom", "bare", "options", "bare_steps"}
+_LAYER_KEYS = {"forward", "backward", "phantom", "no_save", "options", "no_save_steps"}
 _OPTION_INTS = ("forward", "backward", "phantom", "forward_workspace", "backward_workspace")
 _OPTION_LISTS = ("backward_reads", "forward_profile", "backward_profile", "forward_steps", "backward_steps")
 
@@ -354,10 +354,10 @@ _OPTION_LISTS = ("backward_reads", "forward_profile", "backward_profile", "forwa
 def _read_layer(value: Any, where: str) -> Layer:
     o = _Object(value, where, _LAYER_KEYS)
     options = tuple(o.each("options", _read_layer_option))
-    bare = _read_option(o.get("bare", list), f"{where}.bare")
-    steps = tuple(o.each("bare_steps", _read_step, default=[]))
+    no_save = _read_option(o.get("no_save", list), f"{where}.no_save")
+    steps = tuple(o.each("no_save_steps", _read_step, default=[]))
     names = {key: o.get(key, str) for key in ("forward", "backward", "phantom")}
-    return _born(where, lambda: Layer(options=options, bare=bare, bare_steps=steps, **names))
+    return _born(where, lambda: Layer(options=options, no_save=no_save, no_save_steps=steps, **names))
 
 
 def _read_layer_option(value: Any, where: str) -> LayerOption:

@@ -80,7 +80,7 @@ class Data:
             raise IllFormed("G-INPUT", f"Data {self.name!r}: an {self.kind.value} lives outside the step.", fix=fix)
         if self.kind not in OUTSIDE and not self.writers:
             fix = "name its writers, or make it an input."
-            raise IllFormed("G-WRITER", f"Data {self.name!r}: nobody writes it.", fix=fix)
+            raise IllFormed("G-WRITER", f"Data {self.name!r}: it has no writer.", fix=fix)
 
     @property
     def outside(self) -> bool:
@@ -98,7 +98,7 @@ class Compute:
         reads, writes: names of data.
         options: the ways it may run, at least one; a schedule names one by its index.
         scope: path of the module it came from, outermost first (`layers.3.mlp`); empty: not known.
-        twin: of a backward node, the forward node it is a part of the backward of; empty: not known, or none.
+        twin: of a backward node, the forward node to whose backward it belongs; empty: not known, or none.
         signature: equal signatures are the same code on the same shapes; empty: not known.
         draws: it draws random numbers; first runs of such nodes keep the graph's order (S-ORDER).
         run_once: it may not be replayed (S-ONCE).
@@ -142,7 +142,7 @@ class Compute:
 
 @frozen(kw_only=True)
 class Phantom:
-    """What a layer's forward leaves for its own backward and nobody else reads.
+    """What a layer's forward saves for its own backward, the only reader: tensors saved for backward, or residuals.
 
     Attributes:
         name: unique among data, phantoms and compute nodes.
@@ -157,30 +157,30 @@ class Phantom:
 class Layer:
     """One forward and one backward node of a condensed graph, and the phantom between them.
 
-    The forward node has one option per `LayerOption`, at the same index, and one more at the end: the *bare* run, which
+    The forward node has one option per `LayerOption`, at the same index, and one more at the end: the *no-save forward*, which
     keeps nothing. The backward node has one option per `LayerOption`; it reads the phantom of its own option.
 
     Attributes:
         forward, backward: names of the two compute nodes.
         phantom: name of the phantom.
         options: the pairs of options.
-        bare: the run that keeps nothing: time, and workspace beyond inputs and outputs. Left out: the fastest option's
+        no_save: the run that keeps nothing: time, and workspace beyond inputs and outputs. Left out: the fastest option's
             forward with its phantom counted as workspace, which is always allowed.
-        bare_steps: its sub-schedule, in names of the flat graph; empty: it stands for itself.
+        no_save_steps: its sub-schedule, in names of the flat graph; empty: it stands for itself.
     """
 
     forward: str = field(validator=a_name)
     backward: str = field(validator=a_name)
     phantom: str = field(validator=a_name)
     options: tuple[LayerOption, ...] = field(validator=a_tuple(LayerOption))
-    bare: Option = field(validator=instance_of(Option))
-    bare_steps: tuple[Step, ...] = ()
+    no_save: Option = field(validator=instance_of(Option))
+    no_save_steps: tuple[Step, ...] = ()
 
-    @bare.default
+    @no_save.default
     def _(self) -> Option:
         if not isinstance(self.options, tuple) or not self.options:
             raise IllFormed("G-LAYER", f"the layer of {self.forward!r} has no option.", fix="give at least one.")
-        quick = min(self.options, key=lambda one: (one.forward, one.forward_workspace + one.phantom))
+        quick = min(self.options, key=lambda option: (option.forward, option.forward_workspace + option.phantom))
         return Option(time=quick.forward, workspace=quick.forward_workspace + quick.phantom)
 
     def __attrs_post_init__(self) -> None:
@@ -189,11 +189,11 @@ class Layer:
 
     @property
     def forward_options(self) -> tuple[Option, ...]:
-        """The options of the forward node: one per layer option, then the bare run."""
-        own = tuple(Option(time=one.forward, workspace=one.forward_workspace) for one in self.options)
-        return (*own, self.bare)
+        """The options of the forward node: one per layer option, then the no-save forward."""
+        saving = tuple(Option(time=option.forward, workspace=option.forward_workspace) for option in self.options)
+        return (*saving, self.no_save)
 
     @property
     def backward_options(self) -> tuple[Option, ...]:
         """The options of the backward node, one per layer option."""
-        return tuple(Option(time=one.backward, workspace=one.backward_workspace) for one in self.options)
+        return tuple(Option(time=option.backward, workspace=option.backward_workspace) for option in self.options)

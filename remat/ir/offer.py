@@ -1,4 +1,4 @@
-"""What a schedule of a block offers to the level above: a layer option, all of its numbers from the replay.
+"""The layer option that a schedule of a block is for the level above; all of its numbers come from the replay.
 
 A *block* is a flat graph whose loss node stands for the rest of the network: it reads the outputs of the block and writes the
 gradients that come back; kept data of the backward go out. `remat.ir.part` makes the block of a cluster.
@@ -29,7 +29,7 @@ def option_of(block: Graph, schedule: Schedule) -> LayerOption:
 
     Args:
         block: a flat graph, its loss node in place of the rest of the network.
-        schedule: a valid schedule of it without copies. Its drops are placed anew, each at the last read.
+        schedule: a valid schedule of it without copies. Its drops are placed again, each at the last read.
 
     Raises:
         InvalidSchedule: when the schedule breaks a rule of the block.
@@ -51,15 +51,15 @@ class _Borders:
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """Data of the level above that the forward or the backward reads; what is always there at every level apart."""
+        """Data of the level above that the forward or the backward reads, except those outside the step."""
         return tuple(datum.name for datum in self.block.data if datum.kind is Kind.INPUT)
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
         """Data of the forward that the rest of the network reads, or that are kept."""
         loss = set(self.block.computes[self.block.loss].reads)
-        own = [datum for datum in self.block.data if self._phase(datum.writers) is Phase.FORWARD]
-        return tuple(datum.name for datum in own if datum.keep or datum.name in loss)
+        written = [datum for datum in self.block.data if self._phase(datum.writers) is Phase.FORWARD]
+        return tuple(datum.name for datum in written if datum.keep or datum.name in loss)
 
     @cached_property
     def incoming(self) -> tuple[str, ...]:
@@ -67,15 +67,15 @@ class _Borders:
 
     @cached_property
     def outgoing(self) -> tuple[str, ...]:
-        own = [datum for datum in self.block.data if self._phase(datum.writers) is Phase.BACKWARD]
-        return tuple(datum.name for datum in own if datum.keep)
+        written = [datum for datum in self.block.data if self._phase(datum.writers) is Phase.BACKWARD]
+        return tuple(datum.name for datum in written if datum.keep)
 
     def _phase(self, writers: Sequence[str]) -> Phase | None:
         return self.block.node(writers[0]).phase if writers else None
 
 
 class _Account:
-    """What is resident at each step of a schedule of a block, and who holds it."""
+    """What is resident at each step of a schedule of a block, and what reads it last."""
 
     def __init__(self, block: Graph, schedule: Schedule) -> None:
         self.block = block
@@ -101,10 +101,10 @@ class _Account:
         """The numbers. Workspaces cover every step with all outputs, the phantom and all border data above present."""
         steps, borders = self.schedule.steps, self.borders
         end = next((i for i in range(self.border + 1, len(steps)) if not isinstance(steps[i], Drop)), len(steps))
-        held = self.resident[end] - set(borders.incoming)
-        phantom = self.sum(held - set(borders.outputs))
+        resident = self.resident[end] - set(borders.incoming)
+        phantom = self.sum(resident - set(borders.outputs))
         reads = self.reads_of_above([step.node for step in steps[end:] if isinstance(step, Run)])
-        above = (*borders.incoming, *(name for name in borders.outputs if name in held))
+        above = (*borders.incoming, *(name for name in borders.outputs if name in resident))
         forward, backward = self.runs_of(0, self.border), self.runs_of(end, len(steps))
         forward_peak = max((self.timeline[i] for i in forward), default=0)
         backward_peak = max((self.timeline[i] + self.gone(i, above) for i in backward), default=0)
@@ -138,14 +138,14 @@ class _Account:
 
     def reads_of_above(self, runs: Sequence[str]) -> tuple[str, ...]:
         """Inputs and outputs that the backward half reads before it makes them itself."""
-        made: set[str] = set()
-        found: dict[str, None] = {}
+        produced: set[str] = set()
+        reads: dict[str, None] = {}
         border = {*self.borders.outputs, *self.borders.inputs}
         for name in runs:
             node = self.block.node(name)
-            found.update(dict.fromkeys(one for one in node.reads if one in border and one not in made))
-            made.update(node.writes)
-        return tuple(found)
+            reads.update(dict.fromkeys(read for read in node.reads if read in border and read not in produced))
+            produced.update(node.writes)
+        return tuple(reads)
 
     def moment(self, step: int, inputs: Iterable[str], others: Iterable[str]) -> Moment:
         """One run: inputs count until their last read in this half, other border data while the schedule holds them.
@@ -161,7 +161,7 @@ class _Account:
 
 def _lean(moments: Iterable[Moment]) -> tuple[Moment, ...]:
     """One moment for each set of absent data: the largest (HiRemate, end of App. B.4)."""
-    most: dict[tuple[str, ...], Bytes] = {}
-    for one in moments:
-        most[one.absent] = max(one.live, most.get(one.absent, 0))
-    return tuple(Moment(live=live, absent=absent) for absent, live in most.items())
+    largest: dict[tuple[str, ...], Bytes] = {}
+    for moment in moments:
+        largest[moment.absent] = max(moment.live, largest.get(moment.absent, 0))
+    return tuple(Moment(live=live, absent=absent) for absent, live in largest.items())

@@ -60,15 +60,15 @@ class Replay:
 
     def run(self, step: Run) -> None:
         """Check the rules, charge the bytes, book the time."""
-        node, _, made = self.check(step)
+        node, _, phantom = self.check(step)
         option = node.options[step.option]
-        live = self.live + option.workspace + (made[1] if made else 0)
+        live = self.live + option.workspace + (phantom[1] if phantom else 0)
         for name in node.writes:  # S-MEM: also those already resident, whose duplicate exists for a moment
             live += self.size[name]
         self.timeline.append(live)
         if self.budget is not None and live > self.budget:
             raise self.over_budget(live, step)
-        self.store(node, made, step)
+        self.store(node, phantom, step)
         self.book(node, option.time)
 
     def copy(self, step: Step) -> None:
@@ -80,7 +80,7 @@ class Replay:
         """Free a cell."""
         name = step.datum
         if name not in self.done:
-            self.known(name, step)
+            self.check_name(name, step)
             raise self.wrong(errors.NotResident, "S-DROP", f"{name} is not resident.", step, "leave the drop out.")
         if name in self.kept and self.done[name] == len(self.writers[name]):
             raise self.wrong(errors.KeptDropped, "S-KEEP", f"{name} is kept and complete.", step, "leave the drop out.")
@@ -91,7 +91,7 @@ class Replay:
         del self.done[name]
         self.timeline.append(self.live)
 
-    def known(self, name: str, step: Step) -> None:
+    def check_name(self, name: str, step: Step) -> None:
         """S-NAME, for a datum or phantom."""
         if name not in self.size and name not in self.phantoms:
             raise self.wrong(errors.UnknownName, "S-NAME", f"no datum {name!r}.", step, "use the graph's names.")
@@ -129,12 +129,12 @@ class Replay:
             raise self.wrong(errors.UnknownName, "S-NAME", what, step, "correct the option.")
         self.check_phase(node, step)
         self.check_once(node, step)
-        reads, made = self.reads_and_phantom(node, step)
+        reads, phantom = self.reads_and_phantom(node, step)
         done, writers = self.done, self.writers
         for name in reads:
             if done.get(name, -1) != len(writers[name]):
                 raise self.missing(name, step)
-        return node, reads, made
+        return node, reads, phantom
 
     def book(self, node: Compute, time: Ns) -> None:
         """Count the run's time, as recomputation unless it is the node's first."""
@@ -169,7 +169,7 @@ class Replay:
         first = node.name not in self.started
         if node.run_once and not first:
             what = f"{node.name} may run only once."
-            raise self.wrong(errors.RunTwice, "S-ONCE", what, step, "keep what it made instead.")
+            raise self.wrong(errors.RunTwice, "S-ONCE", what, step, "keep its outputs instead.")
         if node.draws and first:
             due = self.draws[self.drawn]
             if node.name != due:
@@ -180,7 +180,7 @@ class Replay:
             writers = self.writers[name]
             if len(writers) > 1:
                 so_far = self.done.get(name, 0)
-                due = writers[so_far] if so_far < len(writers) else "nobody, it is complete"
+                due = writers[so_far] if so_far < len(writers) else "no node: it is complete"
                 if due != node.name:
                     what = f"the next contribution to {name} is due from {due}."
                     raise self.wrong(errors.RunTwice, "S-ONCE", what, step, f"keep the order, or drop {name} first.")
@@ -192,8 +192,8 @@ class Replay:
             return node.reads, None
         if node.name == layer.backward:
             if self.done.get(layer.phantom) != step.option:
-                there = self.done.get(layer.phantom)
-                state = "is not resident" if there is None else f"is that of option {there}"
+                saved_by = self.done.get(layer.phantom)
+                state = "is not resident" if saved_by is None else f"is that of option {saved_by}"
                 what = f"the phantom {layer.phantom} {state}, and option {step.option} needs its own."
                 raise self.wrong(errors.MissingRead, "S-READ", what, step, f"run {layer.forward}#{step.option} first.")
             return (*node.reads, *layer.options[step.option].backward_reads), None
@@ -201,7 +201,7 @@ class Replay:
             return node.reads, None
         return node.reads, (layer.phantom, layer.options[step.option].phantom)
 
-    def store(self, node: Compute, made: tuple[str, Bytes] | None, step: Run) -> None:
+    def store(self, node: Compute, phantom: tuple[str, Bytes] | None, step: Run) -> None:
         """Make the outputs resident."""
         done = self.done
         for name in node.writes:
@@ -210,11 +210,11 @@ class Replay:
                 self.live += self.size[name]
             elif len(self.writers[name]) > 1:
                 done[name] += 1
-        if made is not None:
-            if made[0] in done:
-                self.live -= self.bytes_of(made[0])
-            done[made[0]] = step.option
-            self.live += made[1]
+        if phantom is not None:
+            if phantom[0] in done:
+                self.live -= self.bytes_of(phantom[0])
+            done[phantom[0]] = step.option
+            self.live += phantom[1]
 
     # -- words ---------------------------------------------------------------------------------------------------------
 
@@ -227,8 +227,8 @@ class Replay:
     def over_budget(self, live: Bytes, step: Step | None) -> errors.BudgetExceeded:
         """S-MEM, as an error."""
         assert self.budget is not None
-        largest = sorted(((self.bytes_of(n), n) for n in self.done), key=lambda one: (-one[0], one[1]))[:3]
-        residents = tuple((name, held) for held, name in largest if held)
+        largest = sorted(((self.bytes_of(n), n) for n in self.done), key=lambda pair: (-pair[0], pair[1]))[:3]
+        residents = tuple((name, size) for size, name in largest if size)
         place = "the end" if step is None else str(step)
         return errors.BudgetExceeded(step=self.step, place=place, live=live, budget=self.budget, residents=residents)
 

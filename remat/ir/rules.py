@@ -20,7 +20,7 @@ GRAPH_RULES = {
     "G-TWICE": "a name stands for one thing; a list of names holds each once",
     "G-OPT": "a node has at least one option; an option has both sub-schedules or neither",
     "G-KEEP": "tangents, outputs, updated buffers and gradients of parameters and inputs are kept",
-    "G-INPUT": "inputs and buffers live outside the step: nobody writes them, nothing keeps them",
+    "G-INPUT": "inputs and buffers live outside the step: they have no writers and are not kept",
     "G-WRITER": "every other datum has writers; nodes and data agree on who writes what, in the graph's order",
     "G-INPLACE": "no node reads and writes one datum",
     "G-UNKNOWN": "every name that is referred to exists",
@@ -64,7 +64,7 @@ _RANK = {Phase.FORWARD: 0, Phase.LOSS: 1, Phase.BACKWARD: 2}
 def check_graph(graph: _Tables) -> None:
     """Raise `IllFormed` for the first broken rule that concerns more than one node."""
     _unique(graph)
-    _known(graph)
+    _names(graph)
     _writers(graph)
     _order(graph)
     _phases(graph)
@@ -74,14 +74,14 @@ def check_graph(graph: _Tables) -> None:
 
 def _unique(graph: _Tables) -> None:
     seen: set[str] = set()
-    names: Iterable[str] = (one.name for group in (graph.computes, graph.data) for one in group)
+    names: Iterable[str] = (element.name for group in (graph.computes, graph.data) for element in group)
     for name in (*names, *(layer.phantom for layer in graph.layers)):
         if name in seen:
             raise IllFormed("G-TWICE", f"the name {name!r} stands for two things.", fix="rename one of them.")
         seen.add(name)
 
 
-def _known(graph: _Tables) -> None:
+def _names(graph: _Tables) -> None:
     nodes, data = graph.node_index, graph.data_index
     for node in graph.computes:
         for role, names, table in (
@@ -105,7 +105,7 @@ def _known(graph: _Tables) -> None:
 def _in_table(names: Iterable[str], table: Mapping[str, int], who: str, fix: str = "add it.") -> None:
     for name in names:
         if name not in table:
-            raise IllFormed("G-UNKNOWN", f"{who} {name!r}, which is not there.", fix=fix)
+            raise IllFormed("G-UNKNOWN", f"{who} {name!r}, which does not exist.", fix=fix)
 
 
 def _is_forward(graph: _Tables, name: str) -> bool:
@@ -114,10 +114,10 @@ def _is_forward(graph: _Tables, name: str) -> bool:
 
 
 def _writers(graph: _Tables) -> None:
-    said = {(writer, datum.name) for datum in graph.data for writer in datum.writers}
+    declared = {(writer, datum.name) for datum in graph.data for writer in datum.writers}
     done = {(node.name, name) for node in graph.computes for name in node.writes}
-    for writer, name in sorted(said ^ done):
-        side = "the node does not write it" if (writer, name) in said else "the datum does not list that writer"
+    for writer, name in sorted(declared ^ done):
+        side = "the node does not write it" if (writer, name) in declared else "the datum does not list that writer"
         raise IllFormed("G-WRITER", f"{writer!r} and {name!r} disagree: {side}.", fix="state it on both sides.")
     for datum in graph.data:
         places = [graph.node_index[name] for name in datum.writers]
@@ -187,8 +187,8 @@ def _layers(graph: _Tables) -> None:
 def _sums(graph: _Tables) -> None:
     largest = 1 << 63
     size = sum(datum.size for datum in graph.data) + sum(max(phantom.sizes) for phantom in graph.phantoms)
-    work = max((one.workspace for node in graph.computes for one in node.options), default=0)
-    time = sum(max(one.time for one in node.options) for node in graph.computes)
+    work = max((option.workspace for node in graph.computes for option in node.options), default=0)
+    time = sum(max(option.time for option in node.options) for node in graph.computes)
     for what, value in (("sizes of the data and the largest workspace", 2 * size + work), ("times of the nodes", time)):
         if value >= largest:
             raise IllFormed("G-RANGE", f"the {what} add up to {value}.", fix="stay below 2^63 in all.")

@@ -1,7 +1,7 @@
 """Schedules: tuples of steps over one graph, named by the names of its nodes and data.
 
 Without copies the natural form is the *run sequence*, the list of runs alone: `Schedule.from_runs` places every drop.
-Whether a schedule is valid, and what it costs, only `validate` says.
+Only `validate` decides whether a schedule is valid, and what it costs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from remat.ir.step import Drop, Offload, Prefetch, Run, Step
 
 
 def _steps(instance: Schedule, attribute: object, value: object) -> None:
-    if type(value) is not tuple or not all(isinstance(one, (Run, Drop, Offload, Prefetch)) for one in value):
+    if type(value) is not tuple or not all(isinstance(step, (Run, Drop, Offload, Prefetch)) for step in value):
         fix = "give Run, Drop, Offload and Prefetch steps."
         raise IllFormed("G-TUPLE", f"Schedule: steps is {value!r:.80}, not a tuple of steps.", fix=fix)
 
@@ -43,9 +43,9 @@ class Schedule:
     def from_runs(cls, graph: Graph, runs: Iterable[Run | str | int]) -> Schedule:
         """The schedule of a run sequence, each drop placed as early as it can be.
 
-        A datum is dropped at its last read before its next production; one that nobody reads before its next production
+        A datum is dropped at its last read before its next production; one without a reader before its next production
         is dropped after its run. Of a datum with several writers, the next production is the next run of its first
-        writer. Kept data are never dropped, but an incomplete sum of them that is begun anew.
+        writer. Kept data are never dropped, except an incomplete sum that is started again.
 
         Args:
             graph: the graph of the runs.
@@ -54,7 +54,7 @@ class Schedule:
         Raises:
             IllFormed: G-UNKNOWN, when a run names a node or option that the graph does not have.
         """
-        sequence = [_named(graph, one) for one in runs]
+        sequence = [_named(graph, item) for item in runs]
         drops = _drops(graph, sequence)
         steps: list[Step] = []
         for run, dropped in zip(sequence, drops, strict=True):
@@ -63,20 +63,20 @@ class Schedule:
         return cls(tuple(steps))
 
 
-def _named(graph: Graph, one: Run | str | int) -> Run:
-    if isinstance(one, int):
-        if not 0 <= one < len(graph):
+def _named(graph: Graph, item: Run | str | int) -> Run:
+    if isinstance(item, int):
+        if not 0 <= item < len(graph):
             fix = f"give 0 to {len(graph) - 1}."
-            raise IllFormed("G-UNKNOWN", f"a run names node {one} of {len(graph)}.", fix=fix)
-        return Run(graph.computes[one].name)
-    run = Run(one) if isinstance(one, str) else one
+            raise IllFormed("G-UNKNOWN", f"a run names node {item} of {len(graph)}.", fix=fix)
+        return Run(graph.computes[item].name)
+    run = Run(item) if isinstance(item, str) else item
     if run.node not in graph.node_index or run.option >= len(graph.node(run.node).options):
-        raise IllFormed("G-UNKNOWN", f"{run} names a node or option that is not there.", fix="correct the name.")
+        raise IllFormed("G-UNKNOWN", f"{run} names a node or option that does not exist.", fix="correct the name.")
     return run
 
 
 def _drops(graph: Graph, sequence: list[Run]) -> list[list[str]]:
-    """The names to drop after each run: one backward sweep that knows whether a datum is read before it is made anew."""
+    """The names to drop after each run, by one backward pass: whether a datum is read before it is recomputed."""
     needed = {datum.name: datum.keep for datum in graph.data}
     needed.update((layer.phantom, False) for layer in graph.layers)
     first_writer = {datum.name: datum.writers[0] for datum in graph.data if datum.writers}
@@ -95,5 +95,5 @@ def _drops(graph: Graph, sequence: list[Run]) -> list[list[str]]:
 
 
 def _never_dropped(datum: Data) -> bool:
-    """Whether no drop of a datum is legal; a kept sum may go while it is incomplete, before its first writer begins it anew."""
+    """Whether no drop of a datum is legal; a kept sum may go while it is incomplete, before its first writer starts it again."""
     return datum.outside or (datum.keep and len(datum.writers) == 1)

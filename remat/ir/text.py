@@ -1,4 +1,4 @@
-"""The text form of graphs and schedules: read by people, printed and parsed back without loss, used by golden tests.
+"""The text form of graphs and schedules: readable, printed and parsed back without loss, used by golden tests.
 
 One line per thing, words separated by blanks, `#` starts a comment line. The grammar is in `docs/reference/forms.md`:
 
@@ -32,7 +32,7 @@ from remat.ir.step import Drop, Offload, Prefetch, Run, Step
 GRAPH_HEADER = "remat graph 1"
 SCHEDULE_HEADER = "remat schedule 1"
 
-_BARE = re.compile(r"[^\s\"#;:|]+")
+_UNQUOTED = re.compile(r"[^\s\"#;:|]+")
 _RESERVED = {"->", "absent"}
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"(?=\s|$)|[^\s"]+(?=\s|$)')
 _COPIES: dict[str, type[Drop] | type[Offload] | type[Prefetch]] = {
@@ -53,7 +53,7 @@ def print_text(thing: Graph | Schedule) -> str:
 
 
 def _word(text: str) -> str:
-    return text if _BARE.fullmatch(text) and text not in _RESERVED else json.dumps(text, ensure_ascii=False)
+    return text if _UNQUOTED.fullmatch(text) and text not in _RESERVED else json.dumps(text, ensure_ascii=False)
 
 
 def _words(names: Iterable[str]) -> str:
@@ -86,8 +86,8 @@ def _graph_lines(graph: Graph) -> Iterator[str]:
 
 def _node(node: Compute, *, own_options: bool) -> str:
     parts = [node.phase.value, _word(node.name), ":", *map(_word, node.reads), "->", *map(_word, node.writes), ";"]
-    for one in node.options if own_options else ():
-        parts += ["time", str(one.time)] + (["workspace", str(one.workspace)] if one.workspace else [])
+    for option in node.options if own_options else ():
+        parts += ["time", str(option.time)] + (["workspace", str(option.workspace)] if option.workspace else [])
     for key, value in (("scope", node.scope), ("twin", node.twin), ("signature", node.signature)):
         parts += [key, _word(value)] if value else []
     parts += ["draws"] * node.draws + ["run_once"] * node.run_once
@@ -98,15 +98,15 @@ def _node(node: Compute, *, own_options: bool) -> str:
 
 def _layer(layer: Layer) -> Iterator[str]:
     names = _words((layer.forward, layer.backward, layer.phantom))
-    yield f"layer {names} ; time {layer.bare.time} workspace {layer.bare.workspace}"
-    yield from (f"  bare {_step(step)}" for step in layer.bare_steps)
-    for one in layer.options:
-        work = f"{one.forward_workspace} {one.backward_workspace}"
-        reads = f" reads {_words(one.backward_reads)}" if one.backward_reads else ""
-        yield f"  option time {one.forward} {one.backward} phantom {one.phantom} workspace {work}{reads}"
+    yield f"layer {names} ; time {layer.no_save.time} workspace {layer.no_save.workspace}"
+    yield from (f"  no-save-step {_step(step)}" for step in layer.no_save_steps)
+    for option in layer.options:
+        work = f"{option.forward_workspace} {option.backward_workspace}"
+        reads = f" reads {_words(option.backward_reads)}" if option.backward_reads else ""
+        yield f"  option time {option.forward} {option.backward} phantom {option.phantom} workspace {work}{reads}"
         for half, steps, profile in (
-            ("forward", one.forward_steps, one.forward_profile),
-            ("backward", one.backward_steps, one.backward_profile),
+            ("forward", option.forward_steps, option.forward_profile),
+            ("backward", option.backward_steps, option.backward_profile),
         ):
             yield from (f"    {half}-step {_step(step)}" for step in steps)
             for moment in profile:
@@ -136,7 +136,7 @@ def parse_text(text: str) -> Graph | Schedule:
 
 
 class _Line:
-    """One line under reading: its words, names unquoted; `marks` are the words that were not quoted."""
+    """One line being read: its words, names unquoted; `marks` are the words that were not quoted."""
 
     def __init__(self, number: int, text: str) -> None:
         self.number = number
@@ -201,23 +201,23 @@ class _Line:
 
 
 class _Draft:
-    """A layer under reading."""
+    """A layer being read."""
 
     def __init__(self, line: _Line) -> None:
         self.line = line
         self.names = [line.word(i, "a name") for i in (1, 2, 3)]
         if line.marks[4:5] != [";"] or line.words[5:6] != ["time"] or line.words[7:8] != ["workspace"]:
-            raise line.wrong("a layer without its bare run", "write layer F B P ; time N workspace N")
+            raise line.wrong("a layer without its no-save forward", "write layer F B P ; time N workspace N")
         time, workspace = line.count(6, "a time"), line.count(8, "a workspace")
         line.ended(9)
-        self.bare = line.born(lambda: Option(time=time, workspace=workspace))
-        self.bare_steps: list[Step] = []
+        self.no_save = line.born(lambda: Option(time=time, workspace=workspace))
+        self.no_save_steps: list[Step] = []
         self.options: list[dict[str, object]] = []
 
     def take(self, line: _Line) -> None:
         word = line.words[0]
-        if word == "bare":
-            self.bare_steps.append(line.step(1))
+        if word == "no-save-step":
+            self.no_save_steps.append(line.step(1))
             return
         if word == "option":
             self.options.append(_option(line))
@@ -231,15 +231,15 @@ class _Draft:
 
     def layer(self) -> Layer:
         forward, backward, phantom = self.names
-        options = [self.line.born(lambda own=own: LayerOption(**own)) for own in self.options]  # type: ignore[misc]
+        options = [self.line.born(lambda given=fields: LayerOption(**given)) for fields in self.options]  # type: ignore[misc]
         return self.line.born(
             lambda: Layer(
                 forward=forward,
                 backward=backward,
                 phantom=phantom,
                 options=tuple(options),
-                bare=self.bare,
-                bare_steps=tuple(self.bare_steps),
+                no_save=self.no_save,
+                no_save_steps=tuple(self.no_save_steps),
             )
         )
 
@@ -267,7 +267,7 @@ def _moment(line: _Line) -> Moment:
 
 
 class _Reader:
-    """A graph under reading."""
+    """A graph being read."""
 
     def __init__(self, lines: list[_Line]) -> None:
         self.lines = lines
@@ -292,7 +292,7 @@ class _Reader:
             for line, name, size, kind, keep in self.data
         ]
         layers = tuple(draft.layer() for draft in self.drafts)
-        options = {name: own for one in layers for name, own in _of_layer(one)}
+        options = {name: of_node for layer in layers for name, of_node in _of_layer(layer)}
         computes = [self.compute(line, node, options) for line, node in self.nodes]
         end = _Line(self.lines[-1].number if self.lines else 1, "")
         return end.born(lambda: Graph(name=self.name, computes=tuple(computes), data=tuple(data), layers=layers))
@@ -314,15 +314,15 @@ class _Reader:
             raise line.wrong(f"{line.words[0]!r:.60} begins no line of a graph here", "see docs/reference/forms.md")
 
     def compute(self, line: _Line, node: dict[str, object], options: dict[str, tuple[Option, ...]]) -> Compute:
-        own = options.get(str(node["name"]))
-        if own is not None and node["options"]:
+        of_layer = options.get(str(node["name"]))
+        if of_layer is not None and node["options"]:
             raise line.wrong("a layer's node states its own time", "leave it out; it follows from the layer")
-        made = dict(node, options=node["options"] if own is None else own)
-        return line.born(lambda: Compute(**made))  # type: ignore[arg-type]
+        fields = dict(node, options=node["options"] if of_layer is None else of_layer)
+        return line.born(lambda: Compute(**fields))  # type: ignore[arg-type]
 
 
 _PHASES = {phase.value: phase for phase in Phase}
-_OF_LAYERS = {"bare", "option", "forward-step", "backward-step", "forward-live", "backward-live"}
+_OF_LAYERS = {"no-save-step", "option", "forward-step", "backward-step", "forward-live", "backward-live"}
 
 
 def _of_layer(layer: Layer) -> tuple[tuple[str, tuple[Option, ...]], ...]:
@@ -334,7 +334,7 @@ def _datum(line: _Line) -> tuple[_Line, str, int, Kind, bool]:
     more = line.words[3:]
     kind = Kind.ACTIVATION
     if more and more[0] != "keep":
-        kinds = {one.value: one for one in Kind}
+        kinds = {kind.value: kind for kind in Kind}
         if more[0] not in kinds:
             raise line.wrong(f"{more[0]!r:.60} is not a kind", f"write one of {', '.join(kinds)}")
         kind = kinds[more.pop(0)]
@@ -364,7 +364,7 @@ _SHAPE = "write forward NAME : READ… -> WRITE… ; time N"
 
 
 def _details(line: _Line, start: int) -> dict[str, object]:
-    """What stands behind the semicolon of a compute node: flags, options, names."""
+    """What follows the semicolon of a compute node: flags, options, names."""
     details: dict[str, object] = {}
     options: list[list[int]] = []
     after: list[str] = []

@@ -54,19 +54,19 @@ class LinkReplay(Replay):
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def run(self, step: Run) -> None:
-        """Wait until every read has arrived and the run fits the budget beside the copies under way; then run."""
-        node, reads, made = self.check(step)
+        """Wait until every read has arrived and the run fits the budget together with the copies under way; then run."""
+        node, reads, phantom = self.check(step)
         option = node.options[step.option]
         cells = (*reads, *node.writes, *self.phantom_of(step))
         ready = max((self.arrives.get(name, 0) for name in cells), default=0)
-        extra = option.workspace + (made[1] if made else 0) + sum(self.size[name] for name in node.writes)
+        extra = option.workspace + (phantom[1] if phantom else 0) + sum(self.size[name] for name in node.writes)
         peak = self.wait_for(max(self.now, ready), option.time, extra, step)
         start = self.now
         self.now += option.time
         self.apply_events(before=self.now)
-        for name in (*node.writes, *((made[0],) if made else ())):
+        for name in (*node.writes, *((phantom[0],) if phantom else ())):
             self.forget_copy(name)
-        self.store(node, made, step)
+        self.store(node, phantom, step)
         self.apply_frees()
         self.book(node, option.time)
         self.intervals.append(Interval(Lane.COMPUTE, step.label, start, self.now, self.step))
@@ -95,7 +95,7 @@ class LinkReplay(Replay):
         """Start a copy to the host; the cell may not be read on the device from here on."""
         name = step.datum
         if name not in self.done:
-            self.known(name, step)
+            self.check_name(name, step)
             fix = "leave the offload out, or produce it first."
             raise self.wrong(errors.NotResident, "S-DROP", f"{name} is not resident.", step, fix)
         if name in self.writers and not self.writers[name]:
@@ -122,13 +122,13 @@ class LinkReplay(Replay):
             what = f"{name} is resident already."
             raise self.wrong(errors.NotResident, "S-DROP", what, step, "leave the prefetch out.")
         if name not in self.host:
-            self.known(name, step)
+            self.check_name(name, step)
             fix = "offload it first, or recompute it."
             raise self.wrong(errors.NotResident, "S-DROP", f"{name} has no copy on the host.", step, fix)
-        held = self.host[name]
-        self.done[name] = held.done
+        copy_on_host = self.host[name]
+        self.done[name] = copy_on_host.done
         size = self.bytes_of(name)
-        start = self.earliest(max(self.now, self.lane_free[Lane.TO_DEVICE], held.whole), size, step)
+        start = self.earliest(max(self.now, self.lane_free[Lane.TO_DEVICE], copy_on_host.whole), size, step)
         end = start + self.link.prefetch_time(size)
         self.arrives[name] = end
         self.occupy(Lane.TO_DEVICE, name, start, end)
@@ -200,7 +200,7 @@ class LinkReplay(Replay):
         return max(waited, level + extra if ran is None else ran)
 
     def earliest(self, ready: Ns, size: Bytes, step: Prefetch) -> Ns:
-        """When a prefetch can start: its bytes fit beside what is live, given the copies under way."""
+        """When a prefetch can start: its bytes fit on top of what is live, given the copies under way."""
         level = self.live + sum(change for when, change in self.events if when <= ready)
         levels = [(ready, level)]
         for when, change in self.events:
@@ -230,12 +230,12 @@ class LinkReplay(Replay):
     # -- books ---------------------------------------------------------------------------------------------------------
 
     def phantom_of(self, step: Run) -> tuple[str, ...]:
-        """The phantom beside a layer's node."""
+        """The phantom of the layer that a run belongs to, if any."""
         layer = self.graph.layer_by_node.get(step.node)
         return () if layer is None else (layer.phantom,)
 
     def forget_copy(self, name: str) -> None:
-        """A cell produced anew, or offloaded again, has no older copy on the host."""
+        """A cell that is recomputed, or offloaded again, has no older copy on the host."""
         for table in (self.arrives, self.host, self.host_bytes, self.host_frees):
             table.pop(name, None)
 

@@ -19,7 +19,7 @@ Choose = Callable[[int, int], int]
 
 _SCALES = ((0, 5), (0, 5), (0, 9), (0, 1), (10**9, 7), (2**50, 1))
 """(unit, noise): how large the numbers of a graph are, none or one to three units and some noise; unit 0: the noise alone."""
-_TAKEN = ("stage.0", "stage.1.saved", "stage.0.rest", "stretch.0", "stretch.1.rest", "group.0", "unit.loss", "#", "é")
+_TAKEN = ("stage.0", "stage.1.saved", "stage.0.rest", "segment.0", "segment.1.rest", "group.0", "unit.loss", "#", "é")
 """Names that transforms and partitioners give to what they make, and odd ones."""
 _KINDS = (
     Kind.ACTIVATION,
@@ -169,8 +169,8 @@ class _Legal:
             k = len(self.names) - 1 - i
             if self.layers and k > self.loss and not self.chance(4):
                 ways = [self.layer_option(i, k) for _ in range(1 + self.chance(2))]
-                bare = self.way() if self.chance(3) else None
-                b.layer(self.names[i], self.names[k], ways, bare=bare)
+                no_save = self.way() if self.chance(3) else None
+                b.layer(self.names[i], self.names[k], ways, no_save=no_save)
         return b.build()
 
     def phase(self, i: int) -> Phase:

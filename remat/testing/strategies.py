@@ -223,8 +223,8 @@ def layered_graphs(draw: Draw, *, min_layers: int = 1, max_layers: int = 3, max_
             continue  # a plain pair of nodes
         readable = ["x" if i == 0 else f"a{i - 1}", f"a{i}"]
         options = [_option(draw, readable) for _ in range(draw(st.integers(1, max_options)))]
-        bare = Option(time=draw(times), workspace=draw(sizes)) if draw(st.booleans()) else None
-        b.layer(f"F{i}", f"B{i}", options, bare=bare)
+        no_save = Option(time=draw(times), workspace=draw(sizes)) if draw(st.booleans()) else None
+        b.layer(f"F{i}", f"B{i}", options, no_save=no_save)
     return b.build()
 
 

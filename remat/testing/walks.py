@@ -121,8 +121,8 @@ class Walk:
         """Run a node, after whatever it needs."""
         graph, node = self.graph, self.graph.node(name)
         layer = graph.layer_by_node.get(name)
-        bare = layer is not None and name in self.once  # the only run must leave the phantom
-        option = self.choose(0, len(node.options) - 1 - bare)
+        no_save = layer is not None and name in self.once  # the only run must leave the phantom
+        option = self.choose(0, len(node.options) - 1 - no_save)
         reads = list(node.reads)
         if layer is not None and name == layer.backward:
             held = self.done.get(layer.phantom)

@@ -15,7 +15,7 @@ from remat.units import Bytes, GiB, KiB, MiB, Ns
 
 @frozen(kw_only=True)
 class Mark:
-    """What is known at one budget.
+    """The plan and the bound at one budget.
 
     Attributes:
         budget: [bytes].
@@ -35,7 +35,7 @@ def draw_curve(
 
     Args:
         marks: by budget, in any order; at least one.
-        path: file to write, its ending says the format; None: write nothing.
+        path: file to write, in the format of its extension; None: write nothing.
         peak: of the step that keeps everything: what the upper axis is a share of [bytes].
         time: of that step: what the left axis is in units of [ns].
         title: above the picture.
@@ -54,7 +54,7 @@ def draw_curve(
     except ImportError as error:
         fix = "pip install 'remat[viz]'"
         raise BackendMissing("V-MATPLOTLIB", "a picture needs matplotlib, which is not installed.", fix=fix) from error
-    marks = sorted(marks, key=lambda one: one.budget)
+    marks = sorted(marks, key=lambda mark: mark.budget)
     figure = Figure(figsize=(8.0, 4.8), layout="constrained")
     axes = figure.add_subplot()
     name, unit = _unit(peak)
@@ -86,7 +86,7 @@ def _unit(peak: Bytes) -> tuple[str, Bytes]:
 
 def _draw_impossible(axes: Any, marks: Sequence[Mark], unit: Bytes) -> None:
     """Shade up to the largest budget that was proved too small."""
-    proved = [one.budget / unit for one in marks if math.isinf(one.lower)]
+    proved = [mark.budget / unit for mark in marks if math.isinf(mark.lower)]
     if proved:
         left = max(0.0, min(proved) - 0.02 * (marks[-1].budget - marks[0].budget) / unit)
         axes.axvspan(left, max(proved), color="0.85", linewidth=0, label="no plan exists (proved)")
@@ -94,24 +94,24 @@ def _draw_impossible(axes: Any, marks: Sequence[Mark], unit: Bytes) -> None:
 
 
 def _draw_bound_and_plans(axes: Any, marks: Sequence[Mark], unit: Bytes, time: Ns) -> None:
-    found = [one for one in marks if one.time is not None]
-    bound = [one for one in marks if not math.isinf(one.lower) and one.lower > 0]
+    planned = [mark for mark in marks if mark.time is not None]
+    bound = [mark for mark in marks if not math.isinf(mark.lower) and mark.lower > 0]
     if bound:
         # a bound holds for every smaller budget too: it is as high to the left as at the mark
-        x, y = [one.budget / unit for one in bound], [one.lower / time for one in bound]
+        x, y = [mark.budget / unit for mark in bound], [mark.lower / time for mark in bound]
         axes.step(x, y, where="pre", color="tab:red", linewidth=1.2, marker=".", label="no plan is faster (proved)")
-    if found:
+    if planned:
         # a plan serves every larger budget too
-        x, y = [one.budget / unit for one in found], [one.time / time for one in found if one.time is not None]
+        x, y = [mark.budget / unit for mark in planned], [mark.time / time for mark in planned if mark.time is not None]
         axes.step(x, y, where="post", color="tab:blue", linewidth=1.6, marker="o", markersize=4, label="plan found")
-        lowest = found[0]
+        lowest = planned[0]
         axes.annotate(
             f"{lowest.budget / unit:.3g}", (x[0], y[0]), textcoords="offset points", xytext=(6, 6), color="tab:blue"
         )
-    both = [one for one in found if one in bound]
+    both = [mark for mark in planned if mark in bound]
     if both:
-        low, high = [one.lower / time for one in both], [one.time / time for one in both if one.time is not None]
-        axes.vlines([one.budget / unit for one in both], low, high, color="tab:blue", linewidth=4, alpha=0.25)
+        low, high = [mark.lower / time for mark in both], [mark.time / time for mark in both if mark.time is not None]
+        axes.vlines([mark.budget / unit for mark in both], low, high, color="tab:blue", linewidth=4, alpha=0.25)
 
 
 __all__ = ["Mark", "draw_curve"]

@@ -45,12 +45,12 @@ def _level(graph: Graph) -> Iterator[str]:
         yield from (f"{_id(node.name)} -> {_id(name)}" for name in node.writes)
         yield from (f"{_id(name)} -> {_id(node.name)} [style=dotted]" for name in node.after)
     for layer in graph.layers:
-        sizes = [format_bytes(one.phantom) for one in layer.options]
+        sizes = [format_bytes(option.phantom) for option in layer.options]
         label = _label(layer.phantom, " | ".join(sizes))
         yield f'{_id(layer.phantom)} [label="{label}", shape=ellipse, fillcolor="{_GOLD}", style="filled,dashed"]'
         yield f"{_id(layer.forward)} -> {_id(layer.phantom)} [style=dashed]"
         yield f"{_id(layer.phantom)} -> {_id(layer.backward)} [style=dashed]"
-        extra = {name: i for i, one in reversed(list(enumerate(layer.options))) for name in one.backward_reads}
+        extra = {name: i for i, option in reversed(list(enumerate(layer.options))) for name in option.backward_reads}
         for name, first in extra.items():
             yield f'{_id(name)} -> {_id(layer.backward)} [style=dashed, label="{first}"]'
 
@@ -59,11 +59,11 @@ def _compute(node: Compute, graph: Graph) -> str:
     layer = graph.layer_by_node.get(node.name)
     lines = [node.name]
     if layer is None:
-        lines += [format_ns(one.time) for one in node.options]
+        lines += [format_ns(option.time) for option in node.options]
     else:
         forward = node.name == layer.forward
-        lines += [f"{i}: {_half(one, forward)}" for i, one in enumerate(layer.options)]
-        lines += [f"bare: {format_ns(layer.bare.time)}"] if forward else []
+        lines += [f"{i}: {_half(option, forward)}" for i, option in enumerate(layer.options)]
+        lines += [f"no-save forward: {format_ns(layer.no_save.time)}"] if forward else []
     marks = [word for word, on in (("draws", node.draws), ("once", node.run_once)) if on]
     label = _label(*lines, *marks)
     return f'{_id(node.name)} [label="{label}", shape=box, fillcolor="{_COLORS[node.phase]}"]'
@@ -86,7 +86,7 @@ def _box(cluster: Cluster, half: str) -> Iterator[str]:
     yield f'  label="{_label(cluster.name)}"; style="rounded"'
     for child in cluster.children:
         yield from (f"  {line}" for line in _box(child, half))
-    yield from (f"  {_id(one)}" for one in nodes)
+    yield from (f"  {_id(node)}" for node in nodes)
     yield "}"
 
 

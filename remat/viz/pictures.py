@@ -22,12 +22,12 @@ def draw_memory(cost: Cost, path: str | os.PathLike[str], *, budget: Bytes | Non
         BackendMissing: when matplotlib is not installed.
     """
     figure, axes = _figure()
-    axes.fill_between(range(len(cost.timeline)), [one / MiB for one in cost.timeline], step="post", color="#9ecae1")
+    axes.fill_between(range(len(cost.timeline)), [size / MiB for size in cost.timeline], step="post", color="#9ecae1")
     axes.plot(cost.peak_step, cost.peak / MiB, "v", color="#08519c", label=f"peak {format_bytes(cost.peak)}")
     if cost.host_peak:
         axes.step(
             range(len(cost.timeline)),
-            [one / MiB for one in cost.host_timeline],
+            [size / MiB for size in cost.host_timeline],
             where="post",
             color="#fd8d3c",
             label="host",
@@ -46,9 +46,11 @@ def draw_gantt(cost: Cost, path: str | os.PathLike[str]) -> None:
         BackendMissing: when matplotlib is not installed.
     """
     figure, axes = _figure()
-    lanes = [lane for lane in Lane if lane is Lane.COMPUTE or any(one.lane is lane for one in cost.copies)]
+    lanes = [lane for lane in Lane if lane is Lane.COMPUTE or any(interval.lane is lane for interval in cost.copies)]
     for row, lane in enumerate(lanes):
-        spans = [(one.start, one.end - one.start) for one in cost.intervals if one.lane is lane]
+        spans = [
+            (interval.start, interval.end - interval.start) for interval in cost.intervals if interval.lane is lane
+        ]
         axes.broken_barh(spans, (row - 0.4, 0.8), facecolors=_LANES[lane], edgecolor="white", linewidth=0.3)
     axes.set(xlabel="ns", yticks=range(len(lanes)), yticklabels=[lane.value for lane in lanes])
     axes.invert_yaxis()

@@ -13,7 +13,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 
 def summary(thing: Graph | Schedule) -> Iterator[str]:
-    """What a graph or schedule holds."""
+    """The contents of a graph or schedule."""
     if isinstance(thing, Schedule):
         kinds = Counter(type(step).__name__.lower() for step in thing.steps)
         yield repr(thing)
@@ -24,7 +24,7 @@ def summary(thing: Graph | Schedule) -> Iterator[str]:
     yield repr(thing)
     for phase in Phase:
         nodes = [node for node in thing.computes if node.phase is phase]
-        time = sum(min(one.time for one in node.options) for node in nodes)
+        time = sum(min(option.time for option in node.options) for node in nodes)
         yield f"{phase.value:10} {len(nodes)} nodes, {format_ns(time)}"
     sizes: Counter[str] = Counter()
     for datum in thing.data:
@@ -41,8 +41,8 @@ def summary(thing: Graph | Schedule) -> Iterator[str]:
 
 def cost_lines(graph: Graph, cost: Cost) -> Iterator[str]:
     """A replay's cost, and its memory over the steps as one line of bars."""
-    least = graph.time
-    more = f", {cost.time / least - 1:+.2%} on every node once" if least else ""
+    once = graph.time
+    more = f", {cost.time / once - 1:+.2%} on every node once" if once else ""
     yield f"time       {cost.time} ns ({format_ns(cost.time)}){more}"
     yield f"recomputed {cost.recomputation} ns in {cost.reruns} reruns"
     if cost.idle:
@@ -54,7 +54,7 @@ def cost_lines(graph: Graph, cost: Cost) -> Iterator[str]:
 
 
 def bars(levels: Sequence[Bytes], width: int = 64) -> str:
-    """Bytes over the steps as a line of bars, the largest of each stretch; the highest bar is the peak."""
+    """Bytes over the steps as a line of bars, the largest of each interval; the highest bar is the peak."""
     if not levels:
         return ""
     count = min(width, len(levels))

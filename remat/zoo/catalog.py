@@ -41,7 +41,7 @@ class Case:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module, sample = self.build(), self.sample()
-        return module.to(device=device, dtype=dtype), tuple(_moved(one, dtype, device) for one in sample)
+        return module.to(device=device, dtype=dtype), tuple(_moved(tensor, dtype, device) for tensor in sample)
 
 
 def _moved(tensor: Tensor, dtype: torch.dtype, device: torch.device | str) -> Tensor:

@@ -29,7 +29,7 @@ class SpectralConv(nn.Module):
 
 
 class OperatorBlock(nn.Module):
-    """A spectral convolution beside a pointwise one on a resampled grid, then GELU."""
+    """The sum of a spectral convolution and a pointwise one on a resampled grid, then GELU."""
 
     def __init__(self, inputs: int, outputs: int, modes: int) -> None:
         """`modes` at most half the smaller of the two grids."""
@@ -39,10 +39,10 @@ class OperatorBlock(nn.Module):
 
     def forward(self, x: Tensor, size: int) -> Tensor:
         """The block's field on a grid of `size` points a side."""
-        beside = self.pointwise(x)
+        skip = self.pointwise(x)
         if size != x.shape[-1]:
-            beside = functional.interpolate(beside, size=(size, size), mode="bilinear", align_corners=True)
-        return functional.gelu(self.spectral(x, size) + beside)
+            skip = functional.interpolate(skip, size=(size, size), mode="bilinear", align_corners=True)
+        return functional.gelu(self.spectral(x, size) + skip)
 
 
 class FNO(nn.Module):
@@ -77,11 +77,13 @@ class UNO(nn.Module):
         """`levels` blocks down, one at the bottom, `levels` up; modes halve with the grid."""
         super().__init__()
         wide = [width * 2**level for level in range(levels + 1)]
-        kept = [max(1, modes // 2**level) for level in range(levels + 1)]
+        modes_at = [max(1, modes // 2**level) for level in range(levels + 1)]
         self.lift = nn.Conv2d(inputs, width, 1)
-        self.down = nn.ModuleList(OperatorBlock(wide[i], wide[i + 1], kept[i + 1]) for i in range(levels))
-        self.bottom = OperatorBlock(wide[-1], wide[-1], kept[-1])
-        self.up = nn.ModuleList(OperatorBlock(2 * wide[i + 1], wide[i], kept[i + 1]) for i in reversed(range(levels)))
+        self.down = nn.ModuleList(OperatorBlock(wide[i], wide[i + 1], modes_at[i + 1]) for i in range(levels))
+        self.bottom = OperatorBlock(wide[-1], wide[-1], modes_at[-1])
+        self.up = nn.ModuleList(
+            OperatorBlock(2 * wide[i + 1], wide[i], modes_at[i + 1]) for i in reversed(range(levels))
+        )
         self.project = nn.Sequential(nn.Conv2d(2 * width, 2 * width, 1), nn.GELU(), nn.Conv2d(2 * width, outputs, 1))
 
     def forward(self, fields: Tensor, targets: Tensor | None = None) -> Tensor:

@@ -149,9 +149,9 @@ def test_the_single_instant_bound_counts_what_cannot_be_held():
 def test_bounds_that_assume_an_order_stay_beside():
     alone = MultiInstant(rounds=4).solve(Problem(graph=chain(8), budget=17))
     assert alone.lower == chain(8).time
-    assert [one.assumes for one in alone.beside] == ["first runs in the captured order"]
+    assert [one.assumes for one in alone.class_bounds] == ["first runs in the captured order"]
     outcome = Polish((SingleInstant(), MultiInstant(rounds=4))).solve(Problem(graph=chain(8), budget=17))
-    assert outcome.beside[0].value >= outcome.lower > chain(8).time
+    assert outcome.class_bounds[0].value >= outcome.lower > chain(8).time
 
 
 def test_instants_that_do_not_need_each_other_are_asked_in_every_order():
@@ -173,7 +173,7 @@ def test_several_instants_pay_twice_for_what_must_be_made_twice():
 def test_a_solution_may_leave_the_captured_order():
     problem = Problem(graph=sideways(), budget=22)
     captured = MultiInstant().solve(problem)
-    assert captured.beside[0].value == problem.graph.time + 5
+    assert captured.class_bounds[0].value == problem.graph.time + 5
     found = AnyOrder().solve(problem)
     assert found.upper == found.lower == problem.graph.time
     assert [run.node for run in found.schedule.runs] == ["F", "L", "C", "S", "J"]

@@ -27,7 +27,9 @@ def recurrence(n: int, c: int) -> int:
 
 
 def plain(length: int) -> Chain:
-    block = Block(output=1, gradient=0, options=(LayerOption(forward=1, backward=1, phantom=1),), bare=Option(time=1))
+    block = Block(
+        output=1, gradient=0, options=(LayerOption(forward=1, backward=1, phantom=1),), no_save=Option(time=1)
+    )
     return Chain(unit_chain(Chain(chain_graph([block] * length, loss=Option(time=1), loss_gradient=0)).stages, "L"))
 
 
@@ -64,7 +66,7 @@ def test_unit_cost_and_revolve_plan_within_the_true_budget(chain, budget):
     room = budget - work(chain)
     if room < 0:
         assert found.schedule is None
-    elif room >= len(chain) * max(stage.held for stage in chain.stages):
+    elif room >= len(chain) * max(stage.output_size for stage in chain.stages):
         assert found.schedule is not None
     if found.cost:
         assert found.cost.peak <= budget
@@ -77,7 +79,7 @@ def test_quantised_plans_fit_and_lose_only_time(chain, budget, slots):
     exact = RkRotor().solve(problem)
     found = (Quantise(slots) >> RkRotor()).solve(problem)
     assert not any("over the budget" in line for line in found.trail)
-    assert found.lower == 0 and found.beside == ()
+    assert found.lower == 0 and found.class_bounds == ()
     assert exact.upper <= found.upper
 
 

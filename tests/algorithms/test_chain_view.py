@@ -20,7 +20,7 @@ SOLVERS = [Rotor(), RkRotor(), Pofo(), OffloadOnly(), Autocapper(), Opportunist(
 def made(count=3) -> Graph:
     option = LayerOption(forward=3, backward=5, phantom=7, forward_workspace=1, backward_workspace=2)
     blocks = [
-        Block(output=10 + i, gradient=20 + i, options=(option,), bare=Option(time=2), param_grad=i, kept=i)
+        Block(output=10 + i, gradient=20 + i, options=(option,), no_save=Option(time=2), param_grad=i, kept=i)
         for i in range(count)
     ]
     return chain_graph(blocks, loss=Option(time=4, workspace=6), loss_gradient=9, tangent=1)
@@ -30,7 +30,7 @@ def test_the_numbers_are_those_of_the_blocks():
     chain = Chain(made())
     stage = chain.stages[1]
     assert (stage.forward, stage.backward, stage.phantom, stage.output) == ("F1", "B1", "p1", "a2")
-    assert (stage.held, stage.kept, stage.input_held) == (11, 1, 10)
+    assert (stage.output_size, stage.kept_size, stage.input_size) == (11, 1, 10)
     assert (stage.forward_needs(0), stage.forward_needs(1)) == (11 + 1 + 7 + 1, 11 + 1)
     assert stage.backward_needs(0) == 7 + 21 + 1 + 2
     assert chain.kept_before == (0, 0, 1, 3)
@@ -73,7 +73,7 @@ NO_CHAINS = {
     "a node without a layer": (extra_node, "must belong to a layer"),
     "a skip in the forward": (lambda: changed(made(), "F2", reads=("a2", "a1")), "not the output of the stage before"),
     "a skip into the backward": (lambda: changed(made(), "B0", reads=("g1", "a0", "a3")), "another stage's forward"),
-    "nothing handed on": (lambda: changed(made(), "F2", reads=()), "hands 0 data"),
+    "nothing passed on": (lambda: changed(made(), "F2", reads=()), "passes 0 data"),
     "a second output": (with_side, "neither its output nor merely kept"),
     "a stage that runs once": (lambda: changed(made(), "F1", run_once=True), "only once"),
 }

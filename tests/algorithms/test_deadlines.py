@@ -59,13 +59,13 @@ def test_no_piece_of_work_begins_after_the_end(unet, end, monkeypatch):
     solve = direct._run
 
     def run(problem, clock, **options):
-        work.counted("programme", lambda: None)()
-        return solve(problem, None, **options)  # time stands still inside a programme here, so it is not cut
+        work.counted("formulation", lambda: None)()
+        return solve(problem, None, **options)  # time stands still inside a formulation here, so it is not cut
 
     monkeypatch.setattr(direct, "_run", run)
     problem = Problem(graph=unet, budget=int(store_all_peak(unet) * 0.3))
     outcome = auto.solve(problem, clock=Clock(end, now=work))
-    assert work.late in ([], ["shave"])  # what a programme proposed at the very end is shaved once
+    assert work.late in ([], ["shave"])  # what a formulation proposed at the very end is shaved once
     assert work.done == end + len(work.late)
     if outcome.schedule is not None:
         validate(unet, outcome.schedule, problem.budget)

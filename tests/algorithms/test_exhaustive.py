@@ -78,7 +78,7 @@ def test_layers_choose_options_and_the_bare_run():
     keep = LayerOption(forward=2, backward=2, phantom=8)
     lean = LayerOption(forward=2, backward=4, phantom=2)
     for k in "12":
-        b.layer(f"F{k}", f"B{k}", [keep, lean], bare=Option(time=2, workspace=0))
+        b.layer(f"F{k}", f"B{k}", [keep, lean], no_save=Option(time=2, workspace=0))
     graph = b.build()
     solve = lambda budget: Exhaustive().solve(Problem(graph=graph, budget=budget))  # noqa: E731
     assert solve(100).upper == 9

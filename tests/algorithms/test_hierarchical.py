@@ -8,7 +8,7 @@ from remat.algorithms import Condense, HIlp, HPartition, Intervals, hierarchical
 from remat.algorithms._core.outcome import Status
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._hierarchy.condense import Given
-from remat.algorithms._hierarchy.partition import Stretches
+from remat.algorithms._hierarchy.partition import Segments
 from remat.errors import RematError
 from remat.ir import GraphBuilder, Kind, read_joint_graph
 
@@ -94,7 +94,7 @@ def test_intervals_cut_where_least_crosses(gpt12):
             - {owner.get(datum.writers[0])}
         )
 
-    assert crossing(Intervals(24)) < crossing(Stretches(24))
+    assert crossing(Intervals(24)) < crossing(Segments(24))
 
 
 @pytest.mark.parametrize("given", [{"partition": 3}, {"lower": 3}, {"middle": "HIlp()"}])

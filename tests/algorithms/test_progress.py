@@ -38,8 +38,8 @@ BLOCKS = Path(__file__).parents[1] / "data" / "blocks"
 SOLVERS = {
     "quick": quick,
     "a polish": Polish((MultiStart(starts=2), SavedSet(), SingleInstant()), gap=0.0),
-    "a programme": HIlp(gap=0.05),
-    "a programme with a start": warm(HIlp(gap=0.05, primed=False), seed=Dtr()),
+    "a formulation": HIlp(gap=0.05),
+    "a formulation with a start": warm(HIlp(gap=0.05, warm_start=False), seed=Dtr()),
     "levels": hierarchical(Intervals(6), lower=quick.sweep(peaks=2, saves=2), top=HIlp(gap=0.05)),
     "the relaxation": FullRelaxation(),
     "trees": TwRemat(),

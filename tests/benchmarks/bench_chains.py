@@ -50,7 +50,7 @@ def rk_chain(stages: int, slots: int, options: int, seed: int = 0) -> tuple[Chai
             )
             for o in range(options)
         )
-        blocks.append(Block(output=1, gradient=1, options=own, bare=Option(time=time)))
+        blocks.append(Block(output=1, gradient=1, options=own, no_save=Option(time=time)))
     chain = Chain(chain_graph(blocks, loss=Option(time=100), loss_gradient=1))
     return chain, slots
 
@@ -66,7 +66,7 @@ def pofo_chain(stages: int, seed: int = 0) -> tuple[Chain, int, Link]:
             backward=draw.randint(2, 6) * milli,
             phantom=draw.randint(20, 150) * mebi,
         )
-        blocks.append(Block(output=size, gradient=size, options=(option,), bare=Option(time=option.forward)))
+        blocks.append(Block(output=size, gradient=size, options=(option,), no_save=Option(time=option.forward)))
     chain = Chain(chain_graph(blocks, loss=Option(time=100), loss_gradient=mebi))
     return chain, sum(stage.saves(0) for stage in chain.stages) * 3 // 10, Link.symmetric(gb_per_s=12)
 
@@ -77,7 +77,7 @@ def rk_rotor(stages: int, slots: int, options: int) -> dict[str, float]:
     wall, start = time.monotonic(), time.process_time()
     table = rotor_values(chain, budget)
     runs = table.runs(budget)
-    assert runs is not None and table.numbers.slots == slots
+    assert runs is not None and table.arrays.slots == slots
     return {"cpu": time.process_time() - start, "wall": time.monotonic() - wall, "mebibytes": _mebibytes()}
 
 

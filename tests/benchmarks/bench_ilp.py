@@ -1,4 +1,4 @@
-"""`make bench-ilp`: the integer programmes on captured blocks and small whole models.
+"""`make bench-ilp`: the MILP formulations on captured blocks and small whole models.
 
     python -m tests.benchmarks.bench_ilp             all sections
     … --sections forms,scip,sweep,cvxpy,flat         some of them
@@ -7,12 +7,12 @@
 * forms: CPU seconds to a gap of 1 %, rk-Checkmate as published (HiGHS with its defaults) against the production form, at four
   budgets between the lowest with a plan and the peak. `alone`: the same question, HiGHS as the library calls it. `shipped`: as
   `HIlp()` does it, begun with a short search over run sequences (its time is counted), and looking only for what is better;
-  marked * where the bound of single instants closed the gap and no programme ran. The ratios are published over each of them.
+  marked * where the bound of single instants closed the gap and no formulation ran. The ratios are published over each of them.
   A solve that hits the limit counts with the time it had (marked +).
 * scip: the question of `alone` to SCIP, on blocks of up to 40 nodes.
 * sweep: all options of one block, 8 peaks x 4 saves, one process, every rerun allowed or each backward node once.
 * cvxpy: the modelling layer's share of a solve, and what a new budget costs before the solver starts.
-* flat: small whole models at four budgets: `auto`, the same improved by the programme started from it, and both bounds.
+* flat: small whole models at four budgets: `auto`, the same improved by the formulation started from it, and both bounds.
 
 Times are process CPU seconds of one thread. Writes build/bench/ilp.json (sections that are not run keep what stands there);
 exits 1 when a bar is missed.
@@ -37,11 +37,11 @@ from remat.algorithms._core.solver import Solver
 from remat.algorithms._core.warm_started import warm
 from remat.algorithms._milp.backends import Cvxpy, Highs, Limits
 from remat.algorithms._search.auto import auto
-from remat.algorithms._staged.budget_solver import Programme, Watch
+from remat.algorithms._staged.budget_solver import BudgetSolver, Watch
 from remat.algorithms._staged.knapsack import TightenedKnapsack
 from remat.algorithms._staged.option_sweep import working_set
 from remat.algorithms._staged.solver import HIlp
-from remat.algorithms._staged.warm_start import prime
+from remat.algorithms._staged.warm_start import starting_plan
 from remat.algorithms._whole.baselines import store_all_peak
 from remat.ir import Graph, Schedule, load
 
@@ -50,7 +50,7 @@ OUT = Path("build/bench/ilp.json")
 GAP = 1e-2
 SHARES = (0.8, 0.6, 0.4, 0.2)
 WHOLE = ("gpt2_one_layer", "unet2")
-FLAT = (("encdec2", {"reruns": "bonce", "window": 25}), ("unet3", {}))
+FLAT = (("encdec2", {"reruns": "backward-once", "window": 25}), ("unet3", {}))
 BARS = {"ratio": 6.0, "sweep": 5.0, "cvxpy share": 0.10, "cvxpy seconds": 0.05, "new budget": 0.02}
 
 
@@ -63,43 +63,43 @@ def cases(names: str | None) -> list[tuple[str, Graph]]:
 
 
 def lowest(graph: Graph, limit: float) -> int:
-    """The smallest budget (to 1 % of the peak) for which the thin programme has a plan."""
-    programme = HIlp(reruns="bonce", gap=0.5).build(graph)
+    """The smallest budget (to 1 % of the peak) for which the thin formulation has a plan."""
+    budget_solver = HIlp(reruns="backward-once", gap=0.5).build(graph)
     low, high = working_set(graph), store_all_peak(graph)
     while high - low > store_all_peak(graph) // 100:
         middle = (low + high) // 2
-        programme.model.set(middle)
-        answer = programme.backend.solve(programme.model, Limits(gap=0.5, seconds=limit))
+        budget_solver.model.set(middle)
+        answer = budget_solver.backend.solve(budget_solver.model, Limits(gap=0.5, seconds=limit))
         low, high = (low, middle) if answer.point is not None else (middle, high)
     return high
 
 
-def timed(programme: Programme, budget: int, limit: float, slack: float = 20) -> dict[str, object]:
+def timed(budget_solver: BudgetSolver, budget: int, limit: float, slack: float = 20) -> dict[str, object]:
     """CPU seconds to the gap, with what was reached; by the clock, it may take `slack` times as long."""
-    programme.model.set(budget)
+    budget_solver.model.set(budget)
     start = time.process_time()
     watch = lambda point, bound: time.process_time() - start > limit  # noqa: E731
-    answer = programme.backend.solve(programme.model, Limits(gap=GAP, seconds=slack * limit), seen=watch)
+    answer = budget_solver.backend.solve(budget_solver.model, Limits(gap=GAP, seconds=slack * limit), seen=watch)
     seconds = time.process_time() - start
-    graph = programme.graph
-    value = None if answer.point is None else float(programme.form.linear.cost @ answer.point) / graph.time
+    graph = budget_solver.graph
+    value = None if answer.point is None else float(budget_solver.form.linear.cost @ answer.point) / graph.time
     return {"seconds": seconds, "time": value, "bound": answer.bound / graph.time, "finished": answer.finished}
 
 
-def shipped(programme: Programme, budget: int, limit: float) -> dict[str, object]:
-    """The same as `HIlp()` goes about it, on a built programme."""
-    graph = programme.graph
+def shipped(budget_solver: BudgetSolver, budget: int, limit: float) -> dict[str, object]:
+    """The same as `HIlp()` goes about it, on a built formulation."""
+    graph = budget_solver.graph
     clock = Clock(limit, now=time.process_time)
-    first = prime(Problem(graph=graph, budget=budget), GAP, clock)
+    first = starting_plan(Problem(graph=graph, budget=budget), GAP, clock)
     search = clock.elapsed
     if first.upper <= first.lower * (1 + GAP):
         return {"seconds": search, "search": search, "time": first.upper / graph.time, "bound": first.lower / graph.time,
-                "finished": True, "programme": False}  # fmt: skip
-    known = None if first.schedule is None else programme.known(first.schedule, budget)
-    found = programme.solve(budget, known=known, watch=Watch(clock, "shipped"))
+                "finished": True, "formulation": False}  # fmt: skip
+    known = None if first.schedule is None else budget_solver.incumbent(first.schedule, budget)
+    found = budget_solver.solve(budget, incumbent=known, watch=Watch(clock, "shipped"))
     value = None if found.cost is None else found.cost.time / graph.time
     return {"seconds": clock.elapsed, "search": search, "time": value, "bound": found.bound / graph.time,
-            "finished": found.finished, "programme": True}  # fmt: skip
+            "finished": found.finished, "formulation": True}  # fmt: skip
 
 
 def forms(args: argparse.Namespace) -> list[dict[str, object]]:
@@ -110,10 +110,12 @@ def forms(args: argparse.Namespace) -> list[dict[str, object]]:
         f"{'ratio alone':>12}{'shipped':>9}"
     )
     small = cases("gpt2_mlp")[0][1]
-    prime(Problem(graph=small, budget=int(0.95 * store_all_peak(small))), 0.0, Clock())  # compiled code is loaded once
+    starting_plan(
+        Problem(graph=small, budget=int(0.95 * store_all_peak(small))), 0.0, Clock()
+    )  # compiled code is loaded once
     for name, graph in cases(args.blocks):
         bottom, peak = lowest(graph, args.limit), store_all_peak(graph)
-        ours = HIlp(gap=GAP, ladder=False, primed=False).build(graph)
+        ours = HIlp(gap=GAP, ladder=False, warm_start=False).build(graph)
         begun = HIlp(gap=GAP, ladder=False).build(graph)
         theirs = HIlp(gap=GAP, form="published", backend=Highs(implied=False, presolve=True)).build(graph)
         for one in (ours, begun, theirs):  # the first canonicalisation is counted in `cvxpy`
@@ -121,19 +123,19 @@ def forms(args: argparse.Namespace) -> list[dict[str, object]]:
             one.model.problem.get_problem_data(cp.HIGHS)
         for share in SHARES if bottom < peak else SHARES[:1]:  # nothing can be saved in some blocks
             budget = int(bottom + share * (peak - bottom))
-            primed, alone = shipped(begun, budget, args.limit), timed(ours, budget, args.limit)
+            warm, alone = shipped(begun, budget, args.limit), timed(ours, budget, args.limit)
             published = timed(theirs, budget, args.limit)
-            ratios = [published["seconds"] / max(1e-3, one["seconds"]) for one in (alone, primed)]  # type: ignore[operator, call-overload]
+            ratios = [published["seconds"] / max(1e-3, one["seconds"]) for one in (alone, warm)]  # type: ignore[operator, call-overload]
             row = {
                 "case": name, "nodes": len(graph), "share": share, "budget": budget / peak, "production": alone,
-                "shipped": primed, "published": published, "ratio alone": ratios[0], "ratio": ratios[1],
+                "shipped": warm, "published": published, "ratio alone": ratios[0], "ratio": ratios[1],
             }  # fmt: skip
             rows.append(row)
-            marks = ["" if one is None or one["finished"] else "+" for one in (published, alone, primed)]
-            marks[2] += "" if primed["programme"] else "*"
+            marks = ["" if one is None or one["finished"] else "+" for one in (published, alone, warm)]
+            marks[2] += "" if warm["formulation"] else "*"
             print(
-                f"{name:18}{len(graph):6}{budget / peak:8.3f}{primed['time'] or 0:8.4f} {published['seconds']:8.2f} s{marks[0]:1}"
-                f"{alone['seconds']:7.2f} s{marks[1]:1}{primed['seconds']:7.2f} s{marks[2]:1}"
+                f"{name:18}{len(graph):6}{budget / peak:8.3f}{warm['time'] or 0:8.4f} {published['seconds']:8.2f} s{marks[0]:1}"
+                f"{alone['seconds']:7.2f} s{marks[1]:1}{warm['seconds']:7.2f} s{marks[2]:1}"
                 f"{ratios[0]:11.1f}{ratios[1]:9.1f}",
                 flush=True,
             )
@@ -147,10 +149,10 @@ def scip(args: argparse.Namespace) -> list[dict[str, object]]:
         if len(graph) > args.scip:
             continue
         bottom, peak = lowest(graph, args.limit), store_all_peak(graph)
-        programme = HIlp(gap=GAP, backend=Cvxpy(solver="SCIP")).build(graph)
+        budget_solver = HIlp(gap=GAP, backend=Cvxpy(solver="SCIP")).build(graph)
         found = []
         for share in SHARES if bottom < peak else SHARES[:1]:
-            one = timed(programme, int(bottom + share * (peak - bottom)), args.scip_seconds, slack=1)
+            one = timed(budget_solver, int(bottom + share * (peak - bottom)), args.scip_seconds, slack=1)
             rows.append({"case": name, "nodes": len(graph), "share": share, **one})
             found.append(f"{one['seconds']:.2f}{'' if one['finished'] else '+'}")
         print(f"{name:20}{len(graph):6} SCIP {' / '.join(found)} s", flush=True)
@@ -162,7 +164,7 @@ def sweep(args: argparse.Namespace) -> list[dict[str, object]]:
     rows = []
     HIlp(gap=GAP).sweep(peaks=2, saves=2, workers=1).run(cases("gpt2_mlp")[0][1])  # compiled code is loaded once
     for name, graph in cases(args.sweep_blocks):
-        for reruns in ("full", "bonce"):
+        for reruns in ("all", "backward-once"):
             start, wall = time.process_time(), time.perf_counter()
             swept = HIlp(gap=GAP, reruns=reruns).sweep(peaks=8, saves=4, workers=1).run(graph)
             seconds, wall = time.process_time() - start, time.perf_counter() - wall
@@ -173,11 +175,11 @@ def sweep(args: argparse.Namespace) -> list[dict[str, object]]:
                 "nodes": len(graph),
                 "reruns": reruns,
                 "solved": len(swept.points),
-                "programmes": asked,
+                "formulations": asked,
                 "options": len(options),
             }
             rows.append(row | {"seconds": seconds, "wall": wall})
-            print(f"{name:20}{len(graph):6} {reruns:8} 32 budgets, {len(swept.points):3} solved, {asked:3} by a programme, "
+            print(f"{name:20}{len(graph):6} {reruns:13} 32 budgets, {len(swept.points):3} solved, {asked:3} by a formulation, "
                   f"{len(options):3} options {seconds:8.2f} s ({wall:.2f} s by the clock)", flush=True)  # fmt: skip
     return rows
 
@@ -186,11 +188,11 @@ def cvxpy_share(args: argparse.Namespace) -> list[dict[str, object]]:
     """What CVXPY costs: expressions and first canonicalisation beside the solve, and a new budget."""
     rows = []
     for name, graph in cases("gpt2_one_layer,decoder_layer,unet2"):
-        solver = HIlp(gap=GAP, ladder=False, primed=False)
-        programme = solver.build(graph)
+        solver = HIlp(gap=GAP, ladder=False, warm_start=False)
+        budget_solver = solver.build(graph)
         peak = store_all_peak(graph)
         start = time.process_time()
-        fresh = Programme(programme.form, Highs(), GAP)
+        fresh = BudgetSolver(budget_solver.form, Highs(), GAP)
         expressions = time.process_time() - start
         fresh.model.set(int(peak * 0.9))
         start = time.process_time()
@@ -225,7 +227,7 @@ class Given(Solver):
 
 
 def flat(args: argparse.Namespace) -> list[dict[str, object]]:
-    """Small whole models: what the programme adds to `auto`."""
+    """Small whole models: what the formulation adds to `auto`."""
     rows = []
     print(
         f"{'case':10}{'nodes':>6}{'share':>7}{'auto':>9}{'s':>7}{'with ILP':>10}{'s':>7}{'bound':>9}{'knapsack':>9}{'class':>8}"
@@ -243,7 +245,7 @@ def flat(args: argparse.Namespace) -> list[dict[str, object]]:
             outcome = warm(HIlp(gap=1e-3, **settings), seed=Given(alone.schedule)).solve(timed_problem)
             second = time.process_time() - start
             knapsack = TightenedKnapsack(nodes=0).solve(problem)
-            own = max((one.value for one in outcome.beside if "staged" in one.assumes), default=0)
+            own = max((one.value for one in outcome.class_bounds if "staged" in one.assumes), default=0)
             row = {"case": name, "nodes": len(graph), "share": share, "auto": alone.upper / base, "auto seconds": first,
                    "ilp": outcome.upper / base, "ilp seconds": second, "bound": alone.lower / base,
                    "knapsack": knapsack.lower / base, "class bound": own / base, "settings": settings,
@@ -261,13 +263,13 @@ def missed(found: dict[str, list[dict[str, object]]]) -> list[str]:
     if large:
         median = statistics.median(row["ratio"] for row in large)  # type: ignore[type-var]
         alone = statistics.median(row["ratio alone"] for row in large)  # type: ignore[type-var]
-        asked = [row["ratio"] for row in large if row["shipped"]["programme"]]  # type: ignore[index]
+        asked = [row["ratio"] for row in large if row["shipped"]["formulation"]]  # type: ignore[index]
         print(f"median ratio over {len(large)} cases of 30 nodes and more: {median:.1f}; over the {len(asked)} of them "
-              f"in which a programme ran {statistics.median(asked or [0]):.1f}; alone {alone:.1f}")  # fmt: skip
+              f"in which a formulation ran {statistics.median(asked or [0]):.1f}; alone {alone:.1f}")  # fmt: skip
         if median < BARS["ratio"]:
             words.append(f"median ratio {median:.1f}, wanted {BARS['ratio']}")
     for row in found.get("sweep", ()):
-        if row["case"] == "gpt2_attention" and row["reruns"] == "full" and row["seconds"] > BARS["sweep"]:  # type: ignore[operator]
+        if row["case"] == "gpt2_attention" and row["reruns"] == "all" and row["seconds"] > BARS["sweep"]:  # type: ignore[operator]
             words.append(f"sweep of {row['case']} {row['seconds']:.1f} s, wanted {BARS['sweep']}")
     for row in found.get("cvxpy", ()):
         own = row["expressions"] + row["canonical"]  # type: ignore[operator]

@@ -117,7 +117,7 @@ def measured(name: str, graph: Graph, share: float, peak: int) -> dict[str, obje
     bound = clock.spent.get("bound", 0.0)
     base = graph.time
     knapsack = loss_knapsack(graph, problem.budget)
-    beside = max((one.value for one in outcome.beside), default=None)
+    beside = max((one.value for one in outcome.class_bounds), default=None)
     row: dict[str, object] = {
         "graph": name,
         "nodes": len(graph),

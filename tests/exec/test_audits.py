@@ -94,7 +94,7 @@ def test_an_audit_without_a_backward_is_made_again():
 def test_two_modules_with_losses_outside_and_one_optimizer_step():
     (first, x), (second, _) = wrapped(), wrapped()
     optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
-    with pytest.warns(remat.exec.RematWarning, match="planned anew"):  # each audit sees the losses of both
+    with pytest.warns(remat.exec.RematWarning, match="planned again"):  # each audit sees the losses of both
         for _ in range(3):
             loss = first(x).square().mean() + second(x).square().mean()
             loss.backward()
@@ -172,7 +172,7 @@ def deep_loss(y):
 def test_a_loss_that_holds_much_is_seen():
     module, x = wrapped("600%")
     deep_loss(module(x)).backward()
-    with pytest.warns(remat.exec.RematWarning, match="planned anew"):
+    with pytest.warns(remat.exec.RematWarning, match="planned again"):
         module(x)
     assert meter_of(module).audit is None
     assert remat.exec.report(module).loss_reserve >= 12 * x.numel() * 4

@@ -69,7 +69,7 @@ def test_a_loss_outside_makes_tangents_of_the_outputs():
     captured, _ = graph_of("gpt2")
     module, (tokens, _) = SMALL["gpt2"].made()
     captured = remat.exec.capture(module, (tokens,))
-    graph = remat.exec.build_graph(captured.program, {}, loss_reserve=1000, loss_held=10)
+    graph = remat.exec.build_graph(captured.program, {}, loss_reserve=1000, loss_retained=10)
     (tangent,) = (datum for datum in graph.data if datum.kind is Kind.TANGENT)
     assert tangent.size == tokens.numel() * 32 * 4 + 10
     assert graph.computes[graph.loss].option.workspace == 1000

@@ -69,8 +69,8 @@ def test_what_a_call_holds_besides_its_plan_is_predicted(build, share):
     wrapped(x).backward()
     wrapped.zero_grad()
     measured = remat.exec.measure_step(lambda: wrapped(x).backward()).peak
-    assert report.beside >= 256 * 8
-    assert 0.99 * (report.predicted_peak - report.beside) <= measured <= report.predicted_peak <= report.budget
+    assert report.overhead >= 256 * 8
+    assert 0.99 * (report.predicted_peak - report.overhead) <= measured <= report.predicted_peak <= report.budget
     assert report.measured_peak <= report.predicted_peak
     assert report.reruns == 0 or share != "100%"
 
@@ -78,11 +78,11 @@ def test_what_a_call_holds_besides_its_plan_is_predicted(build, share):
 def test_a_budget_that_what_a_call_holds_besides_its_plan_takes_up_is_refused_with_both_numbers():
     x = torch.randn(256, 16)
     how = {"solver": LIGHT, "on_uncapturable": "raise"}
-    beside = remat.exec.report(remat.exec.wrap(Undone(), x, "100%", **how)).beside
+    overhead = remat.exec.report(remat.exec.wrap(Undone(), x, "100%", **how)).overhead
     with pytest.raises(
-        Infeasible, match=rf"In these are .*\({beside} B\) that a call holds besides its plan"
+        Infeasible, match=rf"These include .*\({overhead} B\) that a call holds outside its plan"
     ) as caught:
-        remat.exec.wrap(Undone(), x, beside // 2, **how)
-    assert caught.value.budget == beside // 2
+        remat.exec.wrap(Undone(), x, overhead // 2, **how)
+    assert caught.value.budget == overhead // 2
     report = remat.exec.report(remat.exec.wrap(Undone(), x, caught.value.found, **how))
     assert report.predicted_peak <= report.budget == caught.value.found

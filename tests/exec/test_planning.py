@@ -21,7 +21,7 @@ from remat.errors import Infeasible, Uncapturable
 from remat.exec._cost import measuring
 from remat.exec._plan import planning
 from remat.exec._plan.planning import Settings, over_budget, plan_step
-from remat.exec._plan.progress import STAGES, Said, Stages, seconds_by_stage, stages_of
+from remat.exec._plan.progress import STAGES, StageProgress, Stages, seconds_by_stage, stages_of
 from remat.exec._plan.smallest import changed_since, with_changes
 from remat.ir import validate
 from tests.exec.support import LIGHT, SMALL, Rig
@@ -273,8 +273,8 @@ def test_the_log_hears_in_any_case(caplog):
 
 
 def test_words_before_there_is_a_plan_or_a_bound():
-    assert str(Said(model="M", stage="plan", elapsed=1.25)) == "M: plan, 1.2 s"
-    assert "no bound yet" in str(Said(model="M", stage="plan", best=10, elapsed=0))
+    assert str(StageProgress(model="M", stage="plan", elapsed=1.25)) == "M: plan, 1.2 s"
+    assert "no bound yet" in str(StageProgress(model="M", stage="plan", best=10, elapsed=0))
 
 
 # -- interruption ----------------------------------------------------------------------------------------------------------

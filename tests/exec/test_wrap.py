@@ -249,7 +249,7 @@ def test_no_budget_plans_nothing_and_reports():
     report = remat.exec.report(wrapped)
     assert report.budget is None and report.source == ""
     assert report.predicted_peak == report.store_all_peak > 0
-    assert "runs bare" in str(report)
+    assert "the unwrapped module runs" in str(report)
 
 
 def test_an_infeasible_budget_says_what_would_do_and_what_cannot():
@@ -302,7 +302,7 @@ def test_what_cannot_be_captured_runs_bare_with_a_warning_or_raises():
     assert torch.equal(wrapped(x), module(x))
     wrapped(x).backward()
     assert module.linear.weight.grad is not None
-    with pytest.raises(BadArgument, match="runs bare"):
+    with pytest.raises(BadArgument, match="falls back to the unwrapped one"):
         remat.exec.report(wrapped)
     with pytest.raises(Uncapturable, match="keep it a tensor"):
         remat.exec.wrap(module, (x,), "50%")

@@ -59,7 +59,7 @@ def test_drops_are_placed_at_the_last_read_before_the_next_production():
     assert steps[-3:] == (Run("B"), Drop("s"), Drop("a"))
 
 
-def test_a_layer_runs_by_option_bare_and_by_option_again():
+def test_a_layer_runs_by_option_without_saving_and_by_option_again():
     b = GraphBuilder("layer")
     b.data("x", 0, Kind.INPUT)
     b.data("a", 3)
@@ -70,10 +70,10 @@ def test_a_layer_runs_by_option_bare_and_by_option_again():
     b.backward("B", reads=["t"], writes=["g"])
     keep = LayerOption(forward=2, backward=3, phantom=8, backward_workspace=1)
     lean = LayerOption(forward=2, backward=5, phantom=4, backward_reads=("a",))
-    b.layer("F", "B", [keep, lean], bare=Option(time=2, workspace=6), phantom="P")
+    b.layer("F", "B", [keep, lean], no_save=Option(time=2, workspace=6), phantom="P")
     graph = b.build()
     cost = validate(graph, Schedule((Run("F", 2), Run("L"), Run("F", 1), Run("B", 1), Drop("P"))))
-    # bare 3+6; L 3+1; F#1: a twice, t, P 4: 3+1+3+4; B 3+1+4+2; after it 3+1+2
+    # no-save 3+6; L 3+1; F#1: a twice, t, P 4: 3+1+3+4; B 3+1+4+2; after it 3+1+2
     assert cost.timeline == (9, 4, 11, 10, 6) and (cost.time, cost.reruns) == (2 + 1 + 2 + 5, 1)
     with pytest.raises(InvalidSchedule, match="that of option 1"):
         validate(graph, Schedule((Run("F", 1), Run("L"), Run("B", 0))))
@@ -95,7 +95,7 @@ def test_a_run_by_another_option_replaces_the_phantom():
         phantom="P",
     )
     cost = validate(b.build(), Schedule((Run("F", 0), Run("F", 1), Drop("a"), Run("F", 2), Run("L"), Run("B", 1))))
-    # 3+8; both phantoms and a twice for a moment; 5; bare beside the phantom with its own 8 as workspace; a, P, t; and g
+    # 3+8; both phantoms and a twice for a moment; 5; no-save on top of the phantom with its own 8 as workspace; a, P, t; and g
     assert cost.timeline == (11, 11 + 8, 5, 5 + 3 + 5, 9, 11)
 
 

@@ -127,7 +127,7 @@ def fault(solver, problem, best, known=None):
 
 def _class_fault(outcome, problem, known):
     """A bound beside that is above the optimum of its class."""
-    for bound in outcome.beside:
+    for bound in outcome.class_bounds:
         among = CLASSES.get(bound.assumes)
         if among is not None and problem.link is None:
             if among not in known:

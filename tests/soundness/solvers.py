@@ -15,9 +15,9 @@ from remat.algorithms import (
     Polish,
     Quantise,
     RkRotor,
+    Segments,
     SingleInstant,
     StoreAll,
-    Stretches,
     TwRemat,
     Undivided,
     UnitCost,
@@ -60,24 +60,24 @@ def _sweep(solver):
 
 def made():
     """Solvers that are expressions here: options of graphs by partitions, chains, settings that are not the defaults."""
-    block = HIlp(primed=False).sweep(peaks=2, saves=2, workers=1)
-    top = HIlp(primed=False)
+    block = HIlp(warm_start=False).sweep(peaks=2, saves=2, workers=1)
+    top = HIlp(warm_start=False)
     return {
         "HIlp(published)": HIlp(form="published"),
         "HIlp(checkmate)": HIlp(form="checkmate"),
-        "HIlp(bonce)": HIlp(reruns="bonce"),
-        "HIlp(window)": HIlp(window=2, primed=False),
-        "Ilp(unprimed)": Ilp(primed=False),
+        "HIlp(backward-once)": HIlp(reruns="backward-once"),
+        "HIlp(window)": HIlp(window=2, warm_start=False),
+        "Ilp(cold)": Ilp(warm_start=False),
         "checkmate(published)": OneOutputPerOp() >> Ilp(form="checkmate"),
         "rockmate": Linearise(blocks=block) >> Quantise() >> RkRotor(),
         "chain of options": Linearise(blocks=_sweep(Exhaustive())) >> RkRotor(),
         "pinned chain": Linearise(1.0) >> UnitCost() >> RkRotor(),
         "hierarchy of intervals": hierarchical(Intervals(2), lower=block, top=top),
-        "hierarchy of stretches": hierarchical(Stretches(2), lower=_sweep(Exhaustive()), top=top),
+        "hierarchy of segments": hierarchical(Segments(2), lower=_sweep(Exhaustive()), top=top),
         "H-partition": hierarchical(HPartition(top=3, lower=2), lower=_sweep(Exhaustive()), middle=top, top=top),
         "undivided": hierarchical(Undivided(), lower=block, top=top),
         "pool": hierarchical(Intervals(2), lower=pool(block, _sweep(TwRemat())), top=best(top, StoreAll())),
-        "condensed": Condense(Intervals(2), lower=_sweep(StoreAll())) >> HIlp(primed=False),
+        "condensed": Condense(Intervals(2), lower=_sweep(StoreAll())) >> HIlp(warm_start=False),
         "warm": warm(HIlp(), seed=StoreAll()),
         "From": From(StoreAll()),
         "Polish": Polish((MultiStart(), SingleInstant())),

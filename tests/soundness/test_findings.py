@@ -14,7 +14,7 @@ from remat.algorithms import (
     Problem,
     Revolve,
     RkRotor,
-    Stretches,
+    Segments,
     UnitCost,
     hierarchical,
 )
@@ -38,7 +38,7 @@ def test_a_hint_that_contradicts_the_order_is_none():
         "loss L : a -> t ; time 1\n"
     )
     solver = hierarchical(
-        HPartition(top=1, lower=2), lower=Exhaustive().sweep(peaks=2, saves=1), top=HIlp(primed=False)
+        HPartition(top=1, lower=2), lower=Exhaustive().sweep(peaks=2, saves=1), top=HIlp(warm_start=False)
     )
     assert right(solver, loop)
 
@@ -67,7 +67,7 @@ def test_a_sum_that_a_cluster_begins_forward_and_ends_backward_is_no_output_of_i
         "forward F1 : a -> b s ; time 2 run_once\nloss L : b -> t ; time 3\nbackward B1 : t -> g s ; time 1 twin F1\n"
         "backward B0 : a g s -> ; time 1 twin F0\n"
     )
-    block = HIlp(primed=False).sweep(peaks=2, saves=2, workers=1)
+    block = HIlp(warm_start=False).sweep(peaks=2, saves=2, workers=1)
     assert right(Linearise(blocks=block) >> RkRotor(), crossing)
 
 
@@ -76,8 +76,8 @@ TAKEN = (
     "stage.0.saved",
     "stage.1.backward",
     "stage.0.rest",
-    "stretch.0",
-    "stretch.1.rest",
+    "segment.0",
+    "segment.1.rest",
     "group.0",
     "group.0.phantom",
     "unit.loss",
@@ -96,11 +96,11 @@ def test_names_that_the_library_gives_may_be_taken(name, place):
     )
     graph = re.sub(rf"\b{place}\b", name, plain)
     block = Exhaustive().sweep(peaks=2, saves=1)
-    top = HIlp(primed=False)
+    top = HIlp(warm_start=False)
     for solver in (
         Linearise(blocks=block) >> RkRotor(),
         Linearise() >> UnitCost() >> Revolve(),
-        hierarchical(Stretches(2), lower=block, top=top),
+        hierarchical(Segments(2), lower=block, top=top),
         hierarchical(Intervals(2), lower=block, top=top),
         hierarchical(HPartition(top=1, lower=2), lower=block, top=top),
     ):

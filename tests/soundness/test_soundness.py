@@ -52,7 +52,7 @@ def test_the_optima_of_classes_lie_above_and_the_programme_of_staged_schedules_a
             assert some == sorted(some) and times[: len(some)] == some, (seed, budget)
             dearer += times[0] is not None and times[2] != times[0]
             if graph.time < 10**6 and max((datum.size for datum in graph.data), default=0) < 10**9:
-                outcome = HIlp(primed=False, gap=0.0).solve(Problem(graph=graph, budget=budget))
+                outcome = HIlp(warm_start=False, gap=0.0).solve(Problem(graph=graph, budget=budget))
                 assert outcome.upper == (float("inf") if times[2] is None else times[2]), (seed, budget)
     assert dearer >= 3
 
@@ -170,7 +170,7 @@ class Planted(Solver):
         if self.what == FALSELY_INFEASIBLE:
             return Plan(lower=IMPOSSIBLE)
         if self.what == CLASS:
-            return evolve(plan, beside=(ClassBound(value=plan.lower + 1, assumes=ASSUMES),))
+            return evolve(plan, class_bounds=(ClassBound(value=plan.lower + 1, assumes=ASSUMES),))
         return evolve(plan, schedule=None, lower=plan.lower + 1)
 
 

@@ -94,7 +94,7 @@ class KeepsThePhantomOfAnotherOption(Planted):
                 backward=one.backward,
                 phantom=one.phantom,
                 options=tuple(evolve(o, phantom=min(p.phantom for p in one.options)) for o in one.options),
-                bare=one.bare,
+                no_save=one.no_save,
             )
             for one in graph.layers
         )

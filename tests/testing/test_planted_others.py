@@ -6,7 +6,7 @@ import pytest
 from attrs import evolve, frozen
 
 from remat.algorithms import Applied, Transform
-from remat.algorithms._hierarchy.partition import Partitioner, Stretches, Undivided
+from remat.algorithms._hierarchy.partition import Partitioner, Segments, Undivided
 from remat.ir import Cluster, Phase, Run, Schedule
 from remat.testing import LawBroken, check_partitioner, check_transform
 
@@ -130,7 +130,7 @@ class EntangledClusters(Partitioner):
 
 class Moody(Partitioner):
     def partition(self, graph):
-        return Stretches(1 + next(counter) % 2).partition(graph)
+        return Segments(1 + next(counter) % 2).partition(graph)
 
 
 PARTITIONERS = {
@@ -169,7 +169,7 @@ def test_a_sound_transform_keeps_all_laws():
     check_transform(Rename(), say=quiet)
 
 
-@pytest.mark.parametrize("partitioner", [Undivided(), Stretches(1), Stretches(2), Stretches(20)], ids=repr)
+@pytest.mark.parametrize("partitioner", [Undivided(), Segments(1), Segments(2), Segments(20)], ids=repr)
 def test_own_partitioners_keep_all_laws(partitioner):
     check_partitioner(partitioner, say=quiet, examples=40)
 

@@ -33,7 +33,12 @@ def test_a_graph_is_drawn_with_its_colours_phantoms_and_options():
     lines = [line.strip() for line in text.splitlines()]
     assert lines[0] == "digraph {" and lines[-1] == "}"
     node = {name: next(line for line in lines if line.startswith(f'"{name}" [')) for name in "FLBP"}
-    assert "#9ecae1" in node["F"] and "bare: 2 ns" in node["F"] and "#cab2e6" in node["B"] and "dashed" in node["P"]
+    assert (
+        "#9ecae1" in node["F"]
+        and "no-save forward: 2 ns" in node["F"]
+        and "#cab2e6" in node["B"]
+        and "dashed" in node["P"]
+    )
     assert r'"a\""' in text and '"F" -> "P" [style=dashed]' in text
     assert text.count("{") == text.count("}")
 

@@ -1,4 +1,4 @@
-"""The numbers of a chain as the kernels take them: memory in slots of one unit, times in nanoseconds, 64-bit words.
+"""A chain as the kernels take it: arrays of 64-bit words, memory in slots of one unit, times in nanoseconds.
 
 The unit is the greatest common divisor of all sizes that count, so that nothing is rounded here; `Quantise` makes it large.
 """
@@ -21,7 +21,7 @@ NEVER = 1 << 61
 """The value of a sub-chain that does not fit: two of them and any finite value still add up in 64 bits."""
 
 
-class Numbers(NamedTuple):
+class ChainArrays(NamedTuple):
     """A chain of L stages in slots and nanoseconds; see `remat.ir.chain.Stage` for the quantities.
 
     Attributes:
@@ -29,7 +29,7 @@ class Numbers(NamedTuple):
         option_start: first option of each stage in the arrays of options, length L + 1.
         option_index: the option's index in its stage. time: forward + backward.
         saves, forward, backward: see `Stage`; the first and the last less what the option frees of its input.
-        bare_time, bare_needs: the run that keeps nothing. held: `held[i]` holds the input of stage i, length L + 1.
+        no_save_time, no_save_needs: of the no-save forward. input_size: of the input of each stage and of the loss, length L + 1.
         after, before: `Chain.after` and `Chain.kept_before`. loss_time, loss_needs: of the loss.
     """
 
@@ -43,9 +43,9 @@ class Numbers(NamedTuple):
     backward: Ints
     forward_time: Ints
     backward_time: Ints
-    bare_time: Ints
-    bare_needs: Ints
-    held: Ints
+    no_save_time: Ints
+    no_save_needs: Ints
+    input_size: Ints
     after: Ints
     before: Ints
     loss_time: Ns
@@ -53,52 +53,52 @@ class Numbers(NamedTuple):
 
     @property
     def stages(self) -> int:
-        """How many stages the chain has."""
-        return len(self.bare_time)
+        """Number of stages."""
+        return len(self.no_save_time)
 
 
 def too_long(chain: Chain) -> str | None:
     """Why the times of the chain do not fit the kernels' words; None when they do."""
     slowest = chain.loss_time + sum(
-        max(one.forward + one.backward for one in stage.options) + stage.bare.time for stage in chain.stages
+        max(option.forward + option.backward for option in stage.options) + stage.no_save.time for stage in chain.stages
     )
     if slowest * (len(chain) + 1) < NEVER:
         return None
     return f"times of {slowest} ns over {len(chain)} stages exceed 64-bit words; state times in a coarser unit"
 
 
-def numbers(
+def arrays_of(
     chain: Chain, budget: Bytes, choice: Sequence[Sequence[int]] | None = None, *, freeing: bool = True
-) -> Numbers:
-    """The numbers of a chain under a budget.
+) -> ChainArrays:
+    """The arrays of a chain under a budget.
 
     Args:
         chain: the chain.
         budget: bytes.
         choice: for each stage, the options to consider; None: all of them.
-        freeing: whether an input goes where nobody reads it again; without, it stays until the stage's backward.
+        freeing: whether an input is freed where it is not read again; without, it stays until the stage's backward.
     """
     stages = chain.stages
     picked = [range(len(stage.options)) for stage in stages] if choice is None else choice
-    pairs = [(stage, o) for stage, own in zip(stages, picked, strict=True) for o in own]
+    pairs = [(stage, o) for stage, chosen in zip(stages, picked, strict=True) for o in chosen]
     memory = _memory(chain, pairs, freeing)
     unit = math.gcd(*(size for sizes in memory.values() for size in sizes), chain.loss_needs) or 1
-    # Beyond this no programme needs more: everything saved, and the neediest step on top.
-    most = (
+    # More memory than this changes nothing: everything saved, and the most memory-demanding step on top.
+    enough = (
         sum(memory["saves"])
-        + sum(memory["held"])
-        + max(*memory["forward"], *memory["backward"], *memory["bare_needs"], chain.loss_needs)
+        + sum(memory["input_size"])
+        + max(*memory["forward"], *memory["backward"], *memory["no_save_needs"], chain.loss_needs)
         + max(*memory["after"], *memory["before"])
     )
-    return Numbers(
+    return ChainArrays(
         unit=unit,
-        slots=min(budget, most) // unit,
-        option_start=_words([0, *np.cumsum([len(own) for own in picked]).tolist()]),
-        option_index=_words([o for own in picked for o in own]),
+        slots=min(budget, enough) // unit,
+        option_start=_words([0, *np.cumsum([len(chosen) for chosen in picked]).tolist()]),
+        option_index=_words([o for chosen in picked for o in chosen]),
         time=_words([stage.options[o].forward + stage.options[o].backward for stage, o in pairs]),
         forward_time=_words([stage.options[o].forward for stage, o in pairs]),
         backward_time=_words([stage.options[o].backward for stage, o in pairs]),
-        bare_time=_words([stage.bare.time for stage in stages]),
+        no_save_time=_words([stage.no_save.time for stage in stages]),
         loss_time=chain.loss_time,
         loss_needs=chain.loss_needs // unit,
         **{name: _words([size // unit for size in sizes]) for name, sizes in memory.items()},
@@ -106,15 +106,15 @@ def numbers(
 
 
 def _memory(chain: Chain, pairs: Sequence[tuple[Stage, int]], freeing: bool) -> dict[str, list[Bytes]]:
-    """The quantities of `Numbers` that are memory, in bytes; `pairs` are the stages with the options to consider."""
-    # memory is counted beside the input; where that is freed, there is so much more for the rest and for the backward
+    """The fields of `ChainArrays` that are memory, in bytes; `pairs` are the stages with the options to consider."""
+    # memory is counted without the input; where that is freed, its bytes are available to the rest and to the backward
     freed = [stage.freed(o) if freeing else 0 for stage, o in pairs]
     return {
         "saves": [stage.saves(o) - back for (stage, o), back in zip(pairs, freed, strict=True)],
         "forward": [stage.forward_needs(o) for stage, o in pairs],
         "backward": [stage.backward_needs(o) - back for (stage, o), back in zip(pairs, freed, strict=True)],
-        "bare_needs": [stage.forward_needs(len(stage.options)) for stage in chain.stages],
-        "held": [0, *(stage.held for stage in chain.stages)],
+        "no_save_needs": [stage.forward_needs(len(stage.options)) for stage in chain.stages],
+        "input_size": [0, *(stage.output_size for stage in chain.stages)],
         "after": list(chain.after),
         "before": list(chain.kept_before),
     }

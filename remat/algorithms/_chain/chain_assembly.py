@@ -45,8 +45,8 @@ class Part:
 def runs_once(flat: Graph, k: int) -> bool:
     """Whether a node of the forward runs once in every schedule of the chain.
 
-    Its rerun is forbidden, or would contribute again to a sum that stays: a kept one, or one that the loss or the backward
-    goes on with.
+    Its rerun is forbidden, or would contribute again to a sum that stays: a kept one, or one to which the loss or the backward
+    contributes later.
     """
     sums = (d for d in flat.writes_by_node[k] if len(flat.writers_by_data[d]) > 1)
     return flat.computes[k].run_once or any(flat.data[d].keep or flat.writers_by_data[d][-1] >= flat.loss for d in sums)
@@ -65,7 +65,7 @@ def assembled(flat: Graph, parts: Sequence[Part], stage_of: Mapping[int, int], p
 
 
 def offered(flat: Graph, chain: Graph, parts: Sequence[Part], blocks: OptionSource, clock: Clock, seed: int) -> Graph:
-    """The chain with the options that `blocks` offers beside those there; equal stages are asked once."""
+    """The chain with the options that `blocks` offers in addition to its own; equal stages are planned once."""
     clusters = [
         Cluster(
             name=layer.forward,
@@ -74,38 +74,38 @@ def offered(flat: Graph, chain: Graph, parts: Sequence[Part], blocks: OptionSour
         )
         for layer, part in zip(chain.layers, parts, strict=True)
     ]
-    known: dict[int, tuple[Cluster, tuple[LayerOption, ...]]] = {}
+    offers: dict[int, tuple[Cluster, tuple[LayerOption, ...]]] = {}
     layers = []
     for layer, cluster, kind in zip(chain.layers, clusters, cluster_classes(flat, clusters), strict=True):
-        if kind not in known:
+        if kind not in offers:
             options = blocks.options(block_of(flat, cluster), clock=clock, seed=seed) if cluster.backward else ()
-            known[kind] = cluster, options
-        first, options = known[kind]
+            offers[kind] = cluster, options
+        first, options = offers[kind]
         names = renaming(flat, first, cluster)
         layers.append(_with_options(chain, layer, [translate(option, names) for option in options]))
     return _with_layers(chain, layers)
 
 
 def _with_options(chain: Graph, layer: Layer, options: Sequence[LayerOption]) -> Layer:
-    """A layer with `options` beside its own, each of which says whether it reads the layer's input."""
+    """A layer with `options` in addition to its own; each option says whether it reads the layer's input."""
     forward, backward = chain.node(layer.forward), chain.node(layer.backward)
-    # other reads of the backward are there anyway: kept, outside, or on their way as gradients
+    # other reads of the backward are resident anyway: kept, outside, or gradients that later stages pass on
     loose = {name for name in (*forward.reads, *forward.writes) if not chain.datum(name).keep}
     entry = tuple(name for name in forward.reads if name in backward.reads)
     present = [evolve(option, backward_reads=(*option.backward_reads, *entry)) for option in layer.options]
-    more = [evolve(one, backward_reads=tuple(n for n in one.backward_reads if n in loose)) for one in options]
+    more = [evolve(option, backward_reads=tuple(n for n in option.backward_reads if n in loose)) for option in options]
     return evolve(layer, options=undominated([*present, *more]))
 
 
 def _with_layers(chain: Graph, layers: Sequence[Layer]) -> Graph:
     """The chain with other options of its layers; backwards no longer read the layer's input under every option."""
-    given = {layer.forward: layer.forward_options for layer in layers}
-    given.update({layer.backward: layer.backward_options for layer in layers})
+    options_of_node = {layer.forward: layer.forward_options for layer in layers}
+    options_of_node.update({layer.backward: layer.backward_options for layer in layers})
     inputs = {layer.backward: chain.node(layer.forward).reads for layer in layers}
     computes = tuple(
         evolve(
             node,
-            options=given.get(node.name, node.options),
+            options=options_of_node.get(node.name, node.options),
             reads=tuple(name for name in node.reads if name not in inputs.get(node.name, ())),
         )
         for node in chain.computes
@@ -135,15 +135,15 @@ class _Assembly:
         for node in nodes:
             for name in node.writes:
                 writers.setdefault(name, []).append(node.name)
-        held = {flat.data[d].name for d in self.pinned}
+        pinned = {flat.data[d].name for d in self.pinned}
         data = tuple(
-            evolve(flat.datum(name), writers=tuple(own), keep=flat.datum(name).keep or name in held)
-            for name, own in writers.items()
+            evolve(flat.datum(name), writers=tuple(names_of_writers), keep=flat.datum(name).keep or name in pinned)
+            for name, names_of_writers in writers.items()
         )
         return Graph(name=f"{flat.name}.chain", computes=tuple(nodes), data=data, layers=tuple(layers))
 
     def loss_node(self) -> Compute:
-        """The loss. A sum that the forward began is there already: a contribution to it is workspace."""
+        """The loss. A sum that the forward began is resident already: a contribution to it is workspace."""
         flat = self.flat
         loss = flat.computes[flat.loss]
         begun = {flat.data[d].name: flat.data[d].size for d in flat.writes_by_node[flat.loss] if self.begun_before(d)}
@@ -180,15 +180,15 @@ class _Assembly:
     def layer(self, i: int, part: Part) -> Layer:
         flat = self.flat
         stays = (part.output, *self.stays(part))
-        bare, bare_steps = _local(flat, part.forward, (), set(stays))
+        no_save, no_save_steps = _local(flat, part.forward, (), set(stays))
         time = sum(flat.computes[k].option.time for k in part.forward)
         return Layer(
             forward=f"{self.word}.{i}",
             backward=f"{self.word}.{i}.backward",
             phantom=f"{self.word}.{i}.saved",
             options=(self.saving_option(i, part, stays),),
-            bare=Option(time=time, workspace=max(0, bare - self.bytes_of(stays))),
-            bare_steps=bare_steps,
+            no_save=Option(time=time, workspace=max(0, no_save - self.bytes_of(stays))),
+            no_save_steps=no_save_steps,
         )
 
     def saving_option(self, i: int, part: Part, stays: tuple[int, ...]) -> LayerOption:
@@ -222,9 +222,9 @@ class _Assembly:
         return tuple(self.flat.data[d].name for d in dict.fromkeys(data))
 
     def stays(self, part: Part) -> tuple[int, ...]:
-        """What the forward leaves for good: kept data and pinned ones, the output apart."""
-        made = dict.fromkeys(d for k in part.forward for d in self.flat.writes_by_node[k])
-        return tuple(d for d in made if d != part.output and (self.flat.data[d].keep or d in self.pinned))
+        """Outputs of the forward that stay to the end: kept and pinned data, except the stage's output."""
+        written = dict.fromkeys(d for k in part.forward for d in self.flat.writes_by_node[k])
+        return tuple(d for d in written if d != part.output and (self.flat.data[d].keep or d in self.pinned))
 
     def loose(self, d: int) -> bool:
         """Whether a datum of the forward may go before the end."""
@@ -240,33 +240,33 @@ class _Assembly:
         return any(k > loss and stage_of[k] < i for k in users)
 
     def begun_before(self, d: int) -> bool:
-        """Whether a datum is a sum that the forward begins and the loss or the backward goes on with; it is pinned."""
+        """Whether a datum is a sum that the forward begins and the loss or the backward continues; it is pinned."""
         writers = self.flat.writers_by_data[d]
         return bool(writers) and writers[0] < self.flat.loss <= writers[-1]
 
     def incoming(self, i: int, part: Part) -> tuple[int, ...]:
         """What this backward reads of the loss and of later stages' backward."""
         loss, stage_of = self.flat.loss, self.stage_of
-        found: dict[int, None] = {}
+        data: dict[int, None] = {}
         for k in part.backward:
             for d in self.flat.reads_by_node[k]:
                 writers = self.flat.writers_by_data[d]
                 if writers and writers[0] >= loss and any(w == loss or stage_of[w] != i for w in writers):
-                    found[d] = None
-        return tuple(found)
+                    data[d] = None
+        return tuple(data)
 
     def outgoing(self, i: int, part: Part) -> tuple[int, ...]:
         """What this backward writes for others: kept data, and what another stage's backward reads or adds to."""
         stage_of = self.stage_of
-        found: dict[int, None] = {}
+        data: dict[int, None] = {}
         for k in part.backward:
             for d in self.flat.writes_by_node[k]:
                 if self.begun_before(d):
                     continue
                 users = (*self.flat.readers_by_data[d], *self.flat.writers_by_data[d])
                 if self.flat.data[d].keep or any(stage_of[u] != i for u in users):
-                    found[d] = None
-        return tuple(found)
+                    data[d] = None
+        return tuple(data)
 
 
 def _local(flat: Graph, nodes: Sequence[int], start: Iterable[int], stays: set[int]) -> tuple[Bytes, tuple[Step, ...]]:

@@ -1,6 +1,6 @@
 """Linearise: a flat training graph as a chain of stages, cut at its 1-separators in the captured order.
 
-A place between two forward nodes is a cut when a single datum crosses it (small data beside it are *pinned*: held to the end).
+A place between two forward nodes is a cut when a single datum crosses it (much smaller data are *pinned*: kept to the end).
 Backward nodes go to the stage whose saved data they read; where one reads of two stages, the stages become one. What cannot be
 cut stays inside a stage, and the note of the transform says how much that is.
 
@@ -44,9 +44,9 @@ class Linearise(Transform):
     """A flat training graph as a chain of stages; a chain stays as it is.
 
     Attributes:
-        pin: a datum up to this fraction of the one that is handed on may cross a cut beside it; it is then held from its
-            first run to the end (position tables, masks). 0: never.
-        blocks: offers more options of each stage, e.g. `HIlp().sweep(peaks=20, saves=20)`; equal stages are asked once. None:
+        pin: a datum up to this fraction of the one that is passed on may cross a cut too; it is then kept from its first run
+            to the end (position tables, masks). 0: never.
+        blocks: offers more options of each stage, e.g. `HIlp().sweep(peaks=20, saves=20)`; equal stages are planned once. None:
             one option, which saves all that the backward reads.
     """
 
@@ -56,17 +56,17 @@ class Linearise(Transform):
     )
 
     def refuses(self, graph: Graph) -> str | None:
-        """Refuses graphs with layers that are no chain, and flat graphs whose loss reads nothing of the forward."""
+        """Why a graph is refused: it has layers and is no chain, or its loss reads nothing of the forward."""
         if graph.flat:
             return None if _final(graph) else "the loss reads nothing that the forward computes"
         return None if is_chain(graph) else "the graph has layers and is not a chain; expand it first"
 
     def apply(self, problem: Problem, *, clock: Clock | None = None, seed: int = 0) -> Applied:
-        """The chain; schedules are lifted stage by stage, reruns that nobody needs left out."""
+        """The chain; schedules are lifted stage by stage, without reruns whose results are not used."""
         if not problem.graph.flat:
             return Applied(problem=problem, lift=lambda schedule: schedule)
-        found = linearised(problem.graph, self.pin, self.blocks, clock=clock, seed=seed)
-        return Applied(problem=evolve(problem, graph=found.graph), lift=found.lift, note=found.note)
+        chain = linearised(problem.graph, self.pin, self.blocks, clock=clock, seed=seed)
+        return Applied(problem=evolve(problem, graph=chain.graph), lift=chain.lift, note=chain.note)
 
 
 @frozen(kw_only=True, eq=False)
@@ -87,8 +87,8 @@ class Linearised:
     def note(self) -> str:
         """What was linearised and what was not."""
         sizes = [len(part.forward) + len(part.backward) for part in self.parts]
-        held = sum(self.flat.data[d].size for d in self.pinned)
-        pins = f", {len(self.pinned)} small data pinned ({held} B)" if self.pinned else ""
+        pinned_bytes = sum(self.flat.data[d].size for d in self.pinned)
+        pins = f", {len(self.pinned)} small data pinned ({pinned_bytes} B)" if self.pinned else ""
         count = sum(len(layer.options) for layer in self.graph.layers)
         options = f", {count} options" if count > len(sizes) else ""
         return f"{len(sizes)} stages, the largest has {max(sizes)} of {len(self.flat)} nodes{options}{pins}"
@@ -118,37 +118,37 @@ class Linearised:
         if run.node == layer.backward:
             return layer.options[run.option].backward_steps
         saving = () if run.option == len(layer.options) else layer.options[run.option].forward_steps
-        return saving or layer.bare_steps  # a stage without backward nodes saves nothing
+        return saving or layer.no_save_steps  # a stage without backward nodes saves nothing
 
     def _steps(self, schedule: Schedule) -> Iterable[Step]:
         """Step by step, for schedules with copies: drops stay where the chain's schedule and its sub-schedules put them."""
-        there: set[str] = set()
+        resident: set[str] = set()
         ran: set[str] = set()
         phantoms: dict[str, tuple[str, ...]] = {}
         for at, step in enumerate(schedule.steps):
-            for own in self._expanded(schedule, at, phantoms):
-                if isinstance(own, Run):
-                    node = self.flat.node(own.node)
-                    if own.node in ran and runs_once(self.flat, self.flat.node_index[own.node]):
+            for flat_step in self._expanded(schedule, at, phantoms):
+                if isinstance(flat_step, Run):
+                    node = self.flat.node(flat_step.node)
+                    if flat_step.node in ran and runs_once(self.flat, self.flat.node_index[flat_step.node]):
                         continue
-                    ran.add(own.node)
-                    there.update(node.writes)
-                elif isinstance(own, Prefetch):
-                    there.add(own.datum)
-                elif own.datum not in there:
+                    ran.add(flat_step.node)
+                    resident.update(node.writes)
+                elif isinstance(flat_step, Prefetch):
+                    resident.add(flat_step.datum)
+                elif flat_step.datum not in resident:
                     continue
                 else:
-                    there.discard(own.datum)
-                yield own
+                    resident.discard(flat_step.datum)
+                yield flat_step
             if isinstance(step, Run):
                 self._saved(step, phantoms)
 
     def _expanded(self, schedule: Schedule, at: int, phantoms: dict[str, tuple[str, ...]]) -> Iterable[Step]:
-        """The flat steps of one step; `phantoms`: the flat data of the phantoms that are there."""
+        """The flat steps of one step; `phantoms`: the flat data of the resident phantoms."""
         step = schedule.steps[at]
         if not isinstance(step, Run):
             return tuple(type(step)(name) for name in phantoms.get(step.datum, (step.datum,)))
-        # what the chain's schedule drops right behind the run may go inside it; other data of the chain may not
+        # what the chain's schedule drops right after the run may be dropped inside it; other data of the chain may not
         soon: set[str] = set()
         for later in schedule.steps[at + 1 :]:
             if isinstance(later, Run):
@@ -157,9 +157,9 @@ class Linearised:
                 soon.add(later.datum)
         border = self.graph.data_index
         return (
-            own
-            for own in self._of_run(step)
-            if not isinstance(own, Drop) or own.datum in soon or own.datum not in border
+            flat_step
+            for flat_step in self._of_run(step)
+            if not isinstance(flat_step, Drop) or flat_step.datum in soon or flat_step.datum not in border
         )
 
     def _saved(self, run: Run, phantoms: dict[str, tuple[str, ...]]) -> None:
@@ -167,13 +167,13 @@ class Linearised:
         layer = self.graph.layer_by_node.get(run.node)
         if layer is None or run.node != layer.forward or run.option == len(layer.options):
             return
-        held: dict[str, None] = {}
-        for own in self._of_run(run):
-            if isinstance(own, Run):
-                held.update(dict.fromkeys(self.flat.node(own.node).writes))
-            elif isinstance(own, Drop):
-                held.pop(own.datum, None)
-        phantoms[layer.phantom] = tuple(name for name in held if name not in self.graph.data_index)
+        resident: dict[str, None] = {}
+        for flat_step in self._of_run(run):
+            if isinstance(flat_step, Run):
+                resident.update(dict.fromkeys(self.flat.node(flat_step.node).writes))
+            elif isinstance(flat_step, Drop):
+                resident.pop(flat_step.datum, None)
+        phantoms[layer.phantom] = tuple(name for name in resident if name not in self.graph.data_index)
 
 
 def linearised(
@@ -188,7 +188,7 @@ def linearised(
     split = _Split(graph, cuts)
     while (clash := split.clash()) is not None:
         low, high = clash
-        del cuts[low:high]  # stages low .. high become one: the cuts between them go
+        del cuts[low:high]  # stages low .. high become one: the cuts between them are removed
         split = _Split(graph, cuts)
     order = [split.graph.computes[i] for part in reversed(split.parts) for i in part.backward]
     draws = [node.name for node in order if node.draws]
@@ -219,7 +219,7 @@ def _spans(graph: Graph) -> Iterator[tuple[int, int, int]]:
 
 
 def _cuts(graph: Graph, pin: float) -> list[tuple[int, int]]:
-    """(index of the first node behind the cut, the one datum that crosses it); the last cut is before the loss."""
+    """(index of the first node after the cut, the one datum that crosses it); the last cut is before the loss."""
     loss = graph.loss
     starts: dict[int, list[int]] = {}
     ends: dict[int, list[int]] = {}
@@ -231,20 +231,20 @@ def _cuts(graph: Graph, pin: float) -> list[tuple[int, int]]:
     for at in range(1, loss):
         crossing.update(starts.get(at, ()))
         crossing.difference_update(ends.get(at, ()))
-        one = _handed_on(graph, crossing, pin)
-        # the datum handed on must be made in the stage before the cut
-        if one is not None:
-            writers, begin = graph.writers_by_data[one], cuts[-1][0] if cuts else 0
+        passed = _passed_on(graph, crossing, pin)
+        # the datum passed on must be made in the stage before the cut
+        if passed is not None:
+            writers, begin = graph.writers_by_data[passed], cuts[-1][0] if cuts else 0
             if begin <= writers[0] and writers[-1] < at:
-                cuts.append((at, one))
+                cuts.append((at, passed))
     final = _final(graph)[0]
     while cuts and graph.writers_by_data[final][0] < cuts[-1][0]:
         cuts.pop()
     return [*cuts, (loss, final)]
 
 
-def _handed_on(graph: Graph, crossing: set[int], pin: float) -> int | None:
-    """The one datum that is handed on where `crossing` cross, those small beside it and kept ones being held."""
+def _passed_on(graph: Graph, crossing: set[int], pin: float) -> int | None:
+    """The one datum that is passed on where `crossing` cross; data much smaller than it are pinned, kept ones stay anyway."""
     loose = sorted((d for d in crossing if not graph.data[d].keep), key=lambda d: -graph.data[d].size)
     if len(loose) == 1 or (loose and graph.data[loose[1]].size <= pin * graph.data[loose[0]].size and pin):
         return loose[0]
@@ -262,7 +262,7 @@ class _Split:
         self.count = len(cuts)
         self.outputs = [datum for _, datum in cuts]
         self.stage_of: dict[int, int] = {k: bisect_right(self.cuts, k) for k in range(graph.loss)}
-        self.stage_of[graph.loss] = self.count  # the loss stands behind the last stage
+        self.stage_of[graph.loss] = self.count  # the loss comes after the last stage
         self.pinned = self._pinned()
         self.saved: list[list[int]] = [[] for _ in range(self.count)]
         self._clash = self._forward_clash() or self._place_backward()
@@ -272,7 +272,7 @@ class _Split:
         return self._clash
 
     def _pinned(self) -> set[int]:
-        """Data of the forward that later stages read and that are not handed on, what runs only once, and sums that go on."""
+        """Data of the forward that later stages read and that are not passed on, outputs of run-once nodes, continued sums."""
         graph, pinned = self.graph, set()
         for d, writers in enumerate(graph.writers_by_data):
             if not writers or writers[0] >= graph.loss or graph.data[d].keep:
@@ -286,7 +286,7 @@ class _Split:
         return pinned
 
     def _once(self, d: int) -> bool:
-        """Whether a datum cannot be made again: a random state, what a run-once node makes, a sum that goes on."""
+        """Whether a datum cannot be recomputed: a random state, an output of a run-once node, a continued sum."""
         writers = self.graph.writers_by_data[d]
         once = writers[-1] >= self.graph.loss or any(runs_once(self.graph, k) for k in writers)
         return once or self.graph.data[d].kind is Kind.RNG_STATE
@@ -303,11 +303,11 @@ class _Split:
         writers = self.graph.writers_by_data[d]
         if not writers or writers[0] >= self.graph.loss or self.graph.data[d].keep or d in self.pinned:
             return None
-        own = self.stage_of[writers[0]]
-        return own, min(own + 1, self.count - 1) if d in self.outputs else own
+        stage = self.stage_of[writers[0]]
+        return stage, min(stage + 1, self.count - 1) if d in self.outputs else stage
 
     def _place_backward(self) -> tuple[int, int] | None:
-        """Give every backward node its stage: what it reads must be saved there, and what it needs computed before."""
+        """Give every backward node a stage in which what it reads is saved, and before which what it needs is computed."""
         graph = self.graph
         for k in range(graph.loss + 1, len(graph)):
             low, high = 0, self.count - 1

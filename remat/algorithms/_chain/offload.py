@@ -1,6 +1,6 @@
 """Offloading alone, and the two heuristics that POFO is compared with. All plan chains with a link, with whole transfers.
 
-Reference: POFO (Beaumont, Eyraud-Dubois, Shilova, 2021), section 5.1; offloading alone: the same programme without bare runs.
+Reference: POFO (Beaumont, Eyraud-Dubois, Shilova, 2021), section 5.1; offloading alone: the same search without reruns.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _NO_LINK = "the problem has no link; give Problem(link=Link.symmetric(gb_per_s=â
 
 @frozen(kw_only=True)
 class OffloadOnly(Pofo):
-    """POFO's programme without recomputation: every stage saves all once, what leaves is chosen optimally."""
+    """POFO's search without recomputation: every stage runs once and saves all; what is offloaded is chosen optimally."""
 
     _recomputes: ClassVar[bool] = False
 
 
 @frozen(kw_only=True)
 class Autocapper(Solver):
-    """Plan for more memory than there is by Rotor, then offload what is in the way; try several amounts, keep the best.
+    """Plan with Rotor for more memory than the budget, then offload until the peak fits; try several limits, keep the best.
 
-    `capper` takes a limit above the budget, plans without a link, and lets the first activation that is resident at the peak
-    leave, until the peak fits. With the largest limit nothing is recomputed.
+    `capper` takes a limit above the budget, plans without a link, and offloads the first activation that is resident at the
+    peak, until the peak fits. With the largest limit nothing is recomputed.
 
     Attributes:
         limits: how many limits are tried, evenly spaced from the budget to the peak without recomputation.
@@ -49,7 +49,7 @@ class Autocapper(Solver):
     slots: int = field(default=500, validator=whole(1, "slots"))
 
     def refuses(self, graph: Graph) -> str | None:
-        """Refuses what is not a chain."""
+        """Why a graph is refused: it is not a chain."""
         return chain_refusal(graph)
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
@@ -62,27 +62,29 @@ class Autocapper(Solver):
         # the last limit is above the rounding of the table, so that nothing is recomputed under it
         limits = [problem.budget + (high - problem.budget) * k // max(1, self.limits - 1) for k in range(self.limits)]
         planned = (runs for runs in map(table.runs, limits) if runs is not None)
-        tried = dict.fromkeys((*planned, all_saved(chain)))
+        sequences = dict.fromkeys((*planned, all_saved(chain)))
         best: tuple[Ns, Bytes, Schedule] | None = None
-        for done, runs in enumerate(tried, 1):
-            found = capped(trace(chain.graph, runs), problem.budget, problem.link)
-            if found is not None and (best is None or found[:2] < best[:2]):
-                best = found
-                clock.report(self, schedule=found[2], best=found[0], stage="limits", done=done, total=len(tried))
+        for done, runs in enumerate(sequences, 1):
+            replayed = capped(trace(chain.graph, runs), problem.budget, problem.link)
+            if replayed is not None and (best is None or replayed[:2] < best[:2]):
+                best = replayed
+                clock.report(
+                    self, schedule=replayed[2], best=replayed[0], stage="limits", done=done, total=len(sequences)
+                )
             if clock.expired:
                 break
-        said = f"{self!r}: {len(tried)} sequences of {self.limits} limits"
-        return Plan(schedule=None if best is None else best[2], trail=(said,))
+        note = f"{self!r}: {len(sequences)} sequences of {self.limits} limits"
+        return Plan(schedule=None if best is None else best[2], trail=(note,))
 
 
-def capped(found: Trace, budget: Bytes, link: Link) -> tuple[Ns, Bytes, Schedule] | None:
-    """Let the first cell that is idle at the peak leave, until the peak fits: (time, peak, schedule), or None."""
-    charges = list(found.charges)
+def capped(traced: Trace, budget: Bytes, link: Link) -> tuple[Ns, Bytes, Schedule] | None:
+    """Offload the first cell that is idle at the peak, until the peak fits: (time, peak, schedule), or None."""
+    charges = list(traced.charges)
     away: set[str] = set()
     while max(charges) > budget:
         worst = charges.index(max(charges))
         idle = (
-            stay for stay in found.stays if stay.size and stay.cell not in away and stay.leaves < worst < stay.wanted
+            stay for stay in traced.stays if stay.size and stay.cell not in away and stay.leaves < worst < stay.wanted
         )
         stay = next(idle, None)
         if stay is None:
@@ -90,15 +92,15 @@ def capped(found: Trace, budget: Bytes, link: Link) -> tuple[Ns, Bytes, Schedule
         away.add(stay.cell)
         for k in range(stay.leaves + 1, stay.wanted):
             charges[k] -= stay.size
-    return _replayed(found, away, budget, link)
+    return _replayed(traced, away, budget, link)
 
 
-def _replayed(found: Trace, away: set[str], budget: Bytes, link: Link) -> tuple[Ns, Bytes, Schedule] | None:
-    schedule = place(found, away, budget, link)
+def _replayed(traced: Trace, away: set[str], budget: Bytes, link: Link) -> tuple[Ns, Bytes, Schedule] | None:
+    schedule = place(traced, away, budget, link)
     if schedule is None:
         return None
     try:
-        cost = validate(found.graph, schedule, budget, link)
+        cost = validate(traced.graph, schedule, budget, link)
     except BudgetExceeded:
         return None
     return cost.time, cost.peak, schedule
@@ -106,9 +108,9 @@ def _replayed(found: Trace, away: set[str], budget: Bytes, link: Link) -> tuple[
 
 @frozen(kw_only=True)
 class Opportunist(Solver):
-    """Keep the link busy: save and offload one stage, run bare while its copies last, and so on until the rest fits.
+    """Keep the link busy: save and offload one stage, run without saving while its copies last, and so on until the rest fits.
 
-    The backward of each group of stages that ran bare is Rotor's.
+    The backward of each group of stages that ran without saving is Rotor's.
 
     Attributes:
         slots: slots of Rotor's table.
@@ -117,7 +119,7 @@ class Opportunist(Solver):
     slots: int = field(default=500, validator=whole(1, "slots"))
 
     def refuses(self, graph: Graph) -> str | None:
-        """Refuses what is not a chain."""
+        """Why a graph is refused: it is not a chain."""
         return chain_refusal(graph)
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
@@ -127,19 +129,19 @@ class Opportunist(Solver):
         chain = Chain(problem.graph)
         groups, rest = grouped(chain, problem.budget, problem.link)
         runs = opportunist_runs(chain, groups, rest, rotor_of(problem, problem.budget, self.slots), problem.budget)
-        said = f"{self!r}: {len(groups)} stages offloaded, {len(chain) - rest} kept"
+        note = f"{self!r}: {len(groups)} stages offloaded, {len(chain) - rest} kept"
         if runs is None:
-            return Plan(trail=(f"{said}; the backward of a group does not fit",))
+            return Plan(trail=(f"{note}; the backward of a group does not fit",))
         away: set[str] = set()
         for start, _ in groups:
             stage = chain.stages[start]
             away |= {stage.phantom, stage.output} | ({chain.stages[start - 1].output} if start else set())
-        found = _replayed(trace(chain.graph, runs), away, problem.budget, problem.link)
-        return Plan(schedule=None if found is None else found[2], trail=(said,))
+        replayed = _replayed(trace(chain.graph, runs), away, problem.budget, problem.link)
+        return Plan(schedule=None if replayed is None else replayed[2], trail=(note,))
 
 
 def grouped(chain: Chain, budget: Bytes, link: Link) -> tuple[list[tuple[int, int]], int]:
-    """Groups (the stage that saves, the first stage behind those that run bare after it), and the first stage of the rest."""
+    """Groups (the stage that saves, the end of the no-save forwards after it), and the first stage of the rest."""
     options = keep_all(chain)
     fits = _fitting_suffix(chain, budget)
     groups: list[tuple[int, int]] = []
@@ -147,12 +149,12 @@ def grouped(chain: Chain, budget: Bytes, link: Link) -> tuple[list[tuple[int, in
     while at < fits:
         stage, option = chain.stages[at], options[at][0]
         now += stage.options[option].forward
-        for size in (stage.input_held, stage.options[option].phantom, stage.held):
+        for size in (stage.input_size, stage.options[option].phantom, stage.output_size):
             if size:
                 lane = max(lane, now) + link.offload_time(size)
         behind = at + 1
         while behind < fits and now < lane:
-            now += chain.stages[behind].bare.time
+            now += chain.stages[behind].no_save.time
             behind += 1
         groups.append((at, behind))
         at = behind
@@ -162,14 +164,14 @@ def grouped(chain: Chain, budget: Bytes, link: Link) -> tuple[list[tuple[int, in
 def _fitting_suffix(chain: Chain, budget: Bytes) -> int:
     """The first stage from which on all can be saved, with nothing else resident but the stage's input."""
     options = keep_all(chain)
-    need = chain.loss_needs + chain.kept_before[-1]  # of what comes after, beside the input of the stage at hand
+    need = chain.loss_needs + chain.kept_before[-1]  # of what comes after, without the input of the current stage
     first = len(chain)
     for i in reversed(range(len(chain))):
         stage, option = chain.stages[i], options[i][0]
         forward = stage.forward_needs(option) + chain.kept_before[i]
         backward = stage.backward_needs(option) + chain.after[i]
         need = max(need + stage.saves(option), forward, backward)
-        if need + stage.input_held > budget:
+        if need + stage.input_size > budget:
             return first
         first = i
     return first
@@ -190,7 +192,7 @@ def opportunist_runs(
     runs += [Run(stages[i].backward, options[i][0]) for i in reversed(range(rest, len(chain)))]
     for start, end in reversed(groups):
         if end > start + 1:
-            inner = table.part(start + 1, end - 1, budget - stages[start].held)
+            inner = table.part(start + 1, end - 1, budget - stages[start].output_size)
             if inner is None:
                 return None
             runs += inner

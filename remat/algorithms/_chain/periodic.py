@@ -1,7 +1,7 @@
 """Periodic checkpointing of chains (Chen et al., 2016): hold the inputs of some stages, replay each gap once.
 
-Two ways to place the held inputs: every k-th stage (sqrt(n) by default), and the greedy one that closes a segment when what
-its stages save exceeds a bound, with a search over the bound.
+Two ways to place the held inputs: every k-th stage (sqrt(n) by default), or greedily, closing a segment when what its stages
+save exceeds a bound, with a search over the bound.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ class Periodic(Solver):
     balanced: bool = field(default=False, validator=FLAG, kw_only=True)
 
     def refuses(self, graph: Graph) -> str | None:
-        """Refuses what is not a chain."""
+        """Why a graph is refused: it is not a chain."""
         reason = why_no_chain(graph)
         return None if reason is None else f"not a chain ({reason}); write Linearise() >> {self!r}"
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The schedule of the segments; of the balanced ones, the fastest that fits."""
         chain = Chain(problem.graph)
-        own = keep_all(chain)
+        options = keep_all(chain)
         if not self.balanced:
             k = self.every or max(1, math.isqrt(len(chain)))
             starts = list(range(0, len(chain), k))
             return Plan(schedule=segmented(chain, starts), trail=(f"{self!r}: {len(starts)} segments of {k} stages",))
-        saves = [stage.saves(o) for stage, (o,) in zip(chain.stages, own, strict=True)]
+        saves = [stage.saves(o) for stage, (o,) in zip(chain.stages, options, strict=True)]
         bounds = _bounds_between(max(1, min(saves)), max(1, sum(saves)))
         best: tuple[int, int, Schedule] | None = None
         for placed in dict.fromkeys(tuple(balanced_starts(saves, bound)) for bound in bounds):
@@ -85,12 +85,12 @@ def balanced_starts(saves: Sequence[Bytes], bound: Bytes) -> list[int]:
 
 def segmented(chain: Chain, starts: Sequence[int]) -> Schedule:
     """The schedule that holds the inputs of the stages in `starts`, and saves all in the last segment at once."""
-    own, length = keep_all(chain), len(chain)
+    options, length = keep_all(chain), len(chain)
     ends = [*starts[1:], length]
     runs = [Run(stage.forward, len(stage.options)) for stage in chain.stages[: starts[-1]]]
     for start, end in reversed(list(zip(starts, ends, strict=True))):
-        runs += [Run(chain.stages[i].forward, own[i][0]) for i in range(start, end)]
+        runs += [Run(chain.stages[i].forward, options[i][0]) for i in range(start, end)]
         if end == length:
             runs.append(Run(chain.loss, chain.loss_option))
-        runs += [Run(chain.stages[i].backward, own[i][0]) for i in reversed(range(start, end))]
+        runs += [Run(chain.stages[i].backward, options[i][0]) for i in reversed(range(start, end))]
     return Schedule.from_runs(chain.graph, runs)

@@ -1,8 +1,8 @@
 """POFO: rematerialization and offloading of chains, optimal among persistent schedules that offload before the loss only.
 
 The class (POFO, section 3.2): persistent schedules; whole inputs of stages leave before the loss and come back after it;
-transfers are continuous, memory being freed and taken as they go. The programme plans in that class; its plan is then
-written with whole transfers and replayed, and the trail states both times.
+transfers are continuous: memory is freed and taken byte by byte. The search plans in that class; its plan is then written
+with whole transfers and replayed, and the trail states both times.
 Time O(L^2 N^3 + L^3 N^2), memory O(L^2 N^2 + L N^3) for L stages and N slots.
 """
 
@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 from attrs import field, frozen
 
-from remat.algorithms._chain.chain_arrays import Ints, Numbers, numbers
+from remat.algorithms._chain.chain_arrays import ChainArrays, Ints, arrays_of
 from remat.algorithms._chain.pofo_kernels import (
     INFINITE,
     Lanes,
@@ -57,29 +57,29 @@ Choice = tuple[tuple[float, int], list[tuple[int, int, int, int]]]
 """A way to begin a sub-chain: its value and moves, and the parts that follow as arguments (i, j, a, delta)."""
 
 
-def moves_of(own: Numbers, bandwidth: int | None, copies: bool) -> Moves:
+def moves_of(arrays: ChainArrays, bandwidth: int | None, copies: bool) -> Moves:
     """What one lane of the link moves while a chain runs [bandwidth in bytes per second]; without copies, nothing."""
-    count = own.stages
+    count = arrays.stages
     if not copies or bandwidth is None:
-        each = own.slots + 1 if copies else 0
+        each = arrays.slots + 1 if copies else 0
         flat = np.full(count, each, dtype=np.int64)
-        return Moves(forward=flat, backward=flat, bare=np.arange(count + 1) * each, loss=each, per_slot=0.0)
+        return Moves(forward=flat, backward=flat, no_save=np.arange(count + 1) * each, loss=each, per_slot=0.0)
 
     def cumulated(times: Ints) -> Ints:
         sums = [0]
         for time in times.tolist():
             sums.append(sums[-1] + time)
         # more than all slots never matters; whole slots of the cumulated time, so that errors do not add up
-        whole = [total * bandwidth // (_SECOND * own.unit) for total in sums]
-        steps = [min(after - before, own.slots + 1) for before, after in pairwise(whole)]
+        whole = [total * bandwidth // (_SECOND * arrays.unit) for total in sums]
+        steps = [min(after - before, arrays.slots + 1) for before, after in pairwise(whole)]
         return np.cumsum([0, *steps]).astype(np.int64)
 
     return Moves(
-        forward=np.diff(cumulated(own.forward_time)),
-        backward=np.diff(cumulated(own.backward_time)),
-        bare=cumulated(own.bare_time),
-        loss=min(own.loss_time * bandwidth // (_SECOND * own.unit), own.slots + 1),
-        per_slot=own.unit * _SECOND / bandwidth,
+        forward=np.diff(cumulated(arrays.forward_time)),
+        backward=np.diff(cumulated(arrays.backward_time)),
+        no_save=cumulated(arrays.no_save_time),
+        loss=min(arrays.loss_time * bandwidth // (_SECOND * arrays.unit), arrays.slots + 1),
+        per_slot=arrays.unit * _SECOND / bandwidth,
     )
 
 
@@ -88,54 +88,55 @@ class Decision:
     """One step of the forward phase.
 
     Attributes:
-        stage: the stage whose input is held. last: the last stage that runs bare; None: the stage runs once and saves all.
-        offload: whether the input leaves. held, owed: A with the input, and dB, in the state before [slots].
+        stage: the stage whose input is held.
+        last: the last stage that runs without saving; None: the stage runs once and saves all.
+        offload: whether the input leaves. a_with_input, owed: A with the input, and dB, in the state before [slots].
     """
 
     stage: int
     saving: bool
     last: int | None
     offload: bool
-    held: int
+    a_with_input: int
     owed: int
 
 
 @frozen(kw_only=True)
 class PofoPlan:
-    """What the programme found: its value [ns], the runs, and for each cell that leaves the run from which on it may."""
+    """The result of the search: its value [ns], the runs, and for each offloaded cell the run after which its copy may start."""
 
     value: float
     runs: tuple[Run, ...]
     away: dict[str, int]
 
 
-class Programme:
+class PofoTables:
     """The tables of one chain, budget and link."""
 
-    def __init__(self, chain: Chain, budget: Bytes, link: Link | None, *, bare: bool = True) -> None:
-        """`bare`: whether stages may run bare, i.e. be recomputed; without, it is the offload-only programme."""
+    def __init__(self, chain: Chain, budget: Bytes, link: Link | None, *, recompute: bool = True) -> None:
+        """`recompute`: whether stages may be recomputed; without, only offloading is planned."""
         self.chain = chain
-        self.own = own = numbers(chain, budget, keep_all(chain), freeing=False)
+        self.arrays = arrays = arrays_of(chain, budget, keep_all(chain), freeing=False)
         self.copies = link is not None
-        self.out = moves_of(own, None if link is None else link.to_host, self.copies)
-        self.back = moves_of(own, None if link is None else link.to_device, self.copies)
-        pairs, width = own.stages * (own.stages + 1) // 2, row_start(own.slots + 1, own.slots)
-        value = np.full((pairs, width if bare else 1), INFINITE)
+        self.out = moves_of(arrays, None if link is None else link.to_host, self.copies)
+        self.back = moves_of(arrays, None if link is None else link.to_device, self.copies)
+        pairs, width = arrays.stages * (arrays.stages + 1) // 2, row_start(arrays.slots + 1, arrays.slots)
+        value = np.full((pairs, width if recompute else 1), INFINITE)
         self.table = Table(value, np.zeros(value.shape, dtype=np.int32))
-        self.bare = bare
-        if bare:
-            backward_table(own, self.back, own.slots if self.copies else 0, self.table)
+        self.recompute = recompute
+        if recompute:
+            backward_table(arrays, self.back, arrays.slots if self.copies else 0, self.table)
 
     def plan(self, aside: int = 0) -> PofoPlan | None:
         """The least fluid time and how to get it, without using `aside` slots; None when nothing of the class fits."""
-        own = self.own
-        if aside > own.slots:
+        arrays = self.arrays
+        if aside > arrays.slots:
             return None
-        block = block_start(own.slots + 1, own.slots)
-        count = 2 * (own.stages + 1) * block
+        block = block_start(arrays.slots + 1, arrays.slots)
+        count = 2 * (arrays.stages + 1) * block
         states = States(np.empty(count), np.empty(count, dtype=np.int64), np.empty(block))
-        lanes = Lanes(self.out, self.back, self.copies, self.bare)
-        value, state = forward_search(own, lanes, self.table, states, aside)
+        lanes = Lanes(self.out, self.back, self.copies, self.recompute)
+        value, state = forward_search(arrays, lanes, self.table, states, aside)
         if state < 0:
             return None
         path = []
@@ -143,61 +144,61 @@ class Programme:
             path.append(self._decoded(int(state)))
             state = states.came[state]
         path.reverse()
-        decisions = [self._decision(here, there) for here, there in pairwise(path)]
+        decisions = [self._decision(origin, target) for origin, target in pairwise(path)]
         runs, away = self._written(decisions)
         return PofoPlan(value=float(value), runs=runs, away=away)
 
     def _decoded(self, state: int) -> tuple[int, int, int, int]:
         """(layer, A, dF, dB) of a state."""
-        slots = self.own.slots
+        slots = self.arrays.slots
         layer, rest = divmod(state, int(block_start(slots + 1, slots)))
         a = next(a for a in range(slots, -1, -1) if block_start(a, slots) <= rest)
         df, db = divmod(rest - int(block_start(a, slots)), slots - a + 1)
         assert state_of(layer, a, df, db, slots) == state
         return layer, a, df, db
 
-    def _decision(self, here: tuple[int, int, int, int], there: tuple[int, int, int, int]) -> Decision:
-        stage, saved = divmod(here[0], 2)
-        following, saving = divmod(there[0], 2)
-        size = int(self.own.saves[stage - 1] if saved else self.own.held[stage])
+    def _decision(self, origin: tuple[int, int, int, int], target: tuple[int, int, int, int]) -> Decision:
+        stage, saved = divmod(origin[0], 2)
+        following, saving = divmod(target[0], 2)
+        size = int(self.arrays.saves[stage - 1] if saved else self.arrays.input_size[stage])
         return Decision(
             stage=stage,
             saving=bool(saved),
             last=None if saving else following - 1,
-            offload=size > 0 and there[1] == here[1],
-            held=here[1] + size,
-            owed=here[3],
+            offload=size > 0 and target[1] == origin[1],
+            a_with_input=origin[1] + size,
+            owed=origin[3],
         )
 
     def _written(self, decisions: list[Decision]) -> tuple[tuple[Run, ...], dict[str, int]]:
         chain, options = self.chain, keep_all(self.chain)
         runs: list[Run] = []
         away: dict[str, int] = {}
-        for one in decisions:
-            if one.offload:
-                before = chain.stages[one.stage - 1]
+        for decision in decisions:
+            if decision.offload:
+                before = chain.stages[decision.stage - 1]
                 away[before.output] = len(runs)
-                if one.saving:
+                if decision.saving:
                     away[before.phantom] = len(runs)
-            stage = chain.stages[one.stage]
-            if one.last is None:
-                runs.append(Run(stage.forward, options[one.stage][0]))
+            stage = chain.stages[decision.stage]
+            if decision.last is None:
+                runs.append(Run(stage.forward, options[decision.stage][0]))
             else:
-                bare = chain.stages[one.stage : one.last + 1]
-                runs += [Run(each.forward, len(each.options)) for each in bare]
+                no_save = chain.stages[decision.stage : decision.last + 1]
+                runs += [Run(each.forward, len(each.options)) for each in no_save]
         runs.append(Run(chain.loss, chain.loss_option))
-        for one in reversed(decisions):
-            if one.last is None:
-                runs.append(Run(chain.stages[one.stage].backward, options[one.stage][0]))
+        for decision in reversed(decisions):
+            if decision.last is None:
+                runs.append(Run(chain.stages[decision.stage].backward, options[decision.stage][0]))
             else:
-                runs += self._segment(one.stage, one.last, one.held, one.owed)
+                runs += self._segment(decision.stage, decision.last, decision.a_with_input, decision.owed)
         return tuple(runs), away
 
     # -- the backward phase --------------------------------------------------------------------------------------------
 
     def _at(self, i: int, j: int, a: int, delta: int) -> tuple[float, int]:
-        at = row_start(a, self.own.slots) + delta
-        pair = pair_of(i, j, self.own.stages)
+        at = row_start(a, self.arrays.slots) + delta
+        pair = pair_of(i, j, self.arrays.stages)
         return float(self.table.value[pair, at]), int(self.table.moved[pair, at])
 
     def _segment(self, i: int, j: int, a: int, delta: int) -> list[Run]:
@@ -225,17 +226,17 @@ class Programme:
 
     def _choices(self, i: int, j: int, a: int, delta: int) -> Iterator[Choice]:
         """Each way to begin C(i, j, A, Delta): its value and moves, and the parts that follow, the first to run first."""
-        own, back, slots = self.own, self.back, self.own.slots
-        need_f, need_b = int(own.forward[i] + own.after[j]), int(own.backward[i] + own.after[i])
-        once = int(own.forward_time[i]) + int(own.backward_time[i])
+        arrays, back, slots = self.arrays, self.back, self.arrays.slots
+        need_f, need_b = int(arrays.forward[i] + arrays.after[j]), int(arrays.backward[i] + arrays.after[i])
+        once = int(arrays.forward_time[i]) + int(arrays.backward_time[i])
         moves = int(back.forward[i]) + int(back.backward[i])
         if max(need_f, need_b) + a <= slots:
             wait_b = max(need_b + a + delta - slots, 0)
             if i == j:
                 wait = max(wait_b, need_f - int(back.backward[i]) + a + delta - slots)
                 yield (once + wait * back.per_slot, moves + wait), []
-            elif a + int(own.saves[i]) <= slots:
-                rest, deep = max(delta - int(back.backward[i]) - wait_b, 0), a + int(own.saves[i])
+            elif a + int(arrays.saves[i]) <= slots:
+                rest, deep = max(delta - int(back.backward[i]) - wait_b, 0), a + int(arrays.saves[i])
                 if rest <= slots - deep:
                     value, moved = self._at(i + 1, j, deep, rest)
                     wait = wait_b + max(need_f + a + max(rest - moved, 0) - slots, 0)
@@ -244,14 +245,14 @@ class Programme:
 
     def _checkpointed(self, i: int, j: int, a: int, delta: int) -> Iterator[Choice]:
         """The ways to begin C(i, j, A, Delta) that run stages without saving anything, up to an input that is held."""
-        own, back, slots = self.own, self.back, self.own.slots
+        arrays, back, slots = self.arrays, self.back, self.arrays.slots
         cost, behind, needed = 0.0, 0, 0
         for k in range(i, j):
-            cost += int(own.bare_time[k])
-            need = int(own.bare_needs[k] + own.after[j]) + (int(own.held[k]) if k > i else 0)
+            cost += int(arrays.no_save_time[k])
+            need = int(arrays.no_save_needs[k] + arrays.after[j]) + (int(arrays.input_size[k]) if k > i else 0)
             needed = max(needed, need)
-            behind = max(behind - int(back.bare[k + 1] - back.bare[k]), need) if k > i else need
-            deep = a + int(own.held[k + 1])
+            behind = max(behind - int(back.no_save[k + 1] - back.no_save[k]), need) if k > i else need
+            deep = a + int(arrays.input_size[k + 1])
             if needed + a > slots or deep > slots:
                 continue
             early, early_moved = self._at(i, k, a, delta)
@@ -261,13 +262,13 @@ class Programme:
             late, late_moved = self._at(k + 1, j, deep, rest)
             wait = max(behind + a + max(rest - late_moved, 0) - slots, 0)
             total = cost + early + late + wait * back.per_slot
-            moved = int(back.bare[k + 1] - back.bare[i]) + early_moved + late_moved + wait
+            moved = int(back.no_save[k + 1] - back.no_save[i]) + early_moved + late_moved + wait
             yield (total, moved), [(k + 1, j, deep, rest), (i, k, a, delta)]
 
 
-def programme_bytes(stages: int, slots: int, bare: bool = True) -> Bytes:
+def table_bytes(stages: int, slots: int, recompute: bool = True) -> Bytes:
     """Bytes of the tables."""
-    table = 12 * (stages * (stages + 1) // 2) * row_start(slots + 1, slots) if bare else 0
+    table = 12 * (stages * (stages + 1) // 2) * row_start(slots + 1, slots) if recompute else 0
     return int(table + 16 * 2 * (stages + 1) * block_start(slots + 1, slots))
 
 
@@ -289,79 +290,79 @@ class Pofo(Solver):
     _recomputes: ClassVar[bool] = True
 
     def refuses(self, graph: Graph) -> str | None:
-        """Refuses what is not a chain, and times beyond 64-bit words."""
+        """Why a graph is refused: it is not a chain, or its times exceed 64-bit words."""
         return chain_refusal(graph)
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
-        """The programme's plan with whole transfers; the trail compares its fluid time with the replay."""
+        """The plan of the search with whole transfers; the trail compares its fluid time with the replay."""
         if self.slots is None:
-            return self._tried(problem, problem, clock, 0, 1)
+            return self._best_replay(problem, problem, clock, 0, 1)
         near = Quantise(self.slots, carry=True).apply(problem).problem
-        plan = self._tried(problem, near, clock, self.slots // 12, self.slots // 2)
+        plan = self._best_replay(problem, near, clock, self.slots // 12, self.slots // 2)
         if plan.schedule is not None or clock.expired:
             return plan
-        return self._tried(problem, Quantise(self.slots).apply(problem).problem, clock, 0, 1)
+        return self._best_replay(problem, Quantise(self.slots).apply(problem).problem, clock, 0, 1)
 
-    def _tried(self, problem: Problem, coarse: Problem, clock: Clock, more: int, tries: int) -> Plan:
+    def _best_replay(self, problem: Problem, coarse: Problem, clock: Clock, more: int, tries: int) -> Plan:
         """The fastest replay of the plans of a coarse problem for `more` slots above the budget, one less, and so on.
 
-        Rounded sizes say little about a few slots: a plan for more than there is may fit, and one for less may copy better.
+        Rounded sizes are off by a few slots: a plan for more than the budget may fit, and one for less may copy better.
         The search ends a few slots below the first plan that fits. One table serves all of it.
         """
         chain = Chain(coarse.graph)
-        unit = numbers(chain, coarse.budget, keep_all(chain), freeing=False).unit
+        unit = arrays_of(chain, coarse.budget, keep_all(chain), freeing=False).unit
         budget = coarse.budget + more * unit
-        own = numbers(chain, budget, keep_all(chain), freeing=False)
-        size = programme_bytes(len(chain), own.slots, self._recomputes)
+        arrays = arrays_of(chain, budget, keep_all(chain), freeing=False)
+        size = table_bytes(len(chain), arrays.slots, self._recomputes)
         if size > self.table_limit:
-            what = f"{len(chain)} stages and {own.slots} slots need tables of {format_bytes(size)}"
+            what = f"{len(chain)} stages and {arrays.slots} slots need tables of {format_bytes(size)}"
             return Plan(trail=(f"{self!r} refused: {what}; give slots=…, e.g. 50",))
-        programme = Programme(chain, budget, problem.link, bare=self._recomputes)
+        tables = PofoTables(chain, budget, problem.link, recompute=self._recomputes)
         plan = Plan(trail=(f"{self!r}: nothing of its class fits ({CLASS})",))
         best: tuple[Ns, Plan] | None = None
         aside = 0
         while aside < tries and not clock.expired:
-            found = programme.plan(aside)
-            if found is None:
+            searched = tables.plan(aside)
+            if searched is None:
                 break
-            plan, over = self._written(problem, found)
+            plan, over = self._written(problem, searched)
             if plan.schedule is not None:
                 time = validate(problem.graph, plan.schedule, problem.budget, problem.link).time
                 best = (time, plan) if best is None or time < best[0] else best
                 tries = min(tries, aside + _BEYOND)
-            aside += 1 if best is not None else max(1, over // own.unit // 2)
+            aside += 1 if best is not None else max(1, over // arrays.unit // 2)
         return plan if best is None else best[1]
 
-    def _written(self, problem: Problem, found: PofoPlan) -> tuple[Plan, Bytes]:
+    def _written(self, problem: Problem, searched: PofoPlan) -> tuple[Plan, Bytes]:
         """The plan on the true sizes, and by how many bytes it exceeds the budget."""
-        traced = trace(problem.graph, found.runs)
-        exact = fluid(traced, found.away, problem.budget, problem.link)
-        said = f"{self!r}: {rounded_text(found.value)} by the programme ({CLASS})"
+        traced = trace(problem.graph, searched.runs)
+        exact = fluid(traced, searched.away, problem.budget, problem.link)
+        note = f"{self!r}: {rounded_text(searched.value)} by the search ({CLASS})"
         if exact is not None:
-            said += f", {rounded(exact[0])} ns as a fluid"
-        over = max(traced.without(found.away)) - problem.budget
+            note += f", {rounded(exact[0])} ns as a fluid"
+        over = max(traced.without(searched.away)) - problem.budget
         if problem.link is None:
-            return Plan(schedule=place(traced, (), problem.budget, Link()), trail=(said,)), over
-        return with_transfers(problem, traced, found.away, said), over
+            return Plan(schedule=place(traced, (), problem.budget, Link()), trail=(note,)), over
+        return with_transfers(problem, traced, searched.away, note), over
 
 
-def with_transfers(problem: Problem, traced: Trace, away: Mapping[str, int], said: str) -> Plan:
-    """The plan with whole transfers, and the replayed time beside the programme's in the trail.
+def with_transfers(problem: Problem, traced: Trace, away: Mapping[str, int], note: str) -> Plan:
+    """The plan with whole transfers, and the replayed time in the trail, next to that of the search.
 
-    Where memory is left, what leaves for nothing stays: each group of copies is tried without, the first to leave first.
+    Copies that are not needed are left out: each group of copies is tried without, the first to start first.
     """
     assert problem.link is not None
     gone = dict(away)
     best = _replayed(problem, traced, gone)
     if isinstance(best, str):
-        return Plan(trail=(f"{said}; with whole transfers it does not fit: {best}",))
+        return Plan(trail=(f"{note}; with whole transfers it does not fit: {best}",))
     for start in dict.fromkeys(away.values()):
         fewer = {cell: at for cell, at in gone.items() if at != start}
         if max(traced.without(fewer)) <= problem.budget:
             other = _replayed(problem, traced, fewer)
             if not isinstance(other, str) and other[0] <= best[0]:
                 gone, best = fewer, other
-    return Plan(schedule=best[1], trail=(f"{said}, {best[0]} ns replayed with whole transfers",))
+    return Plan(schedule=best[1], trail=(f"{note}, {best[0]} ns replayed with whole transfers",))
 
 
 def _replayed(problem: Problem, traced: Trace, away: Mapping[str, int]) -> tuple[Ns, Schedule] | str:
@@ -377,5 +378,5 @@ def _replayed(problem: Problem, traced: Trace, away: Mapping[str, int]) -> tuple
 
 
 def rounded_text(value: float) -> str:
-    """A programme's value for the trail."""
+    """A value of the search as text for the trail."""
     return f"{value:.0f} ns"

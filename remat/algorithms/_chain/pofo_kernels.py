@@ -1,7 +1,8 @@
 """The compiled kernels of POFO: the backward table C and the forward search over (stage, x, A, dF, dB).
 
 All memory is in slots. What a link moves while a node runs is counted in whole slots too, rounded on cumulated times, so that
-the error does not grow with the number of nodes; where bandwidth times time is whole, nothing is rounded.
+the error does not grow with the number of nodes; where bandwidth times time is whole, nothing is rounded. A is the memory that
+held inputs of stages take; dF and dB are the slots that copies to and from the host still have to move.
 
 States satisfy A + dF <= M and A + dB <= M: the block of A holds (M - A + 1)^2 pairs (dF, dB), the row of A in C holds
 M - A + 1 values of Delta. Reference: POFO (Beaumont, Eyraud-Dubois, Shilova, 2021), App. B.1 to B.3, Table 2 and Lemma 1.
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.jit import inner_kernel, kernel
-from remat.algorithms._chain.chain_arrays import Ints, Numbers
+from remat.algorithms._chain.chain_arrays import ChainArrays, Ints
 
 INFINITE = 1e300
 
@@ -27,24 +28,24 @@ class Moves(NamedTuple):
 
     Attributes:
         forward, backward: slots, while one stage runs.
-        bare: `bare[i]`: slots, while the stages before i run bare.
+        no_save: `no_save[i]`: slots, while the stages before i run without saving.
         loss: slots, while the loss runs. per_slot: time of one slot [ns].
     """
 
     forward: Ints
     backward: Ints
-    bare: Ints
+    no_save: Ints
     loss: int
     per_slot: float
 
 
 class Lanes(NamedTuple):
-    """What may be done: `copies` over the lanes to the host (`out`) and back, `bare` runs, i.e. recomputation."""
+    """What may be done: `copies` over the lanes to the host (`out`) and back, `recompute`: recomputation."""
 
     out: Moves
     back: Moves
     copies: bool
-    bare: bool
+    recompute: bool
 
 
 class Table(NamedTuple):
@@ -58,7 +59,7 @@ class States(NamedTuple):
     """The states of the forward search.
 
     Attributes:
-        cost: the least time known to a state. came: the state before it on that way, -1: none.
+        cost: the least time to a state so far. came: the state before it on that path, -1: none.
         least: of the states of one (stage, x), the least cost of one that holds and owes no more: others are dominated.
     """
 
@@ -71,7 +72,7 @@ class State(NamedTuple):
     """A state (stage, x, A, dF, dB) of the forward search.
 
     Attributes:
-        size: slots of the input of the stage, with what the stage before saved. held: A with it.
+        size: slots of the input of the stage, with what the stage before saved. a_with_input: A with it.
         at: index of the state. cost: the least time of a path to it.
     """
 
@@ -80,7 +81,7 @@ class State(NamedTuple):
     df: int
     db: int
     size: int
-    held: int
+    a_with_input: int
     at: int
     cost: float
 
@@ -92,20 +93,20 @@ def pair_of(i: int, j: int, length: int) -> int:
 
 
 @inner_kernel
-def row_start(held: int, slots: int) -> int:
-    """Where the row of A = `held` starts in a table over (A, Delta) with A + Delta <= slots."""
-    return held * (slots + 1) - held * (held - 1) // 2
+def row_start(a: int, slots: int) -> int:
+    """Where the row of A = `a` starts in a table over (A, Delta) with A + Delta <= slots."""
+    return a * (slots + 1) - a * (a - 1) // 2
 
 
 @inner_kernel
-def saving_first(own: Numbers, back: Moves, table: Table, i: int, j: int, deltas: int) -> None:
-    """C(i, j) where stage i runs once, saving all its backward wants."""
-    slots, here = own.slots, pair_of(i, j, own.bare_time.size)
-    need_f, need_b = own.forward[i] + own.after[j], own.backward[i] + own.after[i]
-    once = own.forward_time[i] + own.backward_time[i]
+def saving_first(arrays: ChainArrays, back: Moves, table: Table, i: int, j: int, deltas: int) -> None:
+    """C(i, j) where stage i runs once, saving all that its backward reads."""
+    slots, pair = arrays.slots, pair_of(i, j, arrays.no_save_time.size)
+    need_f, need_b = arrays.forward[i] + arrays.after[j], arrays.backward[i] + arrays.after[i]
+    once = arrays.forward_time[i] + arrays.backward_time[i]
     for a in range(slots - max(need_b, need_f) + 1):
         row = row_start(a, slots)
-        deep = a + own.saves[i]
+        deep = a + arrays.saves[i]
         for delta in range(min(deltas, slots - a) + 1):
             best, most = INFINITE, 0
             wait_b = max(need_b + a + delta - slots, 0)
@@ -115,18 +116,18 @@ def saving_first(own: Numbers, back: Moves, table: Table, i: int, j: int, deltas
                 most = back.forward[i] + back.backward[i] + wait
             elif deep <= slots:
                 rest = max(delta - back.backward[i] - wait_b, 0)
-                inner, at = pair_of(i + 1, j, own.bare_time.size), row_start(deep, slots) + rest
+                inner, at = pair_of(i + 1, j, arrays.no_save_time.size), row_start(deep, slots) + rest
                 if rest <= slots - deep and table.value[inner, at] < INFINITE:
                     moved = table.moved[inner, at]
                     wait = wait_b + max(need_f + a + max(rest - moved, 0) - slots, 0)
                     best = once + table.value[inner, at] + wait * back.per_slot
                     most = back.forward[i] + back.backward[i] + moved + wait
-            table.value[here, row + delta] = best
-            table.moved[here, row + delta] = most
+            table.value[pair, row + delta] = best
+            table.moved[pair, row + delta] = most
 
 
 class Split(NamedTuple):
-    """A way to begin C(i, j): stages i..k run bare; they cost `cost`, need `needed` slots, and are `behind` the link."""
+    """A way to begin C(i, j): stages i..k run without saving, cost `cost`, need `needed` slots, and are `behind` the link."""
 
     i: int
     j: int
@@ -137,10 +138,10 @@ class Split(NamedTuple):
 
 
 @inner_kernel
-def bare_first(own: Numbers, back: Moves, table: Table, split: Split, deltas: int) -> None:
-    """C(i, j) where stages i..k run bare, the input of k + 1 is held, then k + 1..j runs, then i..k once more."""
-    length, slots, k, kept = own.bare_time.size, own.slots, split.k, own.held[split.k + 1]
-    here = pair_of(split.i, split.j, length)
+def recompute_first(arrays: ChainArrays, back: Moves, table: Table, split: Split, deltas: int) -> None:
+    """C(i, j) where stages i..k run without saving, the input of k + 1 is held, then k + 1..j runs, then i..k once more."""
+    length, slots, k, kept = arrays.no_save_time.size, arrays.slots, split.k, arrays.input_size[split.k + 1]
+    pair = pair_of(split.i, split.j, length)
     first, second = pair_of(split.i, k, length), pair_of(k + 1, split.j, length)
     for a in range(slots - max(split.needed, kept) + 1):
         row, deep = row_start(a, slots), row_start(a + kept, slots)
@@ -155,42 +156,42 @@ def bare_first(own: Numbers, back: Moves, table: Table, split: Split, deltas: in
             left = max(rest - table.moved[second, deep + rest], 0)
             wait = max(split.behind + a + left - slots, 0)
             total = split.cost + early + late + wait * back.per_slot
-            if total < table.value[here, row + delta]:
-                table.value[here, row + delta] = total
-                moved = back.bare[k + 1] - back.bare[split.i] + wait
-                table.moved[here, row + delta] = (
+            if total < table.value[pair, row + delta]:
+                table.value[pair, row + delta] = total
+                moved = back.no_save[k + 1] - back.no_save[split.i] + wait
+                table.moved[pair, row + delta] = (
                     moved + table.moved[first, row + delta] + table.moved[second, deep + rest]
                 )
 
 
 @kernel
-def backward_table(own: Numbers, back: Moves, deltas: int, table: Table) -> None:
+def backward_table(arrays: ChainArrays, back: Moves, deltas: int, table: Table) -> None:
     """App. B.3: the least time C of stages i..j after the loss, and the slots the link can move meanwhile.
 
     `table` is set to INFINITE and 0; A includes the input of stage i. `deltas`: the largest Delta (0 without a link).
     """
-    length = own.bare_time.size
+    length = arrays.no_save_time.size
     for span in range(length):
         for i in range(length - span):
             j = i + span
-            saving_first(own, back, table, i, j, deltas)
+            saving_first(arrays, back, table, i, j, deltas)
             cost = 0.0
             needed: int = 0
             behind: int = 0
-            # behind: the most needed so far, less what the link moves from there to the end of the bare runs
+            # behind: the most needed so far, less what the link moves from there to the end of the no-save forwards
             for k in range(i, j):
-                cost += own.bare_time[k]
-                need = own.bare_needs[k] + own.after[j] + (own.held[k] if k > i else 0)
+                cost += arrays.no_save_time[k]
+                need = arrays.no_save_needs[k] + arrays.after[j] + (arrays.input_size[k] if k > i else 0)
                 needed = max(needed, need)
-                behind = max(behind - (back.bare[k + 1] - back.bare[k]), need) if k > i else need
-                bare_first(own, back, table, Split(i, j, k, cost, needed, behind), deltas)
+                behind = max(behind - (back.no_save[k + 1] - back.no_save[k]), need) if k > i else need
+                recompute_first(arrays, back, table, Split(i, j, k, cost, needed, behind), deltas)
 
 
 @inner_kernel
-def block_start(held: int, slots: int) -> int:
-    """Where the block of A = `held` starts among the states of one (stage, x)."""
+def block_start(a: int, slots: int) -> int:
+    """Where the block of A = `a` starts among the states of one (stage, x)."""
     n = slots + 1
-    before = n - held
+    before = n - a
     return n * (n + 1) * (2 * n + 1) // 6 - before * (before + 1) * (2 * before + 1) // 6
 
 
@@ -217,7 +218,7 @@ class Step(NamedTuple):
 
 @inner_kernel
 def offer(states: States, slots: int, step: Step, a: int, df: int, origin: int) -> None:
-    """A path by a step to (A, dF, and dB as the step says), unless that is no state or a faster path is known."""
+    """A path by a step to (A, dF, and dB as the step says), unless that is no state or a path so far is faster."""
     if a + df > slots or a + step.owed > slots:
         return
     at = state_of(step.layer, a, df, step.owed, slots)
@@ -230,69 +231,69 @@ def offer(states: States, slots: int, step: Step, a: int, df: int, origin: int) 
 def follow(states: States, slots: int, s: State, step: Step, stays: bool, leaves: bool) -> None:
     """Paths by a step after which the input of the stage stays, and by one after which it leaves over the link."""
     if stays:
-        offer(states, slots, step, s.held, max(s.df - step.moved, 0), s.at)
+        offer(states, slots, step, s.a_with_input, max(s.df - step.moved, 0), s.at)
     if leaves and s.size > 0:
         away = Step(step.layer, step.moved, step.owed + s.size, step.total)
         offer(states, slots, away, s.a, max(s.df + s.size - step.moved, 0), s.at)
 
 
 @inner_kernel
-def run_saving(own: Numbers, lanes: Lanes, states: States, s: State) -> None:
-    """The stage runs once, saving all its backward wants."""
-    i, slots, out, back = s.stage, own.slots, lanes.out, lanes.back
-    need_f, need_b = own.forward[i] + own.before[i], own.backward[i] + own.after[i]
-    if max(need_f, need_b) + s.held > slots:
+def run_saving(arrays: ChainArrays, lanes: Lanes, states: States, s: State) -> None:
+    """The stage runs once, saving all that its backward reads."""
+    i, slots, out, back = s.stage, arrays.slots, lanes.out, lanes.back
+    need_f, need_b = arrays.forward[i] + arrays.before[i], arrays.backward[i] + arrays.after[i]
+    if max(need_f, need_b) + s.a_with_input > slots:
         return
-    wait_f = max(need_f + s.held + s.df - slots, 0)
-    wait_b = max(need_b + s.held + s.db - slots, 0)
-    total = s.cost + own.forward_time[i] + own.backward_time[i] + wait_f * out.per_slot + wait_b * back.per_slot
+    wait_f = max(need_f + s.a_with_input + s.df - slots, 0)
+    wait_b = max(need_b + s.a_with_input + s.db - slots, 0)
+    total = s.cost + arrays.forward_time[i] + arrays.backward_time[i] + wait_f * out.per_slot + wait_b * back.per_slot
     owed = max(s.db - back.backward[i] - wait_b, 0)
     step = Step(2 * i + 3, out.forward[i] + wait_f, owed, total)
     follow(states, slots, s, step, True, lanes.copies)
 
 
 @inner_kernel
-def run_bare(own: Numbers, lanes: Lanes, table: Table, states: States, s: State) -> None:
-    """The stage and any number of those behind it run bare, and once more after the loss."""
-    i, slots, length, out = s.stage, own.slots, own.bare_time.size, lanes.out
-    if s.held + s.db > slots:
+def run_without_saving(arrays: ChainArrays, lanes: Lanes, table: Table, states: States, s: State) -> None:
+    """The stage and any number of stages after it run without saving, and once more after the loss."""
+    i, slots, length, out = s.stage, arrays.slots, arrays.no_save_time.size, lanes.out
+    if s.a_with_input + s.db > slots:
         return
-    row = row_start(s.held, slots) + s.db
+    row = row_start(s.a_with_input, slots) + s.db
     spent = 0.0
-    most: int = 0  # of the bare runs behind the first
+    most: int = 0  # of the no-save forwards after the first
     ahead: int = 0  # what they need, less what the link moves before
     for j in range(i, length):
-        spent += own.bare_time[j]
-        need = own.bare_needs[j] + own.before[j] + (own.held[j] if j > i else 0)
+        spent += arrays.no_save_time[j]
+        need = arrays.no_save_needs[j] + arrays.before[j] + (arrays.input_size[j] if j > i else 0)
         if j == i:
-            if need + s.held > slots:
+            if need + s.a_with_input > slots:
                 break
             ahead = need
         else:
             most = max(most, need)
-            ahead = max(ahead, need - (out.bare[j] - out.bare[i]))
-            if most + s.a > slots or (not lanes.copies and most + s.held > slots):
+            ahead = max(ahead, need - (out.no_save[j] - out.no_save[i]))
+            if most + s.a > slots or (not lanes.copies and most + s.a_with_input > slots):
                 break
         pair = pair_of(i, j, length)
         back = table.value[pair, row]
         if back >= INFINITE:
             continue
-        wait = max(ahead + s.held + s.df - slots, 0)
-        moved = out.bare[j + 1] - out.bare[i] + wait
+        wait = max(ahead + s.a_with_input + s.df - slots, 0)
+        moved = out.no_save[j + 1] - out.no_save[i] + wait
         total = s.cost + spent + wait * out.per_slot + back
         step = Step(2 * (j + 1), moved, max(s.db - table.moved[pair, row], 0), total)
-        follow(states, slots, s, step, most + s.held <= slots, lanes.copies)
+        follow(states, slots, s, step, most + s.a_with_input <= slots, lanes.copies)
 
 
 @inner_kernel
-def at_loss(own: Numbers, lanes: Lanes, s: State) -> float:
+def at_loss(arrays: ChainArrays, lanes: Lanes, s: State) -> float:
     """The time of a path that ends with the loss and all copies done; INFINITE where it does not fit."""
-    need = own.loss_needs + own.before[own.bare_time.size] + s.held
-    if need > own.slots:
+    need = arrays.loss_needs + arrays.before[arrays.no_save_time.size] + s.a_with_input
+    if need > arrays.slots:
         return INFINITE
-    wait = max(need + s.df - own.slots, 0)
+    wait = max(need + s.df - arrays.slots, 0)
     left = max(s.df - lanes.out.loss - wait, 0)
-    return float(s.cost + own.loss_time + (wait + left) * lanes.out.per_slot + s.db * lanes.back.per_slot)
+    return float(s.cost + arrays.loss_time + (wait + left) * lanes.out.per_slot + s.db * lanes.back.per_slot)
 
 
 @inner_kernel
@@ -309,13 +310,13 @@ def undercut(least: Floats, aside: int, a: int, df: int, db: int, slots: int) ->
 
 
 @kernel
-def forward_search(own: Numbers, lanes: Lanes, table: Table, states: States, aside: int) -> tuple[float, int]:
-    """App. B.1 and B.2 as a shortest path from (first stage, x=0, aside, 0, 0); what a path costs is known state by state.
+def forward_search(arrays: ChainArrays, lanes: Lanes, table: Table, states: States, aside: int) -> tuple[float, int]:
+    """App. B.1 and B.2 as a shortest path from (first stage, x=0, aside, 0, 0); the cost of a path is the sum over its states.
 
     `aside`: slots that are not to be used: the table of a budget serves every smaller one. `states` are filled here. Returns
     the least time and its state before the loss.
     """
-    length, slots = own.bare_time.size, own.slots
+    length, slots = arrays.no_save_time.size, arrays.slots
     states.cost[:] = INFINITE
     states.came[:] = -1
     states.cost[state_of(0, aside, 0, 0, slots)] = 0.0
@@ -323,7 +324,7 @@ def forward_search(own: Numbers, lanes: Lanes, table: Table, states: States, asi
     deltas = slots if lanes.copies else 0
     for layer in range(2 * length + 2):
         i, x = layer // 2, layer % 2
-        size = own.held[i] if x == 0 else (own.saves[i - 1] if i > 0 else 0)
+        size = arrays.input_size[i] if x == 0 else (arrays.saves[i - 1] if i > 0 else 0)
         for a in range(aside, slots - size + 1):
             for df in range(min(deltas, slots - a) + 1):
                 for db in range(min(deltas, slots - a) + 1):
@@ -334,11 +335,11 @@ def forward_search(own: Numbers, lanes: Lanes, table: Table, states: States, asi
                         continue
                     s = State(i, a, df, db, size, a + size, at, cost)
                     if i < length:
-                        run_saving(own, lanes, states, s)
-                        if lanes.bare:
-                            run_bare(own, lanes, table, states, s)
+                        run_saving(arrays, lanes, states, s)
+                        if lanes.recompute:
+                            run_without_saving(arrays, lanes, table, states, s)
                         continue
-                    total = at_loss(own, lanes, s)
+                    total = at_loss(arrays, lanes, s)
                     if total < result:
                         result, result_state = total, at
     return result, result_state

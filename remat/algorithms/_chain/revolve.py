@@ -1,7 +1,7 @@
 """Revolve: optimal checkpointing of homogeneous chains in closed form (Griewank and Walther, 2000, algorithm 799).
 
-With c checkpoints, the chain's own input among them, n stages take r n - beta(c + 1, r - 1) forward runs beside the n that
-are taped for their backward, where beta(c, r) = binomial(c + r, c) and r is the least with n <= beta(c, r).
+With c checkpoints, the chain's own input included, n stages take r n - beta(c + 1, r - 1) forward runs in addition to the n
+that are taped for their backward, where beta(c, r) = binomial(c + r, c) and r is the least with n <= beta(c, r).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLASS = "schedules of a homogeneous chain that tape one stage at a time"
 
 
 def repetition(stages: int, checkpoint_count: int) -> int:
-    """The least r with stages <= binomial(c + r, c): how often a stage runs at most, beside its taped run."""
+    """The least r with stages <= binomial(c + r, c): how often a stage runs at most, not counting its taped run."""
     r = 0
     while comb(checkpoint_count + r, checkpoint_count) < stages:
         r += 1
@@ -59,12 +59,12 @@ class Revolve(Solver):
     """The binomial schedule of a homogeneous chain: all outputs of one size, all forwards of one time. O(n r) runs."""
 
     def refuses(self, graph: Graph) -> str | None:
-        """Refuses what is not a chain, and chains whose stages differ."""
+        """Why a graph is refused: it is not a chain, or its stages differ."""
         reason = why_no_chain(graph)
         if reason is not None:
             return f"not a chain ({reason}); write Linearise() >> UnitCost() >> Revolve()"
         chain = Chain(graph)
-        if len({(stage.held, stage.bare.time) for stage in chain.stages}) > 1:
+        if len({(stage.output_size, stage.no_save.time) for stage in chain.stages}) > 1:
             return "the stages differ in size or time; write UnitCost() >> Revolve()"
         return None
 
@@ -73,33 +73,33 @@ class Revolve(Solver):
         chain = Chain(problem.graph)
         count = checkpoints(chain, problem.budget)
         if count is None or (count == 0 and len(chain) > 1):
-            return Plan(trail=(f"{self!r}: the budget holds no checkpoint beside the neediest step",))
+            return Plan(trail=(f"{self!r}: the budget holds no checkpoint on top of the most memory-demanding step",))
         extra = extra_runs(len(chain), count)
-        own = keep_all(chain)
-        taped = sum(s.options[o].forward + s.options[o].backward for s, (o,) in zip(chain.stages, own, strict=True))
-        time = taped + chain.loss_time + extra * chain.stages[0].bare.time
+        options = keep_all(chain)
+        taped = sum(s.options[o].forward + s.options[o].backward for s, (o,) in zip(chain.stages, options, strict=True))
+        time = taped + chain.loss_time + extra * chain.stages[0].no_save.time
         return Plan(
             schedule=Schedule.from_runs(chain.graph, _runs(chain, count)),
             trail=(f"{self!r}: {count} checkpoints, {extra} extra runs, optimal among {CLASS}",),
-            beside=(ClassBound(value=time, assumes=f"{CLASS}, {count} checkpoints"),),
+            class_bounds=(ClassBound(value=time, assumes=f"{CLASS}, {count} checkpoints"),),
         )
 
 
 def _runs(chain: Chain, count: int) -> list[Run]:
-    length, own = len(chain), keep_all(chain)
+    length, options = len(chain), keep_all(chain)
     runs: list[Run] = []
     todo: list[tuple[int, int, int]] = [(0, length, count)]
     while todo:
         s, stages, left = todo.pop()
         if stages == 1:
-            stage, option = chain.stages[s], own[s][0]
+            stage, option = chain.stages[s], options[s][0]
             runs.append(Run(stage.forward, option))
             if s == length - 1:
                 runs.append(Run(chain.loss, chain.loss_option))
             runs.append(Run(stage.backward, option))
             continue
         ahead = split(stages, left)
-        runs.extend(Run(one.forward, len(one.options)) for one in chain.stages[s : s + ahead])
+        runs.extend(Run(stage_ahead.forward, len(stage_ahead.options)) for stage_ahead in chain.stages[s : s + ahead])
         todo.append((s, ahead, left))
         todo.append((s + ahead, stages - ahead, left - 1))
     return runs

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from attrs import field, frozen
 
-from remat.algorithms._chain.chain_arrays import NEVER, Ints, Numbers, numbers, too_long
+from remat.algorithms._chain.chain_arrays import NEVER, ChainArrays, Ints, arrays_of, too_long
 from remat.algorithms._chain.rotor_kernels import rotor_table, row_of
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE, ClassBound, Plan
@@ -31,23 +31,23 @@ class RotorTable:
     """The values of every sub-chain under every budget up to the one it was made for.
 
     Attributes:
-        chain: the chain. numbers: the chain in slots.
+        chain: the chain. arrays: the chain in slots.
         values: rows of sub-chains by slots [ns]. lowest: first slot of each row that holds a value.
     """
 
     chain: Chain
-    numbers: Numbers
+    arrays: ChainArrays
     values: Ints
     lowest: Ints
 
     def _slots(self, budget: Bytes) -> int:
-        return min(budget // self.numbers.unit, self.numbers.slots)
+        return min(budget // self.arrays.unit, self.arrays.slots)
 
     @property
     def floor(self) -> Bytes | None:
         """The smallest budget with a schedule; None when even the budget of the table has none."""
         slot = int(self.lowest[row_of(0, len(self.chain), len(self.chain))])
-        return slot * self.numbers.unit if slot <= self.numbers.slots else None
+        return slot * self.arrays.unit if slot <= self.arrays.slots else None
 
     def value(self, budget: Bytes) -> Ns | None:
         """The least time of a persistent schedule under a budget [ns], or None."""
@@ -61,7 +61,7 @@ class RotorTable:
         return tuple(self._runs((0, len(self.chain), self._slots(budget))))
 
     def part(self, first: int, last: int, budget: Bytes) -> tuple[Run, ...] | None:
-        """The runs of stages `first` to `last` alone, after the loss, with `budget` beside the input of the first; or None."""
+        """The runs of stages `first` to `last` alone, after the loss, with `budget` on top of the input of the first; or None."""
         if budget < 0 or self.values[row_of(first, last, len(self.chain)), self._slots(budget)] >= NEVER:
             return None
         return tuple(self._runs((first, last, self._slots(budget))))
@@ -73,7 +73,7 @@ class RotorTable:
 
     def _runs(self, part: tuple[int, int, int]) -> list[Run]:
         """Rockmate's Algorithm 3 with a stack of its own: chains may be longer than Python's."""
-        chain, own = self.chain, self.numbers
+        chain, arrays = self.chain, self.arrays
         length = len(chain)
         runs: list[Run] = []
         todo: list[Run | tuple[int, int, int]] = [part]
@@ -89,47 +89,47 @@ class RotorTable:
             option, split = self._decision(s, t, m)
             stage = chain.stages[s]
             if option is not None:
-                index = int(own.option_index[option])
+                index = int(arrays.option_index[option])
                 runs.append(Run(stage.forward, index))
                 todo.append(Run(stage.backward, index))
                 if t > s:
-                    todo.append((s + 1, t, min(m - int(own.saves[option]), own.slots)))
+                    todo.append((s + 1, t, min(m - int(arrays.saves[option]), arrays.slots)))
             else:
                 runs.extend(Run(chain.stages[k].forward, len(chain.stages[k].options)) for k in range(s, split))
                 todo.append((s, split - 1, m))
-                todo.append((split, t, m - int(own.held[split])))
+                todo.append((split, t, m - int(arrays.input_size[split])))
         return runs
 
     def _decision(self, s: int, t: int, m: int) -> tuple[int | None, int]:
         """What attains the value of a sub-chain: an option of the first stage, or the next stage whose input is held."""
-        own, values = self.numbers, self.values
+        arrays, values = self.arrays, self.values
         length = len(self.chain)
         value = int(values[row_of(s, t, length), m])
-        held = int(own.before[s] if t == length else own.after[t])
-        for o in range(own.option_start[s], own.option_start[s + 1]):
-            if m < max(own.forward[o] + held, own.backward[o] + own.after[s]):
+        fixed = int(arrays.before[s] if t == length else arrays.after[t])
+        for o in range(arrays.option_start[s], arrays.option_start[s + 1]):
+            if m < max(arrays.forward[o] + fixed, arrays.backward[o] + arrays.after[s]):
                 continue
             rest = 0
             if t > s:
-                left = min(m - int(own.saves[o]), own.slots)
+                left = min(m - int(arrays.saves[o]), arrays.slots)
                 rest = int(values[row_of(s + 1, t, length), left]) if left >= 0 else NEVER
-            if rest + int(own.time[o]) == value:
+            if rest + int(arrays.time[o]) == value:
                 return o, 0
         return None, self._next_checkpoint(s, t, m)
 
     def _next_checkpoint(self, s: int, t: int, m: int) -> int:
         """The next stage whose input is held, where the first stage runs without saving anything."""
-        own, values = self.numbers, self.values
+        arrays, values = self.arrays, self.values
         length = len(self.chain)
         value = int(values[row_of(s, t, length), m])
-        cost, first = 0, int(own.bare_needs[s]) + int(own.before[s] if t == length else own.after[t])
+        cost, first = 0, int(arrays.no_save_needs[s]) + int(arrays.before[s] if t == length else arrays.after[t])
         for i in range(s + 1, t + 1):
             k = i - 1
-            cost += int(own.bare_time[k])
+            cost += int(arrays.no_save_time[k])
             if k > s:
-                kept = int(own.before[k] if t == length else own.after[t])
-                first = max(first, int(own.held[k] + own.bare_needs[k]) + kept)
-            left = m - int(own.held[i])
+                fixed_before = int(arrays.before[k] if t == length else arrays.after[t])
+                first = max(first, int(arrays.input_size[k] + arrays.no_save_needs[k]) + fixed_before)
+            left = m - int(arrays.input_size[i])
             if m < first or left < 0:
                 continue
             if cost + int(values[row_of(i, t, length), left]) + int(values[row_of(s, k, length), m]) == value:
@@ -144,19 +144,19 @@ def table_bytes(stages: int, slots: int) -> Bytes:
 
 def rotor_values(chain: Chain, budget: Bytes, choice: Sequence[Sequence[int]] | None = None) -> RotorTable:
     """The table of a chain for a budget and every smaller one; `choice`: the options of each stage to consider."""
-    own = numbers(chain, budget, choice)
+    arrays = arrays_of(chain, budget, choice)
     length = len(chain)
-    values = np.full(((length + 1) * (length + 2) // 2, own.slots + 1), NEVER, dtype=np.int64)
+    values = np.full(((length + 1) * (length + 2) // 2, arrays.slots + 1), NEVER, dtype=np.int64)
     lowest = np.zeros(len(values), dtype=np.int64)
-    rotor_table(own, values, lowest)
-    return RotorTable(chain, own, values, lowest)
+    rotor_table(arrays, values, lowest)
+    return RotorTable(chain, arrays, values, lowest)
 
 
 def keep_all(chain: Chain) -> tuple[tuple[int], ...]:
     """For each stage its fastest option (ties: the smaller phantom): what Rotor calls F_all."""
     picked = []
     for stage in chain.stages:
-        order = [(one.forward + one.backward, one.phantom, i) for i, one in enumerate(stage.options)]
+        order = [(option.forward + option.backward, option.phantom, i) for i, option in enumerate(stage.options)]
         picked.append((min(order)[2],))
     return tuple(picked)
 
@@ -172,7 +172,7 @@ class RkRotor(Solver):
     table_limit: Bytes = field(default=4 * GiB, validator=whole(0, "bytes"), kw_only=True)
 
     def refuses(self, graph: Graph) -> str | None:
-        """Refuses what is not a chain, and times beyond 64-bit words."""
+        """Why a graph is refused: it is not a chain, or its times exceed 64-bit words."""
         return chain_refusal(graph)
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
@@ -181,20 +181,22 @@ class RkRotor(Solver):
 
     def _plan(self, problem: Problem, choice: Sequence[Sequence[int]] | None) -> Plan:
         chain = Chain(problem.graph)
-        own = numbers(chain, problem.budget, choice)
-        size = table_bytes(len(chain), own.slots)
+        arrays = arrays_of(chain, problem.budget, choice)
+        size = table_bytes(len(chain), arrays.slots)
         if size > self.table_limit:
-            what = f"{len(chain)} stages and {own.slots} slots of {own.unit} B need a table of {format_bytes(size)}"
+            what = (
+                f"{len(chain)} stages and {arrays.slots} slots of {arrays.unit} B need a table of {format_bytes(size)}"
+            )
             return Plan(trail=(f"{self!r} refused: {what}; write Quantise(slots=…) >> {self!r}",))
         table = rotor_values(chain, problem.budget, choice)
         value = table.value(problem.budget)
         if value is None:
             bound = ClassBound(value=IMPOSSIBLE, assumes=CLASS)
-            return Plan(trail=(f"{self!r}: no persistent schedule fits",), beside=(bound,))
+            return Plan(trail=(f"{self!r}: no persistent schedule fits",), class_bounds=(bound,))
         return Plan(
             schedule=table.schedule(problem.budget),
             trail=(f"{self!r}: {value} ns, optimal among {CLASS}",),
-            beside=(ClassBound(value=value, assumes=CLASS),),
+            class_bounds=(ClassBound(value=value, assumes=CLASS),),
         )
 
 
@@ -211,7 +213,7 @@ class Rotor(RkRotor):
 
 
 def chain_refusal(graph: Graph) -> str | None:
-    """Why the chain programmes cannot treat a graph; None when they can."""
+    """Why the chain solvers refuse a graph; None when they accept it."""
     reason = why_no_chain(graph)
     if reason is not None:
         return f"not a chain ({reason}); write Linearise() >> …"

@@ -1,4 +1,4 @@
-"""Whole transfers for a run sequence: which cells leave over the loss, when their copies start, and what that costs in a fluid.
+"""Whole transfers for a run sequence: which cells stay offloaded across the loss, when their copies start, and the fluid time.
 
 Every cell offloaded here leaves before the loss and comes back after it, once: POFO's first assumption. `place` writes the
 steps; the copies of the backward are placed by running it in reversed time, where a prefetch is an offload. `fluid` is the
@@ -29,14 +29,14 @@ class Stay:
     """A cell (datum or phantom) that is resident across the loss.
 
     Attributes:
-        cell: its name. size: its bytes. made: the run that made it.
+        cell: its name. size: its bytes. maker: the run that made it.
         leaves: the last run before the loss that makes or reads it; a copy out may start after it.
-        wanted: the first run behind the loss that reads it; a copy in must have ended before it.
+        wanted: the first run after the loss that reads it; a copy in must have ended before it.
     """
 
     cell: str
     size: Bytes
-    made: int
+    maker: int
     leaves: int
     wanted: int
 
@@ -47,7 +47,7 @@ class Trace:
 
     Attributes:
         runs: the runs. drops: cells dropped after each run. charges: bytes live in each run, its outputs and workspace included.
-        loss: index of the loss. stays: cells that could leave over the loss, in the order in which
+        loss: index of the loss. stays: cells that could be offloaded across the loss, in the order in which
             they are made, the larger first.
     """
 
@@ -63,7 +63,7 @@ class Trace:
         return [self.graph.node(run.node).options[run.option].time for run in self.runs]
 
     def without(self, cells: Collection[str]) -> list[Bytes]:
-        """Bytes live in each run when `cells` are away wherever they can be."""
+        """Bytes live in each run when `cells` are offloaded as long as possible."""
         charges = list(self.charges)
         for stay in self.stays:
             if stay.cell in cells:
@@ -82,7 +82,7 @@ def trace(graph: Graph, runs: Sequence[Run]) -> Trace:
         else:
             assert isinstance(step, Run)
             account.run(step)
-    stays = sorted(account.stays, key=lambda stay: (stay.made, -stay.size, stay.cell))
+    stays = sorted(account.stays, key=lambda stay: (stay.maker, -stay.size, stay.cell))
     return Trace(
         graph=graph,
         runs=schedule.runs,
@@ -94,7 +94,7 @@ def trace(graph: Graph, runs: Sequence[Run]) -> Trace:
 
 
 class _Residencies:
-    """What is resident while a schedule runs, and what stayed over the loss.
+    """What is resident while a schedule runs, and what was resident across the loss.
 
     Attributes:
         drops: per run, the cells dropped right after it.
@@ -104,21 +104,21 @@ class _Residencies:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.kept = {datum.name for datum in graph.data if datum.keep}
+        self.kept_names = {datum.name for datum in graph.data if datum.keep}
         self.outside = {datum.name for datum in graph.data if datum.outside}
-        self.held: dict[str, tuple[int, Bytes, list[int]]] = {}
+        self.resident: dict[str, tuple[int, Bytes, list[int]]] = {}
         self.live, self.loss = 0, -1
         self.drops: list[list[str]] = []
         self.charges: list[Bytes] = []
         self.stays: list[Stay] = []
 
     def drop(self, cell: str) -> None:
-        made, size, touched = self.held.pop(cell)
+        maker, size, touched = self.resident.pop(cell)
         self.live -= size
         self.drops[-1].append(cell)
         before, after = [k for k in touched if k <= self.loss], [k for k in touched if k > self.loss]
-        if before and after and cell not in self.kept:
-            self.stays.append(Stay(cell, size, made, before[-1], after[0]))
+        if before and after and cell not in self.kept_names:
+            self.stays.append(Stay(cell, size, maker, before[-1], after[0]))
 
     def run(self, run: Run) -> None:
         node, k = self.graph.node(run.node), len(self.charges)
@@ -128,43 +128,43 @@ class _Residencies:
         self.drops.append([])
         for name in reads:
             if name not in self.outside:
-                self.held[name][2].append(k)
+                self.resident[name][2].append(k)
         for name, size in writes.items():
-            if name in self.held:
-                self.held[name][2].append(k)
+            if name in self.resident:
+                self.resident[name][2].append(k)
             else:
-                self.held[name] = (k, size, [k])
+                self.resident[name] = (k, size, [k])
                 self.live += size
 
 
-def place(found: Trace, cells: Collection[str], budget: Bytes, link: Link) -> Schedule | None:
-    """The schedule of a run sequence whose `cells` leave over the loss; None when some run does not fit even so."""
-    away = [stay for stay in found.stays if stay.cell in cells]
-    if max(found.without({stay.cell for stay in away})) > budget:
+def place(traced: Trace, cells: Collection[str], budget: Bytes, link: Link) -> Schedule | None:
+    """The schedule of a run sequence whose `cells` are offloaded across the loss; None when some run does not fit even so."""
+    away = [stay for stay in traced.stays if stay.cell in cells]
+    if max(traced.without({stay.cell for stay in away})) > budget:
         return None
-    steps: list[list[Step]] = [[run, *map(Drop, cells)] for run, cells in zip(found.runs, found.drops, strict=True)]
+    steps: list[list[Step]] = [[run, *map(Drop, cells)] for run, cells in zip(traced.runs, traced.drops, strict=True)]
     for stay in away:
         steps[stay.leaves].append(Offload(stay.cell))
-    for cell, k in reversed(_issues(found, away, budget, link)):
+    for cell, k in reversed(_issues(traced, away, budget, link)):
         steps[k].insert(0, Prefetch(cell))
     return Schedule(tuple(step for row in steps for step in row))
 
 
-def _issues(found: Trace, away: Sequence[Stay], budget: Bytes, link: Link) -> list[tuple[str, int]]:
+def _issues(traced: Trace, away: Sequence[Stay], budget: Bytes, link: Link) -> list[tuple[str, int]]:
     """For each prefetch, in the order of need, the run before which it starts: the backward phase in reversed time.
 
     A copy may begin (in reversed time) once the run that wants the cell is done; a run waits until enough of the copies under
     way have ended to fit. The copy is issued before the earliest run, in true time, during which it is under way.
     """
-    times, charges = found.times(), found.without({stay.cell for stay in away})
+    times, charges = traced.times(), traced.without({stay.cell for stay in away})
     wanted: dict[int, list[Stay]] = {}
-    for stay in sorted(away, key=lambda stay: (stay.wanted, stay.made)):
+    for stay in sorted(away, key=lambda stay: (stay.wanted, stay.maker)):
         wanted.setdefault(stay.wanted, []).append(stay)
     now = lane = 0
     under_way: list[tuple[Ns, Stay]] = []  # (end in reversed time, cell), in the order of the lane
     begun: list[tuple[int, Ns]] = []  # (run, its start in reversed time)
     issued: list[tuple[Ns, Stay]] = []
-    for k in range(len(found.runs) - 1, found.loss, -1):
+    for k in range(len(traced.runs) - 1, traced.loss, -1):
         pending = [(end, stay) for end, stay in under_way if end > now]
         while pending and charges[k] + sum(stay.size for _, stay in pending) > budget:
             now = pending.pop(0)[0]
@@ -184,27 +184,27 @@ def _first_run_of_copy(begun: Sequence[tuple[int, Ns]], end: Ns, stay: Stay) -> 
 
 
 def fluid(
-    found: Trace, cells: Mapping[str, int], budget: Bytes, link: Link | None, *, apart: bool = False
+    traced: Trace, cells: Mapping[str, int], budget: Bytes, link: Link | None, *, apart: bool = False
 ) -> tuple[Fraction, Fraction] | None:
     """Makespan [ns] with continuous transfers, and the part of it that waits at the loss for copies out; None: it does not fit.
 
     Args:
-        found: the run sequence.
+        traced: the run sequence.
         budget: bytes.
         link: latencies are not modelled here; None: nothing is copied.
         cells: what leaves, each with the run from which on its copy out may be under way. While that run is on, the cell is
-            wholly resident. Behind the loss a cell is wholly there when the first run that wants any cell of its group
-            begins; a group is what leaves at one run (POFO's a-bar: a phantom and an output).
+            wholly resident. After the loss a cell is wholly resident when the first run that reads any cell of its group
+            begins; a group is what is offloaded at one run (POFO's a-bar: a phantom and an output).
         apart: every cell is a group of its own: no replay of the same runs and cells is faster, but for the second number.
     """
-    away = [stay for stay in found.stays if stay.cell in cells]
+    away = [stay for stay in traced.stays if stay.cell in cells]
     if away and link is None:
         return None
     group: Mapping[str, int | str] = {cell: cell for cell in cells} if apart else cells
     back: dict[int | str, int] = {}
     for stay in away:
         back[group[stay.cell]] = min(stay.wanted, back.get(group[stay.cell], stay.wanted))
-    charges, times = list(found.charges), found.times()
+    charges, times = list(traced.charges), traced.times()
     out: Counter[int] = Counter()
     home: Counter[int] = Counter()
     for stay in away:
@@ -214,16 +214,16 @@ def fluid(
         for k in range(first + 1, last):
             charges[k] -= stay.size
     rates = (None, None) if link is None else (link.to_host, link.to_device)
-    ahead = _phase(range(found.loss + 1), charges, times, _Copies(out, rates[0], fresh=True), budget)
+    ahead = _phase(range(traced.loss + 1), charges, times, _Copies(out, rates[0], fresh=True), budget)
     if ahead is None:
         return None
-    behind = range(len(found.runs) - 1, found.loss, -1)
+    behind = range(len(traced.runs) - 1, traced.loss, -1)
     after = _phase(behind, charges, times, _Copies(home, rates[1], fresh=False), budget)
     return None if after is None else (ahead[0] + ahead[1] + after[0] + after[1], ahead[1])
 
 
 class _Copies(NamedTuple):
-    """The copies of one phase: bytes by the run they start at, and the link they use [bytes/s]; None: there is none.
+    """The copies of one phase: bytes by the run they start at, and the bandwidth of the link they use [bytes/s]; None: no link.
 
     `fresh`: a cell may move while the run it starts at is on (before the loss); else only once that run is done.
     """
@@ -236,7 +236,7 @@ class _Copies(NamedTuple):
 def _phase(
     order: Sequence[int], charges: Sequence[Bytes], times: Sequence[Ns], copies: _Copies, budget: Bytes
 ) -> tuple[Fraction, Fraction] | None:
-    """(time of the runs and their waiting, time to empty the link behind them); backwards in time for the second phase."""
+    """(time of the runs and their waiting, time to empty the link after them); backwards in time for the second phase."""
     per_byte = Fraction(0) if copies.bandwidth is None else Fraction(_SECOND, copies.bandwidth)
     queue, clock = Fraction(0), Fraction(0)
     for k in order:

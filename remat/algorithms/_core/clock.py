@@ -139,7 +139,7 @@ class Clock:
         """Say what was reached; `schedule` becomes the plan that is kept when the work is interrupted.
 
         A solver reports only improvements of its own plan. `best` is its own account of the plan's time (shown, never
-        believed); the other arguments are those of `Progress`.
+        less_tolerance); the other arguments are those of `Progress`.
         """
         if schedule is not None:
             self.best = schedule

@@ -44,7 +44,7 @@ class Status(Enum):
 
 @frozen(kw_only=True)
 class ClassBound:
-    """A bound that holds only for a class of schedules; shown beside the proved one, never inside it.
+    """A bound for a restricted class of schedules; reported next to the proved bound, never merged into it.
 
     Attributes:
         value: every schedule of the class takes at least this long [ns]; infinite: the class holds none.
@@ -55,24 +55,24 @@ class ClassBound:
     assumes: str = field(validator=NAME)
 
 
-_BESIDE = tuple_of(instance(ClassBound, "ClassBound(value=…, assumes=…)"), empty=True)
+_CLASS_BOUNDS = tuple_of(instance(ClassBound, "ClassBound(value=…, assumes=…)"), empty=True)
 
 
 @frozen(kw_only=True)
 class Plan:
-    """What a solver's `plan` returns; nothing in it is believed before the replay, except that `lower` was proved.
+    """What a solver's `plan` returns; nothing in it is less_tolerance before the replay, except that `lower` was proved.
 
     Attributes:
         schedule: the proposed schedule, or None.
         lower: a bound proved for every schedule of the problem [ns]; `IMPOSSIBLE`: proved that there is none.
         trail: what to say about how it was found.
-        beside: bounds of restricted classes.
+        class_bounds: bounds of restricted classes.
     """
 
     schedule: Schedule | None = field(default=None, validator=optional(instance(Schedule, "Schedule.from_runs(…)")))
     lower: Ns | float = field(default=0, validator=_BOUND)
     trail: tuple[str, ...] = field(default=(), validator=tuple_of(NAME, empty=True))
-    beside: tuple[ClassBound, ...] = field(default=(), validator=_BESIDE)
+    class_bounds: tuple[ClassBound, ...] = field(default=(), validator=_CLASS_BOUNDS)
 
 
 @frozen(kw_only=True)
@@ -83,14 +83,14 @@ class Outcome:
         schedule, cost: the best validated schedule and its replayed cost, or neither.
         lower: a bound proved for every schedule of this problem [ns]; `IMPOSSIBLE`: proved that there is none.
         trail: who was asked, who refused and why, who is optimal in which class.
-        beside: bounds that hold for a class of schedules only.
+        class_bounds: bounds that hold for a class of schedules only.
     """
 
     schedule: Schedule | None = None
     cost: Cost | None = None
     lower: Ns | float = field(default=0, validator=_BOUND)
     trail: tuple[str, ...] = field(default=(), eq=False)
-    beside: tuple[ClassBound, ...] = field(default=(), eq=False)
+    class_bounds: tuple[ClassBound, ...] = field(default=(), eq=False)
 
     def __attrs_post_init__(self) -> None:
         if self.lower > self.upper:
@@ -143,5 +143,5 @@ class Outcome:
             winner,
             lower=max(self.lower, other.lower),
             trail=self.trail + other.trail,
-            beside=tuple(dict.fromkeys(self.beside + other.beside)),
+            class_bounds=tuple(dict.fromkeys(self.class_bounds + other.class_bounds)),
         )

@@ -100,8 +100,8 @@ class Solver(ABC):
     def _replayed(self, problem: Problem, plan: Plan) -> Outcome:
         if problem.link is not None and plan.lower and not self.models_link:
             note = f"{self!r}: a bound of {plan.lower} ns is not taken over, it knows no copies"
-            plan = evolve(plan, lower=0, beside=(), trail=(*plan.trail, note))
-        bounds: dict[str, Any] = {"lower": plan.lower, "beside": plan.beside}
+            plan = evolve(plan, lower=0, class_bounds=(), trail=(*plan.trail, note))
+        bounds: dict[str, Any] = {"lower": plan.lower, "class_bounds": plan.class_bounds}
         if plan.schedule is None:
             return Outcome(trail=(*plan.trail, f"{self!r} found no schedule"), **bounds)
         try:
@@ -150,7 +150,7 @@ def refuse_unless_flat(graph: Graph) -> str | None:
 
 def as_plan(outcome: Outcome) -> Plan:
     """What an outcome says, as a plan of the solver that asked for it."""
-    return Plan(schedule=outcome.schedule, lower=outcome.lower, trail=outcome.trail, beside=outcome.beside)
+    return Plan(schedule=outcome.schedule, lower=outcome.lower, trail=outcome.trail, class_bounds=outcome.class_bounds)
 
 
 def all_refuse(solvers: tuple[Solver, ...], graph: Graph) -> str | None:

@@ -162,5 +162,5 @@ class Through(Solver):
             schedule=schedule,
             lower=found.lower if keeps else 0,
             trail=(said, *found.trail),
-            beside=found.beside if keeps else (),
+            class_bounds=found.class_bounds if keeps else (),
         )

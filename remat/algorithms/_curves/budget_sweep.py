@@ -29,7 +29,7 @@ PROBES = 7
 
 @frozen(kw_only=True)
 class Point:
-    """What is known at one budget."""
+    """The outcome at one budget."""
 
     budget: Bytes
     outcome: Outcome
@@ -44,7 +44,7 @@ class Curve:
     @property
     def lowest(self) -> Point | None:
         """The smallest budget with a plan."""
-        return next((one for one in self.points if one.outcome.schedule is not None), None)
+        return next((point for point in self.points if point.outcome.schedule is not None), None)
 
 
 @frozen(kw_only=True)
@@ -82,8 +82,8 @@ def sweep(
     Args:
         graph: the training step.
         budgets: bytes, in any order.
-        solver: who plans; None: `auto`.
-        clock: for all budgets together; an interruption (Ctrl-C) or its end keeps what was found.
+        solver: plans; None: `auto`.
+        clock: for all budgets together; an interruption (Ctrl-C) or its end keeps the points reached.
         seed: of every solve.
         listener: called with each point as it is reached.
         link: for copies; None: there is none.
@@ -97,11 +97,11 @@ def sweep(
         for budget in sorted(set(budgets)):
             if clock.expired:
                 break
-            # what a smaller budget proved may not hold here; its plan does
-            kept = evolve(outcome, lower=0, beside=())
+            # a proof for a smaller budget may not hold here; its plan does
+            earlier = evolve(outcome, lower=0, class_bounds=())
             outcome = chosen.solve(
                 Problem(graph=graph, budget=budget, link=link), clock=clock.nested(), seed=seed
-            ).merge(kept)
+            ).merge(earlier)
             points.append(Point(budget=budget, outcome=outcome))
             if listener is not None:
                 listener(points[-1])
@@ -143,9 +143,9 @@ def quick_lowest_budget(
 
     Args:
         graph: the step.
-        solver: who plans; None: quick planners, and then what is proved of the budgets below.
-        below: a budget that is known not to do [bytes].
-        clock: how long it may take; a search that is cut short knows a larger budget and a lower limit.
+        solver: plans; None: quick planners, and then bounds for the budgets below.
+        below: a budget that has no plan, as far as is known [bytes].
+        clock: how long it may take; a search that is cut short returns a larger budget and a lower limit.
         seed: of the solver.
     """
     clock = Clock() if clock is None else clock
@@ -185,11 +185,11 @@ class _Halving:
 
 def _bisected(graph: Graph, solver: Solver, lowest: Lowest, halving: _Halving, clock: Clock, seed: int) -> Lowest:
     """Halve what lies between the largest budget without a plan and the smallest with one."""
-    failed, tried = halving.failed, 0
-    while lowest.point.budget - failed > halving.step and tried != halving.probes and not clock.expired:
+    failed, probes = halving.failed, 0
+    while lowest.point.budget - failed > halving.step and probes != halving.probes and not clock.expired:
         budget = lowest.floor if failed < lowest.floor else (failed + lowest.point.budget) // 2
         outcome = solver.solve(Problem(graph=graph, budget=budget), clock=clock.nested(halving.seconds), seed=seed)
-        tried += 1
+        probes += 1
         if outcome.cost is not None:
             lowest = evolve(
                 lowest, point=Point(budget=outcome.cost.peak if halving.to_peaks else budget, outcome=outcome)
@@ -202,7 +202,7 @@ def _bisected(graph: Graph, solver: Solver, lowest: Lowest, halving: _Halving, c
 
 
 def _narrowed(graph: Graph, lowest: Lowest, clock: Clock, seed: int) -> Lowest:
-    """More of what is between the limit and the smallest budget: impossible, or planned after all, or left open."""
+    """Narrow the range between the limit and the smallest budget: budgets in it are impossible, planned, or left open."""
     high = lowest.point.budget
     for _ in range(PROBES):
         if high - lowest.limit <= lowest.point.budget // 100 or clock.expired:
@@ -219,8 +219,8 @@ def _narrowed(graph: Graph, lowest: Lowest, clock: Clock, seed: int) -> Lowest:
 
 
 @frozen
-class _Given(Solver):
-    """Proposes a schedule that is already there, so that it passes through the one `solve`."""
+class _GivenSchedule(Solver):
+    """Proposes a given schedule, so that it passes through `solve`."""
 
     schedule: Schedule
 
@@ -239,4 +239,4 @@ def _descend(graph: Graph, point: Point, floor: Bytes, accuracy: Bytes, clock: C
     if budget >= point.budget:
         return point
     schedule = Schedule.from_runs(graph, low.tolist())
-    return Point(budget=budget, outcome=_Given(schedule).solve(Problem(graph=graph, budget=budget)))
+    return Point(budget=budget, outcome=_GivenSchedule(schedule).solve(Problem(graph=graph, budget=budget)))

@@ -24,7 +24,7 @@ SWEEP = "sweep"
 """`Progress.stage` of a budget reached; `done` and `total` count budgets."""
 
 logger = logging.getLogger(__name__)
-"""Hears of every budget reached (INFO)."""
+"""Logs every budget reached (INFO)."""
 
 _HEAD = f"{'budget':>11} {'share':>6} {'time':>8} {'bound':>8} {'gap':>8}  status"
 _WORDS = {Status.INFEASIBLE: "proved impossible", Status.NOT_FOUND: "no plan found"}
@@ -32,7 +32,7 @@ _WORDS = {Status.INFEASIBLE: "proved impossible", Status.NOT_FOUND: "no plan fou
 
 @frozen(kw_only=True)
 class Choice:
-    """What is known at one budget, in numbers to choose by.
+    """The plan and the bound at one budget, in numbers to choose by.
 
     Attributes:
         budget: [bytes].
@@ -81,11 +81,11 @@ class Choices:
     @property
     def lowest(self) -> Choice | None:
         """The smallest budget with a plan."""
-        return next((one for one in self.choices if one.ratio is not None), None)
+        return next((choice for choice in self.choices if choice.ratio is not None), None)
 
     def cheapest_within(self, ratio: float) -> Choice | None:
         """The smallest budget whose plan takes at most `ratio` times the step that keeps everything."""
-        return next((one for one in self.choices if one.ratio is not None and one.ratio <= ratio), None)
+        return next((choice for choice in self.choices if choice.ratio is not None and choice.ratio <= ratio), None)
 
     def __str__(self) -> str:
         peak, time = format_bytes(self.store_all_peak), format_ns(self.store_all_time)
@@ -111,8 +111,8 @@ def choices(
         budgets: bytes, `"6GiB"` or `"40%"` of the peak of a step that keeps everything; left out, `points` of them.
         points: number of budgets, evenly spaced from the proved floor to that peak, where none are given.
         solver: plans; by default `auto`.
-        clock: how long it may take, and who listens to progress: each budget reached is reported by `SWEEP`, with what the
-            solvers say between. An interruption (Ctrl-C) or the end of the time keeps what was found.
+        clock: how long it may take, and the listener to progress: each budget reached is reported by `SWEEP`, with the
+            solvers' progress between. An interruption (Ctrl-C) or the end of the time keeps the plans made so far.
         seed: of the solver.
 
     Raises:
@@ -143,14 +143,14 @@ def choices(
         )
 
     curve = sharing.sweep(graph, sizes, solver, clock=clock, seed=seed, listener=listener)
-    found = tuple(map(choice, curve.points))
-    return Choices(choices=found, graph=graph, store_all_peak=peak, store_all_time=time, asked=len(sizes))
+    at_each = tuple(map(choice, curve.points))
+    return Choices(choices=at_each, graph=graph, store_all_peak=peak, store_all_time=time, asked=len(sizes))
 
 
 def _sizes(graph: Graph, budgets: Iterable[int | str] | None, peak: Bytes, points: int) -> list[Bytes]:
     """Budgets in bytes, ascending."""
     if budgets is not None:
-        sizes = sorted({budget_bytes(one, peak) for one in budgets})
+        sizes = sorted({budget_bytes(budget, peak) for budget in budgets})
         if not sizes:
             raise BadArgument("A-BUDGETS", "there is no budget.", fix="give one, or leave them out.")
         return sizes

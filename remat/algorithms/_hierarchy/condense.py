@@ -37,14 +37,14 @@ _plans = instance(Solver, "HIlp()")
 class Condense(Transform):
     """Clusters become layers; a schedule of the layers is expanded, no slower and with a peak no larger.
 
-    Proofs are not kept: a schedule of the flat graph may mix what the options of a cluster keep apart. Copies to the host are
-    not planned on layers: a link is left out.
+    Proofs are not kept: a schedule of the flat graph may mix the options of a cluster. Copies to the host are not planned on
+    layers: a link is ignored.
 
     Attributes:
         partition: what divides the graph.
-        lower: offers the options of clusters that have no clusters inside, beside the two that need no solver (keep all that
-            the backward reads; keep nothing). None: those two only.
-        middle: plans clusters that have clusters inside, as layers in their turn. None: their inner clusters are not used.
+        lower: offers the options of clusters that have no clusters inside, in addition to the two that need no solver (keep
+            all that the backward reads; keep nothing). None: those two only.
+        middle: plans clusters that have clusters inside, as layers themselves. None: their inner clusters are not used.
         peaks, saves: budgets of the sweep that `middle` makes.
     """
 
@@ -55,27 +55,28 @@ class Condense(Transform):
     saves: int = field(default=4, kw_only=True, validator=whole(1, "budgets"))
 
     def refuses(self, graph: Graph) -> str | None:
-        """What the partitioner refuses."""
+        """Why a graph is refused: the partitioner refuses it."""
         return self.partition.refuses(graph)
 
     def apply(self, problem: Problem, *, clock: Clock | None = None, seed: int = 0) -> Applied:
-        """The graph of layers; equal clusters are planned once. Without clusters it is the flat graph still."""
+        """The graph of layers; equal clusters are planned once. Without clusters it remains the flat graph."""
         graph = problem.graph
-        found = self.partition.partition(graph)
-        if not found:
+        divided = self.partition.partition(graph)
+        if not divided:
             return Applied(problem=problem, lift=lambda schedule: schedule, note="undivided")
         lower = lower_clock(clock)
-        known: dict[int, tuple[Cluster, tuple[LayerOption, ...]]] = {}
+        by_kind: dict[int, tuple[Cluster, tuple[LayerOption, ...]]] = {}
         options: dict[str, tuple[LayerOption, ...]] = {}
-        for cluster, kind in zip(found, cluster_classes(graph, found), strict=True):
-            if kind not in known:
-                known[kind] = (cluster, self._options(graph, cluster, lower, seed))
-            first, offered = known[kind]
+        for cluster, kind in zip(divided, cluster_classes(graph, divided), strict=True):
+            if kind not in by_kind:
+                by_kind[kind] = (cluster, self._options(graph, cluster, lower, seed))
+            first, offered = by_kind[kind]
             names = renaming_of(graph, first, cluster)
-            options[cluster.name] = tuple(translate(one, names) for one in offered)
-        level = condense(graph, found, options)
+            options[cluster.name] = tuple(translate(option, names) for option in offered)
+        level = condense(graph, divided, options)
         count = sum(len(layer.options) for layer in level.graph.layers)
-        note = f"{len(found)} clusters of {len(known)} kinds, {count} options, {len(level.graph)} nodes instead of {len(graph)}"
+        kinds = f"{len(divided)} clusters of {len(by_kind)} kinds, {count} options"
+        note = f"{kinds}, {len(level.graph)} nodes instead of {len(graph)}"
         return Applied(problem=evolve(problem, graph=level.graph, link=None), lift=level.expand, note=note)
 
     def _options(self, graph: Graph, cluster: Cluster, clock: Clock, seed: int) -> tuple[LayerOption, ...]:
@@ -84,7 +85,7 @@ class Condense(Transform):
             return ()
         source = self.lower
         if cluster.children and self.middle is not None:
-            inside = evolve(self, partition=Given(tuple((one.name, one.forward) for one in cluster.children)))
+            inside = evolve(self, partition=Given(tuple((child.name, child.forward) for child in cluster.children)))
             source = (inside >> self.middle).sweep(peaks=self.peaks, saves=self.saves)
         offered = () if source is None else source.options(part(graph, cluster), clock=clock, seed=seed)
         return undominated([*plain_options(graph, cluster), *offered])
@@ -92,7 +93,7 @@ class Condense(Transform):
 
 @frozen
 class Given(Partitioner):
-    """Clusters that are known already.
+    """Clusters that are given by name.
 
     Attributes:
         groups: name and forward nodes of each.

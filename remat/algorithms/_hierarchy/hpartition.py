@@ -23,7 +23,7 @@ _ROOT = -1  # the common ancestor of all nodes
 
 @frozen(eq=False)
 class Group:
-    """A node of a level: forward nodes of the graph, by index, and the groups of the level below that they were."""
+    """A node of a level: forward nodes of the graph, by index, and the groups of the level below that it was merged from."""
 
     members: tuple[int, ...]
     children: tuple[Group, ...] = ()
@@ -71,12 +71,12 @@ def _clusters(graph: Graph, groups: Sequence[Group], prefix: str) -> Iterable[Cl
     names = [node.name for node in graph.computes]
     inner = {f"{prefix}.{i}": _larger(group.children) for i, group in enumerate(ordered)}
     members = {name: [names[i] for i in group.members] for name, group in zip(inner, ordered, strict=True)}
-    found = condensable(graph, members)
-    for cluster in found:
+    condensed = condensable(graph, members)
+    for cluster in condensed:
         yield evolve(cluster, children=tuple(_clusters(graph, inner[cluster.name], cluster.name)))
-    taken = {member for cluster in found for member in cluster.forward}
-    for name in sorted(inner.keys() - {cluster.name for cluster in found}):
-        yield from (one for one in _clusters(graph, inner[name], name) if taken.isdisjoint(one.forward))
+    taken = {member for cluster in condensed for member in cluster.forward}
+    for name in sorted(inner.keys() - {cluster.name for cluster in condensed}):
+        yield from (cluster for cluster in _clusters(graph, inner[name], name) if taken.isdisjoint(cluster.forward))
 
 
 def _larger(groups: Sequence[Group]) -> list[Group]:
@@ -104,7 +104,7 @@ class _Candidates:
             self.using.setdefault(k, set()).add(key)
 
     def pop(self) -> frozenset[int] | None:
-        """The best candidate, which is then gone; None: there is none."""
+        """Remove and return the best candidate; None without one."""
         while self.heap:
             value, key = heapq.heappop(self.heap)
             if key in self.nodes and self.value[key] == value:
@@ -112,7 +112,7 @@ class _Candidates:
         return None
 
     def join(self, chosen: frozenset[int]) -> None:
-        """Let every candidate that shares a node with a merged group take in the whole of it."""
+        """Extend every candidate that shares a node with a merged group by the whole group."""
         for key in sorted(set().union(*(self.using[k] for k in chosen)) & self.nodes.keys()):
             union = self.nodes[key] | chosen
             if len(union) > self.largest or union == chosen:
@@ -160,14 +160,14 @@ class _Level:
         if len(nodes) == 1:
             return self.level[next(iter(nodes))]
         parts = [self.level[k] for k in sorted(nodes)]
-        return Group(tuple(sorted(member for one in parts for member in one.members)), tuple(parts))
+        return Group(tuple(sorted(member for part in parts for member in part.members)), tuple(parts))
 
     def candidates(self) -> list[frozenset[int]]:
-        """For each node, what lies between its dominator and it, with and without the two ends.
+        """For each node, the nodes between its dominator and it, with and without the two ends.
 
         All that enters such a group comes from the dominator (property 1 of the paper), which makes it and unions convex.
         """
-        found: dict[frozenset[int], None] = {}
+        candidates: dict[frozenset[int], None] = {}
         for x in range(len(self.level)):
             inside = self.between(x)
             if inside is None:
@@ -175,24 +175,24 @@ class _Level:
             head = self.dominator[x]
             ends = [{x}, set()] if head == _ROOT else [{x, head}, {x}, {head}, set()]
             for end in ends:
-                one = frozenset(inside | end)
-                if 1 < len(one) <= self.settings.lower:
-                    found[one] = None
-        return list(found)
+                candidate = frozenset(inside | end)
+                if 1 < len(candidate) <= self.settings.lower:
+                    candidates[candidate] = None
+        return list(candidates)
 
     def between(self, x: int) -> set[int] | None:
         """Nodes strictly between the dominator of a node and it; None: too many."""
-        head, found = self.dominator[x], set[int]()
+        head, inside = self.dominator[x], set[int]()
         stack = [j for j in self.before[x] if j != head]
         while stack:
             k = stack.pop()
-            if k in found:
+            if k in inside:
                 continue
-            found.add(k)
-            if len(found) > self.settings.lower:
+            inside.add(k)
+            if len(inside) > self.settings.lower:
                 return None
             stack += [j for j in self.before[k] if j != head]
-        return found
+        return inside
 
     @cached_property
     def dominator(self) -> list[int]:

@@ -1,6 +1,6 @@
 """Partitioners: a flat graph as clusters that the level above sees as layers.
 
-What a partitioner returns must be condensable; `remat.testing.check_partitioner` says whether it is.
+What a partitioner returns must be condensable; `remat.testing.check_partitioner` tests it.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ class Undivided(Partitioner):
 
 
 @frozen
-class Stretches(Partitioner):
-    """Stretches of the captured order, so many forward nodes each; a stretch that cannot be condensed is dissolved.
+class Segments(Partitioner):
+    """Segments of the captured order, `size` forward nodes each; a segment that cannot be condensed is dissolved.
 
     Attributes:
-        size: forward nodes in a stretch.
+        size: forward nodes in a segment.
     """
 
     size: int = field(default=20, validator=whole(1, "nodes"))
 
     def partition(self, graph: Graph) -> tuple[Cluster, ...]:
-        """The stretches, named `stretch.0`, …."""
+        """The segments, named `segment.0`, …."""
         forward = [node for node in graph.computes if node.phase is Phase.FORWARD]
-        word = unused("stretch", graph.names)
+        word = unused("segment", graph.names)
         groups = {
             f"{word}.{i // self.size}": [node.name for node in forward[i : i + self.size]]
             for i in range(0, len(forward), self.size)
@@ -64,22 +64,22 @@ class Stretches(Partitioner):
 
 @frozen
 class Intervals(Partitioner):
-    """Stretches of the captured order cut where few bytes cross: any interval of an order is convex.
+    """Segments of the captured order cut where few bytes cross: any interval of an order is convex.
 
-    The sum of the bytes that cross the cuts is least among all divisions into stretches of at most `size` forward nodes; of
+    The sum of the bytes that cross the cuts is least among all divisions into segments of at most `size` forward nodes; of
     equal ones, the one with fewer cuts.
 
     Attributes:
-        size: most forward nodes in a stretch.
+        size: most forward nodes in a segment.
     """
 
     size: int = field(default=20, validator=whole(1, "nodes"))
 
     def partition(self, graph: Graph) -> tuple[Cluster, ...]:
-        """The stretches, named `stretch.0`, …."""
+        """The segments, named `segment.0`, …."""
         forward = [i for i in range(graph.loss) if graph.computes[i].phase is Phase.FORWARD]
         crossing = _crossing(graph, forward)
-        best: list[tuple[int, int, int]] = [(0, 0, 0)]  # bytes, cuts, where the last stretch begins
+        best: list[tuple[int, int, int]] = [(0, 0, 0)]  # bytes, cuts, where the last segment begins
         for end in range(1, len(forward) + 1):
             starts = range(max(0, end - self.size), end)
             best.append(min((best[at][0] + crossing[end], best[at][1] + 1, at) for at in starts))
@@ -88,17 +88,17 @@ class Intervals(Partitioner):
             cuts.append((best[at][2], at))
             at = best[at][2]
         names = [graph.computes[i].name for i in forward]
-        word = unused("stretch", graph.names)
+        word = unused("segment", graph.names)
         groups = {f"{word}.{k}": names[low:high] for k, (low, high) in enumerate(reversed(cuts))}
         return condensable(graph, groups)
 
 
 def _crossing(graph: Graph, forward: Sequence[int]) -> list[int]:
-    """Bytes of the forward's data that cross each cut: those before node k of the forward that it or a later one reads."""
+    """Bytes of the forward's data that cross each cut: written before node k of the forward, read by it or a later node."""
     place = {node: k for k, node in enumerate(forward)}
     steps = [0] * (len(forward) + 2)
     for datum, writers, readers in zip(graph.data, graph.writers_by_data, graph.readers_by_data, strict=True):
-        late = [place.get(one, len(forward)) for one in readers if one <= graph.loss]
+        late = [place.get(reader, len(forward)) for reader in readers if reader <= graph.loss]
         if writers and writers[0] in place and late and max(late) > place[writers[-1]]:
             steps[place[writers[-1]] + 1] += datum.size
             steps[max(late) + 1] -= datum.size
@@ -110,16 +110,18 @@ def condensable(graph: Graph, groups: Mapping[str, Sequence[str]]) -> tuple[Clus
 
     Run-once nodes stay outside where the rest of their group is convex without them, so that layers may be replayed.
     """
-    kept: dict[str, list[str]] = {}
+    groups_left: dict[str, list[str]] = {}
     for name, members in groups.items():
         replayable = [member for member in members if not graph.node(member).run_once]
         if replayable:
             alone = len(replayable) < len(members) and _fits(graph, {name: replayable})
-            kept[name] = replayable if alone else list(members)
-    while kept and not _fits(graph, kept):
-        odd = next((name for name in kept if not _fits(graph, {name: kept[name]})), next(iter(kept)))
-        del kept[odd]
-    return clusters(graph, kept)
+            groups_left[name] = replayable if alone else list(members)
+    while groups_left and not _fits(graph, groups_left):
+        odd = next(
+            (name for name in groups_left if not _fits(graph, {name: groups_left[name]})), next(iter(groups_left))
+        )
+        del groups_left[odd]
+    return clusters(graph, groups_left)
 
 
 def _fits(graph: Graph, groups: Mapping[str, Sequence[str]]) -> bool:

@@ -1,4 +1,4 @@
-"""What a solve has evidence for: the answer, bounds of mixed-integer solvers less their tolerance, bounds proved from duals.
+"""The answer of a solve: bounds of mixed-integer solvers less their tolerance, and bounds proved from duals.
 
 For minimize c·x, A x <= b (or =), 0 <= x <= 1 and any multipliers m, of the right sign on inequalities, every feasible x costs at
 least -m·b + sum min(0, c + Aᵀm), whatever the tolerances were under which m was found. It is evaluated here in exact integers.
@@ -19,25 +19,25 @@ Floats = NDArray[np.float64]
 
 MIP_TOLERANCE: Final = 1e-5
 """Taken off a mixed bound, relative and absolute [of the scaled objective]: feasibility tolerances are 1e-6 in scaled rows, 1e-7
-in reduced costs. Where some costs are 10^9 times others, the absolute part says that the latter prove nothing."""
+in reduced costs. Where some costs are 10^9 times others, the absolute part leaves nothing proved of the latter."""
 
 _BITS = 60  # exact evaluations count in units of 2**-60
 
 
 @frozen(kw_only=True)
 class Answer:
-    """What a solve has evidence for.
+    """The result of a solve, and what is known of it.
 
     Attributes:
         point: the incumbent, in the columns of the formulation; None: there is none.
         bound: of the objective [ns]: the solver's less its tolerance, or proved from its duals; 0: none.
         finished: it stopped because the gap was reached, not at a limit.
-        infeasible: there is no point. Of a back end: said once, hence no proof; of `solve_relaxed` and `solve_mixed`: proved by
-            a ray, or confirmed by a second solve.
+        infeasible: there is no point. Of a back end: the result of one solve, hence no proof; of `solve_relaxed` and
+            `solve_mixed`: proved by a ray, or confirmed by a second solve.
         exhausted: it finished without a point below the cut-off; `bound` is the cut-off then, less the tolerance.
-        duals: of a continuous programme: multipliers of its rows [ns per unit]; of one without a point: a ray.
-        note: the solver's word for the end.
-        effort: what it took, the same on every machine: simplex iterations times rows; ten million are about a second.
+        duals: of an LP: multipliers of its rows [ns per unit]; of an infeasible one: a ray.
+        note: the solver's status.
+        effort: simplex iterations times rows, the same on every machine; ten million are about a second.
     """
 
     point: Floats | None = field(default=None, eq=False)
@@ -50,11 +50,11 @@ class Answer:
     effort: int = field(default=0, eq=False)
 
 
-def believed(value: float, unit: float) -> int:
+def less_tolerance(value: float, unit: float) -> int:
     """A mixed-integer solver's bound less its tolerance, rounded up: costs are integers [ns].
 
     Args:
-        value: the solver's bound; what is not finite or not positive bounds nothing.
+        value: the solver's bound; one that is not finite or not positive gives 0.
         unit: solver's objective per nanosecond.
     """
     if not math.isfinite(value) or value <= 0:
@@ -77,13 +77,13 @@ def exact_bound(linear: Linear, duals: Floats, budget: int = 0, save: int = 0, *
     raised = np.where(linear.equal, duals, np.maximum(duals, 0.0))
     multiplier = np.array([int(value * (1 << _BITS)) for value in raised.tolist()], object)
     reduced = (
-        np.array([int(one) << _BITS for one in linear.cost.tolist()], object) if costs else _zeros(len(linear.cost))
+        np.array([int(cost) << _BITS for cost in linear.cost.tolist()], object) if costs else _zeros(len(linear.cost))
     )
     touched = np.flatnonzero(raised[linear.row])
     products = linear.val[touched].astype(object) * multiplier[linear.row[touched]]
     np.add.at(reduced, linear.col[touched], products)
     right = linear.right(budget, save).astype(object)
-    total = -int((multiplier * right).sum()) + sum(one for one in reduced.tolist() if one < 0)
+    total = -int((multiplier * right).sum()) + sum(cost for cost in reduced.tolist() if cost < 0)
     return int(-((-total) >> _BITS))
 
 
@@ -93,6 +93,6 @@ def farkas(linear: Linear, ray: Floats | None, budget: int = 0) -> bool:
 
 
 def _zeros(count: int) -> Any:
-    found = np.empty(count, object)
-    found[:] = 0
-    return found
+    zeros = np.empty(count, object)
+    zeros[:] = 0
+    return zeros

@@ -1,10 +1,10 @@
-"""Back ends: who solves a model, and what they may be believed.
+"""Back ends: the solvers of a model, and which of their results count.
 
-`Highs` hands CVXPY's problem data to HiGHS through its own interface, for a start of our own, progress, and
-interruption. `Cvxpy` solves with any solver CVXPY knows (SCIP by default). Both say what they have evidence for: a
-point only when the solver has an incumbent (CVXPY turns a time limit without one into zero vectors under the status
-`user_limit`), `infeasible` only as *said once*: whoever claims it asks again in another way (HiGHS 1.13 to 1.15.1
-have called small feasible programmes infeasible).
+`Highs` passes CVXPY's problem data to HiGHS through its own interface, which takes a start, reports progress and can be
+interrupted. `Cvxpy` solves with any solver that CVXPY supports (SCIP by default). Both return a point only when the solver
+has an incumbent (CVXPY turns a time limit without one into zero vectors under the status `user_limit`), and `infeasible`
+only as the result of one solve: the caller confirms it by a second solve with other settings (HiGHS 1.13 to 1.15.1 have
+reported small feasible formulations as infeasible).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from attrs import evolve, field, frozen
 
-from remat.algorithms._milp.answer import Answer, Floats, believed
+from remat.algorithms._milp.answer import Answer, Floats, less_tolerance
 from remat.algorithms._milp.cvxpy_model import Model
 from remat.algorithms._milp.highs import loaded
 from remat.algorithms._milp.linear import Flags, Ints
@@ -45,7 +45,7 @@ class Limits:
     """When to stop.
 
     Attributes:
-        gap: relative gap between incumbent and bound that is good enough.
+        gap: relative gap between incumbent and bound at which to stop.
         seconds: wall clock.
         nodes: of the branch and bound tree; None: no limit.
     """
@@ -65,10 +65,10 @@ class Backend(ABC):
     __slots__ = ()
 
     takes_start: ClassVar[bool] = False
-    """Whether it can begin from a point, and be told to look below a cut-off only."""
+    """Whether it can begin from a point, and restrict the search to costs below a cut-off."""
 
     def with_save(self) -> Backend:
-        """The settings that suit programmes with a second budget, for what is saved."""
+        """The settings that suit formulations with a second budget, for what is saved."""
         return self
 
     @abstractmethod
@@ -91,11 +91,11 @@ class Backend(ABC):
         Args:
             model: with its budgets set.
             limits: when to stop.
-            start: a feasible point in the columns of the programme (integral ones count); a back end without starts
-                leaves it aside.
-            cutoff: points that cost this much or more are of no use [ns]; a back end without starts leaves it aside.
-            seen: told of incumbents and bounds while the solver works, where the back end can.
-            second: ask in another way (the presolve of HiGHS the other way round, SCIP without), for a second opinion.
+            start: a feasible point in the columns of the formulation (integral ones count); a back end without starts
+                ignores it.
+            cutoff: points that cost this much or more are not wanted [ns]; a back end without starts ignores it.
+            seen: called with incumbents and bounds while the solver works, where the back end supports it.
+            second: solve with other settings (HiGHS with presolve switched, SCIP without presolve), to confirm a result.
         """
 
 
@@ -109,9 +109,9 @@ class Highs(Backend):
     """HiGHS, by its own interface on CVXPY's problem data.
 
     Attributes:
-        threads, nodes: limits; the gap and the time come from the solver that asks.
+        threads, nodes: limits; the gap and the time come from the caller.
         implied: declare columns integral that are so in some optimum: HiGHS then cuts on memory rows, which halves its time.
-        presolve: HiGHS's own, for mixed programmes.
+        presolve: HiGHS's own, for MILPs.
         seed: of its random choices.
     """
 
@@ -124,7 +124,7 @@ class Highs(Backend):
     seed: int = 0
 
     def with_save(self) -> Backend:
-        """With presolve: it pays beside a second budget (measured on captured blocks: half the time)."""
+        """With presolve: with a second budget it saves time (measured on captured blocks: half)."""
         return evolve(self, presolve=True)
 
     def check(self) -> None:
@@ -157,7 +157,7 @@ class Highs(Backend):
             "mip_rel_gap": limits.gap,
             "threads": self.threads,
             "random_seed": self.seed,
-            # presolve costs these mixed programmes more than it saves, and it has lost points of them
+            # presolve costs these MILPs more time than it saves, and it has lost points of them
             "presolve": "choose" if second != (self.presolve or not mixed) else "off",
         }
         if math.isfinite(limits.seconds):
@@ -191,7 +191,7 @@ def _loaded(data: Any, implied: Flags | None = None) -> Any:
 
 
 def _completed(highspy: Any, data: Any, start: Floats, implied: Flags | None) -> Floats | None:
-    """The start with the least residency that its runs need; None where they do not fit the programme.
+    """The start with the least residency that its runs need; None where they do not fit the formulation.
 
     With the runs fixed, the least residency is 0 or 1 everywhere, and presolve finds it by propagation.
     """
@@ -211,7 +211,7 @@ def _completed(highspy: Any, data: Any, start: Floats, implied: Flags | None) ->
 
 
 class _Watch:
-    """Listens to HiGHS: hands on incumbents and bounds, and stops it when told to or at Ctrl-C.
+    """Listens to HiGHS: passes on incumbents and bounds, and stops it on request or at Ctrl-C.
 
     While HiGHS runs, Ctrl-C only sets a flag that the next call-back reads: an exception must not cross its C++ frames.
     """
@@ -228,8 +228,8 @@ class _Watch:
         """
         if self.seen is not None:
             solver.cbMipImprovingSolution.subscribe(self.improved)
-            solver.cbMipInterrupt.subscribe(self.asked)
-            solver.cbSimplexInterrupt.subscribe(self.asked)
+            solver.cbMipInterrupt.subscribe(self.polled)
+            solver.cbSimplexInterrupt.subscribe(self.polled)
         mine = self.seen is not None and threading.current_thread() is threading.main_thread()
         if mine:
             before = signal.signal(signal.SIGINT, self.pressed)
@@ -245,14 +245,14 @@ class _Watch:
         self.interrupted = True
 
     def improved(self, event: Any) -> None:
-        self._tell(event, np.array(event.data_out.mip_solution))
+        self._report(event, np.array(event.data_out.mip_solution))
 
-    def asked(self, event: Any) -> None:
-        self._tell(event, None)
+    def polled(self, event: Any) -> None:
+        self._report(event, None)
 
-    def _tell(self, event: Any, values: Floats | None) -> None:
+    def _report(self, event: Any, values: Floats | None) -> None:
         if self.seen is not None and not self.stop:
-            bound = believed(event.data_out.mip_dual_bound, self.model.cost_unit)
+            bound = less_tolerance(event.data_out.mip_dual_bound, self.model.cost_unit)
             point = None if values is None or not len(values) else self.model.in_order(values, self.columns)
             self.stop = self.seen(point, bound)
         if self.stop or self.interrupted:
@@ -271,11 +271,11 @@ def _answer(highspy: Any, solver: Any, model: Model, columns: Ints) -> Answer:
     infeasible = status in (kinds.kInfeasible, kinds.kUnboundedOrInfeasible)
     duals = None
     if not mixed:
-        found = solver.getDualRay()[2] if infeasible else (solver.getSolution().row_dual if done else None)
-        duals = None if found is None or len(found) == 0 else model.multipliers(-np.array(found))
+        values = solver.getDualRay()[2] if infeasible else (solver.getSolution().row_dual if done else None)
+        duals = None if values is None or len(values) == 0 else model.multipliers(-np.array(values))
     return Answer(
         point=point,
-        bound=believed(value, model.cost_unit),
+        bound=less_tolerance(value, model.cost_unit),
         finished=done,
         infeasible=infeasible,
         duals=duals,
@@ -284,10 +284,10 @@ def _answer(highspy: Any, solver: Any, model: Model, columns: Ints) -> Answer:
 
 
 def _below(answer: Answer, cutoff: float, model: Model) -> Answer:
-    """What an answer says when the solver looked below a cut-off only: beyond it, it claims nothing."""
-    bound = min(answer.bound, believed(cutoff * model.cost_unit, model.cost_unit))
+    """The answer of a solve that was restricted to costs below a cut-off: its bound is at most the cut-off."""
+    bound = min(answer.bound, less_tolerance(cutoff * model.cost_unit, model.cost_unit))
     if answer.infeasible:
-        bound = believed(cutoff * model.cost_unit, model.cost_unit)
+        bound = less_tolerance(cutoff * model.cost_unit, model.cost_unit)
         words = f"{answer.note} below the cut-off"
         return evolve(answer, bound=bound, infeasible=False, exhausted=True, finished=True, note=words)
     if answer.point is None or float(model.linear.cost @ answer.point) >= cutoff:
@@ -297,7 +297,7 @@ def _below(answer: Answer, cutoff: float, model: Model) -> Answer:
 
 @frozen(kw_only=True)
 class Cvxpy(Backend):
-    """Any mixed-integer solver that CVXPY knows; no start, no progress.
+    """Any mixed-integer solver that CVXPY supports; no start, no progress.
 
     Attributes:
         solver: CVXPY's name of it. options: passed on, as (name, value) pairs.
@@ -338,7 +338,7 @@ class Cvxpy(Backend):
             return self._scip(model, options)
         try:
             with warnings.catch_warnings():
-                # CVXPY warns of an inaccurate point at every limit; points are replayed, whatever it says
+                # CVXPY warns of an inaccurate point at every limit; points are replayed in any case
                 warnings.simplefilter("ignore", UserWarning)
                 model.problem.solve(solver=self.solver, **options)
         except cp.error.SolverError as error:
@@ -346,19 +346,19 @@ class Cvxpy(Backend):
         return self._answer(model)
 
     def _scip(self, model: Model, options: dict[str, Any]) -> Answer:
-        """SCIP by CVXPY's data and driver; its own object says more than CVXPY's status does."""
+        """SCIP by CVXPY's data and driver; its own object has more information than CVXPY's status."""
         import cvxpy as cp
 
         data, chain, _ = model.problem.get_problem_data(cp.SCIP)
-        found = chain.solve_via_data(model.problem, data, solver_opts=options)
-        solver, word = found["model"], str(found["scip_status"])
+        results = chain.solve_via_data(model.problem, data, solver_opts=options)
+        solver, word = results["model"], str(results["scip_status"])
         if word == "userinterrupt":
             raise KeyboardInterrupt
         bound = float(solver.getDualbound())
-        point = model.in_order(found["primal"], model.columns(data)) if "primal" in found else None
+        point = model.in_order(results["primal"], model.columns(data)) if "primal" in results else None
         return Answer(
             point=point,
-            bound=believed(bound if abs(bound) < solver.infinity() else 0.0, model.cost_unit),
+            bound=less_tolerance(bound if abs(bound) < solver.infinity() else 0.0, model.cost_unit),
             finished=word in ("optimal", "gaplimit"),
             infeasible=word in ("infeasible", "inforunbd"),
             note=f"SCIP: {word}",
@@ -395,17 +395,17 @@ class Cvxpy(Backend):
         point = model.point() if incumbent else None
         return Answer(
             point=point,
-            bound=believed(bound, model.cost_unit),
+            bound=less_tolerance(bound, model.cost_unit),
             finished=status == "optimal",
             infeasible=status in ("infeasible", "infeasible_or_unbounded"),
             note=f"{self.solver}: {status}",
         )
 
     def _evidence(self, problem: Any) -> tuple[float, bool]:
-        """The bound, and whether there is an incumbent at all: the status alone does not say it."""
+        """The bound, and whether there is an incumbent at all, which the status alone does not show."""
         extra = problem.solver_stats.extra_stats if problem.solver_stats is not None else None
         if self.solver == "HIGHS":
-            found = bool(np.isfinite(float(getattr(extra, "mip_gap", np.inf))))
-            return float(getattr(extra, "mip_dual_bound", 0.0)), found and problem.status != "infeasible"
+            has_incumbent = bool(np.isfinite(float(getattr(extra, "mip_gap", np.inf))))
+            return float(getattr(extra, "mip_dual_bound", 0.0)), has_incumbent and problem.status != "infeasible"
         good = problem.status in ("optimal", "optimal_inaccurate")
         return (float(problem.value) if problem.status == "optimal" else 0.0), good

@@ -1,4 +1,4 @@
-"""An integer programme in CVXPY: two variables, sparse matrices, budgets as parameters, scaled so that the user need not care.
+"""A MILP formulation in CVXPY: two variables, sparse matrices, budgets as parameters; scaled here, not by the caller.
 
 Built once per graph; a new budget changes two parameters and costs CVXPY a few milliseconds. Scaling: memory rows
 count in units of their largest coefficient, the objective so that one run of every node costs 1000; results are
@@ -26,7 +26,7 @@ class Model:
     """A CVXPY problem with its parameters.
 
     Attributes:
-        linear: the programme in exact integers.
+        linear: the formulation in exact integers.
         problem: the CVXPY problem. binary, share: its variables (share: None without continuous columns).
         capacity: parameter of the right-hand sides that budgets change (all of them).
         cost_unit: solver's objective per nanosecond. row_scale: solver's row per row of `linear`.
@@ -58,14 +58,14 @@ class Model:
     def columns(self, data: Any) -> NDArray[np.int64]:
         """The column of `linear` for each column of CVXPY's problem data."""
         offsets = data["param_prob"].var_id_to_col
-        found = np.empty(len(self.order), np.int64)
+        columns = np.empty(len(self.order), np.int64)
         place = 0
         for variable in (self.binary, self.share):
             if variable is not None:
                 first = offsets[variable.id]
-                found[first : first + variable.size] = self.order[place : place + variable.size]
+                columns[first : first + variable.size] = self.order[place : place + variable.size]
                 place += variable.size
-        return found
+        return columns
 
     def in_order(self, values: Floats, columns: NDArray[np.int64] | None = None) -> Floats:
         """A vector over the solver's columns (by default binary ones first), in those of `linear`."""
@@ -75,9 +75,9 @@ class Model:
 
     def multipliers(self, values: Floats) -> Floats:
         """Multipliers of the solver's rows (equations first), as those of `linear` [ns per unit of the row]."""
-        found = np.zeros(len(self.linear.rhs))
-        found[np.concatenate(row_groups(self.linear))] = values
-        return np.asarray(found * self.row_scale / self.cost_unit)
+        multipliers = np.zeros(len(self.linear.rhs))
+        multipliers[np.concatenate(row_groups(self.linear))] = values
+        return np.asarray(multipliers * self.row_scale / self.cost_unit)
 
 
 def row_groups(linear: Linear) -> tuple[NDArray[np.int64], ...]:
@@ -87,7 +87,7 @@ def row_groups(linear: Linear) -> tuple[NDArray[np.int64], ...]:
 
 
 def model_of(linear: Linear, *, relaxed: bool = False) -> Model:
-    """The CVXPY problem of a programme; `relaxed`: all columns continuous."""
+    """The CVXPY problem of a formulation; `relaxed`: all columns continuous."""
     import cvxpy as cp
 
     integral = np.zeros_like(linear.integral) if relaxed else linear.integral
@@ -133,11 +133,11 @@ def model_of(linear: Linear, *, relaxed: bool = False) -> Model:
 
 
 def _repeats(linear: Linear) -> float:
-    """How often, about, each node stands in the columns: the sum of first runs is 1/repeats of all costs."""
+    """About how many columns each node has: the sum of first runs is 1/repeats of all costs."""
     first = linear.row[linear.equal[linear.row]]
     columns = linear.col[linear.equal[linear.row]]
-    own = int(linear.cost[columns].sum()) if len(first) else 0
-    return float(linear.cost.sum()) / own if own else 1.0
+    once = int(linear.cost[columns].sum()) if len(first) else 0
+    return float(linear.cost.sum()) / once if once else 1.0
 
 
 def _row_scale(linear: Linear) -> Floats:

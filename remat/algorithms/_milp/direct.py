@@ -16,7 +16,7 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._milp.answer import Answer, Floats, believed, exact_bound, farkas
+from remat.algorithms._milp.answer import Answer, Floats, exact_bound, farkas, less_tolerance
 from remat.algorithms._milp.highs import loaded
 from remat.algorithms._milp.linear import Flags, Linear
 
@@ -51,7 +51,7 @@ def solve_mixed(linear: Linear, gap: float = 1e-4, nodes: int = 2000, *, clock: 
     solver = scaled.loaded()
     status = _run(solver, clock, mip_rel_gap=gap, mip_max_nodes=nodes)
     if status in _INFEASIBLE:
-        # Small formulations have been called infeasible wrongly by presolve: ask again without it.
+        # Presolve has wrongly reported small formulations as infeasible: solve again without it.
         solver = scaled.loaded()
         status = _run(solver, clock, mip_rel_gap=gap, mip_max_nodes=nodes, presolve="off")
         if status == "kInfeasible":
@@ -63,7 +63,7 @@ def solve_mixed(linear: Linear, gap: float = 1e-4, nodes: int = 2000, *, clock: 
     point = scaled.solution(solver)[0] if np.isfinite(info.mip_gap) else None
     return Answer(
         point=point,
-        bound=believed(info.mip_dual_bound, scaled.unit),
+        bound=less_tolerance(info.mip_dual_bound, scaled.unit),
         finished=status == "kOptimal",
         effort=int(info.simplex_iteration_count) * len(linear.rhs),
     )
@@ -132,11 +132,11 @@ class _Scaled:
 
 _INFEASIBLE = ("kInfeasible", "kUnboundedOrInfeasible")
 _ENDED = ("kOptimal", "kTimeLimit", "kIterationLimit", "kSolutionLimit")
-"""HiGHS has duals and a dual bound at the end, be it that of a limit."""
+"""Ends at which HiGHS has duals and a dual bound, limits included."""
 
 
 def _run(solver: Any, clock: Clock | None, **options: Any) -> str:
-    """Solve; HiGHS's word for how it ended, or "" where the clock leaves no time."""
+    """Solve; the status of HiGHS at the end, or "" if the clock leaves no time."""
     left = math.inf if clock is None else clock.remaining
     if left <= 0:
         return ""

@@ -22,13 +22,13 @@ _LOOSE = 1 << 62  # a right-hand side that no row of 64-bit coefficients reaches
 
 @frozen(kw_only=True)
 class Linear:
-    """Minimise cost·x over rows, x in [0, 1], x integral where `integral` says so.
+    """Minimize cost·x over rows, x in [0, 1], x integral where `integral` is set.
 
     Attributes:
         cost: per column [ns].
         integral: per column, to be declared integral.
         implied: per column, integral in some optimum whenever the integral ones are.
-        row, col, val: entries of A; no (row, col) stands twice.
+        row, col, val: entries of A; each (row, col) at most once.
         rhs: per row, without the budgets.
         budget, save: per row, 1 where the budget (save budget) belongs to the right-hand side, else 0.
         equal: per row, whether it is an equation.
@@ -67,7 +67,7 @@ class Builder:
         self._equal: list[bool] = []
         self._budget: list[int] = []
         self._save: list[int] = []
-        self._one: tuple[list[int], list[int], list[int]] = ([], [], [])
+        self._terms: tuple[list[int], list[int], list[int]] = ([], [], [])
 
     @property
     def columns(self) -> int:
@@ -100,9 +100,9 @@ class Builder:
         """Add one row of (column, value) terms: sum at most (or equal to) `rhs`."""
         at = self.rows(1, rhs, equal=equal)
         for column, value in terms:
-            self._one[0].append(at)
-            self._one[1].append(column)
-            self._one[2].append(value)
+            self._terms[0].append(at)
+            self._terms[1].append(column)
+            self._terms[2].append(value)
         return at
 
     def add_rhs(self, rows: Ints, values: Ints | int) -> None:
@@ -112,7 +112,7 @@ class Builder:
 
     def build(self) -> Linear:
         """The formulation; entries of one place are added up."""
-        parts = [*self._parts, self._one]
+        parts = [*self._parts, self._terms]
         row, col, val = (np.concatenate([np.asarray(part[i], np.int64) for part in parts]) for i in range(3))
         if len(col) and not 0 <= col.min() <= col.max() < len(self._cost):
             raise IndexError(f"an entry of column {col.min()} or {col.max()}, of {len(self._cost)} columns.")

@@ -18,15 +18,15 @@ METHODS = ("within", "when", "sweep")
 
 
 def parse(text: str, *, words: Mapping[str, Any] | None = None) -> Any:
-    """What an expression stands for: mostly a `Solver`.
+    """The value of an expression, usually a `Solver`.
 
     Args:
         text: the expression.
         words: more names, and what they stand for.
 
     Raises:
-        BadArgument: A-EXPR, with the column of what cannot be read; P-NAME for an unknown name; whatever a solver says of its
-            settings.
+        BadArgument: A-EXPR, with the column of what cannot be read; P-NAME for an unknown name; or the error of a wrong
+            setting.
     """
     try:
         tree = ast.parse(text.strip(), mode="eval")
@@ -52,18 +52,18 @@ class _Reader:
         if isinstance(node, ast.Name):
             return self.words[node.id] if node.id in self.words else word(node.id)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
-            return self.tried(node, lambda value: -value, [self.read(node.operand)], {})
+            return self.applied(node, lambda value: -value, [self.read(node.operand)], {})
         if isinstance(node, (ast.Tuple, ast.List)):
-            return tuple(self.read(one) for one in node.elts)
+            return tuple(self.read(element) for element in node.elts)
         if isinstance(node, ast.Dict) and None not in node.keys:
             pairs = [
                 (self.read(key), self.read(value)) for key, value in zip(node.keys, node.values, strict=True) if key
             ]
-            return self.tried(node, dict, [pairs], {})
+            return self.applied(node, dict, [pairs], {})
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitOr, ast.RShift)):
             left, right = self.read(node.left), self.read(node.right)
             join = (lambda a, b: a | b) if isinstance(node.op, ast.BitOr) else (lambda a, b: a >> b)
-            return self.tried(node, join, [left, right], {})
+            return self.applied(node, join, [left, right], {})
         if isinstance(node, ast.Call):
             return self.call(node)
         raise self.refused(node, "may not stand in an expression")
@@ -78,16 +78,16 @@ class _Reader:
             called = self.read(node.func)
         else:
             raise self.refused(node.func, f"may not be called (methods are {', '.join(METHODS)})")
-        if any(isinstance(one, ast.Starred) for one in node.args) or any(one.arg is None for one in node.keywords):
+        if any(isinstance(arg, ast.Starred) for arg in node.args) or any(k.arg is None for k in node.keywords):
             raise self.refused(node, "unpacks arguments")
-        return self.tried(
-            node, called, [self.read(one) for one in node.args], {str(k.arg): self.read(k.value) for k in node.keywords}
+        return self.applied(
+            node, called, [self.read(arg) for arg in node.args], {str(k.arg): self.read(k.value) for k in node.keywords}
         )
 
-    def tried(self, node: ast.expr, called: Any, args: list[Any], named: dict[str, Any]) -> Any:
+    def applied(self, node: ast.expr, called: Any, args: list[Any], named: dict[str, Any]) -> Any:
         try:
             return called(*args, **named)
-        except RematError:  # it says what was wrong with an argument, and where
+        except RematError:  # it names the wrong argument itself
             raise
         except (TypeError, ValueError) as error:
             raise self.refused(node, f"cannot be made: {error}") from error

@@ -5,7 +5,7 @@ Nothing is imported before it is asked for. Another package adds its own in its 
     [project.entry-points."remat.solvers"]
     Mine = "my_package.solvers:Mine"
 
-A name that two packages claim is an error that names both, whoever is asked for.
+A name that two packages claim is an error that names both, whichever is asked for.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ GROUPS = {
 }
 """Entry-point group of each kind."""
 
-_own: dict[str, dict[str, str]] = {kind: {} for kind in (*GROUPS, "words")}
+_tables: dict[str, dict[str, str]] = {kind: {} for kind in (*GROUPS, "words")}
 
 
-def own(kind: str, table: Mapping[str, str]) -> None:
-    """Take in what this library brings of a kind, as `module:name` by name: the tables of `remat.algorithms` are given here.
+def register(kind: str, table: Mapping[str, str]) -> None:
+    """Add what this library has of a kind, as `module:name` by name; `remat.algorithms` registers its tables.
 
     The kind `words` is for the other words of the algebra: combinators, tests and back ends.
     """
-    _own[kind].update(table)
+    _tables[kind].update(table)
 
 
-def brought(kind: str) -> Mapping[str, str]:
-    """What this library brings of a kind."""
-    return _own[kind]
+def registered(kind: str) -> Mapping[str, str]:
+    """What this library itself has of a kind."""
+    return _tables[kind]
 
 
 @frozen
@@ -57,17 +57,17 @@ class Entry:
         """Import it.
 
         Raises:
-            RematError: P-LOAD, when the module or the name in it is not there.
+            RematError: P-LOAD, when the module or the name in it does not exist.
         """
         module, _, name = self.where.partition(":")
         try:
-            found: Any = importlib.import_module(module)
+            loaded: Any = importlib.import_module(module)
             for part in name.split("."):
-                found = getattr(found, part)
+                loaded = getattr(loaded, part)
         except (ImportError, AttributeError) as error:
             what = f"{self.name!r} of {self.origin} cannot be imported from {self.where} ({error})."
             raise RematError("P-LOAD", what, fix=f"install what {self.origin} needs, or remove it.") from error
-        return found
+        return loaded
 
 
 def entries(kind: str, *, outside: Iterable[EntryPoint] | None = None) -> Mapping[str, Entry]:
@@ -82,16 +82,16 @@ def entries(kind: str, *, outside: Iterable[EntryPoint] | None = None) -> Mappin
     """
     if kind not in GROUPS:
         raise BadArgument("P-KIND", f"{kind!r} is not a kind of plug-in.", fix=f"ask for {', '.join(GROUPS)}.")
-    found = {name: Entry(kind, name, "remat", where) for name, where in _own[kind].items()}
+    table = {name: Entry(kind, name, "remat", where) for name, where in _tables[kind].items()}
     for point in _installed(GROUPS[kind]) if outside is None else outside:
         origin = point.dist.name if point.dist is not None else "a package without metadata"
         entry = Entry(kind, point.name, origin, point.value)
-        if point.name in found and found[point.name] != entry:
-            other = found[point.name]
+        if point.name in table and table[point.name] != entry:
+            other = table[point.name]
             what = f"{kind}: the name {point.name!r} is claimed by {other.origin} ({other.where}) and {origin} ({point.value})."
             raise RematError("P-CLASH", what, fix="uninstall one of them, or rename its entry point.")
-        found[point.name] = entry
-    return found
+        table[point.name] = entry
+    return table
 
 
 @cache
@@ -105,31 +105,31 @@ def get(kind: str, name: str) -> Any:
     Raises:
         RematError: P-NAME, with the names that are near; P-KIND, P-CLASH, P-LOAD.
     """
-    found = entries(kind)
-    if name not in found:
-        raise BadArgument("P-NAME", f"no {kind.removesuffix('s')} is called {name!r}.", fix=_near(name, found))
-    return found[name].load()
+    table = entries(kind)
+    if name not in table:
+        raise BadArgument("P-NAME", f"no {kind.removesuffix('s')} is called {name!r}.", fix=_near(name, table))
+    return table[name].load()
 
 
 def word(name: str) -> Any:
-    """What a name of the algebra stands for: a plug-in of any kind, a combinator or a test.
+    """The value of a name of the algebra: a plug-in of any kind, a combinator or a test.
 
     Raises:
         RematError: P-NAME, P-CLASH, P-LOAD.
     """
-    known: dict[str, Entry] = {one: Entry("words", one, "remat", where) for one, where in _own["words"].items()}
+    table: dict[str, Entry] = {term: Entry("words", term, "remat", where) for term, where in _tables["words"].items()}
     for kind in GROUPS:
         for other, entry in entries(kind).items():
-            if other in known:
-                what = f"the name {other!r} is claimed by {known[other].origin} and {entry.origin}."
+            if other in table:
+                what = f"the name {other!r} is claimed by {table[other].origin} and {entry.origin}."
                 raise RematError("P-CLASH", what, fix="uninstall one of them, or rename its entry point.")
-            known[other] = entry
-    if name not in known:
-        raise BadArgument("P-NAME", f"{name!r} is not a name of the algebra.", fix=_near(name, known))
-    return known[name].load()
+            table[other] = entry
+    if name not in table:
+        raise BadArgument("P-NAME", f"{name!r} is not a name of the algebra.", fix=_near(name, table))
+    return table[name].load()
 
 
-def _near(name: str, known: Iterable[str]) -> str:
-    names = sorted(known)
+def _near(name: str, candidates: Iterable[str]) -> str:
+    names = sorted(candidates)
     near = difflib.get_close_matches(name, names, 3)
     return f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(names) or 'none'}."

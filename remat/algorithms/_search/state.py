@@ -47,7 +47,7 @@ class Search:
         flat: the graph as arrays. base: the captured order of the nodes that must run. budget: bytes.
         profile: bytes charged at each node in that order.
         best, best_time: the best sequence within the budget and its time [ns], or None and infinity.
-        lower: proved bound [ns], `IMPOSSIBLE` when no schedule exists. beside: bounds of restricted classes.
+        lower: proved bound [ns], `IMPOSSIBLE` when no schedule exists. class_bounds: bounds of restricted classes.
         pool: the best distinct sequences with their times, best first.
         hardness: bound on the recomputation at each instant (node index) asked so far [ns].
         searches: how many searches were made, so that each has its own random numbers.
@@ -76,7 +76,7 @@ class Search:
         self._shifted: Sequence | None = None
         self.searches = 0
         self.hardness: dict[int, int] = {}
-        self.beside: list[ClassBound] = []
+        self.class_bounds: list[ClassBound] = []
         self.trail: list[str] = []
         self.stage, self.done, self.total = repr(who), 0, 1
         if self.base_peak <= self.budget:
@@ -154,7 +154,7 @@ class Search:
     def show(self, lower: Ns | float, assumes: str) -> None:
         """Keep a bound of a restricted class, to be shown beside the proved one."""
         if self.proves:
-            self.beside.append(ClassBound(value=lower, assumes=assumes))
+            self.class_bounds.append(ClassBound(value=lower, assumes=assumes))
 
     def within(self, gap: float) -> bool:
         """Whether nothing is left to do: the plan is within `gap` of the bound, or none exists."""
@@ -166,7 +166,9 @@ class Search:
 
     def plan(self) -> Plan:
         """What is to be returned."""
-        return Plan(schedule=self.schedule(), lower=self.lower, trail=tuple(self.trail), beside=tuple(self.beside))
+        return Plan(
+            schedule=self.schedule(), lower=self.lower, trail=tuple(self.trail), class_bounds=tuple(self.class_bounds)
+        )
 
     @contextmanager
     def charged(self, purpose: str) -> Iterator[None]:

@@ -1,7 +1,7 @@
-"""From a point of a programme to a schedule, and from a schedule to a point.
+"""From a point of a formulation to a schedule, and from a schedule to a point.
 
-Only the runs of a point are read; drops are placed as early as they can be, by `Schedule.from_runs`. Runs that nobody
-needs are left out. What the schedule costs, and whether it fits, only the validator says.
+Only the runs of a point are read; drops are placed as early as possible, by `Schedule.from_runs`. Runs whose results are
+not used are left out. Only the validator decides what the schedule costs, and whether it fits.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from remat.ir import Graph, Run, Schedule
 def runs_of(form: Form, point: Floats) -> list[Run]:
     """The runs of a point, in the order of the slots, each by the option that has most of it."""
     computes, slots = form.stage.graph.computes, form.slots
-    found = []
+    runs = []
     for slot, node in enumerate(slots.node.tolist()):
         first = int(slots.column[slot])
         shares = point[first : first + len(computes[node].options)]
         best = int(np.argmax(shares))
         if slots.stage[slot] == node or shares[best] > 0.5:
-            found.append(Run(computes[node].name, best))
-    return found
+            runs.append(Run(computes[node].name, best))
+    return runs
 
 
 def schedule_of(form: Form, point: Floats) -> Schedule:
@@ -36,8 +36,8 @@ def schedule_of(form: Form, point: Floats) -> Schedule:
 def point_of(form: Form, schedule: Schedule) -> Floats | None:
     """The point of a schedule whose first runs keep the order of the form's graph; None where the slots cannot hold it.
 
-    Several runs of a node in one stage cannot be told; runs of a stage are put in topological order. The schedule of
-    the point may therefore differ from the given one: replay it before believing it.
+    Several runs of a node in one stage are not represented; runs of a stage are put in topological order. The schedule of
+    the point may therefore differ from the given one: replay it first.
     """
     graph, slots = form.stage.graph, form.slots
     point = np.zeros(form.linear.shape[1])

@@ -2,7 +2,7 @@
 
 R[t, k]: operator k runs in stage t; S[t, k]: its output is a checkpoint at the begin of t; F[t, i, k]: output i is
 freed after operator k in stage t (k reads it, or makes it); U[t, k]: bytes after k's run. With the row F <= R, which
-the form released in CVXPY lacks (without it values are freed that are not there). Departures, for the validator's
+the form released in CVXPY lacks (without it values are freed that are not resident). Departures, for the validator's
 rules: workspaces are charged; kept data are constants; F is tied by both linearised rows of the paper's section 4.5.
 """
 
@@ -17,7 +17,7 @@ from remat.algorithms._core.solver import refuse_unless_flat
 from remat.algorithms._core.transforms import Applied, Transform
 from remat.algorithms._milp.linear import Builder, Ints
 from remat.algorithms._staged.form_events import Form
-from remat.algorithms._staged.memory_items import Cell, Stage
+from remat.algorithms._staged.memory_items import Cell, StagedGraph
 from remat.algorithms._staged.slots import Slots, slots_of
 from remat.ir import Data, Graph, Layer, Schedule
 
@@ -29,30 +29,30 @@ def refuse_unless_checkmate(graph: Graph) -> str | None:
     flat = refuse_unless_flat(graph)
     if flat is not None:
         return flat
-    for cell in Stage(graph).cells:
+    for cell in StagedGraph(graph).cells:
         if len(cell.writers) > 1:
-            return f"{cell.name} has several contributions, which Checkmate cannot say; use HIlp()"
+            return f"{cell.name} has several contributions, which Checkmate cannot represent; use HIlp()"
     for node, writes in zip(graph.computes, graph.writes_by_node, strict=True):
         if sum(not graph.data[d].keep for d in writes) > 1:
             return f"{node.name} has several outputs; write OneOutputPerOp() >> ..."
     return None
 
 
-def checkmate_form(stage: Stage, slots: Slots | None = None) -> Form:
-    """Build the programme (see `refuse_unless_checkmate` for what it can say)."""
+def checkmate_form(stage: StagedGraph, slots: Slots | None = None) -> Form:
+    """Build the formulation (see `refuse_unless_checkmate` for the graphs it can represent)."""
     slots = slots_of(stage, every=True) if slots is None else slots
     return _Checkmate(stage, slots).build()
 
 
 class _Checkmate:
-    def __init__(self, stage: Stage, slots: Slots) -> None:
+    def __init__(self, stage: StagedGraph, slots: Slots) -> None:
         self.stage, self.slots, self.b = stage, slots, Builder()
         self.n = len(stage.graph)
         self.cells = [cell for cell in stage.cells if not cell.keep]
-        self.made: dict[int, Cell] = {cell.writers[0][0]: cell for cell in self.cells}
+        self.made_by: dict[int, Cell] = {cell.writers[0][0]: cell for cell in self.cells}
 
     def build(self) -> Form:
-        held = np.zeros(len(self.slots), np.int64)
+        kept_bytes = np.zeros(len(self.slots), np.int64)
         for stage, node in zip(self.slots.stage.tolist(), self.slots.node.tolist(), strict=True):
             column = self.b.new(1, cost=self.stage.graph.computes[node].option.time, integral=True)
             if stage == node:
@@ -60,11 +60,11 @@ class _Checkmate:
         for cell in self.stage.cells:
             if cell.keep:
                 first = int(self.slots.at[cell.writers[0][0], cell.writers[0][0]])
-                held[first + 1 :] += cell.size
+                kept_bytes[first + 1 :] += cell.size
         saved = self._checkpoints()
         freed = self._frees(saved)
         rows = self.b.rows(len(self.slots), budget=1) + np.arange(len(self.slots))
-        self.b.add_rhs(rows, -held)
+        self.b.add_rhs(rows, -kept_bytes)
         for t in range(self.n):
             self._stage(t, saved, freed, rows)
         return Form(stage=self.stage, slots=self.slots, linear=self.b.build(), memory=rows)
@@ -74,11 +74,11 @@ class _Checkmate:
         return [] if slot < 0 else [(int(self.slots.column[slot]), value)]
 
     def _checkpoints(self) -> dict[tuple[int, int], int]:
-        saved = {(t, k): self.b.new(1, integral=True) for k in self.made for t in range(k + 1, self.n)}
+        saved = {(t, k): self.b.new(1, integral=True) for k in self.made_by for t in range(k + 1, self.n)}
         for (t, k), column in saved.items():
             back = [(saved[t - 1, k], -1)] if (t - 1, k) in saved else []
             self.b.row([(column, 1), *self._r(t - 1, k, -1), *back])
-        for k, cell in self.made.items():
+        for k, cell in self.made_by.items():
             for reader, _ in cell.readers:
                 for t in range(reader, self.n):
                     if self._r(t, reader):
@@ -89,14 +89,14 @@ class _Checkmate:
     def _frees(self, saved: dict[tuple[int, int], int]) -> dict[tuple[int, int], list[tuple[int, int]]]:
         """For each (stage, node): what may be freed after it, as (column, bytes)."""
         freed: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for k, cell in self.made.items():
+        for k, cell in self.made_by.items():
             related = [k, *(reader for reader, _ in cell.readers)]
             for t in range(k, self.n):
-                here = [node for node in related if node <= t and self._r(t, node)]
-                kept = [(saved[t + 1, k], 1)] if (t + 1, k) in saved else []
-                for place, node in enumerate(here):
-                    later = [term for other in here[place + 1 :] for term in self._r(t, other)]
-                    column = self._freed(self._r(t, node), [*later, *kept])
+                users = [node for node in related if node <= t and self._r(t, node)]
+                stays = [(saved[t + 1, k], 1)] if (t + 1, k) in saved else []
+                for place, node in enumerate(users):
+                    later = [term for other in users[place + 1 :] for term in self._r(t, other)]
+                    column = self._freed(self._r(t, node), [*later, *stays])
                     freed.setdefault((t, node), []).append((column, cell.size))
         return freed
 
@@ -112,15 +112,15 @@ class _Checkmate:
         self, t: int, saved: dict[tuple[int, int], int], freed: dict[tuple[int, int], list[tuple[int, int]]], rows: Ints
     ) -> None:
         """Memory rows of stage t: checkpoints, what ran so far, less what was freed."""
-        live: Terms = [(saved[t, k], cell.size) for k, cell in self.made.items() if (t, k) in saved]
+        live: Terms = [(saved[t, k], cell.size) for k, cell in self.made_by.items() if (t, k) in saved]
         for node in range(t + 1):
             slot = int(self.slots.at[t, node])
             if slot < 0:
                 continue
             terms = [*live, *self._r(t, node, self.stage.charge[node][0])]
             self.b.entries(int(rows[slot]), [c for c, _ in terms], [v for _, v in terms])
-            if node in self.made:
-                live += self._r(t, node, self.made[node].size)
+            if node in self.made_by:
+                live += self._r(t, node, self.made_by[node].size)
             live += [(column, -size) for column, size in freed.get((t, node), [])]
 
 
@@ -166,7 +166,7 @@ def _merged(graph: Graph) -> tuple[dict[str, str], tuple[Data, ...]]:
 
 def _layer(layer: Layer, into: dict[str, str]) -> Layer:
     options = tuple(
-        evolve(one, backward_reads=tuple(dict.fromkeys(into.get(name, name) for name in one.backward_reads)))
-        for one in layer.options
+        evolve(option, backward_reads=tuple(dict.fromkeys(into.get(name, name) for name in option.backward_reads)))
+        for option in layer.options
     )
     return evolve(layer, options=options)

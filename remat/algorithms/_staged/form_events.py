@@ -1,10 +1,10 @@
-"""The production form of the staged programme: only runs are integral, residency is a flow between events.
+"""The production form of the staged formulation: only runs are integral, residency is a flow between events.
 
 A datum's *events* are the slots of its writers and readers; one variable in [0, 1] per gap between consecutive events
 says how much of it is resident there. A gap after a writer's slot is at most the gap before plus the run; after a
 reader's at most the gap before; a reader's run is at most the gap before it. With integral runs the least feasible
 gaps are 0 or 1 (resident from the last production to the last use), so they need not be declared integral, and no
-variables for creation and deletion are needed: a budget only asks for less. Each slot has one memory row, written
+variables for creation and deletion are needed: a budget can only lower them. Each slot has one memory row, written
 over all gaps that cover it: resident bytes, all outputs of the run (also those already resident, S-MEM), its
 workspace. Optimum and linear relaxation equal those of `form_published.py` (Rockmate, App. B; HiRemate, App. B).
 
@@ -19,7 +19,7 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from remat.algorithms._milp.linear import Builder, Linear
-from remat.algorithms._staged.memory_items import Cell, Stage, Use
+from remat.algorithms._staged.memory_items import Cell, StagedGraph, Use
 from remat.algorithms._staged.rerun_cuts import again_rows
 from remat.algorithms._staged.slots import Slots, slots_of
 from remat.ir import Layer, Moment
@@ -29,23 +29,23 @@ _Ints = NDArray[np.int64]
 
 @frozen(kw_only=True)
 class Form:
-    """A programme and the meaning of its columns.
+    """A formulation and the meaning of its columns.
 
     Attributes:
-        stage: the graph. slots: where each run has its columns. linear: the programme.
+        stage: the graph. slots: where each run has its columns. linear: the formulation.
         memory: the memory row of each slot (a slot with correction terms has more, not listed here).
     """
 
-    stage: Stage = field(eq=False)
+    stage: StagedGraph = field(eq=False)
     slots: Slots = field(eq=False)
     linear: Linear = field(eq=False)
     memory: _Ints = field(eq=False)
 
 
 def events_form(
-    stage: Stage, slots: Slots | None = None, *, cuts: bool = False, corrections: bool = False, save: bool = False
+    stage: StagedGraph, slots: Slots | None = None, *, cuts: bool = False, corrections: bool = False, save: bool = False
 ) -> Form:
-    """Build the programme.
+    """Build the formulation.
 
     Args:
         stage: the graph.
@@ -77,10 +77,10 @@ class _Flow:
 
 
 class _Events:
-    def __init__(self, stage: Stage, slots: Slots) -> None:
+    def __init__(self, stage: StagedGraph, slots: Slots) -> None:
         self.stage, self.slots, self.b = stage, slots, Builder()
         self.flows: dict[int, _Flow] = {}
-        self.held = np.zeros(len(slots), np.int64)  # bytes of kept data resident before each slot
+        self.kept_bytes = np.zeros(len(slots), np.int64)  # bytes of kept data resident before each slot
 
     def build(self, *, cuts: bool, corrections: bool, save: bool) -> Form:
         self._runs()
@@ -89,15 +89,15 @@ class _Events:
                 self._sum(at, cell)
             elif cell.keep:
                 first = self.slots.at[cell.writers[0][0], cell.writers[0][0]]
-                self.held[first + 1 :] += cell.size
+                self.kept_bytes[first + 1 :] += cell.size
             else:
                 self._flow(at, cell)
         for layer in range(len(self.stage.graph.layers)):
             self._one_phantom(layer)
         memory = self._memory(corrections)
         if corrections:
-            for one in self.stage.graph.layers:
-                _Moments(self, one).add()
+            for layer_of_options in self.stage.graph.layers:
+                _Moments(self, layer_of_options).add()
         if save:
             self._save()
         if cuts:
@@ -131,7 +131,7 @@ class _Events:
         writes, reads = self._events_of(cell.writers), self._events_of(cell.readers)
         events = np.sort(np.concatenate([slots for slots, _ in (*writes, *reads)]))
         if not reads:
-            return  # nobody reads it: it is dropped after its run
+            return  # without a reader, it is dropped after its run
         flow = self._new_flow(at, events)
         slots, options = writes[0]
         slots = slots[slots < events[-1]]
@@ -169,12 +169,12 @@ class _Events:
         node = self.stage.cells[mine[0]].writers[0][0]
         slots = self.slots.of(node)
         for at in mine:
-            flow, own = self.flows[at], self.stage.cells[at].option
+            flow, option = self.flows[at], self.stage.cells[at].option
             inner = slots[(slots >= flow.events[0]) & (slots < flow.events[-1])]
             rows = self.b.rows(len(inner), 1) + np.arange(len(inner))
             self.b.entries(rows, flow.first + np.searchsorted(flow.events, inner), 1)
             self.activity(
-                rows, inner, tuple(self.stage.cells[o].option for o in mine if self.stage.cells[o].option != own)
+                rows, inner, tuple(self.stage.cells[o].option for o in mine if self.stage.cells[o].option != option)
             )
         together = self.b.rows(len(slots), 1) + np.arange(len(slots))
         for at in mine:
@@ -188,12 +188,12 @@ class _Events:
         """A cell of several writers, each contributing once per residency and in order."""
         b, slots = self.b, self.slots
         writes, reads = self._events_of(cell.writers), self._events_of(cell.readers)
-        events = np.sort(np.concatenate([one for one, _ in (*writes, *reads)]))
+        events = np.sort(np.concatenate([slots_of_use for slots_of_use, _ in (*writes, *reads)]))
         last = cell.writers[-1][0]
         complete = int(slots.at[last, last])
         if cell.keep:
             events = events[events <= complete]
-            self.held[complete + 1 :] += cell.size
+            self.kept_bytes[complete + 1 :] += cell.size
         flow = self._new_flow(at, events)
         end = int(slots.stage[events[-1]])
         done = self._contributed(cell, flow, end)
@@ -212,9 +212,9 @@ class _Events:
                 b.entries(rows, flow.before(mine), -1)
                 for slot in mine.tolist():
                     self._has(slot, options, cell.writers[j - 1], done[j - 1])
-                    own = done[j].get(int(slots.stage[slot]))
-                    if own is not None:
-                        row = b.row([(own, 1)], 1)
+                    contributed = done[j].get(int(slots.stage[slot]))
+                    if contributed is not None:
+                        row = b.row([(contributed, 1)], 1)
                         self.activity(row, np.array([slot]), options)
         for mine, options in reads:
             mine = mine[mine <= events[-1]]
@@ -228,13 +228,13 @@ class _Events:
         stage = int(self.slots.stage[slot])
         row = self.b.row([(done[stage], -1)] if stage in done else [])
         self.activity(row, np.array([slot]), options)
-        own = self.slots.at[stage, writer[0]]
-        if own >= 0:
-            self.activity(row, np.array([own]), writer[1], -1)
+        slot_of_writer = self.slots.at[stage, writer[0]]
+        if slot_of_writer >= 0:
+            self.activity(row, np.array([slot_of_writer]), writer[1], -1)
 
     def _contributed(self, cell: Cell, flow: _Flow, end: int) -> list[dict[int, int]]:
         """Columns "has contributed before stage t", for each writer and each stage after its own up to `end`."""
-        b, found = self.b, []
+        b, columns = self.b, []
         for node, options in cell.writers:
             done: dict[int, int] = {}
             for t in range(node + 1, end + 1):
@@ -250,8 +250,8 @@ class _Events:
                 if slot >= 0:
                     self.activity(grows, np.array([slot]), options, -1)
                     self.activity(stays, np.array([slot]), options)
-            found.append(done)
-        return found
+            columns.append(done)
+        return columns
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
@@ -259,7 +259,7 @@ class _Events:
         slots, b = self.slots, self.b
         profiled = _profiled(self.stage) if corrections else set()
         rows = b.rows(len(slots), budget=1) + np.arange(len(slots))
-        b.add_rhs(rows, -self.held)
+        b.add_rhs(rows, -self.kept_bytes)
         for at, flow in self.flows.items():
             size = self.stage.cells[at].size
             if size:
@@ -273,7 +273,7 @@ class _Events:
         return rows
 
     def _save(self) -> None:
-        """What a block keeps for its backward while the rest of the network runs."""
+        """The row of what a block keeps for its backward while the rest of the network runs."""
         loss = self.slots.at[self.stage.loss, self.stage.loss]
         row = self.b.rows(1, save=1)
         for at, flow in self.flows.items():
@@ -283,24 +283,24 @@ class _Events:
                 self.b.entries(row, column, cell.size)
 
 
-def _profiled(stage: Stage) -> set[tuple[int, int]]:
-    """Nodes and options whose memory is known moment by moment."""
-    found = set()
+def _profiled(stage: StagedGraph) -> set[tuple[int, int]]:
+    """Nodes and options whose memory is given moment by moment."""
+    profiled = set()
     for layer in stage.graph.layers:
         for o, option in enumerate(layer.options):
             if option.forward_profile:
-                found.add((stage.graph.node_index[layer.forward], o))
+                profiled.add((stage.graph.node_index[layer.forward], o))
             if option.backward_profile:
-                found.add((stage.graph.node_index[layer.backward], o))
-    return found
+                profiled.add((stage.graph.node_index[layer.backward], o))
+    return profiled
 
 
 class _Moments:
     """Memory rows of the moments of a layer's options, in place of their charge (HiRemate, App. B.3 and B.4).
 
-    In a moment the layer holds `live` bytes. Data of its border that it does not hold then count where the level above has
-    them: what is not read any more, when it is kept after the run; what is not written yet, when it was there before. Other
-    data count as before the run; of the backward's own phantom, what is kept after it.
+    In a moment the layer holds `live` bytes. Data of its border that it does not hold then count if they are resident in the
+    level above: data that are not read any more, if they stay resident after the run; data not written yet, if they were
+    resident before. Other data count as before the run; of the backward's own phantom, what stays resident after it.
     """
 
     def __init__(self, events: _Events, layer: Layer) -> None:
@@ -315,17 +315,21 @@ class _Moments:
             for moment in option.forward_profile:
                 self.moment(graph.node_index[forward.name], o, moment, border, set(forward.writes), None)
             border = {*backward.reads, *backward.writes, *option.backward_reads}
-            own = next(at for at, c in enumerate(self.e.stage.cells) if c.name == self.layer.phantom and c.option == o)
+            phantom = next(
+                at for at, c in enumerate(self.e.stage.cells) if c.name == self.layer.phantom and c.option == o
+            )
             for moment in option.backward_profile:
-                self.moment(graph.node_index[backward.name], o, moment, border, set(backward.writes), own)
+                self.moment(graph.node_index[backward.name], o, moment, border, set(backward.writes), phantom)
 
-    def moment(self, node: int, o: int, moment: Moment, border: set[str], made: set[str], own: int | None) -> None:
+    def moment(
+        self, node: int, o: int, moment: Moment, border: set[str], written: set[str], phantom: int | None
+    ) -> None:
         e = self.e
         slots = e.slots.of(node)
         rows = e.b.rows(len(slots), budget=1) + np.arange(len(slots))
         e.b.entries(rows, e.slots.column[slots] + o, moment.live)
         within = border - set(moment.absent)
-        e.b.add_rhs(rows, -e.held[slots])
+        e.b.add_rhs(rows, -e.kept_bytes[slots])
         for name in within:
             cell = e.stage.cells[self.cells[name]] if name in self.cells else None
             if cell is not None and cell.keep:  # counted in `live`, hence not once more
@@ -335,7 +339,7 @@ class _Moments:
             cell = e.stage.cells[at]
             if cell.name in within:
                 continue
-            later = at == own or (cell.name in moment.absent and cell.name not in made)
+            later = at == phantom or (cell.name in moment.absent and cell.name not in written)
             columns = flow.after(slots) if later else flow.before(slots)
-            there = columns >= 0
-            e.b.entries(rows[there], columns[there], cell.size)
+            covered = columns >= 0
+            e.b.entries(rows[covered], columns[covered], cell.size)

@@ -1,11 +1,11 @@
-"""The staged programmes as published: rk-Checkmate (Rockmate, App. B) and H-ILP (HiRemate, App. B), all variables binary.
+"""The staged formulations as published: rk-Checkmate (Rockmate, App. B) and H-ILP (HiRemate, App. B), all variables binary.
 
 R[t, k, o]: node k runs by option o in stage t. P[t, d]: cell d is resident before stage t. S[t, k, d]: it holds the
 contribution of k then. C[t, k, d], D[t, k, d]: it is created, deleted at that run. Where this form departs from the
-papers, it follows the rules of the validator, and says so:
+papers, it follows the rules of the validator:
 
 * S-MEM: a run charges all its outputs, also those already resident (the papers charge a created value alone).
-* Phantoms of single options are cells like data: they may be dropped, and a layer may run bare. H-ILP ties a phantom
+* Phantoms of single options are cells like data: they may be dropped, and a layer may run without saving. H-ILP ties a phantom
   to its backward (its equations 7 to 9): `tied`.
 * S-KEEP: kept data are constants from their completion on (the papers ask for them after the last stage only).
 * S-ONCE: contributions come in order, once per residency; one after the first creates nothing.
@@ -19,7 +19,7 @@ import numpy as np
 
 from remat.algorithms._milp.linear import Builder, Ints
 from remat.algorithms._staged.form_events import Form
-from remat.algorithms._staged.memory_items import Cell, Stage, Use
+from remat.algorithms._staged.memory_items import Cell, StagedGraph, Use
 from remat.algorithms._staged.slots import Slots, slots_of
 from remat.ir import Layer
 
@@ -28,20 +28,20 @@ Terms = list[tuple[int, int]]
 
 
 def published_form(
-    stage: Stage, slots: Slots | None = None, *, tight: bool = True, tied: bool = False, save: bool = False
+    stage: StagedGraph, slots: Slots | None = None, *, tight: bool = True, tied: bool = False, save: bool = False
 ) -> Form:
-    """Build the programme over the whole triangle of slots (or the given ones). See the module for `tight` and `tied`."""
+    """Build the formulation over the whole triangle of slots (or the given ones). See the module for `tight` and `tied`."""
     slots = slots_of(stage, every=True) if slots is None else slots
     return _Published(stage, slots, tight, tied).build(save)
 
 
 def times(value: int, terms: Terms) -> Terms:
     """A multiple of an expression."""
-    return [(column, value * own) for column, own in terms]
+    return [(column, value * coefficient) for column, coefficient in terms]
 
 
 class _Published:
-    def __init__(self, stage: Stage, slots: Slots, tight: bool, tied: bool) -> None:
+    def __init__(self, stage: StagedGraph, slots: Slots, tight: bool, tied: bool) -> None:
         self.stage, self.slots, self.tight, self.tied = stage, slots, tight, tied
         self.b = Builder()
         self.n = len(stage.graph)
@@ -49,7 +49,7 @@ class _Published:
             [] for _ in range(self.n)
         ]  # of each stage: (node, bytes after it)
         self.before: list[Terms] = [[] for _ in range(self.n)]  # bytes before each stage
-        self.held = np.zeros(len(slots), np.int64)
+        self.kept_bytes = np.zeros(len(slots), np.int64)
         self.saved: Terms = []
         self.alive: dict[
             tuple[int, int], list[tuple[int, Terms]]
@@ -61,7 +61,7 @@ class _Published:
         for cell in self.stage.cells:
             if cell.keep and len(cell.writers) == 1:
                 first = self.slots.at[cell.writers[0][0], cell.writers[0][0]]
-                self.held[first + 1 :] += cell.size
+                self.kept_bytes[first + 1 :] += cell.size
             elif not (self.tied and cell.layer >= 0):
                 _OneCell(self, cell).add()
         for at, layer in enumerate(self.stage.graph.layers):
@@ -97,10 +97,10 @@ class _Published:
         node = self.stage.graph.node_index[layer.forward]
         for t in range(node, self.n):
             alive = self.alive.get((at, t), [])
-            self.b.row([term for _, one in alive for term in one], 1)
-            for option, one in alive:
+            self.b.row([term for _, terms in alive for term in terms], 1)
+            for option, terms in alive:
                 others = tuple(o for o in range(len(layer.options)) if o != option)
-                self.b.row([*one, *self.run(t, (node, others))], 1)
+                self.b.row([*terms, *self.run(t, (node, others))], 1)
 
     def _tied(self, layer: Layer) -> None:
         """Equations 6 to 9 of H-ILP: a phantom lives from its forward to its backward."""
@@ -109,30 +109,30 @@ class _Published:
         count = len(layer.options)
         saved = {t: [self.binary() for _ in range(count)] for t in range(forward + 1, self.n)}
         for t in range(forward, self.n):
-            here, after = saved.get(t), saved.get(t + 1)
-            if here is not None:
-                self.b.row([(column, 1) for column in here], 1)
+            before, after = saved.get(t), saved.get(t + 1)
+            if before is not None:
+                self.b.row([(column, 1) for column in before], 1)
             for o, option in enumerate(layer.options):
-                held = [] if here is None else [(here[o], 1)]
+                resident = [] if before is None else [(before[o], 1)]
                 following = [] if after is None else [(after[o], 1)]
-                made = [*held, *self.run(t, (forward, (o,)))]
+                phantom = [*resident, *self.run(t, (forward, (o,)))]
                 read = self.run(t, (backward, (o,)))
-                if held:  # a run by another option would replace it
+                if resident:  # a run by another option would replace it
                     others = tuple(other for other in range(count) if other != o)
-                    self.b.row([*held, *self.run(t, (forward, others))], 1)
-                self.b.row([*read, *times(-1, made)])
+                    self.b.row([*resident, *self.run(t, (forward, others))], 1)
+                self.b.row([*read, *times(-1, phantom)])
                 if following:
-                    self.b.row([*following, *times(-1, made)])
-                    self.b.row([*times(-1, following), *made, *times(-1, read)])
-                self.before[t] += times(option.phantom, held)
+                    self.b.row([*following, *times(-1, phantom)])
+                    self.b.row([*times(-1, following), *phantom, *times(-1, read)])
+                self.before[t] += times(option.phantom, resident)
                 self.changes[t].append((forward, times(option.phantom, self.run(t, (forward, (o,))))))
-                self.changes[t].append((backward, times(-option.phantom, [*made, *times(-1, following)])))
+                self.changes[t].append((backward, times(-option.phantom, [*phantom, *times(-1, following)])))
 
     def _memory(self) -> Ints:
         rows = self.b.rows(len(self.slots), budget=1) + np.arange(len(self.slots))
-        self.b.add_rhs(rows, -self.held)
+        self.b.add_rhs(rows, -self.kept_bytes)
         for t in range(self.n):
-            changes = sorted(self.changes[t], key=lambda one: one[0])
+            changes = sorted(self.changes[t], key=lambda change: change[0])
             terms, place = list(self.before[t]), 0
             for node in range(t + 1):
                 slot = int(self.slots.at[t, node])
@@ -163,7 +163,7 @@ class _OneCell:
     def add(self) -> None:
         form, cell = self.form, self.cell
         if cell.keep:
-            form.held[form.slots.at[self.last, self.last] + 1 :] += cell.size
+            form.kept_bytes[form.slots.at[self.last, self.last] + 1 :] += cell.size
         for t in self.stages:
             if t in self.resident:
                 form.before[t].append((self.resident[t], cell.size))
@@ -207,14 +207,14 @@ class _OneCell:
         form, cell, b = self.form, self.cell, self.form.b
         related = sorted([(use, True) for use in cell.writers] + [(use, False) for use in cell.readers])
         alive = self._p(t)
-        here = [(use, writes) for use, writes in related if use[0] <= t]
+        uses = [(use, writes) for use, writes in related if use[0] <= t]
         complete = cell.keep and t == self.last
-        for place, (use, writes) in enumerate(here):
+        for place, (use, writes) in enumerate(uses):
             run = form.run(t, use)
             before = list(alive)
             # a later contribution reads the sum so far
-            users = [one for one, _ in here[place + 1 :]]
-            later = [term for one in users for term in form.run(t, one)]
+            users = [later_use for later_use, _ in uses[place + 1 :]]
+            later = [term for later_use in users for term in form.run(t, later_use)]
             count = 2 + len(users)
             if complete and use[0] == self.last:
                 b.row([*run, *times(-1, before)])  # the last contribution; from here on a constant
@@ -222,9 +222,9 @@ class _OneCell:
                 form.changes[t].append((use[0], times(-cell.size, before)))
                 return
             delete = self._after_use(t, use[0], writes, run, alive)
-            kept = self._p(t + 1)
-            b.row([*run, (delete, -1), *times(-1, kept), *times(-1, later)])
-            b.row([(delete, count), *times(-1, run), *kept, *later], count - 1)
+            stays = self._p(t + 1)
+            b.row([*run, (delete, -1), *times(-1, stays), *times(-1, later)])
+            b.row([(delete, count), *times(-1, run), *stays, *later], count - 1)
             if cell.layer >= 0 and writes:
                 form.alive.setdefault((cell.layer, t), []).append((cell.option, list(alive)))
         if t + 1 in self.resident:

@@ -1,13 +1,13 @@
-"""Bounds as solvers that plan nothing; what each bounds is part of its claim.
+"""Bounds as solvers that plan nothing; each states the class of schedules that it bounds.
 
 | solver | holds for | sees |
 |---|---|---|
 | `SavedSetKnapsack` | every schedule | the instant of the loss: what is saved, and what must run again because it is not |
-| `TightenedKnapsack` | every schedule | that, and every backward node's working set beside what is kept past it |
-| `FullRelaxation` | staged schedules, first runs in the graph's order | the whole programme, relaxed |
+| `TightenedKnapsack` | every schedule | that, and every backward node's working set with what is kept past it |
+| `FullRelaxation` | staged schedules, first runs in the graph's order | the whole formulation, relaxed |
 
 The knapsacks take layers, options and contributions; on flat graphs `SingleInstant` bounds single instants more sharply.
-Relaxations are evaluated again from their duals in exact integers; bounds of mixed programmes are lowered by the tolerance.
+Relaxations are evaluated again from their duals in exact integers; bounds of MILPs are lowered by the tolerance.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from remat.algorithms._milp.cvxpy_model import model_of
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._milp.linear import Builder, Flags
 from remat.algorithms._staged.form_events import events_form
-from remat.algorithms._staged.memory_items import Cell, Stage
+from remat.algorithms._staged.memory_items import Cell, StagedGraph
 from remat.ir import Graph, Phase
 from remat.settings import whole
 
 
 @frozen(kw_only=True)
 class SavedSetKnapsack(Solver):
-    """Any schedule: a forward value that the backward reads is saved across the loss, or made again after it.
+    """Any schedule: a forward value that the backward reads is saved across the loss, or recomputed after it.
 
     Attributes:
         nodes: of branch and bound; 0: the relaxation alone.
@@ -70,7 +70,7 @@ class TightenedKnapsack(Solver):
 def _bound(who: Solver, problem: Problem, clock: Clock, nodes: int, *, working_sets: bool) -> Plan:
     if getattr(problem, "link", None) is not None:
         return Plan(trail=(f"{who!r}: schedules with copies are not bounded",))
-    knapsack = _Knapsack(Stage(problem.graph), problem.budget)
+    knapsack = _Knapsack(StagedGraph(problem.graph), problem.budget)
     if working_sets:
         knapsack.working_sets()
     if knapsack.impossible:
@@ -82,18 +82,18 @@ def _bound(who: Solver, problem: Problem, clock: Clock, nodes: int, *, working_s
         if mixed.infeasible or mixed.bound > answer.bound:
             answer = mixed
     if answer.infeasible:
-        return Plan(lower=IMPOSSIBLE, trail=(f"{who!r}: its programme has no solution",))
+        return Plan(lower=IMPOSSIBLE, trail=(f"{who!r}: its formulation has no solution",))
     return Plan(lower=answer.bound, trail=(f"{who!r}: {answer.bound} ns",))
 
 
 class _Knapsack:
-    """The programme.
+    """The formulation.
 
     Columns: `again[k][o]`, node k runs by option o once more (a forward node: after the loss); `early[k][o]`, a layer's
     forward does so before the loss; `first[k][o]`, a required node's first run; `saved[d]`, cell d is resident at the loss.
     """
 
-    def __init__(self, stage: Stage, budget: int) -> None:
+    def __init__(self, stage: StagedGraph, budget: int) -> None:
         self.stage, self.budget = stage, budget
         self.graph: Graph = stage.graph
         self.builder = Builder()
@@ -108,7 +108,7 @@ class _Knapsack:
         for columns in self.first:
             if columns:
                 self.builder.row([(column, -1) for column in columns], -1)
-        # cells of forward nodes that may be absent at the loss; -1: always there, or never
+        # cells of forward nodes that may be absent at the loss; -1: always resident, or never
         loss = stage.loss
         self.saved = [
             self.builder.new(1, integral=True) if cell.writers[-1][0] < loss and not cell.keep else -1
@@ -128,7 +128,7 @@ class _Knapsack:
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     def _needs(self) -> None:
-        """Who runs after the loss finds what it reads: saved, or made again after it."""
+        """What a run after the loss reads is saved, or recomputed after the loss."""
         for at, cell in enumerate(self.stage.cells):
             if self.saved[at] < 0:
                 continue
@@ -151,8 +151,8 @@ class _Knapsack:
         for at, cell in enumerate(self.stage.cells):
             if cell.layer >= 0:
                 writer, (option,) = cell.writers[0]
-                made = [(runs[option], -1) for runs in (self.first[writer], self.early[writer]) if runs]
-                self.builder.row([(self.saved[at], 1), *made], 0)
+                makers = [(runs[option], -1) for runs in (self.first[writer], self.early[writer]) if runs]
+                self.builder.row([(self.saved[at], 1), *makers], 0)
                 by_layer.setdefault(cell.layer, []).append(self.saved[at])
         for columns in by_layer.values():
             self.builder.row([(column, 1) for column in columns], 1)
@@ -180,7 +180,7 @@ class _Knapsack:
             self.builder.row(terms, room)
 
     def working_sets(self) -> None:
-        """One row per backward node that every schedule runs: what is kept past its first run, beside its working set."""
+        """One row per backward node that every schedule runs: its working set, and what is kept past its first run."""
         before = ancestors(self.stage)
         for t in range(self.stage.loss + 1, len(self.graph)):
             if t in self.required:
@@ -208,21 +208,21 @@ class _Knapsack:
         )
 
 
-def ancestors(stage: Stage) -> Flags:
+def ancestors(stage: StagedGraph) -> Flags:
     """before[t, v]: v has run when t first runs, whatever the order: t depends on it, by data or by the order of a sum."""
     n = len(stage.graph)
     before = np.zeros((n, n), np.bool_)
     for t in range(n):
         written, read = ([stage.cells[at] for at in cells] for cells in stage.by_node[t])
-        direct = {writer for cell in read if _always_read(stage, t, cell) for writer, _ in cell.writers}
-        direct |= {writer for cell in written for writer, _ in cell.writers if writer < t}
-        for v in direct:
+        sources = {writer for cell in read if _always_read(stage, t, cell) for writer, _ in cell.writers}
+        sources |= {writer for cell in written for writer, _ in cell.writers if writer < t}
+        for v in sources:
             before[t] |= before[v]
             before[t, v] = True
     return before
 
 
-def _always_read(stage: Stage, t: int, cell: Cell) -> bool:
+def _always_read(stage: StagedGraph, t: int, cell: Cell) -> bool:
     """Whether a node reads a cell under every one of its options."""
     count = len(stage.graph.computes[t].options)
     return any(reader == t and len(options) == count for reader, options in cell.readers)
@@ -236,26 +236,24 @@ class FullRelaxation(Solver):
     """Staged schedules: the linear relaxation of the production form, evaluated exactly. A bound of its class, not of all.
 
     Attributes:
-        entries: refuse programmes of more matrix entries than this.
+        entries: refuse formulations of more matrix entries than this.
     """
 
     entries: int = field(default=5_000_000, validator=whole(1, "entries"))
 
     def refuses(self, graph: Graph) -> str | None:
-        """Refuses programmes that would not fit in memory."""
+        """Refuses formulations that would not fit in memory."""
         size = len(graph) * len(graph) * len(graph.data) / 4
         if size <= self.entries:
             return None
-        return (
-            f"a programme of about {size:.0e} entries; bound single instants instead (TightenedKnapsack, SingleInstant)"
-        )
+        return f"a formulation of about {size:.0e} entries; bound single instants instead (TightenedKnapsack, SingleInstant)"
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
-        """The bound of the class, beside."""
+        """The bound of the class."""
         del seed
         if getattr(problem, "link", None) is not None:
             return Plan(trail=(f"{self!r}: schedules with copies are not bounded",))
-        linear = events_form(Stage(problem.graph)).linear
+        linear = events_form(StagedGraph(problem.graph)).linear
         model = model_of(linear, relaxed=True)
         model.set(problem.budget)
         limits = Limits(seconds=clock.remaining)
@@ -264,9 +262,11 @@ class FullRelaxation(Solver):
         if answer.infeasible:
             again = Highs().solve(model, limits, second=True)
             if again.infeasible and farkas(linear, again.duals, problem.budget):
-                return Plan(beside=(ClassBound(value=math.inf, assumes=assumes),), trail=(f"{self!r}: no solution",))
+                return Plan(
+                    class_bounds=(ClassBound(value=math.inf, assumes=assumes),), trail=(f"{self!r}: no solution",)
+                )
             return Plan(trail=(f"{self!r}: infeasible, without a proof",))
         if answer.duals is None:
             return Plan(trail=(f"{self!r}: stopped ({answer.note})",))
         bound = exact_bound(linear, answer.duals, problem.budget)
-        return Plan(beside=(ClassBound(value=bound, assumes=assumes),), trail=(f"{self!r}: {bound} ns",))
+        return Plan(class_bounds=(ClassBound(value=bound, assumes=assumes),), trail=(f"{self!r}: {bound} ns",))

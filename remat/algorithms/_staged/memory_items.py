@@ -1,4 +1,4 @@
-"""What an integer programme sees of a graph: cells, i.e. data and the phantoms of single options, with who writes and reads them.
+"""A graph as the MILP formulations see it: cells, i.e. data and the phantoms of single options, with their writers and readers.
 
 A phantom of a layer with several options becomes one cell per option, written by the forward node under that option
 and read by the backward node under it; at most one of them is resident. Data outside the budget are left out. Source:
@@ -40,8 +40,8 @@ class Cell:
 
 
 @frozen
-class Stage:
-    """A graph as the staged programmes see it: nodes by index in the order of first runs, and cells."""
+class StagedGraph:
+    """A graph as the staged formulations see it: nodes by index in the order of first runs, and cells."""
 
     graph: Graph = field(eq=False)
 
@@ -71,12 +71,14 @@ class Stage:
     def charge(self) -> tuple[tuple[int, ...], ...]:
         """Bytes a run of a node by an option needs besides what is resident: workspace, all outputs, its phantom."""
         outputs = [sum(self.graph.data[d].size for d in writes) for writes in self.graph.writes_by_node]
-        found = [[one.workspace + outputs[i] for one in node.options] for i, node in enumerate(self.graph.computes)]
+        rows = [
+            [option.workspace + outputs[i] for option in node.options] for i, node in enumerate(self.graph.computes)
+        ]
         for layer in self.graph.layers:
-            own = found[self.graph.node_index[layer.forward]]
+            row = rows[self.graph.node_index[layer.forward]]
             for o, option in enumerate(layer.options):
-                own[o] += option.phantom
-        return tuple(tuple(one) for one in found)
+                row[o] += option.phantom
+        return tuple(tuple(row) for row in rows)
 
     @cached_property
     def last_use(self) -> tuple[int, ...]:
@@ -93,15 +95,15 @@ class Stage:
     @cached_property
     def last_rerun(self) -> tuple[int, ...]:
         """For each node, the last stage in which the rules let it run again (its own: never again)."""
-        found = []
+        stages = []
         for i, node in enumerate(self.graph.computes):
             last = i if node.run_once or node.phase is Phase.LOSS else len(self.graph) - 1
             for at in self.by_node[i][0]:
                 cell = self.cells[at]
                 if cell.keep and len(cell.writers) > 1:
                     last = min(last, cell.writers[-1][0])
-            found.append(last)
-        return tuple(found)
+            stages.append(last)
+        return tuple(stages)
 
 
 def _data_cells(graph: Graph) -> list[Cell]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.algorithms._milp.linear import Builder
-from remat.algorithms._staged.memory_items import Cell, Stage
+from remat.algorithms._staged.memory_items import Cell, StagedGraph
 from remat.algorithms._staged.slots import Slots
 
 if TYPE_CHECKING:
@@ -29,15 +29,15 @@ class Flow(Protocol):
         """The column of the gap that covers the time just before each slot; -1: no gap does."""
 
 
-def again_rows(stage: Stage, slots: Slots, b: Builder, flows: Mapping[int, Flow]) -> None:
-    """Add the columns and rows to a programme whose runs and residencies stand already."""
+def again_rows(stage: StagedGraph, slots: Slots, b: Builder, flows: Mapping[int, Flow]) -> None:
+    """Add the columns and rows to a formulation whose runs and residencies stand already."""
     rows = _Again(stage, slots, b)
     for at, flow in flows.items():
         rows.cell(stage.cells[at], flow)
 
 
 class _Again:
-    def __init__(self, stage: Stage, slots: Slots, b: Builder) -> None:
+    def __init__(self, stage: StagedGraph, slots: Slots, b: Builder) -> None:
         self.stage, self.slots, self.b = stage, slots, b
         self.again: dict[tuple[int, int], int] = {}
         for node in range(len(stage.graph)):
@@ -50,24 +50,24 @@ class _Again:
         for t in range(len(self.stage.graph) - 1, node, -1):
             slot = int(self.slots.at[t, node])
             if slot >= 0:
-                own = b.new(1, implied=True)
+                column = b.new(1, implied=True)
                 first = int(self.slots.column[slot])
                 run = [(first + o, 1) for o in range(options)]
-                b.row([(own, -1), *run])
+                b.row([(column, -1), *run])
                 rest = [] if later < 0 else [(later, -1)]
-                b.row([(own, 1), *((column, -1) for column, _ in run), *rest])
+                b.row([(column, 1), *((part, -1) for part, _ in run), *rest])
                 if later >= 0:
-                    b.row([(later, 1), (own, -1)])
-                later = own
+                    b.row([(later, 1), (column, -1)])
+                later = column
             if later >= 0:
                 self.again[t, node] = later
 
     def _whole(self, node: int, options: tuple[int, ...]) -> bool:
-        """Whether a node does it under every option."""
+        """Whether a node reads or writes the cell under every option."""
         return len(options) == len(self.stage.graph.computes[node].options)
 
     def cell(self, cell: Cell, flow: Flow) -> None:
-        """Who is still to read, or to add to, what the writers made: resident at the boundary, or made again after it."""
+        """Rows for the readers and later writers of what the writers made: resident at the boundary, or recomputed after it."""
         last = cell.writers[-1][0] if cell.keep else len(self.stage.graph) - 1
         seen: set[tuple[int, int, int]] = set()
         for place, (writer, makes) in enumerate(cell.writers):
@@ -88,7 +88,7 @@ class _Again:
     def _row(
         self, seen: set[tuple[int, int, int]], resident: int, again: int, user: int, supply: list[tuple[int, int]]
     ) -> None:
-        """The user's run (-1: a first run, which is certain) is at most the supply; each such row once."""
+        """The user's run (-1: a first run, which always happens) is at most the supply; each such row once."""
         if (resident, again, user) in seen:
             return
         seen.add((resident, again, user))

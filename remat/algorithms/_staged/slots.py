@@ -13,15 +13,15 @@ import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from remat.algorithms._staged.memory_items import Stage
+from remat.algorithms._staged.memory_items import StagedGraph
 
-Reruns = Literal["full", "bwdonly", "bonce"]
-RERUNS: Final = ("full", "bwdonly", "bonce")
+Reruns = Literal["all", "backward-only", "backward-once"]
+RERUNS: Final = ("all", "backward-only", "backward-once")
 
 
 @frozen
 class Slots:
-    """The slots of one programme.
+    """The slots of one formulation.
 
     Attributes:
         stage, node: of each slot. at: slot of (stage, node), -1 without one. begin: first slot of each stage.
@@ -44,16 +44,16 @@ class Slots:
         return column[column >= 0]
 
 
-def slots_of(stage: Stage, reruns: Reruns = "full", window: int | None = None, every: bool = False) -> Slots:
+def slots_of(stage: StagedGraph, reruns: Reruns = "all", window: int | None = None, every: bool = False) -> Slots:
     """The slots of a graph.
 
     Args:
         stage: the graph.
-        reruns: `full`: every rerun that can matter; loses nothing against staged schedules. `bwdonly`: none before the
-            loss; equal to `full` in every pair measured, but no proof: a forward pass that cannot keep its own values
-            alive needs them. `bonce`: also no rerun of backward nodes; loses up to 7 % inside one block at tight
+        reruns: `all`: every rerun that can matter; loses nothing against staged schedules. `backward-only`: none before the
+            loss; equal to `all` in every pair measured, but without a proof: a forward pass that cannot keep its own values
+            resident needs them. `backward-once`: also no rerun of backward nodes; loses up to 7 % inside one block at tight
             budgets, and plans.
-        window: also no rerun of backward nodes, and in the stage of a backward node only its so many nearest ancestors
+        window: also no rerun of backward nodes, and in the stage of a backward node only this many of its nearest ancestors
             may run again; slots grow linearly with the graph. Loses plans where a chain of reruns is longer than this.
         every: the whole triangle, as published, also where a rerun cannot matter.
     """
@@ -62,9 +62,9 @@ def slots_of(stage: Stage, reruns: Reruns = "full", window: int | None = None, e
     allowed &= np.arange(n)[:, None] <= np.array(stage.last_rerun)[None, :]
     if not every:
         allowed &= np.arange(n)[:, None] <= np.array(stage.last_use)[None, :]
-    if reruns != "full" or window is not None:
+    if reruns != "all" or window is not None:
         allowed[: loss + 1] &= np.eye(n, dtype=np.bool_)[: loss + 1]
-    if reruns == "bonce" or window is not None:
+    if reruns == "backward-once" or window is not None:
         allowed[:, loss + 1 :] &= np.eye(n, dtype=np.bool_)[:, loss + 1 :]
     if window is not None:
         for t in range(loss + 1, n):
@@ -82,13 +82,13 @@ def slots_of(stage: Stage, reruns: Reruns = "full", window: int | None = None, e
     return Slots(where[:, 0], where[:, 1], at, begin, ends - width, int(ends[-1]))
 
 
-def _nearest(stage: Stage, node: int, window: int, allowed: NDArray[np.bool_]) -> list[int]:
+def _nearest(stage: StagedGraph, node: int, window: int, allowed: NDArray[np.bool_]) -> list[int]:
     """The ancestors of a node that may run again in its stage, nearest in the topological order first."""
     seen: set[int] = set()
     ahead = [node]
     while ahead:
-        one = ahead.pop()
-        for cell in stage.by_node[one][1]:
+        current = ahead.pop()
+        for cell in stage.by_node[current][1]:
             for writer, _ in stage.cells[cell].writers:
                 if writer not in seen and allowed[writer]:
                     seen.add(writer)

@@ -1,4 +1,4 @@
-"""`Ilp` and `HIlp`: the integer programmes as solvers. Settings here; the programmes in the modules `form_*`."""
+"""`Ilp` and `HIlp`: the MILP formulations as solvers. Settings here; the formulations in the modules `form_*`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import refuse_unless_flat
 from remat.algorithms._core.warm_started import WarmStarted
 from remat.algorithms._milp.backends import Backend, Highs
-from remat.algorithms._staged.budget_solver import Found, Programme, Watch
+from remat.algorithms._staged.budget_solver import BudgetResult, BudgetSolver, Watch
 from remat.algorithms._staged.decode import reordered
 from remat.algorithms._staged.form_checkmate import checkmate_form, refuse_unless_checkmate
 from remat.algorithms._staged.form_events import Form, events_form
 from remat.algorithms._staged.form_published import published_form
-from remat.algorithms._staged.memory_items import Stage
+from remat.algorithms._staged.memory_items import StagedGraph
 from remat.algorithms._staged.option_sweep import Budgets, IlpSweep
 from remat.algorithms._staged.slots import RERUNS, Reruns, Slots, slots_of
-from remat.algorithms._staged.warm_start import prime
+from remat.algorithms._staged.warm_start import starting_plan
 from remat.ir import Graph, Schedule
 from remat.ir.hierarchy import Condensed
 from remat.settings import FLAG, instance, number, one_of, optional, whole
@@ -31,7 +31,7 @@ FormName = Literal["events", "published", "checkmate"]
 FORMS: Final = ("events", "published", "checkmate")
 
 RUNG: Final = 60
-"""Nodes from which a thinner programme is solved first."""
+"""Nodes from which a restricted formulation is solved first."""
 
 
 @frozen(kw_only=True, repr=False)
@@ -40,29 +40,29 @@ class HIlp(WarmStarted):
 
     Optimal, within `gap`, over *staged* schedules: first runs in one order, each node at most once between two of
     them. On some branching graphs other schedules are faster, so its bound is one of a class and its "infeasible"
-    too; both stand in `beside`. Not a method for flat graphs of more than about 100 nodes: start it from a plan
+    too; both stand in `class_bounds`. Not a method for flat graphs of more than about 100 nodes: start it from a plan
     (`warm(HIlp(), seed=auto)`), thin it out, or divide the graph.
 
     Attributes:
         form: `events`, the production form; `published`, the papers'.
-        reruns, window: thin the slots out; what each may lose stands at `slots_of`.
+        reruns, window: restrict the slots; `slots_of` says what each may lose.
         gap: relative gap at which to stop.
-        cuts: the rows of `rerun_cuts.py` beside the production form; they lift its relaxation and leave its plans as they are.
-            They serve proofs more than the search for plans. None: where it is primed.
-        primed: begin with a short search over run sequences (flat graphs, where the back end takes a start), and look only for
-            what is better by more than the gap. Its plan may lie outside the class; without it, plans are of the class.
-        ladder: without a plan to begin with, solve with `bonce` first and start from its plan (60 nodes and more).
+        cuts: the rows of `rerun_cuts.py` in the production form; they strengthen its relaxation and keep its integral points.
+            They help proofs more than the search for plans. None: if it starts from a plan of its own search.
+        warm_start: begin with a short search over run sequences (flat graphs, where the back end takes a start), and look only
+            for plans that are better by more than the gap. Its plan may lie outside the class; without it, none does.
+        ladder: without a plan to begin with, solve with `backward-once` first and start from its plan (60 nodes and more).
         order: of first runs; `start`: that of the start where there is one, else the graph's; `graph`: the graph's.
-        backend: who solves.
-        entries: refuse programmes of more matrix entries than this (about 100 bytes each).
+        backend: the MILP solver.
+        entries: refuse formulations of more matrix entries than this (about 100 bytes each).
     """
 
     form: FormName = field(default="events", validator=one_of(*FORMS))
-    reruns: Reruns = field(default="full", validator=one_of(*RERUNS))
+    reruns: Reruns = field(default="all", validator=one_of(*RERUNS))
     window: int | None = field(default=None, validator=optional(whole(1, "nodes")))
     gap: float = field(default=1e-3, validator=number(0))
     cuts: bool | None = field(default=None, validator=optional(FLAG))
-    primed: bool = field(default=True, validator=FLAG)
+    warm_start: bool = field(default=True, validator=FLAG)
     ladder: bool = field(default=True, validator=FLAG)
     order: Literal["start", "graph"] = field(default="start", validator=one_of("start", "graph"))
     backend: Backend = field(factory=Highs, validator=instance(Backend, 'Highs() or Cvxpy(solver="SCIP")'))
@@ -71,12 +71,12 @@ class HIlp(WarmStarted):
     def __repr__(self) -> str:
         # only what is not default, so that trails stay readable
         plain = type(self)()
-        said = ((one.name, getattr(self, one.name)) for one in fields(type(self)))
-        own = ", ".join(f"{name}={value!r}" for name, value in said if value != getattr(plain, name))
-        return f"{type(self).__name__}({own})"
+        settings = ((setting.name, getattr(self, setting.name)) for setting in fields(type(self)))
+        changed = ", ".join(f"{name}={value!r}" for name, value in settings if value != getattr(plain, name))
+        return f"{type(self).__name__}({changed})"
 
     def refuses(self, graph: Graph) -> str | None:
-        """Refuses programmes that would not fit in memory, and what its form cannot say."""
+        """Why a graph is refused: its formulation would not fit in memory, or its form cannot represent the graph."""
         if self.form == "checkmate":
             reason = refuse_unless_checkmate(graph)
             if reason is not None:
@@ -85,8 +85,8 @@ class HIlp(WarmStarted):
         if size <= self.entries:
             return None
         return (
-            f"{len(graph)} nodes make a programme of about {size:.0e} entries; thin it out (reruns='bonce', window=20), "
-            "divide the graph (hierarchical), or plan it with auto"
+            f"{len(graph)} nodes make a formulation of about {size:.0e} entries; restrict it (reruns='backward-once', "
+            "window=20), divide the graph (hierarchical), or plan it with auto"
         )
 
     def _entries(self, graph: Graph) -> float:
@@ -95,24 +95,24 @@ class HIlp(WarmStarted):
         slots = n * (n + 1) // 2 if self.window is None else n * (self.window + 2)
         return slots * len(graph.data) / 2
 
-    def build(self, graph: Graph, *, save: bool = False) -> Programme:
-        """The programme of a graph, for many budgets."""
+    def build(self, graph: Graph, *, save: bool = False) -> BudgetSolver:
+        """The formulation of a graph, for many budgets."""
         self.backend.check()
-        stage = Stage(graph)
-        backend = self.backend.with_save() if save and not self.primes else self.backend
+        stage = StagedGraph(graph)
+        backend = self.backend.with_save() if save and not self.warm_starts else self.backend
         lower = None
         if (
             self.ladder
             and self.form == "events"
-            and self.reruns != "bonce"
+            and self.reruns != "backward-once"
             and self.window is None
             and len(graph) >= RUNG
         ):
-            thin = evolve(self, reruns="bonce")
-            lower = Programme(thin._form_of(stage, save), backend, self.gap)
-        return Programme(self._form_of(stage, save), backend, self.gap, lower=lower)
+            thin = evolve(self, reruns="backward-once")
+            lower = BudgetSolver(thin._form_of(stage, save), backend, self.gap)
+        return BudgetSolver(self._form_of(stage, save), backend, self.gap, lower=lower)
 
-    def _form_of(self, stage: Stage, save: bool) -> Form:
+    def _form_of(self, stage: StagedGraph, save: bool) -> Form:
         slots: Slots = slots_of(stage, self.reruns, self.window, every=self.form != "events")
         if self.form == "checkmate":
             return checkmate_form(stage, slots)
@@ -121,41 +121,41 @@ class HIlp(WarmStarted):
         return events_form(stage, slots, cuts=self._cuts, save=save)
 
     def sweep(self, *, peaks: Budgets = 8, saves: Budgets = 6, workers: int | None = None) -> IlpSweep:
-        """Many budgets of a block, by one programme: see `IlpSweep`."""
+        """Many budgets of a block, by one formulation: see `IlpSweep`."""
         return IlpSweep(self, peaks=peaks, saves=saves, workers=workers)
 
-    def top(self, condensed: Condensed) -> Programme:
-        """The programme of a level with H-ILP's correction terms, for many budgets of the *flat* graph.
+    def top(self, condensed: Condensed) -> BudgetSolver:
+        """The formulation of a level with H-ILP's correction terms, for many budgets of the *flat* graph.
 
-        Exact where the options' profiles are: its plans are replayed expanded. They may exceed the budget as the condensed
-        graph's own replay counts it, which knows only workspaces.
+        Exact where the options' profiles are: its plans are replayed expanded. They may exceed the budget in the replay of the
+        condensed graph, which has only workspaces.
         """
         self.backend.check()
-        stage = Stage(condensed.graph)
+        stage = StagedGraph(condensed.graph)
         slots = slots_of(stage, self.reruns, self.window)
         form = events_form(stage, slots, cuts=bool(self.cuts), corrections=True)
-        return Programme(form, self.backend, self.gap, condensed)
+        return BudgetSolver(form, self.backend, self.gap, condensed)
 
     @property
     def restriction(self) -> str:
         """The restriction in words, or nothing."""
-        words = [] if self.reruns == "full" else [self.reruns]
+        words = [] if self.reruns == "all" else [self.reruns]
         return ", ".join([*words, *([f"window {self.window}"] if self.window is not None else [])])
 
     def _ended_by(self, first: Outcome, clock: Clock) -> str:
-        """Why the first plan is the last, in words; empty: it is not. The clock keeps the plan for an interruption."""
+        """Why the solve ends with the first plan; empty: it goes on. The clock keeps the plan for an interruption."""
         if first.schedule is not None:
             best, bound = int(first.upper), first.lower
             clock.report(self, schedule=first.schedule, best=best, bound=bound, stage="start", note="the first plan")
         if first.upper <= first.lower * (1 + self.gap):
-            return "no programme was needed"
+            return "no MILP solve was needed"
         if clock.expired:
-            return "stopped without a plan" if first.schedule is None else "stopped before the programme"
+            return "stopped without a plan" if first.schedule is None else "stopped before the MILP solve"
         return ""
 
     def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
         """Solve; the start is the incumbent, and the fallback in any case."""
-        self.backend.check()  # missing, it is an error even where it would not have been asked
+        self.backend.check()  # a missing back end is an error even if it would not have been used
         if problem.link is not None:
             return Plan(schedule=start, trail=(f"{self!r}: schedules with copies are not modelled",))
         floor = node_floor(problem.graph)
@@ -165,47 +165,51 @@ class HIlp(WarmStarted):
         trail: list[str] = []
         graph = problem.graph
         if start is not None:
-            trail.append(f"start: it was the first {'incumbent' if self.backend.takes_start else 'plan'}")
+            trail.append(f"start: used as the first {'incumbent' if self.backend.takes_start else 'plan'}")
             graph = reordered(graph, start) if self.order == "start" else graph
-        elif self.primes:
-            first = prime(problem, self.gap, clock, seed)
+        elif self.warm_starts:
+            first = starting_plan(problem, self.gap, clock, seed)
             start, lower = first.schedule, first.lower
-            trail += [f"primed: {words}" for words in first.trail[-1:]]
+            trail += [f"warm start: {words}" for words in first.trail[-1:]]
             ended = self._ended_by(first, clock)
             if ended:
                 return Plan(schedule=start, lower=lower, trail=(f"{self!r}: {ended}", *trail))
         ordered = "the graph's order" if graph is problem.graph else "the start's order"
-        programme = self.build(graph)
-        known = None if start is None else programme.known(start, problem.budget)
-        found = programme.solve(problem.budget, known=known, watch=Watch(clock, self))
-        return self._plan(found, known, ordered, trail, lower)
+        budget_solver = self.build(graph)
+        incumbent = None if start is None else budget_solver.incumbent(start, problem.budget)
+        result = budget_solver.solve(problem.budget, incumbent=incumbent, watch=Watch(clock, self))
+        return self._plan(result, incumbent, ordered, trail, lower)
 
     @property
-    def primes(self) -> bool:
-        """Whether it begins with a plan of its own."""
-        return self.primed and self.form == "events" and self.backend.takes_start
+    def warm_starts(self) -> bool:
+        """Whether it begins with a plan of its own search."""
+        return self.warm_start and self.form == "events" and self.backend.takes_start
 
     @property
     def _cuts(self) -> bool:
-        return self.primes if self.cuts is None else self.cuts
+        return self.warm_starts if self.cuts is None else self.cuts
 
-    def _plan(self, found: Found, known: Found | None, ordered: str, trail: list[str], lower: int | float) -> Plan:
+    def _plan(
+        self, result: BudgetResult, incumbent: BudgetResult | None, ordered: str, trail: list[str], lower: int | float
+    ) -> Plan:
         restriction = f", {self.restriction}" if self.restriction else ""
         assumes = f"staged schedules, first runs in {ordered}{restriction}"
-        trail = [f"{self!r}: {self._story(found)}; {'; '.join(found.notes)}", *trail]
-        if known is not None and not found.better(known):
-            found = evolve(found, schedule=known.schedule, cost=known.cost)
+        trail = [f"{self!r}: {self._story(result)}; {'; '.join(result.notes)}", *trail]
+        if incumbent is not None and not result.better(incumbent):
+            result = evolve(result, schedule=incumbent.schedule, cost=incumbent.cost)
             trail.append("the start was not improved")
-        beside: tuple[ClassBound, ...] = (ClassBound(value=found.bound, assumes=assumes),) if found.bound else ()
-        return Plan(schedule=found.schedule, lower=lower, trail=tuple(trail), beside=beside)
+        class_bounds: tuple[ClassBound, ...] = (
+            (ClassBound(value=result.bound, assumes=assumes),) if result.bound else ()
+        )
+        return Plan(schedule=result.schedule, lower=lower, trail=tuple(trail), class_bounds=class_bounds)
 
-    def _story(self, found: Found) -> str:
-        if found.bound == math.inf:
-            return "no schedule of its class fits (said twice)"
-        if found.cost is None:
+    def _story(self, result: BudgetResult) -> str:
+        if result.bound == math.inf:
+            return "no schedule of its class fits (confirmed by a second solve)"
+        if result.cost is None:
             return "stopped without a plan"
-        gap = f"{found.cost.time / found.bound - 1:.2%}" if found.bound else "unknown"
-        return f"{'finished' if found.finished else 'stopped at a limit'}, gap to the bound of its class {gap}"
+        gap = f"{result.cost.time / result.bound - 1:.2%}" if result.bound else "unknown"
+        return f"{'finished' if result.finished else 'stopped at a limit'}, gap to the bound of its class {gap}"
 
 
 @frozen(kw_only=True, repr=False)
@@ -213,5 +217,5 @@ class Ilp(HIlp):
     """Checkmate (Jain et al., 2020) with the production form: `OneOutputPerOp() >> Ilp()`. Flat graphs only; else as `HIlp`."""
 
     def refuses(self, graph: Graph) -> str | None:
-        """Refuses graphs with layers or options, and what `HIlp` refuses."""
+        """Why a graph is refused: it has layers or options, or `HIlp` refuses it."""
         return refuse_unless_flat(graph) or super().refuses(graph)

@@ -1,8 +1,8 @@
-"""A plan to begin with: a short search over run sequences. The programme then looks only for what is better, and proves the rest.
+"""A plan to start from: a short search over run sequences. The MILP solve then looks only for better plans, and proves the rest.
 
-Good plans of a block are found in thousandths of a second; what takes a programme its time is to find them again and to prove
-that little better exists. With a plan at hand it is asked the second question alone. The plan may run nodes in another order
-than the programme's class; the bound of the class stays what the programme proves.
+Good plans of a block are found in milliseconds; a MILP solver spends most of its time on finding them again and on proving that
+nothing much better exists. With a plan as cutoff only the proof is left. The plan may run nodes in another order than the
+formulation's class; the bound of the class stays what the MILP solve proves.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from remat.ir import Graph, Phase
 from remat.units import Bytes, Ns
 
 _SMALL = 60
-"""Nodes below which a programme proves as fast as the bounds of single instants do."""
+"""Nodes below which a MILP solve proves bounds as fast as the bounds of single instants do."""
 
 
-def prime(problem: Problem, gap: float, clock: Clock, seed: int = 0, *, bound: Ns = 0) -> Outcome:
-    """A plan and a bound of every schedule; neither, where run sequences cannot say the graph.
+def starting_plan(problem: Problem, gap: float, clock: Clock, seed: int = 0, *, bound: Ns = 0) -> Outcome:
+    """A plan and a bound of every schedule; neither, where run sequences cannot represent the graph.
 
     Args:
         problem: what to plan.
         gap: plan over bound, less one, at which to stop.
         clock: stops it early.
         seed: of its random choices.
-        bound: known to hold for the programme's class [ns]: a plan within the gap of it is good enough.
+        bound: holds for the formulation's class [ns]; a plan within the gap of it ends the search.
     """
     from remat.algorithms._search.floor import Floor
     from remat.algorithms._search.lp_rounding import SavedSet
@@ -50,15 +50,17 @@ def prime(problem: Problem, gap: float, clock: Clock, seed: int = 0, *, bound: N
 def narrowed(block: Graph, peak: Bytes, save: Bytes) -> Graph | None:
     """The block with so much workspace at its loss that a budget of `peak` leaves `save` for what is held across it.
 
-    None where that cannot be said by a workspace: kept sums that are begun before the loss and completed after it.
+    None where no workspace expresses that: kept sums that are started before the loss and completed after it.
     """
     loss = block.computes[block.loss]
     if len(loss.options) != 1:
         return None
-    kept = {datum.name: {block.node(name).phase for name in datum.writers} for datum in block.data if datum.keep}
-    if any(Phase.BACKWARD in phases and len(phases) > 1 for phases in kept.values()):
+    phases_of_kept = {
+        datum.name: {block.node(name).phase for name in datum.writers} for datum in block.data if datum.keep
+    }
+    if any(Phase.BACKWARD in phases and len(phases) > 1 for phases in phases_of_kept.values()):
         return None
-    early = {name for name, phases in kept.items() if phases and Phase.BACKWARD not in phases}
+    early = {name for name, phases in phases_of_kept.items() if phases and Phase.BACKWARD not in phases}
     sizes = {datum.name: 0 if datum.outside else datum.size for datum in block.data}
     rest = peak - save - sum(sizes[name] for name in {*loss.reads, *loss.writes} | early)
     option = loss.options[0]

@@ -25,7 +25,7 @@ Returned = tuple[Spec | None, ...]
 """What each output of a call is; None where it is no tensor."""
 
 ROUNDS = 5
-"""Traces at most: what one corrected operation returns changes what the next ones are given."""
+"""Largest number of traces: correcting one operation changes the inputs of the operations after it."""
 
 
 @define(eq=False)
@@ -34,7 +34,7 @@ class Kernels:
 
     Attributes:
         agreeing: calls that return what their shape function says, or that do not run on inputs made for them.
-        others: what the other ones return.
+        others: what the other calls return.
         targets: what these call.
     """
 
@@ -139,7 +139,7 @@ def traced_as_run(trace: Callable[[Kernels], Program]) -> None:
     """Trace until the trace agrees with the kernels.
 
     Args:
-        trace: traces with the kernels' word in place of that of the shape functions.
+        trace: traces with what the kernels return in place of what the shape functions say.
 
     Raises:
         Uncapturable: X-KERNEL, for an operation whose kernel and trace cannot be brought together.
@@ -149,9 +149,9 @@ def traced_as_run(trace: Callable[[Kernels], Program]) -> None:
         op = _kernels.disagreeing(program)
         if op is None:
             return
-    assert op is not None  # there is a round at least
+    assert op is not None  # there is at least one round
     real = ", ".join(map(str, _kernels.others[_call(program, op)]))
     traced = ", ".join(map(str, _traced(program, op)))
     where = f" in {op.scope}" if op.scope else ""
-    what = f"{op.target}{where} returns {real}, and the trace says {traced}, also when traced anew."
+    what = f"{op.target}{where} returns {real}, and the trace says {traced}, also when it is traced again."
     raise Uncapturable("X-KERNEL", what, fix="leave this module bare, and report the operation.")

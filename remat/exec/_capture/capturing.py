@@ -83,15 +83,15 @@ class Captured:
         return frozenset(self.places)
 
     @property
-    def beside(self) -> Bytes:
-        """Bytes that a call holds besides the step: results of the prologue, and what undoes a forward on the wrong branch."""
+    def overhead(self) -> Bytes:
+        """Bytes that a call holds outside the step: results of the prologue, and what undoes a forward on the wrong branch."""
         program = self.program
         forms = () if self.prologue is None else self.prologue.forms
-        held = sum(charged(shape.numel() * dtype.itemsize, program.device) for shape, _, dtype in forms)
+        overhead = sum(charged(shape.numel() * dtype.itemsize, program.device) for shape, _, dtype in forms)
         if self.late:
             written = sum(program.storage_of(target).size for target in program.updates)
-            held += rng.state_bytes(program.device) + written
-        return held
+            overhead += rng.state_bytes(program.device) + written
+        return overhead
 
 
 def capture(

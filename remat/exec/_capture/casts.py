@@ -21,12 +21,12 @@ _CAST = "aten._to_copy.default"
 _ADD = "aten.add.Tensor"
 
 
-def share_casts(draft: Draft, kept: Callable[[tuple[str, Any]], bool]) -> tuple[int, ...]:
+def share_casts(draft: Draft, keeps_casts: Callable[[tuple[str, Any]], bool]) -> tuple[int, ...]:
     """Make one cast of several casts of a leaf in one autocast region, forward and backward.
 
     Args:
         draft: of a step; it is changed.
-        kept: whether eager keeps casts of that tensor from outside: it does for leaves.
+        keeps_casts: whether eager keeps casts of that tensor from outside: it does for leaves.
 
     Returns:
         positions of the inputs that were asked about.
@@ -36,34 +36,34 @@ def share_casts(draft: Draft, kept: Callable[[tuple[str, Any]], bool]) -> tuple[
     for op in draft.ops:
         if op.region is not None and op.phase is Phase.FORWARD and op.reads[0] in trained:
             groups.setdefault((op.reads[0], op.region), []).append(op)
-    asked: dict[int, None] = {}
+    positions: dict[int, None] = {}
     for (leaf, _), casts in groups.items():
         if len(casts) == 1:
             continue
         kind, about = trained[leaf]
         if kind == "input":
-            asked[about] = None
-        if kept(trained[leaf]):
+            positions[about] = None
+        if keeps_casts(trained[leaf]):
             _share_gradients(draft, leaf, casts)
             _share_values(draft, casts)
-    return tuple(asked)
+    return tuple(positions)
 
 
 def _share_values(draft: Draft, casts: list[Op]) -> None:
     first, *others = casts
-    (kept,) = (name for name in first.outputs if name is not None)
-    storage = draft.values[kept].storage
+    (shared,) = (name for name in first.outputs if name is not None)
+    storage = draft.values[shared].storage
     for op in others:
         (name,) = (name for name in op.outputs if name is not None)
         gone = draft.values.pop(name).storage
         del draft.storages[gone]
         draft.ops.remove(op)
-        draft.ops[:] = [_renamed(reader, name, kept) for reader in draft.ops]
+        draft.ops[:] = [_renamed(reader, name, shared) for reader in draft.ops]
         for value in [value for value in draft.values.values() if value.storage == gone]:
             draft.values[value.name] = evolve(value, storage=storage)
         for end, ended in list(draft.ends.items()):
             if ended == name:
-                draft.ends[end] = kept
+                draft.ends[end] = shared
 
 
 def _renamed(op: Op, old: str, new: str) -> Op:

@@ -1,8 +1,8 @@
 """What a joint trace leaves implicit, written out as operations, so that the graph charges it and a plan can see it.
 
-In order: dead operations go; gradients get storages of their own in the layout autograd accumulates without a copy; buffers are
-written once, and who would read the old value after the write reads a copy; generator states are saved before each operation that
-draws; the loss stands between forward and backward and makes the tangents.
+In order: dead operations are removed; gradients get storages of their own in the layout that autograd accumulates without a copy;
+buffers are written once, and operations that would read the old value after the write read a copy; generator states are saved
+before each operation that draws; the loss stands between forward and backward and makes the tangents.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ training flag (None: always training). A replay that finds them already updated 
 
 def finish(draft: Draft, *, name: str) -> Program:
     """The program of a draft."""
-    grads = _own_gradients(draft)
+    grads = _gradients(draft)
     ops = _alive(draft, set(grads.values()))
     ops, updates = _write_once(draft, ops)
     ops = _save_states(draft, ops)
@@ -49,7 +49,7 @@ def finish(draft: Draft, *, name: str) -> Program:
         name=name,
         ops=ordered,
         values=draft.values,
-        storages={key: one for key, one in draft.storages.items() if key in used | outside},
+        storages={key: storage for key, storage in draft.storages.items() if key in used | outside},
         params=tuple({value: (value, path) for path, value in reversed(draft.of("param"))}.values())[::-1],
         buffers=tuple((value, path) for path, value in draft.of("buffer")),
         inputs=tuple((value, position) for position, value in draft.of("input")),
@@ -63,7 +63,7 @@ def finish(draft: Draft, *, name: str) -> Program:
 
 
 def _named(op: Op) -> tuple[str, ...]:
-    return tuple(one for one in op.outputs if one is not None)
+    return tuple(name for name in op.outputs if name is not None)
 
 
 def _renumber(draft: Draft, ops: tuple[Op, ...]) -> tuple[Op, ...]:
@@ -75,21 +75,21 @@ def _renumber(draft: Draft, ops: tuple[Op, ...]) -> tuple[Op, ...]:
     return ops
 
 
-def _own_gradients(draft: Draft) -> dict[tuple[str, Any], str]:
+def _gradients(draft: Draft) -> dict[tuple[str, Any], str]:
     """Give each gradient that needs it a copy: one storage each, in its parameter's layout.
 
-    Autograd keeps a gradient as it is if its strides are the parameter's and nobody else holds it; else it makes a copy while
-    all gradients are alive, which no plan would have charged.
+    Autograd keeps a gradient as it is if its strides are the parameter's and nothing else refers to it; else it makes a copy
+    while all gradients are alive, which no plan would have charged.
     """
     grads: dict[tuple[str, Any], str] = {}
     taken: set[str] = set()
     for source, value in _summed(draft):
-        found = draft.values[value]
-        storage = draft.storages[found.storage]
+        gradient = draft.values[value]
+        storage = draft.storages[gradient.storage]
         target = draft.values[draft.inputs[source]].spec
-        shared = storage.outside or found.storage in taken or found.storage.startswith("tangent:")
-        shared = shared or any(draft.values[one].storage == found.storage for _, one in draft.ended("output"))
-        if shared or (source[0] == "param" and not fits_layout(found.spec, target)):
+        shared = storage.outside or gradient.storage in taken or gradient.storage.startswith("tangent:")
+        shared = shared or any(draft.values[name].storage == gradient.storage for _, name in draft.ended("output"))
+        if shared or (source[0] == "param" and not fits_layout(gradient.spec, target)):
             value = _copy_gradient(draft, value, target)
         taken.add(draft.values[value].storage)
         grads[source] = value
@@ -98,7 +98,7 @@ def _own_gradients(draft: Draft) -> dict[tuple[str, Any], str]:
 
 def _summed(draft: Draft) -> list[tuple[tuple[str, Any], str]]:
     """One gradient per primal: those of a tied parameter are added, in the order the backward makes them."""
-    made = {value: at for at, op in enumerate(draft.ops) for value in op.outputs if value is not None}
+    places = {value: at for at, op in enumerate(draft.ops) for value in op.outputs if value is not None}
     parts: dict[str, list[tuple[tuple[str, Any], str]]] = {}
     for source, value in draft.ended("grad"):
         parts.setdefault(draft.inputs[source], []).append((source, value))
@@ -107,7 +107,7 @@ def _summed(draft: Draft) -> list[tuple[tuple[str, Any], str]]:
     for primal, items in parts.items():
         target = draft.values[primal].spec
         source, total = named[primal], ""
-        for _, value in sorted(items, key=lambda item: made.get(item[1], -1)):
+        for _, value in sorted(items, key=lambda item: places.get(item[1], -1)):
             total = value if not total else _add(draft, total, value, target)
         summed.append((source, total))
     return summed
@@ -170,13 +170,13 @@ def _copy_gradient(draft: Draft, value: str, target: Spec) -> str:
 def _alive(draft: Draft, grads: set[str]) -> list[Op]:
     """The operations that something needs; those that draw stay, because the generator must end where it would."""
     wanted = set(grads) | {value for (kind, _), value in draft.ends.items() if kind in ("output", "update")}
-    kept: list[Op] = []
+    alive: list[Op] = []
     for op in reversed(draft.ops):
         if op.draws or any(name in wanted for name in _named(op)):
-            kept.append(op)
+            alive.append(op)
             wanted.update(op.reads)
-    kept.reverse()
-    return kept
+    alive.reverse()
+    return alive
 
 
 def _write_once(draft: Draft, ops: list[Op]) -> tuple[list[Op], dict[str, str]]:
@@ -237,7 +237,7 @@ def _harmless(op: Op, target: str) -> bool:
     first, second, training = places
     if training is not None and op.args[training] is not True:
         return False
-    return all(at in (first, second) for at, one in enumerate(op.args) if one == Ref(target))
+    return all(at in (first, second) for at, argument in enumerate(op.args) if argument == Ref(target))
 
 
 def _read_elsewhere(ops: list[Op], maker: Op, value: str) -> bool:
@@ -267,9 +267,9 @@ def _swap(tree: Any, old: str, new: str) -> Any:
     if tree == Ref(old):
         return Ref(new)
     if isinstance(tree, (tuple, list)):
-        return type(tree)(_swap(one, old, new) for one in tree)
+        return type(tree)(_swap(item, old, new) for item in tree)
     if isinstance(tree, dict):
-        return {key: _swap(one, old, new) for key, one in tree.items()}
+        return {key: _swap(item, old, new) for key, item in tree.items()}
     return tree
 
 

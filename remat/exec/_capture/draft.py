@@ -33,11 +33,11 @@ class Draft:
 
     def of(self, kind: str) -> tuple[tuple[Any, str], ...]:
         """Inputs of a kind, as (path or position, value)."""
-        return tuple((about, value) for (one, about), value in self.inputs.items() if one == kind)
+        return tuple((about, value) for (role, about), value in self.inputs.items() if role == kind)
 
     def ended(self, kind: str) -> tuple[tuple[Any, str], ...]:
         """Ends of a kind, as (what it is of, value)."""
-        return tuple((about, value) for (one, about), value in self.ends.items() if one == kind)
+        return tuple((about, value) for (role, about), value in self.ends.items() if role == kind)
 
     def make(self, name: str, spec: Spec, size: int) -> str:
         """A new value in a storage of its own."""

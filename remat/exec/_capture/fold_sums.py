@@ -2,15 +2,15 @@
 
 Autograd adds gradients where a value was used more than once. As a node of its own such a sum holds three tensors of one size;
 eager itself adds in place where it may. Here the node that makes the later operand reads the other one and adds it to what it
-has just made, so that only two are ever there, and the graph has a node less. The datum still has one writer: every solver
-treats it as any other, and the other operand may be read by whoever else reads it.
+has just made, so that only two exist at any time, and the graph has a node less. The datum still has one writer: every solver
+treats it as any other, and the other operand may have other readers.
 
 The result is the same to the last bit: an addition of two floating-point numbers does not depend on their order, and sums of
 three stay two sums of two, in the order of the trace.
 
-What folding takes away is the order: the other operand must be there when the later one is made. Where the later one is computed
-from it, or from what is computed from it, that is so anyway; where both are leaves of the backward that a plan may run either way
-round, the sum stays a node, unless the step keeps it to its end. See docs/decisions/0011-sums-in-place.md.
+What folding takes away is the order: the other operand must exist when the later one is made. Where the later one is computed
+from it, or from what is computed from it, it always does; where both are leaves of the backward that a plan may run in either
+order, the sum stays a node, unless the step keeps it to its end. See docs/decisions/0011-sums-in-place.md.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def accumulate(program: Program, which: str = "settled") -> Program:
 
 
 class _Folding:
-    """The operations of a program while sums disappear from it, one after the other."""
+    """The operations of a program while sums are removed from it, one after the other."""
 
     def __init__(self, program: Program, *, everywhere: bool) -> None:
         self.program = program
@@ -82,7 +82,7 @@ class _Folding:
         )
 
     def _current(self, at: int, op: Op) -> Op:
-        """The operation with folded sums under the names their values have now."""
+        """The operation, with each folded sum under the name that its value has now."""
         if not self.renamed.keys().isdisjoint(op.reads):
             op = evolve(op, args=self._named(op.args), kwargs=self._named(op.kwargs))
             self.ops[at] = op
@@ -92,9 +92,9 @@ class _Folding:
         if isinstance(tree, Ref):
             return Ref(self.renamed.get(tree.name, tree.name))
         if isinstance(tree, (tuple, list)):
-            return type(tree)(self._named(one) for one in tree)
+            return type(tree)(self._named(item) for item in tree)
         if isinstance(tree, dict):
-            return {key: self._named(one) for key, one in tree.items()}
+            return {key: self._named(item) for key, item in tree.items()}
         return tree
 
     def _operands(self, op: Op) -> tuple[str, str] | None:
@@ -103,25 +103,25 @@ class _Folding:
         if not _is_sum(op) or not plain:
             return None
         (total,) = op.outputs
-        if total is None or not all(isinstance(one, Ref) for one in op.args):
+        if total is None or not all(isinstance(argument, Ref) for argument in op.args):
             return None
-        own, other = sorted((ref.name for ref in op.args), key=lambda name: -self._made(self.values[name]))
-        return (own, other) if self._fits(op, self.values[total], self.values[own], self.values[other]) else None
+        later, other = sorted((ref.name for ref in op.args), key=lambda name: -self._maker_of(self.values[name]))
+        return (later, other) if self._fits(op, self.values[total], self.values[later], self.values[other]) else None
 
-    def _made(self, value: Value) -> int:
+    def _maker_of(self, value: Value) -> int:
         """Where the storage of a value is made; -1 outside the step."""
         return self.makers.get(value.storage, -1)
 
-    def _fits(self, op: Op, total: Value, own: Value, other: Value) -> bool:
-        """Whether adding `other` to `own` right where `own` is made gives `total`, and nobody sees `own` without it."""
-        host = self.ops[self._made(own)] if self._made(own) > self._made(other) else None
+    def _fits(self, op: Op, total: Value, later: Value, other: Value) -> bool:
+        """Whether adding `other` to `later` right where `later` is made gives `total`, and nothing reads `later` without it."""
+        host = self.ops[self._maker_of(later)] if self._maker_of(later) > self._maker_of(other) else None
         if host is None or host.role is not Role.CALL or host.phase is not op.phase or host.draws or host.run_once:
             return False
-        same = own.spec == total.spec == evolve(other.spec, stride=own.spec.stride)
-        whole = self.storages[own.storage].size == self.storages[total.storage].size
-        alone = own.storage not in self.kept and self.readers[own.storage] == {op.name}
-        safe = same and whole and alone and len(self.storages[own.storage].roots) == 1
-        return safe and (self.everywhere or self._stays(op) or self._follows(host, self._made(other)))
+        same = later.spec == total.spec == evolve(other.spec, stride=later.spec.stride)
+        whole = self.storages[later.storage].size == self.storages[total.storage].size
+        alone = later.storage not in self.kept and self.readers[later.storage] == {op.name}
+        safe = same and whole and alone and len(self.storages[later.storage].roots) == 1
+        return safe and (self.everywhere or self._stays(op) or self._follows(host, self._maker_of(other)))
 
     def _stays(self, op: Op) -> bool:
         """Whether a sum is held to the end of the step, as it is or within a sum that is."""
@@ -151,15 +151,15 @@ class _Folding:
                     stack.append(before)
         return first < 0
 
-    def _fold(self, at: int, op: Op, own: str, other: str) -> None:
+    def _fold(self, at: int, op: Op, later: str, other: str) -> None:
         (total,) = (name for name in op.outputs if name is not None)
-        mine, gone = self.values[own].storage, self.values[total].storage
+        mine, gone = self.values[later].storage, self.values[total].storage
         place = self.makers[mine]
         host = self.ops[place]
         assert host is not None
-        self.ops[place] = evolve(host, adds=(*host.adds, (own, *(ref.name for ref in op.args))))
+        self.ops[place] = evolve(host, adds=(*host.adds, (later, *(ref.name for ref in op.args))))
         self.ops[at] = None
-        self.renamed[total] = own
+        self.renamed[total] = later
         self.readers[mine] = self.readers.pop(gone, set())
         read = self.readers[self.values[other].storage]
         read.discard(op.name)

@@ -47,7 +47,7 @@ class Guards:
 
 
 def compile_guards(reads: Iterable[Read]) -> Guards:
-    """One function for the reads that can be evaluated before a call; what is asked again is checked once."""
+    """One function for the reads that can be evaluated before a call; a repeated question is checked once."""
     early = (read for read in reads if not read.fixed and read.late is None)
     reads = tuple({_question(read): read for read in early}.values())
     origins: dict[Origin, int] = {}
@@ -126,9 +126,9 @@ def compile_prologue(reads: Sequence[Read], tensors: Sequence[Sequence[torch.Ten
 
 
 def _question(read: Read) -> tuple[Any, ...]:
-    """What two reads share that ask the same of the same operations."""
-    *before, asked = read.instructions
-    return tuple(map(id, before)), asked.text, type(read.value), str(read.value)
+    """Equal for two reads that ask the same question of the same operations."""
+    *before, last = read.instructions
+    return tuple(map(id, before)), last.text, type(read.value), str(read.value)
 
 
 def _block(read: Read, names: Names, origins: dict[Origin, int], *, prefix: str, seen: set[int]) -> list[str]:
@@ -147,8 +147,8 @@ def _slice(read: Read, names: Names, origins: dict[Origin, int], *, prefix: str,
         copy = ".clone()" if name in read.copied else ""
         lines.append(f"    {prefix}{name} = tensors[{origins[origin]}]{copy}")
     for name, constant in read.constants.items():
-        held = names.constant(constant)
-        lines.append(f"    {prefix}{name} = {held}{'.clone()' if name in read.copied else ''}")
+        name_of_constant = names.constant(constant)
+        lines.append(f"    {prefix}{name} = {name_of_constant}{'.clone()' if name in read.copied else ''}")
     for instruction in read.instructions[:-1]:
         if id(instruction) not in seen:
             seen.add(id(instruction))

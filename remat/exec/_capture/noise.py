@@ -1,7 +1,7 @@
 """Dropout as eager runs it on the CPU, with a mask of one byte an element that a plan may keep in place of the noise.
 
 Eager draws `noise = empty_like(x).bernoulli_(1 - p).div_(1 - p)` and keeps the noise, in the type of `x`, for the backward. Here
-the draw and the noise are two operations, and the noise is made again from the mask to the last bit: a plan that keeps everything
+the draw and the noise are two operations, and the noise is recomputed from the mask to the last bit: a plan that keeps everything
 keeps what eager does, and one that saves memory keeps the mask. See docs/decisions/0013-dropout-as-eager-draws-it.md.
 """
 

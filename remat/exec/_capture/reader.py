@@ -1,4 +1,4 @@
-"""From a joint trace to operations over storages: views join the storage they look at, tuples are unpacked, `detach` disappears.
+"""From a joint trace to operations over storages: views join their storage, tuples are unpacked, `detach` is removed.
 
 What a captured step could not repeat is refused here by name: side effects, shapes that depend on values, writes of parameters.
 """
@@ -38,7 +38,7 @@ class _Reader:
         self.roles: dict[tuple[str, Any], str] = {}
         self.constants: dict[str, torch.Tensor] = {}
         self.shared: set[str] = set()
-        self.device = next((one.device for one in (*module.parameters(), *module.buffers())), torch.device("cpu"))
+        self.device = next((tensor.device for tensor in (*module.parameters(), *module.buffers())), torch.device("cpu"))
 
     def add(
         self, name: str, tensor: torch.Tensor, storage: str, *, view: int | None = None, outside: bool = False
@@ -70,7 +70,7 @@ class _Reader:
             self.named[node] = Ref(self.storages[twin].roots[0])
             return
         if twin is not None:
-            # Two looks at one memory (tokens and targets cut from one batch): harmless as long as nobody writes them.
+            # Two views of one memory (tokens and targets cut from one batch): harmless as long as neither is written.
             self.shared.update((twin, f"{kind}:{about}"))
         ref = self.add(node.name, tensor, f"{kind}:{about}", outside=kind != "tangent")
         self.roles[kind, about] = node.name
@@ -89,8 +89,8 @@ class _Reader:
         target = node.target
         if target is operator.getitem:
             source, index = node.args
-            held = self.named[source]  # type: ignore[index]
-            self.named[node] = held[index]
+            outputs = self.named[source]  # type: ignore[index]
+            self.named[node] = outputs[index]
             return
         if isinstance(target, HigherOrderOperator) or not isinstance(target, OpOverload):
             raise Uncapturable("X-OP", f"{target} is not an ATen operation.", fix=_FIX)
@@ -101,24 +101,24 @@ class _Reader:
             # Marks for a profiler: nothing of the step.
             self.named[node] = None
             return
-        args = torch.fx.map_arg(node.args, lambda one: self.named[one])
-        kwargs = torch.fx.map_arg(dict(node.kwargs), lambda one: self.named[one])
+        args = torch.fx.map_arg(node.args, lambda source: self.named[source])
+        kwargs = torch.fx.map_arg(dict(node.kwargs), lambda source: self.named[source])
         result = self.traced(node)
         unpack = isinstance(result, (tuple, list))
         results = list(result) if unpack else [result]
-        if any(isinstance(one, (torch.SymInt, torch.SymFloat, torch.SymBool)) for one in results):
+        if any(isinstance(output, (torch.SymInt, torch.SymFloat, torch.SymBool)) for output in results):
             raise Uncapturable("X-OP", f"{target} gives a shape or number that depends on values.", fix=_FIX)
         names = [
-            (f"{node.name}_{i}" if unpack else node.name) if isinstance(one, torch.Tensor) else None
-            for i, one in enumerate(results)
+            (f"{node.name}_{i}" if unpack else node.name) if isinstance(output, torch.Tensor) else None
+            for i, output in enumerate(results)
         ]
         while any(name in self.values for name in names if name):
             names = [name and f"{name}_" for name in names]
         view = self.alias(target, args, results)
-        for name, one in zip(names, results, strict=True):
+        for name, output in zip(names, results, strict=True):
             if name is not None:
-                own = f"{node.name}.{names.index(name)}" if unpack else f"{node.name}.out"
-                self.add(name, one, view or own, view=None if view is None else len(self.ops))
+                storage = f"{node.name}.{names.index(name)}" if unpack else f"{node.name}.out"
+                self.add(name, output, view or storage, view=None if view is None else len(self.ops))
         backward = nodes.is_backward(node)
         op = Op(
             name=node.name,
@@ -154,12 +154,12 @@ class _Reader:
         return result
 
     def alias(self, target: OpOverload, args: Any, results: list[Any]) -> str | None:
-        """The storage that the results look at, or None where the operation makes its own."""
-        tensors = [one for one in results if isinstance(one, torch.Tensor)]
-        known = {self.by_key.get(torch_private.storage_key(one)) for one in tensors}
-        if len(known) == 1 and None not in known:
-            return known.pop()
-        if not known <= {None}:
+        """The storage that the results are views of, or None where the operation makes its own."""
+        tensors = [tensor for tensor in results if isinstance(tensor, torch.Tensor)]
+        storages = {self.by_key.get(torch_private.storage_key(tensor)) for tensor in tensors}
+        if len(storages) == 1 and None not in storages:
+            return storages.pop()
+        if not storages <= {None}:
             raise Uncapturable("X-ALIAS", f"{target} returns both views and new tensors.", fix=_FIX)
         if torch_private.aliases_an_input(target) and tensors:
             raise Uncapturable("X-ALIAS", f"{target} is a view whose storage the trace does not show.", fix=_FIX)
@@ -168,7 +168,7 @@ class _Reader:
 
 def _tuples(tree: Any) -> Any:
     if isinstance(tree, (list, tuple)):
-        items = [_tuples(one) for one in tree]
+        items = [_tuples(item) for item in tree]
         return items if isinstance(tree, list) else tuple(items)
     return tree
 
@@ -213,7 +213,11 @@ def read_joint(joint: Joint, module: nn.Module) -> Draft:
         elif kind != "output":
             raise Uncapturable("X-OUTPUT", f"the trace has an output of kind {about}.", fix=_FIX)
         ends[kind, about] = reader.named[node].name
-    trained = {("param", path) for path, one in module.named_parameters(remove_duplicate=False) if one.requires_grad}
+    trained = {
+        ("param", path)
+        for path, parameter in module.named_parameters(remove_duplicate=False)
+        if parameter.requires_grad
+    }
     for kind, about in ends:
         if kind == "update":
             differentiable = about in trained or ("grad", about) in ends

@@ -76,12 +76,12 @@ def _measure_cuda(step: Callable[[], Any], device: torch.device) -> StepMemory:
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    asked = torch.cuda.memory_stats(device).get("requested_bytes.all.current", 0)
-    held = step()
+    requested_before = torch.cuda.memory_stats(device).get("requested_bytes.all.current", 0)
+    returned = step()
     torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device) - before
     left = torch.cuda.memory_allocated(device) - before
     reserved = torch.cuda.max_memory_reserved(device)
-    requested = torch.cuda.memory_stats(device).get("requested_bytes.all.peak", asked) - asked
-    del held
+    requested = torch.cuda.memory_stats(device).get("requested_bytes.all.peak", requested_before) - requested_before
+    del returned
     return StepMemory(peak=peak, left=left, reserved=reserved, requested=requested)

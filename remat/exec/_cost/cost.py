@@ -81,7 +81,7 @@ def flops(program: Program, op: Op, outputs: list[Spec]) -> int:
     if name == "aten.convolution.default":
         return 2 * _convolution(tensors[0], tensors[1], outputs[0], transposed=bool(op.args[6]))
     if name == "aten.convolution_backward.default":
-        wanted = sum(bool(one) for one in op.args[10][:2])
+        wanted = sum(bool(mask) for mask in op.args[10][:2])
         return 2 * wanted * _convolution(tensors[1], tensors[2], tensors[0], transposed=bool(op.args[7]))
     if "attention" in name:
         scores = tensors[0].numel * tensors[1].shape[-2]

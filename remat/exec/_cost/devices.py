@@ -1,4 +1,4 @@
-"""Cost models of devices by name: what each operation of a captured step would cost on a device that is not here.
+"""Cost models of devices by name: what each operation of a captured step would cost on a device that this machine does not have.
 
 A model is a roofline: a call costs its launch, plus the longer of its arithmetic and its traffic. Workspaces follow three rules
 of thumb (convolution, Fourier transform, backward of layer normalisation). Good for ranking plans and for models too large for
@@ -20,7 +20,7 @@ from remat.settings import NAME, whole
 from remat.units import Bytes, MiB, Ns
 
 LARGEST_CONVOLUTION_WORKSPACE: Bytes = 128 * MiB
-"""What a convolution takes for itself at most."""
+"""Largest workspace of a convolution."""
 
 _LOOK_UPS = {
     "aten.embedding.default": 0,
@@ -30,10 +30,10 @@ _LOOK_UPS = {
     "aten.nll_loss_forward.default": 0,
     "aten.nll_loss2d_forward.default": 0,
 }
-"""Operations that read of one argument (its position) no more than what they write."""
+"""Operations that read no more of one argument (its position) than they write."""
 
 _ALSO_READ = {"aten.nll_loss_backward.default": 1, "aten.nll_loss2d_backward.default": 1}
-"""Operations that ask one argument (its position) for its shape only."""
+"""Operations that use only the shape of one argument (its position)."""
 
 
 @frozen(kw_only=True)
@@ -41,7 +41,7 @@ class Device:
     """A device as a roofline.
 
     Attributes:
-        name: for people.
+        name: shown in messages.
         flops_per_second: multiplications and additions of products and convolutions [1/s].
         bytes_per_second: bytes read and written [1/s].
         launch: of every call that runs on the device [ns].
@@ -82,8 +82,8 @@ class Device:
         """The program with storages as the device's allocator would give them, and no state of a generator among them."""
         states = {program.values[op.name].storage for op in program.nodes if op.role is Role.RNG}
         storages = {
-            name: evolve(one, size=0 if name in states else -(-one.size // self.granule) * self.granule)
-            for name, one in program.storages.items()
+            name: evolve(storage, size=0 if name in states else -(-storage.size // self.granule) * self.granule)
+            for name, storage in program.storages.items()
         }
         return evolve(program, storages=storages)
 
@@ -96,14 +96,14 @@ DEVICES: dict[str, Device] = {
         source="NVIDIA V100 data sheet, single precision: 14 to 15.7 Tflop/s, 900 GB/s",
     ),
 }
-"""Devices by name; add a `Device` to have it known to `remat capture --device-model`."""
+"""Devices by name; a `Device` that is added here can be given to `remat capture --device-model`."""
 
 
 def device_model(name: str | Device) -> Device:
     """The device of that name.
 
     Raises:
-        BadArgument: X-DEVICE-MODEL, for a name nobody knows; the message lists the known ones.
+        BadArgument: X-DEVICE-MODEL, for an unknown name; the message lists the known ones.
     """
     if isinstance(name, Device):
         return name
@@ -123,7 +123,7 @@ def moved(program: Program, op: Op) -> Bytes:
     values = dict.fromkeys(ref.name for ref in refs((arguments, op.kwargs)))
     read = sum(_weight(program.values[value].spec) for value in values)
     if op.role is Role.UPDATE:
-        # It writes its first argument and reads its second; what it names as output is a mark.
+        # It writes its first argument and reads its second; its output is only a marker.
         return read
     return read + written + (written if name in _LOOK_UPS else 0)
 
@@ -135,18 +135,20 @@ def workspace(program: Program, op: Op) -> Bytes:
     normalisation: a sixteenth of its largest operand. All else: nothing.
     """
     name = str(op.target)
-    specs = [program.values[value].spec for value in (*op.takes, *(one for one in op.outputs if one is not None))]
+    specs = [
+        program.values[value].spec for value in (*op.takes, *(output for output in op.outputs if output is not None))
+    ]
     if name.startswith(("aten.convolution.", "aten.convolution_backward.")):
         return min(max(map(_weight, specs)) // 2, LARGEST_CONVOLUTION_WORKSPACE)
     if name.startswith("aten._fft_"):
-        return max(_weight(program.values[one].spec) for one in op.outputs if one is not None)
+        return max(_weight(program.values[output].spec) for output in op.outputs if output is not None)
     if name.startswith("aten.native_layer_norm_backward."):
         return max(map(_weight, specs)) // 16
     return 0
 
 
 def _weight(spec: Spec) -> Bytes:
-    """Bytes of a value; of one that is broadcast, what is really there."""
+    """Bytes of a value; of one that is broadcast, the bytes that are stored."""
     return min(spec.numel * spec.dtype.itemsize, spec.extent)
 
 

@@ -2,7 +2,7 @@
 
 Inputs have the shapes, strides and types of the trace; integers that index something are drawn over all they may index, so
 that look-ups touch memory as real ones do. Time is the median of a few calls; workspace is what the allocator gives during a
-call beyond the outputs. The module, its buffers and gradients are not touched, and the generators are put back.
+call beyond the outputs. The module, its buffers and gradients are not touched, and the generators are restored.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ def measure(program: Program, cache: dict[str, OpCost] | None = None) -> Mapping
 
     Args:
         program: the captured step; it must be for a device of this machine.
-        cache: costs by signature that are known already; what is measured is added.
+        cache: costs by signature from earlier calls; what is measured is added.
 
     Raises:
         Uncapturable: X-MEASURE, when an operation does not run on inputs made for it.
     """
-    known = {} if cache is None else cache
+    costs = {} if cache is None else cache
     signatures = {op.name: signature(program, op) for op in program.nodes if op.role is not Role.LOSS}
     first: dict[str, Op] = {}
     for op in program.nodes:
-        if op.role is not Role.LOSS and signatures[op.name] not in known:
+        if op.role is not Role.LOSS and signatures[op.name] not in costs:
             first.setdefault(signatures[op.name], op)
 
     def run() -> tuple[dict[str, tuple[Ns, tuple[Bytes | None, ...]]], dict[str, Bytes]]:
@@ -56,10 +56,10 @@ def measure(program: Program, cache: dict[str, OpCost] | None = None) -> Mapping
         timed, peaks = unprofiled(run)
     for text, op in first.items():
         time_ns, sizes = timed[text]
-        made = sum(size for size in sizes if size is not None)
+        outputs = sum(size for size in sizes if size is not None)
         state = rng.state_bytes(program.device) if op.draws and op.role is not Role.RNG else 0
-        known[text] = OpCost(time=time_ns, workspace=max(0, peaks[text] - made) + state, outputs=sizes)
-    return {name: known[text] for name, text in signatures.items()}
+        costs[text] = OpCost(time=time_ns, workspace=max(0, peaks[text] - outputs) + state, outputs=sizes)
+    return {name: costs[text] for name, text in signatures.items()}
 
 
 def _time(program: Program, op: Op) -> tuple[Ns, tuple[Bytes | None, ...]]:
@@ -143,8 +143,8 @@ def _prepared(program: Program, op: Op) -> Callable[[], Any]:
     def call() -> Any:
         result = target(*args, **kwargs)
         for position, spec, other in adds:
-            made = result[position] if op.unpack else result
-            into = made.as_strided(spec.shape, spec.stride)
+            output = result[position] if op.unpack else result
+            into = output.as_strided(spec.shape, spec.stride)
             add(other, into, out=into)
         return result
 

@@ -24,7 +24,7 @@ from remat.exec._trace.tape import Scalar
 from remat.units import format_bytes
 
 MANY_PLANS = 8
-"""From how many plans for one combination of shapes on a warning says what they depend on."""
+"""Number of plans for one combination of shapes from which a warning says what they depend on."""
 
 
 class RematWarning(UserWarning):
@@ -81,7 +81,7 @@ def _do(watch: Watch, effect: Effect, values: list[Any]) -> bool:
     container = watch.container(effect.path)
     if container is None:
         raise Uncapturable(
-            "X-STATE", f"{effect.path}, which the forward changes, is gone.", fix="wrap the module anew."
+            "X-STATE", f"{effect.path}, which the forward changes, is gone.", fix="wrap the module again."
         )
     keys, old = container.read()
     if effect.keys is None:
@@ -101,23 +101,23 @@ def _do(watch: Watch, effect: Effect, values: list[Any]) -> bool:
 
 
 def learnt(planned: Planned, meter: StepMeter) -> Outside | None:
-    """What an audit said about a loss outside, where that is more than the plan took it to be."""
+    """What an audit measured of a loss outside, where that is more than the plan assumed."""
     meter.settle()
     audit = meter.audit
     if audit is None or planned.audited or is_loss_inside(planned.captured) or planned.budget is None:
         return None
     tangents = sum(planned.captured.program.storage_of(value).size for value, _ in planned.captured.program.tangents)
-    held = max(0, audit.left - tangents)
-    reserve = max(0, audit.peak - tangents - held)
-    if held <= planned.held and reserve + held <= planned.reserve + planned.held:
+    retained = max(0, audit.left - tangents)
+    reserve = max(0, audit.peak - tangents - retained)
+    if retained <= planned.retained and reserve + retained <= planned.reserve + planned.retained:
         return None
     what = (
-        f"the loss outside the module held {format_bytes(reserve + held)} at its height and {format_bytes(held)} during the "
-        f"backward, and the plan had {format_bytes(planned.reserve)} for it; the step is planned anew. "
-        f"Give loss=, or loss_reserve={reserve + held}, to have the first step within the budget too."
+        f"the loss outside the module held {format_bytes(reserve + retained)} at its peak and {format_bytes(retained)} during "
+        f"the backward, and the plan had {format_bytes(planned.reserve)} for it; the step is planned again. "
+        f"Give loss=, or loss_reserve={reserve + retained}, to have the first step within the budget too."
     )
     warn(what, RematWarning)
-    return Outside(reserve, held, measured=True)
+    return Outside(reserve, retained, measured=True)
 
 
 def warn_of_hooks(module: nn.Module) -> None:

@@ -29,7 +29,7 @@ class Wrapped:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "forward":
-            # Set on the instance it would be called in place of the planned step: it is what is planned, instead.
+            # A forward set on the instance would be called in place of the planned step; it is planned instead.
             self.__dict__[INSTANCE_FORWARD] = value
         else:
             super().__setattr__(name, value)
@@ -42,7 +42,7 @@ class Wrapped:
 
 
 def attributes(module: nn.Module) -> dict[str, Any]:
-    """The attributes of a module, past whoever watches what is read."""
+    """The attributes of a module, read without being recorded as reads."""
     return object.__getattribute__(module, "__dict__")  # type: ignore[no-any-return]
 
 

@@ -1,6 +1,6 @@
 """What a call depends on besides its arguments, as it is now: parameters, buffers, and the state of Python that plans read.
 
-Fetched anew for every call; where nothing has changed since the last one, that is a few comparisons of identities.
+Fetched again for every call; where nothing has changed since the last call, that is a few comparisons of identities.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Watch:
         self._moved = self._moved or self.whole().frozen(container, self.reads) != before
 
     def renew(self) -> None:
-        """Take what is there now for what holds, after the plan's own effects; where they lead to another state, ask anew."""
+        """Accept the present contents as the plan's state, after the plan's effects; check again where they lead to another."""
         if self._moved:
             self._snapshot = None
         elif self._snapshot is not None:
@@ -87,7 +87,7 @@ class Watch:
 
 
 class Tensors:
-    """Parameters and buffers of a module, fetched anew for every call, and their forms as a key.
+    """Parameters and buffers of a module, fetched again for every call, and their forms as a key.
 
     Args:
         module: whose they are.

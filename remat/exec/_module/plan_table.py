@@ -12,13 +12,13 @@ class PlanTable(Generic[T]):
     """Entries by key, several of a key in the order of their last use; entries are told apart by identity.
 
     Args:
-        most: how many entries there may be, of all keys together.
+        most: largest number of entries, of all keys together.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._by_key: dict[Hashable, list[T]] = {}  # the one used last first
-        self._key_by_entry: dict[T, Hashable] = {}  # the one used last last
+        self._by_key: dict[Hashable, list[T]] = {}  # most recently used first
+        self._key_by_entry: dict[T, Hashable] = {}  # most recently used last
 
     def __len__(self) -> int:
         """Number of keys."""
@@ -29,11 +29,11 @@ class PlanTable(Generic[T]):
         return (entry for entries in self._by_key.values() for entry in entries)
 
     def of(self, key: Hashable) -> tuple[T, ...]:
-        """The entries of a key, the one used last first."""
+        """The entries of a key, the most recently used first."""
         return tuple(self._by_key.get(key, ()))
 
     def use(self, key: Hashable, entry: T) -> list[T]:
-        """Put an entry, new or there already, first; returns what was forgotten for it."""
+        """Put an entry first, whether it is new or not; returns the entries that were evicted for it."""
         self.forget(entry)
         self._by_key.setdefault(key, []).insert(0, entry)
         self._key_by_entry[entry] = key
@@ -43,7 +43,7 @@ class PlanTable(Generic[T]):
         return forgotten
 
     def forget(self, entry: T) -> None:
-        """Remove an entry, if it is there."""
+        """Remove an entry, if the table has it."""
         if entry not in self._key_by_entry:
             return
         key = self._key_by_entry.pop(entry)

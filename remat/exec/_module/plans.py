@@ -54,12 +54,12 @@ from remat.exec._trace.tape import Origin, Scalar
 from remat.exec._trace.tracing import Same
 
 MOST_PLANS = 64
-"""How many plans a wrapped module keeps where nothing else is said."""
+"""How many plans a wrapped module keeps by default."""
 
 
 @frozen(eq=False)
 class Bare:
-    """Remembers that a combination of shapes runs bare, and why."""
+    """A combination of shapes falls back to the unwrapped module, and why."""
 
     reason: str
 
@@ -76,8 +76,8 @@ class Ready:
         guard_places, prologue_places: likewise for each tensor that the guards and the prologue look at.
         call: what to run; None: nothing was planned, the bare module runs.
         meter: times and audit.
-        rehearsal: what a try of the plan measured.
-        same_places: of tensors that are returned as they came: position among the flat outputs, and place.
+        rehearsal: what a rehearsal of the plan measured.
+        same_places: of tensors that are returned unchanged: position among the flat outputs, and place.
     """
 
     planned: Planned
@@ -104,12 +104,11 @@ class State:
     Attributes:
         settings: how to plan.
         on_uncapturable: "raise" or "bare".
-        rehearse: whether fresh plans are tried on what they were planned for.
+        rehearse: whether new plans are rehearsed on the call they were made for.
         most_plans: how many plans are kept; the least recently used is forgotten first.
         plans: by key.
         costs: measured costs by signature.
-        library: what was planned, by digest of the program, so that calls that come to the same program share a plan; of the
-            programs that `plans` has.
+        library: plans by digest of the program, of the programs that `plans` has; calls with equal programs share a plan.
         last: the plan of the last call.
         ran: "plan" if the last call ran its plan, else why not.
         sample: names and shapes of the tensors of the first call planned for.
@@ -193,7 +192,7 @@ class State:
         )
 
     def planned_for(self, call: Arguments, answers: tuple[Scalar, ...] = ()) -> Ready | Bare:
-        """The plan for a call, made now if there is none.
+        """The plan for a call; it is made if there is none yet.
 
         Args:
             call: the call.
@@ -221,14 +220,14 @@ class State:
         return entry
 
     def used(self, call: Arguments, entry: Ready | Bare) -> Ready | Bare:
-        """The entry, noted as the one used last; the least recently used goes where there are too many."""
+        """Note the entry as the most recently used and return it; with too many, the least recently used is evicted."""
         if self.plans.use(call.key, entry):
             digests = {other.digest for other in self.plans if isinstance(other, Ready)}
             self.library = {digest: planned for digest, planned in self.library.items() if digest in digests}
         return entry
 
     def extra_for(self, ready: Ready, call: Arguments) -> list[torch.Tensor] | None:
-        """The inputs besides the arguments, where a call takes the branches that a plan was traced on; None: it does not."""
+        """The inputs besides the arguments, or None where a call takes other branches than the plan was traced on."""
         if not ready.watch.holds(call.module, self.watched(call.module)):
             return None
         captured = ready.captured
@@ -302,13 +301,13 @@ class State:
             if self.on_uncapturable == "raise":
                 raise error from unplaced.__cause__
             name = type(module).__name__
-            warn(f"{name} runs bare, without a budget: {error}", RematWarning)
+            warn(f"{name} falls back to the unwrapped module, without a budget: {error}", RematWarning)
             return Bare(str(error))
         warn_of_hooks(module)
         return entry
 
     def planned_again(self, call: Arguments, ready: Ready, outside: Outside) -> Ready:
-        """A new plan for what an audit said of the loss."""
+        """A new plan with the memory of the loss as an audit measured it."""
         with stages_of(type(call.module).__name__, self.settings.progress) as stages:
             return self.plan(call, ready.captured, outside, stages)
 
@@ -325,7 +324,7 @@ class State:
             self.sample = self.sample or shapes
             self.library[digest] = planned
             if isinstance(self.settings.budget, Share):
-                # A share is of the first step, once and for all: other shapes get as many bytes, not a share of their own peak.
+                # A share refers to the first step only: other shapes get as many bytes, not a share of their own peak.
                 self.settings = evolve(self.settings, budget=planned.asked or planned.budget)
             if warning := over_budget(planned):
                 warn(warning, RematWarning)
@@ -338,7 +337,7 @@ class State:
             return ready
 
     def bound(self, call: Arguments, planned: Planned, digest: str) -> Ready:
-        """A plan bound to the places of its tensors, and tried."""
+        """A plan bound to the places of its tensors, and rehearsed."""
         captured, module = planned.captured, call.module
         program = captured.program
         index = {"param": named(module, "_parameters"), "buffer": named(module, "_buffers")}

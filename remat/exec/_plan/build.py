@@ -14,7 +14,7 @@ _BY_PREFIX = {"param": Kind.INPUT, "buffer": Kind.BUFFER, "input": Kind.INPUT, "
 
 
 def build_graph(
-    program: Program, costs: Mapping[str, OpCost], *, loss_reserve: Bytes = 0, loss_held: Bytes = 0
+    program: Program, costs: Mapping[str, OpCost], *, loss_reserve: Bytes = 0, loss_retained: Bytes = 0
 ) -> Graph:
     """The IR of a step: one node per operation that allocates, one datum per storage.
 
@@ -22,7 +22,7 @@ def build_graph(
         program: the captured step.
         costs: time and workspace by name of operation; sizes are the program's.
         loss_reserve: workspace of the loss node: what a loss outside the module holds besides its gradients [bytes].
-        loss_held: what of it stays to the end of the backward, as part of the first tangent [bytes].
+        loss_retained: the part of it that stays to the end of the backward, in the first tangent [bytes].
     """
     builder = GraphBuilder(program.name)
     kinds = _kinds(program)
@@ -30,7 +30,7 @@ def build_graph(
         outside = storage.outside
         size = 0 if outside else storage.size
         if program.tangents and storage.name == program.values[program.tangents[0][0]].storage:
-            size += loss_held
+            size += loss_retained
         builder.data(storage.name, size, kinds[storage.name])
     twins = twins_of(program)
     for op in program.nodes:
@@ -52,7 +52,7 @@ def build_graph(
 
 
 def twins_of(program: Program) -> dict[str, str]:
-    """Of backward nodes, the forward node each is a part of the backward of, where there is one.
+    """For each backward node that belongs to the backward of one forward node, that forward node.
 
     Sums of gradients that autograd makes where a value was used more than once belong to no operation, whatever number they
     carry, nor does the backward of a view, which is no node. Of several forward operations with one number the first is
@@ -62,10 +62,10 @@ def twins_of(program: Program) -> dict[str, str]:
     for op in program.ops:
         if op.phase is Phase.FORWARD and op.sequence is not None:
             forward.setdefault(op.sequence, op.name if op.role is Role.CALL else "")
-    made = {value for op in program.ops if op.phase is Phase.BACKWARD for value in op.outputs}
+    results = {value for op in program.ops if op.phase is Phase.BACKWARD for value in op.outputs}
     twins: dict[str, str] = {}
     for op in program.nodes:
-        summed = str(op.target) == "aten.add.Tensor" and len(op.reads) == 2 and made.issuperset(op.reads)
+        summed = str(op.target) == "aten.add.Tensor" and len(op.reads) == 2 and results.issuperset(op.reads)
         twin = "" if op.sequence is None or summed else forward.get(op.sequence, "")
         if op.phase is Phase.BACKWARD and twin:
             twins[op.name] = twin

@@ -1,7 +1,6 @@
 """From a module, a call of it and a budget to a step that can run: capture, cost, graph, solve, lower, each timed.
 
-Also what a budget means in bytes, and what to say when none of the plans fits: the smallest budget a plan was found for, and the
-proved floor.
+Also what a budget means in bytes, and the error when no plan fits: the smallest budget with a plan, and the proved floor.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ COSTS = ("measure", "estimate")
 GRACE = 0.3
 """Seconds of planning that may pass over a deadline; a tenth of the deadline if that is more."""
 SCALARS: Bytes = 4096
-"""What a loss outside the module is taken to hold in scalars while the backward runs."""
+"""Scalars that a loss outside the module is assumed to hold while the backward runs."""
 
 
 DIFFERENTIABLE = ("auto", "loss", "all")
@@ -60,11 +59,11 @@ class Settings:
         differentiable: see `capture`.
         loss_reserve: bytes that a loss outside the module may hold, or None for an audited estimate.
         solver: plans; None: `remat.algorithms.auto`.
-        seconds: deadline of one planning [s], or None. Counted from when the graph is there, without imports and compilation.
+        seconds: deadline of one planning [s], or None. Counted from when the graph is built, without imports and compilation.
         cost: "measure" or "estimate".
         seed: of the solver.
-        on_infeasible: "raise", or "best": the plan of the smallest budget found stands for the one there is not.
-        progress: who hears of the stages, as in `remat.exec.progress.stages_of`.
+        on_infeasible: "raise", or "best": where no plan is found, take the plan of the smallest budget that has one.
+        progress: where the stages are shown, as in `stages_of`.
     """
 
     SETTINGS_RULE: ClassVar[str] = "X-ARG"
@@ -87,12 +86,12 @@ class Settings:
         if self.solver is not None:
             return self.solver
         with importing():
-            from remat.algorithms._search.auto import auto  # imports compiled kernels, so only when it is asked for
+            from remat.algorithms._search.auto import auto  # imports compiled kernels, so only when it is needed
 
         return auto
 
     def name(self) -> str:
-        """Who plans, for people."""
+        """The solver, as text for reports."""
         return "auto" if self.solver is None else repr(self.solver)
 
 
@@ -103,10 +102,10 @@ class Planned:
     Attributes:
         captured: the trace, with sizes as measured.
         graph: what was planned on.
-        outcome: what the solver said.
+        outcome: what the solver returned.
         lowered: the generated functions.
-        budget: bytes, or None where there is none; what a call holds besides the plan (`Captured.beside`) is in it.
-        reserve, held: what a loss outside the module is taken to hold, at its height and during the backward [bytes].
+        budget: bytes, or None where there is none; what a call holds outside the plan (`Captured.overhead`) is in it.
+        reserve, retained: what a loss outside the module is assumed to hold, at its peak and during the backward [bytes].
         audited: whether these two were measured on a real step.
         store_all: replayed peak of `StoreAll` [bytes].
         seconds: of each stage: capture, cost, plan, lower, later rehearsal; `bound` is a part of plan; import and compile are in
@@ -120,7 +119,7 @@ class Planned:
     lowered: Lowered | None
     budget: Bytes | None
     reserve: Bytes
-    held: Bytes
+    retained: Bytes
     audited: bool
     store_all: Bytes
     seconds: dict[str, float]
@@ -129,10 +128,10 @@ class Planned:
 
 @frozen
 class Outside:
-    """What a loss outside the module holds: at its height, and while the backward runs; measured, or taken to be."""
+    """What a loss outside the module holds: at its peak, and while the backward runs; measured or assumed."""
 
     reserve: Bytes
-    held: Bytes
+    retained: Bytes
     measured: bool = False
 
 
@@ -181,13 +180,13 @@ def plan_captured(
         costs = estimate(captured.program) if settings.cost == "estimate" else measure(captured.program, known_costs)
         program = resized(captured.program, costs)
         loss = outside or outside_of(program, captured, settings)
-        graph = build_graph(program, costs, loss_reserve=loss.reserve, loss_held=loss.held)
+        graph = build_graph(program, costs, loss_reserve=loss.reserve, loss_retained=loss.retained)
         peak = stages.bytes["cost"] = store_all_peak(graph)
     with stages.stage("plan"):
-        asked, beside = settings.budget, captured.beside
+        asked, overhead = settings.budget, captured.overhead
         if isinstance(asked, Share):
-            asked = asked.bytes(peak + beside)
-        outcome, budget = solve(graph, asked, settings, peak, stages, beside)
+            asked = asked.bytes(peak + overhead)
+        outcome, budget = solve(graph, asked, settings, peak, stages, overhead)
         if outcome.cost is not None:
             stages.bytes["plan"] = outcome.cost.peak
     with stages.stage("lower"):
@@ -199,7 +198,7 @@ def plan_captured(
         lowered=lowered,
         budget=budget,
         reserve=loss.reserve,
-        held=loss.held,
+        retained=loss.retained,
         audited=loss.measured,
         store_all=peak,
         seconds=stages.seconds,
@@ -208,7 +207,7 @@ def plan_captured(
 
 
 def outside_of(program: Program, captured: Captured, settings: Settings) -> Outside:
-    """Nothing for a loss inside; else what the user says, else twice what the loss gets: its copy of it and one gradient.
+    """Nothing for a loss inside; else `loss_reserve`, else twice the outputs that the loss reads: a copy and one gradient.
 
     A few scalars (the loss, the gradient it starts with) stay until the backward has ended.
     """
@@ -229,9 +228,9 @@ def is_loss_inside(captured: Captured) -> bool:
 
 
 def solve(
-    graph: Graph, asked: Bytes | None, settings: Settings, peak: Bytes, stages: Stages, beside: Bytes = 0
+    graph: Graph, asked: Bytes | None, settings: Settings, peak: Bytes, stages: Stages, overhead: Bytes = 0
 ) -> tuple[Outcome, Bytes | None]:
-    """The plan and the budget it is for: nothing is recomputed where everything fits, else what the solver says.
+    """The plan and the budget it is for: nothing is recomputed where everything fits, else what the solver returns.
 
     A Ctrl-C keeps the best plan so far, if there is one.
 
@@ -241,14 +240,14 @@ def solve(
         settings: solver, deadline and so on.
         peak: of `StoreAll` [bytes].
         stages: told what happens.
-        beside: bytes of the budget that a call holds besides the plan.
+        overhead: bytes of the budget that a call holds outside the plan.
 
     Raises:
         Infeasible: no plan was found, and `settings.on_infeasible` is "raise".
     """
     if asked is None:
         return StoreAll().solve(Problem(graph=graph, budget=peak)), None
-    budget = max(0, asked - beside)
+    budget = max(0, asked - overhead)
     if budget >= peak:
         return StoreAll().solve(Problem(graph=graph, budget=budget)), asked
     stages.base = graph.time
@@ -269,13 +268,13 @@ def solve(
         return outcome, asked
     lowest = _lowest(graph, budget, outcome, settings, clock)
     if settings.on_infeasible == "raise":
-        found, seconds = lowest.point.budget, settings.seconds if over else None
-        raise infeasible(asked, found=found, floor=lowest.limit, seconds=seconds, beside=beside)
-    return lowest.point.outcome, lowest.point.budget + beside
+        smallest, seconds = lowest.point.budget, settings.seconds if over else None
+        raise infeasible(asked, smallest=smallest, floor=lowest.limit, seconds=seconds, overhead=overhead)
+    return lowest.point.outcome, lowest.point.budget + overhead
 
 
 def _cheap() -> Solver:
-    """What always runs when the time is over."""
+    """The solver that runs even when the time is over."""
     from remat.algorithms._search.auto import cheap
 
     return cheap
@@ -298,7 +297,7 @@ def _lowest(graph: Graph, budget: Bytes, outcome: Outcome, settings: Settings, c
 
 
 def over_budget(planned: Planned) -> str:
-    """What to warn of where the plan of the smallest budget found stands for the budget asked for; empty: it does not."""
+    """A warning that the plan is for the smallest budget found, in place of the budget asked for; empty where it is not."""
     if planned.asked is None or planned.budget is None:
         return ""
     return (

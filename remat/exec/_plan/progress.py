@@ -1,4 +1,4 @@
-"""The stages of planning a step: the seconds of each, and who hears of them: a log, and a terminal or a function.
+"""The stages of planning a step: the seconds of each, and where they are shown: a log, and a terminal or a function.
 
 Seconds of imports and of compiling kernels are counted apart from the stage they fall into.
 """
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 logger = logging.getLogger(__name__)
-"""Hears of every stage with its seconds and bytes (INFO), and of every better plan or bound (DEBUG)."""
+"""Logs every stage with its seconds and bytes (INFO), and every better plan or bound (DEBUG)."""
 
 STAGES = ("capture", "cost", "plan", "lower", "rehearsal")
 """In order; the table of seconds has `import` and `compile` too, and `bound`, which is a part of `plan`."""
 
 
 @frozen(kw_only=True)
-class Said:
-    """What is said while a step is planned.
+class StageProgress:
+    """How far the planning of a step is.
 
     Attributes:
         model: class of the module.
@@ -37,7 +37,7 @@ class Said:
         ended: whether the stage is over; else it has begun, or goes on.
         elapsed: seconds of all stages so far, without imports and compilation.
         done, total: passes of the planner that are done, and how many there are; a total of 0: not known.
-        best: time of the best plan so far, by the solver's account [ns]; None: there is none yet.
+        best: time of the best plan so far, as the solver reports it [ns]; None: there is none yet.
         bound: best proved bound so far [ns].
         base: time of a step that keeps everything [ns]; 0: not known yet.
     """
@@ -66,22 +66,22 @@ class Said:
         return f"{text}, {self.elapsed:.1f} s"
 
 
-Listener = Callable[[Said], None]
+Listener = Callable[[StageProgress], None]
 
 _SHOWN = 0.005
-"""Seconds of imports and compilation from which they are worth a word."""
+"""Seconds of imports and compilation from which they are shown."""
 
 
 class Stages:
-    """Times the stages of planning one step, and says how far it is.
+    """Times the stages of planning one step, and reports how far it is.
 
     Args:
-        model: class of the module, for people.
-        listener: called when a stage begins, goes on and ends; None: only the log hears.
+        model: class of the module, for messages.
+        listener: called when a stage begins, goes on and ends; None: stages are only logged.
 
     Attributes:
         seconds: of each stage so far, of `import` and of `compile`.
-        bytes: of a stage, where it tells: the peak of a step that keeps everything (cost), of the plan, of the rehearsal.
+        bytes: of stages that report any: the peak of a step that keeps everything (cost), of the plan, of the rehearsal.
         base: time of a step that keeps everything [ns], once it is known.
     """
 
@@ -90,13 +90,13 @@ class Stages:
         self.seconds: dict[str, float] = {}
         self.bytes: dict[str, Bytes] = {}
         self.base: Ns = 0
-        self._said = Said(model=model, stage=STAGES[0])
+        self._progress = StageProgress(model=model, stage=STAGES[0])
         self._start = planning_time()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """The block is a stage."""
-        self._say(evolve(self._said, stage=name, ended=False, base=self.base))
+        self._report(evolve(self._progress, stage=name, ended=False, base=self.base))
         start = (planning_time(), import_seconds(), compile_seconds())
         try:
             yield
@@ -106,24 +106,24 @@ class Stages:
                 if now > then:
                     self._add(once, now - then)
             peak = f", {self.bytes[name]} B" if name in self.bytes else ""
-            logger.info("%s: %s took %.2f s%s", self._said.model, name, self.seconds[name], peak)
-            self._say(evolve(self._said, ended=True))
+            logger.info("%s: %s took %.2f s%s", self._progress.model, name, self.seconds[name], peak)
+            self._report(evolve(self._progress, ended=True))
 
     def _add(self, name: str, seconds: float) -> None:
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
     def hear(self, progress: Progress) -> None:
-        """What a solver says: a better plan, a better bound; a clock's listener."""
-        best = min((one for one in (progress.best, self._said.best) if one is not None), default=None)
-        bound = max(self._said.bound, progress.bound)
-        logger.debug("%s: %s ns, bound %s ns: %s", self._said.model, best, bound, progress.note)
+        """Report progress of a solver, a better plan or a better bound; the listener of its clock."""
+        best = min((time for time in (progress.best, self._progress.best) if time is not None), default=None)
+        bound = max(self._progress.bound, progress.bound)
+        logger.debug("%s: %s ns, bound %s ns: %s", self._progress.model, best, bound, progress.note)
         done, total = progress.done, progress.total
-        self._say(evolve(self._said, best=best, bound=bound, base=self.base, done=done, total=total))
+        self._report(evolve(self._progress, best=best, bound=bound, base=self.base, done=done, total=total))
 
-    def _say(self, said: Said) -> None:
-        self._said = evolve(said, elapsed=planning_time() - self._start)
+    def _report(self, progress: StageProgress) -> None:
+        self._progress = evolve(progress, elapsed=planning_time() - self._start)
         if self.listener is not None:
-            self.listener(self._said)
+            self.listener(self._progress)
 
 
 @contextmanager
@@ -133,9 +133,9 @@ def stages_of(
     """Stages that are shown while the block runs.
 
     Args:
-        model: class of the module, for people.
+        model: class of the module, for messages.
         progress: None: on the error stream when that is a terminal; True: there in any case; False: nowhere; or a function that
-            is called with what is `Said`. The log hears in any case.
+            is called with each `StageProgress`. Stages are logged in any case.
         console: in place of the error stream.
     """
     if callable(progress):
@@ -150,7 +150,7 @@ def stages_of(
 @contextmanager
 def _shown(model: str, console: Any) -> Iterator[Stages]:
     """On a terminal a line that changes, and one that stays when the step is planned; elsewhere a line for each stage."""
-    from rich.console import Console  # takes a tenth of a second, and only who looks needs it
+    from rich.console import Console  # takes a tenth of a second, and is only needed where progress is shown
 
     console = Console(stderr=True) if console is None else console
 
@@ -158,10 +158,10 @@ def _shown(model: str, console: Any) -> Iterator[Stages]:
         console.print(f"remat: {text}", highlight=False, markup=False, soft_wrap=True)
 
     if not console.is_terminal:
-        yield Stages(model, lambda said: line(str(said)) if said.ended else None)
+        yield Stages(model, lambda progress: line(str(progress)) if progress.ended else None)
         return
     with console.status(f"remat: {model}") as status:
-        stages = Stages(model, lambda said: status.update(f"remat: {said}"))
+        stages = Stages(model, lambda progress: status.update(f"remat: {progress}"))
         yield stages
     line(f"{model} is planned ({seconds_by_stage(stages.seconds)})")
 
@@ -177,4 +177,4 @@ def seconds_by_stage(seconds: dict[str, float]) -> str:
     return ", ".join(parts)
 
 
-__all__ = ["STAGES", "Listener", "Said", "Stages", "seconds_by_stage", "stages_of"]
+__all__ = ["STAGES", "Listener", "StageProgress", "Stages", "seconds_by_stage", "stages_of"]

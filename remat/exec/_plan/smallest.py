@@ -1,4 +1,4 @@
-"""How to say that a budget does not do: the smallest a plan was found for, what is proved, and what changed since the sample."""
+"""The error for a budget without a plan: the smallest budget with one, the proved floor, and what changed since the sample."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from remat.units import Bytes, format_bytes
 
 
 def infeasible(
-    budget: Bytes, *, found: Bytes, floor: Bytes, seconds: float | None = None, beside: Bytes = 0
+    budget: Bytes, *, smallest: Bytes, floor: Bytes, seconds: float | None = None, overhead: Bytes = 0
 ) -> Infeasible:
-    """Say what would have done, and what cannot.
+    """The error for a budget without a plan.
 
     Args:
         budget: what was asked for [bytes].
-        found: the smallest budget a plan was found for [bytes].
+        smallest: the smallest budget a plan was found for [bytes].
         floor: below this no schedule fits, proved [bytes].
         seconds: of planning, where they were over before the planner was done; None: it was done.
-        beside: what a call holds besides the plan; `found` and `floor` are of the plan alone [bytes].
+        overhead: what a call holds outside the plan; `smallest` and `floor` are of the plan alone [bytes].
     """
-    found, floor = found + beside, floor + beside
+    smallest, floor = smallest + overhead, floor + overhead
     within = "" if seconds is None else f" in {seconds:g} s of planning"
     what = (
         f"no plan for {format_bytes(budget)} ({budget} B) was found{within}; the smallest budget a plan was found for is "
-        f"{format_bytes(found)} ({found} B), and none can exist below {format_bytes(floor)} ({floor} B)."
+        f"{format_bytes(smallest)} ({smallest} B), and none can exist below {format_bytes(floor)} ({floor} B)."
     )
-    if beside:
-        what += f" In these are {format_bytes(beside)} ({beside} B) that a call holds besides its plan."
-    fix = f"give at least {found} bytes, {'' if seconds is None else 'more seconds, '}or a smaller batch."
-    return Infeasible(what, budget=budget, found=found, floor=floor, fix=fix)
+    if overhead:
+        what += f" These include {format_bytes(overhead)} ({overhead} B) that a call holds outside its plan."
+    fix = f"give at least {smallest} bytes, {'' if seconds is None else 'more seconds, '}or a smaller batch."
+    return Infeasible(what, budget=budget, found=smallest, floor=floor, fix=fix)
 
 
 Shapes = Sequence[tuple[str, tuple[int, ...]]]

@@ -1,1 +1,1 @@
-"""A captured step as a list of operations, and what everybody asks of it: code, costs' signatures, digests, inputs to try."""
+"""A captured step as a list of operations, with what later stages need of it: code, cost signatures, digests, trial inputs."""

@@ -28,17 +28,17 @@ def made_inputs(program: Program, op: Op, generator: torch.Generator) -> tuple[t
             # pivots of a factorization count from one
             return tensor.add_(1) if "lu_" in str(op.target) and spec.dtype is torch.int32 else tensor
         if isinstance(tree, (list, tuple)):
-            return type(tree)(build(one) for one in tree)
+            return type(tree)(build(item) for item in tree)
         return tree
 
-    return tuple(build(one) for one in op.args), {key: build(one) for key, one in op.kwargs.items()}
+    return tuple(build(arg) for arg in op.args), {key: build(arg) for key, arg in op.kwargs.items()}
 
 
 def _chosen(program: Program, op: Op, position: int) -> int | None:
     """How many places a mask must choose for as many values as there are; None: the argument is no such mask."""
     name = str(op.target).removeprefix("aten.").partition(".")[0]
     if name in ("masked_scatter", "masked_scatter_backward") and position == 1:
-        into, mask, source = (program.values[one.name].spec.shape if isinstance(one, Ref) else one for one in op.args)
+        into, mask, source = (program.values[arg.name].spec.shape if isinstance(arg, Ref) else arg for arg in op.args)
         repeated = math.prod(into) // max(1, math.prod(mask))  # the mask is broadcast
         return math.prod(source) // max(1, repeated)
     if name != "index_put":
@@ -115,7 +115,7 @@ def index_limit(program: Program, op: Op, position: int) -> int:
     if name in ("gather", "scatter", "scatter_add", "index_select", "index_add", "scatter_reduce"):
         return shape[int(op.args[1])] if shape else 1
     if name in ("index", "index_put", "_unsafe_index", "_unsafe_index_put"):
-        places = [at for at, one in enumerate(op.args[1]) if one is not None]
+        places = [at for at, index in enumerate(op.args[1]) if index is not None]
         return shape[places[position - 1]] if 0 < position <= len(places) else 1
     if "with_indices" in name and "backward" in name:
         return max(1, specs[1].shape[-1] * specs[1].shape[-2]) if len(specs[1].shape) > 2 else 1

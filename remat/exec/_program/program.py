@@ -1,7 +1,7 @@
 """A captured training step as a list of operations: what the joint trace becomes before it is measured, planned and lowered.
 
 A *value* is a tensor that an operation names; a *storage* is what the allocator gives, held by the value that owns it and by
-every view of it. The graph of the IR has one datum per storage; views cost nothing and are made again where they are read.
+every view of it. The graph of the IR has one datum per storage; views cost nothing and are recomputed where they are read.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Op:
         role: what it does for the step.
         target: what is called; None for a loss.
         args, kwargs: its arguments; values stand as `Ref`.
-        outputs: names of the values it makes; None where an output is not a tensor or nobody names it.
+        outputs: names of the values it makes; None where an output is not a tensor or is not used.
         unpack: it returns a tuple or list, which is unpacked.
         phase, scope, draws, run_once: as in `remat.ir.Compute`.
         subject: what it is about, for the roles made by capture: the input it writes or copies, the node that draws.
@@ -151,7 +151,7 @@ class Op:
     @cached_property
     def reads(self) -> tuple[str, ...]:
         """Names of the values it reads, in order, each once: what the call reads, then what is added to its outputs."""
-        added = (one for into, *pair in self.adds for one in pair if one != into)
+        added = (value for into, *pair in self.adds for value in pair if value != into)
         return tuple(dict.fromkeys((*self.takes, *added)))
 
 
@@ -160,11 +160,11 @@ def refs(tree: Any) -> Iterator[Ref]:
     if isinstance(tree, Ref):
         yield tree
     elif isinstance(tree, (tuple, list)):
-        for one in tree:
-            yield from refs(one)
+        for item in tree:
+            yield from refs(item)
     elif isinstance(tree, dict):
-        for one in tree.values():
-            yield from refs(one)
+        for item in tree.values():
+            yield from refs(item)
 
 
 @frozen(kw_only=True, eq=False)
@@ -172,7 +172,7 @@ class Program:
     """A training step: operations in a topological order, forward, loss, backward.
 
     Attributes:
-        name: for people: the class of the module.
+        name: the class of the module, for messages.
         ops: all operations, views among them.
         values, storages: by name.
         params, buffers, inputs: names of values from outside: (value, path) for the first two, (value, position) for inputs.
@@ -214,13 +214,15 @@ class Program:
 
     def written(self, op: Op) -> tuple[str, ...]:
         """Names of the storages an operation makes, in order."""
-        made = (self.values[name].storage for name in op.outputs if name is not None)
-        return tuple(dict.fromkeys(made)) if op.role is not Role.VIEW else ()
+        storages = (self.values[name].storage for name in op.outputs if name is not None)
+        return tuple(dict.fromkeys(storages)) if op.role is not Role.VIEW else ()
 
     def position(self, op: Op, value: str) -> int:
         """Which of an operation's outputs a value is or looks at."""
         storage = self.values[value].storage
-        return next(i for i, one in enumerate(op.outputs) if one is not None and self.values[one].storage == storage)
+        return next(
+            i for i, output in enumerate(op.outputs) if output is not None and self.values[output].storage == storage
+        )
 
     def read(self, op: Op) -> tuple[str, ...]:
         """Names of the storages an operation reads, in order."""

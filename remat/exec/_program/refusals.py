@@ -1,6 +1,6 @@
-"""One place where whatever stops a stage after the capture becomes a refusal: `Uncapturable`, with the reason and the way out.
+"""The place where an error in a stage after the capture becomes a refusal: `Uncapturable`, with the reason and the way out.
 
-Errors of this library pass, and so do those that say that the machine has no memory left: neither is about what was captured.
+Errors of this library pass unchanged, and so do out-of-memory errors: neither is about what was captured.
 """
 
 from __future__ import annotations

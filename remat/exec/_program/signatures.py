@@ -19,15 +19,17 @@ def signature(program: Program, op: Op) -> str:
             around = underlying(program, op, tree.name)
             return f"{spec}#{around}" if around > spec.extent else str(spec)
         if isinstance(tree, (tuple, list)):
-            return "[" + ",".join(text(one) for one in tree) + "]"
+            return "[" + ",".join(text(item) for item in tree) + "]"
         return repr(tree)
 
-    args = ",".join(text(one) for one in op.args)
-    kwargs = ",".join(f"{key}={text(one)}" for key, one in sorted(op.kwargs.items()))
+    args = ",".join(text(arg) for arg in op.args)
+    kwargs = ",".join(f"{key}={text(arg)}" for key, arg in sorted(op.kwargs.items()))
     replayed = "~" if op.draws else ""
     if torch.Tag.dynamic_output_shape in getattr(op.target, "tags", ()):
         args += f"->{text([None if name is None else Ref(name) for name in op.outputs])}"
-    added = "".join(f"+{program.position(op, add[0])}({','.join(text(Ref(one)) for one in add)})" for add in op.adds)
+    added = "".join(
+        f"+{program.position(op, add[0])}({','.join(text(Ref(value)) for value in add)})" for add in op.adds
+    )
     return f"{replayed}{target_name(op)}({args}{';' if kwargs else ''}{kwargs}){added}".replace(" ", "")
 
 

@@ -16,7 +16,7 @@ from remat.exec._torch import torch_private
 
 
 class _Text:
-    """The source of a piece of generated code, for tracebacks; its lines go when nothing that was compiled from it is left."""
+    """The source of a piece of generated code, for tracebacks; its lines are removed with the last function compiled from it."""
 
     def __init__(self, name: str, source: str) -> None:
         lines = (len(source), None, source.splitlines(keepends=True), name)
@@ -42,7 +42,7 @@ class Names:
     """The global names of a piece of generated code.
 
     Args:
-        names: what is there to begin with.
+        names: names that exist at the start.
     """
 
     def __init__(self, names: dict[str, Any] | None = None) -> None:

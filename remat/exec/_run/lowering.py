@@ -1,7 +1,7 @@
 """Lowering: a validated schedule becomes two flat Python functions, `forward` and `backward`, readable and compiled once.
 
 Each run is one line (`mm = aten_mm(t, relu)`), each drop a `del`; views are made where they are read and go with their storage.
-What the schedule holds at the loss is handed from one function to the other. A replay of an operation that draws random
+What is resident at the loss is passed from one function to the other. A replay of an operation that draws random
 numbers runs with the generator state saved at its first run.
 """
 
@@ -31,8 +31,8 @@ class Lowered:
 
     Attributes:
         forward: primals in; module outputs, outputs that the backward reads, and the list of activations out.
-        backward: loose primals, saved tensors (`backward_primals`, then held outputs), tangents and activations in; gradients of
-            `grad_inputs` out. It empties the list of activations.
+        backward: loose primals, saved tensors (`backward_primals`, then outputs it reads), tangents and activations in;
+            gradients of `grad_inputs` out. It empties the list of activations.
         source: the text of both.
         backward_primals: indices of primals that the backward reads and autograd watches for changes.
         loose_primals: indices of primals that the backward reads and that may change: buffers that the forward writes.
@@ -103,10 +103,10 @@ class _Lowering:
             name for step in after if isinstance(step, Run) for name in program.read(program.op_by_name[step.node])
         }
         returned = {program.values[value].storage for value in program.outputs}
-        held = self.roots(name for name in resident if name in returned and name in later)
-        kept = self.roots(name for name in resident if name not in returned and not self.weightless(name))
-        forward = self.forward(self.steps[:cut], held, kept)
-        backward, watched, loose = self.backward(after, held, kept)
+        read_outputs = self.roots(name for name in resident if name in returned and name in later)
+        activations = self.roots(name for name in resident if name not in returned and not self.weightless(name))
+        forward = self.forward(self.steps[:cut], read_outputs, activations)
+        backward, watched, loose = self.backward(after, read_outputs, activations)
         source = f"{forward}\n\n{backward}\n"
         space = self.names.compiled(source, "step", program.constants)
         indices = {value: at for at, value in enumerate(self.primals)}
@@ -124,21 +124,23 @@ class _Lowering:
             reruns=self.reruns,
         )
 
-    def forward(self, steps: Iterable[Any], held: list[str], kept: list[str]) -> str:
+    def forward(self, steps: Iterable[Any], read_outputs: list[str], activations: list[str]) -> str:
         program = self.program
-        self.begin(known=[*self.primals, *program.constants])
+        self.begin(bound=[*self.primals, *program.constants])
         self.emit(steps)
         for value in program.outputs:
             self.bind(value)
         out = _tuple(program.outputs)
-        self.line(f"return {out}, {_tuple(held)}, [{', '.join(kept)}]")
+        self.line(f"return {out}, {_tuple(read_outputs)}, [{', '.join(activations)}]")
         head = ["def forward(primals):", *self.unpack_primals(self.primals)]
         return "\n".join([*head, *self.lines])
 
-    def backward(self, steps: Iterable[Any], held: list[str], kept: list[str]) -> tuple[str, list[str], list[str]]:
+    def backward(
+        self, steps: Iterable[Any], read_outputs: list[str], activations: list[str]
+    ) -> tuple[str, list[str], list[str]]:
         program = self.program
         tangents = [value for value, _ in program.tangents]
-        self.begin(known=[*self.primals, *program.constants, *held, *kept, *tangents])
+        self.begin(bound=[*self.primals, *program.constants, *read_outputs, *activations, *tangents])
         self.emit(steps)
         grads = self.grad_sources()
         results = {source: program.grads[key] for source, key in grads.items() if key in program.grads}
@@ -151,12 +153,12 @@ class _Lowering:
         head = ["def backward(loose, saved, tangents, activations):"]
         if loose:
             head.append(f"    {_targets(loose)} = loose")
-        if watched or held:
-            head.append(f"    {_targets([*watched, *held])} = saved")
+        if watched or read_outputs:
+            head.append(f"    {_targets([*watched, *read_outputs])} = saved")
         if tangents:
             head.append(f"    {_targets(tangents)} = tangents")
-        if kept:
-            head.append(f"    {_targets(kept)} = activations")
+        if activations:
+            head.append(f"    {_targets(activations)} = activations")
         head += ["    activations.clear()", "    del saved, tangents"]
         return "\n".join([*head, *self.lines]), watched, loose
 
@@ -185,7 +187,7 @@ class _Lowering:
         return list(resident)
 
     def weightless(self, storage: str) -> bool:
-        """Whether a storage stands for something that is not a tensor of the step (a write, a state nobody replays)."""
+        """Whether a storage stands for something that is not a tensor of the step (a write, a state that is not replayed)."""
         maker = self.program.op_by_name.get(self.program.storages[storage].roots[0])
         return maker is not None and (
             maker.role is Role.UPDATE or (maker.role is Role.RNG and not self.replayed(maker))
@@ -199,8 +201,8 @@ class _Lowering:
 
     # -- lines ---------------------------------------------------------------------------------------------------------
 
-    def begin(self, known: Iterable[str]) -> None:
-        self.lines, self.bound, self.used, self.scope = [], set(known), set(), None
+    def begin(self, bound: Iterable[str]) -> None:
+        self.lines, self.bound, self.used, self.scope = [], set(bound), set(), None
 
     def line(self, text: str) -> None:
         self.lines.append(f"    {text}")
@@ -223,7 +225,7 @@ class _Lowering:
                 raise RematError("X-COPY", f"{step}: copies to the host cannot be run.", fix=fix)
 
     def drawn_at_once(self, steps: list[Any], at: int) -> tuple[int, ...]:
-        """Places of what makes noise of a mask drawn at `at`, and drops the mask, where nothing else runs between; else none."""
+        """Places of the steps that make noise of a mask drawn at `at` and drop the mask, if nothing runs between; else none."""
         draw = self.program.op_by_name[steps[at].node]
         if draw.target is not drawn_mask:
             return ()
@@ -259,7 +261,7 @@ class _Lowering:
         outputs = op.outputs
         if again:
             self.unbind_views(op)
-            # What the caller already holds stays the one it holds: a second copy would only take room.
+            # The caller keeps the tensors it already has: a second copy would only take memory.
             outputs = tuple(None if name is None or self.returned(name) else name for name in outputs)
         self.ran.add(op.name)
         replay = replay or (again and op.draws and op.phase is Phase.FORWARD)
@@ -278,8 +280,8 @@ class _Lowering:
 
     def statement(self, op: Op, outputs: tuple[str | None, ...], *, replay: bool = False) -> str:
         entry = self.names.entry(op.target)
-        args = [self.names.text(one) for one in op.args] + [
-            f"{key}={self.names.text(one)}" for key, one in op.kwargs.items()
+        args = [self.names.text(arg) for arg in op.args] + [
+            f"{key}={self.names.text(arg)}" for key, arg in op.kwargs.items()
         ]
         call = f"{entry}({', '.join(args)})"
         if replay:
@@ -292,7 +294,7 @@ class _Lowering:
         return f"{outputs[0] or '_'} = {call}"
 
     def bind(self, value: str) -> None:
-        """Make sure that a value has a name in this function: make the view that it is."""
+        """Make sure that a value has a name in this function: recreate it where it is a view."""
         self.used.add(value)
         if value in self.bound:
             return
@@ -303,7 +305,7 @@ class _Lowering:
         self.bound.update(name for name in op.outputs if name is not None)
 
     def unbind_views(self, op: Op) -> None:
-        """Views of what is made again still look at the old value."""
+        """Forget the views of outputs that are recomputed: they still refer to the old value."""
         for storage in self.program.written(op):
             roots = set(self.program.storages[storage].roots)
             if storage not in self.kept:

@@ -23,7 +23,7 @@ class StepMeter:
     Attributes:
         device: where the step runs.
         wanted: whether a loss outside is still to be audited.
-        audit: what it held, once that is known.
+        audit: what it held, once that was measured.
         times: of the last steps, forward and backward without what lies between [ns].
     """
 
@@ -74,7 +74,7 @@ class StepMeter:
         self._forward = 0
 
     def settle(self) -> None:
-        """Take what an audit saw, once it can be ended."""
+        """Take the result of an audit, once it can be ended."""
         if self._watch is None:
             return
         self._watch.end()

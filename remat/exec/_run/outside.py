@@ -1,10 +1,10 @@
 """The audit of a loss outside the module: what it holds between a forward and its backward, seen once on a real step.
 
 A `Watch` records the thread from the end of a forward until its backward has begun and is over. It ends by itself: when the graph
-of the step is freed, when any planned module is called again, when somebody starts a profile, or at exit, whatever is first.
+of the step is freed, when any planned module is called again, when a profile is started, or at exit, whatever is first.
 Autograd puts back the thread's state after a backward, so that a watch cannot end inside one.
 
-What comes after a *part* of a larger net is no loss, and is not the part's to account for: gradients of other parameters are
+What comes after a *part* of a larger net is no loss, and does not count for the part: gradients of other parameters are
 accumulated before its own backward, or another planned module runs, or its inputs come out of trained operations.
 """
 
@@ -23,7 +23,7 @@ from remat.units import Bytes
 
 _MARK = "remat.backward"
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
-"""The backward operation of a parameter; before the module's own backward it tells of parameters behind the outputs."""
+"""The backward operation of a parameter; before the module's own backward it is a sign of parameters behind the outputs."""
 
 
 @frozen(kw_only=True)
@@ -90,7 +90,7 @@ class Watch:
                 self._levels.take()
 
     def end(self) -> None:
-        """Leave nothing behind, where that can be done now: on the thread of the watch, outside a backward."""
+        """Stop recording and clean up, where that is possible now: on the thread of the watch, outside a backward."""
         if self.over or threading.get_ident() != self._thread or recording.in_backward():
             return
         self.over = True
@@ -102,7 +102,7 @@ class Watch:
             return
         before = list(takewhile(lambda event: event.name != _MARK, events))
         if len(before) == len(events):
-            return  # The backward ran on another thread: nothing is known of the time before it.
+            return  # The backward ran on another thread: the time before it was not recorded.
         self.part = self.part or any(event.name == _ACCUMULATE for event in before)
         if not self.part:
             self.audit = _levels(before) if self._levels is None else self._levels.audit
@@ -133,7 +133,7 @@ _running: Watch | None = None
 
 
 def begin(owner: object, device: torch.device) -> Watch | None:
-    """Watch from here on, or None where that would be in somebody's way."""
+    """Watch from here on, or None where that would disturb a profile, another watch or another thread."""
     global _running
     main = threading.current_thread() is threading.main_thread()
     busy = _running is not None and not _running.over

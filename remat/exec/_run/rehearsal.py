@@ -1,7 +1,7 @@
 """The rehearsal: one step of a fresh plan before the first real one, to see the peak that was promised.
 
 It runs the two generated functions on the sample under a recording (CPU) or the peak statistics (CUDA), outside autograd;
-gradients are thrown away, and buffers, written inputs and random generators are put back.
+gradients are thrown away, and buffers, written inputs and random generators are restored.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def rehearse(lowered: Lowered, primals: Tensors) -> Rehearsal:
     """
 
     def step() -> object:
-        outputs, held, activations = lowered.forward(primals)
+        outputs, read_outputs, activations = lowered.forward(primals)
         tangents = tuple(
             torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device).fill_(1)
             for _, spec in lowered.tangents
         )
         loose = tuple(primals[at] for at in lowered.loose_primals)
-        saved = (*(primals[at] for at in lowered.backward_primals), *held)
+        saved = (*(primals[at] for at in lowered.backward_primals), *read_outputs)
         return outputs, lowered.backward(loose, saved, tangents, activations)
 
     def measured() -> Rehearsal:

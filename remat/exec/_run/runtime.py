@@ -23,7 +23,7 @@ class StepError(RematError, RuntimeError):
 
 
 class Meter(Protocol):
-    """Told where the parts of a step begin and end."""
+    """Notified where the parts of a step begin and end."""
 
     def forward_begins(self) -> None:
         """Before the generated forward."""
@@ -46,7 +46,7 @@ class Call:
         lowered: the generated functions.
         requires_grad: for each tensor output, whether the bare module's output requires a gradient.
         differentiable: positions of outputs through which gradients may come back.
-        meter: told where the parts begin and end.
+        meter: notified where the parts begin and end.
         name: module and line of its forward, for messages.
     """
 
@@ -78,14 +78,14 @@ class Step(torch.autograd.Function):
         if call.meter is not None:
             call.meter.forward_begins()
         with no_autocast(lowered.device):
-            outputs, held, activations = lowered.forward(primals)
-        ctx.save_for_backward(*(primals[at] for at in lowered.backward_primals), *held)
+            outputs, read_outputs, activations = lowered.forward(primals)
+        ctx.save_for_backward(*(primals[at] for at in lowered.backward_primals), *read_outputs)
         ctx.call = call
         ctx.loose = tuple(primals[at] for at in lowered.loose_primals)
         ctx.activations = activations
         ctx.set_materialize_grads(False)
-        outputs = _told_apart(outputs, call.requires_grad)
-        plain = [one for one, wanted in zip(outputs, call.requires_grad, strict=True) if not wanted]
+        outputs = _separated(outputs, call.requires_grad)
+        plain = [output for output, wanted in zip(outputs, call.requires_grad, strict=True) if not wanted]
         ctx.mark_non_differentiable(*plain)
         ctx.token = None
         if call.meter is not None:
@@ -109,7 +109,7 @@ class Step(torch.autograd.Function):
         return (None, None, *grads)
 
 
-def _told_apart(outputs: tuple[torch.Tensor, ...], requires_grad: tuple[bool, ...]) -> tuple[torch.Tensor, ...]:
+def _separated(outputs: tuple[torch.Tensor, ...], requires_grad: tuple[bool, ...]) -> tuple[torch.Tensor, ...]:
     """One tensor that is returned with a gradient and, detached, without one becomes two that share their memory."""
     able = {id(tensor) for tensor, wanted in zip(outputs, requires_grad, strict=True) if wanted}
     return tuple(

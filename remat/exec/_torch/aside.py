@@ -1,4 +1,4 @@
-"""Running what needs the thread's recorder where somebody's profile has it: on a thread of its own, for as long as that takes."""
+"""Running what needs the thread's recorder while a profile uses it: on a separate thread, for as long as that takes."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: 
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     (output,) = (node for node in graph.nodes if node.op == "output")
     inputs = tuple(_role(node.meta["desc"]) for node in placeholders)
-    outputs = tuple(None if one is None else _role(one) for one in output.meta["desc"])
+    outputs = tuple(None if descriptor is None else _role(descriptor) for descriptor in output.meta["desc"])
     infos = joint._aot_state.fw_metadata.output_info
     plain = {"non_alias", "unsafe_view_alias", "custom_function_view"}
     aliased = frozenset(i for i, info in enumerate(infos) if info.output_type.name not in plain)
@@ -92,15 +92,20 @@ def _eager_kernels(prefixes: tuple[str, ...]) -> Iterator[None]:
     keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
     packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten) if name.startswith(prefixes)]
     overloads = [getattr(packet, name) for packet in packets for name in packet.overloads()]
-    taken = [(one, key, one.py_kernels.pop(key)) for one in overloads for key in keys if key in one.py_kernels]
-    for one, _, _ in taken:
-        one._dispatch_cache.clear()
+    taken = [
+        (overload, key, overload.py_kernels.pop(key))
+        for overload in overloads
+        for key in keys
+        if key in overload.py_kernels
+    ]
+    for overload, _, _ in taken:
+        overload._dispatch_cache.clear()
     try:
         yield
     finally:
-        for one, key, kernel in taken:
-            one.py_kernels[key] = kernel
-            one._dispatch_cache.clear()
+        for overload, key, kernel in taken:
+            overload.py_kernels[key] = kernel
+            overload._dispatch_cache.clear()
 
 
 @contextmanager

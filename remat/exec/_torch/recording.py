@@ -1,6 +1,6 @@
-"""What one thread runs and allocates, recorded; and telling whether somebody else profiles.
+"""What one thread runs and allocates, recorded; and whether a profile is on.
 
-The profiler that lives in one thread is private to torch: a plan made while somebody profiles must leave that profile alone.
+The profiler that lives in one thread is private to torch: a plan made while a profile is on must not disturb that profile.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Event:
 class Recording:
     """What one thread runs and what the CPU's allocator gives it, from `start` to `stop`.
 
-    This is torch's older profiler. It lives in the thread alone, so that a profile somebody takes elsewhere goes on, and leaves
-    nothing in the process. A thread has room for one recording or profile at a time (see `profiling`).
+    This is torch's older profiler. It is local to its thread, so that a profile on another thread goes on, and it leaves nothing
+    in the process. A thread has room for one recording or profile at a time (see `profiling`).
     """
 
     def start(self) -> None:
@@ -84,7 +84,7 @@ def in_backward() -> bool:
 
 
 def before_profiles(call: Callable[[], None]) -> Callable[[], None]:
-    """Have `call` called whenever somebody is about to profile; returns what takes that back.
+    """Have `call` called whenever a profile is about to start; returns a function that undoes this.
 
     Torch has no place to ask for this, so its two entries are replaced for as long.
     """

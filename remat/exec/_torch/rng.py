@@ -48,7 +48,7 @@ def replay(device: torch.device, state: torch.Tensor, call: Callable[..., Any], 
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """All generators afterwards as before: torch's on every device in use, Python's and numpy's."""
+    """Restore all generators at the end: torch's on every device in use, Python's and numpy's."""
     devices = [torch.device("cpu")]
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         devices += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]

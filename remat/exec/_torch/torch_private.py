@@ -61,8 +61,8 @@ def storage_key(value: torch.Tensor) -> int:
 
 def reader_of_real(error: Exception) -> str | None:
     """The operation that stopped a trace because it met a tensor that is not fake, or None if something else did."""
-    found = re.search(r"convert all Tensors to FakeTensors.*Found in ([\w.]+)\(", str(error), flags=re.DOTALL)
-    return found.group(1) if found else None
+    match = re.search(r"convert all Tensors to FakeTensors.*Found in ([\w.]+)\(", str(error), flags=re.DOTALL)
+    return match.group(1) if match else None
 
 
 def shapes_depend_on_values(overload: OpOverload, args: Any) -> bool:
@@ -74,7 +74,7 @@ def shapes_depend_on_values(overload: OpOverload, args: Any) -> bool:
 
 def aliases_an_input(overload: OpOverload) -> bool:
     """Whether the schema says that an output is a view of an input."""
-    return any(one.alias_info is not None and not one.alias_info.is_write for one in overload._schema.returns)
+    return any(result.alias_info is not None and not result.alias_info.is_write for result in overload._schema.returns)
 
 
 def constant_of(value: Any) -> torch.Tensor | None:

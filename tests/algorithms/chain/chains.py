@@ -38,7 +38,7 @@ def blocks(draw, index: int, options: int, size: int, time: int, plain: bool):
         output=draw(sizes),
         gradient=draw(sizes),
         options=tuple(own),
-        bare=Option(time=draw(times), workspace=draw(sizes)),
+        no_save=Option(time=draw(times), workspace=draw(sizes)),
         param_grad=0 if plain else draw(st.integers(0, 2)),
         kept=0 if plain else draw(st.integers(0, 1)),
         reads_input=reads_input,

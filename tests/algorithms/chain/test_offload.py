@@ -65,7 +65,7 @@ def test_a_placed_copy_leaves_once_and_comes_back_once(chain, budget, link):
 
 def layers(count, phantom=8):
     option = LayerOption(forward=10, backward=10, phantom=phantom)
-    one = Block(output=2, gradient=2, options=(option,), bare=Option(time=10))
+    one = Block(output=2, gradient=2, options=(option,), no_save=Option(time=10))
     return Chain(chain_graph([one] * count, loss=Option(time=1), loss_gradient=2))
 
 

@@ -1,4 +1,4 @@
-"""POFO against every plan of its class written out, and against Rotor and the offload-only programme."""
+"""POFO against every plan of its class written out, and against Rotor and the offload-only search."""
 
 import functools
 import os
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remat.algorithms._chain.offload import all_saved
-from remat.algorithms._chain.pofo import Pofo, Programme
+from remat.algorithms._chain.pofo import Pofo, PofoTables
 from remat.algorithms._chain.rotor import Rotor, keep_all, rotor_values
 from remat.algorithms._chain.transfers import fluid, place, trace
 from remat.algorithms._core.problem import Problem
@@ -43,7 +43,7 @@ def segments(chain, options):
     return of
 
 
-def plans(chain, offload=True, bare=True):
+def plans(chain, offload=True, recompute=True):
     """Every plan of POFO's class: runs, and the cells that leave with the run from which on they may."""
     options, length = keep_all(chain), len(chain)
     of = segments(chain, options)
@@ -60,7 +60,7 @@ def plans(chain, offload=True, bare=True):
         for gone in choices:
             first, last = Run(stage.forward, options[i][0]), Run(stage.backward, options[i][0])
             yield from grow(i + 1, True, (*before, first), (last, *after), gone)
-            for j in range(i, length) if bare else ():
+            for j in range(i, length) if recompute else ():
                 runs = tuple(Run(s.forward, len(s.options)) for s in chain.stages[i : j + 1])
                 for back in of(i, j):
                     yield from grow(j + 1, False, (*before, *runs), (*back, *after), gone)
@@ -74,8 +74,8 @@ def best(chain, budget, link, **more):
     return min(times) if times else None
 
 
-def programme(chain, budget, link, **more):
-    found = Programme(chain, budget, link, **more).plan()
+def searched(chain, budget, link, **more):
+    found = PofoTables(chain, budget, link, **more).plan()
     if found is None:
         return None, None
     return found.value, fluid(trace(chain.graph, found.runs), found.away, budget, link)
@@ -102,7 +102,7 @@ DEEP = 4 + (os.environ.get("HYPOTHESIS_PROFILE") == "thorough")
 @given(chains(max_stages=DEEP - 1, plain=True), shares, links)
 def test_pofo_is_optimal_in_its_class(chain, share, link):
     budget = tight(chain, share)
-    value, written = programme(chain, budget, link)
+    value, written = searched(chain, budget, link)
     exact = best(chain, budget, link)
     assert same(value, exact)
     if value is not None:
@@ -114,21 +114,21 @@ def test_pofo_is_optimal_in_its_class(chain, share, link):
 @given(chains(min_stages=5, max_stages=6, plain=True), shares, links)
 def test_pofo_is_optimal_on_longer_chains(chain, share, link):
     budget = tight(chain, share)
-    value, _ = programme(chain, budget, link)
+    value, _ = searched(chain, budget, link)
     assert same(value, best(chain, budget, link))
 
 
 @given(chains(max_stages=DEEP + 1, plain=True), shares, links)
 def test_offload_only_is_optimal_in_its_class(chain, share, link):
     budget = tight(chain, share)
-    value, written = programme(chain, budget, link, bare=False)
-    exact = best(chain, budget, link, bare=False)
+    value, written = searched(chain, budget, link, recompute=False)
+    exact = best(chain, budget, link, recompute=False)
     assert same(value, exact) and (value is None or written[0] == exact)
 
 
 @given(chains(max_stages=6, plain=True), st.integers(0, 80))
 def test_without_a_link_pofo_is_rotor(chain, budget):
-    value, _ = programme(chain, budget, None)
+    value, _ = searched(chain, budget, None)
     assert value == rotor_values(chain, budget, keep_all(chain)).value(budget)
     problem = Problem(graph=chain.graph, budget=budget)
     assert Pofo(slots=None).solve(problem).upper == Rotor().solve(problem).upper
@@ -137,15 +137,15 @@ def test_without_a_link_pofo_is_rotor(chain, budget):
 @given(chains(max_stages=6, plain=True), budgets)
 def test_a_link_of_no_use_is_rotor(chain, budget):
     """One byte a second: an hour per transfer."""
-    value, _ = programme(chain, budget, Link(to_host=1, to_device=1))
+    value, _ = searched(chain, budget, Link(to_host=1, to_device=1))
     rotor = rotor_values(chain, budget, keep_all(chain)).value(budget)
     assert value == rotor or (rotor is None and value > 10**8)
 
 
 @given(chains(max_stages=6, plain=True), budgets)
 def test_an_unbounded_link_costs_nothing(chain, budget):
-    value, written = programme(chain, budget, Link())
-    only, _ = programme(chain, budget, Link(), bare=False)
+    value, written = searched(chain, budget, Link())
+    only, _ = searched(chain, budget, Link(), recompute=False)
     if only is not None:
         assert value == only == chain.time and written[0] == chain.time
 
@@ -153,10 +153,10 @@ def test_an_unbounded_link_costs_nothing(chain, budget):
 @given(chains(max_stages=6, plain=True), shares, links)
 def test_never_worse_than_rotor_and_than_offloading_alone(chain, share, link):
     budget = tight(chain, share)
-    value, _ = programme(chain, budget, link)
+    value, _ = searched(chain, budget, link)
     for other in (
         rotor_values(chain, budget, keep_all(chain)).value(budget),
-        programme(chain, budget, link, bare=False)[0],
+        searched(chain, budget, link, recompute=False)[0],
     ):
         assert other is None or (value is not None and value <= other + 1e-6)
 
@@ -165,7 +165,7 @@ def test_never_worse_than_rotor_and_than_offloading_alone(chain, share, link):
 def test_whole_transfers_fit_and_are_never_below_the_fluid(chain, share, link):
     """But for two freedoms of a replay: copies out may end behind the loss, and a phantom may come back after its output."""
     budget = tight(chain, share)
-    found = Programme(chain, budget, link).plan()
+    found = PofoTables(chain, budget, link).plan()
     if found is None:
         return
     traced = trace(chain.graph, found.runs)
@@ -181,7 +181,7 @@ def test_whole_transfers_fit_and_are_never_below_the_fluid(chain, share, link):
 def test_coarse_slots_plan_within_the_true_budget(chain, budget, slots, link):
     found = Pofo(slots=slots).solve(Problem(graph=chain.graph, budget=budget, link=link))
     assert not any("does not fit:" in line for line in found.trail)
-    exact = Programme(chain, budget, link).plan()
+    exact = PofoTables(chain, budget, link).plan()
     if found.cost is not None:
         assert exact is not None and found.cost.peak <= budget
 
@@ -192,7 +192,7 @@ def test_a_transfer_behind_a_computation_is_free():
         output=0,
         gradient=0,
         options=(LayerOption(forward=10, backward=10, phantom=8),),
-        bare=Option(time=10, workspace=8),
+        no_save=Option(time=10, workspace=8),
     )
     graph = chain_graph([one, one, one], loss=Option(time=1), loss_gradient=0)
     found = Pofo().solve(Problem(graph=graph, budget=16, link=link_of(1, 1)))
@@ -230,11 +230,11 @@ def test_copies_out_overlap_the_loss_by_hand():
     """8 bytes leave at 1 byte per ns: 1 while F1 runs, 1 while F2 does, 5 during the loss, and 1 is waited for behind it."""
     times = ((30, 1, 8), (1, 1, 0), (1, 10, 1))
     blocks = [
-        Block(output=0, gradient=0, options=(LayerOption(forward=f, backward=b, phantom=p),), bare=Option(time=f))
+        Block(output=0, gradient=0, options=(LayerOption(forward=f, backward=b, phantom=p),), no_save=Option(time=f))
         for f, b, p in times
     ]
     chain = Chain(chain_graph(blocks, loss=Option(time=5), loss_gradient=0))
-    value, written = programme(chain, 8, link_of(1, 1))
+    value, written = searched(chain, 8, link_of(1, 1))
     # the forward 32, the loss 5, 1 at the loss; B2 10, 1 until its phantom is gone and the last byte is back, B1 and B0
     assert value == 32 + 5 + 1 + 10 + 1 + 2
     assert written == (value, 1)

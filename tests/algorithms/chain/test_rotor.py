@@ -66,7 +66,7 @@ def test_solvers_replay_what_they_claim(chain):
             if budget < 0:
                 continue
             found = solver.solve(Problem(graph=chain.graph, budget=budget))
-            (bound,) = found.beside
+            (bound,) = found.class_bounds
             assert bound.value == found.upper
             if pairs:
                 assert found.upper == (optimum(pairs, budget) if budget >= pairs[0][0] else IMPOSSIBLE)
@@ -89,7 +89,7 @@ def test_words_of_64_bits_are_python_integers(chain):
     """The kernel's own source run on Python integers, slot by slot, with sizes of 10^15 on a coarse grid."""
     coarse = chain_of_scaled(chain)
     table = rotor_values(coarse, 60 * 10**15)
-    own = table.numbers
+    own = table.arrays
     exact = np.full(table.values.shape, NEVER, dtype=object)
     lowest = np.zeros(len(exact), dtype=object)
     arrays = {name: one for name, one in own._asdict().items() if isinstance(one, np.ndarray)}
@@ -107,8 +107,8 @@ def chain_of_scaled(chain):
 
     blocks = [
         Block(
-            output=up(stage.held),
-            gradient=up(stage.held),
+            output=up(stage.output_size),
+            gradient=up(stage.output_size),
             options=tuple(
                 LayerOption(
                     forward=one.forward,
@@ -118,7 +118,7 @@ def chain_of_scaled(chain):
                 )
                 for one in stage.options
             ),
-            bare=Option(time=stage.bare.time),
+            no_save=Option(time=stage.no_save.time),
         )
         for stage in chain.stages
     ]
@@ -127,13 +127,13 @@ def chain_of_scaled(chain):
 
 def stage(**more):
     fields = {"output": 4, "gradient": 4, "options": (LayerOption(forward=1, backward=2, phantom=4),)}
-    return Block(**{**fields, "bare": Option(time=1), **more})
+    return Block(**{**fields, "no_save": Option(time=1), **more})
 
 
 def test_a_budget_of_zero_is_answered():
     chain = chain_graph([stage()], loss=Option(time=1), loss_gradient=4)
     found = Rotor().solve(Problem(graph=chain, budget=0))
-    assert found.schedule is None and found.lower == 0 and found.beside[0].value == IMPOSSIBLE
+    assert found.schedule is None and found.lower == 0 and found.class_bounds[0].value == IMPOSSIBLE
 
 
 def test_a_fine_budget_is_refused_with_the_way_out():

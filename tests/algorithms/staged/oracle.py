@@ -1,4 +1,4 @@
-"""A brute force over staged schedules, by the rules alone: the class of the integer programmes, without their rows."""
+"""A brute force over staged schedules, by the rules alone: the class of the MILP formulations, without their rows."""
 
 from __future__ import annotations
 

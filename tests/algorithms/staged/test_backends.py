@@ -1,4 +1,4 @@
-"""Back ends: what they may be believed, limits, interruption, and what is not installed."""
+"""Back ends: what they may be less_tolerance, limits, interruption, and what is not installed."""
 
 import os
 import signal
@@ -15,9 +15,9 @@ from remat.algorithms._core.outcome import Status
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._milp.answer import Answer
 from remat.algorithms._milp.backends import Backend, Cvxpy, Highs, Limits
-from remat.algorithms._staged.budget_solver import Programme, Watch
+from remat.algorithms._staged.budget_solver import BudgetSolver, Watch
 from remat.algorithms._staged.form_events import events_form
-from remat.algorithms._staged.memory_items import Stage
+from remat.algorithms._staged.memory_items import StagedGraph
 from remat.algorithms._staged.solver import HIlp
 from remat.errors import BackendMissing, RematError
 from remat.ir import Schedule, load, validate
@@ -50,23 +50,23 @@ def test_highs_that_is_not_installed_is_an_error_and_never_swapped(monkeypatch):
 def test_a_user_limit_without_incumbent_is_no_plan():
     # CVXPY reports status `user_limit`, value 0 and zero vectors here, without an exception
     graph, peak = block("gpt2_layer")
-    programme = HIlp(backend=Cvxpy(solver="HIGHS")).build(graph)
-    programme.model.set(int(peak * 0.72))
-    answer = programme.backend.solve(programme.model, Limits(seconds=1e-3))
-    assert str(programme.model.problem.status) == "user_limit"
-    assert np.all(programme.model.binary.value == 0)
+    budget_solver = HIlp(backend=Cvxpy(solver="HIGHS")).build(graph)
+    budget_solver.model.set(int(peak * 0.72))
+    answer = budget_solver.backend.solve(budget_solver.model, Limits(seconds=1e-3))
+    assert str(budget_solver.model.problem.status) == "user_limit"
+    assert np.all(budget_solver.model.binary.value == 0)
     assert answer.point is None and not answer.infeasible and not answer.finished
 
 
-@pytest.mark.parametrize("primed", [True, False])
+@pytest.mark.parametrize("warm_start", [True, False])
 @pytest.mark.parametrize("backend", [Highs(), Cvxpy(solver="SCIP"), Cvxpy(solver="HIGHS")], ids=repr)
-def test_a_time_limit_proves_nothing(backend, primed):
+def test_a_time_limit_proves_nothing(backend, warm_start):
     graph, peak = block("gpt2_layer")
-    outcome = HIlp(backend=backend, ladder=False, primed=primed).solve(
+    outcome = HIlp(backend=backend, ladder=False, warm_start=warm_start).solve(
         Problem(graph=graph, budget=int(peak * 0.72), deadline=0.01)
     )
     assert outcome.status is not Status.INFEASIBLE
-    assert all(np.isfinite(bound.value) for bound in outcome.beside)
+    assert all(np.isfinite(bound.value) for bound in outcome.class_bounds)
     if outcome.schedule is None:
         assert any("stopped without a plan" in words for words in outcome.trail)
 
@@ -74,9 +74,9 @@ def test_a_time_limit_proves_nothing(backend, primed):
 def test_a_node_limit_keeps_the_incumbent_and_the_gap():
     graph, peak = block("gpt2_attention")
     problem = Problem(graph=graph, budget=int(peak * 0.92))
-    outcome = HIlp(backend=Highs(nodes=1), gap=0, primed=False).solve(problem)
+    outcome = HIlp(backend=Highs(nodes=1), gap=0, warm_start=False).solve(problem)
     assert outcome.schedule is not None and outcome.lower == 0
-    (bound,) = outcome.beside
+    (bound,) = outcome.class_bounds
     assert 0 < bound.value <= outcome.upper
 
 
@@ -89,7 +89,7 @@ def test_a_stopped_solve_keeps_the_best_validated_plan():
         clock.stop()
 
     clock = Clock(listener=listen)
-    outcome = HIlp(gap=0, primed=False).solve(Problem(graph=graph, budget=int(peak * 0.75)), clock=clock)
+    outcome = HIlp(gap=0, warm_start=False).solve(Problem(graph=graph, budget=int(peak * 0.75)), clock=clock)
     assert outcome.schedule is not None
     assert outcome.upper <= max(one.best for one in heard)
     assert all("bound of the class" in one.note for one in heard)
@@ -100,24 +100,24 @@ def test_a_solve_stopped_after_its_first_plan_keeps_it():
     clock = Clock(listener=lambda progress: clock.stop())
     outcome = HIlp(gap=0).solve(Problem(graph=graph, budget=int(peak * 0.75)), clock=clock)
     assert outcome.schedule is not None and outcome.lower <= outcome.upper
-    assert any("stopped before the programme" in words for words in outcome.trail)
+    assert any("stopped before the MILP solve" in words for words in outcome.trail)
 
 
 @pytest.mark.parametrize("share", [0.95, 0.92, 0.9])
 def test_below_a_cut_off_the_solver_finds_what_is_there_and_claims_no_more_than_the_cut_off(share):
     graph, peak = block("gpt2_attention")
     budget = int(peak * share)
-    programme = HIlp(gap=0, primed=False).build(graph)
-    best = programme.solve(budget)
+    budget_solver = HIlp(gap=0, warm_start=False).build(graph)
+    best = budget_solver.solve(budget)
     for above in (1.0, 1.002, 1.2):
-        programme.model.set(budget)
+        budget_solver.model.set(budget)
         cutoff = best.cost.time * above - (above == 1.0)
-        answer = Highs().solve(programme.model, Limits(gap=0), cutoff=cutoff)
+        answer = Highs().solve(budget_solver.model, Limits(gap=0), cutoff=cutoff)
         assert answer.finished and not answer.infeasible
         assert answer.bound <= min(cutoff, best.cost.time) or above > 1
         if above > 1:
             assert not answer.exhausted
-            assert abs(programme.form.linear.cost @ answer.point - best.cost.time) <= 1e-5 * best.cost.time
+            assert abs(budget_solver.form.linear.cost @ answer.point - best.cost.time) <= 1e-5 * best.cost.time
         assert answer.bound <= best.cost.time
 
 
@@ -125,18 +125,18 @@ def test_below_a_cut_off_the_solver_finds_what_is_there_and_claims_no_more_than_
 def test_a_plan_that_is_optimal_is_proved_so_and_never_lost(start):
     graph, peak = block("gpt2_attention")
     budget = int(peak * 0.92)
-    programme = HIlp(gap=0, primed=False).build(graph)
-    best = programme.solve(budget)
+    budget_solver = HIlp(gap=0, warm_start=False).build(graph)
+    best = budget_solver.solve(budget)
     known = best if start else evolve(best, point=None)
-    again = programme.solve(budget, known=known)
+    again = budget_solver.solve(budget, incumbent=known)
     assert again.finished and again.cost.time == best.cost.time
     assert best.cost.time * (1 - 1e-4) <= again.bound <= best.cost.time
-    wide = programme.solve(budget, known=known, gap=0.05)
+    wide = budget_solver.solve(budget, incumbent=known, gap=0.05)
     assert wide.finished and wide.bound <= best.cost.time / 1.05
 
 
-@pytest.mark.parametrize("primed", [True, False])
-def test_ctrl_c_keeps_the_best_validated_plan(primed):
+@pytest.mark.parametrize("warm_start", [True, False])
+def test_ctrl_c_keeps_the_best_validated_plan(warm_start):
     graph, peak = block("gpt2_layer")
     fired = threading.Event()
 
@@ -146,7 +146,7 @@ def test_ctrl_c_keeps_the_best_validated_plan(primed):
             os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
-    solver = HIlp(gap=0, primed=primed)
+    solver = HIlp(gap=0, warm_start=warm_start)
     outcome = solver.solve(Problem(graph=graph, budget=int(peak * 0.72)), clock=Clock(listener=listen))
     assert signal.getsignal(signal.SIGINT) is before
     assert outcome.schedule is not None
@@ -165,7 +165,7 @@ def test_ctrl_c_in_the_programme_keeps_the_first_plan():
     outcome = HIlp(gap=0, backend=Interrupted()).solve(Problem(graph=graph, budget=int(peak * 0.95)))
     assert outcome.schedule is not None and 0 < outcome.lower <= outcome.upper
     assert any("interrupted" in words for words in outcome.trail)
-    bare = HIlp(gap=0, backend=Interrupted(), primed=False).solve(Problem(graph=graph, budget=int(peak * 0.95)))
+    bare = HIlp(gap=0, backend=Interrupted(), warm_start=False).solve(Problem(graph=graph, budget=int(peak * 0.95)))
     assert bare.schedule is None and bare.status is Status.NOT_FOUND
 
 
@@ -186,38 +186,38 @@ class Wrong(Backend):
         return self.answers.pop(0)
 
 
-def programme_of(answers, name="gpt2_mlp"):
+def budget_solver_of(answers, name="gpt2_mlp"):
     graph, peak = block(name)
-    return Programme(events_form(Stage(graph)), Wrong(answers), 0.0), peak
+    return BudgetSolver(events_form(StagedGraph(graph)), Wrong(answers), 0.0), peak
 
 
 def test_infeasible_is_believed_when_said_twice():
-    programme, peak = programme_of([Answer(infeasible=True), Answer(infeasible=True)])
-    assert programme.solve(peak).bound == np.inf
-    assert [second for _, second in programme.backend.asked] == [False, True]
+    budget_solver, peak = budget_solver_of([Answer(infeasible=True), Answer(infeasible=True)])
+    assert budget_solver.solve(peak).bound == np.inf
+    assert [second for _, second in budget_solver.backend.asked] == [False, True]
 
 
 def test_infeasible_said_once_and_taken_back_is_no_proof():
-    programme, peak = programme_of([Answer(infeasible=True), Answer()])
-    found = programme.solve(peak)
+    budget_solver, peak = budget_solver_of([Answer(infeasible=True), Answer()])
+    found = budget_solver.solve(peak)
     assert found.bound == 0 and found.schedule is None and not found.finished
-    good, _ = programme_of([])
+    good, _ = budget_solver_of([])
     real = HIlp().build(good.graph).solve(peak).point
-    programme, peak = programme_of([Answer(infeasible=True), Answer(point=real)])
-    assert programme.solve(peak).schedule is not None
+    budget_solver, peak = budget_solver_of([Answer(infeasible=True), Answer(point=real)])
+    assert budget_solver.solve(peak).schedule is not None
 
 
 def test_a_point_over_the_budget_is_asked_again_with_less_room_and_never_passed_on():
-    programme, peak = programme_of([])
-    everything = HIlp().build(programme.graph).solve(peak).point
+    budget_solver, peak = budget_solver_of([])
+    everything = HIlp().build(budget_solver.graph).solve(peak).point
     tight = int(peak * 0.95)
-    good = HIlp().build(programme.graph).solve(tight).point
-    programme, _ = programme_of([Answer(point=everything, bound=1), Answer(point=good)])
-    found = programme.solve(tight)
+    good = HIlp().build(budget_solver.graph).solve(tight).point
+    budget_solver, _ = budget_solver_of([Answer(point=everything, bound=1), Answer(point=good)])
+    found = budget_solver.solve(tight)
     assert found.cost.peak <= tight and found.bound == 1
-    assert np.all(programme.backend.asked[1][0] < programme.backend.asked[0][0])
-    programme, _ = programme_of([Answer(point=everything)] * 9)
-    assert programme.solve(tight).schedule is None
+    assert np.all(budget_solver.backend.asked[1][0] < budget_solver.backend.asked[0][0])
+    budget_solver, _ = budget_solver_of([Answer(point=everything)] * 9)
+    assert budget_solver.solve(tight).schedule is None
 
 
 def test_a_watch_without_a_clock_never_stops():

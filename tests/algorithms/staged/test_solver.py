@@ -20,7 +20,7 @@ from remat.algorithms._staged.form_checkmate import OneOutputPerOp
 from remat.algorithms._staged.form_events import events_form
 from remat.algorithms._staged.form_published import published_form
 from remat.algorithms._staged.knapsack import FullRelaxation
-from remat.algorithms._staged.memory_items import Stage
+from remat.algorithms._staged.memory_items import StagedGraph
 from remat.algorithms._staged.solver import HIlp, Ilp
 from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.errors import RematError
@@ -68,7 +68,7 @@ def long_chain(n, sizes, times, seed=0):
 def test_staged_optima_of_the_unit_chain_are_those_of_the_literature(budget, time):
     problem = Problem(graph=unit_chain(4), budget=budget)
     for solver in (
-        HIlp(gap=0, primed=False),
+        HIlp(gap=0, warm_start=False),
         Ilp(gap=0, form="checkmate"),
         HIlp(gap=0, form="published"),
         HIlp(gap=0, backend=Cvxpy()),
@@ -77,7 +77,7 @@ def test_staged_optima_of_the_unit_chain_are_those_of_the_literature(budget, tim
 
 
 def test_what_highs_once_called_infeasible_is_solved():
-    # presolve of HiGHS 1.13 to 1.15.1 lost the point of such a programme at the middle budget
+    # presolve of HiGHS 1.13 to 1.15.1 lost the point of such a formulation at the middle budget
     b = GraphBuilder("trap")
     for i in range(5):
         b.data(f"d{i}", 1)
@@ -104,12 +104,12 @@ def test_status_follows_from_evidence():
     peak = validate(chain, Schedule.from_runs(chain, range(len(chain)))).peak
     lowest = Problem(graph=chain, budget=node_floor(chain))
     assert HIlp().solve(lowest).status is Status.INFEASIBLE  # the bound of single instants proves it for every schedule
-    outcome = HIlp(primed=False).solve(lowest)
+    outcome = HIlp(warm_start=False).solve(lowest)
     assert outcome.status is Status.NOT_FOUND and outcome.lower < IMPOSSIBLE
-    (bound,) = outcome.beside
+    (bound,) = outcome.class_bounds
     assert bound.value == math.inf and "staged" in bound.assumes
-    good = HIlp(gap=0, primed=False).solve(Problem(graph=chain, budget=peak))
-    assert good.upper == chain.time and good.lower == 0 and good.beside[0].value <= good.upper
+    good = HIlp(gap=0, warm_start=False).solve(Problem(graph=chain, budget=peak))
+    assert good.upper == chain.time and good.lower == 0 and good.class_bounds[0].value <= good.upper
 
 
 def test_a_start_is_the_first_incumbent_and_is_never_lost():
@@ -138,13 +138,13 @@ def test_a_start_in_another_order_moves_the_programme_to_its_order():
     problem = Problem(graph=graph, budget=7)
     start = Schedule.from_runs(graph, ["Fb", "Fc", "Fa", "L"])
     assert [node.name for node in reordered(graph, start).computes] == ["Fb", "Fc", "Fa", "L"]
-    form = events_form(Stage(reordered(graph, start)))
+    form = events_form(StagedGraph(reordered(graph, start)))
     point = point_of(form, start)
     assert point is not None and schedule_of(form, point).runs == start.runs
-    assert point_of(events_form(Stage(graph)), start) is None
+    assert point_of(events_form(StagedGraph(graph)), start) is None
     outcome = warm(HIlp(gap=0), seed=Exhaustive()).solve(problem)
     assert outcome.upper == 12
-    assert HIlp(gap=0, order="graph", primed=False).solve(problem).upper > outcome.upper
+    assert HIlp(gap=0, order="graph", warm_start=False).solve(problem).upper > outcome.upper
     assert best(HIlp(), Exhaustive()).solve(problem).upper == 12
 
 
@@ -181,7 +181,7 @@ def test_what_a_solver_cannot_say_is_refused_with_the_way_out():
 def test_reprs_rebuild_the_solver():
     for solver in (
         HIlp(),
-        HIlp(gap=0.05, reruns="bonce", window=9, backend=Cvxpy()),
+        HIlp(gap=0.05, reruns="backward-once", window=9, backend=Cvxpy()),
         Ilp(form="checkmate"),
         OneOutputPerOp(),
     ):
@@ -192,27 +192,27 @@ def test_reprs_rebuild_the_solver():
 
 def test_one_programme_serves_all_budgets():
     graph = load(BLOCKS / "unet_down.json")
-    programme = HIlp(gap=0).build(graph)
-    problem = programme.model.problem
+    budget_solver = HIlp(gap=0).build(graph)
+    problem = budget_solver.model.problem
     peak = validate(graph, Schedule.from_runs(graph, range(len(graph)))).peak
     for share in (0.8, 0.9, 1.0, 0.85):
-        fresh = HIlp(gap=0, primed=False).solve(Problem(graph=graph, budget=int(peak * share)))
-        assert programme.solve(int(peak * share)).cost.time == fresh.upper
-    assert programme.model.problem is problem and len(problem.variables()) == 2
+        fresh = HIlp(gap=0, warm_start=False).solve(Problem(graph=graph, budget=int(peak * share)))
+        assert budget_solver.solve(int(peak * share)).cost.time == fresh.upper
+    assert budget_solver.model.problem is problem and len(problem.variables()) == 2
 
 
 def test_the_exact_bound_stands_whatever_the_multipliers():
     graph = long_chain(5, [3, 5, 8], [2, 3])
     budget = int(validate(graph, Schedule.from_runs(graph, range(len(graph)))).peak * 0.9)
-    linear = events_form(Stage(graph)).linear
-    optimum = HIlp(gap=0, primed=False).solve(Problem(graph=graph, budget=budget)).upper
+    linear = events_form(StagedGraph(graph)).linear
+    optimum = HIlp(gap=0, warm_start=False).solve(Problem(graph=graph, budget=budget)).upper
     rng = random.Random(1)
     import numpy as np
 
     for _ in range(50):
         wild = np.array([rng.uniform(-3, 9) for _ in range(linear.shape[0])])
         assert exact_bound(linear, wild, budget) <= optimum
-    assert FullRelaxation().solve(Problem(graph=graph, budget=budget)).beside[0].value <= optimum
+    assert FullRelaxation().solve(Problem(graph=graph, budget=budget)).class_bounds[0].value <= optimum
     assert "instants" in FullRelaxation(entries=10).refuses(graph)
 
 
@@ -234,7 +234,7 @@ def test_rows_over_what_runs_again_leave_kept_sums_alone_once_they_are_complete(
     assert len(graph.datum("w").writers) == 2 and graph.datum("w").keep
     for budget in range(node_floor(graph), 16):
         plain, cut = (
-            HIlp(gap=0, primed=False, cuts=one).solve(Problem(graph=graph, budget=budget)) for one in (False, True)
+            HIlp(gap=0, warm_start=False, cuts=one).solve(Problem(graph=graph, budget=budget)) for one in (False, True)
         )
         assert plain.upper == cut.upper
     assert cut.upper == graph.time
@@ -271,7 +271,7 @@ def test_correction_terms_are_exact_for_the_expanded_schedule(seed):
     gained = 0
     for budget in range(peak * 6 // 10, peak + 1):
         fine, coarse = corrected.solve(budget), plain.solve(budget)
-        assert len(fine.notes) <= 2  # never over the budget: no programme was asked again with less room
+        assert len(fine.notes) <= 2  # never over the budget: no solve was repeated with less room
         if coarse.schedule is not None:
             assert validate(graph, expand(condensed, coarse.schedule)).peak <= budget
             assert fine.cost is not None and fine.cost.time <= coarse.cost.time
@@ -284,7 +284,7 @@ def test_correction_terms_are_exact_for_the_expanded_schedule(seed):
 
 def test_the_published_form_of_a_level_agrees():
     graph = long_chain(6, [1, 2, 4, 7], [1, 2, 5], seed=1)
-    stage = Stage(condense(graph, halves(graph)).graph)
+    stage = StagedGraph(condense(graph, halves(graph)).graph)
     for budget in (10, 14, 18, 22):
         values = []
         for form in (events_form(stage), published_form(stage)):

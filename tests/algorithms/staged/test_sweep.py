@@ -10,7 +10,7 @@ import pytest
 
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.options import dominates
-from remat.algorithms._staged.option_sweep import IlpSweep, even, held_bytes, sweep_peaks, working_set
+from remat.algorithms._staged.option_sweep import IlpSweep, even, saved_bytes, sweep_peaks, working_set
 from remat.algorithms._staged.solver import HIlp
 from remat.algorithms._staged.warm_start import narrowed
 from remat.errors import BackendMissing, RematError
@@ -27,64 +27,64 @@ def mlp():
 @pytest.fixture(scope="module")
 def here(mlp):
     """The sweep in this process, which others are compared with."""
-    return HIlp(gap=0, primed=False).sweep(peaks=4, saves=4, workers=1).run(mlp)
+    return HIlp(gap=0, warm_start=False).sweep(peaks=4, saves=4, workers=1).run(mlp)
 
 
 def curve(swept, block):
     """The least time at each pair of budgets: plans of equal time may differ, and the known ones are not solved again."""
     high = validate(block, Schedule.from_runs(block, range(len(block)))).peak
-    everything = held_bytes(block, Schedule.from_runs(block, range(len(block))))
+    everything = saved_bytes(block, Schedule.from_runs(block, range(len(block))))
     plans = [one for one in swept.points if one.schedule is not None]
     return {
-        (peak, save): min((one.time for one in plans if one.used <= peak and one.held <= save), default=None)
+        (peak, save): min((one.time for one in plans if one.used <= peak and one.saved <= save), default=None)
         for peak in even(working_set(block), high, 4)
         for save in even(0, everything, 4)
     }
 
 
 def test_every_plan_keeps_both_budgets_and_is_optimal_under_them(mlp, here):
-    programme = HIlp(gap=0).build(mlp, save=True)
+    budget_solver = HIlp(gap=0).build(mlp, save=True)
     assert here.points
     for one in here.points:
         assert not here.lost
-        alone = programme.solve(one.peak, save=one.save)
+        alone = budget_solver.solve(one.peak, save=one.save)
         assert (alone.cost is None) == (one.schedule is None)
         if one.schedule is not None:
             cost = validate(mlp, one.schedule, one.peak)
             assert cost.time == one.time == alone.cost.time and cost.peak == one.used
-            assert held_bytes(mlp, one.schedule) == one.held <= one.save
+            assert saved_bytes(mlp, one.schedule) == one.saved <= one.save
 
 
 def test_budgets_that_are_known_already_are_not_solved_again(mlp, here):
     high = validate(mlp, Schedule.from_runs(mlp, range(len(mlp)))).peak
     peaks = even(working_set(mlp), high, 4)
-    saves = even(0, held_bytes(mlp, Schedule.from_runs(mlp, range(len(mlp)))), 4)
+    saves = even(0, saved_bytes(mlp, Schedule.from_runs(mlp, range(len(mlp)))), 4)
     solved = {(one.peak, one.save) for one in here.points}
     assert len(solved) == len(here.points) < len(peaks) * len(saves)
-    programme = HIlp(gap=0).build(mlp, save=True)
+    budget_solver = HIlp(gap=0).build(mlp, save=True)
     for peak in peaks:
         for save in saves:
             if (peak, save) in solved:
                 continue
-            alone = programme.solve(peak, save=save)
-            fitting = [one.time for one in here.points if one.schedule and one.used <= peak and one.held <= save]
+            alone = budget_solver.solve(peak, save=save)
+            fitting = [one.time for one in here.points if one.schedule and one.used <= peak and one.saved <= save]
             assert alone.cost is None or alone.cost.time == min(fitting)
 
 
 @pytest.mark.parametrize("name", ["gpt2_mlp", "resnet_bottleneck"])
 @pytest.mark.parametrize("gap", [0, 0.02])
-def test_primed_plans_keep_both_budgets_and_the_gap_and_their_bounds_hold(name, gap):
+def test_warm_started_plans_keep_both_budgets_and_the_gap_and_their_bounds_hold(name, gap):
     block = load(BLOCKS / f"{name}.json")
     swept = HIlp(gap=gap).sweep(peaks=3, saves=3, workers=1).run(block)
-    programme = HIlp(gap=0, primed=False).build(block, save=True)
+    budget_solver = HIlp(gap=0, warm_start=False).build(block, save=True)
     assert any(one.schedule is not None for one in swept.points)
     for one in swept.points:
-        alone = programme.solve(one.peak, save=one.save)
+        alone = budget_solver.solve(one.peak, save=one.save)
         if one.schedule is None:
             assert alone.cost is None
             continue
         cost = validate(block, one.schedule, one.peak)
-        assert cost.time == one.time and held_bytes(block, one.schedule) == one.held <= one.save
+        assert cost.time == one.time and saved_bytes(block, one.schedule) == one.saved <= one.save
         if alone.cost is not None:
             assert one.bound <= alone.cost.time and one.time <= alone.cost.time * (1 + gap)
 
@@ -97,10 +97,10 @@ def test_a_narrowed_block_has_room_for_what_may_be_held_and_no_more(name):
     plans.add(Schedule.from_runs(block, range(len(block))))
     told = set()
     for peak in even(working_set(block), high, 5):
-        for save in even(0, held_bytes(block, Schedule.from_runs(block, range(len(block)))), 5):
+        for save in even(0, saved_bytes(block, Schedule.from_runs(block, range(len(block)))), 5):
             narrow = narrowed(block, peak, save)
             for plan in plans:
-                fits = validate(block, plan).peak <= peak and held_bytes(block, plan) <= save
+                fits = validate(block, plan).peak <= peak and saved_bytes(block, plan) <= save
                 assert fits == (validate(narrow, plan).peak <= peak)
                 told.add(fits)
     assert told == {True, False}
@@ -111,12 +111,12 @@ def test_no_option_dominates_another_and_all_come_from_replays(mlp, here):
     assert len(options) >= 2
     assert not any(dominates(a, b) for a in options for b in options if a is not b)
     assert min(one.forward + one.backward for one in options) == mlp.time
-    again = HIlp(gap=0, primed=False).sweep(peaks=4, saves=4, workers=1)
+    again = HIlp(gap=0, warm_start=False).sweep(peaks=4, saves=4, workers=1)
     assert again.options(mlp) == options  # the same settings give the same options
 
 
 def test_executors_give_what_this_process_gives(mlp, here):
-    sweep = HIlp(gap=0, primed=False).sweep(peaks=4, saves=4)
+    sweep = HIlp(gap=0, warm_start=False).sweep(peaks=4, saves=4)
     with ThreadPoolExecutor(1) as threads:
         assert curve(sweep.run(mlp, executor=threads), mlp) == curve(here, mlp)
     assert curve(sweep.run(mlp), mlp) == curve(here, mlp)  # a process pool of its own
@@ -190,7 +190,7 @@ def test_tasks_travel_to_a_dask_cluster(mlp, here):
         distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
     ):
-        found = HIlp(gap=0, primed=False).sweep(peaks=4, saves=4).run(mlp, executor=client.get_executor())
+        found = HIlp(gap=0, warm_start=False).sweep(peaks=4, saves=4).run(mlp, executor=client.get_executor())
     assert curve(found, mlp) == curve(here, mlp)
 
 

@@ -2,7 +2,7 @@
 
 from attrs import evolve, frozen
 
-from remat.algorithms import Applied, Partitioner, Stretches, Transform
+from remat.algorithms import Applied, Partitioner, Segments, Transform
 
 
 @frozen
@@ -19,8 +19,8 @@ class Slack(Transform):
 
 @frozen
 class Halves(Partitioner):
-    """Two stretches of the captured order."""
+    """Two segments of the captured order."""
 
     def partition(self, graph):
-        """As `Stretches` of half the forward nodes."""
-        return Stretches(max(1, (graph.loss + 1) // 2)).partition(graph)
+        """As `Segments` of half the forward nodes."""
+        return Segments(max(1, (graph.loss + 1) // 2)).partition(graph)

@@ -12,7 +12,7 @@ from remat.units import Bytes, Ns, format_bytes
 from remat.viz.curve import Mark
 
 
-def draw_sweep(
+def draw_curves(
     lines: Mapping[str, Sequence[Mark]],
     path: str | os.PathLike[str] | None = None,
     *,
@@ -24,7 +24,7 @@ def draw_sweep(
 
     Args:
         lines: for each solver's name its marks, in any order; at least one mark in all.
-        path: file to write, its ending says the format; None: write nothing.
+        path: file to write, in the format of its extension; None: write nothing.
         peak: memory of the step that keeps everything, the unit of the lower axis [bytes].
         time: time of that step, the unit of the left axis [ns].
         title: above the picture.
@@ -46,15 +46,15 @@ def draw_sweep(
     figure = Figure(figsize=(8.0, 4.8), layout="constrained")
     axes = figure.add_subplot()
     for name, marks in lines.items():
-        found = [
-            (one.budget / peak * 100, one.time / time) for one in sorted(marks, key=_budget) if one.time is not None
+        planned = [
+            (mark.budget / peak * 100, mark.time / time) for mark in sorted(marks, key=_budget) if mark.time is not None
         ]
-        missing = len(marks) - len(found)
+        missing = len(marks) - len(planned)
         label = name if not missing else f"{name} (no plan at {missing} of {len(marks)})"
-        axes.plot([at for at, _ in found], [ratio for _, ratio in found], marker="o", markersize=3.5, label=label)
+        axes.plot([at for at, _ in planned], [ratio for _, ratio in planned], marker="o", markersize=3.5, label=label)
     bounds: dict[Bytes, float] = {}
-    for one in (one for marks in lines.values() for one in marks):
-        bounds[one.budget] = max(bounds.get(one.budget, 0), one.lower)
+    for mark in (mark for marks in lines.values() for mark in marks):
+        bounds[mark.budget] = max(bounds.get(mark.budget, 0), mark.lower)
     proved = [(budget / peak * 100, low / time) for budget, low in sorted(bounds.items()) if 0 < low < math.inf]
     if proved:
         # a bound holds for every smaller budget: between two it is the larger budget's
