@@ -55,6 +55,7 @@ ROOMS = {
         "wrapping": 6,
         "weightless": 6,
         "reporting": 6,
+        "plan_files": 6,
         "sweeping": 7,
     },
 }

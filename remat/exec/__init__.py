@@ -9,6 +9,7 @@ from remat.exec._plan.build import build_graph
 from remat.exec._plan.planning import Planned, Settings, plan_step
 from remat.exec._run.lowering import Lowered, lower
 from remat.exec._run.runtime import StepError
+from remat.exec.plan_files import load_plan, save_plan
 from remat.exec.reporting import Report, report
 from remat.exec.sweeping import Choice, ModelCurve, sweep, sweep_graph
 from remat.exec.weightless import Weightless, capture_without_weights, graph_without_weights
@@ -34,12 +35,14 @@ __all__ = [
     "capture_without_weights",
     "estimate",
     "graph_without_weights",
+    "load_plan",
     "lower",
     "measure",
     "measure_step",
     "plan_step",
     "report",
     "resized",
+    "save_plan",
     "sweep",
     "sweep_graph",
     "wrap",
