@@ -31,6 +31,17 @@ def save_plan(model: nn.Module, path: str | os.PathLike[str]) -> PlanFile:
     Raises:
         BadArgument: X-REPORT, when the module is not wrapped, or has no plan yet.
     """
+    file = plans_of(model)
+    write_plans(file, path)
+    return file
+
+
+def plans_of(model: nn.Module) -> PlanFile:
+    """What `save_plan` writes.
+
+    Raises:
+        BadArgument: X-REPORT, when the module is not wrapped, or has no plan yet.
+    """
     state = model.__dict__.get("_remat")
     if not isinstance(state, State):
         raise BadArgument("X-REPORT", "the module is not wrapped.", fix="give what `remat.exec.wrap` returned.")
@@ -44,7 +55,7 @@ def save_plan(model: nn.Module, path: str | os.PathLike[str]) -> PlanFile:
     if state.saved is not None and state.saved.is_of(device):
         plans = {plan.fingerprint: plan for plan in state.saved.file.plans} | plans
     measured = state.settings.cost == "measure"
-    file = PlanFile(
+    return PlanFile(
         model=ready[0].captured.program.name,
         remat=remat.__version__,
         torch=torch.__version__,
@@ -54,8 +65,6 @@ def save_plan(model: nn.Module, path: str | os.PathLike[str]) -> PlanFile:
         costs={name: (cost.time, cost.workspace, cost.outputs) for name, cost in state.costs.items() if measured},
         plans=tuple(plans.values()),
     )
-    write_plans(file, path)
-    return file
 
 
 def _saved(ready: Ready, state: State) -> SavedPlan:
@@ -88,4 +97,4 @@ def load_plan(path: str | os.PathLike[str]) -> PlanFile:
     return read_plans(path)
 
 
-__all__ = ["load_plan", "save_plan"]
+__all__ = ["load_plan", "plans_of", "save_plan"]

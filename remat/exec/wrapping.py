@@ -21,7 +21,7 @@ from remat.algorithms._core.startup import importing
 from remat.budget import parse_budget
 from remat.errors import BadArgument, Uncapturable
 from remat.exec._module.after import RematWarning
-from remat.exec._module.calls import INSTANCE_FORWARD, Wrapped, attributes
+from remat.exec._module.calls import Wrapped, attributes, set_forward
 from remat.exec._module.plans import MOST_PLANS, State
 from remat.exec._module.saved import saved_plans
 from remat.exec._plan.planning import Settings
@@ -161,7 +161,7 @@ def _wrapped(model: nn.Module, state: State) -> nn.Module:
     instance = wrapped.__dict__.pop("forward", None)
     if instance is not None:
         bound = isinstance(instance, types.MethodType) and instance.__self__ is model
-        wrapped.__dict__[INSTANCE_FORWARD] = types.MethodType(instance.__func__, wrapped) if bound else instance
+        set_forward(wrapped, types.MethodType(instance.__func__, wrapped) if bound else instance)
     return wrapped
 
 
@@ -202,7 +202,8 @@ def _forward(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _reduce(self: nn.Module, _protocol: Any) -> tuple[Any, ...]:
-    return _rebuild, (type(self).__mro__[2],), self.__dict__
+    state = {name: value for name, value in self.__dict__.items() if name != "forward"}  # `__setstate__` makes it anew
+    return _rebuild, (type(self).__mro__[2],), state
 
 
 @functools.cache

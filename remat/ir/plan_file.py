@@ -112,8 +112,7 @@ class PlanFile:
 
 def write_plans(file: PlanFile, path: str | os.PathLike[str]) -> None:
     """Write plans as JSON, whole or not at all; gzipped when the name ends in `.gz`."""
-    document = _document(file)
-    write_whole(path, _canonical({**document, "checksum": _checksum(document)}))
+    write_whole(path, print_plans(file).encode())
 
 
 def read_plans(path: str | os.PathLike[str]) -> PlanFile:
@@ -122,17 +121,33 @@ def read_plans(path: str | os.PathLike[str]) -> PlanFile:
     Raises:
         MalformedFile: with the place in the document; OSError when the file cannot be read.
     """
-    return plans_from_json(parse_json(as_text(read_unzipped(path))))
+    return parse_plans(as_text(read_unzipped(path)))
 
 
-def _canonical(document: Any) -> bytes:
-    """The same bytes for equal documents: keys sorted, no blanks, UTF-8."""
-    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+def print_plans(file: PlanFile) -> str:
+    """The JSON text of plans."""
+    document = _document(file)
+    return _canonical({**document, "checksum": _checksum(document)})
+
+
+def parse_plans(text: str) -> PlanFile:
+    """The plans of a JSON text.
+
+    Raises:
+        MalformedFile: with the place in the document.
+    """
+    return plans_from_json(parse_json(text))
+
+
+def _canonical(document: Any) -> str:
+    """The same text for equal documents: keys sorted, no blanks."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def _checksum(document: Mapping[str, Any]) -> str:
     """SHA-256 of the canonical text of all but the checksum."""
-    return hashlib.sha256(_canonical({key: value for key, value in document.items() if key != "checksum"})).hexdigest()
+    text = _canonical({key: value for key, value in document.items() if key != "checksum"})
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -276,4 +291,14 @@ def _check_plan(plan: SavedPlan, where: str) -> None:
         raise MalformedFile("F-PLAN", what, where=f"{where}.lower", fix="save it again.")
 
 
-__all__ = ["PLAN_FORMAT", "CostEntry", "PlanFile", "SavedPlan", "plans_from_json", "read_plans", "write_plans"]
+__all__ = [
+    "PLAN_FORMAT",
+    "CostEntry",
+    "PlanFile",
+    "SavedPlan",
+    "parse_plans",
+    "plans_from_json",
+    "print_plans",
+    "read_plans",
+    "write_plans",
+]
