@@ -7,7 +7,7 @@ MODELS_STAMP := $(VENV)/.installed-models
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv models-venv demo test test-quick test-versions test-thorough test-cuda lint format graphs exactness bench fuzz fuzz-wrap docs clean
+.PHONY: venv models-venv stacks demo test test-quick test-versions test-thorough test-cuda lint format graphs exactness bench fuzz fuzz-wrap docs clean
 
 venv: $(STAMP)
 
@@ -66,6 +66,15 @@ bench-%: venv
 
 # Every model of tests/models, one process each; goes on where it stopped (FLAGS="--fresh": from the start; --only NAME: one).
 bench-models: models-venv
+
+# Training stacks, bare and within a budget: a table, exit 1 where a row is not planned once, exact and within the budget.
+INTEGRATIONS_STAMP := $(VENV)/.installed-integrations
+stacks: $(INTEGRATIONS_STAMP)
+	$(BIN)/python -m tests.stacks $(FLAGS)
+
+$(INTEGRATIONS_STAMP): $(MODELS_STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[integrations]'
+	touch $(INTEGRATIONS_STAMP)
 
 # 20,000 random legal graphs, every solver judged by a second oracle; at most 2 h on two cores; goes on where it was stopped.
 GRAPHS ?= 0:20000

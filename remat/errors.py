@@ -158,3 +158,15 @@ class Uncapturable(RematError):
     def __init__(self, rule: str, what: str, *, fix: str = "", where: str = "") -> None:
         self.where = where
         super().__init__(rule, f"at {where}: {what}" if where else what, fix=fix)
+
+
+class StalePlan(RematError):
+    """A plan of a file that is not for this step, this version of torch or this budget (rules `X-STALE`, `X-FIT`).
+
+    Attributes:
+        differs: what differs, one sentence each.
+    """
+
+    def __init__(self, rule: str, what: str, *, differs: tuple[str, ...], fix: str = "") -> None:
+        self.differs = differs
+        super().__init__(rule, what, fix=fix)

@@ -2,15 +2,19 @@
 
 import ast
 import doctest
-import importlib
+import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 
+from tests.models.operators import declare_torchvision_operators
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
+NEEDS = re.compile(r"^<!-- needs: (.*) -->$", re.M)
+"""Packages without which the code of a page cannot run."""
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -24,6 +28,10 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "docs"}
     text = page.read_text()
+    for package in " ".join(NEEDS.findall(text)).split():
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+        declare_torchvision_operators()
     for block in FENCE.finditer(text):
         line = text[: block.start()].count("\n") + 2
         code = compile("\n" * (line - 1) + block.group(1), str(page), "exec")

@@ -24,6 +24,7 @@ RANK = {
     "viz": 3,
     "exec": 4,
     "zoo": 5,
+    "integrations": 5,
     "demo": 6,
     "cli": 7,
     "testing": 8,
@@ -55,7 +56,9 @@ ROOMS = {
         "wrapping": 6,
         "weightless": 6,
         "reporting": 6,
+        "plan_files": 6,
         "sweeping": 7,
+        "in_place": 7,
     },
 }
 """Rooms of packages: each imports of lower rooms only, inside functions and for type checkers too."""
@@ -82,6 +85,7 @@ THIRD_PARTY = {
     },
     "exec": {"attrs", "numpy", "torch", "rich"},
     "zoo": {"torch", "attrs"},
+    "integrations": {"torch", "transformers", "accelerate", "lightning"},
     "viz": {"attrs", "matplotlib"},
     "testing": {"attrs", "hypothesis", "numpy", "torch"},
     "cli": {"attrs", "typer", "rich", "click", "torch", "matplotlib"},

@@ -7,49 +7,72 @@ from pathlib import Path
 
 from remat.budget import Share, parse_budget
 from remat.errors import BadArgument, MalformedFile
-from remat.ir import Graph, Link, Schedule, load, read_joint_graph, validate
+from remat.ir import Graph, Link, PlanFile, SavedPlan, Schedule, load, read_joint_graph, read_plans, validate
 from remat.units import Bytes, Ns, parse_bytes
 
 _TIMES = {"": 1, "ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 
 
-def read(path: Path) -> Graph | Schedule:
-    """A graph or schedule in any form this library reads: JSON, gzipped or not, or text."""
+def read(path: Path) -> Graph | Schedule | PlanFile:
+    """A graph, a schedule or plans in any form this library reads: JSON, gzipped or not, or text."""
     try:
         return load(path)
     except MalformedFile as error:
         if error.rule != "F-FORMAT":
             raise
-        try:
-            return read_joint_graph(path)
-        except MalformedFile as other:
-            if other.where == "$.schema":  # not of that form either: the first error is the more useful one
-                raise error from None
+        first = error
+    try:
+        return read_plans(path)
+    except MalformedFile as error:
+        if error.rule != "F-FORMAT" or error.where != "$.format":
             raise
+    try:
+        return read_joint_graph(path)
+    except MalformedFile as error:
+        if error.where == "$.schema":  # not of that form either: what was wrong with the first says more
+            raise first from None
+        raise
 
 
 def read_graph(path: Path) -> Graph:
     """A graph.
 
     Raises:
-        BadArgument: C-KIND, when the file holds a schedule.
+        BadArgument: C-KIND, when the file holds something else.
     """
-    loaded = read(path)
-    if isinstance(loaded, Graph):
-        return loaded
-    raise BadArgument("C-KIND", f"{path} holds a schedule, not a graph.", fix="give the graph first.")
+    content = read(path)
+    if isinstance(content, Graph):
+        return content
+    raise BadArgument("C-KIND", f"{path} holds {kind_of(content)}, not a graph.", fix="give the graph first.")
 
 
 def read_schedule(path: Path) -> Schedule:
     """A schedule.
 
     Raises:
-        BadArgument: C-KIND, when the file holds a graph.
+        BadArgument: C-KIND, when the file holds something else.
     """
-    loaded = read(path)
-    if isinstance(loaded, Schedule):
-        return loaded
-    raise BadArgument("C-KIND", f"{path} holds a graph, not a schedule.", fix="give the schedule second.")
+    content = read(path)
+    if isinstance(content, Schedule):
+        return content
+    raise BadArgument("C-KIND", f"{path} holds {kind_of(content)}, not a schedule.", fix="give the schedule second.")
+
+
+def kind_of(content: Graph | Schedule | PlanFile) -> str:
+    """What a file holds, in words."""
+    return "plans" if isinstance(content, PlanFile) else "a graph" if isinstance(content, Graph) else "a schedule"
+
+
+def plan_at(plans: PlanFile, place: int) -> SavedPlan:
+    """One of the plans of a file.
+
+    Raises:
+        BadArgument: C-PLAN, when there are fewer.
+    """
+    if not 0 <= place < len(plans.plans):
+        fix = f"give --plan 0 to {len(plans.plans) - 1}."
+        raise BadArgument("C-PLAN", f"there is no plan {place} of {len(plans.plans)}.", fix=fix)
+    return plans.plans[place]
 
 
 def read_budget(text: str, graph: Graph) -> Bytes:

@@ -1,4 +1,4 @@
-"""`remat show FILE`: a graph or schedule as text, as a Graphviz file, or its memory over time as a picture."""
+"""`remat show FILE`: a graph, a schedule or plans as text, as a Graphviz file, or its memory over time as a picture."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from remat.cli.arguments import read, read_graph, read_link
+from remat.cli.arguments import kind_of, plan_at, read, read_graph, read_link
 from remat.errors import BadArgument
-from remat.ir import Graph, Schedule, print_text, validate
-from remat.viz.text import summary
+from remat.ir import Graph, PlanFile, Schedule, print_text, validate
+from remat.viz.text import plan_lines, summary
 
 
 def register(app: typer.Typer) -> None:
@@ -19,32 +19,36 @@ def register(app: typer.Typer) -> None:
 
 
 def show(
-    file: Annotated[Path, typer.Argument(help="Graph or schedule.")],
+    file: Annotated[Path, typer.Argument(help="Graph, schedule or plans.")],
     graph: Annotated[Path | None, typer.Option(help="The graph of a schedule, for --memory and --gantt.")] = None,
     dot: Annotated[Path | None, typer.Option(help="Write a Graphviz file.")] = None,
     memory: Annotated[Path | None, typer.Option(help="Draw memory over time (PNG, SVG, PDF).")] = None,
     gantt: Annotated[Path | None, typer.Option(help="Draw computations and copies over time.")] = None,
     link: Annotated[str | None, typer.Option(help="Link for copies, as in `remat validate`.")] = None,
-    text: Annotated[bool, typer.Option(help="Print the whole text form.")] = False,
+    text: Annotated[bool, typer.Option(help="Print the whole text form (of plans: the schedule).")] = False,
+    plan: Annotated[int, typer.Option(help="Which of the plans of a file, from 0.")] = 0,
 ) -> None:
     """Show FILE: a summary, the text form, or pictures."""
-    loaded = read(file)
+    content = read(file)
+    saved = plan_at(content, plan) if isinstance(content, PlanFile) else None
+    lines = plan_lines(content) if isinstance(content, PlanFile) else summary(content)
     if text:
-        typer.echo(print_text(loaded), nl=False)
+        typer.echo(print_text(content.plans[plan].schedule if isinstance(content, PlanFile) else content), nl=False)
     else:
-        for line in summary(loaded):
+        for line in lines:
             typer.echo(line)
     if dot is not None:
         from remat.viz.dot import graph_dot
 
-        if not isinstance(loaded, Graph):
-            raise BadArgument("C-KIND", f"{file} holds a schedule; --dot draws graphs.", fix="give a graph.")
-        dot.write_text(graph_dot(loaded), encoding="utf-8")
+        drawn = content if saved is None else saved.graph
+        if not isinstance(drawn, Graph):
+            raise BadArgument("C-KIND", f"{file} holds {kind_of(content)}; --dot draws graphs.", fix="give a graph.")
+        dot.write_text(graph_dot(drawn), encoding="utf-8")
     if memory is None and gantt is None:
         return
     from remat.viz.pictures import draw_gantt, draw_memory
 
-    nodes, schedule = _both(file, loaded, graph)
+    nodes, schedule = _both(file, content, graph) if saved is None else (saved.graph, saved.schedule)
     cost = validate(nodes, schedule, None, None if link is None else read_link(link))
     if memory is not None:
         draw_memory(cost, memory)
@@ -52,10 +56,10 @@ def show(
         draw_gantt(cost, gantt)
 
 
-def _both(file: Path, loaded: Graph | Schedule, graph: Path | None) -> tuple[Graph, Schedule]:
+def _both(file: Path, content: Graph | Schedule | PlanFile, graph: Path | None) -> tuple[Graph, Schedule]:
     """A graph is drawn in its captured order; a schedule needs its graph."""
-    if isinstance(loaded, Graph):
-        return loaded, Schedule.from_runs(loaded, range(len(loaded)))
-    if graph is None:
+    if isinstance(content, Graph):
+        return content, Schedule.from_runs(content, range(len(content)))
+    if graph is None or isinstance(content, PlanFile):
         raise BadArgument("C-GRAPH", f"{file} is a schedule, and its graph is not named.", fix="add --graph FILE.")
-    return read_graph(graph), loaded
+    return read_graph(graph), content

@@ -9,6 +9,8 @@ from remat.exec._plan.build import build_graph
 from remat.exec._plan.planning import Planned, Settings, plan_step
 from remat.exec._run.lowering import Lowered, lower
 from remat.exec._run.runtime import StepError
+from remat.exec.in_place import give_plans, unwrap, wrap_in_place
+from remat.exec.plan_files import load_plan, plans_of, save_plan
 from remat.exec.reporting import Report, report
 from remat.exec.sweeping import Choice, ModelCurve, sweep, sweep_graph
 from remat.exec.weightless import Weightless, capture_without_weights, graph_without_weights
@@ -33,14 +35,20 @@ __all__ = [
     "capture",
     "capture_without_weights",
     "estimate",
+    "give_plans",
     "graph_without_weights",
+    "load_plan",
     "lower",
     "measure",
     "measure_step",
     "plan_step",
+    "plans_of",
     "report",
     "resized",
+    "save_plan",
     "sweep",
     "sweep_graph",
+    "unwrap",
     "wrap",
+    "wrap_in_place",
 ]

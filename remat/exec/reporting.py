@@ -39,6 +39,7 @@ class Report:
         source: the generated functions; empty where the bare module runs.
         plans: number of plans the module has; calls whose captured programs are equal share one.
         guards: number of checks that a call makes before it runs the plan.
+        origin: the file that the plan comes from, and whose times it was made with; empty: it was planned here.
         ran: "plan", or why the last call did not run it.
         asked: the budget asked for, where no plan was found for it and the smallest budget found stands for it; else None.
     """
@@ -69,6 +70,7 @@ class Report:
     ran: str = "plan"
     asked: Bytes | None = None
     overhead: Bytes = 0
+    origin: str = ""
 
     def __str__(self) -> str:
         rows = self.rows()
@@ -98,6 +100,8 @@ class Report:
             ("seconds", seconds_by_stage(self.seconds)),
             ("last call ran", "the plan" if self.ran == "plan" else self.ran),
         ]
+        if self.origin:
+            rows.append(("plan from", self.origin))
         if self.guards:
             rows.append(("guards", f"{self.guards} checks a call"))
         if self.loss_reserve:
@@ -158,7 +162,7 @@ def _report(state: State, ready: Ready) -> Report:
         recomputation=outcome.cost.recomputation,
         lower=outcome.lower,
         gap=outcome.gap,
-        planner="StoreAll()" if keeps_all else state.settings.name(),
+        planner="StoreAll()" if keeps_all else planned.planner or state.settings.name(),
         trail=outcome.trail,
         planning_seconds=planned.seconds["plan"],
         seconds=planned.seconds,
@@ -173,4 +177,5 @@ def _report(state: State, ready: Ready) -> Report:
         ran=state.ran,
         asked=planned.asked,
         overhead=overhead,
+        origin=planned.origin,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -20,15 +21,18 @@ from remat.algorithms._core.startup import importing
 from remat.budget import parse_budget
 from remat.errors import BadArgument, Uncapturable
 from remat.exec._module.after import RematWarning
-from remat.exec._module.calls import INSTANCE_FORWARD, Wrapped, attributes
+from remat.exec._module.calls import Wrapped, attributes, set_forward
 from remat.exec._module.plans import MOST_PLANS, State
+from remat.exec._module.saved import saved_plans
 from remat.exec._plan.planning import Settings
 from remat.exec._plan.progress import Listener
 from remat.exec._trace.diagnosis import refusal
+from remat.ir import PlanFile
 from remat.settings import FLAG, instance, one_of, whole
 from remat.units import parse_bytes
 
 UNCAPTURABLE = ("raise", "bare")
+STALE = ("raise", "plan")
 
 
 def wrap(
@@ -46,6 +50,8 @@ def wrap(
     on_infeasible: str = "raise",
     rehearse: bool = True,
     most_plans: int = MOST_PLANS,
+    plan: str | os.PathLike[str] | PlanFile | None = None,
+    on_stale: str = "raise",
     progress: bool | Listener | None = None,
     seed: int = 0,
 ) -> nn.Module:
@@ -76,17 +82,26 @@ def wrap(
         rehearse: run each new plan twice on the sample before the first real step, to measure its peak and time for the
             report; buffers, gradients and generators are as before.
         most_plans: how many plans are kept, one for each combination of shapes (and of values that decide branches); the least
-            recently used is evicted first and made again when it is needed.
-        progress: where the stages of planning, the best plan so far and its gap are shown: None: on the error stream if that is a
-            terminal; True: on the error stream in any case; False: nowhere; or a function that is called with each
-            `StageProgress`. They are logged in any case.
+            recently used is forgotten first and made anew when it is needed.
+        plan: plans that `save_plan` wrote, as a path or as `load_plan` read them: a step that they hold a plan of is not planned
+            again; its times are measured again only on another machine. Without a budget, the one they were made for.
+        on_stale: where the first step is none that `plan` is for, or does not fit the budget here: "raise", or "plan": warn and
+            plan it. Later steps of other shapes are planned as ever.
+        progress: who sees the stages of planning, the best plan so far and its gap: None: a terminal on the error stream; True:
+            the error stream in any case; False: nobody; or a function that is called with what is said. The log always does.
         seed: of the solver.
 
     Raises:
         Infeasible: no plan within the budget was found; it says the smallest that was found and the proved floor.
         Uncapturable: the step cannot be captured; it names the module, the line and what to change.
+        StalePlan: `plan` is not for this step, this torch or this budget; it says what differs.
+        MalformedFile: `plan` is damaged.
         BadArgument: an argument is not one of its values.
     """
+    one_of(*STALE).check(on_stale, "wrap: on_stale", rule="X-ARG")
+    saved = None if plan is None else saved_plans(plan, on_stale)
+    if budget is None and saved is not None:
+        budget = saved.file.budget
     on_uncapturable = on_uncapturable or ("bare" if budget is None else "raise")
     one_of(*UNCAPTURABLE).check(on_uncapturable, "wrap: on_uncapturable", rule="X-ARG")
     instance(nn.Module, "nn.Linear(3, 4)").check(model, "wrap: model", rule="X-ARG")
@@ -103,9 +118,11 @@ def wrap(
         budget=None if budget is None else parse_budget(budget), loss_reserve=reserve, step=loss, solver=solver, seconds=seconds,
         cost=cost, differentiable=differentiable, seed=seed, on_infeasible=on_infeasible, progress=progress,
     )  # fmt: skip
-    if budget is not None and solver is None:
+    if budget is not None and solver is None and (saved is None or on_stale == "plan"):
         _compile_meanwhile()
-    state = State(settings=settings, on_uncapturable=on_uncapturable, rehearse=rehearse, most_plans=most_plans)
+    state = State(
+        settings=settings, on_uncapturable=on_uncapturable, rehearse=rehearse, most_plans=most_plans, saved=saved
+    )
     wrapped = _wrapped(model, state)
     if sample is not None:
         args, kwargs = call_of(sample)
@@ -144,7 +161,7 @@ def _wrapped(model: nn.Module, state: State) -> nn.Module:
     instance = wrapped.__dict__.pop("forward", None)
     if instance is not None:
         bound = isinstance(instance, types.MethodType) and instance.__self__ is model
-        wrapped.__dict__[INSTANCE_FORWARD] = types.MethodType(instance.__func__, wrapped) if bound else instance
+        set_forward(wrapped, types.MethodType(instance.__func__, wrapped) if bound else instance)
     return wrapped
 
 
@@ -185,7 +202,8 @@ def _forward(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _reduce(self: nn.Module, _protocol: Any) -> tuple[Any, ...]:
-    return _rebuild, (type(self).__mro__[2],), self.__dict__
+    state = {name: value for name, value in self.__dict__.items() if name != "forward"}  # `__setstate__` makes it anew
+    return _rebuild, (type(self).__mro__[2],), state
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from remat.ir.link import Link
 from remat.ir.node import KEPT, OUTSIDE, Compute, Data, Kind, Layer, Phantom, Phase
 from remat.ir.offer import option_of
 from remat.ir.option import LayerOption, Moment, Option
+from remat.ir.plan_file import PlanFile, SavedPlan, parse_plans, print_plans, read_plans, write_plans
 from remat.ir.rules import GRAPH_RULES
 from remat.ir.schedule import Schedule
 from remat.ir.step import Drop, Offload, Prefetch, Run, Step
@@ -44,8 +45,10 @@ __all__ = [
     "Option",
     "Phantom",
     "Phase",
+    "PlanFile",
     "Prefetch",
     "Run",
+    "SavedPlan",
     "Schedule",
     "Step",
     "cluster_classes",
@@ -60,13 +63,17 @@ __all__ = [
     "loads",
     "node_classes",
     "option_of",
+    "parse_plans",
     "parse_text",
     "part",
     "plain_options",
+    "print_plans",
     "print_text",
     "read_joint_graph",
+    "read_plans",
     "renaming",
     "translate",
     "translate_steps",
     "validate",
+    "write_plans",
 ]

@@ -6,16 +6,15 @@ write them. Files are written whole or not at all.
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from remat.errors import IllFormed, MalformedFile
+from remat.errors import MalformedFile
 from remat.ir.graph import Graph
+from remat.ir.json_document import JsonObject, as_text, born, parse_json, read_unzipped, write_whole
 from remat.ir.node import KEPT, Compute, Data, Kind, Layer, Phase
 from remat.ir.option import LayerOption, Moment, Option
 from remat.ir.schedule import Schedule
@@ -43,17 +42,7 @@ def dump(thing: Graph | Schedule, path: str | os.PathLike[str]) -> None:
     """Write a graph or schedule, whole or not at all: as JSON, gzipped when the name ends in `.gz`, as text for `.remat`."""
     path = Path(path)
     text = (print_text(thing) if path.suffix == ".remat" else dumps(thing)).encode()
-    raw = gzip.compress(text, mtime=0) if path.suffix == ".gz" else text
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        with open(
-            partial, "xb"
-        ) as file:  # with the permissions of the user's umask; `tempfile` would allow its owner alone
-            file.write(raw)
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    write_whole(path, text)
 
 
 def load(path: str | os.PathLike[str]) -> Graph | Schedule:
@@ -62,15 +51,7 @@ def load(path: str | os.PathLike[str]) -> Graph | Schedule:
     Raises:
         MalformedFile: with the place in the document; OSError when the file cannot be read.
     """
-    raw = Path(path).read_bytes()
-    if raw[:2] == b"\x1f\x8b":
-        try:
-            raw = gzip.decompress(raw)
-        except (OSError, EOFError, ValueError, gzip.zlib.error) as error:  # type: ignore[attr-defined]
-            raise MalformedFile(
-                "F-GZIP", f"not a whole gzip file ({error}).", where="the file", fix="copy it again."
-            ) from error
-    return loads(raw)
+    return loads(read_unzipped(path))
 
 
 def dumps(thing: Graph | Schedule) -> str:
@@ -85,25 +66,10 @@ def loads(raw: bytes | str) -> Graph | Schedule:
     Raises:
         MalformedFile: with the place in the document.
     """
-    if isinstance(raw, bytes):
-        try:
-            raw = raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            fix = "save it as UTF-8."
-            raise MalformedFile("F-UTF8", "not UTF-8 text.", where=f"byte {error.start}", fix=fix) from error
-    if raw.lstrip()[:6] == "remat ":
-        return parse_text(raw)
-    try:
-        document = json.loads(raw, object_pairs_hook=_no_twins, parse_constant=_no_constant)
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise MalformedFile("F-JSON", f"not JSON: {error.msg}.", where=where, fix="write it again, whole.") from error
-    except RecursionError as error:
-        raise MalformedFile(
-            "F-JSON", "nested too deep.", where="$", fix="write one of the documented forms."
-        ) from error
-    except ValueError as error:  # an integer of more digits than Python converts
-        raise MalformedFile("F-JSON", f"not JSON: {error}.", where="$", fix="write numbers below 2^63.") from error
+    text = as_text(raw)
+    if text.lstrip()[:6] == "remat ":
+        return parse_text(text)
+    document = parse_json(text)
     form = document.get("format") if isinstance(document, dict) else None
     if form == GRAPH_FORMAT:
         return graph_from_json(document)
@@ -111,21 +77,6 @@ def loads(raw: bytes | str) -> Graph | Schedule:
         return schedule_from_json(document)
     formats = f"{GRAPH_FORMAT} and {SCHEDULE_FORMAT}"
     raise MalformedFile("F-FORMAT", f"format is {form!r:.80}.", where="$.format", fix=f"this version reads {formats}.")
-
-
-def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise MalformedFile(
-            "F-KEY", f"the key {twice!r} stands twice in one object.", where="$", fix="write each key once."
-        )
-    return table
-
-
-def _no_constant(text: str) -> Any:
-    raise MalformedFile("F-TYPE", f"{text} is not a number of JSON.", where="$", fix="write whole numbers.")
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -219,13 +170,14 @@ def _layer_option(option: LayerOption) -> dict[str, Any]:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def graph_from_json(document: Any) -> Graph:
-    """The graph of a JSON document.
+def graph_from_json(document: Any, where: str = "$") -> Graph:
+    """The graph of a JSON document, or of the part of one that is at `where`.
 
     Raises:
         MalformedFile: for a missing, unknown or wrongly typed field, or a broken `G-…` rule, with the place.
     """
-    top = _Object(document, "$", {"format", "name", "computes", "data", "layers"})
+    top = JsonObject(document, where, {"format", "name", "computes", "data", "layers"})
+    _check_format(top, GRAPH_FORMAT)
     data = top.each("data", _read_datum)
     layers = top.each("layers", _read_layer, default=[])
     options = {}
@@ -234,65 +186,32 @@ def graph_from_json(document: Any) -> Graph:
     for i, layer in enumerate(layers):
         for name in (layer.forward, layer.backward):
             if name not in named:
-                what = f"a layer names the node {name!r}, which does not exist."
-                raise MalformedFile("G-UNKNOWN", what, where=f"$.layers[{i}]", fix="add it.")
+                what = f"a layer names the node {name!r}, which is not there."
+                raise MalformedFile("G-UNKNOWN", what, where=f"{where}.layers[{i}]", fix="add it.")
         options[layer.forward] = layer.forward_options
         options[layer.backward] = layer.backward_options
     computes = top.each("computes", lambda value, where: _read_compute(value, where, options))
-    return _born(
-        "$", lambda: Graph(name=top.get("name", str), computes=tuple(computes), data=tuple(data), layers=tuple(layers))
+    return born(
+        where,
+        lambda: Graph(name=top.get("name", str), computes=tuple(computes), data=tuple(data), layers=tuple(layers)),
     )
 
 
-def schedule_from_json(document: Any) -> Schedule:
-    """The schedule of a JSON document.
+def schedule_from_json(document: Any, where: str = "$") -> Schedule:
+    """The schedule of a JSON document, or of the part of one that is at `where`.
 
     Raises:
         MalformedFile: with the place of what is wrong.
     """
-    top = _Object(document, "$", {"format", "steps"})
+    top = JsonObject(document, where, {"format", "steps"})
+    _check_format(top, SCHEDULE_FORMAT)
     return Schedule(tuple(top.each("steps", _read_step)))
 
 
-class _Object:
-    """A JSON object being read, with its place in the document; refuses unknown keys and checks types."""
-
-    def __init__(self, value: Any, where: str, keys: set[str]) -> None:
-        if not isinstance(value, dict):
-            raise MalformedFile("F-TYPE", f"{value!r:.60} is not an object.", where=where, fix="write an object here.")
-        if not keys.issuperset(value):
-            unknown = sorted(set(value) - keys)
-            fix = f"known keys are {', '.join(sorted(keys))}."
-            raise MalformedFile("F-KEY", f"unknown key {unknown[0]!r:.80}.", where=where, fix=fix)
-        self.value = value
-        self.where = where
-
-    def get(self, key: str, kind: type[T], default: T | None = None) -> T:
-        if key not in self.value:
-            if default is not None:
-                return default
-            raise MalformedFile("F-KEY", f"the key {key!r} is missing.", where=self.where, fix="add it.")
-        value = self.value[key]
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            what = f"{value!r:.60} is not {kind.__name__}."
-            raise MalformedFile(
-                "F-TYPE", what, where=f"{self.where}.{key}", fix=f"write a value of type {kind.__name__}."
-            )
-        return value
-
-    def each(self, key: str, read: Callable[[Any, str], T], default: list[Any] | None = None) -> list[T]:
-        values = self.get(key, list, default)
-        return [read(value, f"{self.where}.{key}[{i}]") for i, value in enumerate(values)]
-
-    def names(self, key: str) -> tuple[str, ...]:
-        return tuple(self.get(key, list)) if key in self.value else ()
-
-
-def _born(where: str, make: Callable[[], T]) -> T:
-    try:
-        return make()
-    except IllFormed as error:
-        raise MalformedFile(error.rule, error.what, where=where, fix=error.fix) from error
+def _check_format(top: JsonObject, form: str) -> None:
+    if top.get("format", str) != form:
+        what, place = f"format is {top.value['format']!r:.80}.", f"{top.where}.format"
+        raise MalformedFile("F-FORMAT", what, where=place, fix=f"this version reads {form} here.")
 
 
 _COMPUTE_KEYS = {
@@ -311,7 +230,7 @@ _COMPUTE_KEYS = {
 
 
 def _read_compute(value: Any, where: str, of_layers: Mapping[str, tuple[Option, ...]]) -> Compute:
-    o = _Object(value, where, _COMPUTE_KEYS)
+    o = JsonObject(value, where, _COMPUTE_KEYS)
     name = o.get("name", str)
     if name in of_layers:
         if "options" in o.value:
@@ -320,7 +239,7 @@ def _read_compute(value: Any, where: str, of_layers: Mapping[str, tuple[Option, 
         options = of_layers[name]
     else:
         options = tuple(o.each("options", _read_option))
-    return _born(
+    return born(
         where,
         lambda: Compute(
             name=name,
@@ -339,11 +258,11 @@ def _read_compute(value: Any, where: str, of_layers: Mapping[str, tuple[Option, 
 
 
 def _read_datum(value: Any, where: str) -> Data:
-    o = _Object(value, where, {"name", "size", "kind", "writers", "keep"})
-    given_keep = {"keep": o.get("keep", bool)} if "keep" in o.value else {}
+    o = JsonObject(value, where, {"name", "size", "kind", "writers", "keep"})
+    keep = {"keep": o.get("keep", bool)} if "keep" in o.value else {}
     kind = _one_of(_KINDS, o.get("kind", str), f"{where}.kind")
     name, size, writers = o.get("name", str), o.get("size", int), o.names("writers")
-    return _born(where, lambda: Data(name=name, size=size, kind=kind, writers=writers, **given_keep))
+    return born(where, lambda: Data(name=name, size=size, kind=kind, writers=writers, **keep))
 
 
 _LAYER_KEYS = {"forward", "backward", "phantom", "no_save", "options", "no_save_steps"}
@@ -352,18 +271,18 @@ _OPTION_LISTS = ("backward_reads", "forward_profile", "backward_profile", "forwa
 
 
 def _read_layer(value: Any, where: str) -> Layer:
-    o = _Object(value, where, _LAYER_KEYS)
+    o = JsonObject(value, where, _LAYER_KEYS)
     options = tuple(o.each("options", _read_layer_option))
     no_save = _read_option(o.get("no_save", list), f"{where}.no_save")
     steps = tuple(o.each("no_save_steps", _read_step, default=[]))
     names = {key: o.get(key, str) for key in ("forward", "backward", "phantom")}
-    return _born(where, lambda: Layer(options=options, no_save=no_save, no_save_steps=steps, **names))
+    return born(where, lambda: Layer(options=options, no_save=no_save, no_save_steps=steps, **names))
 
 
 def _read_layer_option(value: Any, where: str) -> LayerOption:
-    o = _Object(value, where, {*_OPTION_INTS, *_OPTION_LISTS})
+    o = JsonObject(value, where, {*_OPTION_INTS, *_OPTION_LISTS})
     ints = {key: o.get(key, int) for key in _OPTION_INTS}
-    return _born(
+    return born(
         where,
         lambda: LayerOption(
             backward_reads=o.names("backward_reads"),
@@ -379,7 +298,7 @@ def _read_layer_option(value: Any, where: str) -> LayerOption:
 def _read_option(value: Any, where: str) -> Option:
     if not isinstance(value, list) or len(value) != 2:
         raise MalformedFile("F-TYPE", f"{value!r:.60} is not [time, workspace].", where=where, fix="write two ints.")
-    return _born(where, lambda: Option(time=value[0], workspace=value[1]))
+    return born(where, lambda: Option(time=value[0], workspace=value[1]))
 
 
 def _read_moment(value: Any, where: str) -> Moment:
@@ -387,7 +306,7 @@ def _read_moment(value: Any, where: str) -> Moment:
         raise MalformedFile(
             "F-TYPE", f"{value!r:.60} is not [live, [absent…]].", where=where, fix="write an int and a list."
         )
-    return _born(where, lambda: Moment(live=value[0], absent=tuple(value[1])))
+    return born(where, lambda: Moment(live=value[0], absent=tuple(value[1])))
 
 
 def _read_step(value: Any, where: str) -> Step:
@@ -395,9 +314,9 @@ def _read_step(value: Any, where: str) -> Step:
     if not isinstance(value, list) or not value or not isinstance(value[0], str):
         raise MalformedFile("F-STEP", f"{value!r:.60} is not a step.", where=where, fix=fix)
     if value[0] == "run" and len(value) in (2, 3):
-        return _born(where, lambda: Run(*value[1:]))
+        return born(where, lambda: Run(*value[1:]))
     if value[0] in _STEPS and len(value) == 2:
-        return _born(where, lambda: _STEPS[value[0]](value[1]))
+        return born(where, lambda: _STEPS[value[0]](value[1]))
     raise MalformedFile("F-STEP", f"{value!r:.60} is not a step.", where=where, fix=fix)
 
 

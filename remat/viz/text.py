@@ -1,4 +1,4 @@
-"""Graphs, schedules and costs as lines of text."""
+"""Graphs, schedules, plans and costs as lines of text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from remat.ir import Cost, Graph, Phase, Schedule
+from remat.ir import Cost, Graph, Phase, PlanFile, Schedule
 from remat.units import Bytes, format_bytes, format_ns
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -37,6 +37,25 @@ def summary(thing: Graph | Schedule) -> Iterator[str]:
         "options": sum(len(layer.options) for layer in thing.layers),
     }
     yield from (f"{what:14} {count}" for what, count in flags.items() if count)
+
+
+def plan_lines(file: PlanFile) -> Iterator[str]:
+    """What the plans of a file are for, and what each costs by replay on the machine it was made on."""
+    yield f"<plans of {file.model}: {len(file.plans)}, remat {file.remat}, torch {file.torch}>"
+    yield f"{'machine':10} {file.machine}"
+    yield f"{'costs':10} {len(file.costs)} operations ({file.costs_by})"
+    for place, plan in enumerate(file.plans):
+        inputs = [
+            line.removeprefix("input ").removesuffix(", no gradient")
+            for line in plan.tensors
+            if line.startswith("input ")
+        ]
+        yield f"plan {place}: {plan.fingerprint[:12]}, inputs {'; '.join(inputs) or 'none'}"
+        yield f"{'budget':10} {plan.budget} B ({format_bytes(plan.budget)})"
+        yield from cost_lines(plan.graph, plan.cost)
+        bound = f"{plan.lower} ns proved, gap {plan.cost.time / plan.lower - 1:.2%}" if plan.lower else "none"
+        yield f"{'bound':10} {bound}"
+        yield f"{'planner':10} {plan.planner}"
 
 
 def cost_lines(graph: Graph, cost: Cost) -> Iterator[str]:

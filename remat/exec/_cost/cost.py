@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from attrs import evolve, field, frozen
 
 from remat.exec._program.program import Op, Program, Ref, Role, Spec
@@ -93,9 +92,3 @@ def _convolution(x: Spec, weight: Spec, out: Spec, *, transposed: bool) -> int:
     per_place = weight.numel // max(weight.shape[0], 1)
     places = x if transposed else out
     return places.numel * per_place
-
-
-def device_key(device: torch.device) -> str:
-    """What measured costs hold for: the device, the torch version and the number of threads."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu/{torch.get_num_threads()}"
-    return f"{name}/torch-{torch.__version__}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import types
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -29,16 +31,51 @@ class Wrapped:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "forward":
-            # A forward set on the instance would be called in place of the planned step; it is planned instead.
-            self.__dict__[INSTANCE_FORWARD] = value
+            set_forward(self, value)
         else:
             super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
         if name == "forward":
-            self.__dict__.pop(INSTANCE_FORWARD, None)
+            for key in (INSTANCE_FORWARD, "forward"):
+                self.__dict__.pop(key, None)
         else:
             super().__delattr__(name)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[misc]
+        if INSTANCE_FORWARD in state:
+            set_forward(self, state[INSTANCE_FORWARD])
+
+
+def set_forward(module: Any, forward: Callable[..., Any]) -> None:
+    """Take a `forward` that is set on the instance: it is what is planned, and not called in place of the planned step.
+
+    What is read as `module.forward` afterwards runs the planned step, and, called from within another `forward` that is set
+    later, the one that was set before: stacks set them around each other.
+    """
+    module.__dict__[INSTANCE_FORWARD] = forward
+    module.__dict__["forward"] = types.MethodType(entry_of(forward), module)
+
+
+def entry_of(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """What stands in the instance for a `forward` that was set on it."""
+    bound = isinstance(forward, types.MethodType)
+    function = forward.__func__ if isinstance(forward, types.MethodType) else forward
+
+    def entry(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        if id(self) in _inside.get():
+            return function(self, *args, **kwargs) if bound else function(*args, **kwargs)
+        return attributes(self)["_remat"].call(self, args, kwargs)
+
+    functools.update_wrapper(entry, function, assigned=("__name__", "__qualname__", "__doc__"))
+    if not bound:  # seen through the method that is read, it takes what `forward` takes
+        with contextlib.suppress(TypeError, ValueError):
+            signature = inspect.signature(function)
+            owner = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+            taken = [p.replace(name="_self") if p.name == "self" else p for p in signature.parameters.values()]
+            entry.__signature__ = signature.replace(parameters=[owner, *taken])  # type: ignore[attr-defined]
+    return entry
 
 
 def attributes(module: nn.Module) -> dict[str, Any]:

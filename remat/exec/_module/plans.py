@@ -12,7 +12,7 @@ from torch import nn
 
 from remat._warn import warn
 from remat.budget import Share
-from remat.errors import Infeasible, Uncapturable
+from remat.errors import Infeasible, StalePlan, Uncapturable
 from remat.exec._capture.capturing import Captured, capture, is_leaf
 from remat.exec._cost.cost import OpCost
 from remat.exec._module.after import (
@@ -39,6 +39,7 @@ from remat.exec._module.calls import (
 )
 from remat.exec._module.live import Tensors, Watch, autocast, named
 from remat.exec._module.plan_table import PlanTable
+from remat.exec._module.saved import SavedPlans
 from remat.exec._plan.planning import Outside, Planned, Settings, is_loss_inside, over_budget, plan_captured
 from remat.exec._plan.progress import Stages, stages_of
 from remat.exec._plan.smallest import with_changes
@@ -106,6 +107,7 @@ class State:
         on_uncapturable: "raise" or "bare".
         rehearse: whether new plans are rehearsed on the call they were made for.
         most_plans: how many plans are kept; the least recently used is forgotten first.
+        saved: plans of a file, which are run where they fit.
         plans: by key.
         costs: measured costs by signature.
         library: plans by digest of the program, of the programs that `plans` has; calls with equal programs share a plan.
@@ -118,6 +120,7 @@ class State:
     on_uncapturable: str = "raise"
     rehearse: bool = True
     most_plans: int = MOST_PLANS
+    saved: SavedPlans | None = None
     plans: PlanTable[Ready | Bare] = field(init=False)
     costs: dict[str, OpCost] = field(factory=dict)
     library: dict[str, Planned] = field(factory=dict)
@@ -136,7 +139,7 @@ class State:
         return state
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return State, (self.settings, self.on_uncapturable, self.rehearse, self.most_plans)
+        return State, (self.settings, self.on_uncapturable, self.rehearse, self.most_plans, self.saved)
 
     @property
     def entries(self) -> list[Ready | Bare]:
@@ -318,7 +321,7 @@ class State:
         if planned is None:
             shapes = call.shapes()
             try:
-                planned = plan_captured(captured, self.settings, known_costs=self.costs, outside=outside, stages=stages)
+                planned = self.planned(captured, outside, stages)
             except Infeasible as error:
                 raise with_changes(error, self.sample, shapes) if self.sample else error from error
             self.sample = self.sample or shapes
@@ -335,6 +338,24 @@ class State:
             if ready.rehearsal is not None:
                 stages.bytes["rehearsal"] = ready.rehearsal.peak
             return ready
+
+    def planned(self, captured: Captured, outside: Outside | None, stages: Stages) -> Planned:
+        """A plan of the file, where there is one for the step and it fits, else a new one."""
+        plan = functools.partial(
+            plan_captured, captured, self.settings, known_costs=self.costs, outside=outside, stages=stages
+        )
+        if self.saved is None or outside is not None:
+            return plan()
+        with stages.stage("plan"):
+            replay = self.saved.replay_for(captured.program, first=not self.library)
+        if replay is None:
+            return plan()
+        self.costs = {**self.saved.costs(captured.program.device), **self.costs}
+        try:
+            return plan(known_costs=self.costs, replay=replay)
+        except StalePlan as error:
+            self.saved.refuse(error)
+            return plan(known_costs=self.costs)
 
     def bound(self, call: Arguments, planned: Planned, digest: str) -> Ready:
         """A plan bound to the places of its tensors, and rehearsed."""
@@ -377,7 +398,7 @@ class State:
             raise Uncapturable("X-READ", what, fix=fix, where=str(forward_of(module)))
         call.extra = extra
         if self.rehearse and planned.lowered is not None:
-            rehearsal = rehearse(planned.lowered, call.at(places, extra))
+            rehearsal = planned.rehearsed or rehearse(planned.lowered, call.at(places, extra))
         return evolve(ready, rehearsal=rehearsal)
 
 

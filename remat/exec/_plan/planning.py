@@ -20,9 +20,11 @@ from remat.exec._cost.cost import OpCost, estimate, resized
 from remat.exec._cost.measuring import measure
 from remat.exec._plan.build import build_graph
 from remat.exec._plan.progress import Listener, Stages
+from remat.exec._plan.replaying import Replay
 from remat.exec._plan.smallest import infeasible
 from remat.exec._program.program import Program
 from remat.exec._run.lowering import Lowered, lower
+from remat.exec._run.rehearsal import Rehearsal
 from remat.ir import Graph
 from remat.settings import FLAG, SECONDS, SEED, Setting, either, function, instance, one_of, optional, whole
 from remat.units import Bytes, format_bytes
@@ -111,6 +113,9 @@ class Planned:
         seconds: of each stage: capture, cost, plan, lower, later rehearsal; `bound` is a part of plan; import and compile are in
             none.
         asked: the budget asked for, where no plan was found for it and this is the plan of the smallest budget found; else None.
+        origin: where the plan comes from, where it was saved and not made here; empty: made here.
+        planner: who made it, where it was not made here.
+        rehearsed: what was measured of it on this machine, before it was saved.
     """
 
     captured: Captured
@@ -124,6 +129,9 @@ class Planned:
     store_all: Bytes
     seconds: dict[str, float]
     asked: Bytes | None = None
+    origin: str = ""
+    planner: str = ""
+    rehearsed: Rehearsal | None = None
 
 
 @frozen
@@ -173,25 +181,33 @@ def plan_captured(
     known_costs: dict[str, OpCost] | None = None,
     outside: Outside | None = None,
     stages: Stages | None = None,
+    replay: Replay | None = None,
 ) -> Planned:
-    """Cost, solve and lower a captured step; arguments and errors as for `plan_step`."""
+    """Cost, solve and lower a captured step; arguments and errors as for `plan_step`.
+
+    With a saved plan to `replay` nothing is solved: it is replayed on the graph as it is measured here, and refused (`StalePlan`)
+    where it does not fit the budget.
+    """
     stages = Stages(captured.program.name) if stages is None else stages
     with stages.stage("cost"):
         costs = estimate(captured.program) if settings.cost == "estimate" else measure(captured.program, known_costs)
         program = resized(captured.program, costs)
-        loss = outside or outside_of(program, captured, settings)
+        loss = outside or _saved_outside(replay, settings) or outside_of(program, captured, settings)
         graph = build_graph(program, costs, loss_reserve=loss.reserve, loss_retained=loss.retained)
         peak = stages.bytes["cost"] = store_all_peak(graph)
     with stages.stage("plan"):
         asked, overhead = settings.budget, captured.overhead
         if isinstance(asked, Share):
             asked = asked.bytes(peak + overhead)
-        outcome, budget = solve(graph, asked, settings, peak, stages, overhead)
+        if replay is None or asked is None:
+            outcome, budget = solve(graph, asked, settings, peak, stages, overhead)
+        else:
+            outcome, budget = replay.outcome(graph, asked, overhead), asked
         if outcome.cost is not None:
             stages.bytes["plan"] = outcome.cost.peak
     with stages.stage("lower"):
         lowered = None if budget is None or outcome.schedule is None else lower(program, outcome.schedule)
-    return Planned(
+    planned = Planned(
         captured=evolve(captured, program=program),
         graph=graph,
         outcome=outcome,
@@ -204,6 +220,25 @@ def plan_captured(
         seconds=stages.seconds,
         asked=None if budget == asked else asked,
     )
+    return planned if replay is None else _from_file(planned, replay)
+
+
+def _from_file(planned: Planned, replay: Replay) -> Planned:
+    """With where the plan comes from, and what was measured of it on this machine, if it was the same step to the byte."""
+    plan = replay.plan
+    tried = None
+    if replay.same_machine and plan.rehearsal is not None and planned.graph == plan.graph:
+        peak, reserved, time = plan.rehearsal
+        tried = Rehearsal(peak=peak, reserved=reserved, time=time)
+    logger.info("%s: %s", planned.captured.program.name, replay.note)
+    return evolve(planned, origin=replay.note, planner=plan.planner, rehearsed=tried)
+
+
+def _saved_outside(replay: Replay | None, settings: Settings) -> Outside | None:
+    """What a loss outside was taken to hold when the plan was made, unless the user says."""
+    if replay is None or settings.loss_reserve is not None:
+        return None
+    return Outside(replay.plan.reserve, replay.plan.retained, measured=replay.plan.audited)
 
 
 def outside_of(program: Program, captured: Captured, settings: Settings) -> Outside:

@@ -24,8 +24,12 @@ _LITERALS = (
 _strangers = itertools.count()
 
 
-def program_digest(program: Program) -> str:
+def program_digest(program: Program, *, any_device: bool = False) -> str:
     """Sixty-four hexadecimal digits; the same for two captures of one step, in any process.
+
+    Args:
+        program: the captured step.
+        any_device: devices do not count: the same for a step that was captured on another device as the same operations.
 
     Operations with their arguments to the last bit, phases, scopes and order; shapes, strides, types and devices; who shares
     which storage; constants with their values; inputs, outputs, gradients and updates. Sequence numbers of autograd count by
@@ -50,6 +54,8 @@ def program_digest(program: Program) -> str:
         program.updates,
     )
     for word in _words(parts):
+        if any_device:
+            word = _anywhere(word)
         hasher.update(f"{len(word)}:".encode())
         hasher.update(word)
     return hasher.hexdigest()
@@ -99,6 +105,13 @@ def _words(part: Any) -> Iterator[bytes]:
         yield from _group(type(part).__name__, part)
     else:
         yield f"stranger {type(part).__name__} {next(_strangers)}".encode()
+
+
+def _anywhere(word: bytes) -> bytes:
+    """A word without the device in it."""
+    if word.startswith(b"device "):
+        return b"device"
+    return word.partition(b"@")[0] if word.startswith(b"spec ") else word
 
 
 def _group(name: str, parts: Iterable[Any]) -> Iterator[bytes]:

@@ -1,0 +1,98 @@
+"""A file of plans that a wrapped module was given: which of them a step runs, and what is done where none is for it."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from attrs import evolve, frozen
+
+from remat._warn import warn
+from remat.errors import BadArgument, StalePlan
+from remat.exec._cost.cost import OpCost
+from remat.exec._cost.machine import machine_of, minor_version
+from remat.exec._module.after import RematWarning
+from remat.exec._plan.replaying import Replay, differences, fingerprint, stale
+from remat.exec._program.program import Program
+from remat.ir import PlanFile, read_plans
+
+
+@frozen(kw_only=True)
+class SavedPlans:
+    """Plans of a file.
+
+    Attributes:
+        file: the plans.
+        name: of the file, for people.
+        strict: whether a step that the file has no plan for is refused; else a warning says so and it is planned.
+        current: whether they are of this minor version of torch; else none is run.
+    """
+
+    file: PlanFile
+    name: str
+    strict: bool
+    current: bool = True
+
+    def replay_for(self, program: Program, *, first: bool) -> Replay | None:
+        """The plan for a captured step.
+
+        Args:
+            program: the step.
+            first: whether it is the first that the module plans; other shapes that are not in the file may come later.
+
+        Raises:
+            StalePlan: X-STALE, where there is none for the first step, and the file is to be strict.
+        """
+        if not self.current:
+            return None
+        plan = self.file.plan_for(fingerprint(program))
+        if plan is None:
+            if first:
+                near = min((differences(program, other) for other in self.file.plans), key=len)
+                self.refuse(stale(self.name, near))
+            return None
+        same = self.is_of(program.device)
+        plan = plan if same else evolve(plan, rehearsal=None, lower=0)
+        origin = f"{self.name}, made on {self.file.machine} with torch {self.file.torch}"
+        return Replay(plan=plan, origin=origin, same_machine=same)
+
+    def is_of(self, device: torch.device) -> bool:
+        """Whether its costs are costs here."""
+        return self.file.machine == machine_of(device) and self.file.torch == torch.__version__
+
+    def costs(self, device: torch.device) -> dict[str, OpCost]:
+        """Costs of operations by signature, where they were measured on this machine."""
+        if not self.is_of(device) or self.file.costs_by != "measure":
+            return {}
+        return {
+            name: OpCost(time=time, workspace=workspace, outputs=outputs)
+            for name, (time, workspace, outputs) in self.file.costs.items()
+        }
+
+    def refuse(self, error: StalePlan) -> None:
+        """Raise, or warn that the step is planned anew."""
+        if self.strict:
+            raise error
+        warn(f"the step is planned anew. {error.what}", RematWarning)
+
+
+def saved_plans(plan: str | os.PathLike[str] | PlanFile, on_stale: str) -> SavedPlans:
+    """What `wrap` was given as plans.
+
+    Raises:
+        StalePlan: X-STALE, they were made with another minor version of torch.
+        MalformedFile: the file is damaged; OSError when it cannot be read.
+    """
+    if not isinstance(plan, (str, os.PathLike, PlanFile)):
+        fix = "give a path, or what `remat.exec.load_plan` returned."
+        raise BadArgument("X-ARG", f"wrap: plan is {plan!r:.80}.", fix=fix)
+    file = plan if isinstance(plan, PlanFile) else read_plans(plan)
+    name = f"the plan of {file.model}" if isinstance(plan, PlanFile) else os.fspath(plan)
+    running, saved = minor_version(torch.__version__), minor_version(file.torch)
+    plans = SavedPlans(file=file, name=name, strict=on_stale == "raise", current=running == saved)
+    if not plans.current:
+        plans.refuse(stale(name, (f"torch is {running} here and {saved} in the plan",)))
+    return plans
+
+
+__all__ = ["SavedPlans", "saved_plans"]
