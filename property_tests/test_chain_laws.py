@@ -1,4 +1,4 @@
-"""The chain programmes under the laws of solvers, and laws of chains: budgets, options, links, sizes of 10^15."""
+"""The chain solvers under the laws of solvers, and laws of chains: budgets, options, links, sizes of 10^15."""
 
 from hypothesis import given
 from hypothesis import strategies as st

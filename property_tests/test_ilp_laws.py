@@ -95,7 +95,7 @@ def test_the_solver_plans_the_optimum_of_its_class_and_no_bound_overclaims(probl
 
 
 @given(problems(), st.floats(0, 0.3))
-def test_with_a_plan_at_hand_the_programme_finds_what_beats_it_and_no_bound_overclaims(problem, gap):
+def test_with_an_incumbent_the_milp_finds_what_beats_it_and_no_bound_overclaims(problem, gap):
     exact, every = staged_optimum(problem), Exhaustive().solve(problem)
     budget_solver = HIlp(gap=gap, warm_start=False).build(problem.graph)
     for schedule in (every.schedule, StoreAll().solve(problem).schedule):

@@ -1,6 +1,6 @@
-"""The published systems, each one expression over the parts of this library, with its source and where it departs from it.
+"""The published systems, each one expression over the parts of this library, with its source and its departures from it.
 
-None of them states a bound of its own on a flat graph: what they are optimal in is a class of schedules, named in the trail.
+None of them states a bound for every schedule of a flat graph: each is optimal in a class of schedules, which the trail names.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ chen = Linearise() >> best(Periodic(), Periodic(balanced=True))
 the balanced variant is searched over 24 values."""
 
 revolve = Linearise() >> UnitCost() >> Revolve()
-"""Griewank and Walther, 2000, on stages made alike: as many checkpoints as the budget holds largest inputs beside the neediest
-step. The paper's chains are alike by assumption; ours are not, so the plan is only a heuristic here."""
+"""Griewank and Walther, 2000, on stages made equal: as many checkpoints as the budget holds largest inputs on top of the most
+memory-demanding step. The paper assumes equal stages; ours differ, so the plan is only a heuristic here."""
 
 rotor = Linearise() >> Quantise() >> Rotor()
-"""Beaumont et al., 2019. Sizes are rounded to max(500, 10 per stage) slots instead of 500; an input that no backward reads goes
-at once instead of staying until its stage's backward."""
+"""Beaumont et al., 2019. Sizes are rounded to max(500, 10 per stage) slots instead of 500; an input that no backward reads is
+dropped at once instead of staying until its stage's backward."""
 
 rk_rotor = Linearise() >> Quantise() >> RkRotor()
 """Rockmate, App. C (2023), Algorithms 2 and 3. Here every stage has one option and this is `rotor`; more options come from
-`Linearise(blocks=solver.sweep(peaks=…, saves=…))`, which with an integer programme is Rockmate. Departures as of `rotor`."""
+`Linearise(blocks=solver.sweep(peaks=…, saves=…))`, which with a MILP is Rockmate. Departures as of `rotor`."""
 
 # -- chains with a link ------------------------------------------------------------------------------------------------
 
 pofo = Linearise() >> Pofo()
 """POFO (Beaumont, Eyraud-Dubois, Shilova, 2021), App. B, 50 slots as in the paper. The loss is one node, which offloads may
-overlap and prefetches follow; sizes, and what the link moves, are rounded to the nearest slot with the error carried on, and the
-plan is made again for less where the true sizes do not fit; the schedule has whole transfers."""
+overlap and prefetches follow; sizes, and what the link moves, are rounded to the nearest slot with the error carried on, and a
+new plan is made for a smaller budget if the true sizes do not fit; the schedule has whole transfers."""
 
 offload_only = Linearise() >> OffloadOnly()
-"""The programme of POFO without recomputation, in the role of the dynamic programme of Beaumont et al., Euro-Par 2020, which
+"""The search of POFO without recomputation, in the role of the dynamic program of Beaumont et al., Euro-Par 2020, which
 plans without POFO's restriction to offloads before the loss."""
 
 autocapper = Linearise() >> Autocapper()
-"""POFO, section 5.1: 40 limits, Rotor under each, the first idle activations leave until the peak fits."""
+"""POFO, section 5.1: 40 limits, Rotor under each, then the first idle activations are offloaded until the peak fits."""
 
 opportunist = Linearise() >> Opportunist()
 """POFO, section 5.1: save and offload whenever the link is idle, run without saving meanwhile."""
 
-# -- integer programmes ------------------------------------------------------------------------------------------------
+# -- MILP formulations -------------------------------------------------------------------------------------------------
 
 checkmate = OneOutputPerOp() >> Ilp(warm_start=False).within(3600)
 """Jain et al., 2020: the optimum over staged schedules in the graph's order, here by the event form, which has the same optimum
@@ -68,11 +68,11 @@ rockmate = Linearise(blocks=HIlp().sweep(peaks=20, saves=20)) >> Quantise() >> R
 """Rockmate (Zhao et al., 2023): options of each block by rk-Checkmate, the chain of blocks by rk-Rotor. Every undominated option
 is kept, where the paper keeps a few; stages are cut at 1-separators, and equal ones are solved once."""
 
-# -- whole graphs, without a programme ---------------------------------------------------------------------------------
+# -- whole graphs, without a MILP --------------------------------------------------------------------------------------
 
 dtr = Dtr("h_eq")
 """Kirisame et al., 2021, replayed offline over the captured order, with the heuristic of its experiments on models. The budget
-counts workspaces, and all outputs of a run; ties go to the datum of the smallest index; what cannot be made again is banished
+counts workspaces, and all outputs of a run; ties go to the datum of the smallest index; what cannot be recomputed is banished
 as in the paper's appendix B."""
 
 tw_remat = TwRemat()

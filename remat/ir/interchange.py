@@ -1,6 +1,6 @@
 """JSON forms of graphs and schedules, versioned. Reading refuses unknown keys and values, and names the place.
 
-The forms are documented in `docs/reference/forms.md`, with JSON schemas beside it, well enough for another language to
+The forms are documented in `docs/reference/forms.md`, with JSON schemas next to it, well enough for another language to
 write them. Files are written whole or not at all.
 """
 

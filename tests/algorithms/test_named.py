@@ -30,7 +30,7 @@ def test_the_expression_rebuilds_the_system(name):
 
 @pytest.mark.parametrize("name", ["checkmate", "rk_checkmate"])
 @pytest.mark.parametrize("budget", [3, 4, 6])
-def test_integer_programmes_reach_the_optimum_of_a_unit_chain(name, budget):
+def test_milp_formulations_reach_the_optimum_of_a_unit_chain(name, budget):
     problem = Problem(graph=unit_chain(4), budget=budget)
     assert getattr(named, name).solve(problem).upper == Exhaustive().solve(problem).upper
 

@@ -1,4 +1,4 @@
-"""`make bench-chains`: the chain programmes against their bars, and how they grow.
+"""`make bench-chains`: the chain solvers against their bars, and how they grow.
 
     python -m tests.benchmarks.bench_chains            the table, build/bench/chains.json, exit 1 when a bar is missed
     … --one L M B      one rk-Rotor table in this process (the bars' measurements run like this, in fresh processes)

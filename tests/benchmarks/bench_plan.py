@@ -91,7 +91,7 @@ def graphs(args: argparse.Namespace) -> list[tuple[str, Graph]]:
 
 
 def loss_knapsack(graph: Graph, budget: int) -> int | None:
-    """Time of the best plan from the saved-set programme at the loss alone, recomputed on demand, not repaired."""
+    """Time of the best plan from the saved-set formulation at the loss alone, recomputed on demand, not repaired."""
     search = Search(Problem(graph=graph, budget=budget), Clock(), 0, "loss knapsack")
     dependencies, best = Dependencies(search.flat), None
     for share in np.linspace(1.0, 0.4, 14):

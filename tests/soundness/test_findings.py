@@ -44,7 +44,7 @@ def test_a_hint_that_contradicts_the_order_is_none():
 
 
 @pytest.mark.parametrize("form", ["events", "published"])
-def test_a_bound_of_a_programme_is_none_where_times_are_too_far_apart(form):
+def test_a_bound_of_a_formulation_is_none_where_times_are_too_far_apart(form):
     # 1 ns beside 2^50 ns: less than the solver can tell
     options = (
         "data d 9 output\nforward F0 : -> d ; time 1 time 0\n"

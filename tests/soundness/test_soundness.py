@@ -41,7 +41,7 @@ def test_the_two_oracles_and_the_validator_agree():
             assert outcome.lower == (IMPOSSIBLE if best is None else best.time), (seed, budget)
 
 
-def test_the_optima_of_classes_lie_above_and_the_programme_of_staged_schedules_agrees():
+def test_the_optima_of_classes_lie_above_and_the_formulation_of_staged_schedules_agrees():
     dearer = 0
     for seed in range(1200, 1260):
         graph = graph_of(seed)

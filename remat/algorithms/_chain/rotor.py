@@ -176,7 +176,7 @@ class RkRotor(Solver):
         return chain_refusal(graph)
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
-        """The optimum of the class, stated beside the proved bounds."""
+        """The optimum of the class, stated in `class_bounds`."""
         return self._plan(problem, None)
 
     def _plan(self, problem: Problem, choice: Sequence[Sequence[int]] | None) -> Plan:
@@ -208,7 +208,7 @@ class Rotor(RkRotor):
     """
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
-        """The optimum of the class, stated beside the proved bounds."""
+        """The optimum of the class, stated in `class_bounds`."""
         return self._plan(problem, keep_all(Chain(problem.graph)))
 
 

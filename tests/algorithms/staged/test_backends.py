@@ -160,7 +160,7 @@ class Interrupted(Highs):
         raise KeyboardInterrupt
 
 
-def test_ctrl_c_in_the_programme_keeps_the_first_plan():
+def test_ctrl_c_in_the_milp_solve_keeps_the_first_plan():
     graph, peak = block("gpt2_attention")
     outcome = HIlp(gap=0, backend=Interrupted()).solve(Problem(graph=graph, budget=int(peak * 0.95)))
     assert outcome.schedule is not None and 0 < outcome.lower <= outcome.upper

@@ -124,7 +124,7 @@ def test_a_start_is_the_first_incumbent_and_is_never_lost():
     assert stopped.upper == math.inf or stopped.upper == outcome.upper
 
 
-def test_a_start_in_another_order_moves_the_programme_to_its_order():
+def test_a_start_in_another_order_moves_the_formulation_to_its_order():
     b = GraphBuilder("fork")
     b.data("x", 0, Kind.INPUT)
     for name, size in (("a", 1), ("b", 6), ("c", 1)):
@@ -190,7 +190,7 @@ def test_reprs_rebuild_the_solver():
     assert repr(HIlp().sweep(peaks=20, saves=20)) == "HIlp().sweep(peaks=20, saves=20)"
 
 
-def test_one_programme_serves_all_budgets():
+def test_one_formulation_serves_all_budgets():
     graph = load(BLOCKS / "unet_down.json")
     budget_solver = HIlp(gap=0).build(graph)
     problem = budget_solver.model.problem
