@@ -9,94 +9,96 @@ from __future__ import annotations
 
 from remat.algorithms._arrays.jit import inner_kernel
 from remat.algorithms._dtr.program import Flat
-from remat.algorithms._dtr.state import ACCESSES, CREATED, DIRTY, LONELY, NODES, SEVERAL, STAMP, Classes, State, linked
+from remat.algorithms._dtr.state import DIRTY, LONELY, SEVERAL, State, linked
 
 
 @inner_kernel
-def root(s: State, c: Classes, node: int) -> int:
+def root(s: State, node: int) -> int:
     """The root of a node; the nodes on the way to it are hung under it."""
+    nodes = s.nodes
     top, visits = node, 1
-    while c.parent[top] >= 0:
-        top = c.parent[top]
+    while nodes[top].parent >= 0:
+        top = nodes[top].parent
         visits += 1
-    while c.parent[node] >= 0 and c.parent[node] != top:
-        above = c.parent[node]
-        c.parent[node] = top
+    while nodes[node].parent >= 0 and nodes[node].parent != top:
+        above = nodes[node].parent
+        nodes[node].parent = top
         node = above
-    s.tally[ACCESSES] += visits
-    return top
+    s.now[0].accesses += visits
+    return int(top)
 
 
 @inner_kernel
-def new_class(s: State, c: Classes, x: int, value: int) -> int:
+def new_class(s: State, x: int, value: int) -> int:
     """A class of the storage `x` alone."""
-    node = int(s.now[NODES])
-    s.now[NODES] += 1
-    c.parent[node] = -1
-    c.value[node] = value
-    c.node[x] = node
-    return node
+    node = s.now[0].nodes
+    s.now[0].nodes += 1
+    s.nodes[node].parent = -1
+    s.nodes[node].value = value
+    s.storages[x].node = node
+    return int(node)
 
 
 @inner_kernel
-def stir(g: Flat, s: State, c: Classes, x: int) -> None:
+def stir(g: Flat, s: State, x: int) -> None:
     """Forget what is cached about `x` and its neighbors: it was evicted, came back, or was banished."""
-    c.cached[x] = DIRTY
-    for k in range(g.near.ptr[x], g.near.ptr[x + 1]):
-        if g.near.since[k] >= s.now[CREATED]:
+    s.storages[x].cached = DIRTY
+    created = s.now[0].created
+    for k in range(g.storages[x].near, g.storages[x + 1].near):
+        if g.near[k].since >= created:
             break
-        c.cached[g.near.idx[k]] = DIRTY
+        s.storages[g.near[k].storage].cached = DIRTY
 
 
 @inner_kernel
-def join(g: Flat, s: State, c: Classes, x: int) -> None:
+def join(g: Flat, s: State, x: int) -> None:
     """`x` was evicted: its class takes in those of its evicted neighbors."""
-    node = new_class(s, c, x, s.cost[x])
-    s.tally[ACCESSES] += s.up_edges[x] + s.down_edges[x]
-    for k in range(g.near.ptr[x], g.near.ptr[x + 1]):
-        if g.near.since[k] >= s.now[CREATED]:
+    node = new_class(s, x, s.storages[x].cost)
+    created = s.now[0].created
+    s.now[0].accesses += s.storages[x].up_pairs + s.storages[x].down_pairs
+    for k in range(g.storages[x].near, g.storages[x + 1].near):
+        if g.near[k].since >= created:
             break
-        y = g.near.idx[k]
-        if s.material[y] or not linked(s, x, y):
+        y = g.near[k].storage
+        if s.storages[y].material or not linked(s, x, y):
             continue
-        other, mine = root(s, c, c.node[y]), root(s, c, node)
+        other, mine = root(s, s.storages[y].node), root(s, node)
         if other != mine:
-            c.parent[other] = mine
-            c.value[mine] += c.value[other]
-    stir(g, s, c, x)
+            s.nodes[other].parent = mine
+            s.nodes[mine].value += s.nodes[other].value
+    stir(g, s, x)
 
 
 @inner_kernel
-def leave(g: Flat, s: State, c: Classes, x: int) -> None:
+def leave(g: Flat, s: State, x: int) -> None:
     """`x` is no longer evicted: its cost leaves its class."""
-    root(s, c, c.node[x])  # read, then written: two searches
-    c.value[root(s, c, c.node[x])] -= s.cost[x]
-    c.node[x] = -1
-    stir(g, s, c, x)
+    node = s.storages[x].node
+    root(s, node)  # read, then written: two searches
+    s.nodes[root(s, node)].value -= s.storages[x].cost
+    s.storages[x].node = -1
+    stir(g, s, x)
 
 
 @inner_kernel
-def class_cost(g: Flat, s: State, c: Classes, x: int) -> int:
-    """Cost of the distinct classes next to `x`."""
-    alone = c.cached[x]
-    if alone == LONELY or (alone >= 0 and c.parent[alone] < 0):
-        s.tally[ACCESSES] += c.visits[x]
-        return int(c.value[alone]) if alone >= 0 else 0
-    s.now[STAMP] += 1
-    s.tally[ACCESSES] += s.up_edges[x] + s.down_edges[x]
-    total, number, last, visits = 0, 0, 0, s.up_edges[x] + s.down_edges[x]
-    for k in range(g.near.ptr[x], g.near.ptr[x + 1]):
-        if g.near.since[k] >= s.now[CREATED]:
+def class_cost(g: Flat, s: State, x: int) -> int:
+    """Cost of the distinct classes next to `x`; caches the class where there is one at most."""
+    s.now[0].stamp += 1
+    stamp, created = s.now[0].stamp, s.now[0].created
+    visits = s.storages[x].up_pairs + s.storages[x].down_pairs
+    s.now[0].accesses += visits
+    total, number, last = 0, 0, 0
+    for k in range(g.storages[x].near, g.storages[x + 1].near):
+        if g.near[k].since >= created:
             break
-        y = g.near.idx[k]
-        if s.material[y] or not linked(s, x, y):
+        y = g.near[k].storage
+        if s.storages[y].material or not linked(s, x, y):
             continue
-        last = root(s, c, c.node[y])
-        visits += 1 if last == c.node[y] else 2
-        if c.seen[last] != s.now[STAMP]:
-            c.seen[last] = s.now[STAMP]
-            total += c.value[last]
+        last = root(s, s.storages[y].node)
+        visits += 1 if last == s.storages[y].node else 2
+        if s.nodes[last].seen != stamp:
+            s.nodes[last].seen = stamp
+            total += s.nodes[last].value
             number += 1
-    c.visits[x] = visits
-    c.cached[x] = LONELY if number == 0 else last if number == 1 else SEVERAL
+    s.storages[x].visits = visits
+    s.storages[x].cached = LONELY if number == 0 else last if number == 1 else SEVERAL
     return total

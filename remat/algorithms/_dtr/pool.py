@@ -14,19 +14,13 @@ from remat.algorithms._dtr.program import Flat
 from remat.algorithms._dtr.quotient import quotient
 from remat.algorithms._dtr.state import (
     ACCESS,
-    ACCESSES,
     ANCESTORS,
     BANISH,
     CLASSES,
-    CLOCK,
-    COUNT,
-    CREATED,
+    LONELY,
     NEIGHBORHOOD,
     NO_COST,
     RANDOM,
-    SCORED,
-    STAMP,
-    TAIL,
     Machine,
     State,
     linked,
@@ -39,36 +33,37 @@ _NEAR = 4e-15
 @inner_kernel
 def enter_pool(s: State, x: int) -> None:
     """Add `x` to the end of the pool, unless it is there."""
-    if s.place[x] >= 0:
+    if s.storages[x].place >= 0:
         return
-    if s.now[TAIL] == s.pool.size:
+    if s.now[0].tail == s.pool.size:
         close_gaps(s)
-    s.pool[s.now[TAIL]] = x
-    s.place[x] = s.now[TAIL]
-    s.now[TAIL] += 1
-    s.now[COUNT] += 1
+    s.pool[s.now[0].tail] = x
+    s.storages[x].place = s.now[0].tail
+    s.now[0].tail += 1
+    s.now[0].count += 1
 
 
 @inner_kernel
 def leave_pool(s: State, x: int) -> None:
     """Take `x` out of the pool, if it is there."""
-    if s.place[x] >= 0:
-        s.pool[s.place[x]] = -1
-        s.place[x] = -1
-        s.now[COUNT] -= 1
+    if s.storages[x].place >= 0:
+        s.pool[s.storages[x].place] = -1
+        s.storages[x].place = -1
+        s.now[0].count -= 1
 
 
 @inner_kernel
 def close_gaps(s: State) -> None:
     """Move the pool together, in its order."""
     n = 0
-    for i in range(s.now[TAIL]):
+    for i in range(s.now[0].tail):
         x = s.pool[i]
         if x >= 0:
-            s.pool[n] = x
-            s.place[x] = n
+            if i != n:
+                s.pool[n] = x
+                s.storages[x].place = n
             n += 1
-    s.now[TAIL] = n
+    s.now[0].tail = n
 
 
 @inner_kernel
@@ -78,91 +73,105 @@ def neighborhood(g: Flat, s: State, x: int, down: bool) -> tuple[int, int]:
     Walked up first, then down with the mark raised by one: what the way up has counted is not counted again.
     """
     near = g.down if down else g.up
-    pairs = s.down_edges if down else s.up_edges
-    mark = s.now[STAMP]
+    mark, created = s.now[0].stamp, s.now[0].created
     total, latest, top = 0, -1, 1
     s.stack[0] = x
     while top > 0:
         top -= 1
         y = s.stack[top]
-        s.tally[ACCESSES] += pairs[y]
-        for k in range(near.ptr[y], near.ptr[y + 1]):
-            if near.since[k] >= s.now[CREATED]:
+        s.now[0].accesses += s.storages[y].down_pairs if down else s.storages[y].up_pairs
+        begin = g.storages[y].down if down else g.storages[y].up
+        end = g.storages[y + 1].down if down else g.storages[y + 1].up
+        for k in range(begin, end):
+            if near[k].since >= created:
                 break
-            z = near.idx[k]
-            if s.material[z] or s.mark[z] == mark or not linked(s, y, z):
+            z = near[k].storage
+            if s.storages[z].material or s.storages[z].mark == mark or not linked(s, y, z):
                 continue
-            if not down or s.mark[z] != mark - 1:
-                total += s.cost[z]
-                latest = max(latest, s.access[z])
-            s.mark[z] = mark
+            if not down or s.storages[z].mark != mark - 1:
+                total += s.storages[z].cost
+                latest = max(latest, s.storages[z].access)
+            s.storages[z].mark = mark
             s.stack[top] = z
             top += 1
     return total, latest
 
 
 @inner_kernel
-def measure(m: Machine, i: int) -> None:
-    """Fill in the numerator and the staleness of the storage at place `i` of the pool."""
-    g, s, q = m.g, m.s, m.q
+def measure_walking(m: Machine, i: int) -> None:
+    """Numerator and staleness of the storage at place `i`, its neighborhood found by a walk (banishing)."""
+    s = m.s
     x = s.pool[i]
-    s.tally[SCORED] += 1
-    s.tally[ACCESSES] += 1
-    number, access = 1, s.access[x]
-    if q.cost != NO_COST:
-        number = s.cost[x]
-    if q.cost == CLASSES:
-        number += class_cost(g, s, m.c, x)
-    elif q.cost in (ANCESTORS, NEIGHBORHOOD) and q.dealloc != BANISH:
-        number += m.r.up_cost[x]
-        if q.cost == NEIGHBORHOOD:
-            number += m.r.down_cost[x]
-    elif q.cost in (ANCESTORS, NEIGHBORHOOD):
-        s.now[STAMP] += 2
-        cost, latest = neighborhood(g, s, x, False)
+    s.now[0].stamp += 2
+    cost, latest = neighborhood(m.g, s, x, False)
+    number, access = s.storages[x].cost + cost, s.storages[x].access
+    if m.q.cost == NEIGHBORHOOD:  # staleness is that of the whole neighborhood
+        s.now[0].stamp += 1
+        cost, other = neighborhood(m.g, s, x, True)
         number += cost
-        if q.cost == NEIGHBORHOOD:  # there staleness is that of the whole neighborhood
-            s.now[STAMP] += 1
-            cost, other = neighborhood(g, s, x, True)
-            number += cost
-            access = max(access, latest, other)
-    s.number[i] = number
-    s.late[i] = s.now[CLOCK] - access
+        access = max(access, latest, other)
+    s.scored[i].number = number
+    s.scored[i].late = s.now[0].clock - access
 
 
 @inner_kernel
-def family_score(m: Machine, i: int) -> float:
-    """Score of the storage at place `i`, which was measured: close to it, by doubles."""
-    size = m.g.storage_size[m.s.pool[i]] if m.q.size else 1
-    late = m.s.late[i] if m.q.staleness else 1
-    return m.s.number[i] / (float(size) * float(late)) if size > 0 and late > 0 else np.inf
+def score_pool(m: Machine, outside: bool) -> int:
+    """Measure and score the pool, up to the first score of 0 unless it is scored outside; returns how many that are.
 
-
-@inner_kernel
-def exact_score(m: Machine, i: int) -> float:
-    """The same score, rounded once."""
-    size = m.g.storage_size[m.s.pool[i]] if m.q.size else 1
-    late = m.s.late[i] if m.q.staleness else 1
-    return quotient(m.s.number[i], size, late) if size > 0 and late > 0 else np.inf
+    One loop over local names: a function called for each storage would be handed all tables each time.
+    """
+    g, s, q = m.g, m.s, m.q
+    pool, storages, nodes, scored = s.pool, s.storages, s.nodes, s.scored
+    clock, end = s.now[0].clock, s.now[0].count
+    walking = q.dealloc == BANISH and q.cost in (ANCESTORS, NEIGHBORHOOD)
+    visits = 0
+    for i in range(end):
+        x = storages[pool[i]]
+        number = x.cost if q.cost != NO_COST else 1
+        if walking:
+            measure_walking(m, i)
+            number = scored[i].number
+        elif q.cost == CLASSES:
+            if x.cached == LONELY:
+                visits += x.visits
+            elif x.cached >= 0 and nodes[x.cached].parent < 0:  # its class has not been joined to another since
+                visits += x.visits
+                number += nodes[x.cached].value
+            else:
+                number += class_cost(g, s, pool[i])
+        elif q.cost == NEIGHBORHOOD:
+            number += x.up_cost + x.down_cost
+        elif q.cost == ANCESTORS:
+            number += x.up_cost
+        if not walking:
+            scored[i].number = number
+            scored[i].late = clock - x.access
+        size = x.size if q.size else 1
+        late = scored[i].late if q.staleness else 1
+        scored[i].value = number / (float(size) * float(late)) if size > 0 and late > 0 else np.inf
+        if scored[i].value == 0.0 and not outside:
+            end = i + 1
+            break
+    s.now[0].scored += end
+    s.now[0].accesses += end + visits
+    return int(end)
 
 
 @inner_kernel
 def least_score(m: Machine) -> int:
     """The storage of the smallest score of the family h'(s, m, c)."""
-    s = m.s
-    least, end = np.inf, s.now[COUNT]
+    s, q = m.s, m.q
+    end = score_pool(m, False)
+    scored = s.scored
+    least = np.inf
     for i in range(end):
-        measure(m, i)
-        value = family_score(m, i)
-        s.value[i] = value
-        least = min(least, value)
-        if value == 0.0:
-            end = i + 1
-            break
-    best, victim = np.inf, -1
+        least = min(least, scored[i].value)
+    best, victim, near = np.inf, 0, least + abs(least) * _NEAR
     for i in range(end):
-        if s.value[i] <= least + abs(least) * _NEAR:
-            value = exact_score(m, i)
+        if scored[i].value <= near or near == np.inf:
+            size = s.storages[s.pool[i]].size if q.size else 1
+            late = scored[i].late if q.staleness else 1
+            value = quotient(scored[i].number, size, late) if size > 0 and late > 0 else np.inf
             if value <= best:
                 best, victim = value, i
     return int(s.pool[victim])
@@ -172,19 +181,18 @@ def least_score(m: Machine) -> int:
 def least_accessed(m: Machine) -> int:
     """The storage whose last access is the oldest."""
     s = m.s
-    victim = 0
-    for i in range(s.now[COUNT]):
-        if s.access[s.pool[i]] <= s.access[s.pool[victim]]:
-            victim = i
-    s.tally[SCORED] += s.now[COUNT]
-    s.tally[ACCESSES] += s.now[COUNT]
-    return int(s.pool[victim])
+    victim = s.pool[0]
+    for i in range(s.now[0].count):
+        if s.storages[s.pool[i]].access <= s.storages[victim].access:
+            victim = s.pool[i]
+    s.now[0].scored += s.now[0].count
+    s.now[0].accesses += s.now[0].count
+    return int(victim)
 
 
 @inner_kernel
-def random_word(s: State) -> int:
+def random_word(r: np.ndarray) -> int:
     """The next 32 bits of the Mersenne Twister, as CPython draws them."""
-    r = s.random
     if r[624] >= 624:
         for k in range(624):
             y = (r[k] & 0x80000000) | (r[(k + 1) % 624] & 0x7FFFFFFF)
@@ -201,21 +209,21 @@ def random_word(s: State) -> int:
 @inner_kernel
 def random_storage(s: State) -> int:
     """A storage of the pool by chance: CPython's `randrange`."""
-    s.tally[SCORED] += 1
-    s.tally[ACCESSES] += 1
+    s.now[0].scored += 1
+    s.now[0].accesses += 1
     bits = 0
-    while s.now[COUNT] >> bits > 0:
+    while s.now[0].count >> bits > 0:
         bits += 1
-    i = random_word(s) >> (32 - bits)
-    while i >= s.now[COUNT]:
-        i = random_word(s) >> (32 - bits)
+    i = random_word(s.random) >> (32 - bits)
+    while i >= s.now[0].count:
+        i = random_word(s.random) >> (32 - bits)
     return int(s.pool[i])
 
 
 @inner_kernel
 def find_victim(m: Machine) -> int:
     """The storage to evict; the pool is not empty."""
-    if m.s.now[TAIL] != m.s.now[COUNT]:
+    if m.s.now[0].tail != m.s.now[0].count:
         close_gaps(m.s)
     if m.q.kind == RANDOM:
         return random_storage(m.s)
@@ -227,8 +235,6 @@ def find_victim(m: Machine) -> int:
 @kernel
 def measure_pool(m: Machine) -> int:
     """Measure every storage of the pool for a score outside; returns how many there are."""
-    if m.s.now[TAIL] != m.s.now[COUNT]:
+    if m.s.now[0].tail != m.s.now[0].count:
         close_gaps(m.s)
-    for i in range(m.s.now[COUNT]):
-        measure(m, i)
-    return int(m.s.now[COUNT])
+    return score_pool(m, True)

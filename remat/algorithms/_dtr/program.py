@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from attrs import define, field, frozen
+from numpy.typing import NDArray
 
-from remat.algorithms._arrays.graph_arrays import Ints, Longs
+from remat.algorithms._arrays.graph_arrays import Ints
 from remat.algorithms._dtr.log import (
     MOST,
     Alias,
@@ -35,56 +36,50 @@ COMPUTE, PIN, GET, RELEASE = range(4)
 """Steps: run an operator for the first time; keep a tensor for good; one more reference to it, or one fewer."""
 
 
-class Edges(NamedTuple):
-    """Distinct storages next to each storage (CSR), in the order in which they came to be, without the storage itself.
+Records: TypeAlias = Any
+"""An array of records, whose fields kernels read as `ops[o].cost`: one argument where an array for each field would be ten."""
 
-    Attributes:
-        ptr, idx: the storages next to each.
-        since: the operator that made them neighbors.
-    """
+OP = np.dtype([("cost", np.int64), ("size", np.int64), ("work", np.int64), ("args", np.int64), ("outs", np.int64)])
+"""An operator: its cost, bytes of all its outputs, bytes it needs besides while it runs; where its arguments and outputs begin.
+Tables with places where something begins have one record more than things, so that each ends where the next begins."""
 
-    ptr: Ints
-    idx: Ints
-    since: Ints
+ARG = np.dtype([("tensor", np.int64), ("storage", np.int64), ("first", np.int64)])
+"""An argument of an operator, in order, repeated as it is: tensor, its storage, the first argument of the operator in that storage."""
+
+TENSOR = np.dtype([("op", np.int64), ("size", np.int64), ("storage", np.int64), ("uses", np.int64), ("waits", np.int64)])
+"""A tensor: its operator, bytes (an alias has 0), storage; where its readers begin, and its (tensor, argument) pairs."""
+
+STORAGE = np.dtype(
+    [("size", np.int64), ("members", np.int64), ("up", np.int64), ("down", np.int64), ("near", np.int64)]
+)
+"""A storage: bytes; where its tensors and its neighbors begin."""
+
+EDGE = np.dtype([("storage", np.int64), ("since", np.int64)])
+"""A neighbor of a storage, and the operator that made it one."""
+
+STEP = np.dtype([("kind", np.int64), ("arg", np.int64)])
+"""A step of the program: the operator of a COMPUTE, the tensor of the others."""
 
 
 class Flat(NamedTuple):
-    """Arrays of one program; costs in units of the clock, sizes in bytes.
+    """Tables of one program; costs in units of the clock, sizes in bytes.
 
     Attributes:
-        op_cost, op_size, op_work: cost of each operator, bytes of all its outputs, bytes it needs besides while it runs.
-        arg_ptr, arg_idx: tensors each operator reads (CSR), in argument order, repeated as they are.
-        arg_first: for each argument, the place of the first argument in the same storage.
-        out_ptr: outputs of operator `o` are the tensors `out_ptr[o]` to `out_ptr[o + 1]`.
-        use_ptr, use_idx: operators that read each tensor (CSR), once per argument.
-        tensor_op, tensor_size, tensor_storage: operator, bytes (an alias has 0) and storage of each tensor.
-        storage_size: bytes. storage_ptr, storage_idx: tensors of each storage (CSR); the first is its root.
-        wait_ptr: where the arguments of the operator of each tensor begin among the (tensor, argument) pairs.
-        up, down, near: storages that each depends on; that depend on it; both.
-        step_kind, step_arg: the steps; operator of a COMPUTE, tensor of the others.
+        ops, args, tensors, storages, steps: records of the types above.
+        uses: operators that read each tensor, once per argument. members: tensors of each storage; the first is its root.
+        up, down, near: distinct storages that each depends on; that depend on it; both. Each in the order of `since`.
     """
 
-    op_cost: Longs
-    op_size: Longs
-    op_work: Longs
-    arg_ptr: Ints
-    arg_idx: Ints
-    arg_first: Ints
-    out_ptr: Ints
-    use_ptr: Ints
-    use_idx: Ints
-    tensor_op: Ints
-    tensor_size: Longs
-    tensor_storage: Ints
-    storage_size: Longs
-    storage_ptr: Ints
-    storage_idx: Ints
-    wait_ptr: Longs
-    up: Edges
-    down: Edges
-    near: Edges
-    step_kind: Ints
-    step_arg: Ints
+    ops: Records
+    args: Records
+    tensors: Records
+    uses: Ints
+    storages: Records
+    members: Ints
+    up: Records
+    down: Records
+    near: Records
+    steps: Records
 
 
 @frozen(eq=False)
@@ -376,85 +371,76 @@ class _Reader:
         return self.builder.build(keep=keep)
 
 
-def _csr(rows: list[list[int]] | list[tuple[int, ...]]) -> tuple[Ints, Ints]:
-    pointers = np.zeros(len(rows) + 1, np.int32)
-    np.cumsum([len(row) for row in rows], out=pointers[1:])
-    return pointers, np.array([x for row in rows for x in row], np.int32)
+def records(size: int, kind: np.dtype[Any]) -> Records:
+    """A table of records, all zero."""
+    return np.zeros(size, kind).view(np.recarray)
 
 
-def _edges(count: int, source: Ints, target: Ints, since: Ints) -> Edges:
-    """Distinct pairs (source, target), each since the first of its operators; the pairs come in the order of operators."""
-    _, first = np.unique(source.astype(np.int64) * max(1, count) + target, return_index=True)
+def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each of some stretches of these lengths begins, and where the last ends."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+
+
+def _edges(count: int, source: NDArray[np.int64], target: NDArray[np.int64], since: NDArray[np.int64]) -> Any:
+    """Distinct pairs (source, target), each since the first of its operators; where those of each source begin, and the table."""
+    _, first = np.unique(source * max(1, count) + target, return_index=True)
     first = first[np.lexsort((first, source[first]))]  # by source, then by age
-    ptr = np.zeros(count + 1, np.int32)
-    np.cumsum(np.bincount(source[first], minlength=count), out=ptr[1:])
-    return Edges(ptr, target[first].astype(np.int32), since[first].astype(np.int32))
+    table = records(len(first), EDGE)
+    table["storage"], table["since"] = target[first], since[first]
+    return _starts(np.bincount(source[first], minlength=count)), table
 
 
 def _flat(
-    tensors: list[_Tensor],
-    storages: list[tuple[int, list[int]]],
-    args: list[tuple[int, ...]],
-    ops: list[tuple[str, int, int, int]],
-    steps: list[tuple[int, int]],
+    made: list[_Tensor],
+    stores: list[tuple[int, list[int]]],
+    reads: list[tuple[int, ...]],
+    named: list[tuple[str, int, int, int]],
+    taken: list[tuple[int, int]],
 ) -> Flat:
-    arg_ptr, arg_idx = _csr(args)
-    tensor_op = np.array([tensor.op for tensor in tensors], np.int32)
-    tensor_size = np.array([tensor.size for tensor in tensors], np.int64)
-    tensor_storage = np.array([tensor.storage for tensor in tensors], np.int32)
-    out_ptr = np.zeros(len(ops) + 1, np.int32)
-    np.cumsum(np.bincount(tensor_op, minlength=len(ops)), out=out_ptr[1:])
-    op_size = np.zeros(len(ops), np.int64)
-    np.add.at(op_size, tensor_op, tensor_size)
-    arg_count, out_count = np.diff(arg_ptr), np.diff(out_ptr)
-    storage_ptr, storage_idx = _csr([members for _, members in storages])
-    use_order = np.argsort(arg_idx, kind="stable")
-    arg_op = np.repeat(np.arange(len(ops), dtype=np.int32), arg_count)
-    use_ptr = np.zeros(len(tensors) + 1, np.int32)
-    np.cumsum(np.bincount(arg_idx, minlength=len(tensors)), out=use_ptr[1:])
-    wait_ptr = np.zeros(len(tensors) + 1, np.int64)
-    np.cumsum(arg_count[tensor_op], out=wait_ptr[1:])
+    ops, tensors = records(len(named) + 1, OP), records(len(made) + 1, TENSOR)
+    storages, steps = records(len(stores) + 1, STORAGE), records(len(taken), STEP)
+    args = records(sum(map(len, reads)), ARG)
+    tensors["op"][:-1] = [tensor.op for tensor in made]
+    tensors["size"][:-1] = [tensor.size for tensor in made]
+    tensors["storage"][:-1] = [tensor.storage for tensor in made]
+    storages["size"][:-1] = [size for size, _ in stores]
+    storages["members"] = _starts(np.array([len(members) for _, members in stores], np.int64))
+    steps["kind"] = [kind for kind, _ in taken]
+    steps["arg"] = [arg for _, arg in taken]
+    args["tensor"] = [tensor for row in reads for tensor in row]
+    args["storage"] = tensors["storage"][args["tensor"]]
+    args["first"] = _first_in_storage(reads, tensors["storage"].tolist())
+    arg_count = np.array([len(row) for row in reads], np.int64)
+    out_count = np.bincount(tensors["op"][:-1], minlength=len(named))
+    ops["cost"][:-1] = [cost for _, cost, _, _ in named]
+    ops["work"][:-1] = [work for _, _, work, _ in named]
+    np.add.at(ops["size"], tensors["op"][:-1], tensors["size"][:-1])
+    ops["args"], ops["outs"] = _starts(arg_count), _starts(out_count)
+    arg_op = np.repeat(np.arange(len(named)), arg_count)
+    tensors["uses"] = _starts(np.bincount(args["tensor"], minlength=len(made)))
+    tensors["waits"] = _starts(arg_count[tensors["op"][:-1]])
 
-    # Every (output, argument) pair of every operator, in their order, as storages.
-    pair_arg = np.concatenate([np.arange(a, b) for a, b, n in zip(arg_ptr[:-1], arg_ptr[1:], out_count, strict=True)
-                               for _ in range(n)] or [np.zeros(0, np.int64)]).astype(np.int64)  # fmt: skip
-    child = np.repeat(tensor_storage, arg_count[tensor_op])
-    parent = tensor_storage[arg_idx[pair_arg]]
-    since = arg_op[pair_arg]
+    # Every (output, argument) pair, output after output, as storages.
+    pairs = arg_count[tensors["op"][:-1]]
+    begin = np.repeat(ops["args"][tensors["op"][:-1]] - tensors["waits"][:-1], pairs)
+    place = begin + np.arange(len(begin))
+    child, parent, since = np.repeat(tensors["storage"][:-1], pairs), args["storage"][place], arg_op[place]
     differ = child != parent
     child, parent, since = child[differ], parent[differ], since[differ]
-    both = np.concatenate([parent, child]), np.concatenate([child, parent])
     age = np.argsort(np.concatenate([since, since]), kind="stable")
-    count = len(storages)
-    return Flat(
-        op_cost=np.array([cost for _, cost, _, _ in ops], np.int64),
-        op_size=op_size,
-        op_work=np.array([work for _, _, work, _ in ops], np.int64),
-        arg_ptr=arg_ptr,
-        arg_idx=arg_idx,
-        arg_first=_first_in_storage(args, tensor_storage),
-        out_ptr=out_ptr,
-        use_ptr=use_ptr,
-        use_idx=arg_op[use_order],
-        tensor_op=tensor_op,
-        tensor_size=tensor_size,
-        tensor_storage=tensor_storage,
-        storage_size=np.array([size for size, _ in storages], np.int64),
-        storage_ptr=storage_ptr,
-        storage_idx=storage_idx,
-        wait_ptr=wait_ptr,
-        up=_edges(count, child, parent, since),
-        down=_edges(count, parent, child, since),
-        near=_edges(count, both[0][age], both[1][age], np.concatenate([since, since])[age]),
-        step_kind=np.array([kind for kind, _ in steps], np.int32),
-        step_arg=np.array([arg for _, arg in steps], np.int32),
-    )
+    storages["up"], up = _edges(len(stores), child, parent, since)
+    storages["down"], down = _edges(len(stores), parent, child, since)
+    ends = np.concatenate([parent, child])[age], np.concatenate([child, parent])[age]
+    storages["near"], near = _edges(len(stores), *ends, np.concatenate([since, since])[age])
+    uses = arg_op[np.argsort(args["tensor"], kind="stable")].astype(np.int32)
+    members = np.array([tensor for _, row in stores for tensor in row], np.int32)
+    return Flat(ops, args, tensors, uses, storages, members, up, down, near, steps)
 
 
-def _first_in_storage(args: list[tuple[int, ...]], tensor_storage: Ints) -> Ints:
+def _first_in_storage(reads: list[tuple[int, ...]], storage: list[int]) -> list[int]:
     """For each argument, the place of the first argument of its operator in the same storage."""
     firsts: list[int] = []
-    for row in args:
+    for row in reads:
         places: dict[int, int] = {}
-        firsts += [places.setdefault(int(tensor_storage[tensor]), place) for place, tensor in enumerate(row)]
-    return np.array(firsts, np.int32)
+        firsts += [places.setdefault(storage[tensor], place) for place, tensor in enumerate(row)]
+    return firsts

@@ -12,27 +12,15 @@ import numpy as np
 
 from remat.algorithms._arrays.jit import inner_kernel
 from remat.algorithms._dtr.program import Flat
-from remat.algorithms._dtr.state import ACCESSES, CREATED, SLOTS, STAMP, Regions, State, Words
+from remat.algorithms._dtr.state import DOWN, DOWN_EDGE, UP, UP_EDGE, State
 
 _ONE = np.uint64(1)
 _ZERO = np.uint64(0)
 
 
 @inner_kernel
-def has(bits: Words, slot: int, x: int) -> bool:
-    """Whether `x` is in a set."""
-    return (bits[slot, x >> 6] >> np.uint64(x & 63)) & _ONE != _ZERO
-
-
-@inner_kernel
-def put(bits: Words, slot: int, x: int) -> None:
-    """Add `x` to a set."""
-    bits[slot, x >> 6] |= _ONE << np.uint64(x & 63)
-
-
-@inner_kernel
 def lowest(word: np.uint64) -> int:
-    """Place of the lowest bit that is set."""
+    """Place of the lowest bit that is set; one is."""
     place, w = 0, word
     if w & np.uint64(0xFFFFFFFF) == _ZERO:
         place += 32
@@ -47,118 +35,120 @@ def lowest(word: np.uint64) -> int:
 
 
 @inner_kernel
-def walk(g: Flat, s: State, r: Regions, x: int, down: bool) -> None:
+def walk(g: Flat, s: State, x: int, down: bool) -> None:
     """Find the neighborhood of the resident storage `x` in one direction afresh."""
-    slot = r.slot[x]
-    inside, edge = (r.down, r.down_edge) if down else (r.up, r.up_edge)
+    slot = s.storages[x].slot
+    inside = s.regions[DOWN if down else UP, slot]
+    edge = s.regions[DOWN_EDGE if down else UP_EDGE, slot]
+    for w in range(inside.size):
+        inside[w] = _ZERO
+        edge[w] = _ZERO
+    s.now[0].stamp += 1
+    stamp, created = s.now[0].stamp, s.now[0].created
     near = g.down if down else g.up
-    pairs = s.down_edges if down else s.up_edges
-    for w in range(inside.shape[1]):
-        inside[slot, w] = _ZERO
-        edge[slot, w] = _ZERO
+    stack, storages = s.stack, s.storages
     total, visits, top = 0, 0, 1
-    created = s.now[CREATED]
-    s.now[STAMP] += 1
-    stamp = s.now[STAMP]
-    s.stack[0] = x
+    stack[0] = x
+    storages[x].mark = stamp
     while top > 0:
         top -= 1
-        y = s.stack[top]
-        visits += pairs[y]
-        for k in range(near.ptr[y], near.ptr[y + 1]):
-            if near.since[k] >= created:
+        y = stack[top]
+        visits += storages[y].down_pairs if down else storages[y].up_pairs
+        begin = g.storages[y].down if down else g.storages[y].up
+        end = g.storages[y + 1].down if down else g.storages[y + 1].up
+        for k in range(begin, end):
+            if near[k].since >= created:
                 break
-            z = near.idx[k]
-            if s.mark[z] == stamp or z == x:
+            z = near[k].storage
+            if storages[z].mark == stamp:
                 continue
-            s.mark[z] = stamp
-            if s.material[z]:
-                put(edge, slot, z)
+            storages[z].mark = stamp
+            bit = _ONE << np.uint64(z & 63)
+            if storages[z].material:
+                edge[z >> 6] |= bit
             else:
-                total += s.cost[z]
-                put(inside, slot, z)
-                s.stack[top] = z
+                inside[z >> 6] |= bit
+                total += storages[z].cost
+                stack[top] = z
                 top += 1
-    s.tally[ACCESSES] += visits
-    (r.down_cost if down else r.up_cost)[x] = total
+    s.now[0].accesses += visits
+    if down:
+        storages[x].down_cost = total
+    else:
+        storages[x].up_cost = total
 
 
 @inner_kernel
-def absorb(g: Flat, s: State, r: Regions, x: int, gone: int, down: bool) -> None:
+def absorb(g: Flat, s: State, x: int, gone: int, down: bool) -> None:
     """`gone` was evicted at the edge of `x`: it and its neighborhood are in the neighborhood of `x` now."""
-    inside, edge = (r.down, r.down_edge) if down else (r.up, r.up_edge)
-    slot, other = r.slot[x], r.slot[gone]
-    if not has(edge, slot, gone):  # an alias operator made them neighbors after the last walk
-        walk(g, s, r, x, down)
+    slot, other = s.storages[x].slot, s.storages[gone].slot
+    inside, taken = s.regions[DOWN if down else UP, slot], s.regions[DOWN if down else UP, other]
+    edge, beyond = s.regions[DOWN_EDGE if down else UP_EDGE, slot], s.regions[DOWN_EDGE if down else UP_EDGE, other]
+    bit = _ONE << np.uint64(gone & 63)
+    if edge[gone >> 6] & bit == _ZERO:  # an alias operator made them neighbors after the last walk
+        walk(g, s, x, down)
         return
-    total, visits = s.cost[gone], 1
-    edge[slot, gone >> 6] &= ~(_ONE << np.uint64(gone & 63))
-    for w in range(inside.shape[1]):
-        edge[slot, w] |= edge[other, w]
-        fresh = inside[other, w] & ~inside[slot, w]
-        inside[slot, w] |= fresh
+    total, visits = s.storages[gone].cost, 1
+    edge[gone >> 6] &= ~bit
+    for w in range(inside.size):
+        edge[w] |= beyond[w]
+        fresh = taken[w] & ~inside[w]
+        inside[w] |= fresh
         while fresh != _ZERO:
-            place = lowest(fresh)
+            y = (w << 6) + lowest(fresh)
             fresh &= fresh - _ONE
-            y = (w << 6) + place
             if y != gone:
-                total += s.cost[y]
+                total += s.storages[y].cost
                 visits += 1
-    put(inside, slot, gone)
-    s.tally[ACCESSES] += visits
-    (r.down_cost if down else r.up_cost)[x] += total
+    inside[gone >> 6] |= bit
+    s.now[0].accesses += visits
+    if down:
+        s.storages[x].down_cost += total
+    else:
+        s.storages[x].up_cost += total
 
 
 @inner_kernel
-def leave_memory(g: Flat, s: State, r: Regions, x: int) -> None:
+def leave_memory(g: Flat, s: State, x: int) -> None:
     """`x` was evicted: the resident storages at the edges of its neighborhoods take it in."""
-    slot = r.slot[x]
-    for w in range(r.up_edge.shape[1]):
-        bits = r.up_edge[slot, w]
-        while bits != _ZERO:
-            y = (w << 6) + lowest(bits)
-            bits &= bits - _ONE
-            if s.material[y]:
-                absorb(g, s, r, y, x, True)
-        bits = r.down_edge[slot, w]
-        while bits != _ZERO:
-            y = (w << 6) + lowest(bits)
-            bits &= bits - _ONE
-            if s.material[y]:
-                absorb(g, s, r, y, x, False)
-    r.down_cost[x] = 0
-    r.up_cost[x] = 0
-    s.now[SLOTS] -= 1
-    r.free[s.now[SLOTS]] = slot
-    r.slot[x] = -1
-
-
-@inner_kernel
-def enter_memory(s: State, r: Regions, x: int) -> None:
-    """Give `x` a slot if it has none."""
-    if r.slot[x] < 0:
-        r.slot[x] = r.free[s.now[SLOTS]]
-        s.now[SLOTS] += 1
-
-
-@inner_kernel
-def come_back(g: Flat, s: State, r: Regions, arrivals: int) -> None:
-    """The first `arrivals` storages of `s.arrived` were computed: walk them and all that they now stand between."""
-    for w in range(r.affected.shape[1]):
-        r.affected[0, w] = _ZERO
-        r.affected[1, w] = _ZERO
-    for i in range(arrivals):
-        x = s.arrived[i]
-        enter_memory(s, r, x)
-        walk(g, s, r, x, True)
-        walk(g, s, r, x, False)
-        for w in range(r.affected.shape[1]):
-            r.affected[0, w] |= r.up_edge[r.slot[x], w]
-            r.affected[1, w] |= r.down_edge[r.slot[x], w]
+    slot = s.storages[x].slot
     for side in range(2):
-        for w in range(r.affected.shape[1]):
-            bits = r.affected[side, w]
+        edge = s.regions[UP_EDGE if side == 0 else DOWN_EDGE, slot]
+        for w in range(edge.size):
+            bits = edge[w]
             while bits != _ZERO:
                 y = (w << 6) + lowest(bits)
                 bits &= bits - _ONE
-                walk(g, s, r, y, side == 0)
+                if s.storages[y].material:
+                    absorb(g, s, y, x, side == 0)
+    s.storages[x].down_cost = 0
+    s.storages[x].up_cost = 0
+    s.storages[x].slot = -1
+    s.now[0].slots -= 1
+    s.free[s.now[0].slots] = slot
+
+
+@inner_kernel
+def come_back(g: Flat, s: State, arrivals: int) -> None:
+    """The first `arrivals` storages of `s.arrived` were computed: walk them and all that they now stand between."""
+    affected = s.affected
+    for w in range(affected.shape[1]):
+        affected[0, w] = _ZERO
+        affected[1, w] = _ZERO
+    for i in range(arrivals):
+        x = s.arrived[i]
+        slot = s.free[s.now[0].slots]
+        s.now[0].slots += 1
+        s.storages[x].slot = slot
+        walk(g, s, x, True)
+        walk(g, s, x, False)
+        for w in range(affected.shape[1]):
+            affected[0, w] |= s.regions[UP_EDGE, slot, w]
+            affected[1, w] |= s.regions[DOWN_EDGE, slot, w]
+    for side in range(2):
+        for w in range(affected.shape[1]):
+            bits = affected[side, w]
+            while bits != _ZERO:
+                y = (w << 6) + lowest(bits)
+                bits &= bits - _ONE
+                walk(g, s, y, side == 0)

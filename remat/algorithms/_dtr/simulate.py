@@ -15,25 +15,7 @@ from remat.algorithms._dtr.pool import measure_pool
 from remat.algorithms._dtr.program import Program
 from remat.algorithms._dtr.runtime import CHOOSE, DONE, GONE, GROW, OUT_OF_MEMORY, advance
 from remat.algorithms._dtr.scores import COSTS, Chance, Family, LastAccess, Pool, Score, h_dtr_eq, score_named
-from remat.algorithms._dtr.state import (
-    ACCESS,
-    ACCESSES,
-    CLOCK,
-    EVICTIONS,
-    FAMILY,
-    FAULT,
-    OUTSIDE,
-    PEAK,
-    RANDOM,
-    REMAT,
-    REMATS,
-    SCORED,
-    VICTIM,
-    Machine,
-    Rules,
-    grown,
-    machine,
-)
+from remat.algorithms._dtr.state import ACCESS, FAMILY, OUTSIDE, RANDOM, Machine, Rules, grown, machine
 from remat.errors import BadArgument
 from remat.settings import instance, number, one_of, whole
 
@@ -93,7 +75,7 @@ class Simulation:
 
     def resident(self) -> np.ndarray:
         """Whether each storage is in memory."""
-        return self.machine.s.material.copy()
+        return np.array(self.machine.s.storages["material"])
 
 
 def simulate(
@@ -149,26 +131,26 @@ def simulation(
         cost=COSTS.index(score.measure),
         size=int(isinstance(score, Family) and score.size),
         staleness=int(isinstance(score, Family) and score.staleness),
-        widest=int(np.max(np.diff(program.flat.out_ptr), initial=0)),
+        widest=int(np.max(np.diff(program.flat.ops["outs"]), initial=0)),
     )
     ended, code = _run(machine(program, rules, _generator(seed)), score.values)
+    now = ended.s.now[0]
     if code == GONE:
-        op = int(ended.s.now[FAULT])
+        op = int(now.fault)
         what = f"{program.op_names[op]!r:.100} reads what was released and banished."
         raise malformed(program.op_lines[op], what, "release it after its last use, or deallocate eagerly.")
     status = Status.OK if code == DONE else Status.OUT_OF_MEMORY if code == OUT_OF_MEMORY else Status.THRASHED
-    tally = ended.s.tally.tolist()
     replay = Replay(
         status=status,
-        clock=int(ended.s.now[CLOCK]),
+        clock=int(now.clock),
         compute=program.compute,
-        remat_cost=tally[REMAT],
-        remats=tally[REMATS],
-        evictions=tally[EVICTIONS],
-        peak=tally[PEAK],
+        remat_cost=int(now.remat),
+        remats=int(now.remats),
+        evictions=int(now.evictions),
+        peak=int(now.peak),
         budget=budget,
-        accesses=tally[ACCESSES],
-        scored=tally[SCORED],
+        accesses=int(now.accesses),
+        scored=int(now.scored),
     )
     return Simulation(replay, ended)
 
@@ -180,7 +162,7 @@ def _run(m: Machine, values: Callable[[Pool], np.ndarray]) -> tuple[Machine, int
         if code == GROW:
             m = grown(m)
         elif code == CHOOSE:
-            m.s.now[VICTIM] = _choice(m, values)
+            m.s.now["victim"] = _choice(m, values)
         else:
             return m, code
 
@@ -189,12 +171,12 @@ def _choice(m: Machine, values: Callable[[Pool], np.ndarray]) -> int:
     """The victim by an outside score: of equal ones the last in the pool, and of zeros the first."""
     count = measure_pool(m)
     storages = m.s.pool[:count].copy()
-    late = m.s.late[:count].copy()
+    late = np.array(m.s.scored["late"][:count])
     pool = Pool(
-        cost=m.s.number[:count].copy(),
-        size=m.g.storage_size[storages],
+        cost=np.array(m.s.scored["number"][:count]),
+        size=np.array(m.s.storages["size"][storages]),
         staleness=late,
-        access=m.s.now[CLOCK] - late,
+        access=m.s.now["clock"] - late,
     )
     found = np.asarray(values(pool))
     if found.shape != (count,) or found.dtype.kind not in "fi" or np.isnan(found).any():

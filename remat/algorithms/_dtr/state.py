@@ -1,4 +1,4 @@
-"""What the runtime knows at one instant, as arrays that the kernels change in place."""
+"""What the runtime knows at one instant, as tables that the kernels change in place."""
 
 from __future__ import annotations
 
@@ -9,17 +9,9 @@ from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import Flags, Floats, Ints, Longs
 from remat.algorithms._arrays.jit import inner_kernel
-from remat.algorithms._dtr.program import Flat, Program
+from remat.algorithms._dtr.program import Flat, Program, Records, records
 
 Words = NDArray[np.uint64]
-
-MEMORY, CLOCK, STEP, DEPTH, CREATED, TAIL, COUNT, NODES, STAMP, SLOTS, VICTIM, FAULT, BANISHED = range(13)
-"""Places in `State.now`: bytes resident, the clock, the next step, operators under way, operators created, end and number
-of the pool, union-find nodes, the last mark, slots in use, the victim of an outside score, the operator at fault, storages
-banished."""
-
-PEAK, REMAT, REMATS, EVICTIONS, ACCESSES, SCORED = range(6)
-"""Places in `State.tally`: the largest memory, cost and number of recomputations, evictions, storage accesses, scores."""
 
 EAGER, IGNORE, BANISH = range(3)
 """Deallocation: a storage that is let go of is evicted; nothing happens; it is removed for good as soon as it can be."""
@@ -30,8 +22,61 @@ NO_COST, LOCAL, ANCESTORS, NEIGHBORHOOD, CLASSES = range(5)
 FAMILY, ACCESS, RANDOM, OUTSIDE = range(4)
 """Scores: cost / (size x staleness), either left out where it is not asked for; the last access; chance; asked outside."""
 
-DIRTY, LONELY, SEVERAL = -4, -1, -3
-"""Entries of `Classes.cached` that are no class: unknown; no evicted neighbor; neighbors of more than one class."""
+SEVERAL, DIRTY, LONELY = -3, -2, -1
+"""Entries of `cached` that are no class: neighbors of more than one class; unknown; no evicted neighbor."""
+
+DOWN, DOWN_EDGE, UP, UP_EDGE = range(4)
+"""Sets of `State.regions`: evicted storages reached towards readers; resident ones where that ends; the same towards sources."""
+
+STORED = np.dtype(
+    [
+        ("material", np.bool_),  # in memory
+        ("pinned", np.bool_),  # never evicted
+        ("banished", np.int32),  # 0, or its number in the order of banishing
+        ("locks", np.int32),  # runs under way that need it, and pins
+        ("lent", np.int32),  # runs under way that need it
+        ("refs", np.int32),  # references of the program
+        ("dependents", np.int32),  # evicted tensors made from it (kept for banishing alone)
+        ("place", np.int32),  # where it stands in the pool, -1: nowhere
+        ("size", np.int64),  # bytes
+        ("cost", np.int64),  # of its operators, each once
+        ("access", np.int64),  # when it was last accessed; -1: never
+        ("up_pairs", np.int64),  # (tensor, argument) pairs of its tensors
+        ("down_pairs", np.int64),  # (tensor, reader) pairs
+        ("mark", np.int64),  # of the last walk that came by
+        ("node", np.int32),  # of its class while it is evicted, -1: none
+        ("cached", np.int32),  # the one class next to it, or DIRTY, LONELY, SEVERAL
+        ("visits", np.int64),  # accesses that a score takes while `cached` holds
+        ("slot", np.int64),  # of its neighborhoods, -1: none
+        ("down_cost", np.int64),  # cost of DOWN and UP, as of the last time they were changed
+        ("up_cost", np.int64),
+    ],
+    align=True,
+)
+"""A storage as it stands."""
+
+NODE = np.dtype([("parent", np.int64), ("value", np.int64), ("seen", np.int64)])
+"""A node of the union-find: the node above, -1 for a root; of roots the cost of the class; a mark."""
+
+FRAME = np.dtype([("tensor", np.int64), ("cursor", np.int64), ("first", np.bool_)], align=True)
+"""A run under way: tensor asked for, arguments seen to, whether it is the first run of its operator."""
+
+SCORED = np.dtype([("number", np.int64), ("late", np.int64), ("value", np.float64)])
+"""A storage of the pool, measured: numerator, staleness, and score by doubles."""
+
+NOW = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            *("memory", "clock", "step", "depth", "created"),  # created: operators that have begun their first run
+            *("tail", "count"),  # end and number of the pool
+            *("nodes", "slots", "stamp", "banished"),  # nodes and slots in use, last mark, storages banished
+            *("victim", "fault"),  # the choice of an outside score; the operator at fault
+            *("peak", "remat", "remats", "evictions", "accesses", "scored"),  # what a report says
+        )
+    ]
+)
+"""Counters."""
 
 
 class Rules(NamedTuple):
@@ -55,92 +100,35 @@ class Rules(NamedTuple):
     widest: int
 
 
-class Classes(NamedTuple):
-    """Classes of evicted storages (union-find), for h_DTR_eq.
-
-    Attributes:
-        parent, value: of each node: the node above, -1 for a root; of roots: cost of the class.
-        node: the node of each evicted storage, -1 for the others.
-        seen: mark of each node. cached: the one class next to each storage, or DIRTY, LONELY, SEVERAL.
-        visits: accesses that a score takes while `cached` holds.
-    """
-
-    parent: Ints
-    value: Longs
-    node: Ints
-    seen: Longs
-    cached: Ints
-    visits: Longs
-
-
-class Regions(NamedTuple):
-    """Evicted neighborhoods of resident storages, as bit sets over storages, one slot each, for h_DTR and MSPS.
-
-    Attributes:
-        slot: of each storage, -1 where it has none. free: slots; those from `State.now[SLOTS]` on are free.
-        down, down_edge: evicted storages reached towards readers; resident storages where that ends.
-        up, up_edge: the same towards what they are made from.
-        down_cost, up_cost: cost of `down` and `up`, as of the last time they were changed.
-        affected: scratch: storages whose `down` and whose `up` changes.
-    """
-
-    slot: Ints
-    free: Ints
-    down: Words
-    down_edge: Words
-    up: Words
-    up_edge: Words
-    down_cost: Longs
-    up_cost: Longs
-    affected: Words
-
-
 class State(NamedTuple):
     """The runtime.
 
     Attributes:
-        material, pinned, banished, locks, refs, access, cost: of each storage: in memory; never evicted; removed for good (0, or
-            its number in the order of banishing); runs under way that need it; references of the program; when it was last accessed; cost of its operators.
-        up_edges, down_edges: of each storage: how many (tensor, argument) and (tensor, reader) pairs its tensors have.
-        dependents, waits, lent: banishing: evicted dependents of each storage, by number; the (tensor, argument) pairs
-            they stand for; runs under way that hold it.
-        defined: of each tensor: computed since its storage came back.
-        locked: arguments (places in `arg_idx`) locked by a run under way.
-        frame, cursor, first: runs under way, the innermost last: tensor asked for, arguments seen to, whether for the first time.
-        pool, place: storages that may be evicted, in order, -1 for a gap; where each storage stands in it.
-        number, late, value: scratch of a search for a victim, by place in the pool.
-        mark, stack: scratch of a walk over storages. arrived: storages that the last run brought into memory. random: state of the generator (Mersenne Twister, as in CPython).
-        now, tally: counters.
+        storages: STORED records. defined: tensors computed since their storage came back.
+        waits: (tensor, argument) pairs that stand for an evicted dependent (banishing alone).
+        locked: arguments locked by a run under way. frames: runs under way, the innermost last.
+        pool: storages that may be evicted, in order, -1 for a gap. scored: scratch, by place in the pool.
+        stack, arrived: scratch: of a walk over storages; what the last run brought.
+        nodes: of classes. regions: sets of storages as bits, one row of words for each slot. free: slots; those from
+            `now.slots` on are free. affected: scratch: storages whose DOWN and whose UP change.
+        random: the generator (Mersenne Twister, as in CPython). now: one NOW record.
     """
 
-    material: Flags
-    pinned: Flags
-    banished: Ints
-    locks: Ints
-    refs: Ints
-    access: Longs
-    cost: Longs
-    up_edges: Longs
-    down_edges: Longs
-    dependents: Ints
-    waits: Flags
-    lent: Ints
+    storages: Records
     defined: Flags
+    waits: Flags
     locked: Flags
-    frame: Ints
-    cursor: Ints
-    first: Flags
+    frames: Records
     pool: Ints
-    place: Ints
-    number: Longs
-    late: Longs
-    value: Floats
-    mark: Longs
+    scored: Records
     stack: Ints
     arrived: Ints
+    nodes: Records
+    regions: Words
+    free: Longs
+    affected: Words
     random: Longs
-    now: Longs
-    tally: Longs
+    now: Records
 
 
 class Machine(NamedTuple):
@@ -148,115 +136,60 @@ class Machine(NamedTuple):
 
     g: Flat
     s: State
-    c: Classes
-    r: Regions
     q: Rules
 
 
 def machine(program: Program, rules: Rules, random: Longs) -> Machine:
     """A runtime before its first step; `random` is the state of the generator: 624 words and the place of the next."""
     g = program.flat
-    storages, tensors = len(g.storage_size), len(g.tensor_op)
-    by_class = rules.cost == CLASSES and rules.kind in (FAMILY, OUTSIDE)
-    by_region = rules.cost in (ANCESTORS, NEIGHBORHOOD) and rules.kind in (FAMILY, OUTSIDE) and rules.dealloc != BANISH
-    slots, words = (64, (storages + 63) // 64) if by_region else (0, 1)
-    nodes = 2 * storages + 64 if by_class else 0
-    banish = rules.dealloc == BANISH
-
-    def longs(size: int) -> Longs:
-        return np.zeros(size, np.int64)
-
+    storages, tensors = len(g.storages) - 1, len(g.tensors) - 1
+    asked = rules.kind in (FAMILY, OUTSIDE)
+    by_class = asked and rules.cost == CLASSES
+    by_region = asked and rules.cost in (ANCESTORS, NEIGHBORHOOD) and rules.dealloc != BANISH
+    slots, words = (64, (storages + 63) // 64) if by_region else (0, 0)
     s = State(
-        material=np.zeros(storages, np.bool_),
-        pinned=np.zeros(storages, np.bool_),
-        banished=np.zeros(storages, np.int32),
-        locks=np.zeros(storages, np.int32),
-        refs=np.zeros(storages, np.int32),
-        access=np.full(storages, -1, np.int64),
-        cost=longs(storages),
-        up_edges=longs(storages),
-        down_edges=longs(storages),
-        dependents=np.zeros(storages, np.int32),
-        waits=np.zeros(int(g.wait_ptr[-1]) if banish else 0, np.bool_),
-        lent=np.zeros(storages, np.int32),
+        storages=records(storages, STORED),
         defined=np.zeros(tensors, np.bool_),
-        locked=np.zeros(len(g.arg_idx), np.bool_),
-        frame=np.zeros(tensors + 1, np.int32),
-        cursor=np.zeros(tensors + 1, np.int32),
-        first=np.zeros(tensors + 1, np.bool_),
+        waits=np.zeros(int(g.tensors[-1].waits) if rules.dealloc == BANISH else 0, np.bool_),
+        locked=np.zeros(len(g.args), np.bool_),
+        frames=records(tensors + 1, FRAME),
         pool=np.full(2 * storages + 16, -1, np.int32),
-        place=np.full(storages, -1, np.int32),
-        number=longs(storages + 1),
-        late=longs(storages + 1),
-        value=np.zeros(storages + 1, np.float64),
-        mark=longs(storages),
+        scored=records(storages + 1, SCORED),
         stack=np.zeros(storages + 1, np.int32),
-        arrived=np.zeros(storages + 1, np.int32),
-        random=random,
-        now=longs(13),
-        tally=longs(6),
-    )
-    s.now[CLOCK], s.now[VICTIM] = 1, -1
-    c = Classes(
-        parent=np.full(nodes, -1, np.int32),
-        value=longs(nodes),
-        node=np.full(storages, -1, np.int32),
-        seen=longs(nodes),
-        cached=np.full(storages if by_class else 0, DIRTY, np.int32),
-        visits=longs(storages if by_class else 0),
-    )
-    return Machine(g, s, c, _regions(storages if by_region else 0, slots, words), rules)
-
-
-def _regions(storages: int, slots: int, words: int) -> Regions:
-    def bits() -> Words:
-        return np.zeros((slots, words), np.uint64)
-
-    return Regions(
-        slot=np.full(storages, -1, np.int32),
-        free=np.arange(slots, dtype=np.int32),
-        down=bits(),
-        down_edge=bits(),
-        up=bits(),
-        up_edge=bits(),
-        down_cost=np.zeros(storages, np.int64),
-        up_cost=np.zeros(storages, np.int64),
+        arrived=np.zeros(max(storages, tensors) + 1, np.int32),
+        nodes=records(2 * storages + 64 if by_class else 0, NODE),
+        regions=np.zeros((4, slots, words), np.uint64),
+        free=np.arange(slots, dtype=np.int64),
         affected=np.zeros((2, words), np.uint64),
+        random=random,
+        now=records(1, NOW),
     )
+    s.storages["size"] = g.storages["size"][:-1]
+    for name, value in (("access", -1), ("place", -1), ("node", -1), ("slot", -1), ("cached", DIRTY)):
+        s.storages[name] = value
+    s.now["clock"], s.now["victim"] = 1, -1
+    return Machine(g, s, rules)
 
 
 def grown(m: Machine) -> Machine:
     """The same runtime with more room for classes and regions."""
-    return m._replace(c=_more_nodes(m.c), r=_more_slots(m.r))
-
-
-def _more_nodes(c: Classes) -> Classes:
-    more = len(c.parent)
-    return c._replace(
-        parent=np.concatenate([c.parent, np.full(more, -1, np.int32)]),
-        value=np.concatenate([c.value, np.zeros(more, np.int64)]),
-        seen=np.concatenate([c.seen, np.zeros(more, np.int64)]),
-    )
-
-
-def _more_slots(r: Regions) -> Regions:
-    slots = len(r.free)
-
-    def longer(bits: Words) -> Words:
-        return np.concatenate([bits, np.zeros((slots, bits.shape[1]), np.uint64)])
-
-    return r._replace(
-        free=np.concatenate([r.free, np.arange(slots, 2 * slots, dtype=np.int32)]),
-        down=longer(r.down),
-        down_edge=longer(r.down_edge),
-        up=longer(r.up),
-        up_edge=longer(r.up_edge),
+    s = m.s
+    _, slots, words = s.regions.shape
+    return m._replace(
+        s=s._replace(
+            nodes=np.concatenate([s.nodes, records(len(s.nodes), s.nodes.dtype)]).view(np.recarray),
+            regions=np.concatenate([s.regions, np.zeros((4, slots, words), np.uint64)], axis=1),
+            free=np.concatenate([s.free, np.arange(slots, 2 * slots, dtype=np.int64)]),
+        )
     )
 
 
 @inner_kernel
 def linked(s: State, x: int, y: int) -> bool:
-    """Whether the storage `x` still knows its neighbor `y`: banishing cuts a storage out of the lists of the others, not out of
-    its own, which matters for one that comes back because an operator that made it too is run again.
+    """Whether the storage `x` still knows its neighbor `y`.
+
+    Banishing cuts a storage out of the lists of the others, not out of its own: that matters for one that comes back because
+    the operator that made it is run again for another output.
     """
-    return s.banished[y] == 0 or (s.banished[x] > 0 and s.banished[x] < s.banished[y])
+    mine, other = s.storages[x].banished, s.storages[y].banished
+    return bool(other == 0 or 0 < mine < other)
