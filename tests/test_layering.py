@@ -37,10 +37,12 @@ ROOMS = {
         "_hierarchy": 1,
         "_bounds": 2,
         "_chain": 2,
+        "_dtr": 2,
         "_whole": 2,
         "_search": 3,
         "_staged": 4,
         "_curves": 4,
+        "dynamic": 5,
         "named": 5,
     },
     "exec": {

@@ -105,6 +105,11 @@ def simulate(
     return simulation(program, budget, score, dealloc=dealloc, limit=limit, seed=seed).replay
 
 
+def program_peak(program: Program) -> int:
+    """Most bytes at once without a budget, what is let go of being evicted: 100 % of a budget in percent."""
+    return simulate(program, None, LastAccess()).peak
+
+
 def simulation(
     program: Program,
     budget: int | None,
