@@ -41,13 +41,15 @@ def new_class(s: State, x: int, value: int) -> int:
 
 @inner_kernel
 def stir(g: Flat, s: State, x: int) -> None:
-    """Forget what is cached about `x` and its neighbors: it was evicted, came back, or was banished."""
-    s.storages[x].cached = DIRTY
+    """Forget what is cached about the neighbors of `x`: it was evicted, came back, or was banished."""
     created = s.now[0].created
+    storages, places = s.storages, s.places
     for k in range(g.storages[x].near, g.storages[x + 1].near):
         if g.near[k].since >= created:
             break
-        s.storages[g.near[k].storage].cached = DIRTY
+        place = storages[g.near[k].storage].place
+        if place >= 0:
+            places[place].cached = DIRTY
 
 
 @inner_kernel
@@ -81,24 +83,39 @@ def leave(g: Flat, s: State, x: int) -> None:
 
 @inner_kernel
 def class_cost(g: Flat, s: State, x: int) -> int:
-    """Cost of the distinct classes next to `x`; caches the class where there is one at most."""
-    s.now[0].stamp += 1
-    stamp, created = s.now[0].stamp, s.now[0].created
-    visits = s.storages[x].up_pairs + s.storages[x].down_pairs
-    s.now[0].accesses += visits
-    total, number, last = 0, 0, 0
+    """Cost of the distinct classes next to `x`; its place in the pool keeps up to two of them."""
+    near, storages, nodes, now = g.near, s.storages, s.nodes, s.now[0]
+    now.stamp += 1
+    stamp, created, banishing = now.stamp, now.created, now.banished > 0
+    pairs = storages[x].up_pairs + storages[x].down_pairs
+    total, number, visits, found = 0, 0, 0, 0
+    first, second = LONELY, LONELY
     for k in range(g.storages[x].near, g.storages[x + 1].near):
-        if g.near[k].since >= created:
+        if near[k].since >= created:
             break
-        y = g.near[k].storage
-        if s.storages[y].material or not linked(s, x, y):
+        y = near[k].storage
+        if storages[y].material or (banishing and not linked(s, x, y)):
             continue
-        last = root(s, s.storages[y].node)
-        visits += 1 if last == s.storages[y].node else 2
-        if s.nodes[last].seen != stamp:
-            s.nodes[last].seen = stamp
-            total += s.nodes[last].value
+        node = storages[y].node
+        above = nodes[node].parent
+        if above < 0:
+            found += 1
+            visits += 1
+            above = node
+        elif nodes[above].parent < 0:
+            found += 2
+            visits += 2
+        else:
+            above = root(s, node)
+            visits += 2  # from now on
+        if nodes[above].seen != stamp:
+            nodes[above].seen = stamp
+            total += nodes[above].value
             number += 1
-    s.storages[x].visits = visits
-    s.storages[x].cached = LONELY if number == 0 else last if number == 1 else SEVERAL
+            first, second = above, first
+    now.accesses += pairs + found
+    place = storages[x].place
+    s.places[place].visits = visits + pairs
+    s.places[place].cached = first if number <= 2 else SEVERAL
+    s.places[place].other = second
     return total

@@ -17,6 +17,8 @@ from remat.algorithms._dtr.state import (
     ANCESTORS,
     BANISH,
     CLASSES,
+    DIRTY,
+    GAP,
     LONELY,
     NEIGHBORHOOD,
     NO_COST,
@@ -37,17 +39,32 @@ def enter_pool(s: State, x: int) -> None:
         return
     if s.now[0].tail == s.pool.size:
         close_gaps(s)
-    s.pool[s.now[0].tail] = x
-    s.storages[x].place = s.now[0].tail
+    place = s.now[0].tail
+    s.pool[place] = x
+    s.places[place].part = s.storages[x].part
+    s.storages[x].place = place
     s.now[0].tail += 1
     s.now[0].count += 1
+    refresh(s, x)
+
+
+@inner_kernel
+def refresh(s: State, x: int) -> None:
+    """Cost, access or neighbors of `x` have changed: if it is in the pool, its place follows."""
+    place = s.storages[x].place
+    if place >= 0:
+        s.places[place].cost = s.storages[x].cost
+        s.places[place].access = s.storages[x].access
+        s.places[place].cached = DIRTY
 
 
 @inner_kernel
 def leave_pool(s: State, x: int) -> None:
     """Take `x` out of the pool, if it is there."""
-    if s.storages[x].place >= 0:
-        s.pool[s.storages[x].place] = -1
+    place = s.storages[x].place
+    if place >= 0:
+        s.pool[place] = -1
+        s.places[place].cached = GAP
         s.storages[x].place = -1
         s.now[0].count -= 1
 
@@ -61,6 +78,7 @@ def close_gaps(s: State) -> None:
         if x >= 0:
             if i != n:
                 s.pool[n] = x
+                s.places[n] = s.places[i]
                 s.storages[x].place = n
             n += 1
     s.now[0].tail = n
@@ -98,96 +116,101 @@ def neighborhood(g: Flat, s: State, x: int, down: bool) -> tuple[int, int]:
 
 
 @inner_kernel
-def measure_walking(m: Machine, i: int) -> None:
-    """Numerator and staleness of the storage at place `i`, its neighborhood found by a walk (banishing)."""
+def walked(m: Machine, x: int) -> tuple[int, int]:
+    """Numerator and last access of the storage `x`, its neighborhood found by a walk (banishing)."""
     s = m.s
-    x = s.pool[i]
     s.now[0].stamp += 2
     cost, latest = neighborhood(m.g, s, x, False)
     number, access = s.storages[x].cost + cost, s.storages[x].access
-    if m.q.cost == NEIGHBORHOOD:  # staleness is that of the whole neighborhood
+    if m.q.cost == NEIGHBORHOOD:  # the last access is that of the whole neighborhood
         s.now[0].stamp += 1
         cost, other = neighborhood(m.g, s, x, True)
         number += cost
         access = max(access, latest, other)
-    s.scored[i].number = number
-    s.scored[i].late = s.now[0].clock - access
+    return number, access
 
 
 @inner_kernel
-def score_pool(m: Machine, outside: bool) -> int:
-    """Measure and score the pool, up to the first score of 0 unless it is scored outside; returns how many that are.
+def measure(m: Machine, outside: bool) -> tuple[int, int]:
+    """Measure the pool, up to the first score of 0 unless it is scored outside; what may be the least stands in `measured`.
 
     One loop over local names: a function called for each storage would be handed all tables each time.
+
+    Returns:
+        How many records stand in `measured`, and how many storages were scored.
     """
     g, s, q = m.g, m.s, m.q
-    pool, storages, nodes, scored = s.pool, s.storages, s.nodes, s.scored
-    clock, end = s.now[0].clock, s.now[0].count
+    pool, places, storages, nodes, measured = s.pool, s.places, s.storages, s.nodes, s.measured
     walking = q.dealloc == BANISH and q.cost in (ANCESTORS, NEIGHBORHOOD)
-    visits = 0
-    for i in range(end):
-        x = storages[pool[i]]
-        number = x.cost if q.cost != NO_COST else 1
-        if walking:
-            measure_walking(m, i)
-            number = scored[i].number
-        elif q.cost == CLASSES:
-            if x.cached == LONELY:
-                visits += x.visits
-            elif x.cached >= 0 and nodes[x.cached].parent < 0:  # its class has not been joined to another since
-                visits += x.visits
-                number += nodes[x.cached].value
+    regions = not walking and q.cost in (ANCESTORS, NEIGHBORHOOD)
+    clock, visits, scored, kept, near = s.now[0].clock, 0, 0, 0, np.inf
+    for i in range(s.now[0].tail):
+        place = places[i]
+        cached = place.cached
+        if cached == GAP:
+            continue
+        number, access = place.cost, place.access
+        if q.cost == CLASSES:
+            other = place.other
+            if cached == LONELY:
+                visits += place.visits
+            elif cached >= 0 and nodes[cached].parent < 0 and (other < 0 or nodes[other].parent < 0):
+                visits += place.visits  # its classes have not been joined to others since
+                number += nodes[cached].value
+                if other >= 0:
+                    number += nodes[other].value
             else:
                 number += class_cost(g, s, pool[i])
-        elif q.cost == NEIGHBORHOOD:
-            number += x.up_cost + x.down_cost
-        elif q.cost == ANCESTORS:
-            number += x.up_cost
-        if not walking:
-            scored[i].number = number
-            scored[i].late = clock - x.access
-        size = x.size if q.size else 1
-        late = scored[i].late if q.staleness else 1
-        scored[i].value = number / (float(size) * float(late)) if size > 0 and late > 0 else np.inf
-        if scored[i].value == 0.0 and not outside:
-            end = i + 1
-            break
-    s.now[0].scored += end
-    s.now[0].accesses += end + visits
-    return int(end)
+        elif q.cost == NO_COST:
+            number = 1
+        elif walking:
+            number, access = walked(m, pool[i])
+        elif regions:
+            number += storages[pool[i]].up_cost
+            number += storages[pool[i]].down_cost if q.cost == NEIGHBORHOOD else 0
+        scored += 1
+        late = clock - access
+        value = number * place.part / late if q.staleness else number * place.part
+        if place.part == np.inf or (q.staleness and late <= 0):
+            value = np.inf
+        if value <= near or outside:
+            near = value + abs(value) * _NEAR if value < near else near
+            measured[kept].place, measured[kept].number, measured[kept].late = i, number, late
+            kept += 1
+            if value == 0.0 and not outside:
+                break
+    s.now[0].scored += scored
+    s.now[0].accesses += scored + visits
+    return kept, scored
 
 
 @inner_kernel
 def least_score(m: Machine) -> int:
     """The storage of the smallest score of the family h'(s, m, c)."""
     s, q = m.s, m.q
-    end = score_pool(m, False)
-    scored = s.scored
-    least = np.inf
-    for i in range(end):
-        least = min(least, scored[i].value)
-    best, victim, near = np.inf, 0, least + abs(least) * _NEAR
-    for i in range(end):
-        if scored[i].value <= near or near == np.inf:
-            size = s.storages[s.pool[i]].size if q.size else 1
-            late = scored[i].late if q.staleness else 1
-            value = quotient(scored[i].number, size, late) if size > 0 and late > 0 else np.inf
-            if value <= best:
-                best, victim = value, i
-    return int(s.pool[victim])
+    kept, _ = measure(m, False)
+    best, victim = np.inf, s.pool[s.measured[kept - 1].place]
+    for i in range(kept):
+        one = s.measured[i]
+        x = s.pool[one.place]
+        size = s.storages[x].size if q.size else 1
+        late = one.late if q.staleness else 1
+        value = quotient(one.number, size, late) if size > 0 and late > 0 else np.inf
+        if value <= best:
+            best, victim = value, x
+    return int(victim)
 
 
 @inner_kernel
-def least_accessed(m: Machine) -> int:
+def least_accessed(s: State) -> int:
     """The storage whose last access is the oldest."""
-    s = m.s
-    victim = s.pool[0]
-    for i in range(s.now[0].count):
-        if s.storages[s.pool[i]].access <= s.storages[victim].access:
-            victim = s.pool[i]
+    places, victim, least = s.places, 0, np.iinfo(np.int64).max
+    for i in range(s.now[0].tail):
+        if places[i].cached != GAP and places[i].access <= least:
+            victim, least = i, places[i].access
     s.now[0].scored += s.now[0].count
     s.now[0].accesses += s.now[0].count
-    return int(victim)
+    return int(s.pool[victim])
 
 
 @inner_kernel
@@ -223,18 +246,18 @@ def random_storage(s: State) -> int:
 @inner_kernel
 def find_victim(m: Machine) -> int:
     """The storage to evict; the pool is not empty."""
-    if m.s.now[0].tail != m.s.now[0].count:
-        close_gaps(m.s)
+    s = m.s
+    if s.now[0].tail > s.now[0].count + s.now[0].count // 8 + 64 or (m.q.kind == RANDOM and s.now[0].tail > s.now[0].count):
+        close_gaps(s)
     if m.q.kind == RANDOM:
-        return random_storage(m.s)
+        return random_storage(s)
     if m.q.kind == ACCESS:
-        return least_accessed(m)
+        return least_accessed(s)
     return least_score(m)
 
 
 @kernel
 def measure_pool(m: Machine) -> int:
     """Measure every storage of the pool for a score outside; returns how many there are."""
-    if m.s.now[0].tail != m.s.now[0].count:
-        close_gaps(m.s)
-    return score_pool(m, True)
+    close_gaps(m.s)
+    return measure(m, True)[0]

@@ -119,6 +119,9 @@ def leave_memory(g: Flat, s: State, x: int) -> None:
             while bits != _ZERO:
                 y = (w << 6) + lowest(bits)
                 bits &= bits - _ONE
+                if y == x and side == 0:  # on a cycle through aliases it stands at its own edge, and takes itself in
+                    s.now[0].accesses += 1
+                    s.regions[DOWN_EDGE, slot, x >> 6] &= ~(_ONE << np.uint64(x & 63))
                 if s.storages[y].material:
                     absorb(g, s, y, x, side == 0)
     s.storages[x].down_cost = 0

@@ -12,10 +12,10 @@ from __future__ import annotations
 from remat.algorithms._arrays.jit import inner_kernel, kernel
 from remat.algorithms._dtr.classes import leave, new_class
 from remat.algorithms._dtr.eviction import evict, lock, pin, stop_waiting, try_to_banish, unlock, wait_for_arguments
-from remat.algorithms._dtr.pool import enter_pool, find_victim
+from remat.algorithms._dtr.pool import enter_pool, find_victim, refresh
 from remat.algorithms._dtr.program import COMPUTE, GET, PIN, RELEASE, Flat
 from remat.algorithms._dtr.regions import come_back
-from remat.algorithms._dtr.state import BANISH, DIRTY, EAGER, IGNORE, OUTSIDE, Machine, State
+from remat.algorithms._dtr.state import BANISH, EAGER, IGNORE, OUTSIDE, Machine, State
 
 DONE, OUT_OF_MEMORY, OVER_LIMIT, CHOOSE, GROW, GONE = range(6)
 """Why the kernel returns: the program ended; nothing is left to evict; recomputation passed its limit; a victim is
@@ -93,7 +93,7 @@ def create(g: Flat, s: State, o: int) -> bool:
     s.now[0].created = o + 1
     for k in range(first_arg, last_arg):
         s.storages[g.args[k].storage].down_pairs += last_out - first_out
-        s.storages[g.args[k].storage].cached = DIRTY
+        refresh(s, g.args[k].storage)
     for t in range(first_out, last_out):
         x = g.tensors[t].storage
         fresh = True  # an operator counts once for a storage, whatever it makes in it
@@ -103,7 +103,7 @@ def create(g: Flat, s: State, o: int) -> bool:
             s.storages[x].cost += g.ops[o].cost
         s.storages[x].up_pairs += last_arg - first_arg
         s.storages[x].refs += 1
-        s.storages[x].cached = DIRTY
+        refresh(s, x)
         if s.nodes.size > 0 and g.members[g.storages[x].members] == t:
             new_class(s, x, 0)
         if s.waits.size > 0:
@@ -126,6 +126,7 @@ def push(m: Machine, t: int, first: bool) -> None:
             continue
         if m.q.dealloc != BANISH or s.storages[x].refs > 0:
             s.storages[x].access = s.now[0].clock
+            refresh(s, x)
         if s.defined[g.args[k].tensor]:
             take(s, k, x)
 
@@ -160,6 +161,7 @@ def continue_run(m: Machine) -> int:
     if frame.first:  # so that they are not evicted at once; not when they are run again
         for u in range(g.ops[o].outs, g.ops[o + 1].outs):
             s.storages[g.tensors[u].storage].access = s.now[0].clock
+            refresh(s, g.tensors[u].storage)
     if s.now[0].remat > q.most_cost or s.now[0].remats > q.most_runs:
         return OVER_LIMIT
     return DONE

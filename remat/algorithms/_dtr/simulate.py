@@ -176,9 +176,9 @@ def _choice(m: Machine, values: Callable[[Pool], np.ndarray]) -> int:
     """The victim by an outside score: of equal ones the last in the pool, and of zeros the first."""
     count = measure_pool(m)
     storages = m.s.pool[:count].copy()
-    late = np.array(m.s.scored["late"][:count])
+    late = np.array(m.s.measured["late"][:count])
     pool = Pool(
-        cost=np.array(m.s.scored["number"][:count]),
+        cost=np.array(m.s.measured["number"][:count]),
         size=np.array(m.s.storages["size"][storages]),
         staleness=late,
         access=m.s.now["clock"] - late,

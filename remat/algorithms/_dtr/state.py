@@ -22,8 +22,8 @@ NO_COST, LOCAL, ANCESTORS, NEIGHBORHOOD, CLASSES = range(5)
 FAMILY, ACCESS, RANDOM, OUTSIDE = range(4)
 """Scores: cost / (size x staleness), either left out where it is not asked for; the last access; chance; asked outside."""
 
-SEVERAL, DIRTY, LONELY = -3, -2, -1
-"""Entries of `cached` that are no class: neighbors of more than one class; unknown; no evicted neighbor."""
+GAP, SEVERAL, DIRTY, LONELY = -4, -3, -2, -1
+"""Entries of `cached` that are no class: a place that was left; neighbors of three classes and more; unknown; no evicted neighbor."""
 
 DOWN, DOWN_EDGE, UP, UP_EDGE = range(4)
 """Sets of `State.regions`: evicted storages reached towards readers; resident ones where that ends; the same towards sources."""
@@ -39,14 +39,13 @@ STORED = np.dtype(
         ("dependents", np.int32),  # evicted tensors made from it (kept for banishing alone)
         ("place", np.int32),  # where it stands in the pool, -1: nowhere
         ("size", np.int64),  # bytes
+        ("part", np.float64),  # 1 / size, infinity for size 0; 1 for a score that leaves size out
         ("cost", np.int64),  # of its operators, each once
         ("access", np.int64),  # when it was last accessed; -1: never
         ("up_pairs", np.int64),  # (tensor, argument) pairs of its tensors
         ("down_pairs", np.int64),  # (tensor, reader) pairs
         ("mark", np.int64),  # of the last walk that came by
-        ("node", np.int32),  # of its class while it is evicted, -1: none
-        ("cached", np.int32),  # the one class next to it, or DIRTY, LONELY, SEVERAL
-        ("visits", np.int64),  # accesses that a score takes while `cached` holds
+        ("node", np.int64),  # of its class while it is evicted, -1: none
         ("slot", np.int64),  # of its neighborhoods, -1: none
         ("down_cost", np.int64),  # cost of DOWN and UP, as of the last time they were changed
         ("up_cost", np.int64),
@@ -61,8 +60,20 @@ NODE = np.dtype([("parent", np.int64), ("value", np.int64), ("seen", np.int64)])
 FRAME = np.dtype([("tensor", np.int64), ("cursor", np.int64), ("first", np.bool_)], align=True)
 """A run under way: tensor asked for, arguments seen to, whether it is the first run of its operator."""
 
-SCORED = np.dtype([("number", np.int64), ("late", np.int64), ("value", np.float64)])
-"""A storage of the pool, measured: numerator, staleness, and score by doubles."""
+PLACE = np.dtype(
+    [
+        ("cost", np.int64),
+        ("access", np.int64),
+        ("part", np.float64),
+        ("cached", np.int32),  # a class next to it, or GAP, SEVERAL, DIRTY, LONELY
+        ("other", np.int32),  # the second class next to it, or LONELY
+        ("visits", np.int64),  # accesses that a score takes while `cached` holds
+    ]
+)
+"""A place of the pool: what a score reads of the storage there, so that a search reads one stretch of memory from end to end."""
+
+MEASURED = np.dtype([("place", np.int64), ("number", np.int64), ("late", np.int64)])
+"""A storage that was measured: place in the pool, numerator, staleness."""
 
 NOW = np.dtype(
     [
@@ -107,7 +118,8 @@ class State(NamedTuple):
         storages: STORED records. defined: tensors computed since their storage came back.
         waits: (tensor, argument) pairs that stand for an evicted dependent (banishing alone).
         locked: arguments locked by a run under way. frames: runs under way, the innermost last.
-        pool: storages that may be evicted, in order, -1 for a gap. scored: scratch, by place in the pool.
+        pool, places: storages that may be evicted, in order, -1 for a gap; their PLACE records.
+        measured: scratch of a search for a victim: MEASURED records.
         stack, arrived: scratch: of a walk over storages; what the last run brought.
         nodes: of classes. regions: sets of storages as bits, one row of words for each slot. free: slots; those from
             `now.slots` on are free. affected: scratch: storages whose DOWN and whose UP change.
@@ -120,7 +132,8 @@ class State(NamedTuple):
     locked: Flags
     frames: Records
     pool: Ints
-    scored: Records
+    places: Records
+    measured: Records
     stack: Ints
     arrived: Ints
     nodes: Records
@@ -154,7 +167,8 @@ def machine(program: Program, rules: Rules, random: Longs) -> Machine:
         locked=np.zeros(len(g.args), np.bool_),
         frames=records(tensors + 1, FRAME),
         pool=np.full(2 * storages + 16, -1, np.int32),
-        scored=records(storages + 1, SCORED),
+        places=records(2 * storages + 16, PLACE),
+        measured=records(storages + 1, MEASURED),
         stack=np.zeros(storages + 1, np.int32),
         arrived=np.zeros(max(storages, tensors) + 1, np.int32),
         nodes=records(2 * storages + 64 if by_class else 0, NODE),
@@ -165,8 +179,10 @@ def machine(program: Program, rules: Rules, random: Longs) -> Machine:
         now=records(1, NOW),
     )
     s.storages["size"] = g.storages["size"][:-1]
-    for name, value in (("access", -1), ("place", -1), ("node", -1), ("slot", -1), ("cached", DIRTY)):
+    for name, value in (("access", -1), ("place", -1), ("node", -1), ("slot", -1)):
         s.storages[name] = value
+    with np.errstate(divide="ignore"):
+        s.storages["part"] = 1.0 / s.storages["size"] if rules.size else 1.0
     s.now["clock"], s.now["victim"] = 1, -1
     return Machine(g, s, rules)
 
