@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +16,8 @@ from remat.units import format_bytes
 
 if TYPE_CHECKING:
     from remat.algorithms.dynamic import Program, Replay
+
+PERCENTS = "100,90,80,70,60,50,40,30,20,10"
 
 group = typer.Typer(help="Dynamic tensor rematerialization (DTR): replay logs of programs.", no_args_is_help=True)
 
@@ -80,3 +85,55 @@ def record(done: Replay) -> dict[str, object]:
         "budget": done.budget,
         "scored": done.scored,
     }
+
+
+@group.command("log")
+def log(
+    model: Annotated[str, typer.Argument(help="A model of remat.zoo.dynamic: resnet, densenet, unet, tree-lstm, lstm, transformer, adversarial, experts.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Write the log here.")],
+    cost: Annotated[str, typer.Option(help='Cost of an operation: its "time", or the "bytes" it reads and writes.')] = "time",
+    seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
+) -> None:
+    """Run a training step and write its log, which the public simulator reads too."""
+    from remat.exec.step_log import log_step
+    from remat.zoo.dynamic import training_step
+
+    instructions = log_step(training_step(model, seed), output, cost=cost)
+    typer.echo(f"log        {output}: {len(instructions)} instructions")
+
+
+@group.command("curves")
+def curves(
+    logs: Annotated[list[Path], typer.Argument(help="Logs.")],
+    heuristic: Annotated[
+        list[str] | None, typer.Option(help="Heuristic; may be given several times.")
+    ] = None,
+    budgets: Annotated[str, typer.Option(help="Percents of the peak without a budget.")] = PERCENTS,
+    dealloc: Annotated[str, typer.Option(help="What is let go of: eager, ignore or banish.")] = "eager",
+    limit: Annotated[float, typer.Option(help="A run that costs this many times the program has thrashed.")] = 2.0,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the CSV here, not to the screen.")] = None,
+    draw: Annotated[Path | None, typer.Option(help="Write a picture here: overhead above, accesses below (needs matplotlib).")] = None,
+) -> None:
+    """Replay LOGS under many budgets and heuristics: the data of figures 2 and 12 of the paper, as CSV and as a picture."""
+    from remat.algorithms.dynamic import load_program, program_peak, simulate
+    from remat.viz.replays import ReplayMark, draw_replays
+
+    names = heuristic or ["h_dtr", "h_dtr_eq", "h_local", "lru", "msps", "size"]
+    shares = [float(part) for part in budgets.split(",")]
+    rows: list[tuple[object, ...]] = []
+    panels: dict[str, dict[str, list[ReplayMark]]] = {}
+    for path in logs:
+        program = load_program(path)
+        peak = program_peak(program)
+        for name in names:
+            for share in shares:
+                done = simulate(program, int(peak * share / 100), name, dealloc=dealloc, limit=limit)
+                rows.append((path.stem, name, share, *record(done).values()))
+                ended = done.status.value == "ok"
+                mark = ReplayMark(share=share, overhead=done.overhead if ended else None, accesses=done.accesses)
+                panels.setdefault(path.stem, {}).setdefault(name, []).append(mark)
+    header = ("log", "heuristic", "percent", *record(done).keys())
+    with nullcontext(sys.stdout) if output is None else output.open("w", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    if draw is not None:
+        draw_replays(panels, draw)

@@ -384,7 +384,7 @@ def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 def _edges(count: int, source: NDArray[np.int64], target: NDArray[np.int64], since: NDArray[np.int64]) -> Any:
     """Distinct pairs (source, target), each since the first of its operators; where those of each source begin, and the table."""
     _, first = np.unique(source * max(1, count) + target, return_index=True)
-    first = first[np.lexsort((first, source[first]))]  # by source, then by age
+    first = first[np.lexsort((target[first], since[first], source[first]))]  # by source, then by age
     table = records(len(first), EDGE)
     table["storage"], table["since"] = target[first], since[first]
     return _starts(np.bincount(source[first], minlength=count)), table
