@@ -55,6 +55,7 @@ ROOMS = {
         "_plan": 4,
         "_module": 5,
         "wrapping": 6,
+        "step_log": 6,
         "weightless": 6,
         "reporting": 6,
         "sweeping": 7,

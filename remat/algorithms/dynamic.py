@@ -26,7 +26,7 @@ from remat.algorithms._dtr.log import (
 )
 from remat.algorithms._dtr.program import Program, ProgramBuilder, load_program, read_program
 from remat.algorithms._dtr.scores import Chance, Family, LastAccess, Pool, Score, score_named
-from remat.algorithms._dtr.simulate import LIMIT, Replay, Status, program_peak, simulate
+from remat.algorithms._dtr.simulator import LIMIT, Replay, Status, program_peak, simulate
 
 __all__ = [
     "LIMIT",

@@ -37,7 +37,8 @@ def replay(
     log: Annotated[Path, typer.Argument(help="Log in the format of DTR's public simulator: one JSON object a line.")],
     budget: Annotated[str, typer.Option(help='Bytes, "6GiB", or "50%" of the peak without a budget.')],
     heuristic: Annotated[
-        str, typer.Option(help="h_dtr, h_dtr_eq, h_local, lru, size, msps, random, h'(yes, no, eq), or one of a package.")
+        str,
+        typer.Option(help="h_dtr, h_dtr_eq, h_local, lru, size, msps, random, h'(yes, no, eq), or one of a package."),
     ] = "h_dtr_eq",
     dealloc: Annotated[str, typer.Option(help="What is let go of: eager, ignore or banish.")] = "eager",
     limit: Annotated[float, typer.Option(help="Stop when the run costs this many times the program.")] = 1000.0,
@@ -89,9 +90,16 @@ def record(done: Replay) -> dict[str, object]:
 
 @group.command("log")
 def log(
-    model: Annotated[str, typer.Argument(help="A model of remat.zoo.dynamic: resnet, densenet, unet, tree-lstm, lstm, transformer, adversarial, experts.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A model of remat.zoo.dynamic: resnet, densenet, unet, tree-lstm, lstm, transformer, adversarial, experts."
+        ),
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Write the log here.")],
-    cost: Annotated[str, typer.Option(help='Cost of an operation: its "time", or the "bytes" it reads and writes.')] = "time",
+    cost: Annotated[
+        str, typer.Option(help='Cost of an operation: its "time", or the "bytes" it reads and writes.')
+    ] = "time",
     seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
 ) -> None:
     """Run a training step and write its log, which the public simulator reads too."""
@@ -105,14 +113,16 @@ def log(
 @group.command("curves")
 def curves(
     logs: Annotated[list[Path], typer.Argument(help="Logs.")],
-    heuristic: Annotated[
-        list[str] | None, typer.Option(help="Heuristic; may be given several times.")
-    ] = None,
+    heuristic: Annotated[list[str] | None, typer.Option(help="Heuristic; may be given several times.")] = None,
     budgets: Annotated[str, typer.Option(help="Percents of the peak without a budget.")] = PERCENTS,
     dealloc: Annotated[str, typer.Option(help="What is let go of: eager, ignore or banish.")] = "eager",
     limit: Annotated[float, typer.Option(help="A run that costs this many times the program has thrashed.")] = 2.0,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the CSV here, not to the screen.")] = None,
-    draw: Annotated[Path | None, typer.Option(help="Write a picture here: overhead above, accesses below (needs matplotlib).")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the CSV here, not to the screen.")
+    ] = None,
+    draw: Annotated[
+        Path | None, typer.Option(help="Write a picture here: overhead above, accesses below (needs matplotlib).")
+    ] = None,
 ) -> None:
     """Replay LOGS under many budgets and heuristics: the data of figures 2 and 12 of the paper, as CSV and as a picture."""
     from remat.algorithms.dynamic import load_program, program_peak, simulate

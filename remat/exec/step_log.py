@@ -12,15 +12,24 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from attrs import define, field
 
-from remat.algorithms.dynamic import Alias, Annotate, Call, Constant, Instruction, Memory, Mutate, Release
-from remat.algorithms.dynamic import write_instructions
+from remat.algorithms.dynamic import (
+    Alias,
+    Annotate,
+    Call,
+    Constant,
+    Instruction,
+    Memory,
+    Mutate,
+    Release,
+    write_instructions,
+)
 from remat.errors import BadArgument
 from remat.exec._torch.torch_private import DispatchMode, OpOverload, flatten, storage_key
 
@@ -44,7 +53,9 @@ COSTS: dict[str, Cost] = {"time": measured, "bytes": by_bytes}
 """The costs by name."""
 
 
-def log_step(step: Callable[[], object], path: str | os.PathLike[str] | None = None, *, cost: str | Cost = "time") -> list[Instruction]:
+def log_step(
+    step: Callable[[], object], path: str | os.PathLike[str] | None = None, *, cost: str | Cost = "time"
+) -> list[Instruction]:
     """Run a step once and log it.
 
     Args:
@@ -76,11 +87,11 @@ class _Stored:
     views: dict[tuple[object, ...], str] = field(factory=dict)
 
 
-class StepLog(DispatchMode):  # type: ignore[misc]
+class StepLog(DispatchMode):
     """The mode that writes the log; `end` before what the step returned is let go."""
 
     def __init__(self, cost: Cost) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.log: list[Instruction] = [Annotate("START")]
         self._cost = cost
         self._known: dict[int, _Stored] = {}
@@ -202,7 +213,10 @@ def _arguments(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> tuple[lis
     written: list[int] = []
     schema = func._schema.arguments
     by_name = {one.name: one for one in schema}
-    given = [*zip(schema, args, strict=False), *((by_name[name], value) for name, value in kwargs.items() if name in by_name)]
+    given = [
+        *zip(schema, args, strict=False),
+        *((by_name[name], value) for name, value in kwargs.items() if name in by_name),
+    ]
     for argument, value in given:
         for leaf in flatten(value)[0]:
             if isinstance(leaf, torch.Tensor):
@@ -223,8 +237,3 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
     return storage_key(one) == storage_key(other)
-
-
-def lines(log: list[Instruction]) -> Iterator[str]:
-    """A log as lines, for `read_program`."""
-    return write_instructions(log)

@@ -1,4 +1,4 @@
-"""The picture of replays of DTR: one column a log; overhead over the budget above (figure 2 of the paper), accesses below (figure 12)."""
+"""The picture of replays of DTR, a column for each log: overhead above (figure 2 of the paper), accesses below (figure 12)."""
 
 from __future__ import annotations
 

@@ -77,7 +77,9 @@ class Experts(nn.Module):
         """Each expert is a linear layer, rectified."""
         super().__init__()
         self.gates = nn.ModuleList(nn.Linear(width, experts) for _ in range(layers))
-        self.experts = nn.ModuleList(nn.ModuleList(nn.Linear(width, width) for _ in range(experts)) for _ in range(layers))
+        self.experts = nn.ModuleList(
+            nn.ModuleList(nn.Linear(width, width) for _ in range(experts)) for _ in range(layers)
+        )
 
     def forward(self, rows: Tensor) -> Tensor:
         """Each row through one expert a layer, weighed by the gate."""
@@ -85,7 +87,7 @@ class Experts(nn.Module):
             weights = gate(rows).softmax(1)
             chosen = weights.argmax(1)
             mixed = torch.zeros_like(rows)
-            for k, expert in enumerate(experts):  # type: ignore[arg-type]
+            for k, expert in enumerate(experts.children()):
                 index = (chosen == k).nonzero().squeeze(1)
                 if len(index):
                     part = functional.relu(expert(rows[index])) * weights[index, k].unsqueeze(1)
@@ -95,7 +97,7 @@ class Experts(nn.Module):
 
 
 def _finish(loss: Tensor) -> Tensor:
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     return loss
 
 

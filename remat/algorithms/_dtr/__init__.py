@@ -1,1 +1,1 @@
-"""Dynamic tensor rematerialization (Kirisame et al., ICLR 2021): logs, scores, the runtime of the simulator, and the solver `Dtr`."""
+"""Dynamic tensor rematerialization (Kirisame et al., ICLR 2021): logs, programs, scores, and the runtime of the simulator."""

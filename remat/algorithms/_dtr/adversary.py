@@ -15,7 +15,7 @@ from attrs import frozen
 from remat.algorithms._dtr.log import Alias, Call, Instruction, Memory, Release, write_instructions
 from remat.algorithms._dtr.program import Program, read_program
 from remat.algorithms._dtr.scores import Score
-from remat.algorithms._dtr.simulate import Replay, Status, simulation
+from remat.algorithms._dtr.simulator import Replay, Status, simulation
 
 
 def operator(name: str, args: tuple[str, ...], *, time: int = 1, size: int = 1) -> tuple[Instruction, ...]:
@@ -62,7 +62,10 @@ def attack(score: Score | str, *, operators: int, budget: int, seed: int = 0) ->
     """Play the adversary of theorem 3.2 against a rule, which has to be deterministic.
 
     Args:
-        score: the rule. operators: N, the root included. budget: B, in tensors, at least 3.
+        score: the rule.
+        operators: N, the root included.
+        budget: B, in tensors, at least 3.
+        seed: of the score `random`, which then is deterministic too.
 
     The program has no releases, and nothing need be in memory at its end. Takes about `operators` replays.
     """

@@ -11,7 +11,7 @@ import numpy as np
 from remat.algorithms._arrays.jit import inner_kernel, kernel
 from remat.algorithms._dtr.classes import class_cost
 from remat.algorithms._dtr.program import Flat
-from remat.algorithms._dtr.quotient import quotient
+from remat.algorithms._dtr.rounding import quotient
 from remat.algorithms._dtr.state import (
     ACCESS,
     ANCESTORS,
@@ -247,7 +247,9 @@ def random_storage(s: State) -> int:
 def find_victim(m: Machine) -> int:
     """The storage to evict; the pool is not empty."""
     s = m.s
-    if s.now[0].tail > s.now[0].count + s.now[0].count // 8 + 64 or (m.q.kind == RANDOM and s.now[0].tail > s.now[0].count):
+    if s.now[0].tail > s.now[0].count + s.now[0].count // 8 + 64 or (
+        m.q.kind == RANDOM and s.now[0].tail > s.now[0].count
+    ):
         close_gaps(s)
     if m.q.kind == RANDOM:
         return random_storage(s)

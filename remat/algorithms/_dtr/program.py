@@ -44,9 +44,11 @@ OP = np.dtype([("cost", np.int64), ("size", np.int64), ("work", np.int64), ("arg
 Tables with places where something begins have one record more than things, so that each ends where the next begins."""
 
 ARG = np.dtype([("tensor", np.int64), ("storage", np.int64), ("first", np.int64)])
-"""An argument of an operator, in order, repeated as it is: tensor, its storage, the first argument of the operator in that storage."""
+"""An argument of an operator, in order, repeated as it is: its tensor and storage, the first argument in the same storage."""
 
-TENSOR = np.dtype([("op", np.int64), ("size", np.int64), ("storage", np.int64), ("uses", np.int64), ("waits", np.int64)])
+TENSOR = np.dtype(
+    [("op", np.int64), ("size", np.int64), ("storage", np.int64), ("uses", np.int64), ("waits", np.int64)]
+)
 """A tensor: its operator, bytes (an alias has 0), storage; where its readers begin, and its (tensor, argument) pairs."""
 
 STORAGE = np.dtype(
@@ -152,7 +154,8 @@ class ProgramBuilder:
         """An operator.
 
         Args:
-            name: of the operator. args: names of what it reads.
+            name: of the operator.
+            args: names of what it reads.
             time: its cost.
             outputs: name, bytes, and the place of the argument it is an alias of or -1, of each result.
             work: bytes it needs besides its outputs while it runs.
@@ -306,7 +309,9 @@ def load_program(path: Path, *, keep: bool = True) -> Program:
         try:
             return read_program(file, keep=keep)
         except UnicodeDecodeError as error:
-            raise MalformedFile("F-UTF8", f"not UTF-8 text ({error.reason}).", where=str(path), fix="save it so.") from error
+            raise MalformedFile(
+                "F-UTF8", f"not UTF-8 text ({error.reason}).", where=str(path), fix="save it so."
+            ) from error
 
 
 @define
@@ -338,7 +343,9 @@ class _Reader:
                 self.builder.release(name)
             case Memory() | Alias():
                 kind = type(instruction).__name__.upper()
-                raise malformed(line, f"{kind} of {instruction.name!r:.100} belongs to no CALL.", "put it after its CALL.")
+                raise malformed(
+                    line, f"{kind} of {instruction.name!r:.100} belongs to no CALL.", "put it after its CALL."
+                )
 
     def _wanted(self) -> tuple[type[Memory] | type[Alias], str]:
         """What has to follow now."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.algorithms._arrays.graph_arrays import Flags, Floats, Ints, Longs
+from remat.algorithms._arrays.graph_arrays import Flags, Ints, Longs
 from remat.algorithms._arrays.jit import inner_kernel
 from remat.algorithms._dtr.program import Flat, Program, Records, records
 
@@ -23,7 +23,7 @@ FAMILY, ACCESS, RANDOM, OUTSIDE = range(4)
 """Scores: cost / (size x staleness), either left out where it is not asked for; the last access; chance; asked outside."""
 
 GAP, SEVERAL, DIRTY, LONELY = -4, -3, -2, -1
-"""Entries of `cached` that are no class: a place that was left; neighbors of three classes and more; unknown; no evicted neighbor."""
+"""Entries of `cached` that are no class: a place that was left; three classes and more; unknown; no evicted neighbor."""
 
 DOWN, DOWN_EDGE, UP, UP_EDGE = range(4)
 """Sets of `State.regions`: evicted storages reached towards readers; resident ones where that ends; the same towards sources."""

@@ -23,7 +23,10 @@ def random_log(seed, calls=40, *, wide_aliases=False):
 
     for _ in range(draw.randrange(4)):
         live.append(new())
-        out += [{"INSTRUCTION": "CONSTANT", "NAME": live[-1]}, {"INSTRUCTION": "MEMORY", "NAME": live[-1], "MEMORY": size()}]
+        out += [
+            {"INSTRUCTION": "CONSTANT", "NAME": live[-1]},
+            {"INSTRUCTION": "MEMORY", "NAME": live[-1], "MEMORY": size()},
+        ]
     for _ in range(calls):
         act = draw.random()
         if act < 0.62 or not live:

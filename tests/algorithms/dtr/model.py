@@ -1,7 +1,8 @@
-"""DTR's simulator once more, as plainly as can be: objects, sets and recursion, from the paper's appendix C. The oracle of the kernels.
+"""DTR's simulator once more, as plainly as can be: objects, sets and recursion, from the paper's appendix C.
 
-Shares no code with the library. `run` takes the lines of a log. Scores: "e*", "ancestors", "eq", "local", "no" with flags for size
-and staleness, or "lru". Deallocation: eager and ignore; banish for scores that look at no neighbor.
+The oracle of the kernels; shares no code with the library. `run` takes the lines of a log. Scores: "e*", "ancestors", "eq",
+"local", "no" with flags for size and staleness, or "lru". Deallocation: eager and ignore; banish for scores that look at no
+neighbor.
 """
 
 import json

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from remat.algorithms._dtr.quotient import quotient
-from remat.algorithms._dtr.simulate import simulation
+from remat.algorithms._dtr.rounding import quotient
+from remat.algorithms._dtr.simulator import simulation
 from remat.algorithms.dynamic import (
     Family,
     LastAccess,
@@ -58,7 +58,9 @@ def test_unit_chains_cost_what_the_public_simulator_says(score, overhead):
 
 
 def test_storage_accesses_are_those_of_the_public_simulator():
-    accesses = {name: simulate(chain(100), 20, name).accesses for name in ("h_dtr", "h_dtr_eq", "msps", "h_local", "lru")}
+    accesses = {
+        name: simulate(chain(100), 20, name).accesses for name in ("h_dtr", "h_dtr_eq", "msps", "h_local", "lru")
+    }
     assert accesses == {"h_dtr": 61108, "h_dtr_eq": 10055, "msps": 66192, "h_local": 6470, "lru": 6470}
 
 
@@ -288,7 +290,11 @@ def test_a_malformed_line_is_named(name):
     [
         (CALL, 4, "taken"),
         ([CALL[0] | {"RESULT": ["y"]}, CALL[1]], 5, "MEMORY of 'y' is missing"),
-        ([CALL[0] | {"RESULT": ["y"]}, CALL[1] | {"NAME": "y"}, CALL[2] | {"NAME": "y", "ALIAS": 0}], 4, "alias of argument"),
+        (
+            [CALL[0] | {"RESULT": ["y"]}, CALL[1] | {"NAME": "y"}, CALL[2] | {"NAME": "y", "ALIAS": 0}],
+            4,
+            "alias of argument",
+        ),
         ([{"INSTRUCTION": "RELEASE", "NAME": "x"}] * 2, 5, "released more often"),
         ([{"INSTRUCTION": "RELEASE", "NAME": "x"}, {"INSTRUCTION": "COPY", "DST": "y", "SRC": "x"}], 5, "was released"),
     ],
@@ -323,7 +329,8 @@ def test_logs_are_written_as_they_were_read():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"budget": -1}, {"score": "h_nothing"}, {"score": 3}, {"dealloc": "later"}, {"limit": 0.5}, {"budget": 1.5}]
+    "wrong",
+    [{"budget": -1}, {"score": "h_nothing"}, {"score": 3}, {"dealloc": "later"}, {"limit": 0.5}, {"budget": 1.5}],
 )
 def test_wrong_arguments_are_refused(wrong):
     with pytest.raises(BadArgument):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from enum import Enum
+from enum import StrEnum
 
 import numpy as np
 from attrs import frozen
@@ -28,7 +28,7 @@ FEWEST_RUNS = 1_000_000
 RUNS_PER_CALL = 100
 
 
-class Status(str, Enum):
+class Status(StrEnum):
     """How a run ended: the program came to its end; nothing was left to evict; recomputation passed its limit."""
 
     OK = "ok"
