@@ -228,6 +228,7 @@ _WORDS = {
     "pool": "_core.option_pool",
     "warm": "_core.warm_started",
 }
+_SCORES = ("h_dtr", "h_dtr_eq", "h_local", "lru", "msps", "random", "size")
 _OTHERS = {
     "Applied": "_core.transforms",
     "Best": "_core.solver",
@@ -297,6 +298,7 @@ register("solvers", _at(_SOLVERS | dict.fromkeys(_SYSTEMS, "named")))
 register("transforms", _at(_TRANSFORMS))
 register("partitioners", _at(_PARTITIONERS))
 register("words", _at(_WORDS))
+register("scores", _at(dict.fromkeys(_SCORES, "_dtr.scores")))
 
 if not TYPE_CHECKING:
     _WHERE = _at(_SOLVERS | _TRANSFORMS | _PARTITIONERS | _WORDS | _OTHERS)

@@ -25,6 +25,7 @@ GROUPS = {
     "solvers": "remat.solvers",
     "transforms": "remat.transforms",
     "partitioners": "remat.partitioners",
+    "scores": "remat.scores",
 }
 """Entry-point group of each kind."""
 

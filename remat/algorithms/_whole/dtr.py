@@ -242,15 +242,16 @@ def make_room(g: Flat, s: State, need: int, budget: int, heuristic: int) -> bool
 def finish(g: Flat, s: State, v: int) -> int:
     """Book the run of `v`: clock, outputs, locks, and what is needless now. Returns how many data it made."""
     s.now[_CLOCK] += g.time[v]
+    first = not s.ran[v]
     for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
         d = g.write_idx[k]
-        s.access[d] = s.now[_CLOCK]
+        if first:  # a rerun does not count as an access, as in the paper's simulator
+            s.access[d] = s.now[_CLOCK]
         if not s.here[d]:
             s.here[d] = True
             s.now[_MEMORY] += g.size[d]
             if s.ran[v]:  # out of its class
                 s.cost[root(s, s.klass[d])] -= g.time[v]
-    first = not s.ran[v]
     s.ran[v] = True
     for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
         d = g.read_idx[k]

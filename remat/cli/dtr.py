@@ -1,0 +1,149 @@
+"""`remat dtr replay LOG --budget B`: what dynamic tensor rematerialization does with a program."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from remat.budget import Share, parse_budget
+from remat.units import format_bytes
+
+if TYPE_CHECKING:
+    from remat.algorithms.dynamic import Program, Replay
+
+PERCENTS = "100,90,80,70,60,50,40,30,20,10"
+
+group = typer.Typer(help="Dynamic tensor rematerialization (DTR): replay logs of programs.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.add_typer(group, name="dtr")
+
+
+@group.callback()
+def _dtr() -> None:
+    """Dynamic tensor rematerialization (DTR): replay logs of programs."""
+
+
+@group.command("replay")
+def replay(
+    log: Annotated[Path, typer.Argument(help="Log in the format of DTR's public simulator: one JSON object a line.")],
+    budget: Annotated[str, typer.Option(help='Bytes, "6GiB", or "50%" of the peak without a budget.')],
+    heuristic: Annotated[
+        str,
+        typer.Option(help="h_dtr, h_dtr_eq, h_local, lru, size, msps, random, h'(yes, no, eq), or one of a package."),
+    ] = "h_dtr_eq",
+    dealloc: Annotated[str, typer.Option(help="What is let go of: eager, ignore or banish.")] = "eager",
+    limit: Annotated[float, typer.Option(help="Stop when the run costs this many times the program.")] = 1000.0,
+    seed: Annotated[int, typer.Option(help="Seed of the heuristic random.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Replay LOG under a budget. Running out of memory and thrashing are results too: the exit code is 0."""
+    from remat.algorithms.dynamic import load_program, simulate
+
+    program = load_program(log)
+    allowed = read_budget(budget, program)
+    done = simulate(program, allowed, heuristic, dealloc=dealloc, limit=limit, seed=seed)
+    if as_json:
+        typer.echo(json.dumps(record(done) | {"heuristic": heuristic, "dealloc": dealloc, "operators": program.calls}))
+        return
+    typer.echo(f"status     {done.status.value}")
+    typer.echo(f"clock      {done.clock}")
+    typer.echo(f"remat cost {done.remat_cost} ({done.overhead:.3f} times the program's {done.compute})")
+    typer.echo(f"evictions  {done.evictions}")
+    typer.echo(f"remats     {done.remats}")
+    typer.echo(f"peak       {done.peak} ({format_bytes(done.peak)} of {format_bytes(allowed)})")
+    typer.echo(f"accesses   {done.accesses}")
+
+
+def read_budget(text: str, program: Program) -> int:
+    """A budget in bytes; a share is of the peak without a budget, what is let go of being evicted."""
+    from remat.algorithms.dynamic import program_peak
+
+    parsed = parse_budget(text)
+    return parsed.bytes(program_peak(program)) if isinstance(parsed, Share) else parsed
+
+
+def record(done: Replay) -> dict[str, object]:
+    """A replay as JSON has it."""
+    return {
+        "status": done.status.value,
+        "clock": done.clock,
+        "remat_cost": done.remat_cost,
+        "evictions": done.evictions,
+        "remats": done.remats,
+        "peak": done.peak,
+        "accesses": done.accesses,
+        "compute": done.compute,
+        "overhead": done.overhead,
+        "budget": done.budget,
+        "scored": done.scored,
+    }
+
+
+@group.command("log")
+def log(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A model of remat.zoo.dynamic: resnet, densenet, unet, tree-lstm, lstm, transformer, adversarial, experts."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Write the log here.")],
+    cost: Annotated[
+        str, typer.Option(help='Cost of an operation: its "time", or the "bytes" it reads and writes.')
+    ] = "time",
+    seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
+) -> None:
+    """Run a training step and write its log, which the public simulator reads too."""
+    from remat.exec.step_log import log_step
+    from remat.zoo.dynamic import training_step
+
+    instructions = log_step(training_step(model, seed), output, cost=cost)
+    typer.echo(f"log        {output}: {len(instructions)} instructions")
+
+
+@group.command("curves")
+def curves(
+    logs: Annotated[list[Path], typer.Argument(help="Logs.")],
+    heuristic: Annotated[list[str] | None, typer.Option(help="Heuristic; may be given several times.")] = None,
+    budgets: Annotated[str, typer.Option(help="Percents of the peak without a budget.")] = PERCENTS,
+    dealloc: Annotated[str, typer.Option(help="What is let go of: eager, ignore or banish.")] = "eager",
+    limit: Annotated[float, typer.Option(help="A run that costs this many times the program has thrashed.")] = 2.0,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the CSV here, not to the screen.")
+    ] = None,
+    draw: Annotated[
+        Path | None, typer.Option(help="Write a picture here: overhead above, accesses below (needs matplotlib).")
+    ] = None,
+) -> None:
+    """Replay LOGS under many budgets and heuristics: the data of figures 2 and 12 of the paper, as CSV and as a picture."""
+    from remat.algorithms.dynamic import load_program, program_peak, simulate
+    from remat.viz.replays import ReplayMark, draw_replays
+
+    names = heuristic or ["h_dtr", "h_dtr_eq", "h_local", "lru", "msps", "size"]
+    shares = [float(part) for part in budgets.split(",")]
+    rows: list[tuple[object, ...]] = []
+    panels: dict[str, dict[str, list[ReplayMark]]] = {}
+    for path in logs:
+        program = load_program(path)
+        peak = program_peak(program)
+        for name in names:
+            for share in shares:
+                done = simulate(program, int(peak * share / 100), name, dealloc=dealloc, limit=limit)
+                rows.append((path.stem, name, share, *record(done).values()))
+                ended = done.status.value == "ok"
+                mark = ReplayMark(share=share, overhead=done.overhead if ended else None, accesses=done.accesses)
+                panels.setdefault(path.stem, {}).setdefault(name, []).append(mark)
+    header = ("log", "heuristic", "percent", *record(done).keys())
+    with nullcontext(sys.stdout) if output is None else output.open("w", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    if draw is not None:
+        draw_replays(panels, draw)

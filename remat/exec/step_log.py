@@ -1,0 +1,239 @@
+"""`log_step`: what a real PyTorch step does, as a log that DTR's simulators read (Kirisame et al., ICLR 2021, appendix C.6).
+
+Every operation below autograd is seen by a dispatch mode. What counts is the storage: a tensor whose storage no operation of
+the step made is a constant; a result that shares the storage of an argument is an alias of it; a storage is released when
+torch frees it, whoever held it (Python, autograd). An operation that writes in place makes a new tensor for what it writes
+to, as the format has it; later reads of other views of that storage are logged as views of the new one, so that they see
+what was written.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from attrs import define, field
+
+from remat.algorithms.dynamic import (
+    Alias,
+    Annotate,
+    Call,
+    Constant,
+    Instruction,
+    Memory,
+    Mutate,
+    Release,
+    write_instructions,
+)
+from remat.errors import BadArgument
+from remat.exec._torch.torch_private import DispatchMode, OpOverload, flatten, storage_key
+
+Cost = Callable[[OpOverload, list[torch.Tensor], list[torch.Tensor], int], int]
+"""Cost of an operation from itself, its tensors, its results, and how long it took [ns]."""
+
+
+def measured(operation: OpOverload, args: list[torch.Tensor], results: list[torch.Tensor], took: int) -> int:
+    """How long it took, 1 ns at least."""
+    return max(1, took)
+
+
+def by_bytes(operation: OpOverload, args: list[torch.Tensor], results: list[torch.Tensor], took: int) -> int:
+    """Bytes read and written, 1 at least: the same at every run. Views cost 1."""
+    if not results or all(any(_shares(one, arg) for arg in args) for one in results):
+        return 1
+    return 1 + sum(tensor.numel() * tensor.element_size() for tensor in (*args, *results))
+
+
+COSTS: dict[str, Cost] = {"time": measured, "bytes": by_bytes}
+"""The costs by name."""
+
+
+def log_step(
+    step: Callable[[], object], path: str | os.PathLike[str] | None = None, *, cost: str | Cost = "time"
+) -> list[Instruction]:
+    """Run a step once and log it.
+
+    Args:
+        step: a call without arguments: forward, loss and backward. What it returns counts as referenced at the end, like all
+            that outlives it (gradients of parameters).
+        path: file to write the log to, one JSON object a line; None: write nothing.
+        cost: of an operation: `time` (measured), `bytes` (read and written, the same at every run), or a function.
+
+    Raises:
+        BadArgument: X-ARG, for another cost.
+    """
+    if isinstance(cost, str) and cost not in COSTS:
+        raise BadArgument("X-ARG", f"cost {cost!r} is not one of {', '.join(COSTS)}.", fix="give one, or a function.")
+    mode = StepLog(COSTS[cost] if isinstance(cost, str) else cost)
+    with mode:
+        kept = step()
+    mode.end()
+    del kept
+    if path is not None:
+        Path(path).write_text("".join(line + "\n" for line in write_instructions(mode.log)), encoding="utf-8")
+    return mode.log
+
+
+@define
+class _Stored:
+    """What is known of a storage: the name of the tensor that is all of it, and of its views by their place in it."""
+
+    root: str
+    views: dict[tuple[object, ...], str] = field(factory=dict)
+
+
+class StepLog(DispatchMode):
+    """The mode that writes the log; `end` before what the step returned is let go."""
+
+    def __init__(self, cost: Cost) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.log: list[Instruction] = [Annotate("START")]
+        self._cost = cost
+        self._known: dict[int, _Stored] = {}
+        self._watched: list[weakref.finalize[Any, Any]] = []
+        self._number = 0
+
+    def end(self) -> None:
+        """Stop watching storages."""
+        for watch in self._watched:
+            watch.detach()
+        self._known.clear()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and log it."""
+        tensors, written = _arguments(func, args, kwargs or {})
+        names = [self._name_of(tensor) for tensor in tensors]
+        began = time.perf_counter_ns()
+        out = func(*args, **(kwargs or {}))
+        took = time.perf_counter_ns() - began
+        results = [one for one in flatten(out)[0] if isinstance(one, torch.Tensor)]
+        self._operation(func, (tensors, names, written), results, self._cost(func, tensors, results, took))
+        return out
+
+    def _operation(self, func: OpOverload, given: tuple[list[torch.Tensor], list[str], list[int]],
+                   results: list[torch.Tensor], cost: int) -> None:  # fmt: skip
+        tensors, names, written = given
+        changed = {storage_key(tensors[place]) for place in written}
+        fresh = [one for one in results if storage_key(one) not in changed]
+        if fresh or not written:
+            self._call(func, tensors, names, fresh, cost)
+            cost = 0
+        if written:
+            self._mutate(func, tensors, names, written, cost)
+
+    def _call(self, func: OpOverload, tensors: list[torch.Tensor], names: list[str],
+              results: list[torch.Tensor], cost: int) -> None:  # fmt: skip
+        keys = [storage_key(tensor) for tensor in tensors]
+        made: list[tuple[str, torch.Tensor, int]] = []
+        late: list[torch.Tensor] = []
+        for one in results:
+            key = storage_key(one)
+            if any(key == storage_key(other) for _, other, place in made if place < 0):
+                late.append(one)  # a second result in a storage that this call makes: a view of the first
+                continue
+            made.append((self._new_name(), one, keys.index(key) if key in keys else -1))
+        if not made:  # it only reads, `item` for instance: a result of no bytes stands for that
+            nothing = self._new_name()
+            self._write(func, names, [(nothing, 0, -1)], cost)
+            self.log.append(Release(nothing))
+            return
+        self._write(func, names, [(name, 0 if at >= 0 else _bytes(one), at) for name, one, at in made], cost)
+        for name, one, place in made:
+            if place < 0:
+                self._watch(one, name)
+            self._bind(one, name)
+        for one in late:
+            self._name_of(one)
+
+    def _write(self, func: OpOverload | str, names: list[str], made: list[tuple[str, int, int]], cost: int) -> None:
+        self.log.append(Call(tuple(name for name, *_ in made), str(func), tuple(names), cost))
+        for name, size, place in made:
+            self.log += (Memory(name, size), Alias(name, place))
+
+    def _mutate(self, func: OpOverload, tensors: list[torch.Tensor], names: list[str],
+                written: list[int], cost: int) -> None:  # fmt: skip
+        places = list({storage_key(tensors[place]): place for place in reversed(written)}.values())[::-1]
+        self.log.append(Mutate(str(func), tuple(names), tuple(places), cost))
+        for place in places:  # the name stands for the whole storage as it is now; other views of it are made anew
+            stored = self._known[storage_key(tensors[place])]
+            for name in dict.fromkeys((stored.root, *stored.views.values())):
+                if name != names[place]:
+                    self.log.append(Release(name))
+            stored.root = names[place]
+            stored.views = {_view(tensors[place]): names[place]}
+
+    def _name_of(self, tensor: torch.Tensor) -> str:
+        """The name of a tensor; a storage never seen is a constant, and a view never seen a view of the whole."""
+        stored = self._known.get(storage_key(tensor))
+        if stored is None:
+            name = self._new_name()
+            self.log += (Constant(name), Memory(name, _bytes(tensor)))
+            self._watch(tensor, name)
+            self._bind(tensor, name)
+            return name
+        if _view(tensor) not in stored.views:
+            name = self._new_name()
+            self._write("view", [stored.root], [(name, 0, 0)], 0)
+            self._bind(tensor, name)
+        return stored.views[_view(tensor)]
+
+    def _bind(self, tensor: torch.Tensor, name: str) -> None:
+        views = self._known[storage_key(tensor)].views
+        before = views.get(_view(tensor))
+        if before is not None and before != self._known[storage_key(tensor)].root:
+            self.log.append(Release(before))
+        views[_view(tensor)] = name
+
+    def _watch(self, tensor: torch.Tensor, name: str) -> None:
+        """Know a storage by its first tensor from now on, until torch frees it."""
+        storage, key = tensor.untyped_storage(), storage_key(tensor)
+        self._known[key] = _Stored(name)
+        watch = weakref.finalize(storage, self._freed, key)
+        watch.atexit = False
+        self._watched.append(watch)
+
+    def _freed(self, key: int) -> None:
+        stored = self._known.pop(key, None)
+        if stored is not None:
+            self.log += [Release(name) for name in dict.fromkeys((stored.root, *stored.views.values()))]
+
+    def _new_name(self) -> str:
+        self._number += 1
+        return f"t{self._number}"
+
+
+def _arguments(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> tuple[list[torch.Tensor], list[int]]:
+    """Tensors an operation is given, in order, and the places of those that it writes to."""
+    tensors: list[torch.Tensor] = []
+    written: list[int] = []
+    schema = func._schema.arguments
+    by_name = {one.name: one for one in schema}
+    given = [
+        *zip(schema, args, strict=False),
+        *((by_name[name], value) for name, value in kwargs.items() if name in by_name),
+    ]
+    for argument, value in given:
+        for leaf in flatten(value)[0]:
+            if isinstance(leaf, torch.Tensor):
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    written.append(len(tensors))
+                tensors.append(leaf)
+    return tensors, written
+
+
+def _view(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Where a tensor stands in its storage."""
+    return tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage().nbytes())
+
+
+def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return storage_key(one) == storage_key(other)

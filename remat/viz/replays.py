@@ -1,0 +1,69 @@
+"""The picture of replays of DTR, a column for each log: overhead above (figure 2 of the paper), accesses below (figure 12)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+
+from remat.errors import BackendMissing, BadArgument
+
+
+@frozen(kw_only=True)
+class ReplayMark:
+    """One replay.
+
+    Attributes:
+        share: the budget in percent of the peak without one.
+        overhead: cost over the cost without recomputation; None where it ran out of memory or thrashed.
+        accesses: storage accesses of the heuristic.
+    """
+
+    share: float
+    overhead: float | None
+    accesses: int
+
+
+def draw_replays(
+    panels: Mapping[str, Mapping[str, Sequence[ReplayMark]]], path: str | os.PathLike[str] | None = None
+) -> Any:
+    """Draw replays of several logs under several heuristics.
+
+    Args:
+        panels: for each log, for each heuristic, its marks in any order.
+        path: file to write, its ending says the format; None: write nothing.
+
+    Returns:
+        The matplotlib `Figure`; it belongs to no window.
+
+    Raises:
+        BackendMissing: V-MATPLOTLIB, without matplotlib.
+        BadArgument: V-EMPTY, without logs.
+    """
+    if not panels:
+        raise BadArgument("V-EMPTY", "there is nothing to draw.", fix="give at least one log.")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        fix = "pip install 'remat[viz]'"
+        raise BackendMissing("V-MATPLOTLIB", "a picture needs matplotlib, which is not installed.", fix=fix) from error
+    figure = Figure(figsize=(3.2 * len(panels) + 1.5, 5.6), layout="constrained")
+    above, below = figure.subplots(2, len(panels), squeeze=False, sharex=True)
+    for column, (log, lines) in enumerate(panels.items()):
+        above[column].set_title(log)
+        below[column].set_xlabel("budget [% of the peak]")
+        below[column].set_yscale("log")
+        for name, marks in lines.items():
+            done = sorted((mark for mark in marks if mark.overhead is not None), key=lambda mark: mark.share)
+            shares = [mark.share for mark in done]
+            above[column].plot(shares, [mark.overhead for mark in done], marker="o", markersize=3, label=name)
+            below[column].plot(shares, [max(1, mark.accesses) for mark in done], marker="o", markersize=3, label=name)
+        above[column].invert_xaxis()
+    above[0].set_ylabel("cost / cost without recomputation")
+    below[0].set_ylabel("storage accesses")
+    above[-1].legend(fontsize="small")
+    if path is not None:
+        figure.savefig(path)
+    return figure

@@ -1,0 +1,195 @@
+"""Whole training steps of eight models, as DTR's experiments have them: static ones, and ones whose shape follows the data.
+
+Each is a call without arguments that runs forward, loss and backward and returns the loss: what `log_step` takes. Weights and
+data follow a seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from remat.errors import BadArgument
+from remat.zoo.gpt2 import GPT2
+from remat.zoo.resnet import ResNet
+from remat.zoo.unet import UNet
+
+Step: TypeAlias = Callable[[], Tensor]
+
+
+class DenseNet(nn.Module):
+    """Convolutions that each read all before them (Huang et al., 2017): (batch, 3, h, w) to logits (batch, 10)."""
+
+    def __init__(self, *, layers: int = 12, growth: int = 8) -> None:
+        """Each layer adds `growth` channels."""
+        super().__init__()
+        self.stem = nn.Conv2d(3, growth, 3, padding=1)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(growth * (k + 1)) for k in range(layers))
+        self.convs = nn.ModuleList(nn.Conv2d(growth * (k + 1), growth, 3, padding=1) for k in range(layers))
+        self.head = nn.Linear(growth * (layers + 1), 10)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Concatenate, normalize, rectify, convolve."""
+        seen = [self.stem(pictures)]
+        for norm, conv in zip(self.norms, self.convs, strict=True):
+            seen.append(conv(functional.relu(norm(torch.cat(seen, 1)))))
+        logits: Tensor = self.head(torch.cat(seen, 1).mean((2, 3)))
+        return logits
+
+
+class TreeLSTM(nn.Module):
+    """A child-sum LSTM over a tree given as nested lists of words (Tai et al., 2015): a tree to logits (1, 5)."""
+
+    def __init__(self, *, width: int = 64, words: int = 50) -> None:
+        """Hidden size `width`."""
+        super().__init__()
+        self.embed = nn.Embedding(words, width)
+        self.leaf, self.inner = nn.Linear(width, 3 * width), nn.Linear(width, 3 * width)
+        self.forget, self.head = nn.Linear(width, width), nn.Linear(width, 5)
+
+    def forward(self, tree: object) -> Tensor:
+        """Classify the root."""
+        logits: Tensor = self.head(self._node(tree)[0])
+        return logits
+
+    def _node(self, tree: object) -> tuple[Tensor, Tensor]:
+        if isinstance(tree, list):
+            children = [self._node(child) for child in tree]
+            hidden = torch.stack([h for h, _ in children]).sum(0)
+            gates = self.inner(hidden)
+            kept = sum((torch.sigmoid(self.forget(h)) * c for h, c in children), torch.zeros_like(hidden))
+        else:
+            gates = self.leaf(self.embed(torch.tensor([tree])))
+            kept = torch.zeros(1, gates.shape[1] // 3)
+        enter, leave, fresh = gates.chunk(3, 1)
+        cell = torch.sigmoid(enter) * torch.tanh(fresh) + kept
+        return torch.sigmoid(leave) * torch.tanh(cell), cell
+
+
+class Experts(nn.Module):
+    """A stack of layers whose rows go to the expert that a gate chooses by their values: (rows, width) to (rows, width)."""
+
+    def __init__(self, *, layers: int = 4, experts: int = 4, width: int = 64) -> None:
+        """Each expert is a linear layer, rectified."""
+        super().__init__()
+        self.gates = nn.ModuleList(nn.Linear(width, experts) for _ in range(layers))
+        self.experts = nn.ModuleList(
+            nn.ModuleList(nn.Linear(width, width) for _ in range(experts)) for _ in range(layers)
+        )
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Each row through one expert a layer, weighed by the gate."""
+        for gate, experts in zip(self.gates, self.experts, strict=True):
+            weights = gate(rows).softmax(1)
+            chosen = weights.argmax(1)
+            mixed = torch.zeros_like(rows)
+            for k, expert in enumerate(experts.children()):
+                index = (chosen == k).nonzero().squeeze(1)
+                if len(index):
+                    part = functional.relu(expert(rows[index])) * weights[index, k].unsqueeze(1)
+                    mixed = mixed.index_add(0, index, part)
+            rows = rows + mixed
+        return rows
+
+
+def _finish(loss: Tensor) -> Tensor:
+    loss.backward()
+    return loss
+
+
+def _resnet() -> Step:
+    model, pictures, labels = ResNet(blocks=(2, 2, 2, 2), width=8), torch.randn(2, 3, 32, 32), torch.randint(10, (2,))
+    return lambda: _finish(model(pictures, labels))
+
+
+def _densenet() -> Step:
+    model, pictures, labels = DenseNet(), torch.randn(2, 3, 16, 16), torch.randint(10, (2,))
+    return lambda: _finish(functional.cross_entropy(model(pictures), labels))
+
+
+def _unet() -> Step:
+    model, pictures, target = UNet(levels=3, channels=8), torch.randn(2, 3, 32, 32), torch.randn(2, 1, 32, 32)
+    return lambda: _finish(model(pictures, target))
+
+
+def _tree_lstm() -> Step:
+    def tree(depth: int) -> object:
+        deep = depth > 0 and (depth > 3 or torch.rand(()).item() < 0.8)
+        return [tree(depth - 1), tree(depth - 1)] if deep else int(torch.randint(50, ()))
+
+    model, sentence = TreeLSTM(), tree(5)
+    return lambda: _finish(functional.cross_entropy(model(sentence), torch.tensor([1])))
+
+
+def _lstm() -> Step:
+    cell, head = nn.LSTMCell(32, 64), nn.Linear(64, 1)
+    words = torch.randn(40, 8, 32)
+
+    def step() -> Tensor:
+        hidden = state = torch.zeros(8, 64)
+        for word in words:
+            hidden, state = cell(word, (hidden, state))
+        return _finish(head(hidden).square().mean())
+
+    return step
+
+
+def _transformer() -> Step:
+    model = GPT2(layers=4, width=64, heads=4, vocabulary=100, context=32)
+    words = torch.randint(100, (2, 33))
+    return lambda: _finish(model(words[:, :-1], words[:, 1:]))
+
+
+def _adversarial() -> Step:
+    """A generator against a critic with a gradient penalty: gradients of gradients, both updated in place."""
+    generator = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 8))
+    critic = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+    noise, real = torch.randn(64, 16), torch.randn(64, 8)
+
+    def step() -> Tensor:
+        for _ in range(2):
+            drawn = generator(noise).detach().requires_grad_()
+            (slope,) = torch.autograd.grad(critic(drawn).sum(), drawn, create_graph=True)
+            loss = critic(drawn).mean() - critic(real).mean() + 10 * (slope.norm(dim=1) - 1).square().mean()
+            slopes = torch.autograd.grad(loss, list(critic.parameters()))
+            with torch.no_grad():
+                for parameter, gradient in zip(critic.parameters(), slopes, strict=True):
+                    parameter.sub_(0.01 * gradient)
+        return _finish(-critic(generator(noise)).mean())
+
+    return step
+
+
+def _experts() -> Step:
+    model, rows = Experts(), torch.randn(128, 64)
+    return lambda: _finish(model(rows).square().mean())
+
+
+STEPS: dict[str, Callable[[], Step]] = {
+    "resnet": _resnet,
+    "densenet": _densenet,
+    "unet": _unet,
+    "tree-lstm": _tree_lstm,
+    "lstm": _lstm,
+    "transformer": _transformer,
+    "adversarial": _adversarial,
+    "experts": _experts,
+}
+"""The eight models by name; each makes its weights and data from the global generator and returns the step."""
+
+
+def training_step(name: str, seed: int = 0) -> Step:
+    """The step of a model of `STEPS`, weights and data from a seed; the global generator is put back.
+
+    Raises:
+        BadArgument: Z-ARG, for another name.
+    """
+    if name not in STEPS:
+        raise BadArgument("Z-ARG", f"{name!r} is not one of {', '.join(STEPS)}.", fix="give one of them.")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return STEPS[name]()

@@ -1,0 +1,64 @@
+import csv
+import json
+
+from remat.algorithms.dynamic import unit_chain_log, write_instructions
+from remat.cli import main
+
+
+def chain(tmp_path, length=100):
+    log = tmp_path / "chain.log"
+    log.write_text("\n".join(write_instructions(unit_chain_log(length))) + "\n")
+    return str(log)
+
+
+def test_a_replay_is_printed_as_json(tmp_path, capsys):
+    log = chain(tmp_path)
+    assert main(["dtr", "replay", log, "--budget", "20", "--heuristic", "msps", "--dealloc", "eager", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    numbers = {
+        "status": "ok",
+        "clock": 301,
+        "remat_cost": 100,
+        "evictions": 299,
+        "remats": 100,
+        "peak": 20,
+        "accesses": 66192,
+    }
+    assert said | numbers == said
+    assert said["overhead"] == 1.5
+
+
+def test_a_replay_is_printed_for_people_and_takes_shares(tmp_path, capsys):
+    assert main(["dtr", "replay", chain(tmp_path), "--budget", "100%"]) == 0
+    said = capsys.readouterr().out
+    assert "status     ok" in said
+    assert "remats     0" in said
+    assert "accesses   " in said
+
+
+def test_running_out_of_memory_and_thrashing_are_results(tmp_path, capsys):
+    for extra, status in (
+        (["--budget", "1"], "oom"),
+        (["--budget", "20", "--heuristic", "size", "--limit", "3"], "thrashed"),
+    ):
+        assert main(["dtr", "replay", chain(tmp_path), "--json", *extra]) == 0
+        assert json.loads(capsys.readouterr().out)["status"] == status
+
+
+def test_a_malformed_log_is_one_message(tmp_path, capsys):
+    log = tmp_path / "bad.log"
+    log.write_text('{"INSTRUCTION": "RELEASE", "NAME": "x"}\n{"INSTRUCTION": "COPY", "DST": "y", "SRC": "x"}\n')
+    assert main(["dtr", "replay", str(log), "--budget", "20"]) == 1
+    assert capsys.readouterr().err.startswith("error: F-LOG: at line 2: 'x' is not known.")
+
+
+def test_a_step_is_logged_and_drawn(tmp_path):
+    log, table, picture = tmp_path / "lstm.log", tmp_path / "curves.csv", tmp_path / "curves.png"
+    assert main(["dtr", "log", "lstm", "--cost", "bytes", "-o", str(log)]) == 0
+    command = ["dtr", "curves", str(log), chain(tmp_path), "--heuristic", "h_dtr_eq", "--heuristic", "lru"]
+    assert main([*command, "--budgets", "90,60", "-o", str(table), "--draw", str(picture)]) == 0
+    rows = list(csv.DictReader(table.open()))
+    assert [(row["log"], row["heuristic"]) for row in rows[::2]] == [
+        ("lstm", "h_dtr_eq"), ("lstm", "lru"), ("chain", "h_dtr_eq"), ("chain", "lru"),
+    ]  # fmt: skip
+    assert picture.read_bytes().startswith(b"\x89PNG")
