@@ -110,16 +110,20 @@ def condensable(graph: Graph, groups: Mapping[str, Sequence[str]]) -> tuple[Clus
 
     Run-once nodes stay outside where the rest of their group is convex without them, so that layers may be replayed.
     """
-    kept: dict[str, list[str]] = {}
-    for name, members in groups.items():
-        replayable = [member for member in members if not graph.node(member).run_once]
-        if replayable:
-            alone = len(replayable) < len(members) and _fits(graph, {name: replayable})
-            kept[name] = replayable if alone else list(members)
+    narrowed = {name: _without_run_once(graph, members) for name, members in groups.items()}
+    kept = {name: members for name, members in narrowed.items() if members}
     while kept and not _fits(graph, kept):
         odd = next((name for name in kept if not _fits(graph, {name: kept[name]})), next(iter(kept)))
         del kept[odd]
     return clusters(graph, kept)
+
+
+def _without_run_once(graph: Graph, members: Sequence[str]) -> Sequence[str]:
+    """The members that may run again, where they can be condensed alone; all of them where not; none where all run once."""
+    replayable = [member for member in members if not graph.node(member).run_once]
+    if not replayable or len(replayable) == len(members):
+        return replayable
+    return replayable if _fits(graph, {"replayable": replayable}) else members
 
 
 def _fits(graph: Graph, groups: Mapping[str, Sequence[str]]) -> bool:

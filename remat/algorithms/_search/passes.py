@@ -7,6 +7,7 @@ search they work on.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from attrs import field, frozen
@@ -320,33 +321,40 @@ class Continuation(RunMove):
         for k, (above, budget) in enumerate(zip(budgets[:0:-1], budgets[-2::-1], strict=True)):
             if search.clock.expired:
                 return
-            current = lowered(search, current, above, budget, rounds, 310 + k, self.tries)
+            current = lowered(search, current, above, budget, Effort(rounds, self.tries), 310 + k)
             if current is None:
                 return
         search.offer(current, repr(self))
 
 
+class Effort(NamedTuple):
+    """How much is done at one budget: iterations of ruin and recreate, shavings tried before giving up."""
+
+    iterations: int
+    attempts: int
+
+
 def lowered(
-    search: Search, current: Sequence, above: int, budget: int, rounds: int, purpose: int, tries: int = 12
+    search: Search, current: Sequence, above: int, budget: int, effort: Effort, purpose: int
 ) -> Sequence | None:
-    """A plan for `budget` from one for the budget `above` it; `rounds` of ruin and recreate come first and between tries."""
-    chance = search.chance(purpose)
-    _, current = ruin_and_recreate(search.flat, current, above, rounds, Acceptance(0.002), chance)
-    found = None
-    for k in range(tries):
+    """A plan for `budget` from one for the budget `above` it; ruin and recreate comes first and between attempts."""
+    iterations, chance = effort.iterations, search.chance(purpose)
+    _, current = ruin_and_recreate(search.flat, current, above, iterations, Acceptance(0.002), chance)
+    plan = None
+    for k in range(effort.attempts):
         if search.clock.expired:
-            return found
+            return plan
         trial = shaved(search, current, taste(k), chance, budget)
-        if trial is not None and (found is None or search.time_of(trial) < search.time_of(found)):
-            found = trial
-        if found is not None and k >= 3:
+        if plan is None or (trial is not None and search.time_of(trial) < search.time_of(plan)):
+            plan = trial
+        if plan is not None and k >= 3:
             break
         if trial is None:
-            _, current = ruin_and_recreate(search.flat, current, above, rounds, Acceptance(0.01, _DISORDER), chance)
-    if found is None:
-        relieved, fit = relieve(search.flat, current, budget, _RELIEF * rounds, chance)
-        found = delete(search.flat, relieved, budget) if fit else None
-    return found
+            _, current = ruin_and_recreate(search.flat, current, above, iterations, Acceptance(0.01, _DISORDER), chance)
+    if plan is not None:
+        return plan
+    relieved, fit = relieve(search.flat, current, budget, _RELIEF * iterations, chance)
+    return delete(search.flat, relieved, budget) if fit else None
 
 
 def descended(search: Search, start: Sequence, floor: int, accuracy: int, purpose: int) -> tuple[Sequence, int]:
@@ -359,7 +367,7 @@ def descended(search: Search, start: Sequence, floor: int, accuracy: int, purpos
     rounds = iterations_for(len(search.base), 2e6)
     while above > floor and not search.clock.expired:
         budget = max(floor, above - step)
-        trial = lowered(search, current, above, budget, rounds, purpose, tries=6)
+        trial = lowered(search, current, above, budget, Effort(rounds, 6), purpose)
         purpose += 1
         if trial is not None:
             current, above = trial, search.peak_of(trial)

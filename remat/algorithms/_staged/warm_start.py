@@ -12,7 +12,7 @@ from attrs import evolve
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Outcome
 from remat.algorithms._core.problem import Problem
-from remat.ir import Graph, Phase
+from remat.ir import Graph
 from remat.units import Bytes, Ns
 
 _SMALL = 60
@@ -53,14 +53,12 @@ def narrowed(block: Graph, peak: Bytes, save: Bytes) -> Graph | None:
     None where that cannot be said by a workspace: kept sums that are begun before the loss and completed after it.
     """
     loss = block.computes[block.loss]
-    if len(loss.options) != 1:
+    kept = [datum for datum in block.data if datum.keep and datum.writers]
+    early = [datum for datum in kept if block.node_index[datum.writers[0]] <= block.loss]
+    if len(loss.options) != 1 or any(block.node_index[datum.writers[-1]] > block.loss for datum in early):
         return None
-    kept = {datum.name: {block.node(name).phase for name in datum.writers} for datum in block.data if datum.keep}
-    if any(Phase.BACKWARD in phases and len(phases) > 1 for phases in kept.values()):
-        return None
-    early = {name for name, phases in kept.items() if phases and Phase.BACKWARD not in phases}
-    sizes = {datum.name: 0 if datum.outside else datum.size for datum in block.data}
-    rest = peak - save - sum(sizes[name] for name in {*loss.reads, *loss.writes} | early)
+    present = {*loss.reads, *loss.writes, *(datum.name for datum in early)}
+    rest = peak - save - sum(datum.size for datum in block.data if datum.name in present and not datum.outside)
     option = loss.options[0]
     if rest <= option.workspace:
         return block

@@ -115,13 +115,18 @@ class _Folding:
     def _fits(self, op: Op, total: Value, own: Value, other: Value) -> bool:
         """Whether adding `other` to `own` right where `own` is made gives `total`, and nobody sees `own` without it."""
         host = self.ops[self._made(own)] if self._made(own) > self._made(other) else None
-        if host is None or host.role is not Role.CALL or host.phase is not op.phase or host.draws or host.run_once:
+        if host is None or host.phase is not op.phase or not _may_add(host):
             return False
         same = own.spec == total.spec == evolve(other.spec, stride=own.spec.stride)
-        whole = self.storages[own.storage].size == self.storages[total.storage].size
-        alone = own.storage not in self.kept and self.readers[own.storage] == {op.name}
-        safe = same and whole and alone and len(self.storages[own.storage].roots) == 1
-        return safe and (self.everywhere or self._stays(op) or self._follows(host, self._made(other)))
+        if not same or not self._replaceable(op, own, total):
+            return False
+        return self.everywhere or self._stays(op) or self._follows(host, self._made(other))
+
+    def _replaceable(self, op: Op, own: Value, total: Value) -> bool:
+        """Whether the sum can take the place of `own`: as large, and `own` is read by the sum alone."""
+        storage = self.storages[own.storage]
+        whole = storage.size == self.storages[total.storage].size and len(storage.roots) == 1
+        return whole and own.storage not in self.kept and self.readers[own.storage] == {op.name}
 
     def _stays(self, op: Op) -> bool:
         """Whether a sum is held to the end of the step, as it is or within a sum that is."""
@@ -176,3 +181,8 @@ class _Folding:
 
 def _is_sum(op: Op) -> bool:
     return op.phase is Phase.BACKWARD and str(op.target) == "aten.add.Tensor"
+
+
+def _may_add(host: Op) -> bool:
+    """Whether an operation may add to what it makes: it is called, draws no random numbers, and may run again."""
+    return host.role is Role.CALL and not host.draws and not host.run_once
