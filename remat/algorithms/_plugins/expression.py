@@ -1,6 +1,6 @@
 """Reading the algebra's own notation: `warm(auto, seed=StoreAll()).within(60) | PerLayerCheckpoint()` as a solver.
 
-The text is parsed, never evaluated: names of the registry, calls, `|`, `>>`, the methods `within`, `when` and `sweep`, and
+The text is parsed, never evaluated: names of the registry, calls, `|`, `>>`, the methods `within`, `when`, `sweep` and `if_`, and
 literals are all it may hold.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from remat.algorithms._plugins.registry import word
 from remat.errors import BadArgument, RematError
 
-METHODS = ("within", "when", "sweep")
+METHODS = ("within", "when", "sweep", "if_")
 """Methods that an expression may call."""
 
 

@@ -29,6 +29,7 @@ def prime(problem: Problem, gap: float, clock: Clock, seed: int = 0, *, bound: N
         seed: of its random choices.
         bound: known to hold for the programme's class [ns]: a plan within the gap of it is good enough.
     """
+    from remat.algorithms._search import stop
     from remat.algorithms._search.floor import Floor
     from remat.algorithms._search.lp_rounding import SavedSet
     from remat.algorithms._search.passes import MultiStart, RuinAndRecreate
@@ -37,14 +38,15 @@ def prime(problem: Problem, gap: float, clock: Clock, seed: int = 0, *, bound: N
     from remat.algorithms._search.state import RunMove
 
     shaved: tuple[RunMove, ...] = (Floor(), MultiStart())
+    near = stop.gap(gap)
     if bound:
-        first = Polish(shaved, gap=gap).solve(problem, clock=clock, seed=seed)
+        first = Polish(shaved, near).solve(problem, clock=clock, seed=seed)
         if first.upper <= bound * (1 + gap):
             return first
-    more: tuple[RunMove, ...] = (RuinAndRecreate(work=5e5, gap=gap),)
+    more: tuple[RunMove, ...] = (RuinAndRecreate(work=5e5),)
     if len(problem.graph) >= _SMALL:
-        more = (SingleInstant(mixed=0), SavedSet(instants=2), RuinAndRecreate(work=1e7, gap=gap))
-    return Polish(shaved + more, gap=gap).solve(problem, clock=clock, seed=seed)
+        more = (SingleInstant(mixed=0), SavedSet(instants=2), RuinAndRecreate(work=1e7))
+    return Polish(shaved + more, near).solve(problem, clock=clock, seed=seed)
 
 
 def narrowed(block: Graph, peak: Bytes, save: Bytes) -> Graph | None:
