@@ -44,7 +44,7 @@ MOVES = [
     RuinAndRecreate(work=500.0),
     Relieve(work=500.0),
     RuinAndRecreate(work=500.0, disorder=1.0),
-    Continuation(iterations=10, tries=4),
+    Continuation(iterations=10, attempts=4),
     Delete(),
     Shift(),
 ]

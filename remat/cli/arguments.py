@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from remat.budget import Share, parse_budget
 from remat.errors import BadArgument, MalformedFile
 from remat.ir import Graph, Link, PlanFile, SavedPlan, Schedule, load, read_joint_graph, read_plans, validate
 from remat.units import Bytes, Ns, parse_bytes
+
+if TYPE_CHECKING:
+    from remat.algorithms._core.solver import Solver
 
 _TIMES = {"": 1, "ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 
@@ -111,3 +115,19 @@ def _way(text: str) -> tuple[int | None, Ns]:
 
 def _no_link(text: str) -> BadArgument:
     return BadArgument("C-LINK", f"{text!r} is not a link.", fix='write "12GB/s", "12GB/s,10us" or "12GB/s:16GB/s".')
+
+
+def read_solver(text: str) -> Solver:
+    """The solver that an expression of the algebra stands for.
+
+    Raises:
+        BadArgument: A-EXPR, when it stands for something else; what `parse` and the solver say of it.
+    """
+    from remat.algorithms._core.solver import Solver
+    from remat.algorithms._plugins.expression import parse
+
+    solver = parse(text)
+    if not isinstance(solver, Solver):
+        fix = "write e.g. auto, or StoreAll()."
+        raise BadArgument("A-EXPR", f"{text!r} is not a solver but {solver!r:.80}.", fix=fix)
+    return solver

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from remat.cli.arguments import read_budget, read_graph, read_link
-from remat.errors import BadArgument
+from remat.cli.arguments import read_budget, read_graph, read_link, read_solver
 from remat.ir import dump
 from remat.units import format_bytes, format_ns
 
@@ -31,15 +30,9 @@ def solve(
     """Plan GRAPH under a budget: exit code 0 with a schedule, 3 without."""
     from remat.algorithms._core.outcome import IMPOSSIBLE
     from remat.algorithms._core.problem import Problem
-    from remat.algorithms._core.solver import Solver
-    from remat.algorithms._plugins.expression import parse
 
     nodes = read_graph(graph)
-    chosen = parse(solver)
-    if not isinstance(chosen, Solver):
-        raise BadArgument(
-            "A-EXPR", f"{solver!r} is not a solver but {chosen!r:.80}.", fix="write e.g. auto, or StoreAll()."
-        )
+    chosen = read_solver(solver)
     if explain:
         typer.echo("\n".join(chosen.outline(nodes)))
         return

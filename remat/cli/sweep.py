@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.arguments import read_budget, read_graph, read_link
+from remat.cli.arguments import read_budget, read_graph, read_link, read_solver
 from remat.errors import BadArgument
 
 if TYPE_CHECKING:
     from remat.algorithms._curves.budget_sweep import Point
+    from remat.ir import Graph
+    from remat.units import Bytes
     from remat.viz.curve import Mark
 
 COLUMNS = ("solver", "budget", "status", "time", "recomputation", "idle", "peak", "lower")
@@ -45,23 +47,12 @@ def sweep(
     from rich.progress import Progress
 
     from remat.algorithms._core.clock import Clock
-    from remat.algorithms._core.solver import Solver
     from remat.algorithms._curves.budget_sweep import sweep as planned
-    from remat.algorithms._plugins.expression import parse
-    from remat.ir import Schedule, validate
-    from remat.viz.curves import draw_curves
 
     nodes = read_graph(graph)
     limits = [read_budget(budget, nodes) for budget in spread(budgets)]
     way = None if link is None else read_link(link)
-    chosen: dict[str, Solver] = {}
-    for text in solver or ["auto"]:
-        parsed = parse(text)
-        if not isinstance(parsed, Solver):
-            raise BadArgument(
-                "A-EXPR", f"{text!r} is not a solver but {parsed!r:.80}.", fix="write e.g. auto, or rotor."
-            )
-        chosen[text] = parsed
+    chosen = {text: read_solver(text) for text in solver or ["auto"]}
     rows: list[tuple[object, ...]] = []
     lines: dict[str, list[Mark]] = {}
     with Progress(console=Console(stderr=True), transient=True) as bar:
@@ -80,11 +71,17 @@ def sweep(
                 break  # Ctrl-C: write the points reached
     _write(rows, output)
     if draw is not None:
-        plain = validate(nodes, Schedule.from_runs(nodes, range(len(nodes)))) if nodes.flat else None
-        peak = max(limits) if plain is None else plain.peak
-        draw_curves(lines, draw, peak=peak, time=nodes.time, title=nodes.name)
+        _draw(lines, draw, nodes, max(limits))
     if not any(row[3] != "" for row in rows):
         raise typer.Exit(3)
+
+
+def _draw(lines: dict[str, list[Mark]], path: Path, graph: Graph, largest: Bytes) -> None:
+    from remat.ir import Schedule, validate
+    from remat.viz.curves import draw_curves
+
+    peak = validate(graph, Schedule.from_runs(graph, range(len(graph)))).peak if graph.flat else largest
+    draw_curves(lines, path, peak=peak, time=graph.time, title=graph.name)
 
 
 def spread(text: str) -> list[str]:
@@ -93,23 +90,26 @@ def spread(text: str) -> list[str]:
     Raises:
         BadArgument: C-BUDGETS, when the text is neither.
     """
-    parts = text.split(":")
-    if len(parts) == 1:
-        return [part for part in text.split(",") if part.strip()] or _no(text)
-    if len(parts) != 3 or not parts[2].strip().isdigit() or int(parts[2]) < 2:
-        return _no(text)
-    count = int(parts[2])
-    percent = all(part.strip().endswith("%") for part in parts[:2])
+    parts = [part.strip() for part in text.split(":")]
+    budgets = _range(*parts) if len(parts) == 3 else text.split(",") if len(parts) == 1 else []
+    budgets = [budget for budget in budgets if budget.strip()]
+    if not budgets:
+        raise BadArgument(
+            "C-BUDGETS", f"{text!r} is not a list of budgets.", fix='write "80%,60%,2GiB", or "90%:20%:8".'
+        )
+    return budgets
+
+
+def _range(low: str, high: str, count: str) -> list[str]:
+    """Budgets from one to another, evenly; none when the texts are not numbers."""
+    steps = int(count) - 1 if count.isdigit() else 0
     try:
-        first, last = (float(part.strip().removesuffix("%")) for part in parts[:2])
+        first, last = float(low.removesuffix("%")), float(high.removesuffix("%"))
     except ValueError:
-        return _no(text)
-    each = (first + (last - first) * k / (count - 1) for k in range(count))
-    return [f"{value:.6f}%" if percent else str(round(value)) for value in each]
-
-
-def _no(text: str) -> list[str]:
-    raise BadArgument("C-BUDGETS", f"{text!r} is not a list of budgets.", fix='write "80%,60%,2GiB", or "90%:20%:8".')
+        return []
+    budgets = [first + (last - first) * k / steps for k in range(steps + 1)] if steps > 0 else []
+    percent = low.endswith("%") and high.endswith("%")
+    return [f"{budget:.6f}%" if percent else str(round(budget)) for budget in budgets]
 
 
 def _row(name: str, point: Point) -> tuple[object, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from attrs import frozen
 from torch import nn
 
@@ -79,8 +81,7 @@ class Report:
 
     def rows(self) -> list[tuple[str, str]]:
         """The table: name and value."""
-        measured = "not measured yet" if self.measured_peak is None else format_bytes(self.measured_peak)
-        took = "not measured yet" if self.measured_time is None else format_ns(self.measured_time)
+        measured, took = _measured(self.measured_peak, format_bytes), _measured(self.measured_time, format_ns)
         extra = self.predicted_time / self.store_all_time - 1 if self.store_all_time else 0.0
         bound = "none" if self.lower <= 0 or self.lower == IMPOSSIBLE else format_ns(int(self.lower))
         gap = "no bound" if self.gap is None else f"{self.gap:.2%}"
@@ -104,13 +105,12 @@ class Report:
             rows.append(("plan from", self.origin))
         if self.guards:
             rows.append(("guards", f"{self.guards} checks a call"))
-        if self.loss_reserve:
-            rows.append(("for the loss outside", format_bytes(self.loss_reserve)))
-        if self.overhead:
-            rows.append(("held outside the plan", format_bytes(self.overhead)))
-        if self.reserved:
-            rows.append(("reserved by the allocator", format_bytes(self.reserved)))
-        return rows
+        apart = (
+            ("for the loss outside", self.loss_reserve),
+            ("held outside the plan", self.overhead),
+            ("reserved by the allocator", self.reserved),
+        )
+        return rows + [(what, format_bytes(size)) for what, size in apart if size]
 
     def _budget(self) -> str:
         if self.budget is None:
@@ -179,3 +179,7 @@ def _report(state: State, ready: Ready) -> Report:
         overhead=overhead,
         origin=planned.origin,
     )
+
+
+def _measured(value: int | None, text: Callable[[int], str]) -> str:
+    return "not measured yet" if value is None else text(value)

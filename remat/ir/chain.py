@@ -176,25 +176,33 @@ class Chain:
 
 def _stage(graph: Graph, layer: Layer, follower: Compute, before: Stage | None) -> Stage:
     forward, backward = graph.node(layer.forward), graph.node(layer.backward)
-    output = graph.datum(next(name for name in forward.writes if name in follower.reads))
+    written = [*map(graph.datum, forward.writes)]
+    output = next(datum for datum in written if datum.name in follower.reads)
     reads = [(*backward.reads, *option.backward_reads) for option in layer.options]
-    needed = before is None or any(before.reads_output)
-    inner = "" if before is None else before.output
     return Stage(
         forward=layer.forward,
         backward=layer.backward,
         phantom=layer.phantom,
         output=output.name,
         output_size=0 if output.keep else output.size,
-        forward_writes=sum(graph.datum(name).size for name in forward.writes),
-        backward_writes=sum(graph.datum(name).size for name in backward.writes),
-        kept_size=sum(graph.datum(name).size for name in forward.writes if graph.datum(name).keep),
+        forward_writes=_size(written),
+        backward_writes=_size(map(graph.datum, backward.writes)),
+        kept_size=_size(datum for datum in written if datum.keep),
         options=layer.options,
         no_save=layer.no_save,
         reads_output=tuple(output.name in names for names in reads),
-        frees_input=tuple(not needed and inner not in names for names in reads),
+        frees_input=tuple(_frees_input(names, before) for names in reads),
         input_size=0 if before is None else before.output_size,
     )
+
+
+def _size(data: Iterable[Data]) -> Bytes:
+    return sum(datum.size for datum in data)
+
+
+def _frees_input(reads: Sequence[str], before: Stage | None) -> bool:
+    """Whether no backward reads the input of a stage: that of the stage does not, nor does any option of the stage before."""
+    return before is not None and not any(before.reads_output) and before.output not in reads
 
 
 def why_no_chain(graph: Graph) -> str | None:
@@ -251,8 +259,7 @@ def _forward_reads(graph: Graph, outputs: Sequence[str]) -> str | None:
 def _backward_reads(graph: Graph, outputs: Sequence[str]) -> str | None:
     count = len(outputs)
     layers = {layer.backward: layer for layer in graph.layers}
-    begun = [min(writers, default=0) for writers in graph.writers_by_data]
-    saved = {datum.name for datum, at in zip(graph.data, begun, strict=True) if at < graph.loss and not datum.outside}
+    saved = _saved(graph)
     for i in range(count):
         node = graph.computes[2 * count - i]
         allowed = {outputs[i], outputs[i - 1]} if i else {outputs[0]}
@@ -336,3 +343,9 @@ def chain_graph(
             )
         )
     return Graph(name=name, computes=tuple(nodes), data=tuple(data), layers=tuple(layers))
+
+
+def _saved(graph: Graph) -> set[str]:
+    """Names of the data that cost memory and are not made by the loss or the backward."""
+    begun = [min(writers, default=0) for writers in graph.writers_by_data]
+    return {datum.name for datum, at in zip(graph.data, begun, strict=True) if at < graph.loss and not datum.outside}

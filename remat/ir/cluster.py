@@ -156,16 +156,16 @@ class _Backward:
         self.cluster_of: dict[int, str] = {}
         self.parts: dict[str, set[int]] = {}
         nodes = range(graph.loss + 1, len(graph))
+        by_twin = {graph.computes[i].name: name for i, name in forward.items()}
         for i in nodes:
-            twin = graph.node_index.get(graph.computes[i].twin)
-            if twin is not None and twin in forward:
-                self._add(i, forward[twin])
-        for name in list(self.parts):
+            if graph.computes[i].twin in by_twin:
+                self._add(i, by_twin[graph.computes[i].twin])
+        for name in tuple(self.parts):
             self._close(name)
         free = [i for i in nodes if i not in self.cluster_of and not graph.computes[i].twin]
         for i in free:
             self._join_producer(i)
-        self._join_readers([i for i in reversed(free) if i not in self.cluster_of])
+        self._join_readers(reversed(free))
 
     def _add(self, node: int, name: str) -> None:
         self.cluster_of[node] = name
@@ -194,7 +194,7 @@ class _Backward:
                 readers.setdefault(j, []).append(i)
         for node in nodes:
             names = {self.cluster_of.get(j) for j in readers.get(node, ())}
-            only = names.pop() if len(names) == 1 else None
+            only = names.pop() if len(names) == 1 and node not in self.cluster_of else None
             if only and not _would_leave(self.before, self.parts[only], node):
                 self._add(node, only)
 

@@ -14,6 +14,7 @@ from attrs import field, frozen
 
 from remat.ir.checks import a_name, a_tuple
 from remat.ir.node import Compute, Data, Layer, Phantom, Phase
+from remat.ir.option import LayerOption
 from remat.ir.rules import check_graph
 from remat.ir.step import Run
 from remat.units import Bytes
@@ -171,16 +172,13 @@ class Graph:
             reads = {name: size[name] for name in node.reads}
             makes = {name: size[name] for name in node.writes}
             layer = self.layer_by_node.get(node.name)
+            options = () if layer is None else layer.options
             for k in range(len(node.options)):
-                # the last option of a forward node leaves no phantom
-                option = layer.options[k] if layer is not None and k < len(layer.options) else None
                 read, written = reads, makes
-                if layer is not None and option is not None:
-                    phantom = {layer.phantom: option.phantom}
-                    if node.name == layer.backward:
-                        read = reads | phantom | {name: size[name] for name in option.backward_reads}
-                    else:
-                        written = makes | phantom
+                if layer is not None and k < len(options):  # the last option of a forward node leaves no phantom
+                    phantom = {layer.phantom: options[k].phantom}
+                    read = reads | _read_under(options[k], phantom, size) if node.name == layer.backward else reads
+                    written = makes | phantom if node.name == layer.forward else makes
                 table[node.name, k] = Touched(MappingProxyType(read), MappingProxyType(written))
         return MappingProxyType(table)
 
@@ -196,3 +194,8 @@ class Graph:
     def time(self) -> int:
         """Time of the captured order: every node once, by its fastest option [ns]."""
         return sum(min(option.time for option in node.options) for node in self.computes)
+
+
+def _read_under(option: LayerOption, phantom: Mapping[str, Bytes], size: Mapping[str, Bytes]) -> dict[str, Bytes]:
+    """What a backward node reads under one option alone."""
+    return {**phantom, **{name: size[name] for name in option.backward_reads}}

@@ -216,21 +216,24 @@ class _Condenser:
     def nodes(self, layers: tuple[Layer, ...], seen: set[str]) -> Iterable[Compute]:
         by_name = {layer.forward: layer for layer in layers}
         owned = {name for cluster in self.clusters for name in cluster.nodes}
-        for node in self.flat.computes:
-            if node.name not in owned:
-                after = tuple(dict.fromkeys(self.owner[name] for name in node.after))
-                twin = self.owner.get(node.twin, "")
-                yield evolve(node, after=after, twin=twin)
+        for node in (node for node in self.flat.computes if node.name not in owned):
+            after = tuple(dict.fromkeys(self.owner[name] for name in node.after))
+            yield evolve(node, after=after, twin=self.owner.get(node.twin, ""))
         for cluster in self.clusters:
-            part = self.parts[cluster.name]
-            layer = by_name.get(cluster.name)
-            yield self.half(cluster.name, part.forward_nodes, part, layer.forward_options if layer else (part.no_save,))
-            if layer is not None:
-                backward = self.half(layer.backward, part.backward_nodes, part, layer.backward_options)
-                # A sub-schedule frees its phantom while it runs. A rerun with the phantom still resident would need more
-                # than its workspace: so a node that reads a phantom runs once.
-                once = backward.run_once or any(option.phantom for option in layer.options)
-                yield evolve(backward, twin=cluster.name, run_once=once)
+            yield from self.halves(cluster, by_name.get(cluster.name))
+
+    def halves(self, cluster: Cluster, layer: Layer | None) -> Iterable[Compute]:
+        """The nodes that a cluster is: of a layer, or a plain one where there is no backward."""
+        part = self.parts[cluster.name]
+        if layer is None:
+            yield self.half(cluster.name, part.forward_nodes, part, (part.no_save,))
+            return
+        yield self.half(cluster.name, part.forward_nodes, part, layer.forward_options)
+        backward = self.half(layer.backward, part.backward_nodes, part, layer.backward_options)
+        # A sub-schedule frees its phantom while it runs. A rerun with the phantom still resident would need more
+        # than its workspace: so a node that reads a phantom runs once.
+        once = backward.run_once or any(option.phantom for option in layer.options)
+        yield evolve(backward, twin=cluster.name, run_once=once)
 
     def half(self, name: str, nodes: Sequence[Compute], part: Part, options: tuple[Option, ...]) -> Compute:
         forward = nodes[0].phase is Phase.FORWARD

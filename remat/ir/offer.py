@@ -106,8 +106,8 @@ class _Account:
         reads = self.reads_of_above([step.node for step in steps[end:] if isinstance(step, Run)])
         above = (*borders.incoming, *(name for name in borders.outputs if name in resident))
         forward, backward = self.runs_of(0, self.border), self.runs_of(end, len(steps))
-        forward_peak = max((self.timeline[i] for i in forward), default=0)
-        backward_peak = max((self.timeline[i] + self.gone(i, above) for i in backward), default=0)
+        forward_peak = self.peak(forward, ())
+        backward_peak = self.peak(backward, above)
         inputs = [name for name in reads if name in set(borders.inputs)]
         return LayerOption(
             forward=self.time(steps[: self.border]),
@@ -121,6 +121,11 @@ class _Account:
             forward_steps=steps[: self.border],
             backward_steps=steps[end:],
         )
+
+    def peak(self, steps: Iterable[int], above: Iterable[str]) -> Bytes:
+        """Most bytes at some of the steps, with the border data that the level above may hold."""
+        names = tuple(above)
+        return max((self.timeline[i] + self.gone(i, names) for i in steps), default=0)
 
     def runs_of(self, start: int, end: int) -> list[int]:
         """Places of the runs among the steps from `start` up to `end`."""

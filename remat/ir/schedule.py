@@ -79,7 +79,7 @@ def _drops(graph: Graph, sequence: list[Run]) -> list[list[str]]:
     """The names to drop after each run, by one backward pass: whether a datum is read before it is recomputed."""
     needed = {datum.name: datum.keep for datum in graph.data}
     needed.update((layer.phantom, False) for layer in graph.layers)
-    first_writer = {datum.name: datum.writers[0] for datum in graph.data if datum.writers}
+    first_writer = _first_writers(graph)
     never = {datum.name for datum in graph.data if _never_dropped(datum)}
     drops: list[list[str]] = []
     for run in reversed(sequence):
@@ -92,6 +92,10 @@ def _drops(graph: Graph, sequence: list[Run]) -> list[list[str]]:
         needed.update(dict.fromkeys(reads, True))
     drops.reverse()
     return drops
+
+
+def _first_writers(graph: Graph) -> dict[str, str]:
+    return {datum.name: datum.writers[0] for datum in graph.data if datum.writers}
 
 
 def _never_dropped(datum: Data) -> bool:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TypeVar
 
 from remat.errors import IllFormed, MalformedFile
@@ -386,6 +387,6 @@ def _details(line: _Line, start: int) -> dict[str, object]:
         else:
             raise line.wrong(f"{line.words[at]!r:.60} is not expected here", _SHAPE)
         at += 2
-    details["options"] = tuple(line.born(lambda o=pair: Option(time=o[0], workspace=o[1])) for pair in options)  # type: ignore[misc]
+    details["options"] = tuple(line.born(partial(Option, time=time, workspace=space)) for time, space in options)
     details["after"] = tuple(after)
     return details

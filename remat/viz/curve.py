@@ -94,24 +94,25 @@ def _draw_impossible(axes: Any, marks: Sequence[Mark], unit: Bytes) -> None:
 
 
 def _draw_bound_and_plans(axes: Any, marks: Sequence[Mark], unit: Bytes, time: Ns) -> None:
-    planned = [mark for mark in marks if mark.time is not None]
-    bound = [mark for mark in marks if not math.isinf(mark.lower) and mark.lower > 0]
+    bound = [(mark.budget / unit, mark.lower / time) for mark in marks if mark.lower > 0 and not math.isinf(mark.lower)]
+    plans = [(mark.budget / unit, mark.time / time) for mark in marks if mark.time is not None]
     if bound:
         # a bound holds for every smaller budget too: it is as high to the left as at the mark
-        x, y = [mark.budget / unit for mark in bound], [mark.lower / time for mark in bound]
-        axes.step(x, y, where="pre", color="tab:red", linewidth=1.2, marker=".", label="no plan is faster (proved)")
-    if planned:
+        axes.step(
+            *zip(*bound, strict=True), where="pre", color="tab:red", linewidth=1.2, marker=".",
+            label="no plan is faster (proved)",
+        )  # fmt: skip
+    if plans:
         # a plan serves every larger budget too
-        x, y = [mark.budget / unit for mark in planned], [mark.time / time for mark in planned if mark.time is not None]
-        axes.step(x, y, where="post", color="tab:blue", linewidth=1.6, marker="o", markersize=4, label="plan found")
-        lowest = planned[0]
-        axes.annotate(
-            f"{lowest.budget / unit:.3g}", (x[0], y[0]), textcoords="offset points", xytext=(6, 6), color="tab:blue"
-        )
-    both = [mark for mark in planned if mark in bound]
-    if both:
-        low, high = [mark.lower / time for mark in both], [mark.time / time for mark in both if mark.time is not None]
-        axes.vlines([mark.budget / unit for mark in both], low, high, color="tab:blue", linewidth=4, alpha=0.25)
+        axes.step(
+            *zip(*plans, strict=True), where="post", color="tab:blue", linewidth=1.6, marker="o", markersize=4,
+            label="plan found",
+        )  # fmt: skip
+        axes.annotate(f"{plans[0][0]:.3g}", plans[0], textcoords="offset points", xytext=(6, 6), color="tab:blue")
+    low = dict(bound)
+    gaps = [(budget, low[budget], time) for budget, time in plans if budget in low]
+    if gaps:
+        axes.vlines(*zip(*gaps, strict=True), color="tab:blue", linewidth=4, alpha=0.25)
 
 
 __all__ = ["Mark", "draw_curve"]

@@ -46,25 +46,8 @@ def draw_curves(
     figure = Figure(figsize=(8.0, 4.8), layout="constrained")
     axes = figure.add_subplot()
     for name, marks in lines.items():
-        planned = [
-            (mark.budget / peak * 100, mark.time / time) for mark in sorted(marks, key=_budget) if mark.time is not None
-        ]
-        missing = len(marks) - len(planned)
-        label = name if not missing else f"{name} (no plan at {missing} of {len(marks)})"
-        axes.plot([at for at, _ in planned], [ratio for _, ratio in planned], marker="o", markersize=3.5, label=label)
-    bounds: dict[Bytes, float] = {}
-    for mark in (mark for marks in lines.values() for mark in marks):
-        bounds[mark.budget] = max(bounds.get(mark.budget, 0), mark.lower)
-    proved = [(budget / peak * 100, low / time) for budget, low in sorted(bounds.items()) if 0 < low < math.inf]
-    if proved:
-        # a bound holds for every smaller budget: between two it is the larger budget's
-        axes.plot(
-            *zip(*proved, strict=True),
-            color="0.4",
-            linestyle="--",
-            drawstyle="steps-pre",
-            label="proved: nothing is faster",
-        )
+        _draw_plans(axes, name, marks, peak, time)
+    _draw_bounds(axes, [mark for marks in lines.values() for mark in marks], peak, time)
     axes.axhline(1.0, color="0.6", linewidth=0.8, linestyle=":")
     axes.set_xlabel(f"memory of the step [% of keeping everything, {format_bytes(peak)}]")
     axes.set_ylabel("step time, keeping everything = 1")
@@ -74,6 +57,26 @@ def draw_curves(
     if path is not None:
         figure.savefig(path)
     return figure
+
+
+def _draw_plans(axes: Any, name: str, marks: Sequence[Mark], peak: Bytes, time: Ns) -> None:
+    plans = [
+        (mark.budget / peak * 100, mark.time / time) for mark in sorted(marks, key=_budget) if mark.time is not None
+    ]
+    missing = len(marks) - len(plans)
+    label = name if not missing else f"{name} (no plan at {missing} of {len(marks)})"
+    axes.plot([budget for budget, _ in plans], [ratio for _, ratio in plans], marker="o", markersize=3.5, label=label)
+
+
+def _draw_bounds(axes: Any, marks: Sequence[Mark], peak: Bytes, time: Ns) -> None:
+    bounds: dict[Bytes, float] = {}
+    for mark in marks:
+        bounds[mark.budget] = max(bounds.get(mark.budget, 0), mark.lower)
+    proved = [(budget / peak * 100, low / time) for budget, low in sorted(bounds.items()) if 0 < low < math.inf]
+    if proved:
+        # a bound holds for every smaller budget: between two it is the larger budget's
+        style = {"color": "0.4", "linestyle": "--", "drawstyle": "steps-pre"}
+        axes.plot(*zip(*proved, strict=True), **style, label="proved: nothing is faster")
 
 
 def _budget(mark: Mark) -> Bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from remat.ir import Cluster, Compute, Graph, Kind, LayerOption, Phase
+from remat.ir import Cluster, Compute, Data, Graph, Kind, Layer, LayerOption, Phase
 from remat.units import format_bytes, format_ns
 
 _COLORS = {Phase.FORWARD: "#9ecae1", Phase.LOSS: "#d9d9d9", Phase.BACKWARD: "#cab2e6"}
@@ -34,25 +34,32 @@ _HEAD = ('  rankdir="TB"', '  node [style="filled", fontname="sans-serif", fonts
 def _level(graph: Graph) -> Iterator[str]:
     for node in graph.computes:
         yield _compute(node, graph)
-    for datum in graph.data:
-        color = "#f2f2f2" if datum.outside else _GOLD
-        border = ", penwidth=2" if datum.keep else ""
-        dashed = ', style="filled,dashed"' if datum.kind is Kind.PHANTOM else ""
-        label = _label(datum.name, format_bytes(datum.size))
-        yield f'{_id(datum.name)} [label="{label}", shape=ellipse, fillcolor="{color}"{border}{dashed}]'
+    yield from map(_datum, graph.data)
     for node in graph.computes:
         yield from (f"{_id(name)} -> {_id(node.name)}" for name in node.reads)
         yield from (f"{_id(node.name)} -> {_id(name)}" for name in node.writes)
         yield from (f"{_id(name)} -> {_id(node.name)} [style=dotted]" for name in node.after)
     for layer in graph.layers:
-        sizes = [format_bytes(option.phantom) for option in layer.options]
-        label = _label(layer.phantom, " | ".join(sizes))
-        yield f'{_id(layer.phantom)} [label="{label}", shape=ellipse, fillcolor="{_GOLD}", style="filled,dashed"]'
-        yield f"{_id(layer.forward)} -> {_id(layer.phantom)} [style=dashed]"
-        yield f"{_id(layer.phantom)} -> {_id(layer.backward)} [style=dashed]"
-        extra = {name: i for i, option in reversed(list(enumerate(layer.options))) for name in option.backward_reads}
-        for name, first in extra.items():
-            yield f'{_id(name)} -> {_id(layer.backward)} [style=dashed, label="{first}"]'
+        yield from _layer(layer)
+
+
+def _datum(datum: Data) -> str:
+    color = "#f2f2f2" if datum.outside else _GOLD
+    border = ", penwidth=2" if datum.keep else ""
+    dashed = ', style="filled,dashed"' if datum.kind is Kind.PHANTOM else ""
+    label = _label(datum.name, format_bytes(datum.size))
+    return f'{_id(datum.name)} [label="{label}", shape=ellipse, fillcolor="{color}"{border}{dashed}]'
+
+
+def _layer(layer: Layer) -> Iterator[str]:
+    sizes = [format_bytes(option.phantom) for option in layer.options]
+    label = _label(layer.phantom, " | ".join(sizes))
+    yield f'{_id(layer.phantom)} [label="{label}", shape=ellipse, fillcolor="{_GOLD}", style="filled,dashed"]'
+    yield f"{_id(layer.forward)} -> {_id(layer.phantom)} [style=dashed]"
+    yield f"{_id(layer.phantom)} -> {_id(layer.backward)} [style=dashed]"
+    first = {name: i for i, option in reversed(list(enumerate(layer.options))) for name in option.backward_reads}
+    for name, i in first.items():
+        yield f'{_id(name)} -> {_id(layer.backward)} [style=dashed, label="{i}"]'
 
 
 def _compute(node: Compute, graph: Graph) -> str:

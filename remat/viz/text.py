@@ -14,29 +14,35 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 def summary(thing: Graph | Schedule) -> Iterator[str]:
     """The contents of a graph or schedule."""
-    if isinstance(thing, Schedule):
-        kinds = Counter(type(step).__name__.lower() for step in thing.steps)
-        yield repr(thing)
-        yield from (f"{kind:10} {count}" for kind, count in sorted(kinds.items()))
-        again = len(thing.runs) - len({run.node for run in thing.runs})
-        yield f"{'reruns':10} {again}"
-        return
     yield repr(thing)
+    yield from _schedule_lines(thing) if isinstance(thing, Schedule) else _graph_lines(thing)
+
+
+def _schedule_lines(schedule: Schedule) -> Iterator[str]:
+    kinds = Counter(type(step).__name__.lower() for step in schedule.steps)
+    yield from (f"{kind:10} {count}" for kind, count in sorted(kinds.items()))
+    reruns = len(schedule.runs) - len({run.node for run in schedule.runs})
+    yield f"{'reruns':10} {reruns}"
+
+
+def _graph_lines(graph: Graph) -> Iterator[str]:
     for phase in Phase:
-        nodes = [node for node in thing.computes if node.phase is phase]
-        time = sum(min(option.time for option in node.options) for node in nodes)
-        yield f"{phase.value:10} {len(nodes)} nodes, {format_ns(time)}"
+        times = [min(option.time for option in node.options) for node in graph.computes if node.phase is phase]
+        yield f"{phase.value:10} {len(times)} nodes, {format_ns(sum(times))}"
     sizes: Counter[str] = Counter()
-    for datum in thing.data:
+    for datum in graph.data:
         sizes[datum.kind.value] += 0 if datum.outside else datum.size
     yield from (f"{kind:14} {format_bytes(size)}" for kind, size in sizes.items() if size)
-    flags = {
-        "draws": sum(node.draws for node in thing.computes),
-        "run once": sum(node.run_once for node in thing.computes),
-        "sums": sum(len(datum.writers) > 1 for datum in thing.data),
-        "options": sum(len(layer.options) for layer in thing.layers),
+    yield from (f"{what:14} {count}" for what, count in _flags(graph).items() if count)
+
+
+def _flags(graph: Graph) -> dict[str, int]:
+    return {
+        "draws": sum(node.draws for node in graph.computes),
+        "run once": sum(node.run_once for node in graph.computes),
+        "sums": sum(len(datum.writers) > 1 for datum in graph.data),
+        "options": sum(len(layer.options) for layer in graph.layers),
     }
-    yield from (f"{what:14} {count}" for what, count in flags.items() if count)
 
 
 def plan_lines(file: PlanFile) -> Iterator[str]:

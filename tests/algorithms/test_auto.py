@@ -18,7 +18,7 @@ from remat.algorithms._search.single_instant import SingleInstant
 from remat.algorithms._whole.baselines import PerLayerCheckpoint, store_all_peak
 from remat.ir import dumps, read_joint_graph
 
-BRIEF = Polish((MultiStart(4), SingleInstant(), SavedSet(), Continuation(steps=2, gap=0.0), RuinAndRecreate(work=2e6)))
+BRIEF = Polish((MultiStart(4), SingleInstant(), SavedSet(), Continuation(steps=2), RuinAndRecreate(work=2e6)))
 """Every kind of move, in a second."""
 
 CAPTURED = Path(__file__).parents[1] / "data" / "captured"

@@ -123,7 +123,7 @@ def test_a_start_is_repaired_under_the_budget():
     problem = Problem(graph=graph, budget=14)
     alone, started = Dtr("h_lru").solve(problem), From(Dtr("h_lru")).solve(problem)
     assert started.upper < alone.upper
-    assert From(Dtr(), shares=(1.0,), tastes=1).solve(problem).upper <= Dtr().solve(problem).upper
+    assert From(Dtr(), shares=(1.0,), variants=1).solve(problem).upper <= Dtr().solve(problem).upper
 
 
 def test_starts_say_what_is_wrong_with_their_settings():

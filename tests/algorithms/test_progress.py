@@ -24,6 +24,7 @@ from remat.algorithms import (
     TwRemat,
     best,
     choices,
+    gap,
     hierarchical,
     named,
     quick,
@@ -37,7 +38,7 @@ from tests.algorithms.test_runs_liveness import chain
 BLOCKS = Path(__file__).parents[1] / "data" / "blocks"
 SOLVERS = {
     "quick": quick,
-    "a polish": Polish((MultiStart(starts=2), SavedSet(), SingleInstant()), gap=0.0),
+    "a polish": Polish((MultiStart(starts=2), SavedSet(), SingleInstant()), stop=gap(0.0)),
     "a formulation": HIlp(gap=0.05),
     "a formulation with a start": warm(HIlp(gap=0.05, warm_start=False), seed=Dtr()),
     "levels": hierarchical(Intervals(6), lower=quick.sweep(peaks=2, saves=2), top=HIlp(gap=0.05)),
@@ -68,7 +69,7 @@ def test_a_trail_is_the_same_in_two_runs(solver, monkeypatch):
 def test_progress_counts_the_passes_of_a_search():
     passes = (MultiStart(starts=2), SavedSet(), SingleInstant())
     heard = []
-    outcome = Polish(passes, gap=0.0).solve(problem(), clock=Clock(listener=heard.append))
+    outcome = Polish(passes, stop=gap(0.0)).solve(problem(), clock=Clock(listener=heard.append))
     assert {one.stage for one in heard} <= set(map(repr, passes))
     assert {one.total for one in heard} == {3}
     assert all(one.stage == repr(passes[one.done]) for one in heard)
@@ -98,7 +99,7 @@ def test_progress_counts_the_budgets_of_a_curve_and_the_log_hears_of_each(caplog
 def test_the_log_has_every_pass_with_its_seconds_and_its_bound(caplog):
     passes = (MultiStart(starts=2), SingleInstant())
     with caplog.at_level(logging.DEBUG, "remat"):
-        outcome = Polish(passes, gap=0.0).solve(problem())
+        outcome = Polish(passes, stop=gap(0.0)).solve(problem())
     said = [one for one in caplog.records if one.name == "remat.algorithms._search.pipeline"]
     assert [one.levelno for one in said] == [logging.DEBUG] * 2
     form = r"(.*): \d+\.\d{3} s, time (\d+) ns, bound (\d+) ns"

@@ -15,25 +15,27 @@ from remat.algorithms._search.passes import (
     PeakShaving,
     Relieve,
     RuinAndRecreate,
+    ShavingParams,
     Shift,
-    Taste,
 )
 from remat.algorithms._search.pipeline import Polish
+from remat.algorithms._search.stop import gap, gap_above, no_plan
 from remat.errors import RematError
 from remat.ir import GraphBuilder, Kind, LayerOption
 from tests.algorithms.test_runs_liveness import chain
 
 MOVES = [
     PeakShaving(),
-    PeakShaving(Taste(0.5, 0.1, 0.2)),
+    PeakShaving(ShavingParams(0.5, 0.1, 0.2)),
     Delete(),
     Shift(),
     MultiStart(4),
     RuinAndRecreate(work=500.0),
     RuinAndRecreate(work=500.0, disorder=0.5),
-    Relieve(work=500.0, tries=2),
+    Relieve(work=500.0, attempts=2),
 ]
-MOVES += [Continuation(), SavedSet(), Polish((PeakShaving(), Delete()), gap=0.01)]
+MOVES += [Continuation(), SavedSet(), Polish((PeakShaving(), Delete()), stop=gap(0.01))]
+MOVES += [Continuation().if_(no_plan), MultiStart(4).if_(gap_above(0.01))]
 
 
 @pytest.mark.parametrize("move", MOVES, ids=repr)

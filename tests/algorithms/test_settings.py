@@ -24,15 +24,18 @@ from remat.algorithms import (
     Plan,
     Polish,
     Problem,
+    ShavingParams,
     Solver,
     StoreAll,
     Sweep,
-    Taste,
     Transform,
     best,
+    gap,
+    gap_above,
     hierarchical,
     is_flat,
     lowest_budget,
+    no_plan,
     nodes_at_most,
     parse,
     pool,
@@ -47,7 +50,10 @@ from tests.algorithms.test_runs_liveness import chain
 GOOD = {
     "solver": StoreAll(),
     "solvers": (StoreAll(),),
+    "move": MultiStart(),
     "moves": (MultiStart(),),
+    "condition": no_plan,
+    "size": 0.01,
     "parts": (StoreAll(),),
     "seconds": 1.0,
     "test": is_flat,
@@ -69,7 +75,7 @@ def settings_classes():
     """Every public class of the algebra that has fields: of the tree, and of the registry."""
     for module in pkgutil.walk_packages(remat.algorithms.__path__, "remat.algorithms."):
         importlib.import_module(module.name)
-    ahead, found = [Solver, Transform, Partitioner, OptionSource], {Taste, nodes_at_most}
+    ahead, found = [Solver, Transform, Partitioner, OptionSource], {ShavingParams, nodes_at_most, gap, gap_above}
     while ahead:
         for kind in ahead.pop().__subclasses__():
             ahead.append(kind)
@@ -119,7 +125,17 @@ def test_every_setting_refuses_what_it_cannot_be(kind, field):
 
 def test_the_registry_is_covered():
     covered = {kind.__name__ for kind, _ in FIELDS}
-    assert {"Continuation", "HIlp", "Linearise", "HPartition", "Within", "Then", "IlpSweep", "Taste", "Pofo"} <= covered
+    assert {
+        "Continuation",
+        "HIlp",
+        "Linearise",
+        "HPartition",
+        "Within",
+        "Then",
+        "IlpSweep",
+        "ShavingParams",
+        "Pofo",
+    } <= covered
     assert len(FIELDS) > 100
 
 
@@ -132,7 +148,7 @@ def test_a_continuation_whose_budgets_never_rise_is_refused():
 @pytest.mark.parametrize("step", [0.01, 0.9999])
 def test_the_extreme_steps_of_a_continuation_end(step):
     graph = chain(6)
-    outcome = Continuation(step=step, tries=1, iterations=1).solve(Problem(graph=graph, budget=20, deadline=5))
+    outcome = Continuation(step=step, attempts=1, iterations=1).solve(Problem(graph=graph, budget=20, deadline=5))
     assert outcome.status is not None
 
 

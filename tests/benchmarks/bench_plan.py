@@ -102,8 +102,8 @@ def loss_knapsack(graph: Graph, budget: int) -> int | None:
         saved = np.ones(len(graph.data), np.bool_)
         saved[instant.resident >= 0] = answer.point[instant.resident[instant.resident >= 0]] >= 0.5
         sequence = recompute_on_demand(search.flat, search.base, np.array([graph.loss], np.int32), saved[None, :])
-        if search.fits(sequence):
-            best = min(best or math.inf, search.time_of(sequence))
+        if search.arrays.fits(sequence):
+            best = min(best or math.inf, search.arrays.time_of(sequence))
     return best
 
 

@@ -26,6 +26,7 @@ from remat.algorithms import (
     UnitCost,
     auto,
     best,
+    gap,
     hierarchical,
     is_flat,
     pool,
@@ -83,7 +84,7 @@ def test_everything_passes_through(compose, layer):
 
 def test_starts_of_a_search_are_asked_with_the_seed_and_the_clock(layer):
     check_composition(
-        lambda probe: Polish((From(probe, gap=0.0),), gap=0.0), layer, budget=store_all_peak(layer) * 9 // 10
+        lambda probe: Polish((From(probe),), stop=gap(0.0)), layer, budget=store_all_peak(layer) * 9 // 10
     )
 
 

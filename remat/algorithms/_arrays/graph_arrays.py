@@ -8,6 +8,7 @@ contribute to such a datum) have `rerun` false: what only they produce can be ke
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypedDict
 
 import numpy as np
@@ -122,18 +123,26 @@ def _columns(graph: Graph) -> _Columns:
     nodes = graph.computes
     required = np.array([v in graph.required for v in range(len(graph))], np.bool_)
     replay = np.array([node.phase is not Phase.LOSS and not node.run_once for node in nodes], np.bool_)
-    alone = [all(len(graph.writers_by_data[d]) == 1 for d in outputs) for outputs in graph.writes_by_node]
-    made = [sum(graph.data[d].size for d in outputs) for outputs in graph.writes_by_node]
-    charge = np.array([size + node.option.workspace for size, node in zip(made, nodes, strict=True)], np.int64)
+    charge = np.array([_charge(graph, v) for v in range(len(graph))], np.int64)
+    alone = np.array([_alone(graph, outputs) for outputs in graph.writes_by_node], np.bool_)
     return _Columns(
         time=np.where(required, np.array([node.option.time for node in nodes], np.int64), 0),
         charge=np.where(required, charge, 0),
-        rerun=replay & np.array(alone, np.bool_) & required,
+        rerun=replay & alone & required,
         replay=replay,
         required=required,
         phase=np.array([_PHASES[node.phase] for node in nodes], np.int8),
         draws=np.array([node.draws for node in nodes], np.bool_),
     )
+
+
+def _charge(graph: Graph, v: int) -> int:
+    return graph.computes[v].option.workspace + sum(graph.data[d].size for d in graph.writes_by_node[v])
+
+
+def _alone(graph: Graph, data: Sequence[int]) -> bool:
+    """Whether each datum has one writer."""
+    return all(len(graph.writers_by_data[d]) == 1 for d in data)
 
 
 def _touched(graph: Graph, producer: Ints) -> tuple[list[list[int]], list[list[int]]]:

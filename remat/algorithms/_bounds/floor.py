@@ -14,6 +14,7 @@ least bottleneck over sets, from the reads of a node to nothing. Leaving data ou
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,6 +88,9 @@ class Together:
         self.sources = [frozenset(d for d in one if counted[d]) for one in self.reads]
         self.makes = [frozenset(flat.write_idx[flat.write_ptr[v] : flat.write_ptr[v + 1]].tolist()) for v in nodes]
 
+    def _bytes(self, data: Iterable[int]) -> Bytes:
+        return sum(self.size[d] for d in data)
+
     def needs(self, node: int, known: Bytes, most: int) -> tuple[Bytes, int]:
         """Bytes that some run needs before or at the first run of `node`, and how many sets were looked at.
 
@@ -95,7 +99,7 @@ class Together:
         if len(self.sources[node]) < 2:
             return 0, 0
         start = self.sources[node]
-        first = max(known, self.fixed[node] + sum(self.size[d] for d in self.reads[node]))
+        first = max(known, self.fixed[node] + self._bytes(self.reads[node]))
         queue = [(first, self._latest(start), 0, start)]
         least = {start: first}
         looked = pushed = 0
@@ -108,9 +112,8 @@ class Together:
             looked += 1
             for p in {self.producer[d] for d in held}:
                 rest = held - self.makes[p]
-                together = sum(self.size[d] for d in rest) + sum(self.size[d] for d in self.reads[p] if d not in rest)
                 before = rest | self.sources[p]
-                needed = max(bytes_, self.fixed[p] + together)
+                needed = max(bytes_, self.fixed[p] + self._bytes(rest.union(self.reads[p])))
                 if needed < least.get(before, needed + 1):
                     least[before] = needed
                     pushed += 1

@@ -5,6 +5,7 @@ The unit is the greatest common divisor of all sizes that count, so that nothing
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -79,10 +80,10 @@ def arrays_of(
         freeing: whether an input is freed where it is not read again; without, it stays until the stage's backward.
     """
     stages = chain.stages
-    picked = [range(len(stage.options)) for stage in stages] if choice is None else choice
-    pairs = [(stage, o) for stage, chosen in zip(stages, picked, strict=True) for o in chosen]
+    picked = _options(stages, choice)
+    pairs = [*itertools.chain.from_iterable(picked)]
     memory = _memory(chain, pairs, freeing)
-    unit = math.gcd(*(size for sizes in memory.values() for size in sizes), chain.loss_needs) or 1
+    unit = math.gcd(*itertools.chain.from_iterable(memory.values()), chain.loss_needs) or 1
     # More memory than this changes nothing: everything saved, and the most memory-demanding step on top.
     enough = (
         sum(memory["saves"])
@@ -90,19 +91,27 @@ def arrays_of(
         + max(*memory["forward"], *memory["backward"], *memory["no_save_needs"], chain.loss_needs)
         + max(*memory["after"], *memory["before"])
     )
+    options = [stage.options[o] for stage, o in pairs]
+    forward, backward = _words([o.forward for o in options]), _words([o.backward for o in options])
     return ChainArrays(
         unit=unit,
         slots=min(budget, enough) // unit,
-        option_start=_words([0, *np.cumsum([len(chosen) for chosen in picked]).tolist()]),
-        option_index=_words([o for chosen in picked for o in chosen]),
-        time=_words([stage.options[o].forward + stage.options[o].backward for stage, o in pairs]),
-        forward_time=_words([stage.options[o].forward for stage, o in pairs]),
-        backward_time=_words([stage.options[o].backward for stage, o in pairs]),
+        option_start=_words([0, *itertools.accumulate(map(len, picked))]),
+        option_index=_words([o for _, o in pairs]),
+        time=forward + backward,
+        forward_time=forward,
+        backward_time=backward,
         no_save_time=_words([stage.no_save.time for stage in stages]),
         loss_time=chain.loss_time,
         loss_needs=chain.loss_needs // unit,
         **{name: _words([size // unit for size in sizes]) for name, sizes in memory.items()},
     )
+
+
+def _options(stages: Sequence[Stage], choice: Sequence[Sequence[int]] | None) -> list[list[tuple[Stage, int]]]:
+    """For each stage, itself with each option to consider."""
+    picked = [range(len(stage.options)) for stage in stages] if choice is None else choice
+    return [[(stage, o) for o in options] for stage, options in zip(stages, picked, strict=True)]
 
 
 def _memory(chain: Chain, pairs: Sequence[tuple[Stage, int]], freeing: bool) -> dict[str, list[Bytes]]:

@@ -28,7 +28,7 @@ from remat.ir import (
 )
 from remat.ir import part as block_of
 from remat.ir.cluster import unused
-from remat.units import Bytes
+from remat.units import Bytes, Ns
 
 
 @frozen(kw_only=True)
@@ -181,7 +181,7 @@ class _Assembly:
         flat = self.flat
         stays = (part.output, *self.stays(part))
         no_save, no_save_steps = _local(flat, part.forward, (), set(stays))
-        time = sum(flat.computes[k].option.time for k in part.forward)
+        time = self.time_of(part.forward)
         return Layer(
             forward=f"{self.word}.{i}",
             backward=f"{self.word}.{i}.backward",
@@ -197,14 +197,14 @@ class _Assembly:
         incoming, outgoing = self.incoming(i, part), self.outgoing(i, part)
         begun = [d for d in outgoing if self.stage_of[flat.writers_by_data[d][0]] != i and d not in incoming]
         later = {d for d in incoming if flat.data[d].keep or self.reads_below(i, d)}
-        grown = tuple(dict.fromkeys(d for k in part.backward for d in flat.writes_by_node[k] if self.begun_before(d)))
+        grown = self.grown(part)
         start = (*part.saved, *incoming, *begun, *grown)
         forward, forward_steps = _local(flat, part.forward, (), {*stays, *part.saved})
         backward, backward_steps = _local(flat, part.backward, start, {*outgoing, *later, *grown})
         reads_output = self.reads(part, part.output) and self.loose(part.output)
         return LayerOption(
-            forward=sum(flat.computes[k].option.time for k in part.forward),
-            backward=sum(flat.computes[k].option.time for k in part.backward),
+            forward=self.time_of(part.forward),
+            backward=self.time_of(part.backward),
             phantom=self.bytes_of(part.saved),
             forward_workspace=max(0, forward - self.bytes_of(part.saved) - self.bytes_of(stays)),
             backward_workspace=max(0, backward - self.bytes_of(start) - self.bytes_of(outgoing)),
@@ -212,6 +212,14 @@ class _Assembly:
             forward_steps=forward_steps if backward_steps else (),
             backward_steps=backward_steps,
         )
+
+    def grown(self, part: Part) -> tuple[int, ...]:
+        """The sums begun before the backward of a stage that it adds to."""
+        written = dict.fromkeys(d for k in part.backward for d in self.flat.writes_by_node[k])
+        return tuple(d for d in written if self.begun_before(d))
+
+    def time_of(self, nodes: Iterable[int]) -> Ns:
+        return sum(self.flat.computes[k].option.time for k in nodes)
 
     def bytes_of(self, data: Iterable[int]) -> Bytes:
         return sum(self.flat.data[d].size for d in data)
@@ -271,19 +279,22 @@ class _Assembly:
 
 def _local(flat: Graph, nodes: Sequence[int], start: Iterable[int], stays: set[int]) -> tuple[Bytes, tuple[Step, ...]]:
     """Most bytes while `nodes` run with `start` resident, and their steps; all but `stays` is dropped at its last use."""
-    size = [datum.size for datum in flat.data]
+
+    def size(data: Iterable[int]) -> Bytes:
+        return sum(flat.data[d].size for d in data)
+
     touched = [dict.fromkeys((*flat.reads_by_node[k], *flat.writes_by_node[k])) for k in nodes]
     last = {d: at for at, data in enumerate(touched) for d in data}
     resident = set(start)
-    live = peak = sum(size[d] for d in resident)
+    live = peak = size(resident)
     steps: list[Step] = []
     for at, k in enumerate(nodes):
         writes = flat.writes_by_node[k]
-        peak = max(peak, live + sum(size[d] for d in writes) + flat.computes[k].option.workspace)
-        live += sum(size[d] for d in writes if d not in resident)
+        peak = max(peak, live + size(writes) + flat.computes[k].option.workspace)
+        live += size(set(writes) - resident)
         resident.update(writes)
-        dropped = [d for d in touched[at] if d in resident and last[d] == at and d not in stays]
+        dropped = [d for d in touched[at] if d in resident - stays and last[d] == at]
         resident.difference_update(dropped)
-        live -= sum(size[d] for d in dropped)
+        live -= size(dropped)
         steps += [Run(flat.computes[k].name), *(Drop(flat.data[d].name) for d in dropped)]
     return peak, tuple(steps)

@@ -280,10 +280,13 @@ class _Split:
             stages = {self.stage_of[k] for k in writers if k < graph.loss}
             if d in self.outputs:
                 stages.add(max(stages) + 1)
-            read_by = {self.stage_of.get(k, self.count) for k in graph.readers_by_data[d] if k <= graph.loss}
-            if self._once(d) or read_by - stages:
+            if self._once(d) or not stages.issuperset(self._read_by(d)):
                 pinned.add(d)
         return pinned
+
+    def _read_by(self, d: int) -> list[int]:
+        """The stages that read a datum up to the loss; the loss counts as one after the last."""
+        return [self.stage_of.get(k, self.count) for k in self.graph.readers_by_data[d] if k <= self.graph.loss]
 
     def _once(self, d: int) -> bool:
         """Whether a datum cannot be recomputed: a random state, an output of a run-once node, a continued sum."""
@@ -329,23 +332,23 @@ class _Split:
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """The stages."""
+        nodes: list[list[int]] = [[] for _ in range(self.count)]
+        for k in range(len(self.graph)):
+            if k != self.graph.loss:
+                nodes[self.stage_of[k]].append(k)
+        return tuple(self._part(i, stage) for i, stage in enumerate(nodes))
+
+    def _part(self, i: int, nodes: list[int]) -> Part:
         graph = self.graph
-        parts = []
-        for i in range(self.count):
-            nodes = [k for k in range(len(graph)) if k != graph.loss and self.stage_of[k] == i]
-            backward = [k for k in nodes if k > graph.loss]
-            read = {d for k in backward for d in graph.reads_by_node[k]}
-            saved = sorted(d for d in read if self._interior(d))
-            parts.append(
-                Part(
-                    forward=tuple(k for k in nodes if k < graph.loss),
-                    backward=tuple(backward),
-                    input=self.outputs[i - 1] if i else None,
-                    output=self.outputs[i],
-                    saved=tuple(saved),
-                )
-            )
-        return tuple(parts)
+        backward = tuple(k for k in nodes if k > graph.loss)
+        read = {d for k in backward for d in graph.reads_by_node[k]}
+        return Part(
+            forward=tuple(k for k in nodes if k < graph.loss),
+            backward=backward,
+            input=self.outputs[i - 1] if i else None,
+            output=self.outputs[i],
+            saved=tuple(sorted(d for d in read if self._interior(d))),
+        )
 
     def _interior(self, d: int) -> bool:
         """Whether a datum of the forward may be dropped and is seen by one stage only."""

@@ -16,11 +16,10 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
-from remat.errors import BudgetExceeded
 from remat.ir import Graph, Run, Schedule, validate
 from remat.ir.chain import Chain, why_no_chain
 from remat.settings import FLAG, optional, whole
-from remat.units import Bytes
+from remat.units import Bytes, Ns
 
 _BOUNDS = 24
 """How many bounds the greedy variant tries, evenly spaced in their logarithm."""
@@ -53,18 +52,16 @@ class Periodic(Solver):
             return Plan(schedule=segmented(chain, starts), trail=(f"{self!r}: {len(starts)} segments of {k} stages",))
         saves = [stage.saves(o) for stage, (o,) in zip(chain.stages, options, strict=True)]
         bounds = _bounds_between(max(1, min(saves)), max(1, sum(saves)))
-        best: tuple[int, int, Schedule] | None = None
+        fitting: list[tuple[Ns, Bytes, Schedule]] = []
         for placed in dict.fromkeys(tuple(balanced_starts(saves, bound)) for bound in bounds):
             schedule = segmented(chain, placed)
-            try:
-                cost = validate(chain.graph, schedule, problem.budget)
-            except BudgetExceeded:
-                continue
-            if best is None or (cost.time, cost.peak) < best[:2]:
-                best = (cost.time, cost.peak, schedule)
-            if clock.expired:
-                break
-        return Plan(schedule=None if best is None else best[2], trail=(f"{self!r}: {len(bounds)} bounds tried",))
+            cost = validate(chain.graph, schedule)
+            if cost.peak <= problem.budget:
+                fitting.append((cost.time, cost.peak, schedule))
+                if clock.expired:
+                    break
+        best = min(fitting, key=lambda plan: plan[:2], default=(0, 0, None))
+        return Plan(schedule=best[2], trail=(f"{self!r}: {len(bounds)} bounds tried",))
 
 
 def _bounds_between(low: Bytes, high: Bytes) -> list[Bytes]:

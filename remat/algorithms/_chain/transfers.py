@@ -200,15 +200,12 @@ def fluid(
     away = [stay for stay in traced.stays if stay.cell in cells]
     if away and link is None:
         return None
-    group: Mapping[str, int | str] = {cell: cell for cell in cells} if apart else cells
-    back: dict[int | str, int] = {}
-    for stay in away:
-        back[group[stay.cell]] = min(stay.wanted, back.get(group[stay.cell], stay.wanted))
+    wanted = _first_wanted(away, {} if apart else cells)
     charges, times = list(traced.charges), traced.times()
     out: Counter[int] = Counter()
     home: Counter[int] = Counter()
     for stay in away:
-        first, last = cells[stay.cell], back[group[stay.cell]]
+        first, last = cells[stay.cell], wanted[stay.cell]
         out[first] += stay.size
         home[last] += stay.size
         for k in range(first + 1, last):
@@ -220,6 +217,15 @@ def fluid(
     behind = range(len(traced.runs) - 1, traced.loss, -1)
     after = _phase(behind, charges, times, _Copies(home, rates[1], fresh=False), budget)
     return None if after is None else (ahead[0] + ahead[1] + after[0] + after[1], ahead[1])
+
+
+def _first_wanted(away: Sequence[Stay], group: Mapping[str, int]) -> dict[str, int]:
+    """For each cell the first run after the loss that reads any cell of its group; without a group it is a group of its own."""
+    first: dict[int | str, int] = {}
+    for stay in away:
+        key = group.get(stay.cell, stay.cell)
+        first[key] = min(stay.wanted, first.get(key, stay.wanted))
+    return {stay.cell: first[group.get(stay.cell, stay.cell)] for stay in away}
 
 
 class _Copies(NamedTuple):

@@ -89,8 +89,8 @@ class Clock:
         """Seconds left, infinite without a limit, 0 when stopped; the earliest of nested limits counts."""
         if self._stopped:
             return 0.0
-        own = max(0.0, self._end - self._now())
-        return own if self._parent is None else min(own, self._parent.remaining)
+        left = max(0.0, self._end - self._now())
+        return left if self._parent is None else min(left, self._parent.remaining)
 
     @property
     def expired(self) -> bool:

@@ -25,7 +25,7 @@ class Pool(OptionSource):
 
     def sweep(self, *, peaks: int = 8, saves: int = 6) -> Pool:
         """Each solver of the pool under many budgets; parts that are swept already stay as they are."""
-        swept = (one.sweep(peaks=peaks, saves=saves) if isinstance(one, Solver) else one for one in self.parts)
+        swept = (part.sweep(peaks=peaks, saves=saves) if isinstance(part, Solver) else part for part in self.parts)
         return Pool(tuple(swept))
 
     def options(self, block: Graph, *, clock: Clock | None = None, seed: int = 0) -> tuple[LayerOption, ...]:
@@ -35,13 +35,13 @@ class Pool(OptionSource):
             BadArgument: A-POOL, when a solver of the pool is not swept.
         """
         clock = Clock() if clock is None else clock
-        found: list[LayerOption] = []
-        for one in self.parts:
-            if isinstance(one, Solver):
+        offered: list[LayerOption] = []
+        for part in self.parts:
+            if isinstance(part, Solver):
                 fix = "write pool(…).sweep(peaks=…, saves=…)."
-                raise BadArgument("A-POOL", f"{one!r} offers one schedule, not options.", fix=fix)
-            found.extend(one.options(block, clock=clock.nested(), seed=seed))
-        return undominated(found)
+                raise BadArgument("A-POOL", f"{part!r} offers one schedule, not options.", fix=fix)
+            offered.extend(part.options(block, clock=clock.nested(), seed=seed))
+        return undominated(offered)
 
 
 def pool(*parts: Solver | OptionSource) -> Pool:

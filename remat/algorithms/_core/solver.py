@@ -155,10 +155,10 @@ def as_plan(outcome: Outcome) -> Plan:
 
 def all_refuse(solvers: tuple[Solver, ...], graph: Graph) -> str | None:
     """The reasons of all, when all refuse."""
-    reasons = [one.refuses(graph) for one in solvers]
+    reasons = [solver.refuses(graph) for solver in solvers]
     if any(reason is None for reason in reasons):
         return None
-    return "; ".join(f"{one!r}: {reason}" for one, reason in zip(solvers, reasons, strict=True))
+    return "; ".join(f"{solver!r}: {reason}" for solver, reason in zip(solvers, reasons, strict=True))
 
 
 a_solver = instance(Solver, "StoreAll()")
@@ -181,7 +181,7 @@ class _Several(Solver):
 
     def outline(self, graph: Graph) -> tuple[str, ...]:
         """Those of its parts."""
-        return indented(self._how, *(one.outline(graph) for one in self.solvers))
+        return indented(self._how, *(solver.outline(graph) for solver in self.solvers))
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The merged outcome of those asked before it was enough, or the time was over."""

@@ -84,7 +84,7 @@ class Then(Transform):
     @property
     def keeps_proofs(self) -> bool:  # type: ignore[override]
         """Only when every part does."""
-        return all(one.keeps_proofs for one in self.parts)
+        return all(part.keeps_proofs for part in self.parts)
 
     def refuses(self, graph: Graph) -> str | None:
         """What the first part refuses; later parts are asked when their graph is there."""
@@ -94,11 +94,11 @@ class Then(Transform):
         """The last part's problem, and all ways back."""
         lifts: list[Callable[[Schedule], Schedule]] = []
         notes: list[str] = []
-        for one in self.parts:
-            reason = one.refuses(problem.graph)
+        for part in self.parts:
+            reason = part.refuses(problem.graph)
             if reason is not None:
-                raise RefusedTransform(f"{one!r} refused: {reason}")
-            applied = one.apply(problem, clock=clock, seed=seed)
+                raise RefusedTransform(f"{part!r} refused: {reason}")
+            applied = part.apply(problem, clock=clock, seed=seed)
             problem = applied.problem
             lifts.append(applied.lift)
             notes += [applied.note] if applied.note else []

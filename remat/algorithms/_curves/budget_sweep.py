@@ -235,7 +235,7 @@ def _descend(graph: Graph, point: Point, floor: Bytes, accuracy: Bytes, clock: C
     start = point.outcome.schedule
     if start is None:
         return point
-    low, budget = descended(search, search.sequence_of(start), floor, accuracy, 4000)
+    low, budget = descended(search, search.arrays.sequence_of(start), floor, accuracy)
     if budget >= point.budget:
         return point
     schedule = Schedule.from_runs(graph, low.tolist())

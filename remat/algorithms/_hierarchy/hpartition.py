@@ -68,15 +68,17 @@ def _apart(graph: Graph, node: int) -> bool:
 def _clusters(graph: Graph, groups: Sequence[Group], prefix: str) -> Iterable[Cluster]:
     """The groups as clusters that can be condensed together, those inside them as their children."""
     ordered = sorted(groups, key=lambda group: group.members[0])
-    names = [node.name for node in graph.computes]
-    inner = {f"{prefix}.{i}": _larger(group.children) for i, group in enumerate(ordered)}
-    members = {name: [names[i] for i in group.members] for name, group in zip(inner, ordered, strict=True)}
-    condensed = condensable(graph, members)
+    named = {f"{prefix}.{i}": group for i, group in enumerate(ordered)}
+    condensed = condensable(
+        graph, {name: [graph.computes[i].name for i in group.members] for name, group in named.items()}
+    )
     for cluster in condensed:
-        yield evolve(cluster, children=tuple(_clusters(graph, inner[cluster.name], cluster.name)))
+        inner = _larger(named.pop(cluster.name).children)
+        yield evolve(cluster, children=tuple(_clusters(graph, inner, cluster.name)))
     taken = {member for cluster in condensed for member in cluster.forward}
-    for name in sorted(inner.keys() - {cluster.name for cluster in condensed}):
-        yield from (cluster for cluster in _clusters(graph, inner[name], name) if taken.isdisjoint(cluster.forward))
+    for name in sorted(named):  # dissolved: what is inside stands for itself
+        inner = _larger(named[name].children)
+        yield from (cluster for cluster in _clusters(graph, inner, name) if taken.isdisjoint(cluster.forward))
 
 
 def _larger(groups: Sequence[Group]) -> list[Group]:

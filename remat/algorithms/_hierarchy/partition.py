@@ -110,18 +110,22 @@ def condensable(graph: Graph, groups: Mapping[str, Sequence[str]]) -> tuple[Clus
 
     Run-once nodes stay outside where the rest of their group is convex without them, so that layers may be replayed.
     """
-    groups_left: dict[str, list[str]] = {}
-    for name, members in groups.items():
-        replayable = [member for member in members if not graph.node(member).run_once]
-        if replayable:
-            alone = len(replayable) < len(members) and _fits(graph, {name: replayable})
-            groups_left[name] = replayable if alone else list(members)
+    narrowed = {name: _without_run_once(graph, members) for name, members in groups.items()}
+    groups_left = {name: members for name, members in narrowed.items() if members}
     while groups_left and not _fits(graph, groups_left):
         odd = next(
             (name for name in groups_left if not _fits(graph, {name: groups_left[name]})), next(iter(groups_left))
         )
         del groups_left[odd]
     return clusters(graph, groups_left)
+
+
+def _without_run_once(graph: Graph, members: Sequence[str]) -> Sequence[str]:
+    """The members that may run again, where they can be condensed alone; all of them where not; none where all run once."""
+    replayable = [member for member in members if not graph.node(member).run_once]
+    if not replayable or len(replayable) == len(members):
+        return replayable
+    return replayable if _fits(graph, {"replayable": replayable}) else members
 
 
 def _fits(graph: Graph, groups: Mapping[str, Sequence[str]]) -> bool:

@@ -1,19 +1,20 @@
 """Reading the algebra's own notation: `warm(auto, seed=StoreAll()).within(60) | PerLayerCheckpoint()` as a solver.
 
-The text is parsed, never evaluated: names of the registry, calls, `|`, `>>`, the methods `within`, `when` and `sweep`, and
+The text is parsed, never evaluated: names of the registry, calls, `|`, `>>`, the methods `within`, `when`, `sweep` and `if_`, and
 literals are all it may hold.
 """
 
 from __future__ import annotations
 
 import ast
+import operator
 from collections.abc import Mapping
 from typing import Any
 
 from remat.algorithms._plugins.registry import word
 from remat.errors import BadArgument, RematError
 
-METHODS = ("within", "when", "sweep")
+METHODS = ("within", "when", "sweep", "if_")
 """Methods that an expression may call."""
 
 
@@ -47,42 +48,44 @@ class _Reader:
         self.words = words
 
     def read(self, node: ast.expr) -> Any:
-        if isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float, str, type(None))):
-            return node.value
-        if isinstance(node, ast.Name):
-            return self.words[node.id] if node.id in self.words else word(node.id)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
-            return self.applied(node, lambda value: -value, [self.read(node.operand)], {})
-        if isinstance(node, (ast.Tuple, ast.List)):
-            return tuple(self.read(element) for element in node.elts)
-        if isinstance(node, ast.Dict) and None not in node.keys:
-            pairs = [
-                (self.read(key), self.read(value)) for key, value in zip(node.keys, node.values, strict=True) if key
-            ]
-            return self.applied(node, dict, [pairs], {})
-        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitOr, ast.RShift)):
-            left, right = self.read(node.left), self.read(node.right)
-            join = (lambda a, b: a | b) if isinstance(node.op, ast.BitOr) else (lambda a, b: a >> b)
-            return self.applied(node, join, [left, right], {})
-        if isinstance(node, ast.Call):
-            return self.call(node)
+        match node:
+            case ast.Constant(value=bool() | int() | float() | str() | None):
+                return node.value
+            case ast.Name():
+                return self.words[node.id] if node.id in self.words else word(node.id)
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant()):
+                return self.applied(node, operator.neg, [self.read(node.operand)], {})
+            case ast.Tuple() | ast.List():
+                return tuple(self.read(item) for item in node.elts)
+            case ast.Dict() if None not in node.keys:
+                keys = [self.read(key) for key in node.keys if key]
+                values = [self.read(value) for value in node.values]
+                return self.applied(node, dict, [zip(keys, values, strict=True)], {})
+            case ast.BinOp(op=ast.BitOr() | ast.RShift()):
+                join = operator.or_ if isinstance(node.op, ast.BitOr) else operator.rshift
+                return self.applied(node, join, [self.read(node.left), self.read(node.right)], {})
+            case ast.Call():
+                return self.call(node)
         raise self.refused(node, "may not stand in an expression")
 
     def call(self, node: ast.Call) -> Any:
-        if isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
-            target = self.read(node.func.value)
-            called = getattr(target, node.func.attr, None)
-            if called is None:
-                raise self.refused(node, f"has no {node.func.attr}")
-        elif isinstance(node.func, ast.Name):
-            called = self.read(node.func)
-        else:
-            raise self.refused(node.func, f"may not be called (methods are {', '.join(METHODS)})")
-        if any(isinstance(arg, ast.Starred) for arg in node.args) or any(k.arg is None for k in node.keywords):
+        called = self.called(node)
+        names = [keyword.arg for keyword in node.keywords]
+        if None in names or any(isinstance(arg, ast.Starred) for arg in node.args):
             raise self.refused(node, "unpacks arguments")
-        return self.applied(
-            node, called, [self.read(arg) for arg in node.args], {str(k.arg): self.read(k.value) for k in node.keywords}
-        )
+        args = [self.read(arg) for arg in node.args]
+        return self.applied(node, called, args, {str(k.arg): self.read(k.value) for k in node.keywords})
+
+    def called(self, node: ast.Call) -> Any:
+        """What a call calls: a name, or one of the methods of an expression."""
+        if isinstance(node.func, ast.Name):
+            return self.read(node.func)
+        if not isinstance(node.func, ast.Attribute) or node.func.attr not in METHODS:
+            raise self.refused(node.func, f"may not be called (methods are {', '.join(METHODS)})")
+        method = getattr(self.read(node.func.value), node.func.attr, None)
+        if method is None:
+            raise self.refused(node, f"has no {node.func.attr}")
+        return method
 
     def applied(self, node: ast.expr, called: Any, args: list[Any], named: dict[str, Any]) -> Any:
         try:

@@ -9,6 +9,7 @@ A solution also says in which stage each node first runs: that is how plans leav
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 from attrs import field, frozen
@@ -20,9 +21,10 @@ from remat.algorithms._bounds.floor import kept_before
 from remat.algorithms._bounds.instants import Dependencies
 from remat.algorithms._bounds.ordered_instants import Chained, chained_program
 from remat.algorithms._core.outcome import IMPOSSIBLE
+from remat.algorithms._milp.answer import Answer
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._search.lp_rounding import hardest_instants, recompute_on_demand
-from remat.algorithms._search.passes import shaved, taste
+from remat.algorithms._search.passes import offer_shaved, variant
 from remat.algorithms._search.state import RunMove, Search, Sequence
 from remat.settings import number, whole
 
@@ -46,9 +48,8 @@ class AnyOrder(RunMove):
             1e7 are about a second.
         orders: most orders of the instants; none is added that would make more.
         scanned: heavy working sets among which the relaxed programmes look for the second instant.
-        tastes: preferences of the shaving tried on each plan.
+        variants: preferences of the shaving tried on each plan.
         patience: rounds in a row without a better bound or plan after which it stops.
-        gap: do nothing when plan and bound are this close.
         accuracy: relative gap at which a programme counts as solved.
     """
 
@@ -58,14 +59,13 @@ class AnyOrder(RunMove):
     effort: float = field(default=7.5e7, validator=number(0))
     orders: int = field(default=2, validator=whole(1, "orders"))
     scanned: int = field(default=36, validator=whole(1, "instants"))
-    tastes: int = field(default=4, validator=whole(1, "tastes"))
+    variants: int = field(default=4, validator=whole(1, "variants"))
     patience: int = field(default=3, validator=whole(1, "rounds"))
-    gap: float = field(default=0.0, validator=number(0))
     accuracy: float = field(default=0.002, validator=number(0))
 
     def improve(self, search: Search) -> None:
-        """Solve, plan, add an instant, until the plan fits, the gap is met, or the programmes cost too much."""
-        if not search.within(self.gap):
+        """Solve, plan, add an instant, until the plan fits, it is enough, or the formulations cost too much."""
+        if not search.enough:
             with search.charged("bound"):
                 _Growth(self, search).run()
 
@@ -78,7 +78,7 @@ class _Growth:
         self.precedence = Precedence(search)
         self.instants = frozenset(hardest_instants(search, 1))
         self.heavy = heavy_instants(search, settings.scanned)
-        self.relaxed: float = max((search.hardness[at] for at in self.instants), default=0)
+        self.relaxed: float = max((search.evidence.hardness[at] for at in self.instants), default=0)
         self.plan: Sequence | None = None  # of the order that bounds least
         self.spent = self.last = 0  # effort of all programmes, and of the largest of the last round
 
@@ -90,7 +90,7 @@ class _Growth:
             if not self.instants or not self._solve():
                 return
             idle = 0 if (search.lower, search.best_time) != before else idle + 1
-            if idle == settings.patience or search.within(settings.gap):
+            if idle == settings.patience or search.enough:
                 return
             more = self._scan()
             if more is None and self.plan is not None:
@@ -99,70 +99,75 @@ class _Growth:
                 return
             self.instants |= {more}
 
-    def _programme(self, order: Order) -> Chained:
+    def _formulation(self, order: Order) -> Chained:
         return chained_program(self.search.flat, self.precedence.dependencies, order, self.search.budget)
 
     def _solve(self) -> bool:
         """Solve every order of the instants, prove the least bound, offer plans; whether that could be done."""
         search, settings = self.search, self.settings
         orders = self.precedence.orders(self.instants, settings.orders)
-        if orders is None:
-            return False  # the least over some of the orders is no bound
-        if self.spent + _GROWTH * self.last * len(orders) > settings.effort:
+        # the least over some of the orders is no bound
+        if orders is None or self.spent + _GROWTH * self.last * len(orders) > settings.effort:
             return False
         least: float = IMPOSSIBLE
         self.last, self.plan = 0, None
         for order in orders:
-            programme = self._programme(order)
-            if programme.linear.shape[1] > settings.largest or search.clock.expired:
+            formulation = self._formulation(order)
+            if formulation.linear.shape[1] > settings.largest or search.clock.expired:
                 return False
-            nodes = max(1, int(settings.nodes * min(1.0, _FULL / max(1, programme.linear.shape[1])) ** 2))
-            answer = None
-            if not programme.impossible:
-                answer = solve_mixed(programme.linear, settings.accuracy, nodes, clock=search.clock)
+            answer = self._answer(formulation)
             if answer is None or answer.infeasible:
                 continue  # no schedule has this order
             self.last = max(self.last, answer.effort)
             self.spent += answer.effort
-            plan = None if answer.point is None else planned(search, programme, answer.point)
+            plan = None if answer.point is None else planned(search, formulation, answer.point)
             if plan is not None:
                 self._offer(plan)
             if answer.bound < least:
                 least, self.plan = answer.bound, plan
         names = ", ".join(search.problem.graph.computes[at].name for at in sorted(self.instants))
-        search.prove(least + search.base_time, f"instants in any order ({names}; integers, less the tolerance)")
+        how = f"instants in any order ({names}; integers, less the tolerance)"
+        search.prove(least + search.arrays.base_time, how)
         return True
+
+    def _answer(self, formulation: Chained) -> Answer | None:
+        """The answer with integers; None where what must be resident exceeds the budget by itself."""
+        if formulation.impossible:
+            return None
+        share = min(1.0, _FULL / max(1, formulation.linear.shape[1]))
+        nodes = max(1, int(self.settings.nodes * share**2))
+        return solve_mixed(formulation.linear, self.settings.accuracy, nodes, clock=self.search.clock)
 
     def _offer(self, start: Sequence) -> None:
         search, count = self.search, len(self.instants)
+        how = f"the formulation of {self.settings!r} at {count} instants"
         with search.charged("plan"):
-            for j in range(self.settings.tastes):
+            for j in range(self.settings.variants):
                 if j and search.clock.expired:
                     return
-                found = shaved(search, start, taste(j), search.chance(6000 + 10 * count + j), search.budget)
-                if found is not None:
-                    search.offer(found, f"the programme of {self.settings!r} at {count} instants")
+                offer_shaved(search, start, variant(j), search.streams.spawn("any order", count, j), how)
 
     def _scan(self) -> int | None:
         """The heavy instant that raises the relaxed bound most; None when none does, and then no more are looked at."""
-        found: list[tuple[float, int]] = []
-        for at in self.heavy:
-            orders = self.precedence.orders(self.instants | {at}, 1)
-            if at in self.instants or orders is None or self.search.clock.expired:
-                continue
-            programme = self._programme(orders[0])
-            if programme.linear.shape[1] > self.settings.largest:
-                continue
-            answer = None if programme.impossible else solve_relaxed(programme.linear, clock=self.search.clock)
-            bound = IMPOSSIBLE if answer is None or answer.infeasible else answer.bound
-            found.append((-bound, at))
-        found = sorted(found)[:_PROMISING]
-        rises = bool(found) and -found[0][0] > self.relaxed
-        self.heavy = [at for _, at in found] if rises else []
+        bounds = {at: self._relaxed(at) for at in self.heavy if at not in self.instants}
+        scanned = sorted((-bound, at) for at, bound in bounds.items() if bound is not None)[:_PROMISING]
+        rises = bool(scanned) and -scanned[0][0] > self.relaxed
+        self.heavy = [at for _, at in scanned] if rises else []
         if not rises:
             return None
-        self.relaxed = -found[0][0]
-        return found[0][1]
+        self.relaxed = -scanned[0][0]
+        return scanned[0][1]
+
+    def _relaxed(self, at: int) -> float | None:
+        """The relaxed bound with one more instant, in the first of the orders; None where it is not asked."""
+        orders = self.precedence.orders(self.instants | {at}, 1)
+        if orders is None or self.search.clock.expired:
+            return None
+        formulation = self._formulation(orders[0])
+        if formulation.linear.shape[1] > self.settings.largest:
+            return None
+        answer = None if formulation.impossible else solve_relaxed(formulation.linear, clock=self.search.clock)
+        return IMPOSSIBLE if answer is None or answer.infeasible else answer.bound
 
 
 def heavy_instants(search: Search, count: int) -> list[int]:
@@ -174,7 +179,7 @@ def heavy_instants(search: Search, count: int) -> list[int]:
     needed = flat.charge + kept_before(flat)
     np.add.at(needed, np.repeat(np.arange(flat.time.size), np.diff(flat.read_ptr)), reads)
     stretches = np.array_split(backward, max(1, count // _EACH))
-    return [int(v) for one in stretches for v in one[np.argsort(-needed[one], kind="stable")][:_EACH]]
+    return [int(v) for nodes in stretches for v in nodes[np.argsort(-needed[nodes], kind="stable")][:_EACH]]
 
 
 class Precedence:
@@ -195,12 +200,8 @@ class Precedence:
 
     def orders(self, instants: frozenset[int], most: int) -> list[Order] | None:
         """All orders in which the instants may first run; None when there are more than `most`."""
-        found: list[Order] = []
-        for one in self._extensions(instants):
-            if len(found) == most:
-                return None
-            found.append(one)
-        return found
+        orders = list(islice(self._extensions(instants), most + 1))
+        return orders if len(orders) <= most else None
 
     def _extensions(self, left: frozenset[int]) -> Iterator[Order]:
         if not left:
@@ -210,7 +211,7 @@ class Precedence:
                 for rest in self._extensions(left - {at}):
                     yield (at, *rest)
 
-    def worst(self, search: Search, plan: Sequence, known: frozenset[int], most: int) -> int | None:
+    def worst(self, search: Search, plan: Sequence, instants: frozenset[int], most: int) -> int | None:
         """The node from the loss on whose first run is next to the highest position over budget, and makes few orders."""
         memory = np.empty(len(plan), np.int64)
         sweep(search.flat, plan, len(plan), memory)
@@ -223,21 +224,21 @@ class Precedence:
                 return None
             k = int(np.searchsorted(at, i))
             for near in (k, k - 1):
-                if 0 <= near < len(ranked) and ranked[near][1] not in known:
-                    wider = known | {ranked[near][1]}
+                if 0 <= near < len(ranked) and ranked[near][1] not in instants:
+                    wider = instants | {ranked[near][1]}
                     if self.orders(wider, most) is not None:
                         return int(ranked[near][1])
         return None
 
 
-def planned(search: Search, programme: Chained, x: NDArray[np.float64]) -> Sequence:
+def planned(search: Search, formulation: Chained, x: NDArray[np.float64]) -> Sequence:
     """The run sequence that a solution means: first runs in its stages, what it holds at each instant, the rest on demand."""
-    stage = programme.stage_of(x)
-    rank = {at: k + 1 for k, at in enumerate(programme.instants)}
+    stage = formulation.stage_of(x)
+    rank = {at: k + 1 for k, at in enumerate(formulation.instants)}
     base = sorted(search.base.tolist(), key=lambda v: (rank.get(v, stage[v]), v not in rank, v))
-    saved = np.ones(programme.resident.shape, np.bool_)
-    known = programme.resident >= 0
-    saved[known] = x[programme.resident[known]] >= 0.5
-    instants = np.array(programme.instants, np.int32)
+    saved = np.ones(formulation.resident.shape, np.bool_)
+    decided = formulation.resident >= 0
+    saved[decided] = x[formulation.resident[decided]] >= 0.5
+    instants = np.array(formulation.instants, np.int32)
     sequence: Sequence = recompute_on_demand(search.flat, np.array(base, np.int32), instants, saved)
     return sequence

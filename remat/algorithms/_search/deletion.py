@@ -14,8 +14,8 @@ from remat.algorithms._arrays.sorting import stable_order
 
 
 @kernel
-def removable(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, found: Ints) -> int:
-    """Positions whose removal might keep the peak within the budget (a necessary test); returns how many, in `found`.
+def removable(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, positions: Ints) -> int:
+    """Positions whose removal might keep the peak within the budget (a necessary test); returns how many, in `positions`.
 
     A rerun's removal extends the earlier residency of its outputs over the gap before it; what it read may go
     earlier. The first run of a backward node may go when nothing reads it before a later run of the node.
@@ -50,7 +50,7 @@ def removable(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, found: Ints) 
                     possible = False
                     break
             if possible:
-                found[count] = i
+                positions[count] = i
                 count += 1
         elif left[v] > 0 and g.phase[v] == BACKWARD and not g.draws[v]:
             dead = True
@@ -58,7 +58,7 @@ def removable(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, found: Ints) 
                 if out_end[o + k - g.write_ptr[v]] > i:
                     dead = False
             if dead:
-                found[count] = i
+                positions[count] = i
                 count += 1
         seen[v] = True
         for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
@@ -208,13 +208,13 @@ def delete(g: Flat, base: Ints, budget: int) -> Ints:
     n = base.size
     seq = base.copy()
     mem = np.empty(n, np.int64)
-    found = np.empty(n, np.int32)
+    positions = np.empty(n, np.int32)
     while True:
         sweep(g, seq, n, mem)
-        count = removable(g, seq, n, mem, budget, found)
+        count = removable(g, seq, n, mem, budget, positions)
         if count == 0:
             break
-        m = thinned(g, seq, n, mem, budget, found[:count])
+        m = thinned(g, seq, n, mem, budget, positions[:count])
         if m == n:
             break
         n = m

@@ -6,7 +6,7 @@ from attrs import field, frozen
 
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
-from remat.algorithms._search.passes import shaved, taste
+from remat.algorithms._search.passes import offer_shaved, variant
 from remat.algorithms._search.state import RunMove, Search
 from remat.ir import Graph
 from remat.settings import instance, number, tuple_of, whole
@@ -23,34 +23,31 @@ class From(RunMove):
     Attributes:
         solver: who is asked, e.g. `Dtr("h_msps")`; it plans flat graphs.
         shares: the budgets it is asked for, as multiples of the true one.
-        tastes: preferences of the shaving tried on each plan.
-        gap: do nothing when plan and bound are this close.
+        variants: preferences of the shaving tried on each plan.
     """
 
     solver: Solver = field(validator=instance(Solver, "Dtr()"))
     shares: tuple[float, ...] = field(default=(1.0, 1.15, 1.4), validator=tuple_of(number(1, 1000)))
-    tastes: int = field(default=2, validator=whole(1, "tastes"))
-    gap: float = field(default=0.0, validator=number(0))
+    variants: int = field(default=2, validator=whole(1, "variants"))
 
     def refuses(self, graph: Graph) -> str | None:
         """Refuses what is not flat, and what its solver refuses."""
         return super().refuses(graph) or self.solver.refuses(graph)
 
     def improve(self, search: Search) -> None:
-        """Each plan, shaved by each taste."""
+        """Each plan, shaved by each of the variants."""
         graph = search.problem.graph
         if self.solver.refuses(graph) is not None:
             return
         for k, share in enumerate(self.shares):
-            if search.clock.expired or search.within(self.gap):
+            if search.over:
                 return
             problem = Problem(graph=graph, budget=min(LARGEST, int(search.budget * share)))
             outcome = self.solver.solve(problem, clock=search.clock.nested(), seed=search.seed)
             if outcome.schedule is None:
                 continue
-            start = search.sequence_of(outcome.schedule)
+            start = search.arrays.sequence_of(outcome.schedule)
             search.offer(start, f"{self!r}, share {share}")
-            for j in range(self.tastes):
-                found = shaved(search, start, taste(j), search.chance(5000 + 10 * k + j), search.budget)
-                if found is not None:
-                    search.offer(found, f"{self!r}, share {share}, shaved")
+            for j in range(self.variants):
+                rng = search.streams.spawn("solver", k, j)
+                offer_shaved(search, start, variant(j), rng, f"{self!r}, share {share}, shaved")

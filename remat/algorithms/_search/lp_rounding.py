@@ -17,7 +17,7 @@ from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints
 from remat.algorithms._arrays.jit import inner_kernel, kernel
 from remat.algorithms._bounds.instants import Dependencies, Instant, instant_program
 from remat.algorithms._milp.direct import solve_relaxed
-from remat.algorithms._search.passes import Taste, shaved
+from remat.algorithms._search.passes import ShavingParams, offer_shaved
 from remat.algorithms._search.single_instant import candidate_instants
 from remat.algorithms._search.state import RunMove, Search, Sequence
 from remat.settings import number, tuple_of, whole
@@ -111,17 +111,16 @@ def recompute_on_demand(g: Flat, base: Ints, instants: Ints, saved: Flags) -> In
 
 def hardest_instants(search: Search, count: int) -> list[int]:
     """The instants of the largest bounds so far; without any, a scan in the captured order."""
-    if not search.hardness:
+    if not search.evidence.hardness:
         dependencies = Dependencies(search.flat)
         for at in candidate_instants(search, 8, 3):
             instant = instant_program(search.flat, dependencies, at, search.budget, fixed=True)
             answer = None if instant.impossible else solve_relaxed(instant.linear, clock=search.clock)
             if answer is not None and not answer.infeasible:
-                search.hardness[at] = answer.bound
+                search.evidence.record_instant(at, answer.bound)
             if search.clock.expired:
                 break
-    ranked = sorted(search.hardness, key=lambda at: (-search.hardness[at], at))
-    return ranked[:count]
+    return search.evidence.hardest(count)
 
 
 @frozen
@@ -150,9 +149,8 @@ class SavedSet(RunMove):
                 start = None if instant.impossible else self._start(search, instant)
                 if start is None:
                     continue
-                found = shaved(search, start, Taste(), search.chance(1000 + 10 * rank + k), search.budget)
-                if found is not None:
-                    search.offer(found, f"{self!r} at {search.problem.graph.computes[at].name}, share {share}")
+                how = f"{self!r} at {search.problem.graph.computes[at].name}, share {share}"
+                offer_shaved(search, start, ShavingParams(), search.streams.spawn("saved set", rank, k), how)
 
     def _start(self, search: Search, instant: Instant) -> Sequence | None:
         answer = solve_relaxed(instant.linear, clock=search.clock)
@@ -161,8 +159,8 @@ class SavedSet(RunMove):
         saved = np.ones(search.flat.size.size, np.bool_)
         with_column = instant.resident >= 0
         saved[with_column] = answer.point[instant.resident[with_column]] >= self.threshold
-        given = search.flat.read_idx[search.flat.read_ptr[instant.at] : search.flat.read_ptr[instant.at + 1]]
-        saved[given] = True
+        reads = search.flat.read_idx[search.flat.read_ptr[instant.at] : search.flat.read_ptr[instant.at + 1]]
+        saved[reads] = True
         at = np.array([instant.at], np.int32)
         started: Sequence = recompute_on_demand(search.flat, search.base, at, saved[None, :])
         return started

@@ -16,7 +16,7 @@ from remat.algorithms._bounds.fixed_order import Stages, stages_program
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.direct import solve_mixed
 from remat.algorithms._search.lp_rounding import hardest_instants, recompute_on_demand
-from remat.algorithms._search.passes import shaved, taste
+from remat.algorithms._search.passes import offer_shaved, variant
 from remat.algorithms._search.state import RunMove, Search, Sequence
 from remat.settings import number, whole
 from remat.units import Ns
@@ -32,68 +32,66 @@ class MultiInstant(RunMove):
         rounds: most instants.
         nodes: branch-and-bound nodes of each programme.
         largest: most variables of a programme; none larger is built.
-        gap: do nothing when plan and proved bound are this close.
         accuracy: relative gap at which a programme counts as solved.
     """
 
     rounds: int = field(default=6, validator=whole(1, "instants"))
     nodes: int = field(default=60, validator=whole(1, "nodes"))
     largest: int = field(default=4000, validator=whole(1, "variables"))
-    gap: float = field(default=0.0, validator=number(0))
     accuracy: float = field(default=0.002, validator=number(0))
 
     def improve(self, search: Search) -> None:
         """Solve, plan, add the instant where the plan is worst, until the plan fits."""
-        if not search.proves:
-            return
         size = len(search.base) + search.flat.size.size
-        if search.within(self.gap) or size > self.largest:
+        if not search.proves or search.enough or size > self.largest:
             return
         with search.charged("bound"):
-            instants = hardest_instants(search, 1)
-            best: Ns | float = 0
-            for k in range(min(self.rounds, self.largest // size)):
-                if search.clock.expired or not instants:
-                    break
-                stages = stages_program(search.flat, tuple(sorted(instants)), search.budget)
-                answer = None
-                if not stages.impossible:
-                    answer = solve_mixed(stages.linear, self.accuracy, self.nodes, clock=search.clock)
-                if answer is None or answer.infeasible:
-                    best = IMPOSSIBLE
-                    break
-                best = max(best, search.base_time + answer.bound)
-                if answer.point is None:
-                    break
-                start = staged(search, stages, answer.point)
-                self._offer(search, start, k)
-                worst = worst_instant(search, start, instants)
-                if worst is None or not answer.finished:
-                    break
-                instants.append(worst)
-            if best:
-                search.show(max(best, search.lower), ASSUMES)
+            bound = self._bound(search, min(self.rounds, self.largest // size))
+            if bound:
+                search.show(max(bound, search.lower), ASSUMES)
 
-    def _offer(self, search: Search, start: Sequence, k: int) -> None:
+    def _bound(self, search: Search, rounds: int) -> Ns | float:
+        """The bound of at most so many instants; 0 when there was no time for one."""
+        instants = hardest_instants(search, 1)
+        bound: Ns | float = 0
+        for k in range(rounds):
+            if search.clock.expired or not instants:
+                break
+            stages = stages_program(search.flat, tuple(sorted(instants)), search.budget)
+            answer = None
+            if not stages.impossible:
+                answer = solve_mixed(stages.linear, self.accuracy, self.nodes, clock=search.clock)
+            if answer is None or answer.infeasible:
+                return IMPOSSIBLE
+            bound = max(bound, search.arrays.base_time + answer.bound)
+            worst = None if answer.point is None else self._plan(search, stages, answer.point, k)
+            if worst is None or not answer.finished:
+                break
+            instants.append(worst)
+        return bound
+
+    def _plan(self, search: Search, stages: Stages, point: NDArray[np.float64], k: int) -> int | None:
+        """Offer the plan of a solution; the instant where it exceeds its budget most, None where it fits."""
+        start = staged(search, stages, point)
         for j in (0, 2):
             if j and search.clock.expired:
-                return
-            found = shaved(search, start, taste(j), search.chance(2000 + 10 * k + j), search.budget)
-            if found is not None:
-                search.offer(found, f"the programme of {self!r} at {k + 1} instants")
+                break
+            rng = search.streams.spawn("captured order", k, j)
+            offer_shaved(search, start, variant(j), rng, f"the formulation of {self!r} at {k + 1} instants")
+        return worst_instant(search, start, stages.instants)
 
 
 def staged(search: Search, stages: Stages, x: NDArray[np.float64]) -> Sequence:
     """The run sequence that a solution means: hold what it holds at each instant, recompute the rest on demand."""
     saved = np.zeros(stages.resident.shape, np.bool_)
-    known = stages.resident >= 0
-    saved[known] = x[stages.resident[known]] >= 0.5
+    decided = stages.resident >= 0
+    saved[decided] = x[stages.resident[decided]] >= 0.5
     at = np.array(stages.instants, np.int32)
     sequence: Sequence = recompute_on_demand(search.flat, search.base, at, saved)
     return sequence
 
 
-def worst_instant(search: Search, sequence: Sequence, known: list[int]) -> int | None:
+def worst_instant(search: Search, sequence: Sequence, instants: tuple[int, ...]) -> int | None:
     """The node from the loss on, not yet an instant, whose first run is at or next to the highest position over budget."""
     flat, memory = search.flat, np.empty(len(sequence), np.int64)
     sweep(flat, sequence, len(sequence), memory)
@@ -106,6 +104,6 @@ def worst_instant(search: Search, sequence: Sequence, known: list[int]) -> int |
             return None
         k = int(np.searchsorted(at, i))
         for near in (k, k - 1):
-            if 0 <= near < len(firsts) and firsts[near][1] not in known:
+            if 0 <= near < len(firsts) and firsts[near][1] not in instants:
                 return firsts[near][1]
     return None

@@ -1,17 +1,18 @@
-"""Moves over run sequences, each usable alone: shaving, deletion, shifting, many starts, ruin and recreate, continuation.
+"""Passes over run sequences, each usable alone: shaving, deletion, shifting, many starts, ruin and recreate, continuation.
 
-The kernels are in `peak_shaving`, `deletion`, `ordering` and `ruin_recreate`; this module gives them settings, seeds and the
-search they work on.
+The kernels are in `peak_shaving`, `deletion`, `ordering` and `ruin_recreate`; this module gives them settings, random
+numbers and the search they work on.
 """
 
 from __future__ import annotations
 
 import math
+from itertools import count
+from typing import NamedTuple
 
-import numpy as np
 from attrs import field, frozen
-from numpy.typing import NDArray
 
+from remat.algorithms._arrays.graph_arrays import Seed
 from remat.algorithms._search.deletion import delete
 from remat.algorithms._search.peak_shaving import NO_CEILING, Scoring, shave
 from remat.algorithms._search.ruin_recreate import Acceptance, relieve, ruin_and_recreate
@@ -27,13 +28,13 @@ _UNASKED = 1.2e6  # work between looks at the clock, as in `RuinAndRecreate`: ab
 
 
 @frozen
-class Taste:
+class ShavingParams:
     """Preferences of one shaving.
 
     Attributes:
         exponent: weight of the rerun chain's time in a gap's score.
         noise: relative random change of scores.
-        share: inputs smaller than this share of the evicted datum are kept rather than made again.
+        share: inputs smaller than this share of the evicted datum are kept rather than recomputed.
     """
 
     exponent: float = field(default=1.0, validator=number(0))
@@ -42,46 +43,51 @@ class Taste:
 
     def scoring(self, search: Search) -> Scoring:
         """As the kernels take it, by the nodes' times."""
-        return Scoring(search.price, float(self.exponent), float(self.noise), float(self.share), 0)
+        return Scoring(search.arrays.price, float(self.exponent), float(self.noise), float(self.share), 0)
 
 
-def taste(k: int) -> Taste:
-    """The k-th of a list of tastes; the first is the plain one, from the ninth on there is noise."""
-    return Taste((1.0, 0.7, 0.5, 1.4)[k % 4], 0.0 if k < 8 else 0.25, 0.0 if (k // 4) % 2 == 0 else 0.2)
+def variant(k: int) -> ShavingParams:
+    """The k-th of a list of preferences; the first is the plain one, from the ninth on there is noise."""
+    return ShavingParams((1.0, 0.7, 0.5, 1.4)[k % 4], 0.0 if k < 8 else 0.25, 0.0 if (k // 4) % 2 == 0 else 0.2)
 
 
 def shaved(
-    search: Search, start: Sequence, taste: Taste, chance: NDArray[np.uint64], budget: int, repairs: int = 3
+    search: Search, start: Sequence, params: ShavingParams, rng: Seed, budget: int, repairs: int = 3
 ) -> Sequence | None:
     """`start` shaved under `budget` and thinned by deletion; None when shaving gives up.
 
     Where no gap is left that helps, runs are shifted away from what is over the budget and shaving goes on, up to `repairs`
     times: gradients that wait for each other are often a matter of order, not of recomputation.
     """
-    found, plain = start, taste.scoring(search)
+    sequence, plain = start, params.scoring(search)
     for k in range(repairs + 1):
         scoring = plain._replace(keeping=min(k, 1))
-        found, fit = shave(search.flat, scoring, found, budget, chance, NO_CEILING)
+        sequence, fit = shave(search.flat, scoring, sequence, budget, rng, NO_CEILING)
         if fit:
-            return delete(search.flat, found, budget)
+            return delete(search.flat, sequence, budget)
         if search.clock.expired:
             break
         if k < repairs:
-            found = search.shift(found, budget, (1.0, 0.9, 0.95)[k % 3], 4, chance)
+            sequence = search.shift(sequence, budget, (1.0, 0.9, 0.95)[k % 3], 4, rng)
     return None
+
+
+def offer_shaved(search: Search, start: Sequence, params: ShavingParams, rng: Seed, how: str) -> None:
+    """Offer `start` shaved under the budget, when shaving does not give up."""
+    plan = shaved(search, start, params, rng, search.budget)
+    if plan is not None:
+        search.offer(plan, how)
 
 
 @frozen
 class PeakShaving(RunMove):
     """Greedy eviction from gaps until the peak is under the budget, then deletion. Proves nothing."""
 
-    taste: Taste = field(default=Taste(), validator=instance(Taste, "Taste(0.7)"))
+    params: ShavingParams = field(default=ShavingParams(), validator=instance(ShavingParams, "ShavingParams(0.7)"))
 
     def improve(self, search: Search) -> None:
         """One shaving of the captured order."""
-        found = shaved(search, search.base, self.taste, search.chance(1), search.budget)
-        if found is not None:
-            search.offer(found, repr(self))
+        offer_shaved(search, search.base, self.params, search.streams.spawn("peak shaving"), repr(self))
 
 
 @frozen
@@ -109,13 +115,14 @@ class Shift(RunMove):
     def improve(self, search: Search) -> None:
         """Shift the best sequence."""
         if search.best is not None:
-            found = search.shift(search.best, search.budget, self.level, self.passes, search.chance(2))
-            search.offer(delete(search.flat, found, search.budget), repr(self))
+            rng = search.streams.spawn("shift")
+            shifted = search.shift(search.best, search.budget, self.level, self.passes, rng)
+            search.offer(delete(search.flat, shifted, search.budget), repr(self))
 
 
 @frozen
 class MultiStart(RunMove):
-    """Peak shaving many times with other tastes, from the captured order and from a shifted one. Proves nothing.
+    """Peak shaving many times with other preferences, from the captured order and from a shifted one. Proves nothing.
 
     Attributes:
         starts: how many; None: 16, on graphs of more than 3000 nodes 4.
@@ -139,10 +146,8 @@ class MultiStart(RunMove):
             began = search.clock.remaining
             if began <= longest / 2:
                 return  # on large graphs a start takes a second, and a kernel cannot be stopped
-            start, k_taste = (search.base, k) if k < plain else (search.shifted, k - plain)
-            found = shaved(search, start, taste(k_taste), search.chance(100 + k), search.budget)
-            if found is not None:
-                search.offer(found, f"start {k + 1} of {self!r}")
+            start, params = (search.base, variant(k)) if k < plain else (search.shifted, variant(k - plain))
+            offer_shaved(search, start, params, search.streams.spawn("start", k), f"start {k + 1} of {self!r}")
             if math.isfinite(began):
                 longest = max(longest, began - search.clock.remaining)
 
@@ -155,11 +160,6 @@ def iterations_for(nodes: int, work: float) -> int:
 def _unasked(search: Search) -> int:
     """Iterations between looks at the clock."""
     return max(1, min(_PATIENCE, iterations_for(len(search.base), _UNASKED)))
-
-
-def _unless(gap: float) -> str:
-    """When a move with this gap is made, for outlines."""
-    return f", if the plan is still more than {gap:.2%} above the bound" if gap else ""
 
 
 @frozen
@@ -175,105 +175,111 @@ class RuinAndRecreate(RunMove):
     Attributes:
         work: how much, whatever the size of the graph: 5e7 is about two seconds.
         temperature: relative worsening accepted at first; falls to zero.
-        gap: stop when plan and bound are this close.
-        afresh: begin with new shavings instead, one for every thousand iterations, for another chance where the best plan is
+        restart: begin with new shavings instead, one for every thousand iterations, for another chance where the best plan is
             a dead end.
         disorder: share of the iterations that change the order of runs.
     """
 
     work: float = field(default=5e7, validator=number(0))
     temperature: float = field(default=0.0005, validator=number(0))
-    gap: float = field(default=0.0, validator=number(0))
-    afresh: bool = field(default=False, validator=FLAG)
+    restart: bool = field(default=False, validator=FLAG)
     disorder: float = field(default=0.0, validator=number(0, 1))
 
     def outline(self, graph: Graph) -> tuple[str, ...]:
-        """How many iterations, and when."""
-        count = iterations_for(len(graph), self.work)
-        return (f"{self!r}: {count} iterations of ruin and recreate{_unless(self.gap)}",)
+        """How many iterations."""
+        return (f"{self!r}: {iterations_for(len(graph), self.work)} iterations of ruin and recreate",)
 
     def improve(self, search: Search) -> None:
-        """Search from the best sequences."""
+        """Search from the best sequences, or from new ones."""
         if search.best is None:
             PeakShaving().improve(search)
         total = iterations_for(len(search.base), self.work)
         if search.best is None or not total:
             return
-        search.searches += 1
-        purpose = 10_000 * search.searches
-        if self.afresh:
-            starts = max(1, total // _SATURATED)
-            for k in range(starts):
-                if search.clock.expired:
-                    return
-                chance = search.chance(purpose + 20 * k)
-                start = shaved(search, search.shifted, taste(8 + search.searches + k), chance, search.budget)
-                self._run(search, search.best if start is None else start, total // starts, purpose + 20 * k + 1)
-            return
-        others = search.pool[1:3] if total >= 4 * _PATIENCE else []
-        for rank, (_, start) in enumerate(others):
-            self._run(search, start, total // 5, purpose + 2 + rank)
-        self._run(search, search.best, total - len(others) * (total // 5), purpose + 9)
+        if self.restart:
+            self._from_new_starts(search, total)
+        else:
+            self._from_pool(search, search.best, total)
 
-    def _run(self, search: Search, start: Sequence, iterations: int, purpose: int) -> None:
-        current, chance = start, search.chance(purpose)
+    def _from_new_starts(self, search: Search, total: int) -> None:
+        starts, number_of_search = max(1, total // _SATURATED), search.next_search()
+        for k in range(starts):
+            best = search.best
+            if search.clock.expired or best is None:
+                return
+            rng = search.streams.spawn("new start", number_of_search, k)
+            start = shaved(search, search.shifted, variant(9 + number_of_search + k), rng, search.budget)
+            rng = search.streams.spawn("from new start", number_of_search, k)
+            self._run(search, best if start is None else start, total // starts, rng)
+
+    def _from_pool(self, search: Search, best: Sequence, total: int) -> None:
+        others = search.incumbents.others(2) if total >= 4 * _PATIENCE else []
+        number_of_search = search.next_search()
+        for rank, start in enumerate(others):
+            self._run(search, start, total // 5, search.streams.spawn("pool", number_of_search, rank))
+        best = best if search.best is None else search.best
+        rest = total - len(others) * (total // 5)
+        self._run(search, best, rest, search.streams.spawn("best", number_of_search))
+
+    def _run(self, search: Search, start: Sequence, iterations: int, rng: Seed) -> None:
+        current = start
         for done in range(0, iterations, _PATIENCE):
-            if search.clock.expired or search.within(self.gap):
+            if search.over:
                 return
             some = min(_PATIENCE, iterations - done)
             heat = self.temperature * (1 - done / iterations)
-            best, current = self._stretch(search, current, some, heat, chance)
-            if search.time_of(best) < search.best_time:
+            best, current = self._batch(search, current, some, heat, rng)
+            if search.arrays.time_of(best) < search.best_time:
                 search.offer(best, f"iteration {done + some} of {self!r}")
 
-    def _stretch(
-        self, search: Search, start: Sequence, iterations: int, heat: float, chance: NDArray[np.uint64]
+    def _batch(
+        self, search: Search, start: Sequence, iterations: int, heat: float, rng: Seed
     ) -> tuple[Sequence, Sequence]:
         """(best, last accepted) sequences after `iterations`, or fewer when the clock expires."""
         best, current, some = start, start, _unasked(search)
         for done in range(0, iterations, some):
             if done and search.clock.expired:
                 break
-            count = min(some, iterations - done)
+            now = min(some, iterations - done)
             acceptance = Acceptance(heat, self.disorder)
-            trial, current = ruin_and_recreate(search.flat, current, search.budget, count, acceptance, chance)
-            if not done or search.time_of(trial) < search.time_of(best):
+            trial, current = ruin_and_recreate(search.flat, current, search.budget, now, acceptance, rng)
+            if not done or search.arrays.time_of(trial) < search.arrays.time_of(best):
                 best = trial
         return best, current
 
 
 @frozen
 class Relieve(RunMove):
-    """Where no plan is known: lower the sum of the bytes over the budget by ruin, other orders and shaving. Proves nothing.
+    """Lower the sum of the bytes over the budget by ruin, other orders and shaving: for where no plan is known. Proves nothing.
 
     Attributes:
         work: how much, as in `RuinAndRecreate`.
-        tries: starts, from the shifted and the captured order in turn.
+        attempts: starts, from the shifted and the captured order in turn.
     """
 
     work: float = field(default=5e6, validator=number(0))
-    tries: int = field(default=4, validator=whole(1, "starts"))
+    attempts: int = field(default=4, validator=whole(1, "starts"))
 
     def outline(self, graph: Graph) -> tuple[str, ...]:
-        """How many iterations, and when."""
-        rounds = iterations_for(len(graph), self.work)
-        return (f"{self!r}: {self.tries} starts of {rounds} iterations, if no plan is known",)
+        """How many iterations."""
+        return (f"{self!r}: {self.attempts} starts of {iterations_for(len(graph), self.work)} iterations",)
 
     def improve(self, search: Search) -> None:
-        """Nothing when there is a plan."""
+        """Each start until it fits."""
         rounds, unasked = iterations_for(len(search.base), self.work), _unasked(search)
-        for k in range(self.tries):
-            if search.clock.expired or search.best is not None:
+        for k in range(self.attempts):
+            if search.over:
                 return
-            chance = search.chance(400 + k)
+            rng = search.streams.spawn("relief", k)
             current = search.base if k % 2 else search.shifted
             for done in range(0, rounds, unasked):
-                if search.clock.expired or search.best is not None:
+                if search.over:
                     return
                 some = min(unasked, rounds - done)
-                current, fit = relieve(search.flat, current, search.budget, some, chance)
+                current, fit = relieve(search.flat, current, search.budget, some, rng)
                 if fit:
                     search.offer(delete(search.flat, current, search.budget), f"start {k + 1} of {self!r}")
+                    break
 
 
 @frozen
@@ -286,83 +292,91 @@ class Continuation(RunMove):
         step: ratio of one budget to the one before.
         steps: how many at least.
         iterations: of ruin and recreate at each budget; None: by the size of the graph.
-        tries: shavings tried at each budget before giving up.
-        gap: do nothing when plan and bound are this close; None: when there is any plan.
+        attempts: shavings tried at each budget before giving up.
     """
 
     step: float = field(default=0.94, validator=number(0.01, 0.9999))
     steps: int = field(default=1, validator=whole(1, "steps"))
     iterations: int | None = field(default=None, validator=optional(whole(1, "iterations")))
-    tries: int = field(default=12, validator=whole(1, "shavings"))
-    gap: float | None = field(default=None, validator=optional(number(0)))
+    attempts: int = field(default=12, validator=whole(1, "shavings"))
 
     def outline(self, graph: Graph) -> tuple[str, ...]:
-        """The steps, and when they are taken."""
-        when = ", if no plan is known" if self.gap is None else _unless(self.gap)
+        """The steps."""
         steps = "from the tightest budget that is easy" if self.steps == 1 else f"{self.steps} steps or more"
-        return (f"{self!r}: the budget lowered by {1 - self.step:.0%} a step, {steps}{when}",)
+        return (f"{self!r}: the budget lowered by {1 - self.step:.0%} a step, {steps}",)
 
     def improve(self, search: Search) -> None:
         """Find the tightest easy budget, then step down to the problem's."""
-        if search.best is not None and (self.gap is None or search.within(self.gap)):
-            return
         budgets = [search.budget]
         current = None
-        while (current is None or len(budgets) <= self.steps) and budgets[-1] < search.base_peak:
+        while (current is None or len(budgets) <= self.steps) and budgets[-1] < search.arrays.base_peak:
             if search.clock.expired:
                 return
-            budgets.append(min(search.base_peak, int(budgets[-1] / self.step) + 1))
+            budgets.append(min(search.arrays.base_peak, int(budgets[-1] / self.step) + 1))
             if len(budgets) > self.steps:
-                current = shaved(search, search.shifted, taste(0), search.chance(300), budgets[-1])
-        if current is None:
-            return
-        rounds = self.iterations or iterations_for(len(search.base), 5e6)
+                rng = search.streams.spawn("easy budget")
+                current = shaved(search, search.shifted, variant(0), rng, budgets[-1])
+        if current is not None:
+            self._step_down(search, current, budgets)
+
+    def _step_down(self, search: Search, current: Sequence, budgets: list[int]) -> None:
+        """From a plan for the last of the budgets, which rise, to one for the first."""
+        effort = Effort(self.iterations or iterations_for(len(search.base), 5e6), self.attempts)
         for k, (above, budget) in enumerate(zip(budgets[:0:-1], budgets[-2::-1], strict=True)):
             if search.clock.expired:
                 return
-            current = lowered(search, current, above, budget, rounds, 310 + k, self.tries)
-            if current is None:
+            plan = lowered(search, current, above, budget, effort, search.streams.spawn("lower budget", k))
+            if plan is None:
                 return
+            current = plan
         search.offer(current, repr(self))
 
 
-def lowered(
-    search: Search, current: Sequence, above: int, budget: int, rounds: int, purpose: int, tries: int = 12
-) -> Sequence | None:
-    """A plan for `budget` from one for the budget `above` it; `rounds` of ruin and recreate come first and between tries."""
-    chance = search.chance(purpose)
-    _, current = ruin_and_recreate(search.flat, current, above, rounds, Acceptance(0.002), chance)
-    found = None
-    for k in range(tries):
+class Effort(NamedTuple):
+    """How much is done at one budget: iterations of ruin and recreate, shavings tried before giving up."""
+
+    iterations: int
+    attempts: int
+
+
+def lowered(search: Search, current: Sequence, above: int, budget: int, effort: Effort, rng: Seed) -> Sequence | None:
+    """A plan for `budget` from one for the budget `above` it; ruin and recreate comes first and between attempts."""
+    iterations, time_of = effort.iterations, search.arrays.time_of
+    _, current = ruin_and_recreate(search.flat, current, above, iterations, Acceptance(0.002), rng)
+    plan = None
+    for k in range(effort.attempts):
         if search.clock.expired:
-            return found
-        trial = shaved(search, current, taste(k), chance, budget)
-        if trial is not None and (found is None or search.time_of(trial) < search.time_of(found)):
-            found = trial
-        if found is not None and k >= 3:
+            return plan
+        trial = shaved(search, current, variant(k), rng, budget)
+        if plan is None or (trial is not None and time_of(trial) < time_of(plan)):
+            plan = trial
+        if plan is not None and k >= 3:
             break
         if trial is None:
-            _, current = ruin_and_recreate(search.flat, current, above, rounds, Acceptance(0.01, _DISORDER), chance)
-    if found is None:
-        relieved, fit = relieve(search.flat, current, budget, _RELIEF * rounds, chance)
-        found = delete(search.flat, relieved, budget) if fit else None
-    return found
+            _, current = ruin_and_recreate(search.flat, current, above, iterations, Acceptance(0.01, _DISORDER), rng)
+    return _relieved(search, current, budget, iterations, rng) if plan is None else plan
 
 
-def descended(search: Search, start: Sequence, floor: int, accuracy: int, purpose: int) -> tuple[Sequence, int]:
+def _relieved(search: Search, start: Sequence, budget: int, iterations: int, rng: Seed) -> Sequence | None:
+    relieved, fit = relieve(search.flat, start, budget, _RELIEF * iterations, rng)
+    return delete(search.flat, relieved, budget) if fit else None
+
+
+def descended(search: Search, start: Sequence, floor: int, accuracy: int) -> tuple[Sequence, int]:
     """The plan of the lowest peak reached from `start` by lowering the budget in steps, and that peak [bytes].
 
     Steps begin at a sixteenth of the peak and are halved where no plan is found, until they are below `accuracy` bytes.
     """
-    current, above = start, search.peak_of(start)
+    current, above = start, search.arrays.peak_of(start)
     step = max(accuracy, above // 16)
-    rounds = iterations_for(len(search.base), 2e6)
-    while above > floor and not search.clock.expired:
+    effort = Effort(iterations_for(len(search.base), 2e6), 6)
+    for k in count():
+        if above <= floor or search.clock.expired:
+            break
         budget = max(floor, above - step)
-        trial = lowered(search, current, above, budget, rounds, purpose, tries=6)
-        purpose += 1
+        trial = lowered(search, current, above, budget, effort, search.streams.spawn("descent", k))
         if trial is not None:
-            current, above = trial, search.peak_of(trial)
+            current, above = trial, search.arrays.peak_of(trial)
         elif step <= accuracy:
             break
         else:

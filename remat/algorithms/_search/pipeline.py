@@ -1,4 +1,4 @@
-"""`Polish`: moves over one search, in turn, until the plan is within a gap of the proved bound."""
+"""`Polish`: passes over one search, in turn, until a stop rule says that the plan is good enough."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from attrs import field, frozen
 from remat.algorithms._core.startup import planning_time
 from remat.algorithms._core.wording import indented
 from remat.algorithms._search.state import RunMove, Search
+from remat.algorithms._search.stop import CONDITION, Condition, gap
 from remat.ir import Graph
-from remat.settings import instance, number, tuple_of
+from remat.settings import instance, tuple_of
 
 logger = logging.getLogger(__name__)
 """Hears of every pass that ends (DEBUG): its seconds, the time of the best plan and the bound."""
@@ -18,32 +19,33 @@ logger = logging.getLogger(__name__)
 
 @frozen
 class Polish(RunMove):
-    """Moves over one search, in turn; stops as soon as the plan is within `gap` of the proved bound.
+    """Passes over one search, in turn; ends as soon as the stop rule holds, inside of a pass too.
 
     Attributes:
         moves: what to try, in order.
-        gap: plan over bound less one that is good enough.
+        stop: when it is enough.
     """
 
     moves: tuple[RunMove, ...] = field(validator=tuple_of(instance(RunMove, "MultiStart()")))
-    gap: float = field(default=0.002, validator=number(0))
+    stop: Condition = field(default=gap(0.002), validator=CONDITION)
 
     def outline(self, graph: Graph) -> tuple[str, ...]:
-        """Those of its moves, and when they stop."""
+        """Those of its passes, and when they stop."""
         if self.refuses(graph) is not None:
             return super().outline(graph)
-        head = f"until the plan is within {self.gap:.2%} of the proved bound:"
-        return indented(head, *(move.outline(graph) for move in self.moves))
+        return indented(f"until {self.stop}:", *(move.outline(graph) for move in self.moves))
 
     def improve(self, search: Search) -> None:
-        """Ask each move until the gap is met, none can exist, or the clock has expired."""
-        outer = search.stage, search.done, search.total
-        for done, move in enumerate(self.moves):
-            if search.clock.expired or search.within(self.gap):
-                break
-            search.stage, search.done, search.total = repr(move), done, len(self.moves)
-            start = planning_time()
-            move.improve(search)
-            seconds = planning_time() - start
-            logger.debug("%s: %.3f s, time %s ns, bound %s ns", search.stage, seconds, search.best_time, search.lower)
-        search.stage, search.done, search.total = outer
+        """Ask each pass until it is enough, or the clock has expired."""
+        with search.until(self.stop):
+            for done, move in enumerate(self.moves):
+                if search.over:
+                    break
+                with search.at_stage(repr(move), done, len(self.moves)):
+                    self._ask(move, search)
+
+    def _ask(self, move: RunMove, search: Search) -> None:
+        start = planning_time()
+        move.improve(search)
+        seconds = planning_time() - start
+        logger.debug("%r: %.3f s, time %s ns, bound %s ns", move, seconds, search.best_time, search.lower)

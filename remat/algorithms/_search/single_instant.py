@@ -10,7 +10,7 @@ from remat.algorithms._bounds.instants import Dependencies, instant_program
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._search.state import RunMove, Search
-from remat.settings import number, whole
+from remat.settings import whole
 
 
 def candidate_instants(search: Search, after_loss: int, heaviest: int) -> list[int]:
@@ -21,7 +21,7 @@ def candidate_instants(search: Search, after_loss: int, heaviest: int) -> list[i
     chosen = [loss, *backward[:after_loss].tolist()]
     reads = np.add.reduceat(np.append(flat.size[flat.read_idx], 0), flat.read_ptr[:-1]) * (np.diff(flat.read_ptr) > 0)
     working = flat.charge + reads
-    for measure in (search.profile, working):
+    for measure in (search.arrays.profile, working):
         taken: list[int] = []
         for v in backward[np.argsort(-measure[backward], kind="stable")].tolist():
             if len(taken) == heaviest:
@@ -44,43 +44,65 @@ class SingleInstant(RunMove):
         heaviest: how many positions of most memory, and as many of heaviest working sets.
         mixed: how many instants are solved with integers.
         nodes: branch-and-bound nodes of each.
-        gap: no integers when plan and bound are this close already.
     """
 
     after_loss: int = field(default=12, validator=whole(0, "instants"))
     heaviest: int = field(default=4, validator=whole(0, "instants"))
     mixed: int = field(default=3, validator=whole(0, "instants"))
     nodes: int = field(default=500, validator=whole(1, "nodes"))
-    gap: float = field(default=0.0, validator=number(0))
 
     def improve(self, search: Search) -> None:
         """Scan, then refine the hardest."""
         with search.charged("bound"):
-            self._bound(search)
+            scan(search, candidate_instants(search, self.after_loss, self.heaviest))
+            refine(search, search.evidence.hardest(self.mixed), self.nodes)
 
-    def _bound(self, search: Search) -> None:
-        dependencies = Dependencies(search.flat)
-        found: list[tuple[int, int]] = []
-        for at in candidate_instants(search, self.after_loss, self.heaviest):
-            if search.clock.expired:
-                return
-            instant = instant_program(search.flat, dependencies, at, search.budget)
-            answer = None if instant.impossible else solve_relaxed(instant.linear, clock=search.clock)
-            name = search.problem.graph.computes[at].name
-            if answer is None or answer.infeasible:
-                search.prove(IMPOSSIBLE, f"the single instant at {name}")
-                return
-            search.prove(search.base_time + answer.bound, f"the single instant at {name} (relaxed, exact)")
-            found.append((-answer.bound, at))
-            search.hardness[at] = answer.bound
-        for _, at in sorted(found)[: self.mixed]:
-            if search.clock.expired or search.within(self.gap):
-                return
-            linear = instant_program(search.flat, dependencies, at, search.budget).linear
-            answer = solve_mixed(linear, nodes=self.nodes, clock=search.clock)
-            name = search.problem.graph.computes[at].name
-            if answer.infeasible:
-                search.prove(IMPOSSIBLE, f"the single instant at {name} (integers, confirmed without presolve)")
-                return
-            note = "integers, less the solver's tolerance"
-            search.prove(search.base_time + answer.bound, f"the single instant at {name} ({note})")
+
+@frozen
+class HardestInstants(RunMove):
+    """The bound of `SingleInstant` with integers, at the instants that bounded most so far. Plans nothing; needs a scan before.
+
+    Attributes:
+        count: how many instants.
+        nodes: branch-and-bound nodes of each.
+    """
+
+    count: int = field(default=3, validator=whole(1, "instants"))
+    nodes: int = field(default=500, validator=whole(1, "nodes"))
+
+    def improve(self, search: Search) -> None:
+        """Solve the hardest with integers."""
+        with search.charged("bound"):
+            refine(search, search.evidence.hardest(self.count), self.nodes)
+
+
+def scan(search: Search, instants: list[int]) -> None:
+    """Prove the bounds of the relaxed formulation at the instants, exact from its duals."""
+    dependencies = Dependencies(search.flat)
+    for at in instants:
+        if search.clock.expired:
+            return
+        instant = instant_program(search.flat, dependencies, at, search.budget)
+        answer = None if instant.impossible else solve_relaxed(instant.linear, clock=search.clock)
+        name = search.problem.graph.computes[at].name
+        if answer is None or answer.infeasible:
+            search.prove(IMPOSSIBLE, f"the single instant at {name}")
+            return
+        search.prove(search.arrays.base_time + answer.bound, f"the single instant at {name} (relaxed, exact)")
+        search.evidence.record_instant(at, answer.bound)
+
+
+def refine(search: Search, instants: list[int], nodes: int) -> None:
+    """Prove the bounds with integers at the instants, until the search is over."""
+    dependencies = Dependencies(search.flat)
+    for at in instants:
+        if search.over:
+            return
+        linear = instant_program(search.flat, dependencies, at, search.budget).linear
+        answer = solve_mixed(linear, nodes=nodes, clock=search.clock)
+        name = search.problem.graph.computes[at].name
+        if answer.infeasible:
+            search.prove(IMPOSSIBLE, f"the single instant at {name} (integers, confirmed without presolve)")
+            return
+        note = "integers, less the solver's tolerance"
+        search.prove(search.arrays.base_time + answer.bound, f"the single instant at {name} ({note})")

@@ -1,7 +1,7 @@
-"""What moves over run sequences share: the arrays of the graph, the best sequence, the proved bound, and when to stop.
+"""What passes over run sequences share: the arrays of the graph, the best sequences, the proved bound, and when to stop.
 
-A *move* (`RunMove`) is a solver that improves a `Search`. Alone it makes a `Search`, improves it and returns its
-plan; in a `Polish` many moves work on one. Work is counted in iterations and everything is seeded: the clock can only
+A *pass* (`RunMove`) is a solver that improves a `Search`. Alone it makes a `Search`, improves it and returns its
+plan; in a `Polish` many passes work on one. Work is counted in iterations and everything is seeded: the clock can only
 cut a search short.
 """
 
@@ -10,21 +10,27 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TypedDict
 
 import numpy as np
+from attrs import field, frozen
 from numpy.typing import NDArray
 
-from remat.algorithms._arrays.graph_arrays import flatten
+from remat.algorithms._arrays.graph_arrays import Flat, Floats, Longs, Seed, flatten
 from remat.algorithms._arrays.liveness import sweep, total_time
+from remat.algorithms._arrays.streams import Streams
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE, ClassBound, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import refuse_unless_flat
 from remat.algorithms._core.warm_started import WarmStarted
+from remat.algorithms._core.wording import operand
 from remat.algorithms._search.kernel_prefetch import await_kernels
 from remat.algorithms._search.ordering import shift
+from remat.algorithms._search.stop import CONDITION, Condition
 from remat.ir import Graph, Schedule
+from remat.settings import instance
 from remat.units import Bytes, Ns
 
 Sequence = NDArray[np.int32]
@@ -33,89 +39,64 @@ _POOL = 4  # best distinct sequences kept
 
 
 class Stage(TypedDict):
-    """Where a search is, as `Clock.report` takes it."""
+    """Where a search is, as `Clock.report` takes it: the pass at work, how many are done, how many there are."""
 
     stage: str
     done: int
     total: int
 
 
-class Search:
-    """The state of a search over run sequences of one problem.
+@frozen(eq=False)
+class RunProblem:
+    """A problem as arrays, and what its run sequences cost.
 
     Attributes:
-        flat: the graph as arrays. base: the captured order of the nodes that must run. budget: bytes.
-        profile: bytes charged at each node in that order.
-        best, best_time: the best sequence within the budget and its time [ns], or None and infinity.
-        lower: proved bound [ns], `IMPOSSIBLE` when no schedule exists. class_bounds: bounds of restricted classes.
-        pool: the best distinct sequences with their times, best first.
-        hardness: bound on the recomputation at each instant (node index) asked so far [ns].
-        searches: how many searches were made, so that each has its own random numbers.
-        trail: what happened, in words; the same whenever the search is.
-        stage, done, total: the pass at work, how many are done and how many there are, for progress.
+        problem: the problem. flat: its graph as arrays.
+        base: the captured order of the nodes that must run. base_peak: its peak [bytes]. base_time: its time [ns].
+        profile: bytes charged at each node in that order, by node.
     """
 
-    def __init__(self, problem: Problem, clock: Clock, seed: int, who: object) -> None:
-        self.problem, self.clock, self.seed, self.who = problem, clock, seed, who
+    problem: Problem
+    flat: Flat
+    base: Sequence
+    base_peak: Bytes
+    base_time: Ns
+    profile: Longs
+
+    @classmethod
+    def of(cls, problem: Problem) -> RunProblem:
+        """The arrays of a problem; waits for kernels that other processes compile."""
         await_kernels()
-        self.flat = flatten(problem.graph)
-        self.budget = problem.budget
-        self.base: Sequence = np.flatnonzero(self.flat.required).astype(np.int32)
-        profile = np.zeros(len(self.base), np.int64)
-        self.base_peak = int(sweep(self.flat, self.base, len(self.base), profile))
-        self.profile = np.zeros(len(problem.graph), np.int64)
-        self.profile[self.base] = profile
-        # a copy to the host can do what only recomputation can do here: no bound but the base time is proved then
-        self.proves = getattr(problem, "link", None) is None
-        self.price = self.flat.time.astype(np.float64)
-        self.base_time = int(self.flat.time.sum())
-        self.best: Sequence | None = None
-        self.best_time: float = float("inf")
-        self.lower: Ns | float = self.base_time
-        self.pool: list[tuple[int, Sequence]] = []
-        self._shifted: Sequence | None = None
-        self.searches = 0
-        self.hardness: dict[int, int] = {}
-        self.class_bounds: list[ClassBound] = []
-        self.trail: list[str] = []
-        self.stage, self.done, self.total = repr(who), 0, 1
-        if self.base_peak <= self.budget:
-            self.offer(self.base, "the captured order")
+        flat = flatten(problem.graph)
+        base = np.flatnonzero(flat.required).astype(np.int32)
+        charged = np.zeros(len(base), np.int64)
+        peak = int(sweep(flat, base, len(base), charged))
+        profile = np.zeros(len(problem.graph), np.int64)
+        profile[base] = charged
+        return cls(problem, flat, base, peak, int(flat.time.sum()), profile)
+
+    @property
+    def budget(self) -> Bytes:
+        """Of the problem [bytes]."""
+        return self.problem.budget
+
+    @cached_property
+    def price(self) -> Floats:
+        """The nodes' times, as shaving weighs them."""
+        return self.flat.time.astype(np.float64)
 
     def sequence_of(self, schedule: Schedule) -> Sequence:
         """The run sequence of a schedule of this graph."""
         at = self.problem.graph.node_index
         return np.array([at[run.node] for run in schedule.runs], np.int32)
 
+    def schedule_of(self, sequence: Sequence) -> Schedule:
+        """A sequence as a schedule."""
+        return Schedule.from_runs(self.problem.graph, sequence.tolist())
+
     def time_of(self, sequence: Sequence) -> Ns:
         """Time of a sequence [ns]."""
         return int(total_time(self.flat, sequence, len(sequence)))
-
-    @property
-    def shifted(self) -> Sequence:
-        """The captured order with runs moved to where the profile is lower."""
-        if self._shifted is None:
-            self._shifted = self.shift(self.base, self.budget, 0.8, 10, self.chance(3))
-        return self._shifted
-
-    def shift(self, start: Sequence, budget: Bytes, level: float, passes: int, chance: NDArray[np.uint64]) -> Sequence:
-        """`start` with runs moved to where the profile is lower, in at most `passes`; the clock is asked between them.
-
-        The peak stays within the larger of the budget and the start's peak; bytes over the share `level` of the budget count.
-        """
-        roof = max(budget, self.peak_of(start))
-        current = start
-        for _ in range(passes):
-            before = current
-            current = shift(self.flat, before, roof, level * budget / max(1, roof), 1, chance)
-            if self.clock.expired or np.array_equal(before, current):
-                break
-        return current
-
-    def chance(self, purpose: int) -> NDArray[np.uint64]:
-        """A generator's state for one purpose; the same for the same seed."""
-        mixed = (self.seed * 0x9E3779B97F4A7C15 + purpose * 0xBF58476D1CE4E5B9 + 1) % (1 << 64)
-        return np.array([mixed], np.uint64)
 
     def peak_of(self, sequence: Sequence) -> Bytes:
         """Peak of a sequence [bytes]."""
@@ -125,50 +106,229 @@ class Search:
         """Whether a sequence is within the budget."""
         return self.peak_of(sequence) <= self.budget
 
+
+class Incumbents:
+    """The best distinct sequences within the budget.
+
+    Attributes:
+        best, best_time: the best one and its time [ns], or None and infinity.
+        pool: the best ones with their times, of which no two are equal; best first.
+    """
+
+    def __init__(self) -> None:
+        self.best: Sequence | None = None
+        self.best_time: float = float("inf")
+        self.pool: list[tuple[Ns, Sequence]] = []
+
+    def wants(self, time: Ns) -> bool:
+        """Whether a sequence of this time would be kept: it is the fastest, or of another time than those kept."""
+        return time < self.best_time or all(time != other for other, _ in self.pool)
+
+    def take(self, sequence: Sequence, time: Ns) -> bool:
+        """Keep a sequence that fits; returns whether it is the best."""
+        self.pool = sorted([*self.pool, (time, sequence)], key=lambda entry: entry[0])[:_POOL]
+        if time >= self.best_time:
+            return False
+        self.best, self.best_time = sequence, time
+        return True
+
+    def others(self, count: int) -> list[Sequence]:
+        """The next best after the best."""
+        return [sequence for _, sequence in self.pool[1 : 1 + count]]
+
+
+class Evidence:
+    """What is proved of a problem.
+
+    Attributes:
+        lower: bound for every schedule [ns], `IMPOSSIBLE` when none exists.
+        class_bounds: bounds for the schedules of a restricted class.
+        hardness: bound on the recomputation at each instant (node index) that was asked [ns].
+    """
+
+    def __init__(self, lower: Ns) -> None:
+        self.lower: Ns | float = lower
+        self.class_bounds: list[ClassBound] = []
+        self.hardness: dict[int, Ns] = {}
+
+    def raises(self, lower: Ns | float) -> bool:
+        """Take a bound for every schedule; returns whether it is better than the one before."""
+        if lower <= self.lower:
+            return False
+        self.lower = lower
+        return True
+
+    def record_instant(self, at: int, bound: Ns) -> None:
+        """Keep the bound of an instant."""
+        self.hardness[at] = bound
+
+    def hardest(self, count: int) -> list[int]:
+        """The instants of the largest bounds."""
+        return sorted(self.hardness, key=lambda at: (-self.hardness[at], at))[:count]
+
+
+class Search:
+    """A search over run sequences of one problem: the arrays, the incumbents, what is proved, the clock and the seed.
+
+    Attributes:
+        arrays: the problem as arrays. incumbents: the best sequences. evidence: what is proved.
+        clock, seed: of the solve. streams: random numbers by purpose. who: named in reports.
+        proves: whether bounds for every schedule may be claimed.
+        trail: what happened, in words; the same whenever the search is.
+    """
+
+    def __init__(self, problem: Problem, clock: Clock, seed: int, who: object) -> None:
+        self.problem, self.clock, self.seed, self.who = problem, clock, seed, who
+        self.arrays = RunProblem.of(problem)
+        self.incumbents = Incumbents()
+        self.evidence = Evidence(self.arrays.base_time)
+        self.streams = Streams(seed)
+        # a copy to the host can do what only recomputation can do here: no bound but the base time is proved then
+        self.proves = problem.link is None
+        self.trail: list[str] = []
+        self._searches = 0
+        self._stage = Stage(stage=repr(who), done=0, total=1)
+        self._rules: list[tuple[Condition, bool]] = []
+        if self.arrays.base_peak <= self.budget:
+            self.offer(self.base, "the captured order")
+
+    # -- the problem ---------------------------------------------------------------------------------------------------
+
+    @property
+    def flat(self) -> Flat:
+        """The graph as arrays."""
+        return self.arrays.flat
+
+    @property
+    def budget(self) -> Bytes:
+        """Of the problem [bytes]."""
+        return self.problem.budget
+
+    @property
+    def base(self) -> Sequence:
+        """The captured order of the nodes that must run."""
+        return self.arrays.base
+
+    @cached_property
+    def shifted(self) -> Sequence:
+        """The captured order with runs moved to where the profile is lower."""
+        return self.shift(self.base, self.budget, 0.8, 10, self.streams.spawn("shifted order"))
+
+    def shift(self, start: Sequence, budget: Bytes, level: float, passes: int, rng: Seed) -> Sequence:
+        """`start` with runs moved to where the profile is lower, in at most `passes`; the clock is asked between them.
+
+        The peak stays within the larger of the budget and the start's peak; bytes over the share `level` of the budget count.
+        """
+        roof = max(budget, self.arrays.peak_of(start))
+        current = start
+        for _ in range(passes):
+            before = current
+            current = shift(self.flat, before, roof, level * budget / max(1, roof), 1, rng)
+            if self.clock.expired or np.array_equal(before, current):
+                break
+        return current
+
+    def next_search(self) -> int:
+        """The number of the search that begins now, from 0: each has its own random numbers."""
+        self._searches += 1
+        return self._searches - 1
+
+    # -- plans and bounds ----------------------------------------------------------------------------------------------
+
+    @property
+    def best(self) -> Sequence | None:
+        """The best sequence within the budget."""
+        return self.incumbents.best
+
+    @property
+    def best_time(self) -> float:
+        """Its time, infinite without one [ns]."""
+        return self.incumbents.best_time
+
+    @property
+    def lower(self) -> Ns | float:
+        """The proved bound [ns]."""
+        return self.evidence.lower
+
     def offer(self, sequence: Sequence, how: str) -> bool:
         """Take a sequence as the best when it fits and is faster; returns whether it was taken."""
-        took = self.time_of(sequence)
-        known = any(took == time for time, _ in self.pool)
-        if (known and took >= self.best_time) or not self.fits(sequence):
+        time = self.arrays.time_of(sequence)
+        if (
+            not self.incumbents.wants(time)
+            or not self.arrays.fits(sequence)
+            or not self.incumbents.take(sequence, time)
+        ):
             return False
-        self.pool = sorted([*self.pool, (took, sequence)], key=lambda one: one[0])[:_POOL]
-        if took >= self.best_time:
-            return False
-        self.best, self.best_time = sequence, took
-        self.trail.append(f"{how}: time {took / max(1, self.base_time):.5f} of the captured order's")
-        self.clock.report(self.who, schedule=self.schedule(), best=took, bound=self.lower, **self._at(), note=how)
+        self.trail.append(f"{how}: time {time / max(1, self.arrays.base_time):.5f} of the captured order's")
+        self.clock.report(self.who, schedule=self.schedule(), best=time, bound=self.lower, **self._stage, note=how)
         return True
 
     def prove(self, lower: Ns | float, how: str) -> None:
         """Raise the proved bound."""
-        if self.proves and lower > self.lower:
-            self.lower = lower
-            ratio = "no schedule exists" if lower == IMPOSSIBLE else f"{lower / max(1, self.base_time):.5f}"
+        if self.proves and self.evidence.raises(lower):
+            ratio = "no schedule exists" if lower == IMPOSSIBLE else f"{lower / max(1, self.arrays.base_time):.5f}"
             self.trail.append(f"bound by {how}: {ratio}")
-            shown = None if self.best is None else int(self.best_time)
-            self.clock.report(self.who, best=shown, bound=lower, **self._at(), note=how)
-
-    def _at(self) -> Stage:
-        return {"stage": self.stage, "done": self.done, "total": self.total}
+            best = None if self.best is None else int(self.best_time)
+            self.clock.report(self.who, best=best, bound=lower, **self._stage, note=how)
 
     def show(self, lower: Ns | float, assumes: str) -> None:
         """Keep a bound of a restricted class, to be shown beside the proved one."""
         if self.proves:
-            self.class_bounds.append(ClassBound(value=lower, assumes=assumes))
-
-    def within(self, gap: float) -> bool:
-        """Whether nothing is left to do: the plan is within `gap` of the bound, or none exists."""
-        return self.lower == IMPOSSIBLE or self.best_time <= self.lower * (1 + gap)
+            self.evidence.class_bounds.append(ClassBound(value=lower, assumes=assumes))
 
     def schedule(self) -> Schedule | None:
         """The best sequence as a schedule."""
-        return None if self.best is None else Schedule.from_runs(self.problem.graph, self.best.tolist())
+        return None if self.best is None else self.arrays.schedule_of(self.best)
 
     def plan(self) -> Plan:
         """What is to be returned."""
+        evidence = self.evidence
         return Plan(
-            schedule=self.schedule(), lower=self.lower, trail=tuple(self.trail), class_bounds=tuple(self.class_bounds)
+            schedule=self.schedule(),
+            lower=evidence.lower,
+            trail=tuple(self.trail),
+            class_bounds=tuple(evidence.class_bounds),
         )
+
+    # -- when to stop --------------------------------------------------------------------------------------------------
+
+    @property
+    def enough(self) -> bool:
+        """Whether nothing is left to do: the plan is optimal, none exists, or a condition in force says so."""
+        return self.best_time <= self.lower or any(condition(self) == end for condition, end in self._rules)
+
+    @property
+    def over(self) -> bool:
+        """Whether to stop: nothing is left to do, or no time."""
+        return self.clock.expired or self.enough
+
+    @contextmanager
+    def until(self, condition: Condition) -> Iterator[None]:
+        """Within the block, it is enough when the condition holds."""
+        yield from self._under((condition, True))
+
+    @contextmanager
+    def while_(self, condition: Condition) -> Iterator[None]:
+        """Within the block, it is enough when the condition holds no longer."""
+        yield from self._under((condition, False))
+
+    def _under(self, rule: tuple[Condition, bool]) -> Iterator[None]:
+        self._rules.append(rule)
+        try:
+            yield
+        finally:
+            self._rules.pop()
+
+    # -- what is reported ----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def at_stage(self, stage: str, done: int, total: int) -> Iterator[None]:
+        """Within the block, reports name this stage."""
+        outer, self._stage = self._stage, Stage(stage=stage, done=done, total=total)
+        try:
+            yield
+        finally:
+            self._stage = outer
 
     @contextmanager
     def charged(self, purpose: str) -> Iterator[None]:
@@ -182,7 +342,7 @@ class Search:
 
 
 class RunMove(WarmStarted):
-    """A solver that improves a search over run sequences of a flat graph."""
+    """A solver that improves a search over run sequences of a flat graph: a pass."""
 
     __slots__ = ()
 
@@ -192,13 +352,47 @@ class RunMove(WarmStarted):
 
     @abstractmethod
     def improve(self, search: Search) -> None:
-        """Offer better sequences or prove better bounds; return when done or when the clock has expired."""
+        """Offer better sequences or prove better bounds; return when done, or when the search is over."""
+
+    def if_(self, condition: Condition) -> If:
+        """This pass where a condition holds, and for as long as it does."""
+        return If(self, condition)
 
     def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
         """Search from the captured order, and from `start` when there is one."""
         search = Search(problem, clock, seed, self)
         if start is not None:
-            search.offer(search.sequence_of(start), "the start")
+            search.offer(search.arrays.sequence_of(start), "the start")
         with search.charged("plan"):
             self.improve(search)
         return search.plan()
+
+
+@frozen(repr=False)
+class If(RunMove):
+    """`move.if_(condition)`: nothing when the condition does not hold; the pass ends when it holds no longer.
+
+    Attributes:
+        move: the pass. condition: on plan and bound.
+    """
+
+    move: RunMove = field(validator=instance(RunMove, "MultiStart()"))
+    condition: Condition = field(validator=CONDITION)
+
+    def __repr__(self) -> str:
+        return f"{operand(self.move)}.if_({self.condition!r})"
+
+    def refuses(self, graph: Graph) -> str | None:
+        """What the pass refuses."""
+        return self.move.refuses(graph)
+
+    def outline(self, graph: Graph) -> tuple[str, ...]:
+        """The pass, and when it is made."""
+        first, *more = self.move.outline(graph)
+        return (f"{first}, if {self.condition}", *more)
+
+    def improve(self, search: Search) -> None:
+        """The pass, under the condition."""
+        if self.condition(search):
+            with search.while_(self.condition):
+                self.move.improve(search)

@@ -31,7 +31,7 @@ class Example:
     order: Ints
     profile: Longs
     price: Floats
-    chance: Seed
+    rng: Seed
     budget: int
 
 
@@ -39,8 +39,8 @@ def example() -> Example:
     """Two layers and their backward, under a budget that one rerun meets."""
     flat = flatten(_graph())
     order = np.flatnonzero(flat.required).astype(np.int32)
-    chance = np.array([1], np.uint64)
-    return Example(flat, order, np.zeros(len(order), np.int64), flat.time.astype(np.float64), chance, 12)
+    rng = np.array([1], np.uint64)
+    return Example(flat, order, np.zeros(len(order), np.int64), flat.time.astype(np.float64), rng, 12)
 
 
 def _graph() -> Graph:
@@ -57,7 +57,7 @@ def _graph() -> Graph:
 
 
 def _shave(e: Example) -> None:
-    shave(e.flat, Scoring(e.price, 1.0, 0.0, 0.0, 0), e.order, e.budget, e.chance, NO_CEILING)
+    shave(e.flat, Scoring(e.price, 1.0, 0.0, 0.0, 0), e.order, e.budget, e.rng, NO_CEILING)
 
 
 def _thin(e: Example) -> None:
@@ -67,16 +67,16 @@ def _thin(e: Example) -> None:
 
 
 def _shift(e: Example) -> None:
-    shift(e.flat, e.order, e.budget, 0.8, 1, e.chance)
+    shift(e.flat, e.order, e.budget, 0.8, 1, e.rng)
 
 
 def _break_up(e: Example) -> None:
-    fraction(e.chance)
-    broken_up(e.flat, e.order, 0.3, e.chance, e.price.copy())
+    fraction(e.rng)
+    broken_up(e.flat, e.order, 0.3, e.rng, e.price.copy())
 
 
 def _take_out(e: Example) -> None:
-    taken_out(e.flat, e.order, e.profile, e.budget, e.chance, e.price.copy())
+    taken_out(e.flat, e.order, e.profile, e.budget, e.rng, e.price.copy())
 
 
 def _recompute(e: Example) -> None:

@@ -189,9 +189,8 @@ class _Knapsack:
     def _working_set(self, t: int, before: Flags) -> None:
         loss = self.stage.loss
         room, terms = self.budget - min(self.stage.charge[t]), []
-        for cell in self.stage.cells:
-            if not all(writer <= loss or before[t, writer] for writer, _ in cell.writers):
-                continue
+        done = [cell for cell in self.stage.cells if all(w <= loss or before[t, w] for w, _ in cell.writers)]
+        for cell in done:
             if cell.keep or _always_read(self.stage, t, cell):
                 room -= cell.size
             elif len(cell.writers) == 1 and cell.layer < 0 and self._read_past(t, cell, before):

@@ -12,7 +12,7 @@ from attrs import evolve
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Outcome
 from remat.algorithms._core.problem import Problem
-from remat.ir import Graph, Phase
+from remat.ir import Graph
 from remat.units import Bytes, Ns
 
 _SMALL = 60
@@ -29,6 +29,7 @@ def starting_plan(problem: Problem, gap: float, clock: Clock, seed: int = 0, *, 
         seed: of its random choices.
         bound: holds for the formulation's class [ns]; a plan within the gap of it ends the search.
     """
+    from remat.algorithms._search import stop
     from remat.algorithms._search.floor import Floor
     from remat.algorithms._search.lp_rounding import SavedSet
     from remat.algorithms._search.passes import MultiStart, RuinAndRecreate
@@ -37,14 +38,15 @@ def starting_plan(problem: Problem, gap: float, clock: Clock, seed: int = 0, *, 
     from remat.algorithms._search.state import RunMove
 
     shaved: tuple[RunMove, ...] = (Floor(), MultiStart())
+    near = stop.gap(gap)
     if bound:
-        first = Polish(shaved, gap=gap).solve(problem, clock=clock, seed=seed)
+        first = Polish(shaved, near).solve(problem, clock=clock, seed=seed)
         if first.upper <= bound * (1 + gap):
             return first
-    more: tuple[RunMove, ...] = (RuinAndRecreate(work=5e5, gap=gap),)
+    more: tuple[RunMove, ...] = (RuinAndRecreate(work=5e5),)
     if len(problem.graph) >= _SMALL:
-        more = (SingleInstant(mixed=0), SavedSet(instants=2), RuinAndRecreate(work=1e7, gap=gap))
-    return Polish(shaved + more, gap=gap).solve(problem, clock=clock, seed=seed)
+        more = (SingleInstant(mixed=0), SavedSet(instants=2), RuinAndRecreate(work=1e7))
+    return Polish(shaved + more, near).solve(problem, clock=clock, seed=seed)
 
 
 def narrowed(block: Graph, peak: Bytes, save: Bytes) -> Graph | None:
@@ -53,16 +55,12 @@ def narrowed(block: Graph, peak: Bytes, save: Bytes) -> Graph | None:
     None where no workspace expresses that: kept sums that are started before the loss and completed after it.
     """
     loss = block.computes[block.loss]
-    if len(loss.options) != 1:
+    kept = [datum for datum in block.data if datum.keep and datum.writers]
+    early = [datum for datum in kept if block.node_index[datum.writers[0]] <= block.loss]
+    if len(loss.options) != 1 or any(block.node_index[datum.writers[-1]] > block.loss for datum in early):
         return None
-    phases_of_kept = {
-        datum.name: {block.node(name).phase for name in datum.writers} for datum in block.data if datum.keep
-    }
-    if any(Phase.BACKWARD in phases and len(phases) > 1 for phases in phases_of_kept.values()):
-        return None
-    early = {name for name, phases in phases_of_kept.items() if phases and Phase.BACKWARD not in phases}
-    sizes = {datum.name: 0 if datum.outside else datum.size for datum in block.data}
-    rest = peak - save - sum(sizes[name] for name in {*loss.reads, *loss.writes} | early)
+    present = {*loss.reads, *loss.writes, *(datum.name for datum in early)}
+    rest = peak - save - sum(datum.size for datum in block.data if datum.name in present and not datum.outside)
     option = loss.options[0]
     if rest <= option.workspace:
         return block

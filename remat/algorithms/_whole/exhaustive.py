@@ -196,15 +196,20 @@ class _Search:
 
     def _drops(self, state: list[int], over: int, needed: set[int]) -> Iterator[Held]:
         """The states without each smallest set of droppable cells that frees at least `over` bytes."""
-        size = {cell: self.bytes_of(cell, contents) for cell, contents in enumerate(state)}
-        free = [cell for cell in size if size[cell] and cell not in needed and self._droppable(cell, state[cell])]
+        size = self._free(state, needed)
         smallest: list[set[int]] = []
-        for chosen in map(set, chain.from_iterable(combinations(free, n) for n in range(1, len(free) + 1))):
+        for chosen in _subsets(list(size)):
             if any(smaller <= chosen for smaller in smallest):
                 continue
             if sum(size[cell] for cell in chosen) >= over:
                 smallest.append(chosen)
                 yield tuple(0 if cell in chosen else contents for cell, contents in enumerate(state))
+
+    def _free(self, state: list[int], needed: set[int]) -> dict[int, int]:
+        """Bytes of the cells that can be dropped and take any."""
+        free = [cell for cell, contents in enumerate(state) if cell not in needed and self._droppable(cell, contents)]
+        size = {cell: self.bytes_of(cell, state[cell]) for cell in free}
+        return {cell: freed for cell, freed in size.items() if freed}
 
     def _droppable(self, cell: int, held: int) -> bool:
         if cell >= len(self.sizes):
@@ -257,3 +262,8 @@ def _mask(bits: Iterable[int]) -> int:
     for bit in bits:
         mask |= 1 << bit
     return mask
+
+
+def _subsets(items: list[int]) -> Iterator[set[int]]:
+    """The subsets that are not empty, smaller ones first."""
+    return map(set, chain.from_iterable(combinations(items, count) for count in range(1, len(items) + 1)))

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from torch import nn
 
 from remat.errors import Uncapturable
@@ -124,21 +124,16 @@ def capture(
     """
     function = step or type(module).forward
     try:
-        return _capture(module, args, kwargs or {}, function, differentiable, fold_sums, watched, answers)
+        asked = _step(module, args, kwargs or {}, function, differentiable)
+        return _captured_step(evolve(asked, watched=watched, answers=answers), fold_sums)
     except Uncapturable as error:
         raise refusal(error, module) from error
 
 
-def _capture(
-    module: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    function: Callable[..., Any],
-    differentiable: str,
-    fold_sums: str,
-    watched: tuple[Any, ...],
-    answers: tuple[Scalar, ...],
-) -> Captured:
+def _step(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], function: Callable[..., Any], differentiable: str
+) -> Step:
+    """The call to be traced, its arguments as leaves."""
     leaves, layout = structure.flatten((args, kwargs), opaque=lambda value: isinstance(value, nn.Module))
     tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
     for leaf in leaves:
@@ -146,19 +141,23 @@ def _capture(
             fix = "pass tensors, plain values and objects of them, or give it to the module as an attribute."
             raise Uncapturable("X-INPUT", f"an argument is a {type(leaf).__name__}.", fix=fix)
     _check_plain(module, tensors)
-    step_of_call = Step(
-        module=module, function=function, layout=layout, tensors=tensors, watched=watched,
+    return Step(
+        module=module, function=function, layout=layout, tensors=tensors,
         leaves=tuple(None if isinstance(leaf, torch.Tensor) else Plain(leaf) for leaf in leaves),
-        differentiable=differentiable, answers=answers,
+        differentiable=differentiable,
     )  # fmt: skip
+
+
+def _captured_step(step: Step, fold_sums: str) -> Captured:
     results: list[Captured] = []
 
     def traced(kernels: Kernels | None) -> Program:
-        traced_step = trace(step_of_call, None if kernels is None else kernels.returned)
-        results[:] = [_read(traced_step, step_of_call, fold_sums)]
+        traced_step = trace(step, None if kernels is None else kernels.returned)
+        results[:] = [_read(traced_step, step, fold_sums)]
         return results[0].program
 
-    if any(isinstance(tensor, FakeTensor) for tensor in (*module.parameters(), *module.buffers(), *tensors)):
+    tensors = (*step.module.parameters(), *step.module.buffers(), *step.tensors)
+    if any(isinstance(tensor, FakeTensor) for tensor in tensors):
         traced(None)
     else:
         traced_as_run(traced)

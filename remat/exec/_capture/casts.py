@@ -7,7 +7,8 @@ trace is made into what eager does. Casts that the user's code makes are not kep
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -51,19 +52,17 @@ def share_casts(draft: Draft, keeps_casts: Callable[[tuple[str, Any]], bool]) ->
 
 def _share_values(draft: Draft, casts: list[Op]) -> None:
     first, *others = casts
-    (shared,) = (name for name in first.outputs if name is not None)
+    (shared,) = filter(None, first.outputs)
     storage = draft.values[shared].storage
     for op in others:
-        (name,) = (name for name in op.outputs if name is not None)
+        (name,) = filter(None, op.outputs)
         gone = draft.values.pop(name).storage
         del draft.storages[gone]
         draft.ops.remove(op)
         draft.ops[:] = [_renamed(reader, name, shared) for reader in draft.ops]
         for value in [value for value in draft.values.values() if value.storage == gone]:
             draft.values[value.name] = evolve(value, storage=storage)
-        for end, ended in list(draft.ends.items()):
-            if ended == name:
-                draft.ends[end] = shared
+        draft.ends.update({end: shared for end, ended in draft.ends.items() if ended == name})
 
 
 def _renamed(op: Op, old: str, new: str) -> Op:
@@ -79,15 +78,31 @@ def _renamed(op: Op, old: str, new: str) -> Op:
     return evolve(op, args=swap(op.args), kwargs=swap(op.kwargs)) if old in op.reads else op
 
 
+def _remove(draft: Draft, ops: list[Op]) -> None:
+    draft.ops[:] = [op for op in draft.ops if op not in ops]
+    for op in ops:
+        _forget(draft, op)
+
+
+def _resummed(draft: Draft, makers: Mapping[str, Op], leaves: list[str], returned: set[str]) -> str:
+    """The sum of the leaves, those that casts returned added before they are cast; returns its name."""
+    at = {op.name: place for place, op in enumerate(draft.ops)}
+    order = sorted(leaves, key=lambda name: at[makers[name].name])
+    back = [makers[name] for name in returned]
+    total = _added(draft, [op.args[0].name for op in sorted(back, key=lambda op: at[op.name])], back)
+    return reduce(partial(_sum, draft), [name for name in order if name not in returned or name == total])
+
+
+def _returned(makers: Mapping[str, Op], numbers: set[int | None]) -> set[str]:
+    """The values that casts of the backward with these numbers make."""
+    casts = {name: op for name, op in makers.items() if op.phase is Phase.BACKWARD and str(op.target) == _CAST}
+    return {name for name, op in casts.items() if op.sequence in numbers}
+
+
 def _share_gradients(draft: Draft, leaf: str, casts: list[Op]) -> None:
     """Add the gradients of the casts first, in the order they are made, and cast the sum."""
-    numbers = {op.sequence for op in casts}
     makers = {name: op for op in draft.ops for name in op.outputs if name is not None}
-    returned = {
-        name
-        for name, op in makers.items()
-        if op.phase is Phase.BACKWARD and str(op.target) == _CAST and op.sequence in numbers
-    }
+    returned = _returned(makers, {op.sequence for op in casts})
     sources = [source for source, _ in draft.ended("grad") if draft.inputs[source] == leaf]
     leaves: list[str] = []
     sums: list[Op] = []
@@ -95,19 +110,10 @@ def _share_gradients(draft: Draft, leaf: str, casts: list[Op]) -> None:
         _collect(draft.ends["grad", source], makers, returned, leaves, sums)
     # An operation under no_grad has the number of the next one, so that more may have been returned than gradients of this leaf.
     returned.intersection_update(leaves)
-    back = [makers[name] for name in returned]
-    if len(back) < 2:
+    if len(returned) < 2:
         return
-    at = {op.name: place for place, op in enumerate(draft.ops)}
-    order = sorted(leaves, key=lambda name: at[makers[name].name])
-    total = _added(draft, [op.args[0].name for op in sorted(back, key=lambda op: at[op.name])], back)
-    rest = [name for name in order if name not in returned or name == total]
-    end = rest[0]
-    for name in rest[1:]:
-        end = _sum(draft, end, name)
-    draft.ops[:] = [op for op in draft.ops if op not in sums]
-    for op in sums:
-        _forget(draft, op)
+    end = _resummed(draft, makers, leaves, returned)
+    _remove(draft, sums)
     for source in sources[1:]:
         del draft.ends["grad", source]
     draft.ends["grad", sources[0]] = end

@@ -7,6 +7,7 @@ before each operation that draws; the loss stands between forward and backward a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -28,6 +29,16 @@ _STATISTICS = {
 training flag (None: always training). A replay that finds them already updated computes the same output."""
 
 
+def _used_storages(draft: Draft, ops: Iterable[Op]) -> set[str]:
+    """Names of the memory that operations touch, and of the inputs'."""
+    touched = {name for op in ops for name in (*op.reads, *_named(op))}
+    return {draft.values[value].storage for value in touched.union(draft.inputs.values())}
+
+
+def _by_value(roles: Iterable[tuple[Any, str]]) -> tuple[tuple[str, Any], ...]:
+    return tuple((value, about) for about, value in roles)
+
+
 def finish(draft: Draft, *, name: str) -> Program:
     """The program of a draft."""
     grads = _gradients(draft)
@@ -35,7 +46,7 @@ def finish(draft: Draft, *, name: str) -> Program:
     ops, updates = _write_once(draft, ops)
     ops = _save_states(draft, ops)
     outputs = tuple(value for _, value in sorted(draft.ended("output")))
-    tangents = tuple((value, position) for position, value in draft.of("tangent"))
+    tangents = _by_value(draft.of("tangent"))
     scope = Op(
         name=LOSS, role=Role.LOSS, target=None, outputs=tuple(value for value, _ in tangents), phase=Phase.LOSS,
         needs=tuple(dict.fromkeys(outputs)),
@@ -43,16 +54,15 @@ def finish(draft: Draft, *, name: str) -> Program:
     forward = [op for op in ops if op.phase is Phase.FORWARD]
     backward = [op for op in ops if op.phase is Phase.BACKWARD]
     ordered = _renumber(draft, (*forward, scope, *backward))
-    used = {storage for op in ordered for storage in (draft.values[v].storage for v in (*op.reads, *_named(op)))}
-    outside = {draft.values[value].storage for value in draft.inputs.values()}
+    used = _used_storages(draft, ordered)
     return Program(
         name=name,
         ops=ordered,
         values=draft.values,
-        storages={key: storage for key, storage in draft.storages.items() if key in used | outside},
+        storages={key: storage for key, storage in draft.storages.items() if key in used},
         params=tuple({value: (value, path) for path, value in reversed(draft.of("param"))}.values())[::-1],
-        buffers=tuple((value, path) for path, value in draft.of("buffer")),
-        inputs=tuple((value, position) for position, value in draft.of("input")),
+        buffers=_by_value(draft.of("buffer")),
+        inputs=_by_value(draft.of("input")),
         constants=draft.constants,
         outputs=outputs,
         tangents=tangents,
@@ -203,14 +213,18 @@ def _writer(draft: Draft, target: str, value: str, *, snapshot: bool) -> Op:
     )  # fmt: skip
 
 
+def _reads_storage(draft: Draft, op: Op, target: str) -> bool:
+    """Whether an operation reads the memory of a value; a view only looks at it."""
+    storage = draft.values[target].storage
+    return op.role is not Role.VIEW and any(draft.values[name].storage == storage for name in op.reads)
+
+
 def _save_old(draft: Draft, ops: list[Op], target: str, new: str) -> list[Op]:
     """Make readers of a value that will be written safe: run once, harmless, or redirected to a copy made first."""
-    storage = draft.values[target].storage
     result: list[Op] = []
     redirected, once = False, set()
     for op in ops:
-        reads = op.role is not Role.VIEW and any(draft.values[name].storage == storage for name in op.reads)
-        if reads and not _harmless(op, target):
+        if _reads_storage(draft, op, target) and not _harmless(op, target):
             if op.phase is Phase.FORWARD and _named(op) == (new,) and not _read_elsewhere(ops, op, new):
                 # Only the write reads what it makes, so it runs before the write and need never run again.
                 op = evolve(op, run_once=True)

@@ -115,13 +115,18 @@ class _Folding:
     def _fits(self, op: Op, total: Value, later: Value, other: Value) -> bool:
         """Whether adding `other` to `later` right where `later` is made gives `total`, and nothing reads `later` without it."""
         host = self.ops[self._maker_of(later)] if self._maker_of(later) > self._maker_of(other) else None
-        if host is None or host.role is not Role.CALL or host.phase is not op.phase or host.draws or host.run_once:
+        if host is None or host.phase is not op.phase or not _may_add(host):
             return False
         same = later.spec == total.spec == evolve(other.spec, stride=later.spec.stride)
-        whole = self.storages[later.storage].size == self.storages[total.storage].size
-        alone = later.storage not in self.kept and self.readers[later.storage] == {op.name}
-        safe = same and whole and alone and len(self.storages[later.storage].roots) == 1
-        return safe and (self.everywhere or self._stays(op) or self._follows(host, self._maker_of(other)))
+        if not same or not self._replaceable(op, later, total):
+            return False
+        return self.everywhere or self._stays(op) or self._follows(host, self._maker_of(other))
+
+    def _replaceable(self, op: Op, later: Value, total: Value) -> bool:
+        """Whether the sum can take the place of `later`: as large, and `later` is read by the sum alone."""
+        storage = self.storages[later.storage]
+        whole = storage.size == self.storages[total.storage].size and len(storage.roots) == 1
+        return whole and later.storage not in self.kept and self.readers[later.storage] == {op.name}
 
     def _stays(self, op: Op) -> bool:
         """Whether a sum is held to the end of the step, as it is or within a sum that is."""
@@ -176,3 +181,8 @@ class _Folding:
 
 def _is_sum(op: Op) -> bool:
     return op.phase is Phase.BACKWARD and str(op.target) == "aten.add.Tensor"
+
+
+def _may_add(host: Op) -> bool:
+    """Whether an operation may add to what it makes: it is called, draws no random numbers, and may run again."""
+    return host.role is Role.CALL and not host.draws and not host.run_once

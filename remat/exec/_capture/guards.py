@@ -46,14 +46,16 @@ class Guards:
         return "\n".join(f"{read.place}: {read.value!r}" for read in self.reads)
 
 
+def _numbered(origins: Iterable[Origin]) -> dict[Origin, int]:
+    """Each origin once, with its place."""
+    return {origin: place for place, origin in enumerate(dict.fromkeys(origins))}
+
+
 def compile_guards(reads: Iterable[Read]) -> Guards:
     """One function for the reads that can be evaluated before a call; a repeated question is checked once."""
     early = (read for read in reads if not read.fixed and read.late is None)
     reads = tuple({_question(read): read for read in early}.values())
-    origins: dict[Origin, int] = {}
-    for read in reads:
-        for origin in read.origins.values():
-            origins.setdefault(origin, len(origins))
+    origins = _numbered(origin for read in reads for origin in read.origins.values())
     names = Names()
     lines = ["def check(tensors):"]
     seen: set[int] = set()
@@ -98,11 +100,8 @@ def compile_prologue(reads: Sequence[Read], tensors: Sequence[Sequence[torch.Ten
         tensors: the results of each for the sample.
         inputs: how many inputs there are before these results.
     """
-    origins: dict[Origin, int] = {}
-    for read in reads:
-        for kind, about in read.origins.values():
-            if kind != "input" or about < inputs:
-                origins.setdefault((kind, about), len(origins))
+    asked = (origin for read in reads for origin in read.origins.values())
+    origins = _numbered((kind, about) for kind, about in asked if kind != "input" or about < inputs)
     names = Names()
     lines = ["def run(tensors):", "    results = []"]
     first = len(origins)

@@ -86,21 +86,11 @@ class _Reader:
         self.named[node] = self.add(node.name, tensor, f"const:{node.name}", outside=True)
 
     def call(self, node: torch.fx.Node) -> None:
-        target = node.target
-        if target is operator.getitem:
-            source, index = node.args
-            outputs = self.named[source]  # type: ignore[index]
-            self.named[node] = outputs[index]
+        if self._passes_on(node):
             return
+        target = node.target
         if isinstance(target, HigherOrderOperator) or not isinstance(target, OpOverload):
             raise Uncapturable("X-OP", f"{target} is not an ATen operation.", fix=_FIX)
-        if str(target) in _IDENTITIES:
-            self.named[node] = self.named[node.args[0]]  # type: ignore[index]
-            return
-        if target.namespace == "profiler":
-            # Marks for a profiler: nothing of the step.
-            self.named[node] = None
-            return
         args = torch.fx.map_arg(node.args, lambda source: self.named[source])
         kwargs = torch.fx.map_arg(dict(node.kwargs), lambda source: self.named[source])
         result = self.traced(node)
@@ -108,18 +98,8 @@ class _Reader:
         results = list(result) if unpack else [result]
         if any(isinstance(output, (torch.SymInt, torch.SymFloat, torch.SymBool)) for output in results):
             raise Uncapturable("X-OP", f"{target} gives a shape or number that depends on values.", fix=_FIX)
-        names = [
-            (f"{node.name}_{i}" if unpack else node.name) if isinstance(output, torch.Tensor) else None
-            for i, output in enumerate(results)
-        ]
-        while any(name in self.values for name in names if name):
-            names = [name and f"{name}_" for name in names]
+        names = self._names(node, results, unpack)
         view = self.alias(target, args, results)
-        for name, output in zip(names, results, strict=True):
-            if name is not None:
-                storage = f"{node.name}.{names.index(name)}" if unpack else f"{node.name}.out"
-                self.add(name, output, view or storage, view=None if view is None else len(self.ops))
-        backward = nodes.is_backward(node)
         op = Op(
             name=node.name,
             role=Role.CALL if view is None else Role.VIEW,
@@ -133,12 +113,72 @@ class _Reader:
             sequence=nodes.sequence_of(node),
             region=nodes.region_of(node),
         )
-        if backward or any(name in self.late for name in op.reads):
-            op = evolve(op, phase=Phase.BACKWARD)
-            self.late.update(name for name in names if name)
-        self.ops.append(op)
+        self._append(op, results, view, backward=nodes.is_backward(node))
         refs = [name and Ref(name) for name in names]
         self.named[node] = refs if unpack else refs[0]
+
+    def _append(self, op: Op, results: list[Any], view: str | None, *, backward: bool) -> None:
+        """Add an operation with its values; what reads a value of the backward is of the backward."""
+        for name, result in zip(op.outputs, results, strict=True):
+            if name is not None:
+                storage = f"{op.name}.{op.outputs.index(name)}" if op.unpack else f"{op.name}.out"
+                self.add(name, result, view or storage, view=None if view is None else len(self.ops))
+        if backward or any(name in self.late for name in op.reads):
+            op = evolve(op, phase=Phase.BACKWARD)
+            self.late.update(name for name in op.outputs if name)
+        self.ops.append(op)
+
+    def read(self) -> None:
+        """Take every node but the output."""
+        roles = iter(self.joint.inputs)
+        for node in self.joint.module.graph.nodes:
+            if node.op == "placeholder":
+                self.placeholder(node, next(roles))
+            elif node.op == "get_attr":
+                self.constant(node)
+            elif node.op == "call_function":
+                self.call(node)
+            elif node.op != "output":
+                raise Uncapturable("X-OP", f"the trace has a node {node.op}.", fix=_FIX)
+
+    def ends(self) -> dict[tuple[str, Any], str]:
+        """The values that leave the trace, by role: outputs, gradients, updates."""
+        (last,) = (node for node in self.joint.module.graph.nodes if node.op == "output")
+        ends: dict[tuple[str, Any], str] = {}
+        for node, role in zip(last.args[0], self.joint.outputs, strict=True):
+            if role is None or node is None:
+                continue
+            kind, about = role
+            if kind in ("grad", "update"):
+                about = (about[0], about[1].removeprefix("inner.") if isinstance(about[1], str) else about[1])
+            elif kind != "output":
+                raise Uncapturable("X-OUTPUT", f"the trace has an output of kind {about}.", fix=_FIX)
+            ends[kind, about] = self.named[node].name
+        return ends
+
+    def _passes_on(self, node: torch.fx.Node) -> bool:
+        """Take a node that is no operation of the step: an item of a tuple, an identity, a mark for a profiler."""
+        target = node.target
+        if target is operator.getitem:
+            source, index = node.args
+            self.named[node] = self.named[source][index]  # type: ignore[index]
+        elif str(target) in _IDENTITIES:
+            self.named[node] = self.named[node.args[0]]  # type: ignore[index]
+        elif isinstance(target, OpOverload) and target.namespace == "profiler":
+            self.named[node] = None
+        else:
+            return False
+        return True
+
+    def _names(self, node: torch.fx.Node, results: list[Any], unpack: bool) -> list[str | None]:
+        """A name that is not taken for each result that is a tensor."""
+        names = [
+            (f"{node.name}_{i}" if unpack else node.name) if isinstance(output, torch.Tensor) else None
+            for i, output in enumerate(results)
+        ]
+        while any(name in self.values for name in names if name):
+            names = [name and f"{name}_" for name in names]
+        return names
 
     def traced(self, node: torch.fx.Node) -> Any:
         """What the trace says that a call returns."""
@@ -192,36 +232,16 @@ def read_joint(joint: Joint, module: nn.Module) -> Draft:
         Uncapturable: the trace holds what a captured step could not repeat.
     """
     reader = _Reader(joint, module)
-    roles = iter(joint.inputs)
-    for node in joint.module.graph.nodes:
-        if node.op == "placeholder":
-            reader.placeholder(node, next(roles))
-        elif node.op == "get_attr":
-            reader.constant(node)
-        elif node.op == "call_function":
-            reader.call(node)
-        elif node.op != "output":
-            raise Uncapturable("X-OP", f"the trace has a node {node.op}.", fix=_FIX)
-    (last,) = (node for node in joint.module.graph.nodes if node.op == "output")
-    ends: dict[tuple[str, Any], str] = {}
-    for node, role in zip(last.args[0], joint.outputs, strict=True):
-        if role is None or node is None:
-            continue
-        kind, about = role
-        if kind in ("grad", "update"):
-            about = (about[0], about[1].removeprefix("inner.") if isinstance(about[1], str) else about[1])
-        elif kind != "output":
-            raise Uncapturable("X-OUTPUT", f"the trace has an output of kind {about}.", fix=_FIX)
-        ends[kind, about] = reader.named[node].name
+    reader.read()
+    ends = reader.ends()
     trained = {
         ("param", path)
         for path, parameter in module.named_parameters(remove_duplicate=False)
         if parameter.requires_grad
     }
-    for kind, about in ends:
-        if kind == "update":
-            differentiable = about in trained or ("grad", about) in ends
-            _check_write(about, shared=f"{about[0]}:{about[1]}" in reader.shared, differentiable=differentiable)
+    for about in [about for kind, about in ends if kind == "update"]:
+        differentiable = about in trained or ("grad", about) in ends
+        _check_write(about, shared=f"{about[0]}:{about[1]}" in reader.shared, differentiable=differentiable)
     return Draft(
         ops=reader.ops,
         values=reader.values,

@@ -69,14 +69,17 @@ def _spec(program: Program, arg: Any) -> Spec:
     return program.values[arg.name].spec
 
 
+_PRODUCTS = ("aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default")
+"""Products of their last two tensors."""
+
+
 def flops(program: Program, op: Op, outputs: list[Spec]) -> int:
     """Multiply-adds count two; anything that is not a product of matrices or a convolution counts its outputs."""
     tensors = [_spec(program, arg) for arg in op.args if isinstance(arg, Ref)]
     name = str(op.target)
-    if name in ("aten.mm.default", "aten.bmm.default"):
-        return 2 * tensors[0].numel * tensors[1].shape[-1]
-    if name in ("aten.addmm.default", "aten.baddbmm.default"):
-        return 2 * tensors[1].numel * tensors[2].shape[-1]
+    if name in _PRODUCTS:
+        left, right = tensors[-2:]
+        return 2 * left.numel * right.shape[-1]
     if name == "aten.convolution.default":
         return 2 * _convolution(tensors[0], tensors[1], outputs[0], transposed=bool(op.args[6]))
     if name == "aten.convolution_backward.default":

@@ -44,9 +44,9 @@ def measure(program: Program, cache: dict[str, OpCost] | None = None) -> Mapping
     costs = {} if cache is None else cache
     signatures = {op.name: signature(program, op) for op in program.nodes if op.role is not Role.LOSS}
     first: dict[str, Op] = {}
-    for op in program.nodes:
-        if op.role is not Role.LOSS and signatures[op.name] not in costs:
-            first.setdefault(signatures[op.name], op)
+    for name, text in signatures.items():
+        if text not in costs:
+            first.setdefault(text, program.op_by_name[name])
 
     def run() -> tuple[dict[str, tuple[Ns, tuple[Bytes | None, ...]]], dict[str, Bytes]]:
         with rng.kept(), torch.no_grad(), no_autocast(program.device):
@@ -56,7 +56,7 @@ def measure(program: Program, cache: dict[str, OpCost] | None = None) -> Mapping
         timed, peaks = unprofiled(run)
     for text, op in first.items():
         time_ns, sizes = timed[text]
-        outputs = sum(size for size in sizes if size is not None)
+        outputs = sum(filter(None, sizes))
         state = rng.state_bytes(program.device) if op.draws and op.role is not Role.RNG else 0
         costs[text] = OpCost(time=time_ns, workspace=max(0, peaks[text] - outputs) + state, outputs=sizes)
     return {name: costs[text] for name, text in signatures.items()}

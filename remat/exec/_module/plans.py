@@ -357,30 +357,30 @@ class State:
             self.saved.refuse(error)
             return plan(known_costs=self.costs)
 
+    def _guesses_reserve(self, planned: Planned) -> bool:
+        """Whether the bytes for a loss outside were estimated, and no step has been audited yet."""
+        return not is_loss_inside(planned.captured) and not planned.audited and self.settings.loss_reserve is None
+
     def bound(self, call: Arguments, planned: Planned, digest: str) -> Ready:
         """A plan bound to the places of its tensors, and rehearsed."""
         captured, module = planned.captured, call.module
         program = captured.program
         index = {"param": named(module, "_parameters"), "buffer": named(module, "_buffers")}
-        places = (
-            *(("param", index["param"][path]) for _, path in program.params),
-            *(("buffer", index["buffer"][path]) for _, path in program.buffers),
-            *(("input", position) for _, position in program.inputs),
-        )
 
         def place(origin: Origin) -> tuple[str, int]:
             kind, about = origin
             return kind, index[kind][about] if kind in index else about
 
-        guarded = tuple(place(origin) for origin in captured.guards.origins)
-        early = () if captured.prologue is None else tuple(place(origin) for origin in captured.prologue.origins)
+        roles = (("param", program.params), ("buffer", program.buffers), ("input", program.inputs))
+        places = tuple(place((kind, about)) for kind, values in roles for _, about in values)
+        guarded = tuple(map(place, captured.guards.origins))
+        early = tuple(map(place, captured.prologue.origins if captured.prologue is not None else ()))
         same = tuple((i, place(leaf.origin)) for i, leaf in enumerate(captured.out_leaves) if isinstance(leaf, Same))
         watch = Watch(captured.tokens, captured.reads)
         if not watch.holds(module, self.watched(module)):
             what = "the state of Python that the forward reads does not compare equal to itself."
             raise Uncapturable("X-STATE", what, fix="keep objects with an odd `__eq__` out of the module's attributes.")
-        guessed = not is_loss_inside(captured) and not planned.audited and self.settings.loss_reserve is None
-        meter = StepMeter(program.device, wanted=guessed)
+        meter = StepMeter(program.device, wanted=self._guesses_reserve(planned))
         step = rehearsal = None
         if planned.lowered is not None:
             step = Call(

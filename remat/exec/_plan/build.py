@@ -58,18 +58,21 @@ def twins_of(program: Program) -> dict[str, str]:
     carry, nor does the backward of a view, which is no node. Of several forward operations with one number the first is
     differentiated.
     """
-    forward: dict[int, str] = {}
+    forward: dict[int | None, str] = {None: ""}
     for op in program.ops:
-        if op.phase is Phase.FORWARD and op.sequence is not None:
+        if op.phase is Phase.FORWARD:
             forward.setdefault(op.sequence, op.name if op.role is Role.CALL else "")
     results = {value for op in program.ops if op.phase is Phase.BACKWARD for value in op.outputs}
     twins: dict[str, str] = {}
     for op in program.nodes:
-        summed = str(op.target) == "aten.add.Tensor" and len(op.reads) == 2 and results.issuperset(op.reads)
-        twin = "" if op.sequence is None or summed else forward.get(op.sequence, "")
-        if op.phase is Phase.BACKWARD and twin:
+        twin = forward.get(op.sequence, "")
+        if twin and op.phase is Phase.BACKWARD and not _adds_gradients(op, results):
             twins[op.name] = twin
     return twins
+
+
+def _adds_gradients(op: Op, results: set[str | None]) -> bool:
+    return str(op.target) == "aten.add.Tensor" and len(op.reads) == 2 and results.issuperset(op.reads)
 
 
 def _kinds(program: Program) -> dict[str, Kind]:
@@ -86,24 +89,25 @@ def _kinds(program: Program) -> dict[str, Kind]:
     kinds: dict[str, Kind] = {}
     for storage in program.storages.values():
         name = storage.name
-        prefix = name.partition(":")[0]
-        maker = makers.get(name)
         if storage.outside:
-            kinds[name] = _BY_PREFIX[prefix]
+            kinds[name] = _BY_PREFIX[name.partition(":")[0]]
         elif name in grads:
             kinds[name] = Kind.PARAM_GRAD if grads[name] == "param" else Kind.INPUT_GRAD
         elif name in outputs:
             kinds[name] = Kind.OUTPUT
-        elif maker is None or maker.role is Role.LOSS:
-            kinds[name] = Kind.TANGENT
-        elif maker.role is Role.UPDATE:
-            kinds[name] = Kind.UPDATED_BUFFER
-        elif maker.role is Role.RNG:
-            kinds[name] = Kind.RNG_STATE
-        elif maker.phase is Phase.BACKWARD:
-            kinds[name] = Kind.GRADIENT
         else:
-            late = readers.get(name, [])
-            only_late = bool(late) and all(phase is Phase.BACKWARD for phase in late)
-            kinds[name] = Kind.PHANTOM if only_late else Kind.ACTIVATION
+            kinds[name] = _inner_kind(makers.get(name), readers.get(name, []))
     return kinds
+
+
+def _inner_kind(maker: Op | None, readers: list[Phase]) -> Kind:
+    """The kind of what neither enters nor leaves the step, by the operation that makes it and the phases that read it."""
+    if maker is None or maker.role is Role.LOSS:
+        return Kind.TANGENT
+    if maker.role is Role.UPDATE:
+        return Kind.UPDATED_BUFFER
+    if maker.role is Role.RNG:
+        return Kind.RNG_STATE
+    if maker.phase is Phase.BACKWARD:
+        return Kind.GRADIENT
+    return Kind.PHANTOM if set(readers) == {Phase.BACKWARD} else Kind.ACTIVATION

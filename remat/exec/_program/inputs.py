@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -107,16 +108,21 @@ def index_limit(program: Program, op: Op, position: int) -> int:
     if name == "embedding_dense_backward":
         return int(op.args[2])
     if name.startswith("nll_loss"):
-        return (
-            specs[1].shape[1 if len(specs[1].shape) > 1 else 0]
-            if "backward" in name
-            else shape[-1 if len(shape) < 2 else 1]
-        )
+        scores = specs[1].shape if "backward" in name else shape
+        return scores[:2][-1]  # classes are the second dimension, or the only one
     if name in ("gather", "scatter", "scatter_add", "index_select", "index_add", "scatter_reduce"):
         return shape[int(op.args[1])] if shape else 1
     if name in ("index", "index_put", "_unsafe_index", "_unsafe_index_put"):
-        places = [at for at, index in enumerate(op.args[1]) if index is not None]
-        return shape[places[position - 1]] if 0 < position <= len(places) else 1
-    if "with_indices" in name and "backward" in name:
-        return max(1, specs[1].shape[-1] * specs[1].shape[-2]) if len(specs[1].shape) > 2 else 1
-    return 1
+        return _indexed(shape, op.args[1], position)
+    return _pooled(specs[1].shape) if "with_indices" in name and "backward" in name else 1
+
+
+def _pooled(shape: Sequence[int]) -> int:
+    """Places of an image that the indices of a pooling may name."""
+    return max(1, shape[-1] * shape[-2]) if len(shape) > 2 else 1
+
+
+def _indexed(shape: Sequence[int], indices: Sequence[object], position: int) -> int:
+    """The extent of the dimension that the index at a position of the tensor arguments is for; 1 for the other arguments."""
+    places = [at for at, index in enumerate(indices) if index is not None]
+    return shape[places[position - 1]] if 0 < position <= len(places) else 1

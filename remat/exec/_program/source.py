@@ -76,20 +76,22 @@ class Names:
             self.names["_blank"] = blank
             return f"_blank({self.constant(arg)})"
         if isinstance(arg, (list, tuple)):
-            inside = ", ".join(self.text(item) for item in arg)
-            return f"[{inside}]" if isinstance(arg, list) else f"({inside}{',' if len(arg) == 1 else ''})"
+            return self._sequence(arg)
         if isinstance(arg, float) and not math.isfinite(arg):
             return f'float("{arg}")'
-        if arg is None or isinstance(arg, (bool, int, float, str)):
+        if isinstance(arg, (type(None), bool, int, float, str)):
             return repr(arg)
-        if isinstance(arg, (torch.dtype, torch.layout, torch.memory_format)):
-            name = str(arg).replace(".", "_")
-        elif isinstance(arg, torch.device):
-            name = f"device_{arg.type}{'' if arg.index is None else arg.index}"
-        else:
+        name = _name_of(arg)
+        if name is None:
             return self.constant(arg)
         self.names[name] = arg
         return name
+
+    def _sequence(self, items: list[Any] | tuple[Any, ...]) -> str:
+        inside = ", ".join(map(self.text, items))
+        if isinstance(items, list):
+            return f"[{inside}]"
+        return f"({inside},)" if len(items) == 1 else f"({inside})"
 
     def compiled(self, source: str, what: str, constants: dict[str, Any] | None = None) -> dict[str, Any]:
         """Run a source text and give its names; tracebacks show its lines for as long as one of its functions lives."""
@@ -99,3 +101,12 @@ class Names:
         space = {**self.names, **(constants or {}), "_text": text}
         exec(compile(source, name, "exec"), space)
         return space
+
+
+def _name_of(arg: Any) -> str | None:
+    """The name of a type, layout, memory format or device in generated code; None for other values."""
+    if isinstance(arg, (torch.dtype, torch.layout, torch.memory_format)):
+        return str(arg).replace(".", "_")
+    if isinstance(arg, torch.device):
+        return f"device_{arg.type}{'' if arg.index is None else arg.index}"
+    return None

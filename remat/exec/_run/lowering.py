@@ -8,7 +8,7 @@ numbers runs with the generator state saved at its first run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -97,14 +97,8 @@ class _Lowering:
             at for at, step in enumerate(self.steps)
             if isinstance(step, Run) and program.op_by_name[step.node].role is Role.LOSS
         )  # fmt: skip
-        resident = self.resident_after(self.steps[:cut])
         after = self.steps[cut + 1 :]
-        later = {
-            name for step in after if isinstance(step, Run) for name in program.read(program.op_by_name[step.node])
-        }
-        returned = {program.values[value].storage for value in program.outputs}
-        read_outputs = self.roots(name for name in resident if name in returned and name in later)
-        activations = self.roots(name for name in resident if name not in returned and not self.weightless(name))
+        read_outputs, activations = self.saved(cut)
         forward = self.forward(self.steps[:cut], read_outputs, activations)
         backward, watched, loose = self.backward(after, read_outputs, activations)
         source = f"{forward}\n\n{backward}\n"
@@ -123,6 +117,17 @@ class _Lowering:
             device=program.device,
             reruns=self.reruns,
         )
+
+    def saved(self, cut: int) -> tuple[list[str], list[str]]:
+        """The values that pass to the backward, by their roots: outputs that it reads, which autograd saves, and all others."""
+        program = self.program
+        resident = self.resident_after(self.steps[:cut])
+        runs = [program.op_by_name[step.node] for step in self.steps[cut + 1 :] if isinstance(step, Run)]
+        later = {name for op in runs for name in program.read(op)}
+        returned = {program.values[value].storage for value in program.outputs}
+        read_outputs = self.roots(name for name in resident if name in returned & later)
+        activations = self.roots(name for name in resident if name not in returned and not self.weightless(name))
+        return read_outputs, activations
 
     def forward(self, steps: Iterable[Any], read_outputs: list[str], activations: list[str]) -> str:
         program = self.program
@@ -143,22 +148,18 @@ class _Lowering:
         self.begin(bound=[*self.primals, *program.constants, *read_outputs, *activations, *tangents])
         self.emit(steps)
         grads = self.grad_sources()
-        results = {source: program.grads[key] for source, key in grads.items() if key in program.grads}
-        for value in results.values():
-            self.bind(value)
-        self.line(f"return {_tuple([results.get(source, 'None') for source in grads])}")
-        # A buffer or input that the forward writes may change again before this backward: autograd must not watch it.
-        watched = [value for value in self.primals if value in self.used and value not in program.updates]
-        loose = [value for value in self.primals if value in self.used and value in program.updates]
+        results = [program.grads.get(key) for key in grads.values()]
+        self.bind_all(filter(None, results))
+        self.line(f"return {_tuple([value or 'None' for value in results])}")
+        watched, loose = self.used_primals()
         head = ["def backward(loose, saved, tangents, activations):"]
-        if loose:
-            head.append(f"    {_targets(loose)} = loose")
-        if watched or read_outputs:
-            head.append(f"    {_targets([*watched, *read_outputs])} = saved")
-        if tangents:
-            head.append(f"    {_targets(tangents)} = tangents")
-        if activations:
-            head.append(f"    {_targets(activations)} = activations")
+        arguments = {
+            "loose": loose,
+            "saved": [*watched, *read_outputs],
+            "tangents": tangents,
+            "activations": activations,
+        }
+        head += [f"    {_targets(values)} = {argument}" for argument, values in arguments.items() if values]
         head += ["    activations.clear()", "    del saved, tangents"]
         return "\n".join([*head, *self.lines]), watched, loose
 
@@ -245,35 +246,59 @@ class _Lowering:
         self.run(evolve(scale, target=drawn_noise, args=mask.args, draws=True, needs=mask.needs), replay=again)
 
     def run(self, op: Op, *, replay: bool = False) -> None:
-        if op.role is Role.LOSS:
+        if op.role in (Role.LOSS, Role.RNG):
+            self.save_state(op)
             return
-        if op.role is Role.RNG:
-            if self.replayed(op):
-                self.line(f"{op.name} = _save_state(_device)")
-                self.bound.add(op.name)
-            return
-        if op.scope != self.scope:
-            self.scope = op.scope
-            self.line(f"# {op.scope or 'the module itself'}")
-        for name in dict.fromkeys(ref.name for ref in refs((op.args, op.kwargs))):
-            self.bind(name)
-        again = op.name in self.ran
+        self.mark_scope(op.scope)
+        self.bind_all(ref.name for ref in refs((op.args, op.kwargs)))
         outputs = op.outputs
-        if again:
+        if op.name in self.ran:
             self.unbind_views(op)
-            # The caller keeps the tensors it already has: a second copy would only take memory.
-            outputs = tuple(None if name is None or self.returned(name) else name for name in outputs)
+            outputs = self.remade(op)
+            replay = replay or (op.draws and op.phase is Phase.FORWARD)
         self.ran.add(op.name)
-        replay = replay or (again and op.draws and op.phase is Phase.FORWARD)
         self.line(self.statement(op, outputs, replay=replay))
         if op.role is not Role.UPDATE and None in outputs:
             self.line("del _")
         self.bound.update(name for name in outputs if name is not None)
+        self.add_in_place(op, outputs)
+
+    def used_primals(self) -> tuple[list[str], list[str]]:
+        """The inputs that a function uses: those that autograd watches, and the others.
+
+        A buffer or input that the forward writes may change again before this backward: autograd must not watch it.
+        """
+        used = [value for value in self.primals if value in self.used]
+        written = [value for value in used if value in self.program.updates]
+        return [value for value in used if value not in written], written
+
+    def save_state(self, op: Op) -> None:
+        """Save the random state where a node that draws from it runs again."""
+        if op.role is Role.RNG and self.replayed(op):
+            self.line(f"{op.name} = _save_state(_device)")
+            self.bound.add(op.name)
+
+    def remade(self, op: Op) -> tuple[str | None, ...]:
+        """The outputs of a rerun; the caller keeps the tensors it already has: a second copy would only take memory."""
+        return tuple(None if name is None or self.returned(name) else name for name in op.outputs)
+
+    def mark_scope(self, scope: str) -> None:
+        """A comment where another module begins."""
+        if scope != self.scope:
+            self.scope = scope
+            self.line(f"# {scope or 'the module itself'}")
+
+    def add_in_place(self, op: Op, outputs: Sequence[str | None]) -> None:
+        """The sums that an operation's outputs are added to where they are made."""
         for into, first, second in op.adds:
             if outputs[self.program.position(op, into)] is not None:
-                for name in (into, first, second):
-                    self.bind(name)
+                self.bind_all((into, first, second))
                 self.line(f"{self.names.entry(torch.ops.aten.add.out)}({first}, {second}, out={into})")
+
+    def bind_all(self, names: Iterable[str]) -> None:
+        """See `bind`."""
+        for name in dict.fromkeys(names):
+            self.bind(name)
 
     def returned(self, value: str) -> bool:
         return self.program.values[value].storage in self.kept
