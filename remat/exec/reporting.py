@@ -138,10 +138,15 @@ def report(model: nn.Module) -> Report:
         )
     if isinstance(ready, Bare):
         raise BadArgument("X-REPORT", f"the module runs bare: {ready.reason}", fix="see the reason.")
-    return _report(state, ready)
+    return report_of(state, ready)
 
 
-def _report(state: State, ready: Ready) -> Report:
+def report_of(state: State, ready: Ready) -> Report:
+    """The report of one plan.
+
+    Raises:
+        BadArgument: X-REPORT, where no plan was found.
+    """
     planned = ready.planned
     outcome, tried = planned.outcome, ready.rehearsal
     beside = planned.captured.beside

@@ -59,6 +59,14 @@ def test_a_wrapped_module_that_is_compiled_is_one_opaque_region():
     assert breaks() <= 1 and remat.exec.report(wrapped).ran == "plan"
 
 
+def test_a_module_that_is_wrapped_in_place_after_it_was_compiled_runs_its_plan():
+    model = Net()
+    compiled = torch.compile(model, backend="eager")
+    remat.exec.wrap_in_place(model, "80%", **EASY)
+    assert differences(trained(Net()), trained(model, compiled)) == []
+    assert remat.exec.report(model).ran == "plan" and remat.exec.report(model).reruns > 0
+
+
 def test_a_wrapped_block_of_a_compiled_model_is_one_break():
     class Around(nn.Module):
         def __init__(self, inner):

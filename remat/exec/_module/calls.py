@@ -94,10 +94,17 @@ def planned_call(
         kwargs: of the call.
         earlier: runs the `forward` that was set on the instance before, where it is called from within a later one.
     """
+    return _region(module, args, kwargs, earlier)
+
+
+def _run(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], earlier: Earlier | None) -> Any:
     if earlier is not None and id(module) in _inside.get():
         return earlier(module, args, kwargs)
     return attributes(module)["_remat"].call(module, args, kwargs)
 
+
+_region = _run
+"""What runs a call; `make_opaque` puts the same in its place as the compiler sees it."""
 
 OPAQUE = (
     "a module that remat planned is one opaque region, whose plan runs as it is. Compile it without fullgraph=True, or compile "
@@ -106,9 +113,15 @@ OPAQUE = (
 
 
 def make_opaque() -> None:
-    """Have `torch.compile` not look into wrapped modules; this loads the compiler's front, which every capture loads too."""
+    """Have `torch.compile` not look into wrapped modules; this loads the compiler's front, which every capture loads too.
+
+    A call is opaque as a whole, and its `forward` besides: what was compiled before the module was wrapped in place calls the
+    `__call__` that it had then.
+    """
+    global _region
     if "__call__" in Wrapped.__dict__:
         return
+    _region = opaque(_run, OPAQUE)
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         return super(Wrapped, self).__call__(*args, **kwargs)
