@@ -62,6 +62,7 @@ ROOMS = {
         "plan_files": 6,
         "sweeping": 7,
         "in_place": 7,
+        "inspecting": 7,
     },
 }
 """Rooms of packages: each imports of lower rooms only, inside functions and for type checkers too."""

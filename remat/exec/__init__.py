@@ -10,6 +10,7 @@ from remat.exec._plan.planning import Planned, Settings, plan_step
 from remat.exec._run.lowering import Lowered, lower
 from remat.exec._run.runtime import StepError
 from remat.exec.in_place import give_plans, unwrap, wrap_in_place
+from remat.exec.inspecting import Inspection
 from remat.exec.plan_files import load_plan, plans_of, save_plan
 from remat.exec.reporting import Report, report
 from remat.exec.sweeping import Choice, ModelCurve, sweep, sweep_graph
@@ -21,6 +22,7 @@ __all__ = [
     "Captured",
     "Choice",
     "Device",
+    "Inspection",
     "Lowered",
     "ModelCurve",
     "OpCost",

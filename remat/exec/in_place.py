@@ -28,6 +28,7 @@ def wrap_in_place(model: nn.Module, budget: int | str | None = None, **settings:
     """
     wrapped = wrap(model, None, budget, **settings)
     forward = model.__dict__.pop("forward", None)
+    model.__dict__.pop("_compiled_call_impl", None)
     model.__class__ = type(wrapped)
     model.__dict__["_remat"] = wrapped.__dict__["_remat"]
     if forward is not None:  # set on the instance, by a stack: it is what will be planned

@@ -140,10 +140,15 @@ def report(model: nn.Module) -> Report:
         raise BadArgument(
             "X-REPORT", f"the module falls back to the unwrapped one: {ready.reason}", fix="see the reason."
         )
-    return _report(state, ready)
+    return report_of(state, ready)
 
 
-def _report(state: State, ready: Ready) -> Report:
+def report_of(state: State, ready: Ready) -> Report:
+    """The report of one plan.
+
+    Raises:
+        BadArgument: X-REPORT, where no plan was found.
+    """
     planned = ready.planned
     outcome, rehearsal = planned.outcome, ready.rehearsal
     overhead = planned.captured.overhead

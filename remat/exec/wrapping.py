@@ -16,16 +16,18 @@ from typing import Any
 import torch
 from torch import nn
 
+from remat._warn import warn
 from remat.algorithms import Solver
 from remat.algorithms._core.startup import importing
 from remat.budget import parse_budget
 from remat.errors import BadArgument, Uncapturable
 from remat.exec._module.after import RematWarning
-from remat.exec._module.calls import Wrapped, attributes, set_forward
+from remat.exec._module.calls import Wrapped, make_opaque, planned_call, set_forward
 from remat.exec._module.plans import MOST_PLANS, State
 from remat.exec._module.saved import saved_plans
 from remat.exec._plan.planning import Settings
 from remat.exec._plan.progress import Listener
+from remat.exec._torch.compiled import inside_compiled
 from remat.exec._trace.diagnosis import refusal
 from remat.ir import PlanFile
 from remat.settings import FLAG, instance, one_of, whole
@@ -107,6 +109,7 @@ def wrap(
     instance(nn.Module, "nn.Linear(3, 4)").check(model, "wrap: model", rule="X-ARG")
     FLAG.check(rehearse, "wrap: rehearse", rule="X-ARG")
     whole(1).check(most_plans, "wrap: most_plans", rule="X-ARG")
+    model = _uncompiled(model)
     if isinstance(model, Wrapped):
         raise BadArgument("X-ARG", "the module is wrapped already.", fix="wrap the bare module.")
     try:
@@ -120,6 +123,7 @@ def wrap(
     )  # fmt: skip
     if budget is not None and solver is None and (saved is None or on_stale == "plan"):
         _compile_meanwhile()
+    make_opaque()
     state = State(
         settings=settings, on_uncapturable=on_uncapturable, rehearse=rehearse, most_plans=most_plans, saved=saved
     )
@@ -141,6 +145,19 @@ def _compile_meanwhile() -> None:
     prefetch()
 
 
+def _uncompiled(model: nn.Module) -> nn.Module:
+    """The module inside a compiled one, with a word: its plan runs in place of the compiled code."""
+    inner = inside_compiled(model)
+    if inner is None and model._compiled_call_impl is None:
+        return model
+    what = (
+        f"the {type(inner or model).__name__} is compiled, and a plan is of eager operations: it is planned in place of the "
+        'compiled code. To have both, compile the bare module with backend="remat", options={"budget": …}.'
+    )
+    warn(what, RematWarning)
+    return model if inner is None else inner
+
+
 def _check_module(model: nn.Module) -> None:
     if isinstance(model, torch.jit.ScriptModule):
         raise Uncapturable("X-MODULE", "a ScriptModule has no Python forward to trace.", fix="wrap the eager module.")
@@ -158,6 +175,7 @@ def _wrapped(model: nn.Module, state: State) -> nn.Module:
     wrapped = _rebuild(type(model))
     wrapped.__dict__.update(model.__dict__)
     wrapped.__dict__["_remat"] = state
+    wrapped.__dict__.pop("_compiled_call_impl", None)  # of `module.compile()`: it would be called past the plan
     instance = wrapped.__dict__.pop("forward", None)
     if instance is not None:
         bound = isinstance(instance, types.MethodType) and instance.__self__ is model
@@ -196,11 +214,6 @@ def in_training(module: nn.Module) -> Iterator[None]:
 # -- the wrapped class -----------------------------------------------------------------------------------------------------
 
 
-def _forward(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-    state: State = attributes(self)["_remat"]
-    return state.call(self, args, kwargs)
-
-
 def _reduce(self: nn.Module, _protocol: Any) -> tuple[Any, ...]:
     state = {name: value for name, value in self.__dict__.items() if name != "forward"}  # `__setstate__` makes it anew
     return _rebuild, (type(self).__mro__[2],), state
@@ -212,7 +225,7 @@ def _class_of(base: type[nn.Module]) -> type[nn.Module]:
 
     @functools.wraps(base.forward)
     def forward(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-        return _forward(self, *args, **kwargs)
+        return planned_call(self, args, kwargs)
 
     # The name stays: libraries write it into checkpoints and look it up there.
     names = {

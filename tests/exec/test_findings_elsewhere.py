@@ -12,6 +12,7 @@ import remat.exec
 from remat.zoo import GPT2
 from tests.exec.apart import apart
 from tests.exec.support import LIGHT, SMALL
+from tests.models.operators import declare_torchvision_operators
 
 EASY = {"cost": "estimate", "solver": LIGHT, "rehearse": False, "on_uncapturable": "raise"}
 
@@ -53,15 +54,14 @@ def plain():
     return nn.Sequential(*layers), torch.randn(64, 16)
 
 
-@issue(14, "training stacks: wrap(torch.compile(module)) unwraps and plans")
 def test_a_compiled_module_is_planned():
     module, x = plain()
-    wrapped = remat.exec.wrap(torch.compile(module, backend="eager"), x, "90%", loss_reserve="64KiB", **EASY)
+    with pytest.warns(remat.exec.RematWarning, match="compiled"):
+        wrapped = remat.exec.wrap(torch.compile(module, backend="eager"), x, "90%", loss_reserve="64KiB", **EASY)
     bare, wrapped = module(x).detach(), wrapped(x)
     assert torch.equal(bare, wrapped)
 
 
-@issue(14, "training stacks: torch.compile(wrapped) is one clean opaque region")
 def test_a_wrapped_module_compiles():
     module, x = plain()
     expected = torch.autograd.grad(module(x).sum(), list(module.parameters()))
@@ -124,9 +124,9 @@ def test_ranks_agree_on_a_budget():
     assert apart([check_budgets_agree], ranks=2)["check_budgets_agree"] == "ok\nok"
 
 
-@issue(14, "training stacks: Trainer with torch_compile=True")
 def test_trainer_compiles(tmp_path):
     pytest.importorskip("accelerate")
+    declare_torchvision_operators()
     transformers = pytest.importorskip("transformers")
     model = transformers.GPT2LMHeadModel(
         transformers.GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=32, n_positions=16)
@@ -137,8 +137,9 @@ def test_trainer_compiles(tmp_path):
         str(tmp_path), max_steps=2, torch_compile=True, torch_compile_backend="eager", report_to=[], use_cpu=True,
         save_strategy="no",
     )  # fmt: skip
-    rows = [{"input_ids": row, "labels": row, "use_cache": False} for row in ids]
+    rows = [{"input_ids": row, "labels": row} for row in ids]  # a flag would become a tensor of one per row
     transformers.Trainer(wrapped, settings, train_dataset=rows).train()
+    assert remat.exec.report(wrapped).ran == "plan"
 
 
 # -- shapes ----------------------------------------------------------------------------------------------------------------

@@ -110,6 +110,11 @@ def trainer_peft(run: Run) -> None:
     _trainer(run, _lora(models.gpt2()))
 
 
+def trainer_compiled(run: Run) -> None:
+    """`Trainer` with `torch_compile=True`: around the plan, the compiler finds one opaque region."""
+    _trainer(run, torch_compile=run.budget is not None, torch_compile_backend="eager")
+
+
 def _lora(model):
     from peft import LoraConfig, get_peft_model
 
@@ -283,6 +288,7 @@ STACKS = (
     Stack(name="torch loop, loss=", script=torch_loop),
     Stack(name="Trainer", script=trainer, packages=HF),
     Stack(name="Trainer, gradient_checkpointing", script=trainer_checkpointing, packages=HF),
+    Stack(name="Trainer, torch_compile", script=trainer_compiled, packages=HF),
     Stack(name="Trainer, peft", script=trainer_peft, packages=(*HF, "peft")),
     Stack(name="TRL SFTTrainer", script=sft, packages=(*HF, "trl", "datasets"), budget=SFT_BUDGET),
     Stack(name="TRL SFTTrainer, peft", script=sft_peft, packages=(*HF, "trl", "datasets", "peft"), budget=SFT_BUDGET),

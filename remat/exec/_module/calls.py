@@ -16,6 +16,7 @@ from attrs import define, field
 from torch import nn
 
 from remat.exec._module.live import form
+from remat.exec._torch.compiled import opaque, running_eagerly
 from remat.exec._trace import structure
 
 INSTANCE_FORWARD = "_remat_forward"
@@ -63,10 +64,11 @@ def entry_of(forward: Callable[..., Any]) -> Callable[..., Any]:
     bound = isinstance(forward, types.MethodType)
     function = forward.__func__ if isinstance(forward, types.MethodType) else forward
 
+    def earlier(self: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return function(self, *args, **kwargs) if bound else function(*args, **kwargs)
+
     def entry(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-        if id(self) in _inside.get():
-            return function(self, *args, **kwargs) if bound else function(*args, **kwargs)
-        return attributes(self)["_remat"].call(self, args, kwargs)
+        return planned_call(self, args, kwargs, earlier)
 
     functools.update_wrapper(entry, function, assigned=("__name__", "__qualname__", "__doc__"))
     if not bound:  # seen through the method that is read, it takes what `forward` takes
@@ -76,6 +78,55 @@ def entry_of(forward: Callable[..., Any]) -> Callable[..., Any]:
             taken = [p.replace(name="_self") if p.name == "self" else p for p in signature.parameters.values()]
             entry.__signature__ = signature.replace(parameters=[owner, *taken])  # type: ignore[attr-defined]
     return entry
+
+
+Earlier = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def planned_call(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], earlier: Earlier | None = None
+) -> Any:
+    """A call of a wrapped module.
+
+    Args:
+        module: the wrapped module.
+        args: of the call.
+        kwargs: of the call.
+        earlier: runs the `forward` that was set on the instance before, where it is called from within a later one.
+    """
+    return _region(module, args, kwargs, earlier)
+
+
+def _run(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], earlier: Earlier | None) -> Any:
+    if earlier is not None and id(module) in _inside.get():
+        return earlier(module, args, kwargs)
+    return attributes(module)["_remat"].call(module, args, kwargs)
+
+
+_region = _run
+"""What runs a call; `make_opaque` puts the same in its place as the compiler sees it."""
+
+OPAQUE = (
+    "a module that remat planned is one opaque region, whose plan runs as it is. Compile it without fullgraph=True, or compile "
+    'the bare module with backend="remat" and options={"budget": …}.'
+)
+
+
+def make_opaque() -> None:
+    """Have `torch.compile` not look into wrapped modules; this loads the compiler's front, which every capture loads too.
+
+    A call is opaque as a whole, and its `forward` besides: what was compiled before the module was wrapped in place calls the
+    `__call__` that it had then.
+    """
+    global _region
+    if "__call__" in Wrapped.__dict__:
+        return
+    _region = opaque(_run, OPAQUE)
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return super(Wrapped, self).__call__(*args, **kwargs)
+
+    type.__setattr__(Wrapped, "__call__", opaque(__call__, OPAQUE))
 
 
 def attributes(module: nn.Module) -> dict[str, Any]:
@@ -109,6 +160,12 @@ def running_bare() -> Iterator[None]:
 def is_bare() -> bool:
     """Whether wrapped modules behave as the bare ones now."""
     return _bare.get()
+
+
+def traced_step(step: Callable[..., Any] | None, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    """`captured_step` where it is traced: what is compiled inside the module runs as it was written."""
+    with running_eagerly():
+        return captured_step(step, module, *args, **kwargs)
 
 
 def captured_step(step: Callable[..., Any] | None, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:

@@ -36,6 +36,7 @@ from remat.exec._module.calls import (
     is_bare,
     leaf_key,
     order_of,
+    traced_step,
 )
 from remat.exec._module.live import Tensors, Watch, autocast, named
 from remat.exec._module.plan_table import PlanTable
@@ -295,7 +296,7 @@ class State:
             with stages_of(type(module).__name__, self.settings.progress) as stages:
                 with stages.stage("capture"):
                     captured = capture(
-                        module, call.args, call.kwargs, step=functools.partial(captured_step, self.step_of(module)),
+                        module, call.args, call.kwargs, step=functools.partial(traced_step, self.step_of(module)),
                         differentiable=self.settings.differentiable, watched=self.watched(module), answers=answers,
                     )  # fmt: skip
                 entry = self.plan(call, captured, None, stages)

@@ -13,6 +13,7 @@ from attrs import frozen
 
 from remat.errors import RematError
 from remat.exec._program.kernels import copy_to_layout, no_autocast
+from remat.exec._run.anomaly import NanWatch, has_nan, is_watched
 
 if TYPE_CHECKING:
     from remat.exec._run.lowering import Lowered
@@ -103,10 +104,28 @@ class Step(torch.autograd.Function):
         activations, ctx.activations = ctx.activations, None
         tangents = tuple(_tangent(gradients[position], spec) for position, spec in lowered.tangents)
         with no_autocast(lowered.device):
-            grads = lowered.backward(ctx.loose, ctx.saved_tensors, tangents, activations)
+            if is_watched():
+                grads = _watched_backward(call, (ctx.loose, ctx.saved_tensors, tangents, activations))
+            else:
+                grads = lowered.backward(ctx.loose, ctx.saved_tensors, tangents, activations)
         if call.meter is not None:
             call.meter.backward_ended()
         return (None, None, *grads)
+
+
+def _watched_backward(call: Call, parts: tuple[Any, ...]) -> tuple[torch.Tensor | None, ...]:
+    """The generated backward under anomaly detection.
+
+    Raises:
+        StepError: X-NAN, when a gradient is nan; it names the first operation that made nan, and its module.
+    """
+    with NanWatch(call.lowered.backward, call.lowered.source) as watch:
+        grads = call.lowered.backward(*parts)
+    if has_nan(grads):
+        first = "it came with the gradient of an output" if watch.first is None else f"first made by {watch.first}"
+        what = f"{call.name}: the backward returned nan, {first}."
+        raise StepError("X-NAN", what, fix="look at what this operation is given.")
+    return grads
 
 
 def _separated(outputs: tuple[torch.Tensor, ...], requires_grad: tuple[bool, ...]) -> tuple[torch.Tensor, ...]:
