@@ -41,7 +41,7 @@ REVEALED = {
     "Outcome": "def (*, schedule: remat.ir.schedule.Schedule | None =",
     "auto": "remat.algorithms._core.solver.Solver",
     "HIlp": "def (*, form: Literal['events']",
-    "warm": "def (main: remat.algorithms._core.warm_started.WarmStarted, *, seed: remat.algorithms._core.solver.Solver)",
+    "warm": "def (main: remat.algorithms._core.solver.Solver, *, seed: remat.algorithms._core.solver.Solver)",
     "named.rotor": "remat.algorithms._core.solver.Solver",
     "remat.algorithms.sweep": "def (graph: remat.ir.graph.Graph, budgets: ",
     "remat.wrap": "def (model: torch.nn.modules.module.Module, sample: Any =, budget: int | str | None =",

@@ -4,11 +4,22 @@ from pathlib import Path
 
 import pytest
 
-from remat.algorithms import Condense, HIlp, HPartition, Intervals, hierarchical, quick, store_all_peak
+from remat.algorithms import (
+    Condense,
+    HIlp,
+    HPartition,
+    Intervals,
+    Outcome,
+    StoreAll,
+    hierarchical,
+    quick,
+    store_all_peak,
+)
 from remat.algorithms._core.outcome import Status
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._hierarchy.condense import Given
 from remat.algorithms._hierarchy.partition import Segments
+from remat.algorithms._staged import option_sweep
 from remat.errors import RematError
 from remat.ir import GraphBuilder, Kind, read_joint_graph
 
@@ -101,3 +112,29 @@ def test_intervals_cut_where_least_crosses(gpt12):
 def test_what_is_no_part_of_the_algebra_is_refused_by_name(given):
     with pytest.raises(RematError, match=next(iter(given))):
         Condense(**({"partition": Intervals()} | given))
+
+
+def test_clusters_without_a_backward_say_that_they_offer_no_options():
+    b = GraphBuilder("untwinned")
+    b.data("t", 1, Kind.TANGENT)
+    for i in range(4):
+        b.data(f"a{i}", 4)
+        b.forward(f"F{i}", reads=[f"a{i - 1}"] if i else [], writes=[f"a{i}"], time=2)
+    b.loss("L", reads=["a3"], writes=["t"], time=1)
+    b.data("g", 4, Kind.PARAM_GRAD)
+    b.backward("B", reads=["t", *(f"a{i}" for i in range(4))], writes=["g"], time=3)
+    problem = Problem(graph=b.build(), budget=100)
+    outcome = hierarchical(Intervals(2), lower=StoreAll().sweep(peaks=2, saves=1), top=StoreAll()).solve(problem)
+    assert any("offer no options" in words and "twin" in words for words in outcome.trail)
+
+
+def test_the_seed_reaches_the_first_plans_of_a_sweep_of_integer_programs(monkeypatch):
+    seeds = []
+
+    def recorded(problem, gap, clock, seed=0, *, bound=0):
+        seeds.append(seed)
+        return Outcome()
+
+    monkeypatch.setattr(option_sweep, "prime", recorded)
+    options = HIlp().sweep(peaks=1, saves=1, workers=1).options(deep(2), seed=7)
+    assert options and set(seeds) == {7}

@@ -3,16 +3,30 @@
 import copy
 import itertools
 import pickle
+import sys
 
 import numpy as np
 import pytest
 from attrs import frozen
 
-from remat.algorithms import Clock, Floor, MultiStart, Polish, Problem, any_plan, gap, gap_above, no_plan, parse
+from remat.algorithms import (
+    Clock,
+    Floor,
+    MultiStart,
+    Polish,
+    Problem,
+    SavedSet,
+    SingleInstant,
+    any_plan,
+    gap,
+    gap_above,
+    no_plan,
+    parse,
+)
 from remat.algorithms._arrays.streams import _STREAMS, Streams, _number
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._search.state import Evidence, Incumbents, RunMove, Search
-from remat.errors import BadArgument
+from remat.errors import BackendMissing, BadArgument
 from tests.algorithms.test_runs_liveness import chain
 
 
@@ -139,3 +153,15 @@ def test_a_stream_depends_on_the_seed_the_name_and_the_keys_alone():
     assert (one != Streams(4).spawn("saved set", 1, 2)).all()
     with pytest.raises(ValueError, match="keys"):
         Streams(3).spawn("saved set", 1)
+
+
+def test_without_highs_the_rest_of_a_polish_plans_and_says_so_once(monkeypatch):
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    solver = Polish((Floor(), MultiStart(4), SingleInstant(), SavedSet()), stop=gap(0.0))
+    with pytest.warns(RuntimeWarning, match="HiGHS cannot be loaded") as warned:
+        outcome = solver.solve(Problem(graph=chain(8), budget=21))
+    assert len(warned) == 1
+    assert outcome.schedule is not None
+    assert [words.split("(")[0] for words in outcome.trail if "left out" in words] == ["SingleInstant", "SavedSet"]
+    with pytest.raises(BackendMissing, match="A-BACKEND"):
+        SingleInstant().solve(Problem(graph=chain(8), budget=21))

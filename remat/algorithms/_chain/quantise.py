@@ -7,6 +7,7 @@ proofs, because the coarse chain needs more memory (or pays other times) than th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 from attrs import evolve, field, frozen
 
@@ -44,6 +45,8 @@ class Quantise(Transform):
             caller has to replay it and to plan again for less.
     """
 
+    carries_starts: ClassVar[bool] = True
+
     slots: int | None = field(default=None, validator=optional(whole(1, "slots")))
     carry: bool = field(default=False, validator=FLAG, kw_only=True)
 
@@ -57,9 +60,10 @@ class Quantise(Transform):
         slots = self.slots if self.slots is not None else max(500, 10 * len(graph.layers))
         unit = max(1, -(-problem.budget // slots))
         if unit == 1:
-            return Applied(problem=problem, lift=_same)
+            return Applied(problem=problem, lift=_same, carry=_same)
         rounded = _rounded(graph, unit, self.carry)
-        return Applied(problem=evolve(problem, graph=rounded, budget=problem.budget // unit * unit), lift=_same)
+        coarse = evolve(problem, graph=rounded, budget=problem.budget // unit * unit)
+        return Applied(problem=coarse, lift=_same, carry=_same)
 
 
 def _up(size: Bytes, unit: Bytes) -> Bytes:

@@ -42,25 +42,31 @@ def undominated(options: Iterable[LayerOption]) -> tuple[LayerOption, ...]:
     """The options that none of the others dominates, in order of time; of equal ones the first stays."""
     ranked = sorted(options, key=_rank)
     kept: list[LayerOption] = []
-    for one in ranked:
-        if not any(dominates(other, one) for other in kept):
-            kept = [other for other in kept if not dominates(one, other)] + [one]
+    for option in ranked:
+        if not any(dominates(other, option) for other in kept):
+            kept = [other for other in kept if not dominates(option, other)] + [option]
     return tuple(kept)
 
 
-def dominates(one: LayerOption, other: LayerOption) -> bool:
-    """Whether `one` is at least as good in every way: times, phantom, workspaces, and what its backward reads."""
-    return all(a <= b for a, b in zip(_numbers(one), _numbers(other), strict=True)) and (
-        set(one.backward_reads) <= set(other.backward_reads)
+def dominates(option: LayerOption, other: LayerOption) -> bool:
+    """Whether `option` is at least as good in every way: times, phantom, workspaces, and what its backward reads."""
+    return all(a <= b for a, b in zip(_numbers(option), _numbers(other), strict=True)) and (
+        set(option.backward_reads) <= set(other.backward_reads)
     )
 
 
-def _numbers(one: LayerOption) -> tuple[int, ...]:
-    return (one.forward, one.backward, one.phantom, one.forward_workspace, one.backward_workspace)
+def _numbers(option: LayerOption) -> tuple[int, ...]:
+    return (option.forward, option.backward, option.phantom, option.forward_workspace, option.backward_workspace)
 
 
-def _rank(one: LayerOption) -> tuple[object, ...]:
-    return (one.forward + one.backward, one.phantom, *_numbers(one), len(one.backward_reads), one.backward_reads)
+def _rank(option: LayerOption) -> tuple[object, ...]:
+    return (
+        option.forward + option.backward,
+        option.phantom,
+        *_numbers(option),
+        len(option.backward_reads),
+        option.backward_reads,
+    )
 
 
 @runtime_checkable
@@ -96,14 +102,15 @@ class Sweep(OptionSource):
         clock = Clock() if clock is None else clock
         if self.solver.refuses(block) is not None:
             return ()
-        found: dict[Schedule, LayerOption] = {}
+        options: dict[Schedule, LayerOption] = {}
         for problem in self._problems(block):
             if clock.expired:
                 break
             outcome = self.solver.solve(problem, clock=clock.nested(), seed=seed)
-            if outcome.schedule is not None and outcome.schedule not in found and _both_halves(block, outcome.schedule):
-                found[outcome.schedule] = option_of(block, outcome.schedule)
-        return undominated(found.values())
+            schedule = outcome.schedule
+            if schedule is not None and schedule not in options and _both_halves(block, schedule):
+                options[schedule] = option_of(block, schedule)
+        return undominated(options.values())
 
     def _problems(self, block: Graph) -> Iterator[Problem]:
         """The largest budgets first. What may be held is limited by a workspace of the loss node."""
@@ -118,7 +125,7 @@ class Sweep(OptionSource):
         least = sum(sizes[name] for name in loss.reads)
         most = _held_at(block, everything)
         for peak in _even(min(low, high), high, self.peaks):
-            for save in dict.fromkeys(min(peak, one) for one in _even(least, max(least, most), self.saves)):
+            for save in dict.fromkeys(min(peak, held) for held in _even(least, max(least, most), self.saves)):
                 room = max(0, peak - written - save)
                 yield Problem(graph=_with_workspace(block, room), budget=peak)
 

@@ -32,7 +32,7 @@ from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.startup import planning_time
 from remat.algorithms._core.wording import indented, operand
 from remat.errors import BudgetExceeded
-from remat.ir import Graph, validate
+from remat.ir import Graph, Schedule, validate
 from remat.settings import SECONDS, SEED, function, instance, tuple_of
 
 logger = logging.getLogger(__name__)
@@ -115,6 +115,16 @@ class Solver(ABC):
         reason = self.refuses(graph)
         return (repr(self) if reason is None else f"{self!r} refuses: {reason}",)
 
+    @property
+    def takes_start(self) -> bool:
+        """Whether a schedule to start from is of use to it, or to a part of it."""
+        return False
+
+    def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
+        """Plan, with `start` (validated, under the budget) as the incumbent where that is of use; see `takes_start`."""
+        del start
+        return self.plan(problem, clock, seed)
+
     def __or__(self, other: Solver) -> Solver:
         """`a | b`: the first that fits."""
         return first(self, other)
@@ -166,6 +176,35 @@ a_solver = instance(Solver, "StoreAll()")
 
 
 @frozen
+class _Started(Solver):
+    """A solver bound to its start, so that its plan passes through the one `solve`."""
+
+    main: Solver = field(validator=a_solver)
+    start: Schedule
+
+    def __repr__(self) -> str:
+        return repr(self.main)
+
+    def refuses(self, graph: Graph) -> str | None:
+        """What the solver refuses."""
+        return self.main.refuses(graph)
+
+    @property
+    def models_link(self) -> bool:  # type: ignore[override]
+        """As the solver."""
+        return self.main.models_link
+
+    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
+        """Its plan from the start."""
+        return self.main.plan_from(problem, self.start, clock, seed)
+
+
+def with_start(solver: Solver, start: Schedule | None) -> Solver:
+    """The solver bound to a start, where there is one and it takes one."""
+    return solver if start is None or not solver.takes_start else _Started(solver, start)
+
+
+@frozen
 class _Several(Solver):
     """Asks solvers in turn and merges what they say, until it is enough."""
 
@@ -183,13 +222,22 @@ class _Several(Solver):
         """Those of its parts."""
         return indented(self._how, *(solver.outline(graph) for solver in self.solvers))
 
+    @property
+    def takes_start(self) -> bool:
+        """Whether any of its parts does."""
+        return any(solver.takes_start for solver in self.solvers)
+
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The merged outcome of those asked before it was enough, or the time was over."""
+        return self.plan_from(problem, None, clock, seed)
+
+    def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
+        """The same, with the start for each part that takes one."""
         outcome = Outcome()
         for done, solver in enumerate(self.solvers, 1):
             if done > 1 and self._skips(done, clock):
                 continue
-            outcome = outcome.merge(solver.solve(problem, clock=clock, seed=seed))
+            outcome = outcome.merge(with_start(solver, start).solve(problem, clock=clock, seed=seed))
             if outcome.schedule is not None:
                 clock.report(
                     solver,
@@ -261,9 +309,18 @@ class Within(Solver):
         """Those of its solver."""
         return indented(f"for {self.seconds:g} s at most:", self.solver.outline(graph))
 
+    @property
+    def takes_start(self) -> bool:
+        """Whether its solver does."""
+        return self.solver.takes_start
+
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The solver's plan under the earlier of the two deadlines."""
-        return as_plan(self.solver.solve(problem, clock=clock.nested(self.seconds), seed=seed))
+        return self.plan_from(problem, None, clock, seed)
+
+    def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
+        """The same, from the start."""
+        return as_plan(with_start(self.solver, start).solve(problem, clock=clock.nested(self.seconds), seed=seed))
 
 
 @frozen
@@ -290,9 +347,18 @@ class When(Solver):
         """Those of its solver, where the test holds."""
         return self.solver.outline(graph) if self.test(graph) else super().outline(graph)
 
+    @property
+    def takes_start(self) -> bool:
+        """Whether its solver does."""
+        return self.solver.takes_start
+
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The solver's plan."""
-        return as_plan(self.solver.solve(problem, clock=clock, seed=seed))
+        return self.plan_from(problem, None, clock, seed)
+
+    def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
+        """The same, from the start."""
+        return as_plan(with_start(self.solver, start).solve(problem, clock=clock, seed=seed))
 
 
 def first(*solvers: Solver) -> Solver:

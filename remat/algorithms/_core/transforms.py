@@ -7,7 +7,8 @@ original problem corresponds to one of the transformed problem that is no slower
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar, overload
 
 from attrs import field, frozen
@@ -15,9 +16,9 @@ from attrs import field, frozen
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Plan
 from remat.algorithms._core.problem import Problem
-from remat.algorithms._core.solver import Solver, a_solver
-from remat.errors import RematError
-from remat.ir import Graph, Schedule
+from remat.algorithms._core.solver import Solver, a_solver, with_start
+from remat.errors import InvalidSchedule, RematError
+from remat.ir import Graph, Schedule, validate
 from remat.settings import instance, tuple_of
 
 
@@ -29,11 +30,14 @@ class Applied:
         problem: the transformed problem.
         lift: turns a schedule of the transformed problem into one of the original; the result is replayed.
         note: what the transform could and could not do, for the trail; empty: nothing to say.
+        carry: the other way, for a schedule to start from; None: there is none. The result is replayed, and left aside where
+            it does not fit.
     """
 
     problem: Problem
     lift: Callable[[Schedule], Schedule]
     note: str = ""
+    carry: Callable[[Schedule], Schedule] | None = None
 
 
 class Transform(ABC):
@@ -43,6 +47,9 @@ class Transform(ABC):
 
     keeps_proofs: ClassVar[bool] = False
     """Whether a bound, or a proof that nothing fits, of the transformed problem holds for the original one."""
+
+    carries_starts: ClassVar[bool] = False
+    """Whether schedules of the original problem can start a solver of the transformed one; `Applied.carry` is then given."""
 
     def refuses(self, graph: Graph) -> str | None:
         """Why this transform cannot treat the graph; None when it can."""
@@ -86,29 +93,41 @@ class Then(Transform):
         """Only when every part does."""
         return all(part.keeps_proofs for part in self.parts)
 
+    @property
+    def carries_starts(self) -> bool:  # type: ignore[override]
+        """Only when every part does."""
+        return all(part.carries_starts for part in self.parts)
+
     def refuses(self, graph: Graph) -> str | None:
         """What the first part refuses; later parts are asked when their graph is there."""
         return self.parts[0].refuses(graph)
 
     def apply(self, problem: Problem, *, clock: Clock | None = None, seed: int = 0) -> Applied:
         """The last part's problem, and all ways back."""
-        lifts: list[Callable[[Schedule], Schedule]] = []
-        notes: list[str] = []
+        steps: list[Applied] = []
         for part in self.parts:
             reason = part.refuses(problem.graph)
             if reason is not None:
                 raise RefusedTransform(f"{part!r} refused: {reason}")
             applied = part.apply(problem, clock=clock, seed=seed)
             problem = applied.problem
-            lifts.append(applied.lift)
-            notes += [applied.note] if applied.note else []
+            steps.append(applied)
 
         def lift(schedule: Schedule) -> Schedule:
-            for back in reversed(lifts):
-                schedule = back(schedule)
+            for step in reversed(steps):
+                schedule = step.lift(schedule)
             return schedule
 
-        return Applied(problem=problem, lift=lift, note="; ".join(notes))
+        notes = "; ".join(step.note for step in steps if step.note)
+        carries = [step.carry for step in steps if step.carry is not None]
+        carry = partial(_in_turn, carries) if len(carries) == len(steps) else None
+        return Applied(problem=problem, lift=lift, note=notes, carry=carry)
+
+
+def _in_turn(ways: Sequence[Callable[[Schedule], Schedule]], schedule: Schedule) -> Schedule:
+    for way in ways:
+        schedule = way(schedule)
+    return schedule
 
 
 class RefusedTransform(RematError):
@@ -146,21 +165,45 @@ class Through(Solver):
             return super().outline(graph)
         return (f"{self.transform!r}, then on its graph", f"  {self.solver!r}")
 
+    @property
+    def takes_start(self) -> bool:
+        """Whether its solver does, and the transform can carry one."""
+        return self.solver.takes_start and self.transform.carries_starts
+
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The lifted schedule; the bound, where the transform keeps proofs."""
+        return self.plan_from(problem, None, clock, seed)
+
+    def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
+        """The same, from the start as the transform carries it, where that fits the transformed problem."""
         try:
             applied = self.transform.apply(problem, clock=clock, seed=seed)
         except RefusedTransform as refusal:
             return Plan(trail=(refusal.what,))
-        found = self.solver.solve(applied.problem, clock=clock, seed=seed)
-        schedule = None if found.schedule is None else applied.lift(found.schedule)
+        carried = None if start is None else _carried(applied, start)
+        outcome = with_start(self.solver, carried).solve(applied.problem, clock=clock, seed=seed)
+        schedule = None if outcome.schedule is None else applied.lift(outcome.schedule)
         unlinked = problem.link is not None and applied.problem.link is None
         keeps = self.transform.keeps_proofs and not unlinked
-        said = f"{self.transform!r}" + (f": {applied.note}" if applied.note else "")
-        said += "" if keeps else " (its bounds are not lifted)"
+        note = f"{self.transform!r}" + (f": {applied.note}" if applied.note else "")
+        note += "" if keeps else " (its bounds are not lifted)"
+        note += "" if start is None or carried is not None else " (its start does not fit the transformed problem)"
         return Plan(
             schedule=schedule,
-            lower=found.lower if keeps else 0,
-            trail=(said, *found.trail),
-            class_bounds=found.class_bounds if keeps else (),
+            lower=outcome.lower if keeps else 0,
+            trail=(note, *outcome.trail),
+            class_bounds=outcome.class_bounds if keeps else (),
         )
+
+
+def _carried(applied: Applied, start: Schedule) -> Schedule | None:
+    """The start as a schedule of the transformed problem; None where it breaks a rule or the budget there."""
+    if applied.carry is None:
+        return None
+    problem = applied.problem
+    carried = applied.carry(start)
+    try:
+        validate(problem.graph, carried, problem.budget, problem.link)
+    except InvalidSchedule:
+        return None
+    return carried

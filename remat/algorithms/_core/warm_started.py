@@ -10,16 +10,21 @@ from attrs import field, frozen
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Plan
 from remat.algorithms._core.problem import Problem
-from remat.algorithms._core.solver import Solver, a_solver, all_refuse, as_plan
+from remat.algorithms._core.solver import Solver, a_solver, all_refuse, as_plan, with_start
 from remat.algorithms._core.wording import indented
 from remat.ir import Graph, Schedule
-from remat.settings import instance
+from remat.settings import Setting
 
 
 class WarmStarted(Solver):
     """A solver that can start from a validated schedule. Authors write `plan_from`; without a start `plan` runs cold."""
 
     __slots__ = ()
+
+    @property
+    def takes_start(self) -> bool:
+        """It does."""
+        return True
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """Plan without a start."""
@@ -30,13 +35,22 @@ class WarmStarted(Solver):
         """Plan, with `start` (validated, under the budget) as the incumbent."""
 
 
+_TAKES_START = Setting(
+    "a Solver that takes a start, e.g. HIlp() or HIlp().within(60), or write best(seed, main)",
+    lambda value: isinstance(value, Solver) and value.takes_start,
+)
+
+
 @frozen
 class Warm(Solver):
-    """`main`, started from the seed's schedule. Never worse than the seed."""
+    """`main`, started from the seed's schedule. Never worse than the seed.
+
+    A start passes through `within`, `when`, `|`, `best` and `warm`, and through transforms that can carry it.
+    """
 
     models_link: ClassVar[bool] = True  # its parts were asked one by one
 
-    main: WarmStarted = field(validator=instance(WarmStarted, "HIlp(), or write best(seed, main)"))
+    main: Solver = field(validator=_TAKES_START)
     seed_solver: Solver = field(validator=a_solver)
 
     def __repr__(self) -> str:
@@ -50,38 +64,29 @@ class Warm(Solver):
         """Those of the seed, then those of the main solver."""
         return indented("first for a start, then from it:", self.seed_solver.outline(graph), self.main.outline(graph))
 
+    @property
+    def takes_start(self) -> bool:
+        """Whether its seed does; it has a start for its main solver."""
+        return self.seed_solver.takes_start
+
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The better of the seed's and the main solver's schedules."""
-        start = self.seed_solver.solve(problem, clock=clock, seed=seed)
-        if start.schedule is not None:
-            best = int(start.upper)
+        return self.plan_from(problem, None, clock, seed)
+
+    def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
+        """The same, with a start for the seed."""
+        first = with_start(self.seed_solver, start).solve(problem, clock=clock, seed=seed)
+        if first.schedule is not None:
+            best = int(first.upper)
             clock.report(
-                self.seed_solver, schedule=start.schedule, best=best, bound=start.lower, stage="start", total=2
+                self.seed_solver, schedule=first.schedule, best=best, bound=first.lower, stage="start", total=2
             )
         if clock.expired or self.main.refuses(problem.graph) is not None:
-            return as_plan(start)
-        found = _Started(self.main, start.schedule).solve(problem, clock=clock, seed=seed)
-        return as_plan(start.merge(found))
+            return as_plan(first)
+        outcome = with_start(self.main, first.schedule).solve(problem, clock=clock, seed=seed)
+        return as_plan(first.merge(outcome))
 
 
-@frozen
-class _Started(Solver):
-    """A warm-started solver bound to its start, so that its plan passes through the one `solve`."""
-
-    main: WarmStarted
-    start: Schedule | None
-
-    def __repr__(self) -> str:
-        return repr(self.main)
-
-    @property
-    def models_link(self) -> bool:  # type: ignore[override]
-        return self.main.models_link
-
-    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
-        return self.main.plan_from(problem, self.start, clock, seed)
-
-
-def warm(main: WarmStarted, *, seed: Solver) -> Solver:
+def warm(main: Solver, *, seed: Solver) -> Solver:
     """`main` with the schedule of `seed` as its incumbent."""
     return Warm(main, seed)

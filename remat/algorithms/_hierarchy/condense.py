@@ -77,6 +77,12 @@ class Condense(Transform):
         count = sum(len(layer.options) for layer in level.graph.layers)
         kinds = f"{len(divided)} clusters of {len(by_kind)} kinds, {count} options"
         note = f"{kinds}, {len(level.graph)} nodes instead of {len(graph)}"
+        alone = sum(not cluster.backward for cluster in divided)
+        if alone:
+            note += (
+                f"; {alone} of the clusters offer no options, as no backward node is theirs: name the forward node of each "
+                "backward node as its `twin`"
+            )
         return Applied(problem=evolve(problem, graph=level.graph, link=None), lift=level.expand, note=note)
 
     def _options(self, graph: Graph, cluster: Cluster, clock: Clock, seed: int) -> tuple[LayerOption, ...]:

@@ -25,19 +25,20 @@ from remat.algorithms._milp.answer import Answer, Floats, less_tolerance
 from remat.algorithms._milp.cvxpy_model import Model
 from remat.algorithms._milp.highs import loaded
 from remat.algorithms._milp.linear import Flags, Ints
-from remat.errors import BackendMissing, RematError
+from remat.errors import BackendMissing
+from remat.settings import FLAG, NAME, SECONDS, Setting, either, number, optional, tuple_of, whole
 
 _INSTALL: Final = {"HIGHS": "highspy", "SCIP": "pyscipopt", "GUROBI": "gurobipy", "CPLEX": "cplex", "MOSEK": "Mosek"}
 
 
-def _fraction(instance: object, attribute: Any, value: object) -> None:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < math.inf:
-        raise RematError("A-LIMIT", f"{attribute.name} is {value!r}.", fix="give a number of at least 0.")
+RULE: Final = "A-LIMIT"
+"""Id of a refusal of settings here."""
 
-
-def _count(instance: object, attribute: Any, value: object) -> None:
-    if value is not None and (type(value) is not int or value < 1):
-        raise RematError("A-LIMIT", f"{attribute.name} is {value!r}.", fix="give an int of at least 1, or None.")
+_NODES = optional(whole(1, "nodes"))
+_OPTION = Setting(
+    "a pair of a name and a value",
+    lambda value: type(value) is tuple and len(value) == 2 and isinstance(value[0], str) and bool(value[0]),
+)
 
 
 @frozen(kw_only=True)
@@ -50,9 +51,13 @@ class Limits:
         nodes: of the branch and bound tree; None: no limit.
     """
 
-    gap: float = 1e-2
-    seconds: float = math.inf
-    nodes: int | None = None
+    SETTINGS_RULE: ClassVar[str] = RULE
+
+    gap: float = field(default=1e-2, validator=number(0))
+    seconds: float = field(
+        default=math.inf, validator=either(SECONDS, Setting("infinity", lambda value: value == math.inf))
+    )
+    nodes: int | None = field(default=None, validator=_NODES)
 
 
 Seen = Callable[[Floats | None, int], bool]
@@ -63,6 +68,8 @@ class Backend(ABC):
     """Solves a model under limits. Subclasses are frozen attrs classes of settings."""
 
     __slots__ = ()
+
+    SETTINGS_RULE: ClassVar[str] = RULE
 
     takes_start: ClassVar[bool] = False
     """Whether it can begin from a point, and restrict the search to costs below a cut-off."""
@@ -117,11 +124,11 @@ class Highs(Backend):
 
     takes_start: ClassVar[bool] = True
 
-    threads: int = field(default=1, validator=_count)
-    nodes: int | None = field(default=None, validator=_count)
-    implied: bool = True
-    presolve: bool = False
-    seed: int = 0
+    threads: int = field(default=1, validator=whole(1, "threads"))
+    nodes: int | None = field(default=None, validator=_NODES)
+    implied: bool = field(default=True, validator=FLAG)
+    presolve: bool = field(default=False, validator=FLAG)
+    seed: int = field(default=0, validator=whole(0))
 
     def with_save(self) -> Backend:
         """With presolve: with a second budget it saves time (measured on captured blocks: half)."""
@@ -304,10 +311,10 @@ class Cvxpy(Backend):
         threads, nodes: limits, for HiGHS and SCIP.
     """
 
-    solver: str = "SCIP"
-    threads: int = field(default=1, validator=_count)
-    nodes: int | None = field(default=None, validator=_count)
-    options: tuple[tuple[str, object], ...] = ()
+    solver: str = field(default="SCIP", validator=NAME)
+    threads: int = field(default=1, validator=whole(1, "threads"))
+    nodes: int | None = field(default=None, validator=_NODES)
+    options: tuple[tuple[str, object], ...] = field(default=(), validator=tuple_of(_OPTION, empty=True))
 
     def check(self) -> None:
         """Raise `BackendMissing` when CVXPY or the solver is not installed."""

@@ -10,12 +10,17 @@ import scipy.sparse as sp
 from remat.algorithms._core.startup import importing
 from remat.algorithms._milp.answer import Floats
 from remat.algorithms._milp.linear import Flags
+from remat.errors import BackendMissing
 
 
 def loaded(matrix: sp.csc_matrix, cost: Floats, right: Floats, equal: Flags, integral: Flags) -> Any:
     """A silent HiGHS with minimize cost·x, matrix x <= right (= where `equal`), 0 <= x <= 1, integer where `integral`."""
     with importing():
-        import highspy
+        try:
+            import highspy
+        except ImportError as error:
+            fix = "pip install highspy; ask a package that brings a HiGHS of its own, as ortools does, in another process."
+            raise BackendMissing("A-BACKEND", f"HiGHS cannot be loaded ({error}).", fix=fix) from error
 
     model = highspy.HighsModel()
     lp = model.lp_

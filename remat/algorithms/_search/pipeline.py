@@ -10,6 +10,7 @@ from remat.algorithms._core.startup import planning_time
 from remat.algorithms._core.wording import indented
 from remat.algorithms._search.state import RunMove, Search
 from remat.algorithms._search.stop import CONDITION, Condition, gap
+from remat.errors import BackendMissing
 from remat.ir import Graph
 from remat.settings import instance, tuple_of
 
@@ -20,6 +21,8 @@ logger = logging.getLogger(__name__)
 @frozen
 class Polish(RunMove):
     """Passes over one search, in turn; ends as soon as the stop rule holds, inside of a pass too.
+
+    A pass whose solver is not installed is left out; that is said in the trail, and once in a warning.
 
     Attributes:
         moves: what to try, in order.
@@ -46,6 +49,9 @@ class Polish(RunMove):
 
     def _ask(self, move: RunMove, search: Search) -> None:
         start = planning_time()
-        move.improve(search)
+        try:
+            move.improve(search)
+        except BackendMissing as missing:
+            search.leave_out(move, missing)
         seconds = planning_time() - start
         logger.debug("%r: %.3f s, time %s ns, bound %s ns", move, seconds, search.best_time, search.lower)

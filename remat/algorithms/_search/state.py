@@ -17,6 +17,7 @@ import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
+from remat._warn import warn
 from remat.algorithms._arrays.graph_arrays import Flat, Floats, Longs, Seed, flatten
 from remat.algorithms._arrays.liveness import sweep, total_time
 from remat.algorithms._arrays.streams import Streams
@@ -29,6 +30,7 @@ from remat.algorithms._core.wording import operand
 from remat.algorithms._search.kernel_prefetch import await_kernels
 from remat.algorithms._search.ordering import shift
 from remat.algorithms._search.stop import CONDITION, Condition
+from remat.errors import BackendMissing
 from remat.ir import Graph, Schedule
 from remat.settings import instance
 from remat.units import Bytes, Ns
@@ -187,6 +189,7 @@ class Search:
         self.proves = problem.link is None
         self.trail: list[str] = []
         self._searches = 0
+        self._warned = False
         self._stage = Stage(stage=repr(who), done=0, total=1)
         self._rules: list[tuple[Condition, bool]] = []
         if self.arrays.base_peak <= self.budget:
@@ -275,6 +278,13 @@ class Search:
         """Keep a bound of a restricted class, to be shown beside the proved one."""
         if self.proves:
             self.evidence.class_bounds.append(ClassBound(value=lower, assumes=assumes))
+
+    def leave_out(self, who: object, missing: BackendMissing) -> None:
+        """Go on without a pass whose solver is not installed: plan and bound are worse than they could be."""
+        self.trail.append(f"{who!r} left out: {missing.what}")
+        if not self._warned:
+            self._warned = True
+            warn(f"the plan is made without {who!r} and the like: {missing.what} Fix: {missing.fix}", RuntimeWarning)
 
     def schedule(self) -> Schedule | None:
         """The best sequence as a schedule."""

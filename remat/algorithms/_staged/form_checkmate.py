@@ -8,6 +8,8 @@ rules: workspaces are charged; kept data are constants; F is tied by both linear
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from attrs import evolve, frozen
 
@@ -132,6 +134,8 @@ class OneOutputPerOp(Transform):
     one with a peak no larger, a bound of it proves nothing. Data with several contributions stay as they are.
     """
 
+    carries_starts: ClassVar[bool] = True
+
     def apply(self, problem: Problem, *, clock: Clock | None = None, seed: int = 0) -> Applied:
         """The graph of merged outputs; schedules lift by their runs."""
         graph = problem.graph
@@ -147,7 +151,9 @@ class OneOutputPerOp(Transform):
         layers = tuple(_layer(layer, into) for layer in graph.layers)
         merged = Graph(name=graph.name, computes=computes, data=data, layers=layers)
         return Applied(
-            problem=evolve(problem, graph=merged), lift=lambda schedule: Schedule.from_runs(graph, schedule.runs)
+            problem=evolve(problem, graph=merged),
+            lift=lambda schedule: Schedule.from_runs(graph, schedule.runs),
+            carry=lambda schedule: Schedule.from_runs(merged, schedule.runs),
         )
 
 

@@ -134,18 +134,17 @@ class IlpSweep(OptionSource):
         Raises:
             BackendMissing: when the back end is not installed.
         """
-        del seed
         self.solver.backend.check()
         clock = Clock() if clock is None else clock
         peaks = self._peaks(block)
         workers = min(len(peaks), self.workers or os.cpu_count() or 1)
         if executor is not None:
-            return self._parallel(block, peaks, executor, clock)
+            return self._parallel(block, peaks, executor, clock, seed)
         if workers == 1:
-            return Swept(points=tuple(_Sweeper(self, block, clock).all(peaks)))
+            return Swept(points=tuple(_Sweeper(self, block, clock, seed).all(peaks)))
         # spawned, not forked: the caller may have threads and locks
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            return self._parallel(block, peaks, pool, clock)
+            return self._parallel(block, peaks, pool, clock, seed)
 
     def _peaks(self, block: Graph) -> list[Bytes]:
         if isinstance(self.peaks, tuple):
@@ -153,12 +152,12 @@ class IlpSweep(OptionSource):
         high = validate(block, Schedule.from_runs(block, range(len(block)))).peak
         return even(min(working_set(block), high), high, self.peaks)
 
-    def _parallel(self, block: Graph, peaks: Sequence[Bytes], executor: Executor, clock: Clock) -> Swept:
+    def _parallel(self, block: Graph, peaks: Sequence[Bytes], executor: Executor, clock: Clock, seed: int) -> Swept:
         tasks: dict[Future[list[Point]], Bytes] = {}
         lost: list[str] = []
         try:
             for peak in peaks:
-                tasks[executor.submit(sweep_peaks, self, block, (peak,), clock.remaining)] = peak
+                tasks[executor.submit(sweep_peaks, self, block, (peak,), clock.remaining, seed)] = peak
         except BrokenExecutor as error:
             lost.append(f"the pool broke: {error}")
         points: list[Point] = []
@@ -170,14 +169,15 @@ class IlpSweep(OptionSource):
         return Swept(points=tuple(sorted(points, key=lambda point: (point.peak, -point.save))), lost=tuple(lost))
 
 
-def sweep_peaks(sweep: IlpSweep, block: Graph, peaks: Sequence[Bytes], seconds: float) -> list[Point]:
+def sweep_peaks(sweep: IlpSweep, block: Graph, peaks: Sequence[Bytes], seconds: float, seed: int = 0) -> list[Point]:
     """The task of a worker: all saves of some peaks."""
-    return _Sweeper(sweep, block, Clock(None if seconds == float("inf") else seconds)).all(peaks)
+    clock = Clock(None if seconds == float("inf") else seconds)
+    return _Sweeper(sweep, block, clock, seed).all(peaks)
 
 
 class _Sweeper:
-    def __init__(self, sweep: IlpSweep, block: Graph, clock: Clock) -> None:
-        self.sweep, self.block, self.clock = sweep, block, clock
+    def __init__(self, sweep: IlpSweep, block: Graph, clock: Clock, seed: int) -> None:
+        self.sweep, self.block, self.clock, self.seed = sweep, block, clock, seed
         self.budget_solver: BudgetSolver = sweep.solver.build(block, save=True)
         everything = Schedule.from_runs(block, range(len(block)))
         self.most = saved_bytes(block, everything)
@@ -227,7 +227,7 @@ class _Sweeper:
         if graph is None:
             return None, 0
         problem = Problem(graph=graph, budget=peak)
-        first = starting_plan(problem, self.sweep.solver.gap, self.clock.nested(), bound=bound)
+        first = starting_plan(problem, self.sweep.solver.gap, self.clock.nested(), self.seed, bound=bound)
         if first.schedule is None or saved_bytes(self.block, first.schedule) > save:
             return None, first.lower
         return self.budget_solver.incumbent(first.schedule, peak), first.lower
