@@ -1,8 +1,8 @@
 """A branch tree over the relaxed formulation: best bound first, under a limit of leaves, with rounding cuts at the root.
 
-The tree can be stopped at any time: what it proves is the least bound of its leaves. Variables are chosen by pseudo-costs that are
-made reliable by a few short solves (Achterberg, Koch and Martin, *Branching rules revisited*, 2005). Nothing is believed here: leaves
-keep multipliers, and `certificate.py` evaluates them in integers.
+The tree can be stopped at any time: what it proves is the least bound of its leaves. Variables are chosen by pseudo-costs that
+are made reliable by a few short solves (Achterberg, Koch and Martin, *Branching rules revisited*, 2005). Nothing is believed:
+leaves keep multipliers, and `certificate.py` evaluates them in integers.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import math
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
-from attrs import define, field, frozen
+from attrs import define
 
 from remat.algorithms._milp.highs import Relaxation, Relaxed
 from remat.algorithms._proving.rounding import Cut, Separation
@@ -21,7 +20,8 @@ from remat.algorithms._proving.rows import Floats, Rows
 from remat.proof.check import Key
 
 SCALE = 1000.0  # costs are scaled so that they sum to this
-ROUNDS, PER_ROUND = 40, 40  # of separation at the root
+ROUNDS, PER_ROUND = 40, 100  # of separation at the root, and cuts of each
+ACTIVE = 16  # cuts of the largest multipliers that are rounded again
 PROBES, SHORT, RELIABLE = 8, 60, 4  # short solves at a node, their iterations, and after how many a variable needs none
 LONG = 20_000  # iterations of a full solve
 WHOLE = 1e-6
@@ -35,7 +35,7 @@ class TreeNode:
         fixed: what is fixed there.
         bound: of the cost [ns], infinite where the relaxation is infeasible; as the solver says.
         duals: multipliers of the rows, scaled; where infeasible, a ray.
-        ray: whether it is one.
+        ray: whether it is one. above: multipliers of its parent, which hold here too.
         key: the variable it branches on; empty: it is a leaf. low, high: the children, of 0 and of 1.
     """
 
@@ -43,6 +43,7 @@ class TreeNode:
     bound: float
     duals: Floats
     ray: bool = False
+    above: Floats | None = None
     point: Floats | None = None
     key: Key = ()
     low: TreeNode | None = None
@@ -111,7 +112,9 @@ class Tree:
             before = self.root
             if before.point is None or before.bound >= self.target or stalled == 4:
                 return
-            cuts = separation.cuts(before.point, PER_ROUND)
+            duals = before.duals[len(self.rows.facts) :]
+            active = np.argsort(-duals, kind="stable")[: min(ACTIVE, int((duals > 0).sum()))].tolist()
+            cuts = separation.cuts(before.point, self.cuts, active, PER_ROUND)
             if not cuts:
                 return
             matrix, right, scale = self.rows.matrix([cut.expr for cut in cuts])
@@ -137,7 +140,8 @@ class Tree:
         relaxed = self._solve(fixed, LONG)
         count = len(self.scale)
         if relaxed.infeasible and relaxed.duals is not None:
-            return TreeNode(fixed, math.inf, relaxed.duals, ray=True)
+            above = None if parent is None else parent.duals
+            return TreeNode(fixed, math.inf, relaxed.duals, ray=True, above=above)
         if relaxed.duals is None:
             duals = np.zeros(count) if parent is None else parent.duals
             return TreeNode(fixed, 0.0 if parent is None else parent.bound, duals)
@@ -149,8 +153,9 @@ class Tree:
     def grow(self) -> bool:
         """Branch on the open leaf of the least bound; whether there was one that could be branched on."""
         _, _, node = heapq.heappop(self._open)
-        column = None if node.point is None else self._choose(node)
-        if column is None:
+        point = node.point
+        column = None if point is None else self._choose(node)
+        if point is None or column is None:
             heapq.heappush(self._open, (node.bound, 0, node))
             return False
         node.key = self.rows.keys[column]
@@ -158,8 +163,8 @@ class Tree:
         for value in (0, 1):
             child = self._node({**node.fixed, node.key: value}, node)
             if math.isfinite(child.bound):
-                share = node.point[column] if value == 0 else 1 - node.point[column]
-                self._gains.add(column, value, child.bound - node.bound, float(share))
+                share = float(point[column]) if value == 0 else 1 - float(point[column])
+                self._gains.add(column, value, child.bound - node.bound, share)
             children.append(child)
         node.low, node.high = children
         node.point = None

@@ -1,9 +1,9 @@
 """Mixed-integer rounding cuts of the saved-set formulation: which combinations of its rows are worth rounding.
 
 A memory row is a knapsack over residents. Added to it, size by size, the row that lets a reader find each datum turns it into a
-covering knapsack over reruns; added to that, for each fractional rerun, the row that feeds it moves along the chain by which data are
-made again, until the reruns of one chain meet in one variable. Rounded by a size, it says how many of the large data must be
-made again. A cut is what the checker needs to derive it: multipliers of rows, complemented variables, the divisor.
+covering knapsack over reruns; added to that, for each fractional rerun, the row that feeds it moves along the chain by which
+data are made again, until the reruns of one chain meet in one variable. Rounded by a size, it says how many of the large data
+must be made again. A cut is what the checker needs to derive it: multipliers of rows, complemented variables, the divisor.
 Source: Marchand and Wolsey, *Aggregation and mixed integer rounding to solve MIPs*, 2001.
 """
 
@@ -22,6 +22,11 @@ LINKS = 6
 
 PARTS = (1, 2, 3, 4, 8)
 """Divisors are coefficients over these."""
+
+LEVELS = (0.5, 1e-3, 0.999)
+"""Variables above this are complemented."""
+
+PER_COMBINATION = 4
 
 TIGHT, FRACTIONAL, SHALLOW = 1e-6, 1e-5, 1e-3
 
@@ -47,6 +52,7 @@ class Separation:
 
     rows: Rows
     feeds: dict[Key, list[int]] = field(factory=dict)
+    above: list[Expr] = field(factory=list)
 
     @classmethod
     def of(cls, rows: Rows) -> Separation:
@@ -58,29 +64,39 @@ class Separation:
                     fact[0] == "again" and x and x[0] == "y" and a > 0
                 ):
                     found.feeds.setdefault(x, []).append(i)
+        for feeding in found.feeds.values():
+            feeding.sort(key=lambda i: (rows.facts[i][0] != "first", i))
         return found
 
-    def cuts(self, point: Floats, most: int) -> list[Cut]:
-        """Cuts that the point violates, the deepest first, at most one of each combination and divisor."""
+    def cuts(self, point: Floats, made: list[Cut], active: list[int], most: int) -> list[Cut]:
+        """Cuts that the point violates, the deepest first.
+
+        Args:
+            point: of the relaxed formulation.
+            made: cuts so far; they follow the rows in number.
+            active: of these, the ones to round again.
+            most: how many to return.
+        """
         value = {x: float(point[j]) for x, j in self.rows.column.items()}
+        self.above[:] = [*self.rows.exprs, *(cut.expr for cut in made)]
+        starts = [i for i, fact in enumerate(self.rows.facts) if fact[0] == "mem"]
+        known = {frozenset(cut.expr.items()) for cut in made}
         found: dict[frozenset[Any], Cut] = {}
-        for i, fact in enumerate(self.rows.facts):
-            if fact[0] != "mem":
-                continue
-            for pairs, expr in self._combinations(i, value):
+        for start in [*starts, *(len(self.rows.facts) + i for i in active)]:
+            for pairs, expr in self._combinations(start, value):
                 for cut in self._rounded(pairs, expr, value):
                     key = frozenset(cut.expr.items())
-                    if key not in found:
-                        found[key] = cut
+                    if key not in known:
+                        found.setdefault(key, cut)
         return sorted(found.values(), key=lambda cut: -cut.depth)[:most]
 
-    def _combinations(self, memory: int, value: dict[Key, float]) -> list[tuple[dict[int, int], Expr]]:
-        """The memory row, the same with residents replaced by what feeds readers, and that moved along chains of reruns."""
-        pairs, expr = {memory: 1}, dict(self.rows.exprs[memory])
+    def _combinations(self, start: int, value: dict[Key, float]) -> list[tuple[dict[int, int], Expr]]:
+        """A row, the same with residents replaced by what feeds readers, and that moved along chains of reruns."""
+        pairs, expr = {start: 1}, dict(self.above[start])
         found = [(dict(pairs), dict(expr))]
-        for x in [x for x, a in expr.items() if x and x[0] == "s" and a > 0]:
-            self._substitute(x, pairs, expr, value)
-        found.append((dict(pairs), dict(expr)))
+        fed = [self._substitute(x, pairs, expr, value) for x, a in list(expr.items()) if x and x[0] == "s" and a > 0]
+        if any(fed):
+            found.append((dict(pairs), dict(expr)))
         for _ in range(LINKS):
             moved = [
                 self._substitute(x, pairs, expr, value)
@@ -107,32 +123,34 @@ class Separation:
         return False
 
     def _rounded(self, pairs: dict[int, int], expr: Expr, value: dict[Key, float]) -> list[Cut]:
-        """The deepest cuts of one combination over its divisors."""
+        """The deepest cuts of one combination over its divisors and complements."""
         keys = [x for x in expr if x]
-        at = np.array([value[x] for x in keys])
-        a = np.array([float(expr[x]) for x in keys])
-        flip = at > 0.5
-        b = -float(expr.get((), 0)) - a[flip].sum()
-        a, at = np.where(flip, -a, a), np.where(flip, 1 - at, at)
-        sizes = {abs(expr[x]) for x, one in zip(keys, at.tolist(), strict=True) if one > FRACTIONAL}
+        point = np.array([value[x] for x in keys])
+        plain = np.array([float(expr[x]) for x in keys])
+        fractional = (point > FRACTIONAL) & (point < 1 - FRACTIONAL)
+        sizes = {abs(expr[keys[i]]) for i in np.flatnonzero(fractional)}
         divisors = sorted({size // part for size in sizes for part in PARTS} - {0})
         ranked = []
-        for by in divisors:
-            quotient, share = divmod(b / by, 1.0)
-            if not FRACTIONAL < share < 1 - FRACTIONAL:
-                continue
-            whole = np.floor(a / by)
-            rounded = whole + np.maximum(0.0, a / by - whole - share) / (1 - share)
-            depth = (float(rounded @ at) - quotient) / max(1e-9, float(np.linalg.norm(rounded)))
-            ranked.append((depth, by))
-        best = [(depth, by) for depth, by in sorted(ranked, reverse=True)[:2] if depth > SHALLOW]
-        flips = [list(x) for x, one in zip(keys, flip.tolist(), strict=True) if one]
+        for level in LEVELS:
+            flip = point > level
+            a, x = np.where(flip, -plain, plain), np.where(flip, 1 - point, point)
+            b = -float(expr.get((), 0)) - plain[flip].sum()
+            for by in divisors:
+                quotient, share = divmod(b / by, 1.0)
+                if not FRACTIONAL < share < 1 - FRACTIONAL:
+                    continue
+                whole = np.floor(a / by)
+                rounded = whole + np.maximum(0.0, a / by - whole - share) / (1 - share)
+                depth = (float(rounded @ x) - quotient) / max(1e-9, float(np.linalg.norm(rounded)))
+                if depth > SHALLOW:
+                    ranked.append((depth, by, level))
         made = []
-        for depth, by in best:
+        for depth, by, level in sorted(ranked, reverse=True)[:PER_COMBINATION]:
+            flips = [list(x) for x, one in zip(keys, point.tolist(), strict=True) if one > level]
             document = {"rows": [[i, m] for i, m in sorted(pairs.items())], "flip": flips, "by": by}
             made.append(Cut(document=document, expr=self.derived(document), depth=depth))
         return made
 
     def derived(self, document: dict[str, Any]) -> Expr:
         """The row of a cut, as the checker derives it."""
-        return self.rows.formulation.cut(**document, above=self.rows.exprs)
+        return self.rows.formulation.cut(**document, above=self.above)

@@ -130,7 +130,8 @@ class _Growth:
             if answer.bound < least:
                 least, self.plan = answer.bound, plan
         names = ", ".join(search.problem.graph.computes[at].name for at in sorted(self.instants))
-        search.prove(least + search.base_time, f"instants in any order ({names}; integers, less the tolerance)")
+        said = f"instants in any order ({names}; integers, less the tolerance)"
+        search.prove(least + search.base_time, said, claim=tuple(sorted(self.instants)))
         return True
 
     def _offer(self, start: Sequence) -> None:

@@ -18,10 +18,13 @@ from numpy.typing import NDArray
 from remat.algorithms._arrays.graph_arrays import flatten
 from remat.algorithms._arrays.liveness import sweep, total_time
 from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.evidence import Evidence, Written, stronger
 from remat.algorithms._core.outcome import IMPOSSIBLE, ClassBound, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import refuse_unless_flat
 from remat.algorithms._core.warm_started import WarmStarted
+from remat.algorithms._proving.certificate import grow, step_of
+from remat.algorithms._proving.evidence import AllRun
 from remat.algorithms._search.kernel_prefetch import await_kernels
 from remat.algorithms._search.ordering import shift
 from remat.ir import Graph, Schedule
@@ -47,7 +50,8 @@ class Search:
         flat: the graph as arrays. base: the captured order of the nodes that must run. budget: bytes.
         profile: bytes charged at each node in that order.
         best, best_time: the best sequence within the budget and its time [ns], or None and infinity.
-        lower: proved bound [ns], `IMPOSSIBLE` when no schedule exists. beside: bounds of restricted classes.
+        lower: bound [ns], `IMPOSSIBLE` when no schedule exists. beside: bounds of restricted classes.
+        evidence: of the largest bound that can be proved in integers. claims: instants of mixed bounds, with what is claimed.
         pool: the best distinct sequences with their times, best first.
         hardness: bound on the recomputation at each instant (node index) asked so far [ns].
         searches: how many searches were made, so that each has its own random numbers.
@@ -72,6 +76,10 @@ class Search:
         self.best: Sequence | None = None
         self.best_time: float = float("inf")
         self.lower: Ns | float = self.base_time
+        self.evidence: Evidence | None = None
+        if self.proves:
+            self.evidence = AllRun(problem.graph, problem.budget, self.base_time)
+        self.claims: list[tuple[Ns | float, tuple[int, ...]]] = []
         self.pool: list[tuple[int, Sequence]] = []
         self._shifted: Sequence | None = None
         self.searches = 0
@@ -139,10 +147,28 @@ class Search:
         self.clock.report(self.who, schedule=self.schedule(), best=took, bound=self.lower, **self._at(), note=how)
         return True
 
-    def prove(self, lower: Ns | float, how: str) -> None:
-        """Raise the proved bound."""
+    def prove(
+        self,
+        lower: Ns | float,
+        how: str,
+        *,
+        evidence: Evidence | None = None,
+        claim: tuple[int, ...] = (),
+    ) -> None:
+        """Raise the bound.
+
+        Args:
+            lower: for every schedule [ns].
+            how: in words.
+            evidence: what it can be proved from.
+            claim: instants of a mixed formulation whose solver says so; a tree may prove it.
+        """
+        if self.proves and evidence is not None:
+            self.evidence = stronger(self.evidence, evidence)
         if self.proves and lower > self.lower:
             self.lower = lower
+            if claim:
+                self.claims.append((lower, claim))
             ratio = "no schedule exists" if lower == IMPOSSIBLE else f"{lower / max(1, self.base_time):.5f}"
             self.trail.append(f"bound by {how}: {ratio}")
             shown = None if self.best is None else int(self.best_time)
@@ -166,7 +192,13 @@ class Search:
 
     def plan(self) -> Plan:
         """What is to be returned."""
-        return Plan(schedule=self.schedule(), lower=self.lower, trail=tuple(self.trail), beside=tuple(self.beside))
+        return Plan(
+            schedule=self.schedule(),
+            lower=self.lower,
+            trail=tuple(self.trail),
+            beside=tuple(self.beside),
+            evidence=self.evidence,
+        )
 
     @contextmanager
     def charged(self, purpose: str) -> Iterator[None]:
@@ -199,4 +231,31 @@ class RunMove(WarmStarted):
             search.offer(search.sequence_of(start), "the start")
         with search.charged("plan"):
             self.improve(search)
+        if problem.proof_leaves:
+            with search.charged("proof"):
+                certify(search)
         return search.plan()
+
+
+def certify(search: Search) -> None:
+    """Prove what is claimed: a tree for each claim that says more than is proved, the largest claim first."""
+    graph, budget, clock = search.problem.graph, search.budget, search.clock
+    left, step = search.problem.proof_leaves, None
+    for claimed, instants in sorted(search.claims, key=lambda one: (-one[0], one[1])):
+        certified = 0 if search.evidence is None else search.evidence.bound
+        if claimed <= certified or clock.expired:
+            break
+        step = step_of(graph) if step is None else step
+        grown = grow(step, budget, list(instants), claimed, leaves=left, clock=clock)
+        evidence = Written(graph, grown.proof)
+        names = ", ".join(graph.computes[at].name for at in instants)
+        shown = (
+            "that no schedule exists"
+            if grown.proof.bound is None
+            else f"{grown.proof.bound / max(1, search.base_time):.5f}"
+        )
+        short = "" if grown.closed else f", less than the {claimed / max(1, search.base_time):.5f} that is claimed"
+        search.trail.append(f"certified at {names}: {shown}{short} ({grown.leaves} leaves)")
+        search.prove(evidence.bound, f"a tree of {grown.leaves} leaves at {names}", evidence=evidence)
+        if grown.closed:
+            break
