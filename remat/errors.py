@@ -127,7 +127,7 @@ class LinkViolation(InvalidSchedule):
 
 
 class ProofRefused(RematError):
-    """A proof of a lower bound that does not prove what it claims (`P-…`).
+    """A proof of a lower bound that does not prove what it claims (`T-…`).
 
     Attributes:
         where: place in the proof (`proof.trees[0].rows[3]`), in the graph, or the file.

@@ -28,7 +28,7 @@ def check(
     verdict = given.check(nodes)
     if budget is not None and read_budget(budget, nodes) > verdict.budget:
         what = f"it holds up to {verdict.budget} B, not for {read_budget(budget, nodes)} B."
-        raise ProofRefused("P-BUDGET", what, where="proof.budget", fix="prove the bound for the larger budget.")
+        raise ProofRefused("T-BUDGET", what, where="proof.budget", fix="prove the bound for the larger budget.")
     typer.echo(f"graph      {nodes.name}, sha-256 {given.document['graph']}")
     typer.echo(f"budget     {verdict.budget} B ({format_bytes(verdict.budget)}), and less")
     if verdict.bound is None:

@@ -45,10 +45,10 @@ class Verdict(NamedTuple):
 
 
 class Refused(ValueError):
-    """What is not proved: the place, what is wrong there, and the id `rule`: P-JSON, P-GRAPH or P-PROOF."""
+    """What is not proved: the place, what is wrong there, and the id `rule`: T-JSON, T-GRAPH or T-PROOF."""
 
     def __init__(self, what: str, where: str = "") -> None:
-        self.what, self.where, self.rule = what, where, {"g": "P-GRAPH", "p": "P-PROOF"}.get(where[:1], "P-JSON")
+        self.what, self.where, self.rule = what, where, {"g": "T-GRAPH", "p": "T-PROOF"}.get(where[:1], "T-JSON")
         super().__init__(f"{self.rule} at {where}: {what}")
 
 

@@ -92,7 +92,7 @@ class Proof:
         """Read a proof.
 
         Raises:
-            ProofRefused: P-JSON, when the file is no whole JSON of objects, lists, texts and whole numbers; OSError when it
+            ProofRefused: T-JSON, when the file is no whole JSON of objects, lists, texts and whole numbers; OSError when it
                 cannot be read.
         """
         raw = Path(path).read_bytes()

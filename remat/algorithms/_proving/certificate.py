@@ -230,7 +230,14 @@ class Grown:
 
 
 def grow(
-    step: Step, budget: Bytes, instants: list[int], wanted: Ns | float, *, leaves: int, clock: Clock | None = None
+    step: Step,
+    budget: Bytes,
+    instants: list[int],
+    wanted: Ns | float,
+    *,
+    leaves: int,
+    captured: bool = False,
+    clock: Clock | None = None,
 ) -> Grown:
     """Grow trees, one for each order of the instants, until they prove what is wanted, or have so many leaves.
 
@@ -240,11 +247,12 @@ def grow(
         instants: nodes from the loss on that must run.
         wanted: a bound, with the time of the nodes that must run [ns]; infinite: that there is no schedule.
         leaves: of all trees together, at most.
+        captured: bound only schedules whose first runs keep the captured order.
         clock: it is asked between leaves.
     """
-    orders = step.orders(sorted(instants))
+    orders = [sorted(instants)] if captured else step.orders(sorted(instants))
     target = float(wanted) - step.base
-    trees = [Tree(Rows.of(Formulation(step, order, budget, False)), target) for order in orders]
+    trees = [Tree(Rows.of(Formulation(step, order, budget, captured)), target) for order in orders]
     while not (clock is not None and clock.expired):
         tree = min(trees, key=lambda one: one.bound)
         count, effort = sum(one.leaves for one in trees), sum(one.spent for one in trees)
@@ -257,6 +265,6 @@ def grow(
             or not tree.grow()
         ):
             break
-    proof = proof_of(step, budget, trees)
+    proof = proof_of(step, budget, trees, captured=captured)
     closed = proof.bound is None or proof.bound >= wanted
     return Grown(proof=proof, leaves=sum(tree.leaves for tree in trees), closed=closed)

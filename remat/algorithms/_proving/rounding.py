@@ -15,7 +15,7 @@ import numpy as np
 from attrs import field, frozen
 
 from remat.algorithms._proving.rows import Floats, Rows
-from remat.proof.check import Expr, Key, added
+from remat.proof.check import Expr, Key
 
 LINKS = 6
 """Rows of a chain by which reruns are substituted, at most."""
@@ -116,9 +116,10 @@ class Separation:
             if a * row[x] < 0 and -sum(b * value[y] if y else b for y, b in row.items()) < TIGHT:
                 factor = abs(a)  # coefficients of fed variables are 1 and -1
                 pairs[i] = pairs.get(i, 0) + factor
-                total = added((1, expr), (factor, row))
-                expr.clear()
-                expr.update({y: b for y, b in total.items() if b})
+                for y, b in row.items():
+                    expr[y] = expr.get(y, 0) + factor * b
+                    if not expr[y]:
+                        del expr[y]
                 return True
         return False
 
