@@ -63,10 +63,10 @@ def swapped_children(d):
 
 
 def same_child_twice(d):
-    """The leaf of 0 stands for the child of 1 as well."""
+    """The leaf of 1 stands for the child of 0 as well."""
     entries = tree(d)
     i = next(i for i in reversed(branches(d)) if entries[i + 1][0] != "branch" != entries[i + 2][0])
-    entries[i + 2] = entries[i + 1]
+    entries[i + 1] = entries[i + 2]
 
 
 def outliving(d):
@@ -82,7 +82,7 @@ def outliving(d):
 
 def move_cut_up(d):
     """A cut stands before rows it uses."""
-    i, row = cut(d)
+    i, _ = cut(d)
     rows(d).insert(0, rows(d).pop(i))
 
 
@@ -116,7 +116,9 @@ PLANTED = [
     # multipliers
     Plant("a multiplier of zero", "tree", lambda d: set_item(leaf(d)[1][0], 1, 0), LEAF),
     Plant("a negative multiplier", "tree", lambda d: set_item(leaf(d)[1][0], 1, -5), r"proof\[trees\].*"),
-    Plant("a multiplier that is no whole number", "tree", lambda d: set_item(leaf(d)[1][0], 1, 2.0), r"proof\[trees\].*"),
+    Plant(
+        "a multiplier that is no whole number", "tree", lambda d: set_item(leaf(d)[1][0], 1, 2.0), r"proof\[trees\].*"
+    ),
     Plant("a boolean multiplier", "tree", lambda d: set_item(leaf(d)[1][0], 1, True), r"proof\[trees\].*"),
     Plant("an overflowing multiplier", "tree", lambda d: set_item(leaf(d)[1][0], 1, 1 << 1024), r"proof\[trees\].*"),
     Plant("a multiplier ten times as large", "tree", lambda d: set_item(leaf(d)[1][0], 1, leaf(d)[1][0][1] * 10), LEAF),
