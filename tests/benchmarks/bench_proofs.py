@@ -5,9 +5,9 @@
     … --only NAMES     only graphs of these names
     … --budgets 0.5    only these shares of the peak
 
-One solve a row, by `auto` with `proof=True`: what is claimed when the trees begin, what the checker says of the proof, its leaves and
-bytes, CPU seconds to plan, to grow the trees, to write the proof (of a relaxed bound: all there is), and to check. A row has
-integers where the claim is above what relaxed formulations prove. Writes build/bench/proofs.json; exits 1 when a bar is missed.
+One solve a row, by `auto` with `proof=True`: what is claimed when the trees begin, what the checker says of the proof, its leaves
+and bytes, CPU seconds to plan, to grow the trees, to write the proof (of a relaxed bound: all there is), and to check. A row has
+integers where the claim is above what relaxed formulations prove. Writes build/bench/proofs.json; exits 1 on a missed bar.
 """
 
 from __future__ import annotations
