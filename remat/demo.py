@@ -178,7 +178,7 @@ def _table(bare: Training, lean: Training, budget: Bytes, found: Report, worst: 
     table.add_row("recomputations", "", f"{found.reruns} runs")
     table.add_row("planning", "", f"{found.planning_seconds:.1f} s")
     gap = found.gap
-    table.add_row("gap to the proved bound", "", "no bound" if gap is None else f"{gap:.2%}")
+    table.add_row("gap to the lower bound", "", "no bound" if gap is None else f"{gap:.2%}")
     return table
 
 

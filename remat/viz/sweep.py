@@ -1,4 +1,4 @@
-"""The picture of several solvers on one graph: step time over memory, one line per solver, the best proved bound below."""
+"""The picture of several solvers on one graph: step time over memory, one line per solver, the best lower bound below."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def draw_sweep(
             color="0.4",
             linestyle="--",
             drawstyle="steps-pre",
-            label="proved: nothing is faster",
+            label="lower bound: nothing is faster",
         )
     axes.axhline(1.0, color="0.6", linewidth=0.8, linestyle=":")
     axes.set_xlabel(f"memory of the step [% of keeping everything, {format_bytes(peak)}]")

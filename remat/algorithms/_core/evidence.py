@@ -36,6 +36,7 @@ class Evidence(ABC):
             proof = self.write()
             proof.check(self.graph)
             self._proof = proof
+            self.bound = float("inf") if proof.bound is None else proof.bound
         return self._proof
 
     def holds_for(self, graph: Graph, budget: Bytes) -> bool:

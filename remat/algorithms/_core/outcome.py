@@ -136,9 +136,11 @@ class Outcome:
 
     @property
     def word(self) -> str:
-        """What the bound is: `certified`, exact and with a proof, or `claimed`, by a solver and lowered by its tolerance."""
-        certified = self.certified
-        return "certified" if certified is not None and certified >= self.lower else "claimed"
+        """What the bound is: `certified`, exact and with a proof, or `claimed`, by a solver and lowered by its tolerance.
+
+        No proof is written for it.
+        """
+        return "certified" if self.evidence is not None and self.evidence.bound >= self.lower else "claimed"
 
     @property
     def status(self) -> Status:

@@ -1,4 +1,4 @@
-"""`Polish`: moves over one search, in turn, until the plan is within a gap of the proved bound."""
+"""`Polish`: moves over one search, in turn, until the plan is within a gap of the bound."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @frozen
 class Polish(RunMove):
-    """Moves over one search, in turn; stops as soon as the plan is within `gap` of the proved bound.
+    """Moves over one search, in turn; stops as soon as the plan is within `gap` of the bound.
 
     Attributes:
         moves: what to try, in order.
@@ -32,7 +32,7 @@ class Polish(RunMove):
         """Those of its moves, and when they stop."""
         if self.refuses(graph) is not None:
             return super().outline(graph)
-        head = f"until the plan is within {self.gap:.2%} of the proved bound:"
+        head = f"until the plan is within {self.gap:.2%} of the bound:"
         return indented(head, *(move.outline(graph) for move in self.moves))
 
     def improve(self, search: Search) -> None:
