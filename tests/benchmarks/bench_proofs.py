@@ -40,7 +40,7 @@ def measured(name: str, graph: Graph, share: float) -> dict[str, object]:
     claims: dict[bool, float] = {True: graph.time, False: graph.time}  # by whether it is relaxed
 
     def hear(progress):
-        if not progress.note.startswith("a tree of"):
+        if progress.note and not progress.note.startswith("a tree of"):
             relaxed = "relaxed" in progress.note or "floor" in progress.note
             claims[relaxed] = max(claims[relaxed], progress.bound)
 
