@@ -118,7 +118,7 @@ def test_a_choice_below_the_floor_is_proved_impossible_and_printed_so(graph):
     lines = str(curve).splitlines()
     assert lines[0].startswith("GPT2: keeping everything takes")
     assert lines[2].endswith("proved impossible")
-    assert lines[3].endswith("optimal")
+    assert lines[3].endswith("optimal, bound certified")
     assert "1.0000" in lines[3]
 
 
