@@ -7,7 +7,7 @@ MODELS_STAMP := $(VENV)/.installed-models
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv models-venv stacks demo test test-quick test-versions test-thorough test-cuda lint format graphs exactness bench fuzz fuzz-wrap docs clean
+.PHONY: venv models-venv stacks demo test test-quick test-versions test-thorough test-cuda lint format graphs exactness bench fuzz fuzz-proofs fuzz-wrap docs clean
 
 venv: $(STAMP)
 
@@ -59,7 +59,7 @@ format: venv
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# make bench-exec, bench-wrap, bench-plan, bench-dtr, bench-ir, bench-chains, bench-ilp: a table, JSON in build/bench, exit 1 on a missed bar.
+# make bench-exec, bench-wrap, bench-plan, bench-proofs, bench-dtr, bench-ir, bench-chains, bench-ilp: a table, JSON in build/bench, exit 1 on a missed bar.
 bench-%: venv
 	@mkdir -p build/bench
 	$(BIN)/python -m tests.benchmarks.bench_$* $(FLAGS)
@@ -81,6 +81,11 @@ GRAPHS ?= 0:20000
 fuzz: venv
 	@mkdir -p build/bench
 	$(BIN)/python -m tests.soundness --seeds $(GRAPHS) --processes $(WORKERS)
+
+# Proofs of 2,000 random legal graphs, pushed as far as trees go, against an exhaustive search; a few minutes.
+PROOFS ?= 0:2000
+fuzz-proofs: venv
+	$(BIN)/python -m tests.proof --seeds $(PROOFS)
 
 # 500 random modules, wrapped and judged; goes on where it was stopped. SEEDS=500:600 asks for others.
 SEEDS ?= 0:500

@@ -178,7 +178,7 @@ def _table(bare: Training, lean: Training, budget: Bytes, planned: Report, worst
     table.add_row("recomputations", "", f"{planned.reruns} runs")
     table.add_row("planning", "", f"{planned.planning_seconds:.1f} s")
     gap = planned.gap
-    table.add_row("gap to the proved bound", "", "no bound" if gap is None else f"{gap:.2%}")
+    table.add_row("gap to the lower bound", "", "no bound" if gap is None else f"{gap:.2%}")
     return table
 
 

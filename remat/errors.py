@@ -126,6 +126,18 @@ class LinkViolation(InvalidSchedule):
     """S-LINK: a copy that its link cannot make (no link given, or memory for it never comes free)."""
 
 
+class ProofRefused(RematError):
+    """A proof of a lower bound that does not prove what it claims (`T-…`).
+
+    Attributes:
+        where: place in the proof (`proof.trees[0].rows[3]`), in the graph, or the file.
+    """
+
+    def __init__(self, rule: str, what: str, *, where: str, fix: str = "") -> None:
+        self.where = where
+        super().__init__(rule, f"at {where}: {what}", fix=fix)
+
+
 class UnsoundBound(RematError):
     """A lower bound above a validated schedule's time: one of the two parts is wrong, and this is a bug to report."""
 

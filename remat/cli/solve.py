@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from remat.cli.arguments import read_budget, read_graph, read_link, read_solver
 from remat.ir import dump
 from remat.units import format_bytes, format_ns
+
+if TYPE_CHECKING:
+    from remat.algorithms._core.outcome import Outcome
 
 
 def register(app: typer.Typer) -> None:
@@ -26,9 +29,9 @@ def solve(
     within: Annotated[float | None, typer.Option(help="Seconds of planning.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
     explain: Annotated[bool, typer.Option("--explain", help="Only print what the solver would do.")] = False,
+    proof: Annotated[Path | None, typer.Option(help="Prove the bound and write the proof here.")] = None,
 ) -> None:
     """Plan GRAPH under a budget: exit code 0 with a schedule, 3 without."""
-    from remat.algorithms._core.outcome import IMPOSSIBLE
     from remat.algorithms._core.problem import Problem
 
     nodes = read_graph(graph)
@@ -38,7 +41,7 @@ def solve(
         return
     limit = read_budget(budget, nodes)
     problem = Problem(graph=nodes, budget=limit, link=None if link is None else read_link(link), deadline=within)
-    outcome = chosen.solve(problem, seed=seed)
+    outcome = chosen.solve(problem, seed=seed, proof=proof is not None)
     for line in outcome.trail:
         typer.echo(line, err=True)
     typer.echo(f"status     {outcome.status.value}")
@@ -47,11 +50,25 @@ def solve(
         cost = outcome.cost
         typer.echo(f"time       {cost.time} ns ({format_ns(cost.time)}), of which {cost.recomputation} ns recomputed")
         typer.echo(f"peak       {cost.peak} B ({format_bytes(cost.peak)})")
-    bound = "no schedule fits (proved)" if outcome.lower == IMPOSSIBLE else f"{outcome.lower} ns"
-    typer.echo(f"bound      {bound}")
+    for line in bound_lines(outcome):
+        typer.echo(line)
     if outcome.gap is not None:
         typer.echo(f"gap        {outcome.gap:.4%}")
+    if proof is not None and outcome.proof is not None:
+        outcome.proof.dump(proof)
     if outcome.schedule is None:
         raise typer.Exit(3)
     if output is not None:
         dump(outcome.schedule, output)
+
+
+def bound_lines(outcome: Outcome) -> list[str]:
+    """The bound in words: certified, with what is certified where that is less."""
+    from remat.algorithms._core.outcome import IMPOSSIBLE
+
+    lower, certified = outcome.lower, outcome.certified
+    said = "no schedule fits" if lower == IMPOSSIBLE else f"{lower} ns"
+    lines = [f"bound      {said} ({outcome.word})"]
+    if outcome.word == "claimed" and certified is not None:
+        lines.append(f"certified  {certified} ns (proved, exact)")
+    return lines

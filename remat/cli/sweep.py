@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from remat.units import Bytes
     from remat.viz.curve import Mark
 
-COLUMNS = ("solver", "budget", "status", "time", "recomputation", "idle", "peak", "lower")
+COLUMNS = ("solver", "budget", "status", "time", "recomputation", "idle", "peak", "lower", "word")
 
 
 def register(app: typer.Typer) -> None:
@@ -116,7 +116,7 @@ def _row(name: str, point: Point) -> tuple[object, ...]:
     outcome = point.outcome
     cost = outcome.cost
     numbers = ("", "", "", "") if cost is None else (cost.time, cost.recomputation, cost.idle, cost.peak)
-    return (name, point.budget, outcome.status.value, *numbers, outcome.lower)
+    return (name, point.budget, outcome.status.value, *numbers, outcome.lower, outcome.word)
 
 
 def _mark(point: Point) -> Mark:

@@ -27,7 +27,8 @@ class Report:
             rehearsal.
         store_all_time: predicted time of a step that keeps everything [ns].
         reruns, recomputation: number and time of the runs after each node's first [ns].
-        lower: a proved bound on the predicted time of every schedule within the budget [ns].
+        lower: a bound on the predicted time of every schedule within the budget [ns].
+        word: what it is: `certified`, exact and with a proof, or `claimed`.
         gap: predicted time over that bound, less one; None without a bound.
         planner: the solver that planned.
         trail: what each solver reported.
@@ -73,6 +74,7 @@ class Report:
     asked: Bytes | None = None
     overhead: Bytes = 0
     origin: str = ""
+    word: str = "claimed"
 
     def __str__(self) -> str:
         rows = self.rows()
@@ -83,7 +85,7 @@ class Report:
         """The table: name and value."""
         measured, took = _measured(self.measured_peak, format_bytes), _measured(self.measured_time, format_ns)
         extra = self.predicted_time / self.store_all_time - 1 if self.store_all_time else 0.0
-        bound = "none" if self.lower <= 0 or self.lower == IMPOSSIBLE else format_ns(int(self.lower))
+        bound = "none" if self.lower <= 0 or self.lower == IMPOSSIBLE else f"{format_ns(int(self.lower))} ({self.word})"
         gap = "no bound" if self.gap is None else f"{self.gap:.2%}"
         share = (
             f" ({self.predicted_peak / self.store_all_peak:.1%} of keeping everything)" if self.store_all_peak else ""
@@ -95,7 +97,7 @@ class Report:
             ("predicted time", f"{format_ns(self.predicted_time)} ({extra:+.1%} over keeping everything)"),
             ("measured time", took),
             ("recomputations", f"{self.reruns} runs, {format_ns(self.recomputation)}"),
-            ("proved lower bound", bound),
+            ("lower bound", bound),
             ("gap", gap),
             ("planned by", self.planner),
             ("seconds", seconds_by_stage(self.seconds)),
@@ -166,6 +168,7 @@ def report_of(state: State, ready: Ready) -> Report:
         reruns=outcome.cost.reruns,
         recomputation=outcome.cost.recomputation,
         lower=outcome.lower,
+        word=outcome.word,
         gap=outcome.gap,
         planner="StoreAll()" if keeps_all else planned.planner or state.settings.name(),
         trail=outcome.trail,

@@ -20,7 +20,7 @@ class Mark:
     Attributes:
         budget: [bytes].
         time: of the best plan; None: none was found [ns].
-        lower: proved bound on the time of every plan; infinite: proved that there is none [ns].
+        lower: bound on the time of every plan; infinite: there is none [ns].
     """
 
     budget: Bytes
@@ -89,7 +89,7 @@ def _draw_impossible(axes: Any, marks: Sequence[Mark], unit: Bytes) -> None:
     proved = [mark.budget / unit for mark in marks if math.isinf(mark.lower)]
     if proved:
         left = max(0.0, min(proved) - 0.02 * (marks[-1].budget - marks[0].budget) / unit)
-        axes.axvspan(left, max(proved), color="0.85", linewidth=0, label="no plan exists (proved)")
+        axes.axvspan(left, max(proved), color="0.85", linewidth=0, label="no plan exists")
         axes.set_xlim(left, 1.03 * marks[-1].budget / unit)
 
 
@@ -100,7 +100,7 @@ def _draw_bound_and_plans(axes: Any, marks: Sequence[Mark], unit: Bytes, time: N
         # a bound holds for every smaller budget too: it is as high to the left as at the mark
         axes.step(
             *zip(*bound, strict=True), where="pre", color="tab:red", linewidth=1.2, marker=".",
-            label="no plan is faster (proved)",
+            label="no plan is faster",
         )  # fmt: skip
     if plans:
         # a plan serves every larger budget too

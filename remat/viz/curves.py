@@ -1,4 +1,4 @@
-"""The picture of several solvers on one graph: step time over memory, one line per solver, the best proved bound below."""
+"""The picture of several solvers on one graph: step time over memory, one line per solver, the best lower bound below."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ def test_the_report_says_who_planned_and_shows_the_code():
         "predicted peak",
         "measured peak",
         "recomputations",
-        "proved lower bound",
+        "lower bound",
         "gap",
         "planned by",
     ):

@@ -31,19 +31,15 @@ _SMALL = 0.005  # data below this share of the floor are left out of the sets
 
 def floor_of(flat: Flat, clock: Clock | None = None) -> tuple[Bytes, int]:
     """The floor and the node that needs it (-1: the end of the step); a lower one, as valid, when the clock expires."""
-    kept = flat.keep & (flat.contributions == 1)
     before = kept_before(flat)
+    alone = _first_runs(flat, before)
     best, who = int(flat.size[flat.keep].sum()), -1
-    alone: list[tuple[int, int]] = []
-    for v in range(flat.time.size):
-        reads = flat.read_idx[flat.read_ptr[v] : flat.read_ptr[v + 1]]
-        needed = int(flat.charge[v] + flat.size[reads[~kept[reads]]].sum() + before[v])
-        alone.append((-needed, v))
+    for v, needed in enumerate(alone):
         if needed > best:
             best, who = needed, v
     together = Together(flat, before, int(best * _SMALL))
     left = _ALL_SETS
-    for _, v in sorted(alone):
+    for _, v in sorted((-needed, v) for v, needed in enumerate(alone)):
         if left <= 0 or (clock is not None and clock.expired):
             break
         needed, looked = together.needs(v, best, min(left, _SETS))
@@ -51,6 +47,13 @@ def floor_of(flat: Flat, clock: Clock | None = None) -> tuple[Bytes, int]:
         if needed > best:
             best, who = needed, v
     return best, who
+
+
+def _first_runs(flat: Flat, before: NDArray[np.int64]) -> list[Bytes]:
+    """What the first run of each node needs: its reads, outputs and workspace, and what must be kept by then."""
+    kept = flat.keep & (flat.contributions == 1)
+    reads = [flat.read_idx[flat.read_ptr[v] : flat.read_ptr[v + 1]] for v in range(flat.time.size)]
+    return [int(flat.charge[v] + flat.size[one[~kept[one]]].sum() + before[v]) for v, one in enumerate(reads)]
 
 
 def kept_before(flat: Flat) -> NDArray[np.int64]:
@@ -86,6 +89,7 @@ class Together:
         self.reads = [[d for d in one if not kept[d]] for one in reads]
         counted = (flat.size > small) & (flat.phase[np.maximum(flat.producer, 0)] == BACKWARD)
         self.sources = [frozenset(d for d in one if counted[d]) for one in self.reads]
+        self.least: dict[frozenset[int], int] = {}  # of the last search that found something: sets with what they need
         self.makes = [frozenset(flat.write_idx[flat.write_ptr[v] : flat.write_ptr[v + 1]].tolist()) for v in nodes]
 
     def _bytes(self, data: Iterable[int]) -> Bytes:
@@ -106,6 +110,7 @@ class Together:
         while queue:
             bytes_, _, _, held = heapq.heappop(queue)
             if not held or looked == most:
+                self.least = least
                 return bytes_, looked
             if bytes_ > least[held]:
                 continue
@@ -123,6 +128,21 @@ class Together:
     def _latest(self, held: frozenset[int]) -> int:
         """Of sets that need the same, the one whose data are made earliest is looked at first."""
         return max((self.producer[d] for d in held), default=-1)
+
+
+def floor_family(flat: Flat, node: int, budget: Bytes) -> list[frozenset[int]]:
+    """Sets of data, one of which `node` reads, that are never resident together within a budget below the floor at the node.
+
+    The run that would complete one of them exceeds the budget, or another of them was resident just before. None where the node's
+    own run exceeds it. See `remat.proof`.
+    """
+    before = kept_before(flat)
+    alone = _first_runs(flat, before)
+    if alone[node] > budget:
+        return []
+    together = Together(flat, before, int(max(int(flat.size[flat.keep].sum()), *alone) * _SMALL))
+    together.needs(node, budget, _SETS)
+    return [held for held, needed in together.least.items() if needed <= budget]
 
 
 def node_floor(graph: Graph) -> Bytes:

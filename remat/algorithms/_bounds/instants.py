@@ -11,8 +11,10 @@ project; see docs/explanation/bounds.md.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from attrs import frozen
+from attrs import field, frozen
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS, Flat, transpose
@@ -28,6 +30,7 @@ class Instant:
     Attributes:
         state: DONE, AHEAD or EITHER per node.
         impossible: what must be resident exceeds the budget by itself.
+        facts: of each row, what it says, as proofs name it (docs/reference/proofs.md).
     """
 
     at: int
@@ -36,6 +39,7 @@ class Instant:
     again: NDArray[np.int32]
     state: NDArray[np.int8]
     impossible: bool = False
+    facts: list[list[Any]] = field(factory=list, eq=False, repr=False)
 
 
 class Dependencies:
@@ -87,6 +91,7 @@ def instant_program(flat: Flat, dependencies: Dependencies, at: int, budget: int
         again=np.array(columns.again, np.int32),
         state=state,
         impossible=room < 0,
+        facts=columns.facts,
     )
 
 
@@ -103,7 +108,7 @@ def _memory_row(flat: Flat, columns: _Columns, reads: set[int], room: int) -> in
             room -= int(flat.size[d])
         elif columns.resident[d] >= 0:
             terms.append((columns.resident[d], int(flat.size[d])))
-    columns.builder.row(terms, room)
+    columns.row(["mem", 0], terms, room)
     return room
 
 
@@ -114,6 +119,7 @@ class _Columns:
         self.flat, self.state = flat, state
         nodes, data = flat.time.size, flat.size.size
         self.builder = Builder()
+        self.facts: list[list[Any]] = []
         self.again = [-1] * nodes
         self.ran = [-1] * nodes
         self.resident = [-1] * data
@@ -129,37 +135,42 @@ class _Columns:
             if p >= 0 and state[p] != AHEAD and not self.whole_kept[d]:
                 self.resident[d] = self.builder.new(1, integral=True)
 
+    def row(self, fact: list[Any], terms: list[tuple[int, int]], rhs: int) -> None:
+        """Add a row, and what it says."""
+        self.facts.append(fact)
+        self.builder.row(terms, rhs)
+
 
 def _need_rows(flat: Flat, columns: _Columns, d: int) -> None:
     """Readers of d that run (again) later find it resident or its producer runs again."""
-    row, p, s = columns.builder.row, int(flat.producer[d]), columns.resident[d]
+    row, p, s = columns.row, int(flat.producer[d]), columns.resident[d]
     y_p, z_p = columns.again[p], columns.ran[p]
     supply = [(s, -1)] + ([(y_p, -1)] if y_p >= 0 else [])
     undecided = [(z_p, 1)] if z_p >= 0 else []
     base = 0 if undecided else -1  # z_p = 1 moves to the right-hand side
-    ahead = False
+    ahead = -1
     for c in flat.use_idx[flat.use_ptr[d] : flat.use_ptr[d + 1]].tolist():
         if columns.state[c] == AHEAD:
-            ahead = True
+            ahead = c
             continue
         if columns.state[c] == EITHER:
-            row([*supply, *undecided, (columns.ran[c], -1)], base)
+            row(["first", 0, d, c], [*supply, *undecided, (columns.ran[c], -1)], base)
         if columns.again[c] >= 0:
-            row([*supply, *undecided, (columns.again[c], 1)], base + 1)
-    if ahead:
-        row([*supply, *undecided], base)
+            row(["again", 0, d, c], [*supply, *undecided, (columns.again[c], 1)], base + 1)
+    if ahead >= 0:
+        row(["first", 0, d, ahead], [*supply, *undecided], base)
     if undecided:
-        row([(s, 1), (z_p, -1)], 0)
+        row(["made", 0, d], [(s, 1), (z_p, -1)], 0)
 
 
 def _order_rows(flat: Flat, columns: _Columns) -> None:
     """An undecided node has run only if what it depends on has; it runs again only if it has run."""
-    row = columns.builder.row
+    row = columns.row
     for v, z in enumerate(columns.ran):
         if z < 0:
             continue
         if columns.again[v] >= 0:
-            row([(columns.again[v], 1), (z, -1)], 0)
+            row(["ran", 0, v], [(columns.again[v], 1), (z, -1)], 0)
         for u in flat.order_idx[flat.order_ptr[v] : flat.order_ptr[v + 1]].tolist():
             if columns.ran[u] >= 0:
-                row([(z, 1), (columns.ran[u], -1)], 0)
+                row(["order", 0, v, u], [(z, 1), (columns.ran[u], -1)], 0)

@@ -13,8 +13,10 @@ from typing import Final
 
 from attrs import evolve, field, frozen
 
+from remat.algorithms._core.evidence import Evidence, stronger
 from remat.errors import UnsoundBound
 from remat.ir import Cost, Schedule
+from remat.proof.document import Proof
 from remat.settings import NAME, Setting, instance, optional, tuple_of
 from remat.units import Bytes, Ns
 
@@ -55,6 +57,7 @@ class ClassBound:
     assumes: str = field(validator=NAME)
 
 
+_EVIDENCE = optional(instance(Evidence, "Written(graph, proof)"))
 _CLASS_BOUNDS = tuple_of(instance(ClassBound, "ClassBound(value=…, assumes=…)"), empty=True)
 
 
@@ -64,15 +67,17 @@ class Plan:
 
     Attributes:
         schedule: the proposed schedule, or None.
-        lower: a bound proved for every schedule of the problem [ns]; `IMPOSSIBLE`: proved that there is none.
+        lower: a bound for every schedule of the problem [ns]; `IMPOSSIBLE`: there is none.
         trail: what to say about how it was found.
         class_bounds: bounds of restricted classes.
+        evidence: what the bound, or a lower one, can be proved from; None: it is claimed.
     """
 
     schedule: Schedule | None = field(default=None, validator=optional(instance(Schedule, "Schedule.from_runs(…)")))
     lower: Ns | float = field(default=0, validator=_BOUND)
     trail: tuple[str, ...] = field(default=(), validator=tuple_of(NAME, empty=True))
     class_bounds: tuple[ClassBound, ...] = field(default=(), validator=_CLASS_BOUNDS)
+    evidence: Evidence | None = field(default=None, validator=_EVIDENCE, eq=False, repr=False)
 
 
 @frozen(kw_only=True)
@@ -81,9 +86,10 @@ class Outcome:
 
     Attributes:
         schedule, cost: the best validated schedule and its replayed cost, or neither.
-        lower: a bound proved for every schedule of this problem [ns]; `IMPOSSIBLE`: proved that there is none.
+        lower: a bound for every schedule of this problem [ns], *certified* or *claimed*; `IMPOSSIBLE`: there is none.
         trail: who was asked, who refused and why, who is optimal in which class.
         class_bounds: bounds that hold for a class of schedules only.
+        evidence: what `proof` is written from; None: all of the bound is claimed.
     """
 
     schedule: Schedule | None = None
@@ -91,6 +97,7 @@ class Outcome:
     lower: Ns | float = field(default=0, validator=_BOUND)
     trail: tuple[str, ...] = field(default=(), eq=False)
     class_bounds: tuple[ClassBound, ...] = field(default=(), eq=False)
+    evidence: Evidence | None = field(default=None, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         if self.lower > self.upper:
@@ -110,6 +117,30 @@ class Outcome:
         if self.cost is None or self.lower <= 0:
             return None
         return self.cost.time / self.lower - 1
+
+    @property
+    def proof(self) -> Proof | None:
+        """A proof of a lower bound that others can check; written, and checked here, when it is first asked for.
+
+        Raises:
+            ProofRefused: the checker does not accept it, which is a bug of who gave it.
+        """
+        return None if self.evidence is None else self.evidence.proof()
+
+    @property
+    def certified(self) -> Ns | float | None:
+        """What `proof` proves [ns], `IMPOSSIBLE` when it is that there is no schedule; None: nothing, `lower` is claimed."""
+        if self.proof is None:
+            return None
+        return IMPOSSIBLE if self.proof.bound is None else self.proof.bound
+
+    @property
+    def word(self) -> str:
+        """What the bound is: `certified`, exact and with a proof, or `claimed`, by a solver and lowered by its tolerance.
+
+        No proof is written for it.
+        """
+        return "certified" if self.evidence is not None and self.evidence.bound >= self.lower else "claimed"
 
     @property
     def status(self) -> Status:
@@ -144,4 +175,5 @@ class Outcome:
             lower=max(self.lower, other.lower),
             trail=self.trail + other.trail,
             class_bounds=tuple(dict.fromkeys(self.class_bounds + other.class_bounds)),
+            evidence=stronger(self.evidence, other.evidence),
         )

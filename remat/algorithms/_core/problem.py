@@ -6,7 +6,7 @@ from attrs import field, frozen
 
 from remat.ir import Graph, Link
 from remat.ir.checks import at_least
-from remat.settings import SECONDS, instance, optional
+from remat.settings import SECONDS, instance, optional, whole
 from remat.units import Bytes
 
 
@@ -19,9 +19,11 @@ class Problem:
         budget: most bytes live in any step, inputs and buffers not counted.
         link: the link to the host; None: schedules may hold no copies.
         deadline: seconds of planning; None: no limit.
+        proof_leaves: leaves to which the trees of a proof of the bound may grow; 0: only what is proved on the way is.
     """
 
     graph: Graph = field(validator=instance(Graph, "a captured one"))
     budget: Bytes = field(validator=at_least(0, "bytes"))
     link: Link | None = field(default=None, validator=optional(instance(Link, "Link.symmetric(gb_per_s=12)")))
     deadline: float | None = field(default=None, validator=optional(SECONDS))
+    proof_leaves: int = field(default=0, validator=whole(0, "leaves"))

@@ -33,10 +33,13 @@ from remat.algorithms._core.startup import planning_time
 from remat.algorithms._core.wording import indented, operand
 from remat.errors import BudgetExceeded
 from remat.ir import Graph, Schedule, validate
-from remat.settings import SECONDS, SEED, function, instance, tuple_of
+from remat.settings import FLAG, SECONDS, SEED, function, instance, tuple_of
 
 logger = logging.getLogger(__name__)
 """Hears of every solve that ends (DEBUG): its seconds, its plan's time and its bound."""
+
+PROOF_LEAVES = 1000
+"""Leaves to which the trees of a proof may grow where `proof=True` asks for one."""
 
 _PROBLEM = instance(Problem, "Problem(graph=…, budget=…)")
 _PLAN = instance(Plan, "Plan(schedule=…)")
@@ -66,8 +69,14 @@ class Solver(ABC):
         """
 
     @final
-    def solve(self, problem: Problem, *, clock: Clock | None = None, seed: int = 0) -> Outcome:
+    def solve(self, problem: Problem, *, clock: Clock | None = None, seed: int = 0, proof: bool = False) -> Outcome:
         """Ask, plan, replay, report.
+
+        Args:
+            problem: what to solve.
+            clock: limits; None: the problem's deadline.
+            seed: of what is random.
+            proof: grow a proof of the bound: what is claimed becomes certified, or is certified in part.
 
         Returns:
             The outcome; its cost comes from the validator alone. An interruption (Ctrl-C) keeps the best plan reported.
@@ -78,6 +87,9 @@ class Solver(ABC):
         """
         _PROBLEM.check(problem, "solve: problem")
         SEED.check(seed, "solve: seed")
+        FLAG.check(proof, "solve: proof")
+        if proof and not problem.proof_leaves:
+            problem = evolve(problem, proof_leaves=PROOF_LEAVES)
         clock = Clock(problem.deadline) if clock is None else clock
         reason = self.refuses(problem.graph)
         if reason is not None:
@@ -101,7 +113,10 @@ class Solver(ABC):
         if problem.link is not None and plan.lower and not self.models_link:
             note = f"{self!r}: a bound of {plan.lower} ns is not taken over, it knows no copies"
             plan = evolve(plan, lower=0, class_bounds=(), trail=(*plan.trail, note))
-        bounds: dict[str, Any] = {"lower": plan.lower, "class_bounds": plan.class_bounds}
+        evidence = plan.evidence
+        if evidence is not None and (problem.link is not None or not evidence.holds_for(problem.graph, problem.budget)):
+            evidence = None  # of another problem
+        bounds: dict[str, Any] = {"lower": plan.lower, "class_bounds": plan.class_bounds, "evidence": evidence}
         if plan.schedule is None:
             return Outcome(trail=(*plan.trail, f"{self!r} found no schedule"), **bounds)
         try:
@@ -160,7 +175,13 @@ def refuse_unless_flat(graph: Graph) -> str | None:
 
 def as_plan(outcome: Outcome) -> Plan:
     """What an outcome says, as a plan of the solver that asked for it."""
-    return Plan(schedule=outcome.schedule, lower=outcome.lower, trail=outcome.trail, class_bounds=outcome.class_bounds)
+    return Plan(
+        schedule=outcome.schedule,
+        lower=outcome.lower,
+        trail=outcome.trail,
+        class_bounds=outcome.class_bounds,
+        evidence=outcome.evidence,
+    )
 
 
 def all_refuse(solvers: tuple[Solver, ...], graph: Graph) -> str | None:

@@ -12,6 +12,7 @@ from attrs import evolve, frozen
 
 from remat.algorithms._bounds.floor import node_floor, proved_floor
 from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.evidence import Evidence, stronger
 from remat.algorithms._core.outcome import IMPOSSIBLE, Outcome, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver, a_solver
@@ -97,8 +98,8 @@ def sweep(
         for budget in sorted(set(budgets)):
             if clock.expired:
                 break
-            # a proof for a smaller budget may not hold here; its plan does
-            earlier = evolve(outcome, lower=0, class_bounds=())
+            # what a smaller budget proved may not hold here; its plan does
+            earlier = evolve(outcome, lower=0, class_bounds=(), evidence=None)
             outcome = chosen.solve(
                 Problem(graph=graph, budget=budget, link=link), clock=clock.nested(), seed=seed
             ).merge(earlier)
@@ -108,9 +109,11 @@ def sweep(
     except KeyboardInterrupt:
         clock.stop()
     lower: float = 0
+    evidence: Evidence | None = None
     for k in range(len(points) - 1, -1, -1):
         lower = max(lower, points[k].outcome.lower)
-        points[k] = evolve(points[k], outcome=evolve(points[k].outcome, lower=lower))
+        evidence = stronger(points[k].outcome.evidence, evidence)
+        points[k] = evolve(points[k], outcome=evolve(points[k].outcome, lower=lower, evidence=evidence))
     return Curve(points=tuple(points))
 
 

@@ -27,7 +27,13 @@ logger = logging.getLogger(__name__)
 """Logs every budget reached (INFO)."""
 
 _HEAD = f"{'budget':>11} {'share':>6} {'time':>8} {'bound':>8} {'gap':>8}  status"
-_WORDS = {Status.INFEASIBLE: "proved impossible", Status.NOT_FOUND: "no plan found"}
+_WORDS = {
+    (Status.INFEASIBLE, "certified"): "proved impossible",
+    (Status.INFEASIBLE, "claimed"): "claimed impossible",
+    (Status.NOT_FOUND, "certified"): "no plan found",
+    (Status.NOT_FOUND, "claimed"): "no plan found",
+}
+"""By status and by what the bound is; other statuses speak for themselves."""
 
 
 @frozen(kw_only=True)
@@ -38,7 +44,7 @@ class Choice:
         budget: [bytes].
         share: of the peak of a step that keeps everything.
         ratio: time of the plan over the time of that step; None: no plan was found.
-        lower: proved bound on that ratio for every plan; infinite: no plan exists.
+        lower: bound on that ratio for every plan, certified or claimed; infinite: no plan exists.
         outcome: the plan and its bound.
     """
 
@@ -52,7 +58,8 @@ class Choice:
         time = "" if self.ratio is None else f"{self.ratio:.4f}"
         bound = "none" if self.lower == IMPOSSIBLE else f"{self.lower:.4f}"
         gap = "" if self.outcome.gap is None else f"{self.outcome.gap:.2%}"
-        word = _WORDS.get(self.outcome.status, self.outcome.status.value)
+        status, bounded = self.outcome.status, self.outcome.word
+        word = _WORDS.get((status, bounded), f"{status.value}, bound {bounded}")
         return f"{format_bytes(self.budget):>11} {self.share:6.1%} {time:>8} {bound:>8} {gap:>8}  {word}"
 
 

@@ -33,14 +33,15 @@ def solve_relaxed(linear: Linear, iterations: int = 200_000, *, clock: Clock | N
     if status in _INFEASIBLE:
         ray = np.asarray(solver.getDualRay()[2])
         proved = len(ray) > 0 and farkas(linear, ray / scaled.row_unit)
-        return Answer(infeasible=proved, finished=proved)
+        return Answer(infeasible=proved, finished=proved, duals=ray / scaled.row_unit if proved else None)
     if status not in _ENDED:
         return Answer()
     point, duals = scaled.solution(solver)
     if point is None or duals is None:
         return Answer()
-    bound = exact_bound(linear, duals / scaled.row_unit / scaled.unit)
-    return Answer(point=point, bound=max(0, bound), finished=status == "kOptimal")
+    multipliers = duals / scaled.row_unit / scaled.unit
+    bound = exact_bound(linear, multipliers)
+    return Answer(point=point, bound=max(0, bound), finished=status == "kOptimal", duals=multipliers)
 
 
 def solve_mixed(linear: Linear, gap: float = 1e-4, nodes: int = 2000, *, clock: Clock | None = None) -> Answer:

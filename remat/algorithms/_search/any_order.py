@@ -78,7 +78,7 @@ class _Growth:
         self.precedence = Precedence(search)
         self.instants = frozenset(hardest_instants(search, 1))
         self.heavy = heavy_instants(search, settings.scanned)
-        self.relaxed: float = max((search.evidence.hardness[at] for at in self.instants), default=0)
+        self.relaxed: float = max((search.bounds.hardness[at] for at in self.instants), default=0)
         self.plan: Sequence | None = None  # of the order that bounds least
         self.spent = self.last = 0  # effort of all programmes, and of the largest of the last round
 
@@ -127,7 +127,7 @@ class _Growth:
                 least, self.plan = answer.bound, plan
         names = ", ".join(search.problem.graph.computes[at].name for at in sorted(self.instants))
         how = f"instants in any order ({names}; integers, less the tolerance)"
-        search.prove(least + search.arrays.base_time, how)
+        search.prove(least + search.arrays.base_time, how, claim=tuple(sorted(self.instants)))
         return True
 
     def _answer(self, formulation: Chained) -> Answer | None:

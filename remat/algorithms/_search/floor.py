@@ -6,6 +6,7 @@ from attrs import frozen
 
 from remat.algorithms._bounds.floor import floor_of
 from remat.algorithms._core.outcome import IMPOSSIBLE
+from remat.algorithms._proving.evidence import Needs
 from remat.algorithms._search.state import RunMove, Search
 
 
@@ -19,4 +20,5 @@ class Floor(RunMove):
             floor, node = floor_of(search.flat, search.clock)
             if search.budget < floor:
                 place = "the end of the step" if node < 0 else search.problem.graph.computes[node].name
-                search.prove(IMPOSSIBLE, f"the floor of {floor} B at {place}")
+                evidence = Needs(search.problem.graph, search.budget, search.flat, node)
+                search.prove(IMPOSSIBLE, f"the floor of {floor} B at {place}", evidence=evidence)

@@ -111,16 +111,16 @@ def recompute_on_demand(g: Flat, base: Ints, instants: Ints, saved: Flags) -> In
 
 def hardest_instants(search: Search, count: int) -> list[int]:
     """The instants of the largest bounds so far; without any, a scan in the captured order."""
-    if not search.evidence.hardness:
+    if not search.bounds.hardness:
         dependencies = Dependencies(search.flat)
         for at in candidate_instants(search, 8, 3):
             instant = instant_program(search.flat, dependencies, at, search.budget, fixed=True)
             answer = None if instant.impossible else solve_relaxed(instant.linear, clock=search.clock)
             if answer is not None and not answer.infeasible:
-                search.evidence.record_instant(at, answer.bound)
+                search.bounds.record_instant(at, answer.bound)
             if search.clock.expired:
                 break
-    return search.evidence.hardest(count)
+    return search.bounds.hardest(count)
 
 
 @frozen

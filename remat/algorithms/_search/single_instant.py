@@ -6,9 +6,12 @@ import numpy as np
 from attrs import field, frozen
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS
-from remat.algorithms._bounds.instants import Dependencies, instant_program
+from remat.algorithms._bounds.instants import Dependencies, Instant, instant_program
+from remat.algorithms._core.evidence import Evidence
 from remat.algorithms._core.outcome import IMPOSSIBLE
+from remat.algorithms._milp.answer import Answer
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
+from remat.algorithms._proving.evidence import AtInstant
 from remat.algorithms._search.state import RunMove, Search
 from remat.settings import whole
 
@@ -55,7 +58,7 @@ class SingleInstant(RunMove):
         """Scan, then refine the hardest."""
         with search.charged("bound"):
             scan(search, candidate_instants(search, self.after_loss, self.heaviest))
-            refine(search, search.evidence.hardest(self.mixed), self.nodes)
+            refine(search, search.bounds.hardest(self.mixed), self.nodes)
 
 
 @frozen
@@ -73,7 +76,7 @@ class HardestInstants(RunMove):
     def improve(self, search: Search) -> None:
         """Solve the hardest with integers."""
         with search.charged("bound"):
-            refine(search, search.evidence.hardest(self.count), self.nodes)
+            refine(search, search.bounds.hardest(self.count), self.nodes)
 
 
 def scan(search: Search, instants: list[int]) -> None:
@@ -85,11 +88,13 @@ def scan(search: Search, instants: list[int]) -> None:
         instant = instant_program(search.flat, dependencies, at, search.budget)
         answer = None if instant.impossible else solve_relaxed(instant.linear, clock=search.clock)
         name = search.problem.graph.computes[at].name
+        evidence = relaxed_evidence(search, instant, answer)
         if answer is None or answer.infeasible:
-            search.prove(IMPOSSIBLE, f"the single instant at {name}")
+            search.prove(IMPOSSIBLE, f"the single instant at {name}", evidence=evidence)
             return
-        search.prove(search.arrays.base_time + answer.bound, f"the single instant at {name} (relaxed, exact)")
-        search.evidence.record_instant(at, answer.bound)
+        bound = search.arrays.base_time + answer.bound
+        search.prove(bound, f"the single instant at {name} (relaxed, exact)", evidence=evidence)
+        search.bounds.record_instant(at, answer.bound)
 
 
 def refine(search: Search, instants: list[int], nodes: int) -> None:
@@ -102,7 +107,21 @@ def refine(search: Search, instants: list[int], nodes: int) -> None:
         answer = solve_mixed(linear, nodes=nodes, clock=search.clock)
         name = search.problem.graph.computes[at].name
         if answer.infeasible:
-            search.prove(IMPOSSIBLE, f"the single instant at {name} (integers, confirmed without presolve)")
+            search.prove(
+                IMPOSSIBLE, f"the single instant at {name} (integers, confirmed without presolve)", claim=(at,)
+            )
             return
         note = "integers, less the solver's tolerance"
-        search.prove(search.arrays.base_time + answer.bound, f"the single instant at {name} ({note})")
+        search.prove(search.arrays.base_time + answer.bound, f"the single instant at {name} ({note})", claim=(at,))
+
+
+def relaxed_evidence(search: Search, instant: Instant, answer: Answer | None) -> Evidence | None:
+    """What the multipliers of a relaxed formulation prove; of one that needs no solve, the memory row alone."""
+    graph, budget, at = search.problem.graph, search.budget, instant.at
+    if answer is None:
+        memory, alone = [["mem", 0]], np.ones(1)
+        return AtInstant(graph, budget, IMPOSSIBLE, at=at, facts=memory, multipliers=alone)
+    if answer.duals is None:
+        return None
+    bound = IMPOSSIBLE if answer.infeasible else search.arrays.base_time + answer.bound
+    return AtInstant(graph, budget, bound, at=at, facts=instant.facts, multipliers=answer.duals)

@@ -22,11 +22,14 @@ from remat.algorithms._arrays.graph_arrays import Flat, Floats, Longs, Seed, fla
 from remat.algorithms._arrays.liveness import sweep, total_time
 from remat.algorithms._arrays.streams import Streams
 from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.evidence import Evidence, Written, stronger
 from remat.algorithms._core.outcome import IMPOSSIBLE, ClassBound, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import refuse_unless_flat
 from remat.algorithms._core.warm_started import WarmStarted
 from remat.algorithms._core.wording import operand
+from remat.algorithms._proving.certificate import grow, step_of
+from remat.algorithms._proving.evidence import AllRun
 from remat.algorithms._search.kernel_prefetch import await_kernels
 from remat.algorithms._search.ordering import shift
 from remat.algorithms._search.stop import CONDITION, Condition
@@ -139,19 +142,23 @@ class Incumbents:
         return [sequence for _, sequence in self.pool[1 : 1 + count]]
 
 
-class Evidence:
+class Bounds:
     """What is proved of a problem.
 
     Attributes:
         lower: bound for every schedule [ns], `IMPOSSIBLE` when none exists.
         class_bounds: bounds for the schedules of a restricted class.
         hardness: bound on the recomputation at each instant (node index) that was asked [ns].
+        evidence: of the largest bound that can be proved in integers.
+        claims: bounds of mixed formulations, with their instants (node indices).
     """
 
     def __init__(self, lower: Ns) -> None:
         self.lower: Ns | float = lower
         self.class_bounds: list[ClassBound] = []
         self.hardness: dict[int, Ns] = {}
+        self.evidence: Evidence | None = None
+        self.claims: list[tuple[Ns | float, tuple[int, ...]]] = []
 
     def raises(self, lower: Ns | float) -> bool:
         """Take a bound for every schedule; returns whether it is better than the one before."""
@@ -173,7 +180,7 @@ class Search:
     """A search over run sequences of one problem: the arrays, the incumbents, what is proved, the clock and the seed.
 
     Attributes:
-        arrays: the problem as arrays. incumbents: the best sequences. evidence: what is proved.
+        arrays: the problem as arrays. incumbents: the best sequences. bounds: what is proved or claimed.
         clock, seed: of the solve. streams: random numbers by purpose. who: named in reports.
         proves: whether bounds for every schedule may be claimed.
         trail: what happened, in words; the same whenever the search is.
@@ -183,10 +190,12 @@ class Search:
         self.problem, self.clock, self.seed, self.who = problem, clock, seed, who
         self.arrays = RunProblem.of(problem)
         self.incumbents = Incumbents()
-        self.evidence = Evidence(self.arrays.base_time)
+        self.bounds = Bounds(self.arrays.base_time)
         self.streams = Streams(seed)
         # a copy to the host can do what only recomputation can do here: no bound but the base time is proved then
         self.proves = problem.link is None
+        if self.proves:
+            self.bounds.evidence = AllRun(problem.graph, problem.budget, self.arrays.base_time)
         self.trail: list[str] = []
         self._searches = 0
         self._warned = False
@@ -251,7 +260,7 @@ class Search:
     @property
     def lower(self) -> Ns | float:
         """The proved bound [ns]."""
-        return self.evidence.lower
+        return self.bounds.lower
 
     def offer(self, sequence: Sequence, how: str) -> bool:
         """Take a sequence as the best when it fits and is faster; returns whether it was taken."""
@@ -266,9 +275,23 @@ class Search:
         self.clock.report(self.who, schedule=self.schedule(), best=time, bound=self.lower, **self._stage, note=how)
         return True
 
-    def prove(self, lower: Ns | float, how: str) -> None:
-        """Raise the proved bound."""
-        if self.proves and self.evidence.raises(lower):
+    def prove(
+        self, lower: Ns | float, how: str, *, evidence: Evidence | None = None, claim: tuple[int, ...] = ()
+    ) -> None:
+        """Raise the bound.
+
+        Args:
+            lower: for every schedule [ns].
+            how: in words.
+            evidence: what it can be proved from.
+            claim: instants of a mixed formulation whose solver says so; a tree may prove it.
+        """
+        if not self.proves:
+            return
+        self.bounds.evidence = stronger(self.bounds.evidence, evidence)
+        if self.bounds.raises(lower):
+            if claim:
+                self.bounds.claims.append((lower, claim))
             ratio = "no schedule exists" if lower == IMPOSSIBLE else f"{lower / max(1, self.arrays.base_time):.5f}"
             self.trail.append(f"bound by {how}: {ratio}")
             best = None if self.best is None else int(self.best_time)
@@ -277,7 +300,7 @@ class Search:
     def show(self, lower: Ns | float, assumes: str) -> None:
         """Keep a bound of a restricted class, to be shown beside the proved one."""
         if self.proves:
-            self.evidence.class_bounds.append(ClassBound(value=lower, assumes=assumes))
+            self.bounds.class_bounds.append(ClassBound(value=lower, assumes=assumes))
 
     def leave_out(self, who: object, missing: BackendMissing) -> None:
         """Go on without a pass whose solver is not installed: plan and bound are worse than they could be."""
@@ -292,12 +315,13 @@ class Search:
 
     def plan(self) -> Plan:
         """What is to be returned."""
-        evidence = self.evidence
+        bounds = self.bounds
         return Plan(
             schedule=self.schedule(),
-            lower=evidence.lower,
+            lower=bounds.lower,
             trail=tuple(self.trail),
-            class_bounds=tuple(evidence.class_bounds),
+            class_bounds=tuple(bounds.class_bounds),
+            evidence=bounds.evidence,
         )
 
     # -- when to stop --------------------------------------------------------------------------------------------------
@@ -375,6 +399,9 @@ class RunMove(WarmStarted):
             search.offer(search.arrays.sequence_of(start), "the start")
         with search.charged("plan"):
             self.improve(search)
+        if problem.proof_leaves:
+            with search.charged("proof"):
+                certify(search)
         return search.plan()
 
 
@@ -406,3 +433,29 @@ class If(RunMove):
         if self.condition(search):
             with search.while_(self.condition):
                 self.move.improve(search)
+
+
+def certify(search: Search) -> None:
+    """Prove what is claimed: a tree for each claim that says more than is proved, the largest claim first."""
+    graph, budget, clock = search.problem.graph, search.budget, search.clock
+    left, step = search.problem.proof_leaves, None
+    for claimed, instants in sorted(search.bounds.claims, key=lambda claim: (-claim[0], claim[1])):
+        certified = 0 if search.bounds.evidence is None else search.bounds.evidence.bound
+        if claimed <= certified or clock.expired:
+            break
+        step = step_of(graph) if step is None else step
+        grown = grow(step, budget, list(instants), claimed, leaves=left, clock=clock)
+        evidence = Written(graph, grown.proof)
+        names = ", ".join(graph.computes[at].name for at in instants)
+        shown = (
+            "that no schedule exists"
+            if grown.proof.bound is None
+            else f"{grown.proof.bound / max(1, search.arrays.base_time):.5f}"
+        )
+        short = (
+            "" if grown.closed else f", less than the {claimed / max(1, search.arrays.base_time):.5f} that is claimed"
+        )
+        search.trail.append(f"certified at {names}: {shown}{short} ({grown.leaves} leaves)")
+        search.prove(evidence.bound, f"a tree of {grown.leaves} leaves at {names}", evidence=evidence)
+        if grown.closed:
+            break

@@ -1,0 +1,63 @@
+"""What a bound can be proved from: made when it is found, written down as a proof when somebody asks for the proof."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from remat.ir import Graph
+from remat.proof.document import Proof
+from remat.units import Bytes, Ns
+
+
+class Evidence(ABC):
+    """Everything that a proof of one bound needs; writing and checking wait until they are asked for, and are done once.
+
+    Args:
+        graph: of the problem.
+        budget: the bound holds within it [bytes].
+        bound: what the proof is expected to prove [ns]; infinite: that there is no schedule.
+    """
+
+    def __init__(self, graph: Graph, budget: Bytes, bound: Ns | float) -> None:
+        self.graph, self.budget, self.bound = graph, budget, bound
+        self._proof: Proof | None = None
+
+    @abstractmethod
+    def write(self) -> Proof:
+        """The proof."""
+
+    def proof(self) -> Proof:
+        """The proof, once the independent checker has accepted it.
+
+        Raises:
+            ProofRefused: it does not prove what it says, which is a bug of who gave the evidence.
+        """
+        if self._proof is None:
+            proof = self.write()
+            proof.check(self.graph)
+            self._proof = proof
+            self.bound = float("inf") if proof.bound is None else proof.bound
+        return self._proof
+
+    def holds_for(self, graph: Graph, budget: Bytes) -> bool:
+        """Whether it is of this graph, and of this budget or a larger one."""
+        return budget <= self.budget and (graph is self.graph or graph == self.graph)
+
+
+class Written(Evidence):
+    """A proof that is written already."""
+
+    def __init__(self, graph: Graph, proof: Proof) -> None:
+        super().__init__(graph, proof.budget, float("inf") if proof.bound is None else proof.bound)
+        self._written = proof
+
+    def write(self) -> Proof:
+        """The proof that was given."""
+        return self._written
+
+
+def stronger(one: Evidence | None, other: Evidence | None) -> Evidence | None:
+    """The evidence of the larger bound; the first of two alike."""
+    if one is None or other is None:
+        return other if one is None else one
+    return other if other.bound > one.bound else one

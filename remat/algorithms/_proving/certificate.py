@@ -1,0 +1,270 @@
+"""From floating-point multipliers to a proof in integers: every leaf is evaluated again, and the least of them is proved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._proving.branching import Tree, TreeNode
+from remat.algorithms._proving.rows import Fact, Floats, Rows
+from remat.ir import Graph
+from remat.ir.interchange import graph_to_json
+from remat.proof.check import Expr, Formulation, Key, Step, added
+from remat.proof.document import Proof, head
+from remat.units import Bytes, Ns
+
+EXACT, SHORT = 60, (24, 40)
+"""Bits of multipliers: what is proved with `EXACT` counts; fewer are kept where they prove as much."""
+
+RAYS = (60, 90, 120)
+"""Bits of the largest multiplier of a ray: memory rows may have multipliers that are 1e-8 of it."""
+
+SLACK = ((128, 1e-4), (32, 2e-5))
+"""From so many leaves on: what may be missing, in parts of the time of the nodes that must run. Before: nothing."""
+
+EFFORT = 2e8
+"""Simplex iterations times rows of all trees together; 1e7 are about a second."""
+
+Multipliers = list[tuple[int, int]]
+
+
+@frozen(eq=False)
+class Leaf:
+    """A leaf in integers: its multipliers by row, and the least value of what they combine; of a ray, more than 0."""
+
+    pairs: Multipliers
+    value: int
+    ray: bool
+
+
+def step_of(graph: Graph) -> Step:
+    """The graph as the checker reads it."""
+    return Step(graph_to_json(graph))
+
+
+def least(formulation: Formulation, row: Expr, fixed: dict[Key, int], unit: int, *, costs: bool) -> int:
+    """The least value of a row, plus the costs [1/unit ns], over 0/1 points with some variables fixed."""
+    time = formulation.step.time
+    value = row.get((), 0)
+    for x in row.keys() | fixed.keys():
+        if x:
+            a = row.get(x, 0) + (time[x[2]] * unit if costs and x[0] == "y" else 0)
+            value += a * fixed[x] if x in fixed else min(a, 0)
+    return value
+
+
+class Written:
+    """A tree in integers: which rows its leaves use, and what they prove."""
+
+    def __init__(self, formulation: Formulation, exprs: list[Expr]) -> None:
+        self.formulation, self.exprs = formulation, exprs
+
+    def cost_leaf(self, duals: Floats, fixed: dict[Key, int], bits: int) -> Leaf:
+        """The leaf of multipliers per nanosecond, rounded to units of 2^-bits."""
+        used = np.flatnonzero(duals > 0).tolist()
+        pairs = [(i, m) for i in used if (m := round(float(duals[i]) * (1 << bits))) > 0]
+        row = added(*((m, self.exprs[i]) for i, m in pairs))
+        return Leaf(pairs, least(self.formulation, row, fixed, 1 << bits, costs=True), ray=False)
+
+    def ray_leaf(self, ray: Floats, fixed: dict[Key, int]) -> Leaf | None:
+        """The leaf of a ray, whatever its sign; None when it proves nothing in integers."""
+        for bits in RAYS:
+            for sign in (1.0, -1.0):
+                share = np.maximum(sign * ray, 0.0)
+                if not share.any():
+                    continue
+                unit = (1 << bits) / float(share.max())
+                pairs = [(i, m) for i in np.flatnonzero(share).tolist() if (m := round(float(share[i]) * unit)) > 0]
+                row = added(*((m, self.exprs[i]) for i, m in pairs))
+                value = least(self.formulation, row, fixed, 0, costs=False)
+                if value > 0:
+                    return Leaf(pairs, value, ray=True)
+        return None
+
+
+def shown(leaves: list[Leaf], bits: int) -> float:
+    """Recomputation that all leaves show [ns]; infinite: there is no schedule."""
+    return min((-(-leaf.value >> bits) if not leaf.ray else math.inf for leaf in leaves), default=math.inf)
+
+
+def tree_document(tree: Tree) -> tuple[dict[int, tuple[list[Leaf], list[list[Any]]]], Written]:
+    """The leaves and the entries of a tree in preorder, by bits."""
+    rows = tree.rows
+    written = Written(rows.formulation, [*rows.exprs, *(cut.expr for cut in tree.cuts)])
+    found = {}
+    for bits in (EXACT, *SHORT):
+        leaves: list[Leaf] = []
+        entries: list[list[Any]] = []
+        for node in preorder(tree.root):
+            if node.key:
+                entries.append(["branch", *node.key])
+                continue
+            leaf = written.ray_leaf(_per_row(node.duals, tree, 1.0), node.fixed) if node.ray else None
+            if leaf is None:
+                duals = node.duals if not node.ray else node.above
+                duals = np.zeros(0) if duals is None else duals
+                leaf = written.cost_leaf(_per_row(duals, tree, tree.unit), node.fixed, bits)
+            leaves.append(leaf)
+            entries.append(["ray" if leaf.ray else "cost", leaf.pairs])
+        found[bits] = (leaves, entries)
+    return found, written
+
+
+def _per_row(duals: Floats, tree: Tree, unit: float) -> Floats:
+    """Multipliers of the integer rows, of those of the scaled ones; those of rows added later are 0."""
+    return np.asarray(duals / tree.scale[: len(duals)] / unit)
+
+
+def preorder(node: TreeNode | None) -> Iterator[TreeNode]:
+    """Nodes before their children, the child of 0 first; without recursion."""
+    stack = [node]
+    while stack:
+        one = stack.pop()
+        if one is not None:
+            yield one
+            stack += [one.high, one.low]
+
+
+def used_rows(entries: list[list[Any]], facts: list[Fact], cuts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The rows and the tree of a proof, with only those rows that are used, numbered anew."""
+    wanted = {i for entry in entries if entry[0] != "branch" for i, _ in entry[1]}
+    for i in range(len(facts) + len(cuts) - 1, len(facts) - 1, -1):
+        if i in wanted:
+            wanted |= {j for j, _ in cuts[i - len(facts)]["rows"]}
+    number = {i: n for n, i in enumerate(sorted(wanted))}
+
+    def renumbered(pairs: Any) -> list[list[int]]:
+        return [[number[i], m] for i, m in pairs]
+
+    rows: list[Any] = []
+    for i in sorted(wanted):
+        cut = cuts[i - len(facts)] if i >= len(facts) else None
+        rows.append(facts[i] if cut is None else cut | {"rows": renumbered(cut["rows"])})
+    tree = [entry if entry[0] == "branch" else [entry[0], renumbered(entry[1])] for entry in entries]
+    return {"rows": rows, "tree": tree}
+
+
+def proof_of(step: Step, budget: Bytes, trees: list[Tree], *, captured: bool = False) -> Proof:
+    """What trees, one for each order of their instants, prove together."""
+    parts = [tree_document(tree) for tree in trees]
+    bits, extra = EXACT, _extra(parts, EXACT)
+    for fewer in reversed(SHORT):
+        if _extra(parts, fewer) >= extra:
+            bits = fewer
+    documents = []
+    for tree, (found, _) in zip(trees, parts, strict=True):
+        cuts = [cut.document for cut in tree.cuts]
+        order = tree.rows.formulation.order
+        documents.append({"order": order, **used_rows(found[bits][1], tree.rows.facts, cuts)})
+    instants = sorted(trees[0].rows.formulation.order)
+    bound = None if extra == math.inf else step.base + max(0, int(extra))
+    theorem = "captured" if captured else "instants"
+    return Proof({**head(theorem, step.print, budget, bound), "instants": instants, "bits": bits, "trees": documents})
+
+
+def _extra(parts: list[tuple[dict[int, tuple[list[Leaf], list[list[Any]]]], Written]], bits: int) -> float:
+    return min(shown(found[bits][0], bits) for found, _ in parts)
+
+
+def single_leaf(
+    step: Step, budget: Bytes, at: int, facts: list[Fact], multipliers: Floats, *, infeasible: bool = False
+) -> Proof:
+    """The proof of one instant by the multipliers of its relaxed formulation; facts may stand several times."""
+    formulation = Formulation(step, [at], budget, False)
+    index: dict[str, int] = {}
+    kept, total = list[Fact](), list[float]()
+    sign = -1.0 if infeasible and -multipliers.min(initial=0.0) > multipliers.max(initial=0.0) else 1.0
+    for fact, m in zip(facts, (sign * multipliers).tolist(), strict=True):
+        if m > 0:
+            i = index.setdefault(str(fact), len(index))
+            if i == len(kept):
+                kept.append(fact)
+                total.append(0.0)
+            total[i] += m
+    written = Written(formulation, [formulation.row(*fact) for fact in kept])
+    duals = np.array(total)
+    found = {bits: [written.cost_leaf(duals, {}, bits)] for bits in (EXACT, *SHORT)}
+    ray = written.ray_leaf(duals, {}) if infeasible else None
+    bits, extra = EXACT, shown(found[EXACT], EXACT)
+    for fewer in reversed(SHORT):
+        bits = fewer if shown(found[fewer], fewer) >= extra else bits
+    leaf = found[bits][0] if ray is None else ray
+    body = {"order": [at], **used_rows([["cost" if ray is None else "ray", leaf.pairs]], kept, [])}
+    bound = step.base + max(0, int(extra)) if ray is None else None
+    return Proof({**head("instants", step.print, budget, bound), "instants": [at], "bits": bits, "trees": [body]})
+
+
+def base_proof(step: Step, budget: Bytes) -> Proof:
+    """The proof that every node that must run takes its time: no instants, one leaf."""
+    tree = {"order": list[int](), "rows": list[Any](), "tree": [["cost", list[Any]()]]}
+    body = {"instants": list[int](), "bits": 0, "trees": [tree]}
+    return Proof({**head("instants", step.print, budget, step.base), **body})
+
+
+def floor_proof(step: Step, budget: Bytes, node: int | None, family: list[list[int]]) -> Proof:
+    """The proof that nothing fits: sets of data, one of which a node needs and none of which can come together."""
+    return Proof({**head("floor", step.print, budget, None), "node": node, "family": family})
+
+
+def slack(leaves: int) -> float:
+    """What may be missing at so many leaves, in parts of the time: equal layers make trees that close only in thousands."""
+    return next((share for least, share in SLACK if leaves >= least), 0.0)
+
+
+@frozen(kw_only=True)
+class Grown:
+    """A proof by trees.
+
+    Attributes:
+        proof: it. leaves: of all trees. closed: whether it reaches what was wanted.
+    """
+
+    proof: Proof
+    leaves: int
+    closed: bool
+
+
+def grow(
+    step: Step,
+    budget: Bytes,
+    instants: list[int],
+    wanted: Ns | float,
+    *,
+    leaves: int,
+    captured: bool = False,
+    clock: Clock | None = None,
+) -> Grown:
+    """Grow trees, one for each order of the instants, until they prove what is wanted, or have so many leaves.
+
+    Args:
+        step: the graph as the checker reads it.
+        budget: bytes.
+        instants: nodes from the loss on that must run.
+        wanted: a bound, with the time of the nodes that must run [ns]; infinite: that there is no schedule.
+        leaves: of all trees together, at most.
+        captured: bound only schedules whose first runs keep the captured order.
+        clock: it is asked between leaves.
+    """
+    orders = [sorted(instants)] if captured else step.orders(sorted(instants))
+    target = float(wanted) - step.base
+    trees = [Tree(Rows.of(Formulation(step, order, budget, captured)), target) for order in orders]
+    while not (clock is not None and clock.expired):
+        tree = min(trees, key=lambda one: one.bound)
+        count, effort = sum(one.leaves for one in trees), sum(one.spent for one in trees)
+        missing = target - tree.bound
+        if (
+            tree.bound >= target
+            or missing <= step.base * slack(count)
+            or count >= leaves
+            or effort >= EFFORT
+            or not tree.grow()
+        ):
+            break
+    proof = proof_of(step, budget, trees, captured=captured)
+    closed = proof.bound is None or proof.bound >= wanted
+    return Grown(proof=proof, leaves=sum(tree.leaves for tree in trees), closed=closed)

@@ -1,0 +1,50 @@
+"""Evidence of what the search proves on its way: the nodes that must run, floors, multipliers of relaxed formulations."""
+
+from __future__ import annotations
+
+from remat.algorithms._arrays.graph_arrays import Flat
+from remat.algorithms._bounds.floor import floor_family
+from remat.algorithms._core.evidence import Evidence
+from remat.algorithms._proving.certificate import base_proof, floor_proof, single_leaf, step_of
+from remat.algorithms._proving.rows import Fact, Floats
+from remat.ir import Graph
+from remat.proof.document import Proof
+from remat.units import Bytes, Ns
+
+
+class AllRun(Evidence):
+    """Every schedule runs the nodes that must run."""
+
+    def write(self) -> Proof:
+        """The proof without instants."""
+        return base_proof(step_of(self.graph), self.budget)
+
+
+class Needs(Evidence):
+    """A node, or the end of the step (-1), needs more than the budget."""
+
+    def __init__(self, graph: Graph, budget: Bytes, flat: Flat, node: int) -> None:
+        super().__init__(graph, budget, float("inf"))
+        self._flat, self._node = flat, node
+
+    def write(self) -> Proof:
+        """The proof by sets of data; the search for them is made again, to be written down."""
+        family = [] if self._node < 0 else floor_family(self._flat, self._node, self.budget)
+        node = None if self._node < 0 else self._node
+        return floor_proof(step_of(self.graph), self.budget, node, [sorted(held) for held in family])
+
+
+class AtInstant(Evidence):
+    """The relaxed formulation at one instant, with a multiplier for each row."""
+
+    def __init__(
+        self, graph: Graph, budget: Bytes, bound: Ns | float, *, at: int, facts: list[Fact], multipliers: Floats
+    ) -> None:
+        super().__init__(graph, budget, bound)
+        self._at, self._facts, self._multipliers = at, facts, multipliers
+
+    def write(self) -> Proof:
+        """The proof of one leaf."""
+        infeasible = self.bound == float("inf")
+        step = step_of(self.graph)
+        return single_leaf(step, self.budget, self._at, self._facts, self._multipliers, infeasible=infeasible)

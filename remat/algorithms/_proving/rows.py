@@ -1,0 +1,113 @@
+"""The rows of the checker's formulation as a matrix: facts in a fixed order, columns by the checker's names of variables.
+
+Proofs name facts, not row numbers of some solver, and the checker derives each row from the graph. The prover takes its rows from
+there too, so that a cut is rounded from the very integers that the checker will see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from attrs import field, frozen
+from numpy.typing import NDArray
+
+from remat.proof.check import Expr, Formulation, Key, Step
+
+Fact = list[Any]
+"""What a row is of, as a proof names it: `["first", instant, datum, reader]`, …."""
+
+Floats = NDArray[np.float64]
+
+
+def facts(formulation: Formulation) -> Iterator[Fact]:
+    """Every fact of the formulation that can matter: memory first, then each datum with its readers, then the order of nodes."""
+    step = formulation.step
+    readers = _readers(step)
+    for k in range(len(formulation.order)):
+        yield ["mem", k]
+        ahead, last = formulation.ahead[k], k + 1 == len(formulation.order)
+        for d, p in enumerate(step.producer):
+            if p < 0 or p in ahead or step.stays[d]:
+                continue
+            for c in readers[d]:
+                if c not in formulation.done[k]:
+                    yield ["first", k, d, c]
+                if c not in ahead and step.again[c]:
+                    yield ["again", k, d, c]
+            if not last:
+                yield ["next", k, d]
+            if p not in formulation.done[k]:
+                yield ["made", k, d]
+        for v in sorted(step.required - formulation.done[k] - ahead):
+            if step.again[v]:
+                yield ["ran", k, v]
+            yield from (["order", k, v, u] for u in sorted(step.before[v]) if u not in formulation.done[k])
+            if not last and v not in formulation.done[k + 1]:
+                yield ["stays", k, v]
+
+
+def _readers(step: Step) -> list[list[int]]:
+    readers: list[list[int]] = [[] for _ in step.size]
+    for v in sorted(step.required):
+        for d in step.reads[v]:
+            readers[d].append(v)
+    return readers
+
+
+@frozen(eq=False)
+class Rows:
+    """Rows with their facts, and the columns they are in.
+
+    Attributes:
+        facts: of each row. exprs: each row as the checker derives it, at most 0.
+        keys: of each column. column: by key. cost: per column [ns].
+    """
+
+    formulation: Formulation
+    facts: list[Fact] = field(factory=list)
+    exprs: list[Expr] = field(factory=list)
+    keys: list[Key] = field(factory=list)
+    column: dict[Key, int] = field(factory=dict)
+
+    @classmethod
+    def of(cls, formulation: Formulation) -> Rows:
+        """All rows of a formulation that say something; rows alike stand once."""
+        found, seen = cls(formulation), set[frozenset[Any]]()
+        for fact in facts(formulation):
+            expr = {x: a for x, a in formulation.row(*fact).items() if a}
+            known = frozenset(expr.items())
+            always = sum(max(a, 0) if x else a for x, a in expr.items()) <= 0
+            if always or known in seen:
+                continue
+            seen.add(known)
+            found.facts.append(fact)
+            found.exprs.append(expr)
+            for x in expr:
+                if x and x not in found.column:
+                    found.column[x] = len(found.keys)
+                    found.keys.append(x)
+        return found
+
+    @property
+    def cost(self) -> NDArray[np.int64]:
+        """Per column [ns]."""
+        time = self.formulation.step.time
+        return np.array([time[key[2]] if key[0] == "y" else 0 for key in self.keys], np.int64)
+
+    def matrix(self, exprs: list[Expr]) -> tuple[sp.csr_matrix, Floats, Floats]:
+        """Rows scaled by their largest coefficient, their right-hand sides, and the scales."""
+        at, row, val = list[int](), list[int](), list[float]()
+        scale, right = np.ones(len(exprs)), np.zeros(len(exprs))
+        for i, expr in enumerate(exprs):
+            largest = max((abs(a) for x, a in expr.items() if x), default=1)
+            scale[i], right[i] = float(largest), -expr.get((), 0) / largest
+            for x, a in expr.items():
+                if x:
+                    row.append(i)
+                    at.append(self.column[x])
+                    val.append(a / largest)
+        shape = (len(exprs), len(self.keys))
+        return sp.csr_matrix((val, (row, at)), shape), right, scale

@@ -1,0 +1,307 @@
+"""Checks proofs of lower bounds of rematerialization problems: one file, Python's integers, nothing of the library.
+
+    python check.py GRAPH.json PROOF.json        forms: docs/reference/proofs.md; theorems: docs/explanation/theorems.md
+
+The rows of a theorem are derived from the graph alone; the proof brings multipliers, cuts and a branch tree, or sets of data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import gcd
+from pathlib import Path
+from typing import Any, NamedTuple
+
+RULES = ["S-END", "S-KEEP", "S-LINK", "S-MEM", "S-ONCE", "S-ORDER", "S-PHASE", "S-READ"]  # what every theorem assumes
+HEAD, TREES = {"format", "theorem", "rules", "graph", "budget", "bound"}, {"instants", "bits", "trees"}
+THEOREMS = {"floor": {"node", "family"}, "instants": TREES, "captured": TREES}
+KEPT, OUTSIDE = {"tangent", "param_grad", "input_grad", "output", "updated_buffer"}, {"input", "buffer"}
+KINDS, PHASES = {"activation", "phantom", "gradient", "rng_state", *KEPT, *OUTSIDE}, ["forward", "loss", "backward"]
+NODE, HINTS = {"reads": [], "writes": [], "draws": False, "run_once": False}, {"scope", "twin", "signature", "after"}
+WRONG = ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError
+ROWS = {  # at most 0. z: has run; s: is resident; y: runs again before the next instant; z', s': at the next instant
+    "first": "+z'c -zc -sd -yp -z'p +zp",  # c reads d, which p produces
+    "again": "+yc -sd -yp",
+    "next": "+s'd -sd -yp -z'p +zp",
+    "made": "+sd -zp",
+    "ran": "+yv -zv",
+    "stays": "+zv -z'v",
+    "order": "+zv -zu",  # v depends on u
+}
+Key = tuple[Any, ...]  # ("s", instant, datum), ("y", instant, node), ("z", instant, node), or () for the constant
+Expr = dict[Key, int]
+
+
+class Verdict(NamedTuple):
+    """Proved: no schedule (`assumes`: of a class) within `budget` bytes takes less than `bound` ns; None: there is none."""
+
+    budget: int
+    bound: int | None
+    assumes: str
+
+
+class Refused(ValueError):
+    """What is not proved: the place, what is wrong there, and the id `rule`: T-JSON, T-GRAPH or T-PROOF."""
+
+    def __init__(self, what: str, where: str = "") -> None:
+        self.what, self.where, self.rule = what, where, {"g": "T-GRAPH", "p": "T-PROOF"}.get(where[:1], "T-JSON")
+        super().__init__(f"{self.rule} at {where}: {what}")
+
+
+@contextmanager
+def at(place: str) -> Iterator[None]:
+    """Puts the place before what is refused inside; what has not the form that is read inside is refused."""
+    try:
+        yield
+    except WRONG as error:
+        what = error.what if isinstance(error, Refused) else f"not of the form that is read here ({error!r:.99})"
+        raise Refused(what, place + getattr(error, "where", "")) from None
+
+
+def need(holds: object, what: str) -> None:
+    """Refuse unless it holds."""
+    if not holds:
+        raise Refused(what)
+
+
+def read_text(text: bytes, where: str) -> Any:
+    """The JSON of a text; a key may not stand twice."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        need(len(dict(pairs)) == len(pairs), f"a key stands twice among {[key for key, _ in pairs]!s:.80}")
+        return dict(pairs)
+
+    with at(where):
+        return json.loads(text, object_pairs_hook=once)
+
+
+def plain(value: Any, where: str) -> None:
+    """Refuse booleans, floats, and ints below 0 or of more than 1,024 bits."""
+    if isinstance(value, (list, dict)):
+        for i, one in value.items() if isinstance(value, dict) else enumerate(value):
+            if type(one) is not int or not 0 <= one < 1 << 1024:
+                plain(one, f"{where}[{i}]")
+    elif value is not None and type(value) is not str:
+        raise Refused(f"{value!r:.40} is no int of at least 0 and at most 1,024 bits", where)
+
+
+class Step:
+    """A training step. past: who has run before a node runs, as bits; required: who runs in every schedule; producer: a datum's
+    first writer, -1: it counts nothing; reads: what a run finds, sums it adds to included; charge: what it adds.
+    """
+
+    def __init__(self, graph: Any) -> None:
+        need({*graph} <= {"format", "name", "computes", "data", "layers"}, f"the keys {[*graph]}")
+        need(graph["format"] == "remat-graph/1" and not graph.get("layers"), "no remat-graph/1 without layers")
+        nodes, data = list[Any](), list[Any]()
+        for i, n in enumerate(graph["computes"]):
+            with at(f".computes[{i}]"):
+                [[time, workspace]], values = n["options"], [n.get(key, default) for key, default in NODE.items()]
+                need({*n} <= {"name", "phase", "options", *NODE, *HINTS}, f"the keys {[*n]}")
+                need(type(values[2]) is type(values[3]) is bool, "a flag that is no boolean")
+                nodes.append([n["name"], PHASES.index(n["phase"]), time, workspace, *values])
+        for i, d in enumerate(graph["data"]):
+            with at(f".data[{i}]"):
+                kind, writers, keep = d["kind"], d.get("writers", []), d.get("keep", d["kind"] in KEPT)
+                need(
+                    kind in KINDS and {*d} <= {"name", "size", "kind", "writers", "keep"},
+                    f"the kind or the keys {[*d]}",
+                )
+                need(type(keep) is bool and (keep or kind not in KEPT) and not (keep and kind in OUTSIDE), "`keep`")
+                need((kind in OUTSIDE) == (writers == []), "not the writers of its kind")
+                data.append([d["name"], d["size"], kind, writers, keep])
+        self.print = hashlib.sha256(json.dumps([nodes, data], separators=(",", ":")).encode()).hexdigest()
+        lists = [x for n in nodes for x in n[4:6]] + [d[3] for d in data] + [[one[0] for one in nodes + data]]
+        need(all(type(x) is list and len({*x}) == len(x) for x in lists), "a list of names with one twice, or none")
+        need({type(x) for names in lists for x in names} <= {str}, "a name that is no text")
+        sizes = [x for n in nodes for x in n[2:4]] + [d[1] for d in data]
+        need(all(type(x) is int and 0 <= x < 1 << 63 for x in sizes), "a size or time that is no int of 63 bits")
+        names, places = {n[0]: v for v, n in enumerate(nodes)}, {d[0]: i for i, d in enumerate(data)}
+        self.phase, self.time, self.size = [n[1] for n in nodes], [n[2] for n in nodes], [d[1] for d in data]
+        need(self.phase == sorted(self.phase) and self.phase.count(1) == 1, "phases out of order, or not one loss")
+        reads, writes = ([[places[x] for x in n[i]] for n in nodes] for i in (4, 5))
+        writers, said = [[names[w] for w in d[3]] for d in data], [(v, d) for v, one in enumerate(writes) for d in one]
+        need(all(one == sorted(one) for one in writers), "writers out of the graph's order")
+        need({*said} == {(v, d) for d, one in enumerate(writers) for v in one}, "disagrees on who writes")
+        self.before, self.past, last, every = list[set[int]](), list[int](), set[int](), 0
+        for v, n in enumerate(nodes):
+            made = {w for d in reads[v] for w in writers[d]}
+            need(max(made, default=-1) < v, f"{n[0]} reads what is not there yet")
+            self.before.append(made | {w for d in writes[v] for w in writers[d] if w < v} | (last if n[6] else set()))
+            self.past.append((1 << self.phase.index(n[1])) - 1 if n[1] else 0)
+            for u in self.before[v]:
+                self.past[v] |= self.past[u] | 1 << u
+            last = {v} if n[6] else last
+            every |= self.past[v] | 1 << v if n[1] < 2 or any(data[d][4] for d in writes[v]) else 0
+        self.required = {v for v in range(len(nodes)) if every >> v & 1}
+        self.producer = [w[0] if w and self.required.issuperset(w) else -1 for w in writers]
+        self.stays = [d[4] and len(d[3]) == 1 for d in data]  # S-KEEP: resident from its writer's run on
+        self.kept = sum(d[1] for d in data if d[4])
+        self.charge = [n[3] + sum(self.size[d] for d in writes[v]) for v, n in enumerate(nodes)]
+        found = [[*reads[v], *(d for d in writes[v] if writers[d][0] != v)] for v in range(len(nodes))]
+        self.reads = [{d for d in one if self.producer[d] >= 0} for one in found]
+        self.again = [n[1] != 1 and not n[7] and v in self.required for v, n in enumerate(nodes)]
+        self.base = sum(self.time[v] for v in self.required)
+
+    def orders(self, left: list[int]) -> list[list[int]]:
+        """Every order in which instants may first run."""
+        free = [t for t in left if not any(self.past[t] >> u & 1 for u in left)]
+        return [[t, *rest] for t in free for rest in self.orders([u for u in left if u != t])] if left else [[]]
+
+    def family(self, node: int | None, family: list[Any], budget: int) -> None:
+        """A proof of a floor: no set of the family is ever resident together where every run fits the budget."""
+        members, known = {frozenset(one) for one in family}, {d for one in family for d in one}
+        need(all(members) and all(self.producer[d] >= 0 and not self.stays[d] for d in known), "what does not count")
+
+        def impossible(v: int, beside: set[int]) -> bool:
+            found, past = beside.union(d for d in self.reads[v] if not self.stays[d]), self.past[v]
+            kept = (d for d, stays in enumerate(self.stays) if stays and past >> self.producer[d] & 1)
+            fits = self.charge[v] + sum(self.size[d] for d in (*found, *kept)) <= budget
+            return not fits or frozenset(found & known) in members or any(one <= found for one in members)
+
+        for i, one in enumerate(family):
+            for v in {self.producer[d] for d in one}:
+                need(impossible(v, {d for d in one if self.producer[d] != v}), f"family[{i}] may begin at node {v}")
+        holds = self.kept > budget if node is None else node in self.required and impossible(node, set())
+        need(holds, f"node {node} may run; null: what is kept fits")
+
+
+class Formulation:
+    """The saved-set formulation just before instants first run, in an order; a row is an expression that is at most 0."""
+
+    def __init__(self, step: Step, order: list[int], budget: int, captured: bool) -> None:
+        self.step, self.order, self.budget, nodes, ran = step, order, budget, range(len(step.phase)), 0
+        self.done, self.ahead = list[set[int]](), list[set[int]]()
+        for k, t in enumerate(order):
+            ran, later = ran | step.past[t], sum(1 << u for u in order[k:])
+            self.done.append({v for v in nodes if (v < t if captured else ran >> v & 1)})
+            self.ahead.append({v for v in nodes if (v >= t if captured else (step.past[v] | 1 << v) & later)})
+            ran |= 1 << t
+        self.done, self.ahead = [*self.done, set(nodes)], [*self.ahead, set()]
+
+    def variable(self, name: str, k: int, i: int) -> Expr:
+        """A variable, or what it is known to be."""
+        step, v = self.step, self.step.producer[i] if name == "s" else i
+        name = "z" if name == "s" and step.stays[i] else name
+        if v < 0 or v in self.ahead[k] or (name == "y" and not step.again[v]):
+            return {}
+        known = v in self.done[k] if name == "z" else name == "s" and i in step.reads[self.order[k]]
+        return {(): 1} if known else {(name, k, v if name == "z" else i): 1}
+
+    def key(self, name: str, k: int, i: int) -> Key:
+        """The variable that a proof names."""
+        need(name in ("s", "y", "z") and k < len(self.order), f"{name!s:.20} is no variable")
+        need(self.variable(name, k, i) == {(name, k, i): 1}, f"{name} {k} {i} is no variable but a constant")
+        return name, k, i
+
+    def row(self, name: str, k: int, i: int = -1, j: int = -1) -> Expr:
+        """The row of a fact: its name, the instant, the datum or node, the reader or dependency."""
+        step, row = self.step, ROWS.get(name, "")
+        need(k < len(self.order) - (name == "next"), "no such instant")
+        if name == "mem" and i == -1:
+            sizes = [(size, self.variable("s", k, d)) for d, size in enumerate(step.size) if size]
+            return added((step.charge[self.order[k]] - self.budget, {(): 1}), *sizes)
+        need(row and i >= 0 and (j >= 0) == ("c" in row or "u" in row), "no fact")
+        p = step.producer[i] if "d" in row else -1
+        need(p >= 0 if "d" in row else i in step.required, "what does not count")
+        need("c" not in row or (j in step.required and i in step.reads[j]), "no reader that counts")
+        need("u" not in row or j in step.before[i], "no dependency")
+        who = {"d": i, "p": p, "c": j, "v": i, "u": j}
+        terms = [(term[0] + "1", self.variable(term[1], k + ("'" in term), who[term[-1]])) for term in row.split()]
+        return added(*((int(sign), variable) for sign, variable in terms))
+
+    def cut(self, rows: Any, flip: Any, by: int, above: list[Expr]) -> Expr:
+        """Mixed-integer rounding: a combination, some variables complemented, divided by an integer, in 0/1 variables."""
+        row, flips = combined(rows, above), {self.key(*one) for one in flip}
+        need(len(flips) == len(flip) and all(row.get(x) for x in flips), "a complement outside the combination")
+        quotient, rest = divmod(-row.pop((), 0) - sum(row[x] for x in flips), by)
+        right, found = quotient * (by - rest), Expr()
+        for x, a in row.items():
+            q, r = divmod(-a if x in flips else a, by)
+            found[x] = (q * (by - rest) + max(0, r - rest)) * (-1 if x in flips else 1)
+            right += found[x] if x in flips else 0
+        divisor = gcd(*found.values()) or 1
+        return {x: a // divisor for x, a in found.items() if a} | {(): -(right // divisor)}
+
+    def leaves(self, tree: list[Any], rows: list[Expr], unit: int, extra: int | None) -> None:
+        """Check that each leaf shows recomputation of at least `extra` ns; None: that there is no schedule."""
+        fixed, path, left = Expr(), list[Key](), True
+        for i, (kind, *of) in enumerate(tree):
+            with at(f".tree[{i}]"):
+                need(left, "the tree has ended before")
+                if kind == "branch":
+                    path.append(self.key(*of))
+                    need(path[-1] not in fixed, "a branch on what is fixed here")
+                    fixed[path[-1]] = 0
+                    continue
+                need(kind == "ray" or (kind == "cost" and extra is not None), f"{kind!s:.20} is no leaf of this tree")
+                [pairs], due = of, (extra or 0) * unit - unit if kind == "cost" else 0
+                row = combined(pairs, rows)
+                value = row.pop((), 0)
+                for x in row.keys() | fixed.keys():
+                    a = row.get(x, 0) + (self.step.time[x[2]] * unit if kind == "cost" and x[0] == "y" else 0)
+                    value += a * fixed[x] if x in fixed else min(a, 0)
+                need(value > due, f"shows {value} in units of 1/{unit} ns, not more than {due}")
+                while path and fixed[path[-1]]:
+                    del fixed[path.pop()]
+                left = bool(path)
+                fixed |= {path[-1]: 1} if path else {}
+        need(not left, "the tree ends early")
+
+
+def added(*terms: tuple[int, Expr]) -> Expr:
+    """A sum of expressions, each times an integer."""
+    total = Expr()
+    for factor, expression in terms:
+        for x, a in expression.items():
+            total[x] = total.get(x, 0) + factor * a
+    return total
+
+
+def combined(pairs: list[Any], rows: list[Expr]) -> Expr:
+    """The sum of rows, each times its multiplier."""
+    need(all(m > 0 for _, m in pairs), "a multiplier that is not positive")
+    return added(*((m, rows[r]) for r, m in pairs))
+
+
+def check(graph: Any, proof: Any) -> Verdict:
+    """What a proof proves of a graph, both as JSON documents; raises `Refused`, with the place."""
+    with at("graph"):
+        step = Step(graph)
+    plain(proof, "proof")
+    with at("proof"):
+        theorem, budget, bound = proof["theorem"], proof["budget"], proof["bound"]
+        need(proof["format"] == "remat-proof/1", "not a remat-proof/1")
+        need({*proof} == HEAD | THEOREMS[theorem], f"not the keys of {theorem}")
+        need(proof["rules"] == RULES, f"assumes {proof['rules']!s:.80}, the theorem {RULES}")
+        need(proof["graph"] == step.print, f"is of another graph; this one is {step.print}")
+        need(type(budget) is int and (bound is None or type(bound) is int), "budget or bound")
+        if theorem == "floor":
+            need(bound is None, "a floor bounds no time")
+            step.family(proof["node"], proof["family"], budget)
+            return Verdict(budget, None, "")
+        instants, captured = proof["instants"], theorem == "captured"
+        need(instants == sorted({*instants}) and len(instants) <= 6 and proof["bits"] <= 256, "instants or bits")
+        need(all(step.phase[t] and t in step.required for t in instants), "an instant before the loss, or not required")
+        due = [instants] if captured else step.orders(instants)
+        need([tree["order"] for tree in proof["trees"]] == due, f"not one tree for each of the orders {due!s:.80}")
+        for i, tree in enumerate(proof["trees"]):
+            formulation, rows = Formulation(step, due[i], budget, captured), list[Expr]()
+            need({*tree} == {"order", "rows", "tree"}, f"the keys {[*tree]}")
+            for j, fact in enumerate(tree["rows"]):
+                with at(f".trees[{i}].rows[{j}]"):
+                    cut = isinstance(fact, dict)
+                    rows.append(formulation.cut(**fact, above=rows) if cut else formulation.row(*fact))
+            with at(f".trees[{i}]"):
+                extra = None if bound is None else bound - step.base
+                formulation.leaves(tree["tree"], rows, 1 << proof["bits"], extra)
+    return Verdict(budget, bound, "first runs in the captured order" if captured else "")
+
+
+if __name__ == "__main__":
+    files = [read_text(Path(path).read_bytes(), f"file {path}") for path in sys.argv[1:]]
+    sys.stdout.write(f"proved: {check(*files)}\n")

@@ -1,0 +1,126 @@
+"""`Proof`: a proof of a lower bound as a JSON document, read, written and checked."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import secrets
+import zlib
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from attrs import field, frozen
+
+from remat.errors import ProofRefused
+from remat.ir import Graph
+from remat.ir.interchange import graph_to_json
+from remat.proof.check import RULES, Refused, Verdict, check, plain, read_text
+from remat.units import Bytes, Ns
+
+
+@frozen(slots=False)
+class Proof:
+    """A proof that no schedule of a graph within a budget is faster than a bound, or that there is none.
+
+    Nothing in it is believed before `check`; the form is documented in `docs/reference/proofs.md`.
+
+    Attributes:
+        document: the JSON document (`remat-proof/1`); not to be changed.
+    """
+
+    document: dict[str, Any] = field(repr=False)
+
+    @property
+    def theorem(self) -> str:
+        """The theorem it instantiates: `floor`, `instants` or `captured`."""
+        return str(self.document["theorem"])
+
+    @property
+    def budget(self) -> Bytes:
+        """It holds for this budget and all smaller ones [bytes]."""
+        return int(self.document["budget"])
+
+    @property
+    def bound(self) -> Ns | None:
+        """What it claims: no schedule takes less [ns]; None: there is no schedule."""
+        bound = self.document["bound"]
+        return None if bound is None else int(bound)
+
+    @property
+    def leaves(self) -> int:
+        """Leaves of its trees; of a floor, sets of its family."""
+        if self.theorem == "floor":
+            return len(self.document["family"])
+        return sum(entry[0] != "branch" for tree in self.document["trees"] for entry in tree["tree"])
+
+    @cached_property
+    def text(self) -> str:
+        """The JSON text."""
+        return json.dumps(self.document, separators=(",", ":"))
+
+    def check(self, graph: Graph) -> Verdict:
+        """What it proves of a graph, by the independent checker.
+
+        Raises:
+            ProofRefused: with the place, when it does not prove what it claims.
+        """
+        return self._checked_by_graph(graph)
+
+    def _checked_by_graph(self, graph: Graph) -> Verdict:
+        try:
+            return check(graph_to_json(graph), self.document)
+        except Refused as refusal:
+            raise refused(refusal) from None
+
+    def dump(self, path: str | os.PathLike[str]) -> None:
+        """Write it, whole or not at all; gzipped when the name ends in `.gz`."""
+        path = Path(path)
+        raw = self.text.encode()
+        partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        try:
+            with open(partial, "xb") as file:
+                file.write(gzip.compress(raw, mtime=0) if path.suffix == ".gz" else raw)
+            os.replace(partial, path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Proof:
+        """Read a proof.
+
+        Raises:
+            ProofRefused: T-JSON, when the file is no whole JSON of objects, lists, texts and whole numbers; OSError when it
+                cannot be read.
+        """
+        raw = Path(path).read_bytes()
+        try:
+            if raw[:2] == b"\x1f\x8b":
+                raw = gzip.decompress(raw)
+            document = read_text(raw, f"file {path}")
+            plain(document, "proof")
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise refused(Refused(f"not a whole gzip file ({error})", f"file {path}")) from None
+        except Refused as refusal:
+            raise refused(refusal) from None
+        return cls(document)
+
+
+def refused(refusal: Refused) -> ProofRefused:
+    """The checker's refusal as an error of this library."""
+    fix = "ask for a proof of this graph and budget again (`remat prove`)."
+    return ProofRefused(refusal.rule, refusal.what, where=refusal.where, fix=fix)
+
+
+def head(theorem: str, graph: str, budget: Bytes, bound: Ns | None) -> dict[str, Any]:
+    """What every proof begins with; `graph` is the fingerprint."""
+    return {
+        "format": "remat-proof/1",
+        "theorem": theorem,
+        "rules": RULES,
+        "graph": graph,
+        "budget": budget,
+        "bound": bound,
+    }
