@@ -67,7 +67,7 @@ def bound_lines(outcome: Outcome) -> list[str]:
     from remat.algorithms._core.outcome import IMPOSSIBLE
 
     lower, certified = outcome.lower, outcome.certified
-    said = "no schedule fits" if lower == IMPOSSIBLE else f"{lower} ns"
+    bound = "no schedule fits" if lower == IMPOSSIBLE else f"{lower} ns"
     lines = [f"bound      {said} ({outcome.word})"]
     if outcome.word == "claimed" and certified is not None:
         lines.append(f"certified  {certified} ns (proved, exact)")
