@@ -68,7 +68,7 @@ def bound_lines(outcome: Outcome) -> list[str]:
 
     lower, certified = outcome.lower, outcome.certified
     bound = "no schedule fits" if lower == IMPOSSIBLE else f"{lower} ns"
-    lines = [f"bound      {said} ({outcome.word})"]
+    lines = [f"bound      {bound} ({outcome.word})"]
     if outcome.word == "claimed" and certified is not None:
         lines.append(f"certified  {certified} ns (proved, exact)")
     return lines
