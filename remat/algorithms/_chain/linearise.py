@@ -125,8 +125,12 @@ class Linearised:
         there: set[str] = set()
         ran: set[str] = set()
         phantoms: dict[str, tuple[str, ...]] = {}
+        resident: set[str] = set()
         for at, step in enumerate(schedule.steps):
+            kept = self._kept(step, resident, phantoms)
             for own in self._expanded(schedule, at, phantoms):
+                if isinstance(step, Run) and isinstance(own, Drop) and own.datum in kept:
+                    continue
                 if isinstance(own, Run):
                     node = self.flat.node(own.node)
                     if own.node in ran and runs_once(self.flat, self.flat.node_index[own.node]):
@@ -141,7 +145,22 @@ class Linearised:
                     there.discard(own.datum)
                 yield own
             if isinstance(step, Run):
-                self._saved(step, phantoms)
+                resident |= self._saved(step, phantoms)
+            elif isinstance(step, Prefetch):
+                resident.add(step.datum)
+            else:
+                resident.discard(step.datum)
+
+    def _kept(self, step: Step, resident: set[str], phantoms: dict[str, tuple[str, ...]]) -> set[str]:
+        """What a run must leave where it is: resident phantoms, but one that it replaces or reads.
+
+        A forward that runs again and keeps nothing drops what it makes, and its phantom may be resident still.
+        """
+        layer = self.graph.layer_by_node.get(step.node) if isinstance(step, Run) else None
+        if layer is None or not isinstance(step, Run):
+            return set()
+        bare = step.node == layer.forward and step.option == len(layer.options)
+        return {name for one in resident if one != layer.phantom or bare for name in phantoms.get(one, ())}
 
     def _expanded(self, schedule: Schedule, at: int, phantoms: dict[str, tuple[str, ...]]) -> Iterable[Step]:
         """The flat steps of one step; `phantoms`: the flat data of the phantoms that are there."""
@@ -162,11 +181,11 @@ class Linearised:
             if not isinstance(own, Drop) or own.datum in soon or own.datum not in border
         )
 
-    def _saved(self, run: Run, phantoms: dict[str, tuple[str, ...]]) -> None:
-        """Note what the forward of a stage has left as its phantom."""
+    def _saved(self, run: Run, phantoms: dict[str, tuple[str, ...]]) -> set[str]:
+        """Note what the forward of a stage has left as its phantom; the phantom's name, if it has left one."""
         layer = self.graph.layer_by_node.get(run.node)
         if layer is None or run.node != layer.forward or run.option == len(layer.options):
-            return
+            return set()
         held: dict[str, None] = {}
         for own in self._of_run(run):
             if isinstance(own, Run):
@@ -174,6 +193,7 @@ class Linearised:
             elif isinstance(own, Drop):
                 held.pop(own.datum, None)
         phantoms[layer.phantom] = tuple(name for name in held if name not in self.graph.data_index)
+        return {layer.phantom}
 
 
 def linearised(

@@ -16,7 +16,7 @@ from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import refuse_unless_flat
 from remat.algorithms._core.transforms import Applied, Transform
 from remat.algorithms._milp.linear import Builder, Ints
-from remat.algorithms._staged.form_events import Form
+from remat.algorithms._staged.form_events import Form, Meaning
 from remat.algorithms._staged.memory_items import Cell, Stage
 from remat.algorithms._staged.slots import Slots, slots_of
 from remat.ir import Data, Graph, Layer, Schedule
@@ -50,6 +50,8 @@ class _Checkmate:
         self.n = len(stage.graph)
         self.cells = [cell for cell in stage.cells if not cell.keep]
         self.made: dict[int, Cell] = {cell.writers[0][0]: cell for cell in self.cells}
+        self.index = {cell.writers[0][0]: at for at, cell in enumerate(stage.cells) if not cell.keep}
+        self.columns: dict[Meaning, int] = {}  # see `Form`; stages in place of slots
 
     def build(self) -> Form:
         held = np.zeros(len(self.slots), np.int64)
@@ -67,7 +69,7 @@ class _Checkmate:
         self.b.add_rhs(rows, -held)
         for t in range(self.n):
             self._stage(t, saved, freed, rows)
-        return Form(stage=self.stage, slots=self.slots, linear=self.b.build(), memory=rows)
+        return Form(stage=self.stage, slots=self.slots, linear=self.b.build(), memory=rows, columns=self.columns)
 
     def _r(self, t: int, k: int, value: int = 1) -> Terms:
         slot = self.slots.at[t, k] if t < self.n else -1
@@ -75,6 +77,7 @@ class _Checkmate:
 
     def _checkpoints(self) -> dict[tuple[int, int], int]:
         saved = {(t, k): self.b.new(1, integral=True) for k in self.made for t in range(k + 1, self.n)}
+        self.columns.update((("saved", self.index[k], t), column) for (t, k), column in saved.items())
         for (t, k), column in saved.items():
             back = [(saved[t - 1, k], -1)] if (t - 1, k) in saved else []
             self.b.row([(column, 1), *self._r(t - 1, k, -1), *back])
@@ -98,6 +101,7 @@ class _Checkmate:
                     if not run:
                         continue
                     column = self.b.new(1, integral=True)
+                    self.columns["deleted", self.index[k], t, node] = column
                     rest = [term for one in here[place + 1 :] for term in self._r(t, one)]
                     rest += [(saved[t + 1, k], 1)] if (t + 1, k) in saved else []
                     count = 1 + len(rest)
@@ -129,6 +133,7 @@ class OneOutputPerOp(Transform):
 
     Merging forbids to drop one output and keep another, so the transformed problem is harder: a plan of it lifts to
     one with a peak no larger, a bound of it proves nothing. Data with several contributions stay as they are.
+    Schedules lift by their runs, so copies are none of them: a link is left out.
     """
 
     def apply(self, problem: Problem, *, clock: Clock | None = None, seed: int = 0) -> Applied:
@@ -146,7 +151,8 @@ class OneOutputPerOp(Transform):
         layers = tuple(_layer(layer, into) for layer in graph.layers)
         merged = Graph(name=graph.name, computes=computes, data=data, layers=layers)
         return Applied(
-            problem=evolve(problem, graph=merged), lift=lambda schedule: Schedule.from_runs(graph, schedule.runs)
+            problem=evolve(problem, graph=merged, link=None),
+            lift=lambda schedule: Schedule.from_runs(graph, schedule.runs),
         )
 
 

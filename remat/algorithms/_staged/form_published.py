@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from remat.algorithms._milp.linear import Builder, Ints
-from remat.algorithms._staged.form_events import Form
+from remat.algorithms._staged.form_events import Form, Meaning
 from remat.algorithms._staged.memory_items import Cell, Stage, Use
 from remat.algorithms._staged.slots import Slots, slots_of
 from remat.ir import Layer
@@ -51,6 +51,7 @@ class _Published:
         self.before: list[Terms] = [[] for _ in range(self.n)]  # bytes before each stage
         self.held = np.zeros(len(slots), np.int64)
         self.saved: Terms = []
+        self.columns: dict[Meaning, int] = {}  # see `Form`; stages in place of slots
         self.alive: dict[
             tuple[int, int], list[tuple[int, Terms]]
         ] = {}  # (layer, stage): (option, alive after the forward)
@@ -62,12 +63,12 @@ class _Published:
             for option in options:
                 self.b.new(1, cost=option.time, integral=True)
             self.b.row(((first + o, 1) for o in range(len(options))), 1, equal=stage == node)
-        for cell in self.stage.cells:
+        for at, cell in enumerate(self.stage.cells):
             if cell.keep and len(cell.writers) == 1:
                 first = self.slots.at[cell.writers[0][0], cell.writers[0][0]]
                 self.held[first + 1 :] += cell.size
             elif not (self.tied and cell.layer >= 0):
-                _OneCell(self, cell).add()
+                _OneCell(self, at, cell).add()
         for at, layer in enumerate(self.stage.graph.layers):
             if self.tied:
                 self._tied(layer)
@@ -78,15 +79,18 @@ class _Published:
             row = self.b.rows(1, save=1)
             for column, value in self.saved:
                 self.b.entries(row, column, value)
-        return Form(stage=self.stage, slots=self.slots, linear=self.b.build(), memory=memory)
+        return Form(stage=self.stage, slots=self.slots, linear=self.b.build(), memory=memory, columns=self.columns)
 
     def run(self, stage: int, use: Use, value: int = 1) -> Terms:
         """CR of a node and some of its options in a stage, times `value`; empty where it has no slot."""
         slot = self.slots.at[stage, use[0]]
         return [] if slot < 0 else [(int(self.slots.column[slot]) + o, value) for o in use[1]]
 
-    def binary(self) -> int:
-        return self.b.new(1, integral=True)
+    def binary(self, *meaning: str | int) -> int:
+        column = self.b.new(1, integral=True)
+        if meaning:
+            self.columns[meaning] = column
+        return column
 
     def _one_phantom(self, at: int, layer: Layer) -> None:
         """One option's phantom at a time: a run by another option replaces it."""
@@ -147,14 +151,17 @@ class _Published:
 class _OneCell:
     """P, S, C and D of one cell and their rows."""
 
-    def __init__(self, form: _Published, cell: Cell) -> None:
-        self.form, self.cell = form, cell
+    def __init__(self, form: _Published, at: int, cell: Cell) -> None:
+        self.form, self.at, self.cell = form, at, cell
         self.several = len(cell.writers) > 1
         self.first, self.last = cell.writers[0][0], cell.writers[-1][0]
         end = self.last if cell.keep else form.n - 1  # a kept sum is a constant once complete
         self.stages = range(self.first, end + 1)
-        self.resident = {t: form.binary() for t in self.stages if t > self.first}
-        self.done = [{t: form.binary() for t in self.stages if t > node} for node, _ in cell.writers]
+        self.resident = {t: form.binary("saved", at, t) for t in self.stages if t > self.first}
+        self.done = [
+            {t: form.binary("holds", at, j, t) for t in self.stages if t > node}
+            for j, (node, _) in enumerate(cell.writers)
+        ]
 
     def add(self) -> None:
         form, cell = self.form, self.cell
@@ -218,11 +225,11 @@ class _OneCell:
                 form.changes[t].append((use[0], times(-cell.size, before)))
                 return
             if writes and use[0] == self.first:
-                create = form.binary()
+                create = form.binary("created", self.at, t)
                 b.row([(create, 1), *times(-1, run)])
                 alive.append((create, 1))
                 form.changes[t].append((use[0], [(create, cell.size)]))
-            delete = form.binary()
+            delete = form.binary("deleted", self.at, t, use[0])
             alive.append((delete, -1))
             form.changes[t].append((use[0], [(delete, -cell.size)]))
             b.row(alive, 1)
