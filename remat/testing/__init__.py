@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from remat._lazy import lazy
 
 if TYPE_CHECKING:
+    from remat.algorithms._milp.linear import Builder, Linear
     from remat.testing.bound_laws import BOUND_LAWS, check_bound
     from remat.testing.clock import Ticks, memory_clock
     from remat.testing.composition_laws import COMPOSITION_LAWS, check_composition
@@ -29,8 +30,10 @@ __all__ = [
     "SOLVER_LAWS",
     "SOURCE_LAWS",
     "TRANSFORM_LAWS",
+    "Builder",
     "Formulation",
     "LawBroken",
+    "Linear",
     "Relaxation",
     "Report",
     "Ticks",
@@ -58,4 +61,5 @@ _NAMES = {
 
 if not TYPE_CHECKING:
     _WHERE = {name: f"remat.testing.{module}:{name}" for module, names in _NAMES.items() for name in names}
+    _WHERE |= {name: f"remat.algorithms._milp.linear:{name}" for name in ("Builder", "Linear")}
     __getattr__, __dir__ = lazy(__name__, _WHERE)

@@ -5,6 +5,7 @@
 | `chain` | optima with several reruns: three to six stages, near the floor |
 | `layered` | two to four layers of several options, phantoms, bare runs |
 | `branching` | sums of gradients, tied parameters, nodes without order between them, draws, run-once nodes, kept data |
+| `parallel` | nodes without order: optima that the captured order does not have |
 | `optional` | several options of nodes outside layers, the loss among them |
 | `legal`, `legal_flat` | whatever the rules allow: every kind, flag and phase (`remat.testing.legal`) |
 | `long` | more than twelve nodes, where no exhaustive search finishes |
@@ -80,7 +81,7 @@ def chain(choose: Choose) -> Graph:
 def layered(choose: Choose) -> Graph:
     """A chain of two to four layers, each with up to three options, one of which may keep nothing; sometimes a skip."""
     n, b = _Numbers(choose), GraphBuilder("layered")
-    length = choose(2, 3) if choose(0, 3) else 4
+    length = (2, 2, 3, 3, 3, 3, 3, 4)[choose(0, 7)]
     b.data("x", 0, Kind.INPUT)
     b.data("t", n.size(0, 2), Kind.TANGENT)
     for i in range(length):
@@ -191,6 +192,26 @@ class _Branching:
             b.backward(name, reads=dict.fromkeys([gradient, *saved]), writes=part, **own)
 
 
+def parallel(choose: Choose) -> Graph:
+    """Two or three nodes that nothing orders, before the loss and after it: which goes first decides what fits."""
+    n, b = _Numbers(choose), GraphBuilder("parallel")
+    width = choose(2, 3)
+    b.data("x", 0, Kind.INPUT)
+    for i in range(width):
+        b.data(f"a{i}", n.size(0, 4))
+        b.forward(f"F{i}", reads=["x"], writes=[f"a{i}"], time=n.time(1), workspace=n.size(0, 4))
+    b.data("t", n.size(0, 1), Kind.TANGENT)
+    b.loss("L", reads=[f"a{i}" for i in range(width)], writes=["t"], time=n.time())
+    for i in reversed(range(width)):
+        if width > 2 and n.chance(4):
+            continue
+        b.data(f"w{i}", n.size(0, 3), Kind.PARAM_GRAD)
+        saved = [f"a{i}"] if choose(0, 3) else []
+        own = {"time": n.time(1), "workspace": n.size(0, 4), "twin": f"F{i}"}
+        b.backward(f"B{i}", reads=["t", *saved], writes=[f"w{i}"], **own)
+    return b.build()
+
+
 def optional(choose: Choose) -> Graph:
     """A branching graph whose nodes may run in several ways, the loss too."""
     graph, n = _Branching(choose, choose(1, 3)).graph(), _Numbers(choose)
@@ -212,6 +233,6 @@ def legal_flat(choose: Choose) -> Graph:
 
 
 FAMILIES: Final[tuple[Family, ...]] = (
-    chain, layered, branching, legal, chain, legal_flat, layered, optional, legal, long,
+    chain, layered, branching, legal, parallel, chain, legal_flat, layered, optional, legal, parallel, long,
 )  # fmt: skip
 """One after the other, again and again."""

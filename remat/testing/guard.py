@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import decimal
 import gc
+import logging
 import multiprocessing
 import os
 import random
@@ -102,6 +104,8 @@ def whole_process() -> dict[str, Any]:
         "whether garbage is collected": gc.isenabled(),
         "the trace function": (sys.gettrace(), sys.getprofile()),
         "the standard output": (id(sys.stdout), id(sys.stderr)),
+        "the root of logging": (logging.getLogger().level, tuple(map(id, logging.getLogger().handlers))),
+        "the precision of decimals": decimal.getcontext().prec,
     }
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:

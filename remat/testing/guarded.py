@@ -60,16 +60,18 @@ class GuardedTrial(Trial):
         """L-INTERRUPT, at any call that the part's own code makes; on a third of the examples.
 
         Args:
-            what: is asked. number: of the example. question: asks.
+            what: is asked, in words.
+            number: of the example.
+            question: asks.
             stopped: whether the clock of the question was stopped, which tells whoever asked.
         """
         if not self.tally.tries("L-INTERRUPT") or (number % 3 and self.tally.only is None):
             return
         modules, before = own_modules(self.part), guard.whole_process()
         try:
-            count = calls(modules, question)
+            count = calls(modules, lambda: self.asked(what, question))
             at = Random(number).randint(1, max(1, count))
-            interrupted(modules, at, question)
+            interrupted(modules, at, lambda: self.asked(what, question))
         except KeyboardInterrupt:
             return
         finally:

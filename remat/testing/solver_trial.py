@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final, TypeVar
@@ -25,6 +26,7 @@ from remat.testing.oracle import Among, frontier, optimum
 from remat.testing.random_schedules import random_schedule
 from remat.testing.renamed import renamed, with_word
 from remat.testing.report import Tally
+from remat.testing.trial import told
 
 T = TypeVar("T")
 
@@ -59,11 +61,11 @@ class SolverTrial(GuardedTrial):
 
     def run(self) -> None:
         """All laws; the first that is broken is told."""
-        if self.refused():
+        pristine = copy.deepcopy(self.problem)
+        refused, clock = self.refused(), RecordingClock()
+        if refused:
             return
         self.planned = True
-        pristine = copy.deepcopy(self.problem)
-        clock = RecordingClock()
         plan = self.plan(self.problem, clock)
         self.law("L-PURE", lambda: self.hold(self.problem == pristine, "the problem has changed."))
         self.law("L-INT", lambda: self.well_typed(plan))
@@ -76,7 +78,8 @@ class SolverTrial(GuardedTrial):
         self.law("L-REPEAT", lambda: self.repeats(plan))
         self.law("L-NAMES", lambda: self.renames(plan))
         self.law("L-STOP", lambda: self.stops(clock.ticks.looks))
-        self.interrupts()
+        self.interrupts(clock)
+        self.law("L-THREAD", lambda: self.in_a_thread(plan))
         self.law("L-LINK", self.links)
 
     def law(self, law: str, check: Callable[[], None]) -> None:
@@ -198,6 +201,8 @@ class SolverTrial(GuardedTrial):
         """L-REPORT."""
         self.proved(clock.lower, self.case.best(), "a bound on the way")
         for report in clock.reports:
+            fine = type(report.bound) is int or report.bound == IMPOSSIBLE
+            self.hold(fine, f"a bound on the way is {report.bound!r}.")
             if report.schedule is not None:
                 try:
                     validate(self.problem.graph, report.schedule, self.problem.budget)
@@ -221,8 +226,8 @@ class SolverTrial(GuardedTrial):
             self.hold(answer <= last, f"a plan of {last} ns was reported, and the answer takes {answer} ns.")
 
     def repeats(self, plan: Plan) -> None:
-        """L-REPEAT, with other numbers in the generators of the process."""
-        for again in self.reseeded("`plan`", lambda: self._quietly(self.problem)):
+        """L-REPEAT, with other numbers in the generators of the process, of a copy with addresses of its own."""
+        for again in self.reseeded("`plan`", lambda: self._quietly(copy.deepcopy(self.problem))):
             same = (again.schedule, again.lower) == (plan.schedule, plan.lower)
             self.hold(same, f"asked again it answers another plan, or bound ({plan.lower}, then {again.lower}).")
 
@@ -255,8 +260,31 @@ class SolverTrial(GuardedTrial):
         self.fits(plan, self.problem)
         self.proved(plan.lower, self.case.best(), f"after {end} looks at the clock lower")
 
-    def interrupts(self) -> None:
-        """L-INTERRUPT."""
+    def in_a_thread(self, plan: Plan) -> None:
+        """L-THREAD, on a third of the examples: in another thread the plan is the same."""
+        if self.case.number % 3 != 1 and self.tally.only is None:
+            return
+        answers: list[object] = []
+
+        def ask() -> None:
+            try:
+                answers.append(self.solver.plan(self.problem, memory_clock(), self.case.seed))
+            except Exception as error:  # noqa: BLE001 - whatever it raises there and not here
+                answers.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+        again = answers[0]
+        if isinstance(again, Exception):
+            raise _Fails(f"in another thread it raised {told(again)}")
+        same = isinstance(again, Plan) and (again.schedule, again.lower) == (plan.schedule, plan.lower)
+        self.hold(same, "in another thread it answers another plan, or bound.")
+
+    def interrupts(self, heard: Clock) -> None:
+        """L-INTERRUPT; `heard`: the clock of a plan that nobody interrupted."""
+        if self.tally.tries("L-INTERRUPT"):
+            self.expect("L-INTERRUPT", not heard.stopped, "it stops its clock, and whoever asked stops too.")
         clock = memory_clock()
         self.interrupted(
             "`plan`",

@@ -15,6 +15,7 @@ from remat.algorithms._core.transforms import Applied, RefusedTransform, Transfo
 from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.errors import BudgetExceeded, InvalidSchedule
 from remat.ir import Graph, Schedule, validate
+from remat.testing.clock import memory_clock
 from remat.testing.case import Case, case_of
 from remat.testing.guarded import GuardedTrial
 from remat.testing.random_schedules import random_schedule
@@ -43,6 +44,7 @@ TRANSFORM_LAWS = {
     "L-REPEAT": "the same problem is transformed and lifted the same way, whatever the generators of the process hold",
     "L-NAMES": "names are only names: with a word before each, the way back is the same; no order of a set decides",
     "L-INTERRUPT": "an interruption is let through; it is not swallowed",
+    "L-STOP": "when the time of its clock is over it still answers, and lifts as ever",
     "L-REPR": "`repr` rebuilds the transform",
 }
 _STATES: Final = 600
@@ -108,6 +110,8 @@ class _Trial(GuardedTrial):
         self.repeats(applied, walks[0])
         self.renames(applied, walks[0])
         self.interrupted("`apply`", self.case.number, lambda: self.transform.apply(self.problem))
+        if self.tally.tries("L-STOP"):
+            self.stops()
         self.links()
 
     def applied(self, problem: Problem) -> Applied | None:
@@ -130,6 +134,21 @@ class _Trial(GuardedTrial):
         if not isinstance(back, Schedule):
             raise self.broken("L-INT", f"`lift` answers {back!r:.80}, not a Schedule.")
         return back
+
+    def stops(self) -> None:
+        """L-STOP: asked as `t >> s` asks, with a seed and a clock that is over after a few looks."""
+        clock = memory_clock(self.random.randint(0, 3))
+
+        def ask() -> Applied | None:
+            try:
+                return self.transform.apply(self.problem, clock=clock, seed=self.case.seed)
+            except RefusedTransform:
+                return None
+
+        applied = self.guarded("`apply`", ask)
+        if applied is not None:
+            walk = random_schedule(applied.problem.graph, self.random.randint)
+            self.replays("L-STOP", self.problem, applied, walk)
 
     def kept(self, applied: Applied, problem: Problem) -> None:
         """L-ASKED."""

@@ -6,6 +6,7 @@ a smaller graph with the same seed is much the same example. A part that answers
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator
 from random import Random
@@ -22,11 +23,14 @@ from remat.testing.smaller import smaller
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-SHRINKING: Final = 1.5
+SHRINKING: Final = 1.0
 """Seconds of process time for making an example smaller."""
 
 LASTING: Final = frozenset({"L-TIME", "L-THREAD", "L-GLOBAL"})
 """Laws whose breach takes long or outlasts the call: no smaller example is looked for."""
+
+ANYWHERE: Final = frozenset({"L-RAISE", "L-INT"})
+"""Laws that a part may break whatever it is asked for: all is asked again."""
 
 Judge = Callable[[Graph, int], None]
 
@@ -69,11 +73,11 @@ def try_examples(judge: Judge, examples: Examples, tally: Tally) -> None:
         LawBroken: of the smallest example that was seen; L-REPEAT where the same example broke a law once, and then did not.
     """
     for graph, seed in examples:
-        broken = _broken_by(judge, graph, seed)
+        broken = _broken_by(judge, copy.deepcopy(graph), seed)  # parts that write to what they are given spoil a copy
         if broken is None:
             continue
         if examples.shrink and broken.law not in LASTING:
-            tally.only = broken.law
+            tally.only = None if broken.law in ANYWHERE else broken.law
             try:
                 broken = _smallest(judge, graph, seed, broken, tally, structure=examples.graphs is None)
             finally:
@@ -91,7 +95,7 @@ def _broken_by(judge: Judge, graph: Graph, seed: int) -> LawBroken | None:
 
 def _smallest(judge: Judge, graph: Graph, seed: int, broken: LawBroken, tally: Tally, *, structure: bool) -> LawBroken:
     """Smaller and smaller graphs that break the law, until none does or the time is over."""
-    if _broken_by(judge, graph, seed) is None:
+    if _broken_by(judge, copy.deepcopy(graph), seed) is None:
         if "L-REPEAT" in tally.excluded:
             return broken
         what = f"{tally.subject} broke {broken.law} once, and kept it when asked the same again: its answers differ from call "
@@ -113,7 +117,7 @@ def _smallest(judge: Judge, graph: Graph, seed: int, broken: LawBroken, tally: T
 def _of_smaller(judge: Judge, graph: Graph, seed: int) -> LawBroken | None:
     """What a smaller graph breaks; what a check itself cannot treat is no example."""
     try:
-        return _broken_by(judge, graph, seed)
+        return _broken_by(judge, copy.deepcopy(graph), seed)
     except RematError:
         return None
 

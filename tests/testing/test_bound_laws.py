@@ -9,7 +9,7 @@ from remat.testing.own_relaxations import RELAXATIONS
 from remat.testing.relaxation import broken_row
 from remat.testing.trace import Trace
 
-from .planted_bounds import BOUNDS
+from .planted.bounds import BOUNDS
 
 
 def quiet(text):
