@@ -6,6 +6,7 @@
 | `layered` | two to four layers of several options, phantoms, bare runs |
 | `branching` | sums of gradients, tied parameters, nodes without order between them, draws, run-once nodes, kept data |
 | `parallel` | nodes without order: optima that the captured order does not have |
+| `late` | optima in which backward nodes run again |
 | `optional` | several options of nodes outside layers, the loss among them |
 | `legal`, `legal_flat` | whatever the rules allow: every kind, flag and phase (`remat.testing.legal`) |
 | `long` | more than twelve nodes, where no exhaustive search finishes |
@@ -99,7 +100,7 @@ def layered(choose: Choose) -> Graph:
             continue  # a plain pair of nodes
         readable = [f"a{i - 1}" if i else "x", f"a{i}"]
         options = [_layer_option(n, readable) for _ in range(choose(1, 3) if length < 3 else choose(1, 2))]
-        bare = Option(time=n.time(1), workspace=n.workspace()) if n.chance(2) else None
+        bare = Option(time=n.time(0, 2), workspace=n.workspace()) if choose(0, 2) else None
         b.layer(f"F{i}", f"B{i}", options, bare=bare)
     return b.build()
 
@@ -108,7 +109,7 @@ def _layer_option(n: _Numbers, readable: list[str]) -> LayerOption:
     return LayerOption(
         forward=n.time(1),
         backward=n.time(1),
-        phantom=n.size(0, 4),
+        phantom=n.size(1, 5) if n.choose(0, 4) else 0,
         forward_workspace=n.workspace(),
         backward_workspace=n.workspace(),
         backward_reads=(readable[n.choose(0, 1)],) if n.chance(2) else (),
@@ -193,22 +194,46 @@ class _Branching:
 
 
 def parallel(choose: Choose) -> Graph:
-    """Two or three nodes that nothing orders, before the loss and after it: which goes first decides what fits."""
+    """Two or three nodes that nothing orders, before the loss and after it: which goes first decides what fits.
+
+    In half of the graphs some draw random numbers, and some write a random state, with or without a draw.
+    """
     n, b = _Numbers(choose), GraphBuilder("parallel")
-    width = choose(2, 3)
+    width, random = choose(2, 3), choose(0, 1)
     b.data("x", 0, Kind.INPUT)
     for i in range(width):
         b.data(f"a{i}", n.size(0, 4))
-        b.forward(f"F{i}", reads=["x"], writes=[f"a{i}"], time=n.time(1), workspace=n.size(0, 4))
+        writes = [f"a{i}"]
+        if random and n.chance(3):
+            b.data(f"r{i}", n.size(0, 2), Kind.RNG_STATE)
+            writes.append(f"r{i}")
+        own = {"time": n.time(1), "workspace": n.size(0, 4), "draws": bool(random) and n.chance(2)}
+        b.forward(f"F{i}", reads=["x"], writes=writes, **own)
     b.data("t", n.size(0, 1), Kind.TANGENT)
     b.loss("L", reads=[f"a{i}" for i in range(width)], writes=["t"], time=n.time())
     for i in reversed(range(width)):
         if width > 2 and n.chance(4):
             continue
-        b.data(f"w{i}", n.size(0, 3), Kind.PARAM_GRAD)
+        b.data(f"w{i}", n.size(0, 3), Kind.RNG_STATE if random and n.chance(2) else Kind.PARAM_GRAD)
         saved = [f"a{i}"] if choose(0, 3) else []
-        own = {"time": n.time(1), "workspace": n.size(0, 4), "twin": f"F{i}"}
-        b.backward(f"B{i}", reads=["t", *saved], writes=[f"w{i}"], **own)
+        own = {"time": n.time(1), "workspace": n.size(0, 4), "draws": bool(random) and n.chance(2)}
+        b.backward(f"B{i}", reads=["t", *saved], writes=[f"w{i}"], twin=f"F{i}", **own)
+    return b.build()
+
+
+def late(choose: Choose) -> Graph:
+    """A short forward, and a backward of four or five nodes whose gradients are large and read twice: they may run again."""
+    n, b = _Numbers(choose), GraphBuilder("late")
+    length = choose(4, 5)
+    b.data("a", n.size(0, 2))
+    b.forward("F", writes=["a"], time=n.time())
+    b.data("g0", n.size(1, 2), Kind.TANGENT)
+    b.loss("L", reads=["a"], writes=["g0"], time=n.time())
+    for i in range(1, length + 1):
+        b.data(f"g{i}", n.size(1, 5) if i < length else n.size(0, 1), Kind.GRADIENT if i < length else Kind.INPUT_GRAD)
+        early = [f"g{choose(1, i - 3) if choose(0, 3) else i - 2}"] if i > 3 else []
+        workspace = n.size(2, 6) if i == 3 or not choose(0, 2) else 0
+        b.backward(f"B{i}", reads=[f"g{i - 1}", *early], writes=[f"g{i}"], time=n.time(1), workspace=workspace)
     return b.build()
 
 
@@ -233,6 +258,6 @@ def legal_flat(choose: Choose) -> Graph:
 
 
 FAMILIES: Final[tuple[Family, ...]] = (
-    chain, layered, branching, legal, parallel, chain, legal_flat, layered, optional, legal, parallel, long,
+    chain, layered, branching, legal, parallel, late, chain, layered, optional, legal, parallel, legal_flat, late, long,
 )  # fmt: skip
 """One after the other, again and again."""

@@ -15,8 +15,8 @@ from remat.algorithms._core.transforms import Applied, RefusedTransform, Transfo
 from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.errors import BudgetExceeded, InvalidSchedule
 from remat.ir import Graph, Schedule, validate
-from remat.testing.clock import memory_clock
 from remat.testing.case import Case, case_of
+from remat.testing.clock import memory_clock
 from remat.testing.guarded import GuardedTrial
 from remat.testing.random_schedules import random_schedule
 from remat.testing.renamed import renamed, with_word

@@ -152,12 +152,13 @@ class ContributorsRunOnce(Planted):
         return planned(None, lower=exact(problem, graph=own).lower)
 
 
-class EverythingIsKept(Planted):
-    """Takes outputs of the forward for kept."""
+class WhatTheLossReadsIsKept(Planted):
+    """Takes for kept what the loss reads."""
 
     def plan(self, problem, clock, seed):
         graph = problem.graph
-        data = tuple(evolve(one, keep=one.keep or one.kind is Kind.TANGENT) for one in graph.data)
+        reads = {name for name in graph.computes[graph.loss].reads if not graph.datum(name).outside}
+        data = tuple(evolve(one, keep=one.keep or one.name in reads) for one in graph.data)
         return planned(None, lower=exact(problem, graph=evolve(graph, data=data)).lower)
 
 
@@ -276,11 +277,11 @@ CLAIMS = {
     SlowestOptions(): "L-BOUND",
     SumsAreKeptWhole(): "L-BOUND",
     ContributorsRunOnce(): "L-BOUND",
-    EverythingIsKept(): "L-BOUND",
+    WhatTheLossReadsIsKept(): "L-BOUND",
     ToleratesAMillionth(): "L-BUDGET",
     FloatBytes(): "L-BUDGET",
     FloatNanoseconds(): "L-BOUND",
-    WordsOf32Bits(): "L-BUDGET",
+    WordsOf32Bits(): "L-BUDGET L-LINK",
     NumpyBound(): "L-INT",
     BelowNothing(): "L-INT",
     WrongBeside(): "L-BESIDE",

@@ -198,10 +198,8 @@ class HashesAWord(Planted):
     """The hash of a word decides: another process answers otherwise."""
 
     def plan(self, problem, clock, seed):
-        return planned(exact(problem).schedule if hash("planted") % 64 == here else None)
-
-
-here = hash("planted") % 64
+        found = exact(problem)
+        return planned(found.schedule, lower=hash("planted") % ((found.schedule is not None and found.lower) or 1))
 
 
 class KnowsForwardByName(Planted):
@@ -329,7 +327,7 @@ MANNERS = {
     SeldomWrong(): "L-REPEAT",
     LeaksAThread(): "L-THREAD",
     SetsTheEnvironment(): "L-GLOBAL",
-    RemembersByBudget(): "L-REPLAY L-BUDGET L-REPEAT",
+    RemembersByBudget(): "L-REPLAY L-BUDGET L-REPEAT L-NAMES",
     AsTheSetComes(): "L-NAMES L-HASH",
     HashesAWord(): "L-HASH",
     KnowsForwardByName(): "L-NAMES",

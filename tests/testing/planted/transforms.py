@@ -203,7 +203,7 @@ TRANSFORMS = {
     LosesReruns(): "L-LIFT",
     LosesDrops(): "L-FIT L-LIFT",
     ForgetsTheBudget(): "L-FIT",
-    RoundsSizesDown(): "L-FIT",
+    RoundsSizesDown(): "L-FIT L-LINK",
     ForgetsWorkspaces(): "L-FIT",
     RoundsUpAndKeepsProofs(): "L-PROOF",
     ForbidsAndKeepsProofs(): "L-PROOF",
