@@ -15,7 +15,7 @@ from remat.ir import Cluster, Graph, Phase, Schedule, condense, expand, is_conve
 from remat.testing.families import branching, chain, legal_flat, long
 from remat.testing.guarded import GuardedTrial
 from remat.testing.random_schedules import random_schedule
-from remat.testing.renamed import renamed
+from remat.testing.renaming import renamed
 from remat.testing.report import Report, Say, Tally
 from remat.testing.trial import check_repr
 from remat.testing.trying import Examples, try_examples

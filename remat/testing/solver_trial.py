@@ -24,7 +24,7 @@ from remat.testing.guard import Overrun, patient
 from remat.testing.guarded import GuardedTrial
 from remat.testing.oracle import Among, frontier, optimum
 from remat.testing.random_schedules import random_schedule
-from remat.testing.renamed import renamed, with_word
+from remat.testing.renaming import renamed, with_word
 from remat.testing.report import Tally
 from remat.testing.trial import told
 

@@ -29,7 +29,7 @@ from remat.testing.families import branching, chain, legal_flat
 from remat.testing.guard import Overrun, patient
 from remat.testing.guarded import GuardedTrial
 from remat.testing.random_schedules import random_schedule
-from remat.testing.renamed import renamed
+from remat.testing.renaming import renamed
 from remat.testing.report import LawBroken, Report, Say, Tally
 from remat.testing.trial import check_repr
 from remat.testing.trying import Examples, try_examples

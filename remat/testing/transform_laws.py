@@ -19,7 +19,7 @@ from remat.testing.case import Case, case_of
 from remat.testing.clock import memory_clock
 from remat.testing.guarded import GuardedTrial
 from remat.testing.random_schedules import random_schedule
-from remat.testing.renamed import renamed, with_word
+from remat.testing.renaming import renamed, with_word
 from remat.testing.report import Report, Say, Tally
 from remat.testing.trial import check_repr
 from remat.testing.trying import Examples, try_examples

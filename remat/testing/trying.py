@@ -17,8 +17,8 @@ from attrs import field, frozen
 from remat.errors import RematError
 from remat.ir import Graph
 from remat.testing.families import FAMILIES, Family
+from remat.testing.reducing import smaller
 from remat.testing.report import LawBroken, Tally
-from remat.testing.smaller import smaller
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

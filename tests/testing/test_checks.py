@@ -24,8 +24,8 @@ from remat.testing.guard import Overrun, patient, whole_process
 from remat.testing.interruption import calls, interrupted
 from remat.testing.oracle import frontier
 from remat.testing.random_schedules import AMONG, in_captured_order, random_schedule
-from remat.testing.renamed import renamed, with_word
-from remat.testing.smaller import smaller
+from remat.testing.reducing import smaller
+from remat.testing.renaming import renamed, with_word
 from remat.testing.solver_laws import SOLVER_LAWS
 from remat.testing.trace import Trace
 
