@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from remat.ir import Graph, print_text
-from remat.testing.families import branching, chain, late, layered, legal, legal_flat, optional, parallel
+from remat.testing.families import branching, chain, late, layered, legal_flat, optional, parallel, whatever
 from remat.testing.random_schedules import random_schedule
 from remat.testing.relaxation import Formulation, Relaxation, broken_row, cost_of
 from remat.testing.report import Report, Say, Tally
@@ -30,7 +30,7 @@ BOUND_LAWS = {
 }
 SCHEDULES = 6
 """Random schedules of each graph."""
-_FAMILIES = (branching, legal_flat, legal, parallel, legal_flat, chain, layered, optional, late)
+_FAMILIES = (branching, legal_flat, whatever, parallel, legal_flat, chain, layered, optional, late)
 
 
 def check_bound(

@@ -8,7 +8,7 @@
 | `parallel` | nodes without order: optima that the captured order does not have |
 | `late` | optima in which backward nodes run again |
 | `optional` | several options of nodes outside layers, the loss among them |
-| `legal`, `legal_flat` | whatever the rules allow: every kind, flag and phase (`remat.testing.legal`) |
+| `whatever`, `legal_flat` | whatever the rules allow: every kind, flag and phase (`remat.testing.legal`) |
 | `long` | more than twelve nodes, where no exhaustive search finishes |
 
 Every family is drawn at several scales: small numbers, 10^9 and 2^50 with some noise, so that no float tells sums apart.
@@ -247,7 +247,7 @@ def optional(choose: Choose) -> Graph:
     return evolve(graph, computes=tuple(evolve(node, options=ways()) for node in graph.computes))
 
 
-def legal(choose: Choose) -> Graph:
+def whatever(choose: Choose) -> Graph:
     """Any graph of up to seven nodes that the rules allow."""
     return legal_graph(choose)
 
@@ -258,6 +258,6 @@ def legal_flat(choose: Choose) -> Graph:
 
 
 FAMILIES: Final[tuple[Family, ...]] = (
-    chain, layered, branching, legal, parallel, late, chain, layered, optional, legal, parallel, legal_flat, late, long,
+    chain, layered, branching, whatever, parallel, late, chain, layered, optional, whatever, parallel, legal_flat, late, long,
 )  # fmt: skip
 """One after the other, again and again."""
