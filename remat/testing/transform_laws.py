@@ -43,7 +43,7 @@ TRANSFORM_LAWS = {
     "L-PROOF": "a transform that keeps proofs: no schedule of the original problem beats a bound of the transformed one",
     "L-REPEAT": "the same problem is transformed and lifted the same way, whatever the generators of the process hold",
     "L-NAMES": "names are only names: with a word before each, the way back is the same; no order of a set decides",
-    "L-INTERRUPT": "an interruption is let through; it is not swallowed",
+    "L-INTERRUPT": "an interruption is let through, or stops the clock; it is not swallowed",
     "L-STOP": "when the time of its clock is over it still answers, and lifts as ever",
     "L-REPR": "`repr` rebuilds the transform",
 }
@@ -109,7 +109,10 @@ class _Trial(GuardedTrial):
             self.proves(exact)
         self.repeats(applied, walks[0])
         self.renames(applied, walks[0])
-        self.interrupted("`apply`", self.case.number, lambda: self.transform.apply(self.problem))
+        clock = memory_clock()
+        self.interrupted(
+            "`apply`", self.case.number, lambda: self.transform.apply(self.problem, clock=clock), lambda: clock.stopped
+        )
         if self.tally.tries("L-STOP"):
             self.stops()
         self.links()
