@@ -7,7 +7,7 @@ MODELS_STAMP := $(VENV)/.installed-models
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv models-venv stacks demo test test-quick test-versions test-thorough test-cuda lint format graphs exactness bench fuzz fuzz-wrap docs clean
+.PHONY: venv models-venv stacks demo test test-quick test-versions test-thorough test-cuda lint format graphs exactness bench fuzz planted fuzz-wrap docs clean
 
 venv: $(STAMP)
 
@@ -81,6 +81,10 @@ GRAPHS ?= 0:20000
 fuzz: venv
 	@mkdir -p build/bench
 	$(BIN)/python -m tests.soundness --seeds $(GRAPHS) --processes $(WORKERS)
+
+# Every planted bug in the default run of its check: killed by which law, in how many seconds.
+planted: venv
+	$(BIN)/python -m tests.testing.planted $(BUGS)
 
 # 500 random modules, wrapped and judged; goes on where it was stopped. SEEDS=500:600 asks for others.
 SEEDS ?= 0:500

@@ -55,7 +55,7 @@ SOLVERS = {
     "best(StoreAll(), PerLayerCheckpoint())": ALL,
     "Exhaustive().within(5.0)": ALL,
     "StoreAll().when(is_flat) | Exhaustive()": ALL,
-    "auto": ALL,
+    "auto": QUARTER,
     "quick": QUARTER,
     "dtr": ALL,
     'Dtr("h_dtr")': ALL,
