@@ -60,8 +60,8 @@ BOUNDS = {
     "outputs are charged twice": Changed(
         _ONE,
         instants,
-        "room = budget - int(flat.charge[at])",
-        "room = budget - int(flat.charge[at]) - int(flat.size[flat.write_idx[flat.write_ptr[at]:flat.write_ptr[at + 1]]].sum())",
+        "_memory_row(flat, columns, reads, budget - int(flat.charge[at]))",
+        "_memory_row(flat, columns, reads, budget - int(flat.charge[at]) - int(flat.size[flat.write_idx[flat.write_ptr[at]:flat.write_ptr[at + 1]]].sum()))",
     ),
     "backward nodes never run again": Changed(
         _ONE, instants, "if state[v] != AHEAD and flat.replay[v]:", "if state[v] != AHEAD and flat.phase[v] == 0:"
@@ -88,7 +88,7 @@ BOUNDS = {
         "self.state[k, : instants[k - 1] + 1] = DONE",
     ),
     "a stage reads what it makes from before it": Changed(
-        InStages(), fixed_order, "if self.whole_kept[d] or p >= at:", "if self.whole_kept[d]:"
+        InStages(), fixed_order, "if not self.whole_kept[d] and p < at:", "if not self.whole_kept[d]:"
     ),
     "what a rerun makes does not stay": Changed(
         InStages(), fixed_order, "*self._supply(k, d, p)], 0)", "*self._supply(k, d, p)[:1]], 0)"
@@ -105,14 +105,14 @@ BOUNDS = {
     "what some option reads is always read": Changed(
         _SETS,
         knapsack,
-        "if cell.keep or self._reads_always(t, cell):",
+        "if cell.keep or _always_read(self.stage, t, cell):",
         "if cell.keep or any(r == t for r, _ in cell.readers):",
     ),
     "backward nodes keep the captured order": Changed(
         _SETS,
         knapsack,
-        "done = all(writer <= loss or before[t, writer] for writer, _ in cell.writers)",
-        "done = all(writer < t for writer, _ in cell.writers)",
+        "if all(w <= loss or before[t, w] for w, _ in cell.writers)]",
+        "if all(w < t for w, _ in cell.writers)]",
     ),
     "no backward node runs again in stages": Changed(
         Staged(),
@@ -121,19 +121,19 @@ BOUNDS = {
         'slots = slots_of(stage, "backward-once") if slots is None',
     ),
     "a kept sum is resident before it is complete": Changed(
-        Staged(), form_events, "self.held[complete + 1 :] += cell.size", "self.held[complete :] += cell.size"
+        Staged(), form_events, "self.kept_bytes[complete + 1 :] += cell.size", "self.kept_bytes[complete :] += cell.size"
     ),
     "a reader keeps what it reads": Changed(
         Staged("published"),
         form_published,
-        "b.row([*run, (delete, -1), *times(-1, kept), *times(-1, later)])",
-        "b.row([*run, *times(-1, kept)])",
+        "b.row([*run, (delete, -1), *times(-1, stays), *times(-1, later)])",
+        "b.row([*run, *times(-1, stays)])",
     ),
     "what a run reads is counted twice": Changed(
         ResidentTogether(),
         floor,
-        "self.fixed[p] + together)",
-        "self.fixed[p] + together + sum(self.size[d] for d in self.reads[p]))",
+        "self._bytes(rest.union(self.reads[p])))",
+        "self._bytes(rest) + 2 * self._bytes(self.reads[p]))",
     ),
     "all nodes have run before any": Changed(ResidentTogether(), floor, "ran[v] |= forward", "ran[v] |= 255"),
 }
