@@ -36,7 +36,7 @@ SOLVER_LAWS = {
     "L-REPLAY": "a proposed schedule breaks no replay rule",
     "L-BUDGET": "a proposed schedule fits the budget",
     "L-BOUND": "`lower` is at most the time of every schedule of the problem; IMPOSSIBLE only where there is none",
-    "L-BESIDE": "a bound beside is at most the time of every schedule of its class, where the kit knows the class",
+    "L-CLASS": "a bound in `class_bounds` is at most the time of every schedule of its class, where the kit knows the class",
     "L-REPORT": "what is handed to the clock on the way is valid, fits, and is proved",
     "L-BETTER": "each plan handed to the clock is no worse than the one before, with its true time; nor is the answer worse",
     "L-REPEAT": "the same problem and seed give the same plan, whatever the generators of the process hold",

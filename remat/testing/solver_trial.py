@@ -34,7 +34,7 @@ CLASSES: Final[Mapping[str, Among]] = {
     ASSUMES: "captured",
     "staged schedules, first runs in the graph's order": "staged",
 }
-"""Classes of schedules that the kit knows, by the words of a bound beside."""
+"""Classes of schedules that the kit knows, by the words of a class bound."""
 
 _UNHEARD: Final = 3.0
 """Seconds of work, over all problems of a check, after which a solver must have looked at the clock."""
@@ -72,7 +72,7 @@ class SolverTrial(GuardedTrial):
         self.law("L-REPLAY", lambda: self.replays(plan, self.problem))
         self.law("L-BUDGET", lambda: self.fits(plan, self.problem))
         self.law("L-BOUND", lambda: self.proved(plan.lower, self.case.best()))
-        self.law("L-BESIDE", lambda: self.class_bounds(plan))
+        self.law("L-CLASS", lambda: self.class_bounds(plan))
         self.law("L-REPORT", lambda: self.reports(clock))
         self.law("L-BETTER", lambda: self.improves(clock, plan))
         self.law("L-REPEAT", lambda: self.repeats(plan))
@@ -178,7 +178,7 @@ class SolverTrial(GuardedTrial):
             raise _Fails(f"{who} is {lower}, and this schedule takes {time} ns:\n{_lines(witness)}")
 
     def class_bounds(self, plan: Plan) -> None:
-        """L-BESIDE, by an oracle of the class on tiny graphs, by random schedules of it on others."""
+        """L-CLASS, by an oracle of the class on tiny graphs, by random schedules of it on others."""
         for bound in plan.class_bounds:
             among = CLASSES.get(bound.assumes)
             if among is not None:

@@ -160,7 +160,8 @@ class Linearised:
         if layer is None or not isinstance(step, Run):
             return set()
         no_save = step.node == layer.forward and step.option == len(layer.options)
-        return {name for one in resident if one != layer.phantom or no_save for name in phantoms.get(one, ())}
+        kept = (datum for datum in resident if datum != layer.phantom or no_save)
+        return {name for datum in kept for name in phantoms.get(datum, ())}
 
     def _expanded(self, schedule: Schedule, at: int, phantoms: dict[str, tuple[str, ...]]) -> Iterable[Step]:
         """The flat steps of one step; `phantoms`: the flat data of the resident phantoms."""

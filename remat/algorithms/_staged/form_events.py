@@ -208,7 +208,9 @@ class _Events:
         flow = self._new_flow(at, events)
         end = int(slots.stage[events[-1]])
         done = self._contributed(cell, flow, end)
-        self.columns.update((("holds", at, j, t), column) for j, one in enumerate(done) for t, column in one.items())
+        self.columns.update(
+            (("holds", at, j, t), column) for j, holds in enumerate(done) for t, column in holds.items()
+        )
         for j, (mine, options) in enumerate(writes):
             mine = mine[mine <= events[-1]]
             inner = mine[mine < events[-1]]

@@ -61,7 +61,8 @@ BOUNDS = {
         _ONE,
         instants,
         "_memory_row(flat, columns, reads, budget - int(flat.charge[at]))",
-        "_memory_row(flat, columns, reads, budget - int(flat.charge[at]) - int(flat.size[flat.write_idx[flat.write_ptr[at]:flat.write_ptr[at + 1]]].sum()))",
+        "_memory_row(flat, columns, reads, budget - int(flat.charge[at]) - "
+        "int(flat.size[flat.write_idx[flat.write_ptr[at]:flat.write_ptr[at + 1]]].sum()))",
     ),
     "backward nodes never run again": Changed(
         _ONE, instants, "if state[v] != AHEAD and flat.replay[v]:", "if state[v] != AHEAD and flat.phase[v] == 0:"
@@ -121,7 +122,10 @@ BOUNDS = {
         'slots = slots_of(stage, "backward-once") if slots is None',
     ),
     "a kept sum is resident before it is complete": Changed(
-        Staged(), form_events, "self.kept_bytes[complete + 1 :] += cell.size", "self.kept_bytes[complete :] += cell.size"
+        Staged(),
+        form_events,
+        "self.kept_bytes[complete + 1 :] += cell.size",
+        "self.kept_bytes[complete :] += cell.size",
     ),
     "a reader keeps what it reads": Changed(
         Staged("published"),

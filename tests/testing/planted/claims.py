@@ -210,8 +210,8 @@ class BelowNothing(Planted):
         return planned(exact(problem).schedule, lower=-1)
 
 
-class WrongBeside(Planted):
-    """A bound beside that is a nanosecond above the optimum of its class."""
+class WrongClassBound(Planted):
+    """A class bound that is a nanosecond above the optimum of its class."""
 
     def plan(self, problem, clock, seed):
         value = best_of_class(problem, "captured")
@@ -286,8 +286,8 @@ CLAIMS = {
     WordsOf32Bits(): "L-BUDGET L-LINK",
     NumpyBound(): "L-INT",
     BelowNothing(): "L-INT",
-    WrongBeside(): "L-BESIDE",
-    NothingOfItsClass(): "L-BESIDE",
+    WrongClassBound(): "L-CLASS",
+    NothingOfItsClass(): "L-CLASS",
     UpperAsLowerOnTimeOut(): "L-STOP",
     HalfAPlanOnTimeOut(): "L-STOP",
     OverBudgetOnTimeOut(): "L-STOP",
