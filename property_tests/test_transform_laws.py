@@ -46,4 +46,4 @@ def test_every_law_holds_for_the_partitioner(expression):
 
 @pytest.mark.parametrize(("kind", "table"), [("transforms", TRANSFORMS), ("partitioners", PARTITIONERS)])
 def test_everything_registered_is_on_trial(kind, table):
-    assert set(registry.brought(kind)) <= {expression.partition("(")[0] for expression in table}
+    assert set(registry.registered(kind)) <= {expression.partition("(")[0] for expression in table}
