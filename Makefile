@@ -7,7 +7,7 @@ MODELS_STAMP := $(VENV)/.installed-models
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv models-venv stacks demo test test-quick test-versions test-thorough test-cuda lint format graphs exactness bench fuzz fuzz-proofs fuzz-wrap docs clean
+.PHONY: venv models-venv stacks demo test test-quick test-versions test-thorough test-cuda lint format graphs exactness bench fuzz fuzz-proofs planted fuzz-wrap docs clean
 
 venv: $(STAMP)
 
@@ -86,6 +86,10 @@ fuzz: venv
 PROOFS ?= 0:2000
 fuzz-proofs: venv
 	$(BIN)/python -m tests.proof --seeds $(PROOFS)
+
+# Every planted bug in the default run of its check: killed by which law, in how many seconds.
+planted: venv
+	$(BIN)/python -m tests.testing.planted $(BUGS)
 
 # 500 random modules, wrapped and judged; goes on where it was stopped. SEEDS=500:600 asks for others.
 SEEDS ?= 0:500

@@ -26,8 +26,7 @@ from remat.algorithms._core.options import dominates, undominated
 from remat.algorithms._plugins.expression import parse
 from remat.ir import LayerOption, Schedule, clusters, part, validate
 from remat.testing import memory_clock
-from remat.testing.examples import tiny_graphs
-from remat.testing.strategies import chain_graphs, problems, training_graphs, valid_schedules
+from remat.testing.strategies import chain_graphs, problems, tiny_graphs, training_graphs, valid_schedules
 
 
 @frozen

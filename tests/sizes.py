@@ -30,6 +30,10 @@ ENTRY_POINTS = frozenset({
     "remat/algorithms/_core/clock.py:Clock.report",
     "remat/algorithms/_curves/budget_sweep.py:sweep",
     "remat/ir/build.py:GraphBuilder.compute",
+    "remat/testing/solver_laws.py:check_solver",
+    "remat/testing/transform_laws.py:check_transform",
+    "remat/testing/partitioner_laws.py:check_partitioner",
+    "remat/testing/source_laws.py:check_source",
 })  # fmt: skip
 """Entry points and builders: what can only be given by name is not counted there; at most `POSITIONAL` are positional."""
 

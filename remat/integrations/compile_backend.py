@@ -94,7 +94,7 @@ def _warn_of_breaks(options: Any) -> None:
     frame = current_frame()
     if frame is None:
         return
-    frames = next((frames for other, frames in _compiled if other is options), None)
+    frames = next((frames for compiled, frames in _compiled if compiled is options), None)
     if frames is None:
         frames = set()
         _compiled.append((options, frames))

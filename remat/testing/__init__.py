@@ -1,4 +1,4 @@
-"""Shipped tests: laws that every solver, transform and partitioner keeps, strategies that try them, an in-memory clock.
+"""Shipped tests: laws that solvers, bounds, transforms, partitioners and option sources keep, and graphs that try them.
 
 Nothing of the library imports this package. Hypothesis is imported when a check runs, torch never.
 """
@@ -10,40 +10,56 @@ from typing import TYPE_CHECKING
 from remat._lazy import lazy
 
 if TYPE_CHECKING:
+    from remat.algorithms._milp.linear import Builder, Linear
+    from remat.testing.bound_laws import BOUND_LAWS, check_bound
     from remat.testing.clock import Ticks, memory_clock
     from remat.testing.composition_laws import COMPOSITION_LAWS, check_composition
     from remat.testing.corruptions import CORRUPTIONS
     from remat.testing.partitioner_laws import PARTITIONER_LAWS, check_partitioner
+    from remat.testing.relaxation import Formulation, Relaxation
     from remat.testing.report import LawBroken, Report
     from remat.testing.solver_laws import SOLVER_LAWS, check_solver
+    from remat.testing.source_laws import SOURCE_LAWS, check_source
     from remat.testing.transform_laws import TRANSFORM_LAWS, check_transform
 
 __all__ = [
+    "BOUND_LAWS",
     "COMPOSITION_LAWS",
     "CORRUPTIONS",
     "PARTITIONER_LAWS",
     "SOLVER_LAWS",
+    "SOURCE_LAWS",
     "TRANSFORM_LAWS",
+    "Builder",
+    "Formulation",
     "LawBroken",
+    "Linear",
+    "Relaxation",
     "Report",
     "Ticks",
+    "check_bound",
     "check_composition",
     "check_partitioner",
     "check_solver",
+    "check_source",
     "check_transform",
     "memory_clock",
 ]
 
 _NAMES = {
+    "bound_laws": ("BOUND_LAWS", "check_bound"),
     "clock": ("Ticks", "memory_clock"),
     "composition_laws": ("COMPOSITION_LAWS", "check_composition"),
     "corruptions": ("CORRUPTIONS",),
     "partitioner_laws": ("PARTITIONER_LAWS", "check_partitioner"),
+    "relaxation": ("Formulation", "Relaxation"),
     "report": ("LawBroken", "Report"),
     "solver_laws": ("SOLVER_LAWS", "check_solver"),
+    "source_laws": ("SOURCE_LAWS", "check_source"),
     "transform_laws": ("TRANSFORM_LAWS", "check_transform"),
 }
 
 if not TYPE_CHECKING:
     _WHERE = {name: f"remat.testing.{module}:{name}" for module, names in _NAMES.items() for name in names}
+    _WHERE |= {name: f"remat.algorithms._milp.linear:{name}" for name in ("Builder", "Linear")}
     __getattr__, __dir__ = lazy(__name__, _WHERE)

@@ -1,25 +1,176 @@
-"""What the laws of a solver are tried on."""
+"""What the laws of a solver are tried on: a problem made of a graph and a seed, with schedules that are known to fit it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
 from attrs import field, frozen
 
+from remat.algorithms._bounds.floor import node_floor
+from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._core.problem import Problem
-from remat.ir import Schedule, print_text
+from remat.algorithms._whole.exhaustive import Exhaustive
+from remat.errors import BudgetExceeded, InvalidSchedule
+from remat.ir import Graph, Link, Schedule, print_text, validate
+from remat.testing.random_schedules import random_schedule
+from remat.testing.walks import Walk, offloading
+from remat.units import LARGEST, Bytes, Ns
+
+_NODES: Final = 13
+"""Graphs with more nodes are not searched exhaustively."""
+_STATES: Final = 1500
+_POINTS: Final = 12
+_EVERY: Final = 7  # nodes up to which every optimum is looked for
+_STEPS: Final = 5
+_SEEDS: Final = (0, 0, 1, 2, 7, 2**32 + 1)
+
+
+@frozen
+class Witness:
+    """A valid schedule, its time and its peak."""
+
+    schedule: Schedule
+    time: Ns
+    peak: Bytes
 
 
 @frozen(kw_only=True)
 class Case:
-    """One example: a problem, schedules known to fit it, and how often the clock may be looked at before it is over."""
+    """One example of a check of solvers.
+
+    Attributes:
+        problem: what to solve. linked: the same graph with a link.
+        witnesses: valid schedules of the graph without copies; those of an exhaustive search are the fastest of their peaks.
+        linked_witnesses: valid schedules with the link, some of them with copies.
+        seed: for the solver. number: that the example was made of.
+    """
 
     problem: Problem
-    witnesses: tuple[Schedule, ...]
+    witnesses: tuple[Witness, ...]
     linked: Problem
     linked_witnesses: tuple[Schedule, ...]
-    looks: int
     seed: int = field(default=0)
+    number: int = field(default=0)
 
     @property
     def text(self) -> str:
         """For people: budget and graph."""
         return f"# budget {self.problem.budget}\n{print_text(self.problem.graph)}"
+
+    def best(self) -> tuple[float, Schedule | None]:
+        """Time of the fastest schedule known to fit, and the schedule; without one nothing is known."""
+        fitting = [one for one in self.witnesses if one.peak <= self.problem.budget]
+        fastest = min(fitting, key=lambda one: one.time, default=None)
+        return (IMPOSSIBLE, None) if fastest is None else (fastest.time, fastest.schedule)
+
+    def best_linked(self) -> tuple[float, Schedule | None]:
+        """The same for the problem with a link."""
+        best: tuple[float, Schedule | None] = (IMPOSSIBLE, None)
+        problem = self.linked
+        for schedule in self.linked_witnesses:
+            try:
+                time = validate(problem.graph, schedule, problem.budget, problem.link).time
+            except BudgetExceeded:
+                continue
+            if time < best[0]:
+                best = (time, schedule)
+        return best
+
+
+def case_of(graph: Graph, number: int) -> Case:
+    """The example that a graph and a number make: often with as few bytes as some optimum needs, or one byte less."""
+    random = Random(number)
+    optima, complete = optima_of(graph)
+    walks = [_witness(graph, random_schedule(graph, random.randint)) for _ in range(2)]
+    walks.append(_witness(graph, Schedule.from_runs(graph, range(len(graph)))))
+    budget = _budget(random, optima, complete, walks)
+    witnesses = (*optima, *walks)
+    link = _link(random)
+    copied = _valid([offloading(graph), Walk(graph, random.randint, copies=True).schedule()], graph, link)
+    plain = [one.schedule for one in witnesses]
+    linked = budget
+    if copied and random.random() < 0.7:
+        linked = _need(graph, random.choice(copied), link, budget)
+    return Case(
+        problem=Problem(graph=graph, budget=budget),
+        witnesses=witnesses,
+        linked=Problem(graph=graph, budget=linked, link=link),
+        linked_witnesses=(*copied, *plain),
+        seed=random.choice(_SEEDS),
+        number=number,
+    )
+
+
+def optima_of(graph: Graph) -> tuple[list[Witness], bool]:
+    """The fastest schedule for every budget, the largest first, of larger graphs for some; and whether nothing fits below."""
+    found: list[Witness] = []
+    budget, least = LARGEST, node_floor(graph)
+    while len(graph) <= _NODES and len(found) < _POINTS:
+        plan = Exhaustive(max_nodes=_NODES, max_states=_STATES).solve(Problem(graph=graph, budget=budget))
+        if plan.schedule is None or plan.cost is None:
+            return found, plan.lower == IMPOSSIBLE and bool(found) and budget == found[-1].peak - 1
+        found.append(Witness(plan.schedule, plan.cost.time, plan.cost.peak))
+        step = 1 if len(graph) <= _EVERY else max(1, (plan.cost.peak - least) // _STEPS)
+        budget = plan.cost.peak - step
+        if budget < 0:
+            return found, step == 1
+    return found, False
+
+
+def _witness(graph: Graph, schedule: Schedule) -> Witness:
+    cost = validate(graph, schedule)
+    return Witness(schedule, cost.time, cost.peak)
+
+
+def _budget(random: Random, optima: Sequence[Witness], complete: bool, walks: Sequence[Witness]) -> Bytes:
+    """Most often what an optimum needs to the byte, the slowest first of all."""
+    peaks = [one.peak for one in (optima or walks)]
+    low, high = min(peaks), max(one.peak for one in (*optima, *walks))
+    kind = random.random()
+    if kind < 0.4:
+        return low
+    if kind < 0.65:
+        return random.choice(peaks)
+    if kind < 0.75:
+        return max(0, random.choice(peaks[:-1] or peaks) - 1)
+    if kind < 0.82 and complete:
+        return max(0, low - 1)
+    if kind < 0.9:
+        return random.choice([one.peak for one in walks])
+    return random.randint(low, high + 1)
+
+
+def _link(random: Random) -> Link:
+    """One way faster than the other, latencies, sometimes unbounded: a few nanoseconds per byte."""
+    speeds = [None, *(count * 10**9 // 2 for count in range(1, 5))]
+    if random.random() < 0.4:
+        return Link()
+    return Link(
+        to_host=random.choice(speeds),
+        to_device=random.choice(speeds),
+        to_host_latency=random.randint(0, 2),
+        to_device_latency=random.randint(0, 2),
+    )
+
+
+def _valid(schedules: list[Schedule], graph: Graph, link: Link) -> list[Schedule]:
+    found = []
+    for schedule in schedules:
+        try:
+            validate(graph, schedule, None, link)
+        except InvalidSchedule:
+            continue
+        found.append(schedule)
+    return found
+
+
+def _need(graph: Graph, schedule: Schedule, link: Link, budget: Bytes) -> Bytes:
+    """The budget, or what the schedule with copies needs where that is less: then the bound of a link is at stake."""
+    peak = validate(graph, schedule, None, link).peak
+    try:
+        validate(graph, schedule, budget, link)
+    except BudgetExceeded:
+        return peak
+    return min(peak, budget)

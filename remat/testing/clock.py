@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
+from attrs import frozen
+
 from remat.algorithms._core.clock import Clock
+from remat.ir import Schedule
 
 
 class Ticks:
-    """A source of time that moves on by `step` seconds each time somebody looks."""
+    """A source of time that moves on by `step` seconds each time somebody looks.
 
-    def __init__(self, step: float = 1.0) -> None:
+    Attributes:
+        step: seconds per look. looks: how often somebody looked.
+        end: the time at which it is over; `over_since`: the process time when somebody first saw that.
+    """
+
+    def __init__(self, step: float = 1.0, end: float | None = None) -> None:
         self.step = step
         self.looks = 0
+        self.end = end
+        self.over_since: float | None = None
 
     def __call__(self) -> float:
         """The time [s]."""
         self.looks += 1
+        if self.end is not None and self.over_since is None and self.step * self.looks >= self.end:
+            self.over_since = time.process_time()
         return self.step * self.looks
 
 
@@ -23,4 +38,32 @@ def memory_clock(looks: int | None = None) -> Clock:
     return Clock(None if looks is None else float(looks), now=Ticks())
 
 
-__all__ = ["Ticks", "memory_clock"]
+@frozen(kw_only=True)
+class Reported:
+    """One report to a clock: the schedule, the time that was said to be its, the bound."""
+
+    schedule: Schedule | None
+    best: Any
+    bound: Any
+
+
+class RecordingClock(Clock):
+    """A clock in memory that keeps every report made to it.
+
+    Attributes:
+        ticks: its time. reports: in order.
+    """
+
+    def __init__(self, looks: int | None = None) -> None:
+        # the clock itself looks once, when it starts
+        self.ticks = Ticks(end=None if looks is None else float(looks) + 1)
+        self.reports: list[Reported] = []
+        super().__init__(None if looks is None else float(looks), now=self.ticks)
+
+    def report(self, who: object, **more: Any) -> None:
+        """Keep it, and report."""
+        self.reports.append(Reported(schedule=more.get("schedule"), best=more.get("best"), bound=more.get("bound", 0)))
+        super().report(who, **more)
+
+
+__all__ = ["RecordingClock", "Reported", "Ticks", "memory_clock"]

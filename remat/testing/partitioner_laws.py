@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import evolve
 
 from remat.algorithms._hierarchy.partition import Partitioner
 from remat.errors import IllFormed
 from remat.ir import Cluster, Graph, Phase, Schedule, condense, expand, is_convex, print_text, validate
+from remat.testing.families import branching, chain, legal_flat, long
+from remat.testing.guarded import GuardedTrial
+from remat.testing.random_schedules import random_schedule
+from remat.testing.renaming import renamed
 from remat.testing.report import Report, Say, Tally
-from remat.testing.trial import Trial, check_repr, settings_for
+from remat.testing.trial import check_repr
+from remat.testing.trying import Examples, try_examples
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 PARTITIONER_LAWS = {
     "L-REFUSE": "`refuses` answers None or a line of text, always the same",
-    "L-DISJOINT": "clusters of one level share no node, and each holds forward nodes of the graph",
-    "L-CONVEX": "every cluster is convex, soft dependencies included; children lie within their parent",
+    "L-RAISE": "nothing is raised for a graph that is not refused",
+    "L-TIME": "it ends in seconds on a small graph",
+    "L-THREAD": "no thread or process is left behind",
+    "L-GLOBAL": "what belongs to the whole process is left as it was: generators of random numbers, environment, limits",
+    "L-PURE": "the graph is left as it was",
+    "L-INT": "`partition` answers a tuple of clusters, with names of their own",
+    "L-DISJOINT": "clusters of one level share no node; each holds forward nodes, and backward nodes, of the graph",
+    "L-CONVEX": "every cluster is convex, soft dependencies included, its backward part too; children lie within their parent",
     "L-CONDENSE": "each level can be condensed",
     "L-EXPAND": "a schedule of the condensed graph expands to one of the same time and a peak no larger",
-    "L-REPEAT": "the same graph is divided the same way",
-    "L-PURE": "the graph is left as it was",
+    "L-REPEAT": "the same graph is divided the same way, whatever the generators of the process hold",
+    "L-NAMES": "names are only names: with a word before each, the division is the same; no order of a set decides",
+    "L-INTERRUPT": "an interruption is let through; it is not swallowed",
     "L-REPR": "`repr` rebuilds the partitioner",
 }
+_FAMILIES: Final = (branching, legal_flat, chain, branching, long)
+_WORD: Final = "zz"
 
 
 def check_partitioner(
@@ -31,92 +49,131 @@ def check_partitioner(
     *,
     graphs: SearchStrategy[Graph] | None = None,
     exclude: Mapping[str, str] | None = None,
+    words: Mapping[str, Any] | None = None,
     examples: int = 60,
     shrink: bool = True,
     say: Say | None = None,
 ) -> Report:
-    """Try every law of a partitioner on small random flat graphs; arguments as for `check_transform`.
+    """Try every law of a partitioner on small random flat graphs; arguments as for `check_solver`.
 
     Raises:
         LawBroken: with the law and the example; `L-NONE` when everything was refused.
     """
-    from hypothesis import given
-    from hypothesis import strategies as st
-
-    from remat.testing.strategies import training_graphs, valid_schedules
-
     tally = Tally(partitioner, PARTITIONER_LAWS, exclude)
-    check_repr(partitioner, tally)
-
-    @settings_for(examples, shrink)
-    @given(training_graphs(min_forward=3, max_forward=6) if graphs is None else graphs, st.data())
-    def all_laws(graph: Graph, data: st.DataObject) -> None:
-        trial = _Trial(partitioner, graph, tally)
-        found = trial.found()
-        if found is None:
-            return
-        trial.run(found)
-        if tally.tries("L-EXPAND"):
-            level = condense(graph, found)
-            schedule = data.draw(valid_schedules(level.graph))
-            above, below = validate(level.graph, schedule), validate(graph, expand(level, schedule))
-            what = f"{above.time} ns, {above.peak} B above; {below.time} ns, {below.peak} B below."
-            trial.expect("L-EXPAND", below.time == above.time and below.peak <= above.peak, what)
-
-    all_laws()
+    check_repr(partitioner, tally, words)
+    tried = Examples(graphs=graphs, count=examples, shrink=shrink, families=_FAMILIES)
+    try_examples(lambda graph, number: _Trial(partitioner, graph, number, tally).run(), tried, tally)
     return tally.report(say)
 
 
-class _Trial(Trial):
+class _Trial(GuardedTrial):
     """One graph tried under all laws."""
 
-    def __init__(self, partitioner: Partitioner, graph: Graph, tally: Tally) -> None:
+    def __init__(self, partitioner: Partitioner, graph: Graph, number: int, tally: Tally) -> None:
         super().__init__(partitioner, graph, print_text(graph), PARTITIONER_LAWS, tally)
-        self.partitioner = partitioner
+        self.partitioner, self.number = partitioner, number
 
-    def found(self) -> tuple[Cluster, ...] | None:
-        """The clusters, or None when the partitioner refuses."""
+    def run(self) -> None:
+        """All laws; condensing needs those before."""
         if self.refused():
-            return None
-        found = self.partitioner.partition(self.graph)
+            return
+        pristine = copy.deepcopy(self.graph)
+        division = self.guarded("`partition`", lambda: self.partitioner.partition(self.graph))
         if self.tally.tries("L-PURE"):
-            self.expect("L-PURE", print_text(self.graph) == self.example, "the graph has changed.")
-        if self.tally.tries("L-REPEAT"):
-            self.expect("L-REPEAT", self.partitioner.partition(self.graph) == found, "divided again it differs.")
-        return found
-
-    def run(self, found: tuple[Cluster, ...]) -> None:
-        """The laws of what was found; condensing needs the first two."""
+            self.expect("L-PURE", self.graph == pristine, "the graph has changed.")
+        self.well_typed(division)
         if self.tally.tries("L-DISJOINT"):
-            for level in _levels(found):
+            for level in _levels(division):
                 self.disjoint(level)
         if self.tally.tries("L-CONVEX"):
-            for cluster in (one for level in _levels(found) for one in level):
-                self.expect("L-CONVEX", is_convex(self.graph, cluster.forward), f"{cluster.name!r} is not convex.")
-                inside = all(set(child.forward) <= set(cluster.forward) for child in cluster.children)
-                self.expect("L-CONVEX", inside, f"a child of {cluster.name!r} reaches outside it.")
+            self.convex(division)
         if self.tally.tries("L-CONDENSE"):
-            for level in _levels(found):
-                try:
-                    above = condense(self.graph, level).graph
-                    validate(above, Schedule.from_runs(above, range(len(above))))
-                except IllFormed as error:
-                    raise self.broken("L-CONDENSE", str(error)) from error
+            self.condenses(division)
+        if self.tally.tries("L-EXPAND"):
+            self.expands(division)
+        self.repeats(division)
+        self.interrupted("`partition`", self.number, lambda: self.partitioner.partition(self.graph))
+
+    def well_typed(self, division: object) -> None:
+        """L-INT."""
+        fine = isinstance(division, tuple) and all(isinstance(one, Cluster) for one in division)
+        if not fine:
+            raise self.broken("L-INT", f"`partition` answers {division!r:.80}, not a tuple of clusters.")
+        if self.tally.tries("L-INT"):
+            names = [cluster.name for level in _levels(division) for cluster in level]  # type: ignore[arg-type]
+            twice = {name for name in names if names.count(name) > 1} | (set(names) & self.graph.names)
+            self.expect("L-INT", not twice, f"the names {sorted(twice)} stand for two things.")
 
     def disjoint(self, level: Sequence[Cluster]) -> None:
         """L-DISJOINT, for one level."""
         seen: set[str] = set()
         forward = {node.name for node in self.graph.computes if node.phase is Phase.FORWARD}
+        backward = {node.name for node in self.graph.computes if node.phase is Phase.BACKWARD}
         for cluster in level:
-            self.expect(
-                "L-DISJOINT", set(cluster.forward) <= forward, f"{cluster.name!r} holds other than forward nodes."
-            )
+            own = set(cluster.forward) <= forward and set(cluster.backward) <= backward
+            self.expect("L-DISJOINT", own, f"{cluster.name!r} holds other than forward, then backward nodes.")
             self.expect("L-DISJOINT", not seen & set(cluster.nodes), f"{cluster.name!r} shares a node.")
             seen |= set(cluster.nodes)
 
+    def convex(self, division: Sequence[Cluster]) -> None:
+        """L-CONVEX."""
+        for cluster in (one for level in _levels(division) for one in level):
+            self.expect("L-CONVEX", is_convex(self.graph, cluster.forward), f"{cluster.name!r} is not convex.")
+            late = is_convex(self.graph, cluster.backward, soft=False)
+            self.expect("L-CONVEX", late, f"the backward part of {cluster.name!r} is not convex.")
+            inside = all(set(child.nodes) <= set(cluster.nodes) for child in cluster.children)
+            self.expect("L-CONVEX", inside, f"a child of {cluster.name!r} reaches outside it.")
 
-def _levels(found: Sequence[Cluster]) -> Iterator[tuple[Cluster, ...]]:
-    level = tuple(found)
+    def condenses(self, division: Sequence[Cluster]) -> None:
+        """L-CONDENSE."""
+        for level in _levels(division):
+            try:
+                above = condense(self.graph, level).graph
+                validate(above, Schedule.from_runs(above, range(len(above))))
+            except IllFormed as error:
+                raise self.broken("L-CONDENSE", str(error)) from error
+
+    def expands(self, division: Sequence[Cluster]) -> None:
+        """L-EXPAND."""
+        try:
+            level = condense(self.graph, division)
+        except IllFormed as error:
+            raise self.broken("L-CONDENSE", str(error)) from error
+        schedule = random_schedule(level.graph, Random(self.number).randint)
+        above, below = validate(level.graph, schedule), validate(self.graph, expand(level, schedule))
+        what = f"{above.time} ns, {above.peak} B above; {below.time} ns, {below.peak} B below."
+        self.expect("L-EXPAND", below.time == above.time and below.peak <= above.peak, what)
+
+    def repeats(self, division: tuple[Cluster, ...]) -> None:
+        """L-REPEAT and L-NAMES."""
+        if self.tally.tries("L-REPEAT"):
+            for again in self.reseeded("`partition`", lambda: self.partitioner.partition(self.graph)):
+                self.expect("L-REPEAT", again == division, "divided again it differs.")
+        if self.tally.tries("L-NAMES"):
+            other = self.quietly("`partition`", lambda: self.partitioner.partition(renamed(self.graph, _WORD)))
+            same = _nodes(other) == _nodes(tuple(_renamed(cluster) for cluster in division))
+            self.expect("L-NAMES", same, f"with {_WORD!r} before every name it is divided otherwise.")
+
+
+def _renamed(cluster: Cluster) -> Cluster:
+    return evolve(
+        cluster,
+        forward=tuple(_WORD + name for name in cluster.forward),
+        backward=tuple(_WORD + name for name in cluster.backward),
+        children=tuple(_renamed(child) for child in cluster.children),
+    )
+
+
+def _nodes(division: Sequence[Cluster]) -> list[list[tuple[tuple[str, ...], tuple[str, ...]]]]:
+    """The nodes of the clusters, level by level, whatever the clusters are called."""
+    return [[(cluster.forward, cluster.backward) for cluster in level] for level in _levels(division)]
+
+
+def _levels(division: Sequence[Cluster]) -> Iterator[tuple[Cluster, ...]]:
+    level = tuple(division)
     while level:
         yield level
-        level = tuple(child for one in level for child in one.children)
+        level = tuple(child for cluster in level for child in cluster.children)
+
+
+__all__ = ["PARTITIONER_LAWS", "check_partitioner"]

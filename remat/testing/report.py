@@ -47,7 +47,13 @@ class Report:
 
 
 class Tally:
-    """Counts while a check runs, and asks whether a law is to be tried."""
+    """Counts while a check runs, and says whether a law is to be tried.
+
+    Attributes:
+        subject: repr of the thing. excluded: reasons, by id. tried: examples per law. refused, examples: how many.
+        only: the one law to be tried, while examples that break it are made smaller.
+        seconds, plans, looks: time of all plans, how many, and how often they looked at their clocks.
+    """
 
     def __init__(self, subject: object, laws: Mapping[str, str], exclude: Mapping[str, str] | None) -> None:
         self.subject = repr(subject)
@@ -55,6 +61,8 @@ class Tally:
         self.tried: Counter[str] = Counter()
         self.refused = 0
         self.examples = 0
+        self.only: str | None = None
+        self.seconds, self.plans, self.looks = 0.0, 0, 0
         for law, reason in self.excluded.items():
             if law not in laws:
                 raise BadArgument("L-EXCLUDE", f"{law!r} is not a law.", fix=f"laws are {', '.join(laws)}.")
@@ -62,9 +70,11 @@ class Tally:
                 raise BadArgument("L-EXCLUDE", f"{law} is left out without a reason.", fix="say why, in a few words.")
 
     def tries(self, law: str) -> bool:
-        """Whether to try a law; counts it."""
+        """Whether to try a law; counts it, unless a broken law's examples are being made smaller."""
         if law in self.excluded:
             return False
+        if self.only is not None:
+            return law == self.only
         self.tried[law] += 1
         return True
 

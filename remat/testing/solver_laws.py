@@ -6,19 +6,19 @@ Laws live beside the interface they govern: those of `Solver` are here, those of
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from remat.algorithms._core.outcome import IMPOSSIBLE, Outcome, Plan
+from remat.algorithms._core.outcome import Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
-from remat.algorithms._whole.exhaustive import Exhaustive
-from remat.errors import BadArgument, BudgetExceeded, InvalidSchedule
-from remat.ir import Schedule, print_text, validate
-from remat.testing.case import Case
+from remat.testing.case import case_of
 from remat.testing.clock import memory_clock
+from remat.testing.hash_order import NoChild, in_a_child
 from remat.testing.report import LawBroken, Report, Say, Tally
-from remat.testing.trial import Trial, check_repr, settings_for
+from remat.testing.solver_trial import SolverTrial
+from remat.testing.trial import check_repr
+from remat.testing.trying import Examples, try_examples
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -27,18 +27,29 @@ if TYPE_CHECKING:
 
 SOLVER_LAWS = {
     "L-REFUSE": "`refuses` answers None or a line of text, always the same; nothing is planned for a refused graph",
+    "L-RAISE": "nothing is raised for a graph that is not refused",
+    "L-TIME": "it ends: soon after its clock is over, and in seconds on a small problem; what works for long asks the clock",
+    "L-THREAD": "no thread or process is left behind; in another thread the plan is the same",
+    "L-GLOBAL": "what belongs to the whole process is left as it was: generators of random numbers, environment, limits",
+    "L-PURE": "the problem is left as it was",
+    "L-INT": "`plan` answers a Plan: `lower` is an int, or IMPOSSIBLE; the trail is a tuple of text",
     "L-REPLAY": "a proposed schedule breaks no replay rule",
     "L-BUDGET": "a proposed schedule fits the budget",
     "L-BOUND": "`lower` is at most the time of every schedule of the problem; IMPOSSIBLE only where there is none",
-    "L-INT": "`plan` answers a Plan: `lower` is an int, or IMPOSSIBLE; the trail is a tuple of text",
-    "L-REPEAT": "the same problem and seed give the same plan",
-    "L-PURE": "the problem is left as it was",
-    "L-STOP": "when the time is over the plan is still valid and the bound still proved",
+    "L-CLASS": "a bound in `class_bounds` is at most the time of every schedule of its class, where the kit knows the class",
     "L-REPORT": "what is handed to the clock on the way is valid, fits, and is proved",
+    "L-BETTER": "each plan handed to the clock is no worse than the one before, with its true time; nor is the answer worse",
+    "L-REPEAT": "the same problem and seed give the same plan, whatever the generators of the process hold",
+    "L-NAMES": "names are only names: with a word before each, the plan is the same; no order of a set decides",
+    "L-STOP": "when the time is over the plan is still valid and the bound still proved",
+    "L-INTERRUPT": "an interruption is let through, or stops the clock; it is not swallowed, and nothing else stops the clock",
     "L-LINK": "with a link, schedules stay valid and bounds hold for schedules with copies too",
+    "L-HASH": "in a process with another hash seed the plan is the same",
     "L-REPR": "`repr` rebuilds the solver",
     "L-PICKLE": "it survives pickling, as worker pools need",
 }
+_ELSEWHERE = 8
+"""Problems that the child process is asked about."""
 
 
 def check_solver(
@@ -46,6 +57,7 @@ def check_solver(
     *,
     graphs: SearchStrategy[Graph] | None = None,
     exclude: Mapping[str, str] | None = None,
+    words: Mapping[str, Any] | None = None,
     examples: int = 60,
     shrink: bool = True,
     say: Say | None = None,
@@ -54,30 +66,31 @@ def check_solver(
 
     Args:
         solver: the solver under check.
-        graphs: a hypothesis strategy of graphs it accepts; None: flat graphs, chains, and graphs of layers, all tiny.
+        graphs: a hypothesis strategy of graphs it accepts; None: chains, layers, branches, whatever the rules allow, small and
+            large numbers, most of them with a budget that some optimum needs to the byte.
         exclude: laws to leave out, each with a reason; the report prints them.
+        words: names in the solver's repr that no registry knows, and what they stand for; its own class is known.
         examples: number of problems.
-        shrink: look for the smallest example of a broken law; False: report the first.
+        shrink: look for a smaller example of a broken law, for a second or two; False: report the first.
         say: takes the report as text; None: the standard output.
 
     Raises:
         LawBroken: with the law and the smallest example; `L-NONE` when the solver refused everything.
     """
-    from hypothesis import given
-
-    from remat.testing.examples import cases
-
     tally = Tally(solver, SOLVER_LAWS, exclude)
-    check_repr(solver, tally)
+    check_repr(solver, tally, words)
     if tally.tries("L-PICKLE"):
         _check_pickle(solver)
+    asked: list[tuple[Problem, int]] = []
 
-    @settings_for(examples, shrink)
-    @given(cases(graphs))
-    def all_laws(case: Case) -> None:
-        _Trial(solver, case, tally).run()
+    def judge(graph: Graph, number: int) -> None:
+        trial = SolverTrial(solver, case_of(graph, number), SOLVER_LAWS, tally)
+        trial.run()
+        if trial.planned:
+            asked.append((trial.problem, trial.case.seed))
 
-    all_laws()
+    try_examples(judge, Examples(graphs=graphs, count=examples, shrink=shrink), tally)
+    _check_elsewhere(solver, asked[:: max(1, len(asked) // _ELSEWHERE)], tally)
     return tally.report(say)
 
 
@@ -90,154 +103,39 @@ def _check_pickle(solver: Solver) -> None:
         raise LawBroken("L-PICKLE", f"{solver!r} comes back as {again!r}.")
 
 
-class _Trial(Trial):
-    """One example tried under all laws."""
-
-    def __init__(self, solver: Solver, case: Case, tally: Tally) -> None:
-        super().__init__(solver, case.problem.graph, case.text, SOLVER_LAWS, tally)
-        self.solver = solver
-        self.case = case
-        self.problem = case.problem
-        self.exact: Outcome | None = None
-
-    def run(self) -> None:
-        if self.refused():
-            return
-        before = print_text(self.problem.graph)
-        plan = self.first_plan()
-        self.law("L-PURE", lambda: self.hold(print_text(self.problem.graph) == before, "the graph has changed."))
-        self.law("L-INT", lambda: self.well_typed(plan))
-        self.law("L-REPLAY", lambda: self.replays(plan, self.problem))
-        self.law("L-BUDGET", lambda: self.fits(plan))
-        self.law("L-BOUND", lambda: self.proved(plan.lower, self.best()))
-        self.law("L-REPEAT", lambda: self.repeats(plan))
-        self.law("L-STOP", self.stops)
-        self.law("L-REPORT", self.reports)
-        self.law("L-LINK", self.links)
-
-    def law(self, law: str, check: Callable[[], None]) -> None:
-        if not self.tally.tries(law):
-            return
-        try:
-            check()
-        except _Fails as failure:
-            raise self.broken(law, failure.what) from failure
-
-    def hold(self, holds: bool, what: str) -> None:
-        if not holds:
-            raise _Fails(what)
-
-    # -- laws ----------------------------------------------------------------------------------------------------------
-
-    def refused(self) -> bool:
-        refused = super().refused()
-        if refused and "L-REFUSE" not in self.tally.excluded:
-            outcome = self.solver.solve(self.problem, clock=memory_clock(), seed=self.case.seed)
-            silent = outcome.schedule is None and outcome.lower == 0
-            self.expect("L-REFUSE", silent, "it refuses and plans all the same.")
-        return refused
-
-    def well_typed(self, plan: Plan) -> None:
-        self.hold(type(plan.lower) is int or plan.lower == IMPOSSIBLE, f"lower is {plan.lower!r}.")
-        self.hold(type(plan.lower) is not int or plan.lower >= 0, f"lower is {plan.lower!r}.")
-        words = isinstance(plan.trail, tuple) and all(isinstance(one, str) for one in plan.trail)
-        self.hold(words, f"the trail is {plan.trail!r}.")
-
-    def first_plan(self) -> Plan:
-        """The plan that the laws look at; L-INT where it is none, or cannot be made of what the solver says."""
-        try:
-            plan = self.planned(self.problem, None)
-        except BadArgument as error:
-            raise self.broken("L-INT", str(error)) from error
-        if not isinstance(plan, Plan):
-            raise self.broken("L-INT", f"`plan` answers {plan!r:.80}, not a Plan.")
-        return plan
-
-    def replays(self, plan: Plan, problem: Problem) -> None:
-        if plan.schedule is None:
-            return
-        try:
-            validate(problem.graph, plan.schedule, None, problem.link)
-        except InvalidSchedule as error:
-            raise _Fails(f"{error}\n{_lines(plan.schedule)}") from error
-
-    def fits(self, plan: Plan) -> None:
-        if plan.schedule is None:
-            return
-        try:
-            validate(self.problem.graph, plan.schedule, self.problem.budget, self.problem.link)
-        except BudgetExceeded as error:
-            raise _Fails(f"{error}\n{_lines(plan.schedule)}") from error
-        except InvalidSchedule:
-            return  # another rule is broken: L-REPLAY says so
-
-    def proved(self, lower: float, best: tuple[float, Schedule | None], who: str = "lower") -> None:
-        time, witness = best
-        if lower > time:
-            raise _Fails(f"{who} is {lower}, and this schedule takes {time} ns:\n{_lines(witness)}")
-
-    def repeats(self, plan: Plan) -> None:
-        again = self.planned(self.problem, None)
-        same = (again.schedule, again.lower) == (plan.schedule, plan.lower)
-        self.hold(same, f"asked again it answers another plan, or bound ({plan.lower}, then {again.lower}).")
-
-    def stops(self) -> None:
-        plan = self.planned(self.problem, self.case.looks)
-        self.replays(plan, self.problem)
-        self.proved(plan.lower, self.best(), f"after {self.case.looks} looks at the clock lower")
-
-    def reports(self) -> None:
-        clock = memory_clock()
-        self.solver.plan(self.problem, clock, self.case.seed)
-        self.proved(clock.lower, self.best(), "a bound on the way")
-        if clock.best is not None:
-            try:
-                validate(self.problem.graph, clock.best, self.problem.budget)
-            except InvalidSchedule as error:
-                raise _Fails(f"a schedule on the way: {error}") from error
-
-    def links(self) -> None:
-        problem = self.case.linked
-        if self.solver.refuses(problem.graph) is not None:
-            return
-        plan = self.planned(problem, None)
-        self.replays(plan, problem)
-        lower = plan.lower if self.solver.models_link else 0
-        self.proved(lower, _fastest(problem, self.case.linked_witnesses))
-
-    # -- help ----------------------------------------------------------------------------------------------------------
-
-    def planned(self, problem: Problem, looks: int | None) -> Plan:
-        return self.solver.plan(problem, memory_clock(looks), self.case.seed)
-
-    def best(self) -> tuple[float, Schedule | None]:
-        """The fastest schedule known: of the oracle, or of the witnesses."""
-        found = _fastest(self.problem, self.case.witnesses)
-        if self.exact is None:
-            self.exact = Exhaustive(max_states=1000).solve(self.problem)
-        return (self.exact.upper, self.exact.schedule) if self.exact.upper < found[0] else found
+def _check_elsewhere(solver: Solver, asked: list[tuple[Problem, int]], tally: Tally) -> None:
+    """L-HASH; left out where no other process can import the solver."""
+    if "L-HASH" in tally.excluded or not asked:
+        return
+    try:
+        answers = in_a_child(answered, solver, asked)
+    except NoChild as why:
+        tally.excluded["L-HASH"] = str(why)
+        return
+    for (problem, seed), answer in zip(asked, answers, strict=True):
+        tally.tries("L-HASH")
+        here = answered(solver, (problem, seed))
+        if here != answer:
+            example = case_text(problem)
+            what = f"{solver!r}: here it answers {here}, in a process with another hash seed {answer}."
+            raise LawBroken("L-HASH", f"{what} ({SOLVER_LAWS['L-HASH']})", example=example)
 
 
-class _Fails(Exception):
-    def __init__(self, what: str) -> None:
-        self.what = what
-        super().__init__(what)
+def answered(solver: Solver, question: tuple[Problem, int]) -> str:
+    """A plan in words, to be compared with that of another process."""
+    problem, seed = question
+    plan = solver.plan(problem, memory_clock(), seed)
+    if not isinstance(plan, Plan):
+        return repr(plan)
+    steps = "no schedule" if plan.schedule is None else "; ".join(map(str, plan.schedule.steps))
+    return f"{steps}, at least {plan.lower} ns"
 
 
-def _fastest(problem: Problem, witnesses: tuple[Schedule, ...]) -> tuple[float, Schedule | None]:
-    best: tuple[float, Schedule | None] = (IMPOSSIBLE, None)
-    for one in witnesses:
-        try:
-            time = validate(problem.graph, one, problem.budget, problem.link).time
-        except BudgetExceeded:
-            continue
-        if time < best[0]:
-            best = (time, one)
-    return best
+def case_text(problem: Problem) -> str:
+    """For people: budget and graph."""
+    from remat.ir import print_text
+
+    return f"# budget {problem.budget}\n{print_text(problem.graph)}"
 
 
-def _lines(schedule: Schedule | None) -> str:
-    return "(the exhaustive search found it)" if schedule is None else "; ".join(map(str, schedule.steps))
-
-
-__all__ = ["SOLVER_LAWS", "Case", "check_solver"]
+__all__ = ["SOLVER_LAWS", "check_solver"]

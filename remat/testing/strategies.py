@@ -244,6 +244,16 @@ def graphs(**more: Any) -> st.SearchStrategy[Graph]:
     return st.one_of(training_graphs(**more), chain_graphs(), layered_graphs())
 
 
+def tiny_graphs() -> st.SearchStrategy[Graph]:
+    """Graphs that an exhaustive search can finish."""
+    return st.one_of(
+        training_graphs(min_forward=3, max_forward=3),
+        training_graphs(min_forward=3, max_forward=3, random=False),
+        chain_graphs(min_length=2, max_length=3),
+        layered_graphs(max_layers=2),
+    )
+
+
 @frozen(kw_only=True)
 class Clustered:
     """A flat graph, clusters of it that can be condensed, and options for some of them, by name."""

@@ -2,32 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import copy
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import evolve
 
 from remat.algorithms._core.outcome import Outcome
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.transforms import Applied, RefusedTransform, Transform
 from remat.algorithms._whole.exhaustive import Exhaustive
-from remat.errors import InvalidSchedule
-from remat.ir import Schedule, print_text, validate
+from remat.errors import BudgetExceeded, InvalidSchedule
+from remat.ir import Graph, Schedule, validate
+from remat.testing.case import Case, case_of
+from remat.testing.clock import memory_clock
+from remat.testing.guarded import GuardedTrial
+from remat.testing.random_schedules import random_schedule
+from remat.testing.renaming import renamed, with_word
 from remat.testing.report import Report, Say, Tally
-from remat.testing.trial import Trial, check_repr, settings_for
+from remat.testing.trial import check_repr
+from remat.testing.trying import Examples, try_examples
+from remat.testing.walks import Walk, offloading
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-    from remat.ir import Graph
-
 TRANSFORM_LAWS = {
     "L-REFUSE": "`refuses` answers None or a line of text, always the same",
+    "L-RAISE": "nothing is raised for a graph that is not refused",
+    "L-TIME": "it ends in seconds on a small problem",
+    "L-THREAD": "no thread or process is left behind",
+    "L-GLOBAL": "what belongs to the whole process is left as it was: generators of random numbers, environment, limits",
+    "L-PURE": "the problem is left as it was",
+    "L-INT": "`apply` answers an Applied, `lift` a Schedule",
+    "L-ASKED": "the deadline is kept; the link is kept or left out",
     "L-LIFT": "a valid schedule of the transformed problem is lifted to one that breaks no replay rule",
     "L-FIT": "a schedule that fits the transformed budget is lifted to one that fits the original budget",
+    "L-LINK": "the same with copies, where the transformed problem has a link",
     "L-PROOF": "a transform that keeps proofs: no schedule of the original problem beats a bound of the transformed one",
-    "L-REPEAT": "the same problem is transformed the same way",
-    "L-PURE": "the problem is left as it was",
+    "L-REPEAT": "the same problem is transformed and lifted the same way, whatever the generators of the process hold",
+    "L-NAMES": "names are only names: with a word before each, the way back is the same; no order of a set decides",
+    "L-INTERRUPT": "an interruption is let through, or stops the clock; it is not swallowed",
+    "L-STOP": "when the time of its clock is over it still answers, and lifts as ever",
     "L-REPR": "`repr` rebuilds the transform",
 }
+_STATES: Final = 600
+_WORD: Final = "zz"
 
 
 def check_transform(
@@ -35,97 +56,225 @@ def check_transform(
     *,
     graphs: SearchStrategy[Graph] | None = None,
     exclude: Mapping[str, str] | None = None,
+    words: Mapping[str, Any] | None = None,
     examples: int = 60,
     shrink: bool = True,
     say: Say | None = None,
 ) -> Report:
-    """Try every law of a transform on small random problems.
-
-    Args:
-        transform: the transform under check.
-        graphs: a hypothesis strategy of graphs it accepts; None: flat graphs, chains, and graphs of layers, all tiny.
-        exclude: laws to leave out, each with a reason; the report prints them.
-        examples: number of problems.
-        shrink: look for the smallest example of a broken law.
-        say: takes the report as text; None: the standard output.
+    """Try every law of a transform on small random problems; arguments as for `check_solver`.
 
     Raises:
         LawBroken: with the law and the example; `L-NONE` when everything was refused.
     """
-    from hypothesis import given
-    from hypothesis import strategies as st
-
-    from remat.testing.examples import tiny_graphs
-    from remat.testing.strategies import problems, valid_schedules
-
     tally = Tally(transform, TRANSFORM_LAWS, exclude)
-    check_repr(transform, tally)
+    check_repr(transform, tally, words)
 
-    @settings_for(examples, shrink)
-    @given(problems(tiny_graphs() if graphs is None else graphs), st.data())
-    def all_laws(problem: Problem, data: st.DataObject) -> None:
-        trial = _Trial(transform, problem, tally)
-        applied = trial.applied()
-        if applied is None:
-            return
-        walk = Schedule.from_runs(applied.problem.graph, data.draw(valid_schedules(applied.problem.graph)).runs)
-        trial.run(applied, walk)
+    def judge(graph: Graph, number: int) -> None:
+        _Trial(transform, case_of(graph, number), tally).run()
 
-    all_laws()
+    try_examples(judge, Examples(graphs=graphs, count=examples, shrink=shrink), tally)
     return tally.report(say)
 
 
-class _Trial(Trial):
+class _Trial(GuardedTrial):
     """One problem tried under all laws."""
 
-    def __init__(self, transform: Transform, problem: Problem, tally: Tally) -> None:
-        example = f"# budget {problem.budget}\n{print_text(problem.graph)}"
-        super().__init__(transform, problem.graph, example, TRANSFORM_LAWS, tally)
+    def __init__(self, transform: Transform, case: Case, tally: Tally) -> None:
+        super().__init__(transform, case.problem.graph, case.text, TRANSFORM_LAWS, tally)
         self.transform = transform
-        self.problem = problem
+        self.case = case
+        self.random = Random(case.number)
+        deadline = self.random.choice((None, None, 3.5))
+        self.problem = evolve(case.problem, deadline=deadline)
+        self.linked = evolve(case.linked, deadline=deadline)
 
-    def applied(self) -> Applied | None:
-        """The transformed problem, or None when the transform refuses."""
+    def run(self) -> None:
+        """All laws but the refusal's."""
         if self.refused():
-            return None
-        try:
-            return self.transform.apply(self.problem)
-        except RefusedTransform:
+            return
+        pristine = copy.deepcopy(self.problem)
+        applied = self.applied(self.problem)
+        if applied is None:
             self.tally.refused += 1
-            return None
-
-    def run(self, applied: Applied, walk: Schedule) -> None:
-        """All laws but the refusal's. `walk` is a valid schedule of the transformed graph."""
+            return
         if self.tally.tries("L-PURE"):
-            before = print_text(self.problem.graph)
-            self.transform.apply(self.problem)
-            self.expect("L-PURE", print_text(self.problem.graph) == before, "the graph has changed.")
-        if self.tally.tries("L-REPEAT"):
-            again = self.transform.apply(self.problem).problem
-            same = again.budget == applied.problem.budget and again.graph == applied.problem.graph
-            self.expect("L-REPEAT", same, "applied again it makes another problem.")
-        exact = Exhaustive(max_states=1000).solve(applied.problem)
-        for schedule in (walk, exact.schedule):
+            self.expect("L-PURE", self.problem == pristine, "the problem has changed.")
+        self.kept(applied, self.problem)
+        walks = [random_schedule(applied.problem.graph, self.random.randint) for _ in range(3)]
+        exact = Exhaustive(max_states=_STATES).solve(applied.problem)
+        for schedule in (*walks, exact.schedule):
             if schedule is not None:
                 self.lifts(applied, schedule)
         if self.transform.keeps_proofs and self.tally.tries("L-PROOF"):
             self.proves(exact)
+        self.repeats(applied, walks[0])
+        self.renames(applied, walks[0])
+        clock = memory_clock()
+        self.interrupted(
+            "`apply`", self.case.number, lambda: self.transform.apply(self.problem, clock=clock), lambda: clock.stopped
+        )
+        if self.tally.tries("L-STOP"):
+            self.stops()
+        self.links()
+
+    def applied(self, problem: Problem) -> Applied | None:
+        """The transformed problem; None where a part of the transform refuses its graph. L-INT where it is none."""
+
+        def ask() -> Applied | None:
+            try:
+                return self.transform.apply(problem)
+            except RefusedTransform:
+                return None
+
+        applied = self.guarded("`apply`", ask)
+        if applied is not None and not isinstance(applied, Applied):
+            raise self.broken("L-INT", f"`apply` answers {applied!r:.80}, not an Applied.")
+        return applied
+
+    def lifted(self, applied: Applied, schedule: Schedule) -> Schedule:
+        """The schedule of the original problem; L-INT where it is none."""
+        back = self.guarded("`lift`", lambda: applied.lift(schedule))
+        if not isinstance(back, Schedule):
+            raise self.broken("L-INT", f"`lift` answers {back!r:.80}, not a Schedule.")
+        return back
+
+    def stops(self) -> None:
+        """L-STOP: asked as `t >> s` asks, with a seed and a clock that is over after a few looks."""
+        clock = memory_clock(self.random.randint(0, 3))
+
+        def ask() -> Applied | None:
+            try:
+                return self.transform.apply(self.problem, clock=clock, seed=self.case.seed)
+            except RefusedTransform:
+                return None
+
+        applied = self.guarded("`apply`", ask)
+        if applied is not None:
+            walk = random_schedule(applied.problem.graph, self.random.randint)
+            self.replays("L-STOP", self.problem, applied, walk)
+
+    def kept(self, applied: Applied, problem: Problem) -> None:
+        """L-ASKED."""
+        if self.tally.tries("L-ASKED"):
+            asked, answer = problem, applied.problem
+            same = answer.deadline == asked.deadline
+            self.expect("L-ASKED", same, f"a deadline of {asked.deadline} became {answer.deadline}.")
+            self.expect("L-ASKED", answer.link in (None, asked.link), f"the link {asked.link} became {answer.link}.")
 
     def lifts(self, applied: Applied, schedule: Schedule) -> None:
         """L-LIFT and L-FIT."""
         if self.tally.tries("L-LIFT"):
-            try:
-                validate(self.problem.graph, applied.lift(schedule))
-            except InvalidSchedule as error:
-                raise self.broken("L-LIFT", f"{error} (of {'; '.join(map(str, schedule.steps))})") from error
+            self.replays("L-LIFT", self.problem, applied, schedule)
         fits = validate(applied.problem.graph, schedule).peak <= applied.problem.budget
         if fits and self.tally.tries("L-FIT"):
-            peak = validate(self.problem.graph, applied.lift(schedule)).peak
-            what = f"a schedule within {applied.problem.budget} B is lifted to one of {peak} B."
-            self.expect("L-FIT", peak <= self.problem.budget, what)
+            peak = validate(self.problem.graph, self.lifted(applied, schedule)).peak
+            what = f"a schedule within {applied.problem.budget} B is lifted to one of {peak} B, of {self.problem.budget} B."
+            self.expect("L-FIT", peak <= self.problem.budget, f"{what}\n{_lines(schedule)}")
+
+    def replays(self, law: str, problem: Problem, applied: Applied, schedule: Schedule) -> None:
+        """The lifted schedule breaks no rule but the budget's."""
+        lifted = self.lifted(applied, schedule)
+        try:
+            validate(problem.graph, lifted, None, problem.link)
+        except InvalidSchedule as error:
+            raise self.broken(law, f"{error}\n{_lines(lifted)}\nlifted from {_lines(schedule)}") from error
+
+    def links(self) -> None:
+        """L-LINK, and L-ASKED of the problem with a link."""
+        if "L-LINK" in self.tally.excluded or (self.tally.only not in (None, "L-LINK", "L-ASKED")):
+            return
+        applied = self.applied(self.linked)
+        if applied is None:
+            return
+        self.kept(applied, self.linked)
+        problem = applied.problem
+        if problem.link is None or not self.tally.tries("L-LINK"):
+            return
+        copied = [offloading(problem.graph), *(self._copied(problem.graph) for _ in range(3))]
+        for schedule in copied:
+            try:
+                validate(problem.graph, schedule, None, problem.link)
+            except InvalidSchedule:
+                continue
+            self.replays("L-LINK", self.linked, applied, schedule)
+            if "L-FIT" not in self.tally.excluded:
+                self.fits_linked(applied, schedule)
+
+    def _copied(self, graph: Graph) -> Schedule:
+        return Walk(graph, self.random.randint, copies=True).schedule()
+
+    def fits_linked(self, applied: Applied, schedule: Schedule) -> None:
+        """Within the budget there, within the budget here."""
+        try:
+            validate(applied.problem.graph, schedule, applied.problem.budget, applied.problem.link)
+        except BudgetExceeded:
+            return
+        try:
+            validate(self.linked.graph, self.lifted(applied, schedule), self.linked.budget, self.linked.link)
+        except BudgetExceeded as error:
+            raise self.broken("L-LINK", f"{error}\nlifted from {_lines(schedule)}") from error
 
     def proves(self, transformed: Outcome) -> None:
         """L-PROOF."""
-        original = Exhaustive(max_states=1000).solve(self.problem)
-        what = f"the transformed problem takes at least {transformed.lower} ns, the original {original.upper} ns."
-        self.expect("L-PROOF", transformed.lower <= original.upper, what)
+        time, _ = self.case.best()
+        what = f"the transformed problem takes at least {transformed.lower} ns, the original {time} ns."
+        self.expect("L-PROOF", transformed.lower <= time, what)
+
+    def repeats(self, applied: Applied, walk: Schedule) -> None:
+        """L-REPEAT."""
+        if not self.tally.tries("L-REPEAT"):
+            return
+        for again in self.reseeded("`apply`", lambda: self._again(self.problem, walk)):
+            same = again == (applied.problem, self.lifted(applied, walk))
+            self.expect("L-REPEAT", same, "applied again it makes another problem, or lifts otherwise.")
+
+    def _again(self, problem: Problem, walk: Schedule) -> tuple[Problem, Schedule]:
+        again = self.transform.apply(problem)
+        return again.problem, again.lift(walk)
+
+    def renames(self, applied: Applied, walk: Schedule) -> None:
+        """L-NAMES: nodes and data are the same one by one, so that each step of a walk has its counterpart."""
+        if not self.tally.tries("L-NAMES"):
+            return
+        other = evolve(self.problem, graph=renamed(self.graph, _WORD))
+        if self.transform.refuses(other.graph) is not None:
+            raise self.broken("L-NAMES", f"with {_WORD!r} before every name the graph is refused.")
+        again = self.applied(other)
+        graph, same = applied.problem.graph, again is not None and _alike(applied.problem, again.problem)
+        self.expect("L-NAMES", same, f"with {_WORD!r} before every name it makes another problem.")
+        assert again is not None
+        step = _counterparts(graph, again.problem.graph)
+        lifted = self.lifted(again, Schedule(tuple(step(one) for one in walk.steps)))
+        same = lifted == with_word(self.lifted(applied, walk), _WORD)
+        self.expect("L-NAMES", same, f"with {_WORD!r} before every name it lifts otherwise.")
+
+
+def _alike(one: Problem, other: Problem) -> bool:
+    """Whether two problems differ in names alone, as far as numbers tell."""
+
+    def numbers(problem: Problem) -> tuple[object, ...]:
+        graph = problem.graph
+        nodes = [(node.phase, node.options, len(node.reads), len(node.writes)) for node in graph.computes]
+        data = [(datum.size, datum.kind, len(datum.writers)) for datum in graph.data]
+        return problem.budget, nodes, data, len(graph.layers), graph.writes_by_node, graph.reads_by_node
+
+    return numbers(one) == numbers(other)
+
+
+def _counterparts(graph: Graph, other: Graph) -> Callable[[Any], Any]:
+    """From a step of one graph to that of the other."""
+    nodes = {a.name: b.name for a, b in zip(graph.computes, other.computes, strict=True)}
+    data = {a.name: b.name for a, b in zip(graph.data, other.data, strict=True)}
+    data |= {a.phantom: b.phantom for a, b in zip(graph.layers, other.layers, strict=True)}
+
+    def counterpart(step: Any) -> Any:
+        return evolve(step, node=nodes[step.node]) if hasattr(step, "node") else evolve(step, datum=data[step.datum])
+
+    return counterpart
+
+
+def _lines(schedule: Schedule) -> str:
+    return "; ".join(map(str, schedule.steps))
+
+
+__all__ = ["TRANSFORM_LAWS", "check_transform"]

@@ -1,18 +1,18 @@
-"""What checks of laws share: how examples are tried, what a broken law says, and the laws that hold for all parts alike."""
+"""What checks of laws share: how a part is asked, what a broken law says, and the laws that hold for all parts alike."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 from remat.algorithms._plugins.expression import parse
 from remat.errors import RematError
+from remat.ir import Graph
+from remat.testing.guard import Overrun
 from remat.testing.report import LawBroken, Tally
 
-if TYPE_CHECKING:
-    from hypothesis import settings
-
-    from remat.ir import Graph
+T = TypeVar("T")
 
 
 class Refuses(Protocol):
@@ -22,29 +22,21 @@ class Refuses(Protocol):
         """Why not this graph; None: it is accepted."""
 
 
-def settings_for(examples: int, shrink: bool) -> settings:
-    """Hypothesis settings of a check: the same examples each time, and nothing kept between runs."""
-    from hypothesis import HealthCheck, Phase, settings
+def check_repr(subject: object, tally: Tally, words: Mapping[str, Any] | None = None) -> None:
+    """L-REPR: the text of a part reads back as the part.
 
-    return settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        report_multiple_bugs=False,
-        suppress_health_check=list(HealthCheck),
-        phases=[one for one in Phase if shrink or one is Phase.generate],
-    )
-
-
-def check_repr(subject: object, tally: Tally) -> None:
-    """L-REPR: the text of a part reads back as the part."""
+    Args:
+        subject: the part.
+        tally: counts.
+        words: names in its text that no registry knows, and what they stand for; its own class is known.
+    """
     if not tally.tries("L-REPR"):
         return
     try:
-        again = parse(repr(subject), words={type(subject).__name__: type(subject)})
+        again = parse(repr(subject), words={type(subject).__name__: type(subject), **(words or {})})
     except RematError as error:
-        raise LawBroken("L-REPR", f"{subject!r} cannot be read back: {error}") from error
+        fix = " Names that are in no registry are given as words={…}." if error.rule == "P-NAME" else ""
+        raise LawBroken("L-REPR", f"{subject!r} cannot be read back: {error}{fix}") from error
     if again != subject:
         raise LawBroken("L-REPR", f"{subject!r} reads back as {again!r}.")
 
@@ -54,7 +46,7 @@ class Trial:
 
     Attributes:
         part: what is checked. graph: what it is tried on. example: that in words, for the message of a broken law.
-        laws: what each law says. tally: counts, and asks whether a law is to be tried.
+        laws: what each law says. tally: counts, and says whether a law is to be tried.
     """
 
     def __init__(self, part: Refuses, graph: Graph, example: str, laws: Mapping[str, str], tally: Tally) -> None:
@@ -63,12 +55,24 @@ class Trial:
     def refused(self) -> bool:
         """Whether the part refuses the graph, which is counted; L-REFUSE."""
         self.tally.examples += 1
-        first, second = (self.part.refuses(self.graph) for _ in range(2))
+        first, second = (self.asked("`refuses`", lambda: self.part.refuses(self.graph)) for _ in range(2))
         if self.tally.tries("L-REFUSE"):
             fine = first is None or (isinstance(first, str) and bool(first.strip()))
             self.expect("L-REFUSE", fine and first == second, f"`refuses` answers {first!r}, then {second!r}.")
         self.tally.refused += first is not None
         return first is not None
+
+    def asked(self, what: str, question: Callable[[], T]) -> T:
+        """The answer of the part; L-RAISE where it raises."""
+        try:
+            return question()
+        except LawBroken:
+            raise
+        except Exception as error:
+            if _has_overrun(error):
+                raise Overrun from error
+            self.tally.tries("L-RAISE")
+            raise self.broken("L-RAISE", f"{what} raised {told(error)}") from error
 
     def expect(self, law: str, holds: bool, what: str) -> None:
         """Say that a law is broken unless it holds."""
@@ -78,3 +82,15 @@ class Trial:
     def broken(self, law: str, what: str) -> LawBroken:
         """The error of a broken law."""
         return LawBroken(law, f"{self.part!r}: {what} ({self.laws[law]})", example=self.example)
+
+
+def _has_overrun(error: BaseException) -> bool:
+    """Whether it is an overrun that a compiled kernel turned into an error of its own."""
+    return any(isinstance(part, Overrun) for part in (error.__cause__, error.__context__))
+
+
+def told(error: BaseException) -> str:
+    """An exception in words, with the line it comes from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f", at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}: {error}{place}."

@@ -49,12 +49,20 @@ def _uses(graph: Graph, step: Step) -> set[str]:
 
 
 class Walk:
-    """One walk. `choose` makes every choice: a seeded generator's `randint` repeats it."""
+    """One walk. `choose` makes every choice: a seeded generator's `randint` repeats it.
 
-    def __init__(self, graph: Graph, choose: Choose, *, copies: bool = False) -> None:
+    Args:
+        graph: whose schedule it makes.
+        choose: makes every choice.
+        copies: whether data are also copied out and back.
+        captured: whether first runs keep the graph's order.
+    """
+
+    def __init__(self, graph: Graph, choose: Choose, *, copies: bool = False, captured: bool = False) -> None:
         self.graph = graph
         self.choose = choose
         self.copies = copies
+        self.captured = captured
         self.steps: list[Step] = []
         self.done = {datum.name: 0 for datum in graph.data if datum.outside}
         self.whole = {datum.name: len(datum.writers) for datum in graph.data}
@@ -64,12 +72,13 @@ class Walk:
         self.once = {layer.forward for layer in graph.layers if not self._may_run_again(layer.forward)}
         self.fixed = {layer.phantom for layer in graph.layers if layer.forward in self.once}
         self.droppable = {datum.name for datum in graph.data if self._may_be_made_again(datum.name)}
+        self.begun_anew = {name for name in self.droppable if graph.datum(name).keep}
 
     def schedule(self) -> Schedule:
         """The walk's schedule."""
         left = [node.name for node in self.graph.computes]
         while left:
-            ready = [name for name in left if self._may_first_run(name)]
+            ready = left[:1] if self.captured else [name for name in left if self._may_first_run(name)]
             name = ready[self.choose(0, len(ready) - 1)]
             self._tidy()
             self.run(name)
@@ -82,14 +91,19 @@ class Walk:
     # -- what may be done ----------------------------------------------------------------------------------------------
 
     def _may_be_made_again(self, name: str) -> bool:
-        """Whether dropping it leaves a way back: its writers may run again, and complete nothing else that is in the way."""
+        """Whether dropping it leaves a way back: its writers may run again, and complete nothing else that is in the way.
+
+        A kept sum may be dropped while it is not complete: all of its writers but the last are asked.
+        """
         datum = self.graph.datum(name)
-        writers = [self.graph.node(one) for one in datum.writers]
+        names = datum.writers[:-1] if datum.keep else datum.writers
+        writers = [self.graph.node(writer) for writer in names]
         several = {other for node in writers for other in node.writes if self.whole[other] > 1}
         return (
-            not datum.keep
+            (not datum.keep or len(writers) > 0)
             and not datum.outside
             and all(not node.run_once and node.phase is not Phase.LOSS for node in writers)
+            and self.once.isdisjoint(names)
             and several <= {name}
         )
 
@@ -178,6 +192,8 @@ class Walk:
             phantom = name in self.phantom_options
             if not phantom and name not in self.droppable:
                 continue
+            if name in self.begun_anew and self.done[name] == self.whole[name]:
+                continue  # S-KEEP
             fate = self.choose(0, 5)
             if name in self.fixed and fate < 4:
                 continue

@@ -37,6 +37,7 @@ class Instant:
     linear: Linear
     resident: NDArray[np.int32]
     again: NDArray[np.int32]
+    ran: NDArray[np.int32]
     state: NDArray[np.int8]
     impossible: bool = False
     facts: list[list[Any]] = field(factory=list, eq=False, repr=False)
@@ -89,6 +90,7 @@ def instant_program(flat: Flat, dependencies: Dependencies, at: int, budget: int
         linear=columns.builder.build(),
         resident=np.array(columns.resident, np.int32),
         again=np.array(columns.again, np.int32),
+        ran=np.array(columns.ran, np.int32),
         state=state,
         impossible=room < 0,
         facts=columns.facts,

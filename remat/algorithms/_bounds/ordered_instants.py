@@ -36,6 +36,7 @@ class Chained:
 
     Attributes:
         resident: column of s by instant and datum, -1: none. ran: column of z by instant and node, -1: none.
+        again: column of y by instant and node, -1: none.
         state: DONE, AHEAD or EITHER by instant and node; one row more than instants, the last is the end.
         impossible: what must be resident at an instant exceeds the budget by itself.
     """
@@ -44,6 +45,7 @@ class Chained:
     linear: Linear
     resident: NDArray[np.int32]
     ran: NDArray[np.int32]
+    again: NDArray[np.int32]
     state: NDArray[np.int8]
     impossible: bool = False
 
@@ -68,6 +70,7 @@ def chained_program(flat: Flat, dependencies: Dependencies, instants: tuple[int,
         linear=build.builder.build(),
         resident=build.resident,
         ran=build.ran,
+        again=build.again,
         state=build.state,
         impossible=impossible,
     )

@@ -125,8 +125,12 @@ class Linearised:
         resident: set[str] = set()
         ran: set[str] = set()
         phantoms: dict[str, tuple[str, ...]] = {}
+        chain_resident: set[str] = set()  # what the chain's schedule holds, above all phantoms
         for at, step in enumerate(schedule.steps):
+            left = self._kept(step, chain_resident, phantoms)
             for flat_step in self._expanded(schedule, at, phantoms):
+                if isinstance(step, Run) and isinstance(flat_step, Drop) and flat_step.datum in left:
+                    continue
                 if isinstance(flat_step, Run):
                     node = self.flat.node(flat_step.node)
                     if flat_step.node in ran and runs_once(self.flat, self.flat.node_index[flat_step.node]):
@@ -141,7 +145,23 @@ class Linearised:
                     resident.discard(flat_step.datum)
                 yield flat_step
             if isinstance(step, Run):
-                self._saved(step, phantoms)
+                chain_resident |= self._saved(step, phantoms)
+            elif isinstance(step, Prefetch):
+                chain_resident.add(step.datum)
+            else:
+                chain_resident.discard(step.datum)
+
+    def _kept(self, step: Step, resident: set[str], phantoms: dict[str, tuple[str, ...]]) -> set[str]:
+        """What a run must leave where it is: resident phantoms, but one that it replaces or reads.
+
+        A forward that runs again and keeps nothing drops what it makes, and its phantom may be resident still.
+        """
+        layer = self.graph.layer_by_node.get(step.node) if isinstance(step, Run) else None
+        if layer is None or not isinstance(step, Run):
+            return set()
+        no_save = step.node == layer.forward and step.option == len(layer.options)
+        kept = (datum for datum in resident if datum != layer.phantom or no_save)
+        return {name for datum in kept for name in phantoms.get(datum, ())}
 
     def _expanded(self, schedule: Schedule, at: int, phantoms: dict[str, tuple[str, ...]]) -> Iterable[Step]:
         """The flat steps of one step; `phantoms`: the flat data of the resident phantoms."""
@@ -162,11 +182,11 @@ class Linearised:
             if not isinstance(flat_step, Drop) or flat_step.datum in soon or flat_step.datum not in border
         )
 
-    def _saved(self, run: Run, phantoms: dict[str, tuple[str, ...]]) -> None:
-        """Note what the forward of a stage has left as its phantom."""
+    def _saved(self, run: Run, phantoms: dict[str, tuple[str, ...]]) -> set[str]:
+        """Note what the forward of a stage has left as its phantom; the phantom's name, if it has left one."""
         layer = self.graph.layer_by_node.get(run.node)
         if layer is None or run.node != layer.forward or run.option == len(layer.options):
-            return
+            return set()
         resident: dict[str, None] = {}
         for flat_step in self._of_run(run):
             if isinstance(flat_step, Run):
@@ -174,6 +194,7 @@ class Linearised:
             elif isinstance(flat_step, Drop):
                 resident.pop(flat_step.datum, None)
         phantoms[layer.phantom] = tuple(name for name in resident if name not in self.graph.data_index)
+        return {layer.phantom}
 
 
 def linearised(

@@ -18,7 +18,7 @@ from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import refuse_unless_flat
 from remat.algorithms._core.transforms import Applied, Transform
 from remat.algorithms._milp.linear import Builder, Ints
-from remat.algorithms._staged.form_events import Form
+from remat.algorithms._staged.form_events import Form, Meaning
 from remat.algorithms._staged.memory_items import Cell, StagedGraph
 from remat.algorithms._staged.slots import Slots, slots_of
 from remat.ir import Data, Graph, Layer, Schedule
@@ -52,6 +52,8 @@ class _Checkmate:
         self.n = len(stage.graph)
         self.cells = [cell for cell in stage.cells if not cell.keep]
         self.made_by: dict[int, Cell] = {cell.writers[0][0]: cell for cell in self.cells}
+        self.index = {cell.writers[0][0]: at for at, cell in enumerate(stage.cells) if not cell.keep}
+        self.columns: dict[Meaning, int] = {}  # see `Form`; stages in place of slots
 
     def build(self) -> Form:
         kept_bytes = np.zeros(len(self.slots), np.int64)
@@ -69,7 +71,7 @@ class _Checkmate:
         self.b.add_rhs(rows, -kept_bytes)
         for t in range(self.n):
             self._stage(t, saved, freed, rows)
-        return Form(stage=self.stage, slots=self.slots, linear=self.b.build(), memory=rows)
+        return Form(stage=self.stage, slots=self.slots, linear=self.b.build(), memory=rows, columns=self.columns)
 
     def _r(self, t: int, k: int, value: int = 1) -> Terms:
         slot = self.slots.at[t, k] if t < self.n else -1
@@ -77,6 +79,7 @@ class _Checkmate:
 
     def _checkpoints(self) -> dict[tuple[int, int], int]:
         saved = {(t, k): self.b.new(1, integral=True) for k in self.made_by for t in range(k + 1, self.n)}
+        self.columns.update((("saved", self.index[k], t), column) for (t, k), column in saved.items())
         for (t, k), column in saved.items():
             back = [(saved[t - 1, k], -1)] if (t - 1, k) in saved else []
             self.b.row([(column, 1), *self._r(t - 1, k, -1), *back])
@@ -99,6 +102,7 @@ class _Checkmate:
                 for place, node in enumerate(users):
                     later = [term for other in users[place + 1 :] for term in self._r(t, other)]
                     column = self._freed(self._r(t, node), [*later, *stays])
+                    self.columns["deleted", self.index[k], t, node] = column
                     freed.setdefault((t, node), []).append((column, cell.size))
         return freed
 
@@ -132,6 +136,7 @@ class OneOutputPerOp(Transform):
 
     Merging forbids to drop one output and keep another, so the transformed problem is harder: a plan of it lifts to
     one with a peak no larger, a bound of it proves nothing. Data with several contributions stay as they are.
+    Schedules lift by their runs, so copies are none of them: a link is left out.
     """
 
     carries_starts: ClassVar[bool] = True
@@ -151,7 +156,7 @@ class OneOutputPerOp(Transform):
         layers = tuple(_layer(layer, into) for layer in graph.layers)
         merged = Graph(name=graph.name, computes=computes, data=data, layers=layers)
         return Applied(
-            problem=evolve(problem, graph=merged),
+            problem=evolve(problem, graph=merged, link=None),
             lift=lambda schedule: Schedule.from_runs(graph, schedule.runs),
             carry=lambda schedule: Schedule.from_runs(merged, schedule.runs),
         )

@@ -14,6 +14,8 @@ contributed", with the order and the once-per-residency of S-ONCE. Kept data are
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
@@ -25,6 +27,8 @@ from remat.algorithms._staged.slots import Slots, slots_of
 from remat.ir import Layer, Moment
 
 _Ints = NDArray[np.int64]
+Meaning = tuple[str | int, ...]
+"""What a column says: a word, then cells, nodes, writers, slots or stages by index."""
 
 
 @frozen(kw_only=True)
@@ -34,12 +38,17 @@ class Form:
     Attributes:
         stage: the graph. slots: where each run has its columns. linear: the formulation.
         memory: the memory row of each slot (a slot with correction terms has more, not listed here).
+        columns: of what is not a run. `("resident", cell, slot)`: the cell is resident after that event; `("holds", cell, j, t)`:
+            it holds the contribution of its writer j before stage t; `("again", node, t)`: the node runs again in stage t or
+            later. In the forms of the papers `("saved", cell, t)`: it is resident when stage t begins; `("created", cell, t)` and
+            `("deleted", cell, t, node)`: it becomes resident in the stage, it ceases to be after that node's run.
     """
 
     stage: StagedGraph = field(eq=False)
     slots: Slots = field(eq=False)
     linear: Linear = field(eq=False)
     memory: _Ints = field(eq=False)
+    columns: Mapping[Meaning, int] = field(factory=dict, eq=False)
 
 
 def events_form(
@@ -81,6 +90,7 @@ class _Events:
         self.stage, self.slots, self.b = stage, slots, Builder()
         self.flows: dict[int, _Flow] = {}
         self.kept_bytes = np.zeros(len(slots), np.int64)  # bytes of kept data resident before each slot
+        self.columns: dict[Meaning, int] = {}
 
     def build(self, *, cuts: bool, corrections: bool, save: bool) -> Form:
         self._runs()
@@ -100,9 +110,9 @@ class _Events:
                 _Moments(self, layer_of_options).add()
         if save:
             self._save()
-        if cuts:
-            again_rows(self.stage, self.slots, self.b, self.flows)
-        return Form(stage=self.stage, slots=self.slots, linear=self.b.build(), memory=memory)
+        again = again_rows(self.stage, self.slots, self.b, self.flows) if cuts else {}
+        self.columns.update((("again", node, t), column) for (t, node), column in again.items())
+        return Form(stage=self.stage, slots=self.slots, linear=self.b.build(), memory=memory, columns=self.columns)
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
@@ -143,6 +153,7 @@ class _Events:
     def _new_flow(self, at: int, events: _Ints) -> _Flow:
         first = self.b.new(len(events) - 1, implied=True)
         self.flows[at] = flow = _Flow(events, first, first + len(events) - 1)
+        self.columns.update((("resident", at, slot), first + i) for i, slot in enumerate(events[:-1].tolist()))
         return flow
 
     def _after(self, flow: _Flow, slots: _Ints) -> _Ints:
@@ -197,6 +208,9 @@ class _Events:
         flow = self._new_flow(at, events)
         end = int(slots.stage[events[-1]])
         done = self._contributed(cell, flow, end)
+        self.columns.update(
+            (("holds", at, j, t), column) for j, holds in enumerate(done) for t, column in holds.items()
+        )
         for j, (mine, options) in enumerate(writes):
             mine = mine[mine <= events[-1]]
             inner = mine[mine < events[-1]]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from remat.algorithms._milp.linear import Builder, Ints
-from remat.algorithms._staged.form_events import Form
+from remat.algorithms._staged.form_events import Form, Meaning
 from remat.algorithms._staged.memory_items import Cell, StagedGraph, Use
 from remat.algorithms._staged.slots import Slots, slots_of
 from remat.ir import Layer
@@ -51,6 +51,7 @@ class _Published:
         self.before: list[Terms] = [[] for _ in range(self.n)]  # bytes before each stage
         self.kept_bytes = np.zeros(len(slots), np.int64)
         self.saved: Terms = []
+        self.columns: dict[Meaning, int] = {}  # see `Form`; stages in place of slots
         self.alive: dict[
             tuple[int, int], list[tuple[int, Terms]]
         ] = {}  # (layer, stage): (option, alive after the forward)
@@ -58,12 +59,12 @@ class _Published:
     def build(self, save: bool) -> Form:
         for stage, node in zip(self.slots.stage.tolist(), self.slots.node.tolist(), strict=True):
             self._new_slot(node, required=stage == node)
-        for cell in self.stage.cells:
+        for at, cell in enumerate(self.stage.cells):
             if cell.keep and len(cell.writers) == 1:
                 first = self.slots.at[cell.writers[0][0], cell.writers[0][0]]
                 self.kept_bytes[first + 1 :] += cell.size
             elif not (self.tied and cell.layer >= 0):
-                _OneCell(self, cell).add()
+                _OneCell(self, at, cell).add()
         for at, layer in enumerate(self.stage.graph.layers):
             if self.tied:
                 self._tied(layer)
@@ -74,7 +75,7 @@ class _Published:
             row = self.b.rows(1, save=1)
             for column, value in self.saved:
                 self.b.entries(row, column, value)
-        return Form(stage=self.stage, slots=self.slots, linear=self.b.build(), memory=memory)
+        return Form(stage=self.stage, slots=self.slots, linear=self.b.build(), memory=memory, columns=self.columns)
 
     def _new_slot(self, node: int, *, required: bool) -> None:
         """The columns of a run of a node: one per option, of which at most one, or exactly one, is chosen."""
@@ -89,8 +90,11 @@ class _Published:
         slot = self.slots.at[stage, use[0]]
         return [] if slot < 0 else [(int(self.slots.column[slot]) + o, value) for o in use[1]]
 
-    def binary(self) -> int:
-        return self.b.new(1, integral=True)
+    def binary(self, *meaning: str | int) -> int:
+        column = self.b.new(1, integral=True)
+        if meaning:
+            self.columns[meaning] = column
+        return column
 
     def _one_phantom(self, at: int, layer: Layer) -> None:
         """One option's phantom at a time: a run by another option replaces it."""
@@ -151,14 +155,17 @@ class _Published:
 class _OneCell:
     """P, S, C and D of one cell and their rows."""
 
-    def __init__(self, form: _Published, cell: Cell) -> None:
-        self.form, self.cell = form, cell
+    def __init__(self, form: _Published, at: int, cell: Cell) -> None:
+        self.form, self.at, self.cell = form, at, cell
         self.several = len(cell.writers) > 1
         self.first, self.last = cell.writers[0][0], cell.writers[-1][0]
         end = self.last if cell.keep else form.n - 1  # a kept sum is a constant once complete
         self.stages = range(self.first, end + 1)
-        self.resident = {t: form.binary() for t in self.stages if t > self.first}
-        self.done = [{t: form.binary() for t in self.stages if t > node} for node, _ in cell.writers]
+        self.resident = {t: form.binary("saved", at, t) for t in self.stages if t > self.first}
+        self.done = [
+            {t: form.binary("holds", at, j, t) for t in self.stages if t > node}
+            for j, (node, _) in enumerate(cell.writers)
+        ]
 
     def add(self) -> None:
         form, cell = self.form, self.cell
@@ -239,11 +246,11 @@ class _OneCell:
         """
         form, b, before, first = self.form, self.form.b, list(alive), writes and node == self.first
         if first:
-            create = form.binary()
+            create = form.binary("created", self.at, t)
             b.row([(create, 1), *times(-1, run)])
             alive.append((create, 1))
             form.changes[t].append((node, [(create, self.cell.size)]))
-        delete = form.binary()
+        delete = form.binary("deleted", self.at, t, node)
         alive.append((delete, -1))
         form.changes[t].append((node, [(delete, -self.cell.size)]))
         b.row(alive, 1)

@@ -70,7 +70,7 @@ class TightenedKnapsack(Solver):
 def _bound(who: Solver, problem: Problem, clock: Clock, nodes: int, *, working_sets: bool) -> Plan:
     if getattr(problem, "link", None) is not None:
         return Plan(trail=(f"{who!r}: schedules with copies are not bounded",))
-    knapsack = _Knapsack(StagedGraph(problem.graph), problem.budget)
+    knapsack = Knapsack(StagedGraph(problem.graph), problem.budget)
     if working_sets:
         knapsack.working_sets()
     if knapsack.impossible:
@@ -86,7 +86,7 @@ def _bound(who: Solver, problem: Problem, clock: Clock, nodes: int, *, working_s
     return Plan(lower=answer.bound, trail=(f"{who!r}: {answer.bound} ns",))
 
 
-class _Knapsack:
+class Knapsack:
     """The formulation.
 
     Columns: `again[k][o]`, node k runs by option o once more (a forward node: after the loss); `early[k][o]`, a layer's
@@ -184,9 +184,10 @@ class _Knapsack:
         before = ancestors(self.stage)
         for t in range(self.stage.loss + 1, len(self.graph)):
             if t in self.required:
-                self._working_set(t, before)
+                self.working_set(t, before)
 
-    def _working_set(self, t: int, before: Flags) -> None:
+    def working_set(self, t: int, before: Flags) -> None:
+        """The row of one backward node; `before`: who has run when another first runs, see `ancestors`."""
         loss = self.stage.loss
         room, terms = self.budget - min(self.stage.charge[t]), []
         done = [cell for cell in self.stage.cells if all(w <= loss or before[t, w] for w, _ in cell.writers)]

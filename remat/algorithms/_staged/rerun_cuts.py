@@ -29,11 +29,14 @@ class Flow(Protocol):
         """The column of the gap that covers the time just before each slot; -1: no gap does."""
 
 
-def again_rows(stage: StagedGraph, slots: Slots, b: Builder, flows: Mapping[int, Flow]) -> None:
-    """Add the columns and rows to a formulation whose runs and residencies stand already."""
+def again_rows(
+    stage: StagedGraph, slots: Slots, b: Builder, flows: Mapping[int, Flow]
+) -> Mapping[tuple[int, int], int]:
+    """Add the columns and rows to a formulation whose runs and residencies stand already; the columns by stage and node."""
     rows = _Again(stage, slots, b)
     for at, flow in flows.items():
         rows.cell(stage.cells[at], flow)
+    return rows.again
 
 
 class _Again:

@@ -258,19 +258,19 @@ class HoldsAFunction(Planted):
     test: object = field(default=lambda graph: True, repr=False)
 
 
-PLANTED = {
+SOLVERS = {
     DropsTooEarly(): "L-REPLAY",
     ForgetsAContribution(): "L-REPLAY",
     WrongTwin(): "L-REPLAY",
     ReplaysTheLoss(): "L-REPLAY",
-    ReplaysWhatRunsOnce(): "L-REPLAY",
-    ReordersDraws(): "L-REPLAY",
+    ReplaysWhatRunsOnce(): "L-REPLAY L-LINK",
+    ReordersDraws(): "L-REPLAY L-LINK",
     StopsBeforeTheEnd(): "L-REPLAY",
     DropsWhatIsKept(): "L-REPLAY",
     OffByOneByte(): "L-BUDGET",
     IgnoresWorkspace(): "L-BUDGET",
     ForgetsTheOutputsSize(): "L-BUDGET",
-    KeepsThePhantomOfAnotherOption(): "L-REPLAY or L-BUDGET",
+    KeepsThePhantomOfAnotherOption(): "L-REPLAY L-BUDGET",
     BoundOfRoundedTimes(): "L-BOUND",
     BoundOfRoundedSizes(): "L-BOUND",
     BoundOfOneOrder(): "L-BOUND",
@@ -285,4 +285,4 @@ PLANTED = {
     ForgetsItsSettings(): "L-REPR",
     HoldsAFunction(): "L-PICKLE",
 }
-"""Each planted bug, and the law that it must break."""
+"""Each planted bug, and the laws that it may break first."""

@@ -1,0 +1,112 @@
+"""The laws of a lower bound's formulation, and `check_bound`, which tries them on random schedules of random graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from remat.ir import Graph, print_text
+from remat.testing.families import branching, chain, late, layered, legal_flat, optional, parallel, whatever
+from remat.testing.random_schedules import random_schedule
+from remat.testing.relaxation import Formulation, Relaxation, broken_row, cost_of
+from remat.testing.report import Report, Say, Tally
+from remat.testing.trace import Trace
+from remat.testing.trial import Trial
+from remat.testing.trying import Examples, try_examples
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+BOUND_LAWS = {
+    "L-REFUSE": "`refuses` answers None or a line of text, always the same",
+    "L-RAISE": "nothing is raised for a graph that is not refused",
+    "L-POINT": "the point of a schedule is 0 or 1 in each column",
+    "L-ROW": "the point of every schedule of the class keeps every row",
+    "L-COST": "base and cost of the point are at most the schedule's time",
+    "L-POSSIBLE": "nothing is called impossible where a schedule of the class fits",
+    "L-PURE": "the graph is left as it was",
+}
+SCHEDULES = 6
+"""Random schedules of each graph."""
+_FAMILIES = (branching, legal_flat, whatever, parallel, legal_flat, chain, layered, optional, late)
+
+
+def check_bound(
+    relaxation: Relaxation,
+    *,
+    graphs: SearchStrategy[Graph] | None = None,
+    exclude: Mapping[str, str] | None = None,
+    examples: int = 150,
+    shrink: bool = True,
+    say: Say | None = None,
+) -> Report:
+    """Check that a formulation is a relaxation: the point of each random schedule is feasible and costs no more.
+
+    Args:
+        relaxation: the bound under check.
+        graphs: a hypothesis strategy of graphs it accepts; None: all that the rules allow, flat ones more often.
+        exclude: laws to leave out, each with a reason; the report prints them.
+        examples: number of graphs; each with several schedules, the bound's budget tight for each.
+        shrink: look for the smallest example of a broken law.
+        say: takes the report as text; None: the standard output.
+
+    Raises:
+        LawBroken: with the law, the place, the row and the schedule; `L-NONE` when everything was refused.
+    """
+    tally = Tally(relaxation, BOUND_LAWS, exclude)
+    tried = Examples(graphs=graphs, count=examples, shrink=shrink, families=_FAMILIES)
+    try_examples(lambda graph, seed: _Trial(relaxation, graph, seed, tally).run(), tried, tally)
+    return tally.report(say)
+
+
+class _Trial(Trial):
+    """Schedules of one graph, tried under all laws."""
+
+    def __init__(self, relaxation: Relaxation, graph: Graph, seed: int, tally: Tally) -> None:
+        super().__init__(relaxation, graph, print_text(graph), BOUND_LAWS, tally)
+        self.relaxation = relaxation
+        self.random = Random(seed)
+
+    def run(self) -> None:
+        if self.refused():
+            return
+        for _ in range(SCHEDULES):
+            trace = Trace(self.graph, random_schedule(self.graph, self.random.randint, self.relaxation.among))
+            for place in self.asked("`places`", partial(self.places, trace)):
+                self.one(trace, place)
+        if self.tally.tries("L-PURE"):
+            self.expect("L-PURE", print_text(self.graph) == self.example, "the graph has changed.")
+
+    def places(self, trace: Trace) -> list[Hashable]:
+        return list(self.relaxation.places(trace, self.random))
+
+    def one(self, trace: Trace, place: Hashable) -> None:
+        """The laws of one formulation and one schedule."""
+        bound = self.relaxation
+        budget = self.asked("`needs`", lambda: bound.needs(trace, place))
+        formulation = self.asked("`formulation`", lambda: bound.formulation(self.graph, place, budget))
+        where = "" if place is None else f" at {place!r}"
+        told = f"within {budget} B{where}, by the schedule\n{'; '.join(map(str, trace.schedule.steps))}\n"
+        if self.tally.tries("L-POSSIBLE"):
+            self.expect("L-POSSIBLE", not formulation.impossible, f"called impossible, and kept {told}")
+        if formulation.impossible:
+            return
+        point = self.asked("`point`", lambda: list(map(int, bound.point(formulation, trace, place))))
+        if self.tally.tries("L-POINT"):
+            fine = len(point) == len(formulation.linear.cost) and set(point) <= {0, 1}
+            self.expect("L-POINT", fine, f"the point is {point}, of {len(formulation.linear.cost)} columns, {told}")
+        self.keeps(formulation, point, budget, told, trace)
+
+    def keeps(self, formulation: Formulation, point: list[int], budget: int, told: str, trace: Trace) -> None:
+        """L-ROW and L-COST."""
+        if self.tally.tries("L-ROW"):
+            broken = broken_row(formulation.linear, point, budget)
+            self.expect("L-ROW", broken is None, f"{broken}, {told}")
+        if self.tally.tries("L-COST"):
+            cost = formulation.base + cost_of(formulation.linear, point)
+            self.expect("L-COST", cost <= trace.time, f"{cost} ns are bounded, and {trace.time} ns are taken {told}")
+
+
+__all__ = ["BOUND_LAWS", "Formulation", "Relaxation", "check_bound"]

@@ -1,0 +1,138 @@
+"""What a part may not do while it is asked: run on and on, leave threads behind, change what belongs to the whole process."""
+
+from __future__ import annotations
+
+import decimal
+import gc
+import logging
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final, TypeVar
+
+from remat.algorithms._core.startup import compile_seconds, import_seconds
+
+T = TypeVar("T")
+
+PATIENCE: Final = 12.0
+"""Seconds of process time that one answer about a small example may take, without those of imports and compilation."""
+AFTER: Final = 1.0
+"""The same, from when the clock is first seen to be over."""
+IDLE: Final = 8.0
+"""Seconds that an answer may take in which the process does nothing."""
+_TICK = 0.1
+_NOTHING = 0.001  # process time between two ticks of a process that does nothing
+
+
+class Overrun(BaseException):
+    """Ends a question that takes too long; no author catches it by accident."""
+
+
+class Stopwatch:
+    """Process time of a question, without imports and compilation."""
+
+    def __init__(self) -> None:
+        self.start = self._now()
+
+    @staticmethod
+    def _now() -> float:
+        return time.process_time() - import_seconds() - compile_seconds()
+
+    @property
+    def seconds(self) -> float:
+        """Since it was made."""
+        return self._now() - self.start
+
+
+@contextmanager
+def patient(over_since: Callable[[], float | None] = lambda: None) -> Iterator[Stopwatch]:
+    """Ask within: an answer that takes too long is interrupted (in the main thread, where signals are at hand) by `Overrun`.
+
+    Args:
+        over_since: the process time at which the clock was first seen to be over; None: it was not.
+    """
+    watch = Stopwatch()
+    idle, last = 0, time.process_time()
+
+    def look(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        nonlocal idle, last
+        now, since = time.process_time(), over_since()
+        idle += (
+            now - last < _NOTHING
+        )  # counted in ticks: a process that waits for a processor, or was suspended, is not idle
+        last = now
+        late = since is not None and now - since > AFTER
+        if watch.seconds > PATIENCE or (late and watch.seconds > AFTER) or idle * _TICK > IDLE:
+            raise Overrun
+
+    free = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
+    if not free or signal.getitimer(signal.ITIMER_REAL)[0]:  # somebody else's alarm stays
+        yield watch
+        return
+    before = signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, _TICK, _TICK)
+    try:
+        yield watch
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def workers() -> dict[Any, str]:
+    """Threads and child processes that are alive, in words."""
+    threads = {thread.ident: f"the thread {thread.name!r}" for thread in threading.enumerate()}
+    return threads | {child.pid: f"the process {child.name!r}" for child in multiprocessing.active_children()}
+
+
+def whole_process() -> dict[str, Any]:
+    """What belongs to the whole process, by words: generators, environment, limits. Compared before and after a question."""
+    state: dict[str, Any] = {
+        "the generator of `random`": random.getstate(),
+        "the environment": dict(os.environ),
+        "the working directory": os.getcwd(),
+        "the recursion limit": sys.getrecursionlimit(),
+        "the handler of Ctrl-C": signal.getsignal(signal.SIGINT),
+        "the search path of modules": tuple(sys.path),
+        "whether garbage is collected": gc.isenabled(),
+        "the trace function": (sys.gettrace(), sys.getprofile()),
+        "the standard output": (id(sys.stdout), id(sys.stderr)),
+        "the root of logging": (logging.getLogger().level, tuple(map(id, logging.getLogger().handlers))),
+        "the precision of decimals": decimal.getcontext().prec,
+    }
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        kind, keys, *rest = numpy.random.get_state()
+        state["the generator of `numpy.random`"] = (kind, keys.tobytes(), *rest)
+        state["how numpy treats floating-point errors"] = tuple(sorted(numpy.geterr().items()))
+    if torch is not None and hasattr(torch, "get_rng_state"):
+        state["the generator of `torch`"] = bytes(torch.get_rng_state().numpy().tobytes())
+        state["torch's settings"] = (torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads())
+    return state
+
+
+def put_back(state: dict[str, Any]) -> None:
+    """Put generators back as they were, so that a part which changes them changes nobody else."""
+    random.setstate(state["the generator of `random`"])
+    if "the generator of `numpy.random`" in state:
+        import numpy as np
+
+        kind, keys, *rest = state["the generator of `numpy.random`"]
+        np.random.set_state((kind, np.frombuffer(keys, np.uint32), *rest))
+
+
+def seed_all(seed: int) -> None:
+    """Seed the generators of the whole process: whoever draws from them answers differently."""
+    random.seed(seed)
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        numpy.random.seed(seed)
+    if torch is not None and hasattr(torch, "manual_seed"):
+        torch.manual_seed(seed)

@@ -1,0 +1,81 @@
+"""The same questions in a child process with another hash seed: whoever lets the order of a set decide answers differently."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from remat.errors import RematError
+
+PATIENCE: Final = 60
+"""Seconds to wait for the child."""
+
+_CHILD = "from remat.testing.hash_order import answer; answer()"
+
+
+class NoChild(Exception):
+    """Why a child process could not be asked."""
+
+
+def in_a_child(ask: Callable[[Any, Any], Any], part: Any, questions: list[Any]) -> list[Any]:
+    """The answers of a child process.
+
+    Args:
+        ask: a function of a module: the answer of a part to a question.
+        part: what is asked.
+        questions: about what; all three are pickled.
+
+    Raises:
+        NoChild: the part cannot be imported there, or the child ended or took too long.
+    """
+    if type(part).__module__ == "__main__":
+        raise NoChild("its class stands in the script that was started, which no other process imports")
+    mine = os.environ.get("PYTHONHASHSEED", "")
+    environment = {**os.environ, "PYTHONHASHSEED": "2" if mine == "1" else "1"}
+    try:
+        sent = base64.b64encode(pickle.dumps((sys.path, pickle.dumps((ask, part, questions)))))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise NoChild(f"it cannot be pickled ({error})") from error
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _CHILD],
+            input=sent,
+            capture_output=True,
+            env=environment,
+            timeout=PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NoChild(f"a child process took more than {PATIENCE} s") from error
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        raise NoChild(f"a child process ended with {done.returncode}: {done.stderr.decode(errors='replace')[-300:]}")
+    fine, answers = pickle.loads(base64.b64decode(lines[-1]))
+    if not fine:
+        raise NoChild(str(answers))
+    return list(answers)
+
+
+def answer() -> None:
+    """In the child: read the questions, write the answers."""
+    path, packed = pickle.loads(base64.b64decode(sys.stdin.buffer.read()))
+    sys.path[:] = path
+    try:
+        ask, part, questions = pickle.loads(packed)
+    except (ImportError, AttributeError) as error:
+        told: tuple[bool, Any] = (False, f"a child process cannot import it ({error})")
+    else:
+        told = (True, [_one(ask, part, question) for question in questions])
+    sys.stdout.buffer.write(b"\n" + base64.b64encode(pickle.dumps(told)) + b"\n")
+
+
+def _one(ask: Callable[[Any, Any], Any], part: Any, question: Any) -> Any:
+    try:
+        return ask(part, question)
+    except (RematError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        return repr(error)

@@ -1,0 +1,68 @@
+"""Ctrl-C while a part works: raised where its own code makes a call, so that whatever it catches there is seen."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection
+from inspect import CO_GENERATOR
+from types import FrameType
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+_OTHERS: Final = ("builtins", "abc", "typing", "attr", "enum")
+
+
+def own_modules(part: object) -> frozenset[str]:
+    """The modules in which a part's classes are written, interfaces apart where there are others."""
+    names = {kind.__module__ for kind in type(part).__mro__ if not kind.__module__.startswith(_OTHERS)}
+    own = {name for name in names if not name.startswith("remat.")}
+    return frozenset(own or names)
+
+
+def calls(modules: Collection[str], question: Callable[[], Any]) -> int:
+    """How many calls the code of some modules makes while it answers."""
+    return _Counter(modules, None).run(question)
+
+
+def interrupted(modules: Collection[str], at: int, question: Callable[[], T]) -> T:
+    """The answer, if there is one although KeyboardInterrupt is raised at the call of that number.
+
+    Raises:
+        KeyboardInterrupt: where it is let through.
+    """
+    counter = _Counter(modules, at)
+    answers: list[T] = []
+    counter.run(lambda: answers.append(question()))
+    return answers[0]
+
+
+class _Counter:
+    def __init__(self, modules: Collection[str], at: int | None) -> None:
+        self.modules, self.at, self.count = modules, at, 0
+
+    def run(self, question: Callable[[], Any]) -> int:
+        before = sys.getprofile()
+        sys.setprofile(self.event)
+        try:
+            question()
+        finally:
+            sys.setprofile(before)
+        return self.count
+
+    def event(self, frame: FrameType, event: str, arg: Any) -> None:
+        del arg
+        if event == "call":
+            caller = frame.f_back
+            own = self.of(frame) or (caller is not None and self.of(caller))
+            # what Python itself calls at an end lets nothing through
+            own = own and not frame.f_code.co_flags & CO_GENERATOR and frame.f_code.co_name != "__del__"
+        else:
+            own = event == "c_call" and self.of(frame)
+        if own:
+            self.count += 1
+            if self.count == self.at:
+                raise KeyboardInterrupt
+
+    def of(self, frame: FrameType) -> bool:
+        return frame.f_globals.get("__name__") in self.modules

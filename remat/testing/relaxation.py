@@ -1,0 +1,95 @@
+"""What the author of a lower bound writes for `check_bound`: the formulation as data, and the point of each schedule in it.
+
+A bound from a formulation holds when every schedule of its class has a point that keeps every row and costs no more than the
+schedule. Optima do not show whether it does: the solver finds the best point, and a row that cuts a schedule off is seen
+only where that schedule is the best. The point of a random schedule shows it at once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Sequence
+from random import Random
+from typing import Any, ClassVar
+
+from attrs import field, frozen
+
+from remat.algorithms._milp.linear import Linear
+from remat.ir import Graph
+from remat.testing.random_schedules import Among
+from remat.testing.trace import Trace
+from remat.units import Bytes, Ns
+
+
+@frozen(kw_only=True)
+class Formulation:
+    """A formulation at one budget.
+
+    Attributes:
+        linear: rows and costs; its points are vectors of 0 and 1.
+        base: what a schedule takes besides the cost of its point [ns].
+        impossible: the bound says, without solving, that no schedule of its class fits.
+        meaning: what the author's map needs to know of the columns.
+    """
+
+    linear: Linear
+    base: Ns = 0
+    impossible: bool = False
+    meaning: Any = field(default=None, eq=False)
+
+
+class Relaxation(ABC):
+    """A lower bound as `check_bound` sees it.
+
+    A bound with several formulations of a graph, such as one for each instant, names them by *places*. Where it has one,
+    leave `places` as it is.
+    """
+
+    among: ClassVar[Among] = "all"
+    """The schedules that it bounds: `all`, those with first runs in the `captured` order, or `staged` ones."""
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Why it does not bound schedules of this graph; None: it does."""
+        del graph
+        return None
+
+    def places(self, trace: Trace, random: Random) -> Iterable[Hashable]:
+        """Which formulations a schedule is tried on; `random` to choose among many."""
+        del trace, random
+        return (None,)
+
+    def needs(self, trace: Trace, place: Hashable) -> Bytes:
+        """The least budget that the schedule keeps wherever the formulation looks; it makes the rows of memory tight [bytes].
+
+        The peak is right and weak: a formulation that looks at one run is tried on what that run is charged (`trace.charged`).
+        """
+        del place
+        return trace.peak
+
+    @abstractmethod
+    def formulation(self, graph: Graph, place: Hashable, budget: Bytes) -> Formulation:
+        """The formulation that the bound solves."""
+
+    @abstractmethod
+    def point(self, formulation: Formulation, trace: Trace, place: Hashable) -> Sequence[int]:
+        """The point of a schedule: 0 or 1 for each column."""
+
+
+def broken_row(linear: Linear, point: Sequence[int], budget: Bytes) -> str | None:
+    """The first row that a point breaks, in exact integers and in words; None: it keeps all."""
+    sums = [0] * len(linear.rhs)
+    terms: list[list[str]] = [[] for _ in sums]
+    for row, column, value in zip(linear.row.tolist(), linear.col.tolist(), linear.val.tolist(), strict=True):
+        sums[row] += value * point[column]
+        terms[row].append(f"{value:+d}·x{column}[{int(point[column])}]")
+    right = [int(rhs) + budget * int(share) for rhs, share in zip(linear.rhs, linear.budget, strict=True)]
+    for row, (total, bound) in enumerate(zip(sums, right, strict=True)):
+        if total > bound or (linear.equal[row] and total != bound):
+            sign = "=" if linear.equal[row] else "<="
+            return f"row {row}: {' '.join(terms[row]) or '0'} {sign} {bound} is {total}"
+    return None
+
+
+def cost_of(linear: Linear, point: Sequence[int]) -> Ns:
+    """The cost of a point [ns]."""
+    return sum(int(cost) * value for cost, value in zip(linear.cost, point, strict=True))

@@ -1,0 +1,144 @@
+"""How checks try examples: one after another until one breaks a law, then smaller ones for a while; the smallest is told.
+
+An example is a graph and a seed, from which everything else about it follows (budget, link, schedules, when the clock is over):
+a smaller graph with the same seed is much the same example. A part that answers by chance is told plainly.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import field, frozen
+
+from remat.errors import RematError
+from remat.ir import Graph
+from remat.testing.families import FAMILIES, Family
+from remat.testing.reducing import smaller
+from remat.testing.report import LawBroken, Tally
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+SHRINKING: Final = 1.0
+"""Seconds of process time for making an example smaller."""
+
+LASTING: Final = frozenset({"L-TIME", "L-THREAD", "L-GLOBAL"})
+"""Laws whose breach takes long or outlasts the call: no smaller example is looked for."""
+
+ANYWHERE: Final = frozenset({"L-RAISE", "L-INT"})
+"""Laws that a part may break whatever it is asked for: all is asked again."""
+
+Judge = Callable[[Graph, int], None]
+
+
+@frozen(kw_only=True)
+class Examples:
+    """Which graphs a check tries.
+
+    Attributes:
+        graphs: a hypothesis strategy of graphs, or None: the families in turn.
+        count: number of examples.
+        shrink: whether to look for a smaller example of a broken law.
+        families: that are drawn from where there is no strategy.
+    """
+
+    graphs: SearchStrategy[Graph] | None
+    count: int
+    shrink: bool
+    families: tuple[Family, ...] = field(default=FAMILIES)
+
+    def __iter__(self) -> Iterator[tuple[Graph, int]]:
+        """Graphs and seeds, always the same."""
+        if self.graphs is not None:
+            drawn = collect(self.graphs, self.count)
+            yield from ((drawn[seed % len(drawn)], seed) for seed in range(self.count if drawn else 0))
+            return
+        for seed in range(self.count):
+            yield self.families[seed % len(self.families)](Random(seed).randint), seed
+
+
+def try_examples(judge: Judge, examples: Examples, tally: Tally) -> None:
+    """Judge examples until one breaks a law.
+
+    Args:
+        judge: raises `LawBroken` for an example that breaks a law; asks `tally` which laws are to be tried.
+        examples: what to try.
+        tally: counts; while smaller examples are looked for, it lets the broken law alone be tried.
+
+    Raises:
+        LawBroken: of the smallest example that was seen; L-REPEAT where the same example broke a law once, and then did not.
+    """
+    for graph, seed in examples:
+        broken = _broken_by(judge, copy.deepcopy(graph), seed)  # parts that write to what they are given spoil a copy
+        if broken is None:
+            continue
+        if examples.shrink and broken.law not in LASTING:
+            tally.only = None if broken.law in ANYWHERE else broken.law
+            try:
+                broken = _smallest(judge, graph, seed, broken, tally, structure=examples.graphs is None)
+            finally:
+                tally.only = None
+        raise broken
+
+
+def _broken_by(judge: Judge, graph: Graph, seed: int) -> LawBroken | None:
+    try:
+        judge(graph, seed)
+    except LawBroken as broken:
+        return broken
+    return None
+
+
+def _smallest(judge: Judge, graph: Graph, seed: int, broken: LawBroken, tally: Tally, *, structure: bool) -> LawBroken:
+    """Smaller and smaller graphs that break the law, until none does or the time is over."""
+    if _broken_by(judge, copy.deepcopy(graph), seed) is None:
+        if "L-REPEAT" in tally.excluded:
+            return broken
+        what = f"{tally.subject} broke {broken.law} once, and kept it when asked the same again: its answers differ from call "
+        return LawBroken("L-REPEAT", what + f"to call, by chance or by what it remembers. It said:\n{broken}")
+    end = time.process_time() + SHRINKING
+    found = True
+    while found:
+        found = False
+        for candidate in smaller(graph, structure=structure):
+            if time.process_time() > end:
+                return broken
+            other = _of_smaller(judge, candidate, seed)
+            if other is not None and other.law == broken.law:
+                graph, broken, found = candidate, other, True
+                break
+    return broken
+
+
+def _of_smaller(judge: Judge, graph: Graph, seed: int) -> LawBroken | None:
+    """What a smaller graph breaks; what a check itself cannot treat is no example."""
+    try:
+        return _broken_by(judge, copy.deepcopy(graph), seed)
+    except RematError:
+        return None
+
+
+def collect(strategy: SearchStrategy[Any], count: int) -> list[Any]:
+    """So many examples of a hypothesis strategy, always the same."""
+    from hypothesis import HealthCheck, Phase, given, settings
+
+    drawn: list[Any] = []
+
+    @settings(
+        max_examples=count,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
+    )
+    @given(strategy)
+    def keep(example: Any) -> None:
+        drawn.append(example)
+
+    keep()
+    return drawn

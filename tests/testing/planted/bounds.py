@@ -1,0 +1,144 @@
+"""Formulations of lower bounds with one bug each: a line of our own builders changed, as an author may get it wrong."""
+
+import inspect
+import sys
+import types
+from contextlib import ExitStack, contextmanager
+from unittest import mock
+
+from attrs import field, frozen
+
+from remat.algorithms._bounds import fixed_order, floor, instants, ordered_instants
+from remat.algorithms._staged import form_events, form_published, knapsack
+from remat.testing import own_relaxations
+from remat.testing.own_relaxations import AtInstant, AtInstants, AtLoss, InStages, ResidentTogether, Staged
+from remat.testing.relaxation import Relaxation
+
+
+@frozen
+class Changed:
+    """A formulation whose builder has a line changed.
+
+    Attributes:
+        relaxation: what is checked. module: of the builder. line: its text, which is replaced by `by` wherever it stands.
+    """
+
+    relaxation: Relaxation
+    module: types.ModuleType = field(repr=False)
+    line: str
+    by: str
+
+    @contextmanager
+    def planted(self):
+        """While it lasts the relaxation is built by the changed module."""
+        source = inspect.getsource(self.module)
+        assert self.line in source, f"{self.module.__name__} has no {self.line!r} any more"
+        name = f"{self.module.__name__}_with_a_bug"
+        changed = types.ModuleType(name)
+        with ExitStack() as stack:
+            stack.enter_context(mock.patch.dict(sys.modules, {name: changed}))
+            exec(compile(source.replace(self.line, self.by), name, "exec"), changed.__dict__)
+            for word, value in vars(own_relaxations).items():
+                if getattr(value, "__module__", None) == self.module.__name__ and hasattr(changed, word):
+                    stack.enter_context(mock.patch.object(own_relaxations, word, getattr(changed, word)))
+            yield self.relaxation
+
+
+_MADE = "self.builder.row([*supply, *made, *first], -constant - one)"
+_LINK = "self.builder.row([*supply, *made, (int(self.resident[k + 1, d]), 1)], -constant)"
+_KEPT = "self.whole_kept = flat.keep & (flat.contributions == 1)"
+_ONE = AtInstant()
+_LOSS = AtLoss()
+_SETS = AtLoss(working_sets=True)
+
+BOUNDS = {
+    "takes the captured order for any": Changed(_ONE, instants, "if fixed or flat.phase[at] == LOSS:", "if True:"),
+    "a reader not decided always reads": Changed(
+        _ONE, instants, "row([*supply, *undecided, (columns.ran[c], -1)], base)", "row([*supply, *undecided], base)"
+    ),
+    "takes a sum for kept while it is begun": Changed(_ONE, instants, _KEPT, "self.whole_kept = flat.keep"),
+    "outputs are charged twice": Changed(
+        _ONE,
+        instants,
+        "_memory_row(flat, columns, reads, budget - int(flat.charge[at]))",
+        "_memory_row(flat, columns, reads, budget - int(flat.charge[at]) - "
+        "int(flat.size[flat.write_idx[flat.write_ptr[at]:flat.write_ptr[at + 1]]].sum()))",
+    ),
+    "backward nodes never run again": Changed(
+        _ONE, instants, "if state[v] != AHEAD and flat.replay[v]:", "if state[v] != AHEAD and flat.phase[v] == 0:"
+    ),
+    "contributors to sums never run again": Changed(
+        _ONE, instants, "if state[v] != AHEAD and flat.replay[v]:", "if state[v] != AHEAD and flat.rerun[v]:"
+    ),
+    "what first runs in a stage is not there in it": Changed(
+        AtInstants(), ordered_instants, _MADE, "self.builder.row([*supply, *first], -one)"
+    ),
+    "what first runs in a stage does not stay": Changed(
+        AtInstants(),
+        ordered_instants,
+        _LINK,
+        "self.builder.row([*supply, (int(self.resident[k + 1, d]), 1)], 0)",
+    ),
+    "sums of several instants are taken for kept": Changed(
+        AtInstants(), ordered_instants, _KEPT, "self.whole_kept = flat.keep"
+    ),
+    "all before an earlier instant has run": Changed(
+        AtInstants(),
+        ordered_instants,
+        "self.state[k, instants[k - 1]] = DONE",
+        "self.state[k, : instants[k - 1] + 1] = DONE",
+    ),
+    "a stage reads what it makes from before it": Changed(
+        InStages(), fixed_order, "if not self.whole_kept[d] and p < at:", "if not self.whole_kept[d]:"
+    ),
+    "what a rerun makes does not stay": Changed(
+        InStages(), fixed_order, "*self._supply(k, d, p)], 0)", "*self._supply(k, d, p)[:1]], 0)"
+    ),
+    "the loss is charged its first option": Changed(
+        _LOSS, knapsack, "min(self.stage.charge[loss])", "self.stage.charge[loss][0]"
+    ),
+    "a rerun before the loss leaves no phantom": Changed(
+        _LOSS,
+        knapsack,
+        "for runs in (self.first[writer], self.early[writer]) if runs",
+        "for runs in (self.first[writer],) if runs",
+    ),
+    "what some option reads is always read": Changed(
+        _SETS,
+        knapsack,
+        "if cell.keep or _always_read(self.stage, t, cell):",
+        "if cell.keep or any(r == t for r, _ in cell.readers):",
+    ),
+    "backward nodes keep the captured order": Changed(
+        _SETS,
+        knapsack,
+        "if all(w <= loss or before[t, w] for w, _ in cell.writers)]",
+        "if all(w < t for w, _ in cell.writers)]",
+    ),
+    "no backward node runs again in stages": Changed(
+        Staged(),
+        form_events,
+        "slots = slots_of(stage) if slots is None",
+        'slots = slots_of(stage, "backward-once") if slots is None',
+    ),
+    "a kept sum is resident before it is complete": Changed(
+        Staged(),
+        form_events,
+        "self.kept_bytes[complete + 1 :] += cell.size",
+        "self.kept_bytes[complete :] += cell.size",
+    ),
+    "a reader keeps what it reads": Changed(
+        Staged("published"),
+        form_published,
+        "b.row([*run, (delete, -1), *times(-1, stays), *times(-1, later)])",
+        "b.row([*run, *times(-1, stays)])",
+    ),
+    "what a run reads is counted twice": Changed(
+        ResidentTogether(),
+        floor,
+        "self._bytes(rest.union(self.reads[p])))",
+        "self._bytes(rest) + 2 * self._bytes(self.reads[p]))",
+    ),
+    "all nodes have run before any": Changed(ResidentTogether(), floor, "ran[v] |= forward", "ran[v] |= 255"),
+}
+"""Each bug by its words."""
