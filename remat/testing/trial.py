@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
+from remat.algorithms._core.solver import is_interruption
 from remat.algorithms._plugins.expression import parse
 from remat.errors import RematError
 from remat.ir import Graph
@@ -69,6 +70,8 @@ class Trial:
         except LawBroken:
             raise
         except Exception as error:
+            if isinstance(error, SystemError) and is_interruption(error):  # Ctrl-C at the end of a kernel
+                raise KeyboardInterrupt from error
             if _has_overrun(error):
                 raise Overrun from error
             self.tally.tries("L-RAISE")
