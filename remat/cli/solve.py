@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from remat.cli.arguments import read_budget, read_graph, read_link, read_solver
 from remat.ir import dump
-from remat.units import format_bytes, format_ns
+from remat.units import Bytes, format_bytes, format_ns
 
 if TYPE_CHECKING:
     from remat.algorithms._core.outcome import Outcome
@@ -44,16 +45,7 @@ def solve(
     outcome = chosen.solve(problem, seed=seed, proof=proof is not None)
     for line in outcome.trail:
         typer.echo(line, err=True)
-    typer.echo(f"status     {outcome.status.value}")
-    typer.echo(f"budget     {limit} B ({format_bytes(limit)})")
-    if outcome.cost is not None:
-        cost = outcome.cost
-        typer.echo(f"time       {cost.time} ns ({format_ns(cost.time)}), of which {cost.recomputation} ns recomputed")
-        typer.echo(f"peak       {cost.peak} B ({format_bytes(cost.peak)})")
-    for line in bound_lines(outcome):
-        typer.echo(line)
-    if outcome.gap is not None:
-        typer.echo(f"gap        {outcome.gap:.4%}")
+    typer.echo("\n".join(_lines(outcome, limit)))
     if proof is not None and outcome.proof is not None:
         outcome.proof.dump(proof)
     if outcome.schedule is None:
@@ -72,3 +64,16 @@ def bound_lines(outcome: Outcome) -> list[str]:
     if outcome.word == "claimed" and certified is not None:
         lines.append(f"certified  {certified} ns (proved, exact)")
     return lines
+
+
+def _lines(outcome: Outcome, budget: Bytes) -> Iterator[str]:
+    """What is printed of a plan."""
+    yield f"status     {outcome.status.value}"
+    yield f"budget     {budget} B ({format_bytes(budget)})"
+    if outcome.cost is not None:
+        cost = outcome.cost
+        yield f"time       {cost.time} ns ({format_ns(cost.time)}), of which {cost.recomputation} ns recomputed"
+        yield f"peak       {cost.peak} B ({format_bytes(cost.peak)})"
+    yield from bound_lines(outcome)
+    if outcome.gap is not None:
+        yield f"gap        {outcome.gap:.4%}"
