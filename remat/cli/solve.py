@@ -59,8 +59,8 @@ def bound_lines(outcome: Outcome) -> list[str]:
     from remat.algorithms._core.outcome import IMPOSSIBLE
 
     lower, certified = outcome.lower, outcome.certified
-    said = "no schedule fits" if lower == IMPOSSIBLE else f"{lower} ns"
-    lines = [f"bound      {said} ({outcome.word})"]
+    limit = "no schedule fits" if lower == IMPOSSIBLE else f"{lower} ns"
+    lines = [f"bound      {limit} ({outcome.word})"]
     if outcome.word == "claimed" and certified is not None:
         lines.append(f"certified  {certified} ns (proved, exact)")
     return lines
