@@ -38,12 +38,7 @@ def show(
         for line in lines:
             typer.echo(line)
     if dot is not None:
-        from remat.viz.dot import graph_dot
-
-        drawn = content if saved is None else saved.graph
-        if not isinstance(drawn, Graph):
-            raise BadArgument("C-KIND", f"{file} holds {kind_of(content)}; --dot draws graphs.", fix="give a graph.")
-        dot.write_text(graph_dot(drawn), encoding="utf-8")
+        _write_dot(file, content if saved is None else saved.graph, dot)
     if memory is None and gantt is None:
         return
     from remat.viz.pictures import draw_gantt, draw_memory
@@ -63,3 +58,12 @@ def _both(file: Path, content: Graph | Schedule | PlanFile, graph: Path | None) 
     if graph is None or isinstance(content, PlanFile):
         raise BadArgument("C-GRAPH", f"{file} is a schedule, and its graph is not named.", fix="add --graph FILE.")
     return read_graph(graph), content
+
+
+def _write_dot(file: Path, content: Graph | Schedule | PlanFile, dot: Path) -> None:
+    """Write the Graphviz text of the graph that a file holds."""
+    from remat.viz.dot import graph_dot
+
+    if not isinstance(content, Graph):
+        raise BadArgument("C-KIND", f"{file} holds {kind_of(content)}; --dot draws graphs.", fix="give a graph.")
+    dot.write_text(graph_dot(content), encoding="utf-8")

@@ -45,15 +45,13 @@ def plans_of(model: nn.Module) -> PlanFile:
     state = model.__dict__.get("_remat")
     if not isinstance(state, State):
         raise BadArgument("X-REPORT", "the module is not wrapped.", fix="give what `remat.exec.wrap` returned.")
-    ready = [entry for entry in state.entries if isinstance(entry, Ready) and entry.call is not None]
+    ready = _callable(state)
     budget = state.settings.budget
     if not ready or not isinstance(budget, int):
         fix = "give `wrap` a budget, and run a training step."
         raise BadArgument("X-REPORT", "the module has no plan to save yet.", fix=fix)
     (device,) = {entry.captured.program.device for entry in ready[:1]}
-    plans = {plan.fingerprint: plan for plan in map(_saved, ready, [state] * len(ready))}
-    if state.saved is not None and state.saved.is_of(device):
-        plans = {plan.fingerprint: plan for plan in state.saved.file.plans} | plans
+    plans = {plan.fingerprint: plan for plan in (*_loaded(state, device), *(_saved(entry, state) for entry in ready))}
     measured = state.settings.cost == "measure"
     return PlanFile(
         model=ready[0].captured.program.name,
@@ -98,3 +96,13 @@ def load_plan(path: str | os.PathLike[str]) -> PlanFile:
 
 
 __all__ = ["load_plan", "plans_of", "save_plan"]
+
+
+def _callable(state: State) -> list[Ready]:
+    """The entries with a plan that can run."""
+    return [entry for entry in state.entries if isinstance(entry, Ready) and entry.call is not None]
+
+
+def _loaded(state: State, device: torch.device) -> tuple[SavedPlan, ...]:
+    """The plans of the file that the module was wrapped with, if they are for this device."""
+    return state.saved.file.plans if state.saved is not None and state.saved.is_of(device) else ()

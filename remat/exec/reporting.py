@@ -81,11 +81,16 @@ class Report:
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name.ljust(width)}  {value}" for name, value in rows)
 
+    def _bound(self) -> str:
+        """The lower bound of the time, where one is proved."""
+        if self.lower <= 0 or self.lower == IMPOSSIBLE:
+            return "none"
+        return f"{format_ns(int(self.lower))} ({self.word})"
+
     def rows(self) -> list[tuple[str, str]]:
         """The table: name and value."""
         measured, took = _measured(self.measured_peak, format_bytes), _measured(self.measured_time, format_ns)
         extra = self.predicted_time / self.store_all_time - 1 if self.store_all_time else 0.0
-        bound = "none" if self.lower <= 0 or self.lower == IMPOSSIBLE else f"{format_ns(int(self.lower))} ({self.word})"
         gap = "no bound" if self.gap is None else f"{self.gap:.2%}"
         share = (
             f" ({self.predicted_peak / self.store_all_peak:.1%} of keeping everything)" if self.store_all_peak else ""
@@ -97,7 +102,7 @@ class Report:
             ("predicted time", f"{format_ns(self.predicted_time)} ({extra:+.1%} over keeping everything)"),
             ("measured time", took),
             ("recomputations", f"{self.reruns} runs, {format_ns(self.recomputation)}"),
-            ("lower bound", bound),
+            ("lower bound", self._bound()),
             ("gap", gap),
             ("planned by", self.planner),
             ("seconds", seconds_by_stage(self.seconds)),
@@ -145,6 +150,21 @@ def report(model: nn.Module) -> Report:
     return report_of(state, ready)
 
 
+def _rehearsed_peak(ready: Ready) -> Bytes | None:
+    """The most bytes a rehearsed call held, with what it holds outside the plan; None: it was not rehearsed."""
+    return None if ready.rehearsal is None else ready.rehearsal.peak + ready.planned.captured.overhead
+
+
+def _measured_step(ready: Ready) -> Ns | None:
+    """The time of a step: that of the calls so far, else that of the rehearsal."""
+    return ready.meter.time or (None if ready.rehearsal is None else ready.rehearsal.time)
+
+
+def _count_plans(state: State) -> int:
+    """How many plans a module has; calls of several forms may share one."""
+    return len({id(entry.planned.outcome) for entry in state.entries if isinstance(entry, Ready)})
+
+
 def report_of(state: State, ready: Ready) -> Report:
     """The report of one plan.
 
@@ -160,10 +180,10 @@ def report_of(state: State, ready: Ready) -> Report:
     return Report(
         budget=planned.budget,
         predicted_peak=outcome.cost.peak + overhead,
-        measured_peak=None if rehearsal is None else rehearsal.peak + overhead,
+        measured_peak=_rehearsed_peak(ready),
         store_all_peak=planned.store_all + overhead,
         predicted_time=outcome.cost.time,
-        measured_time=ready.meter.time or (None if rehearsal is None else rehearsal.time),
+        measured_time=_measured_step(ready),
         store_all_time=planned.graph.time,
         reruns=outcome.cost.reruns,
         recomputation=outcome.cost.recomputation,
@@ -180,7 +200,7 @@ def report_of(state: State, ready: Ready) -> Report:
         schedule=outcome.schedule,
         cost=outcome.cost,
         source="" if planned.lowered is None else planned.lowered.source,
-        plans=len({id(entry.planned.outcome) for entry in state.entries if isinstance(entry, Ready)}),
+        plans=_count_plans(state),
         guards=len(planned.captured.guards.reads) + len(planned.captured.late),
         ran=state.ran,
         asked=planned.asked,

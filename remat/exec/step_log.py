@@ -126,17 +126,24 @@ class StepLog(DispatchMode):
         if written:
             self._mutate(func, tensors, names, written, cost)
 
+    def _divided(
+        self, tensors: list[torch.Tensor], results: list[torch.Tensor]
+    ) -> tuple[list[tuple[str, torch.Tensor, int]], list[torch.Tensor]]:
+        """Results with their new names and the arguments that they look at (-1: none), and views of results before them."""
+        keys = [storage_key(tensor) for tensor in tensors]
+        named: list[tuple[str, torch.Tensor, int]] = []
+        late: list[torch.Tensor] = []
+        for result in results:
+            key = storage_key(result)
+            if any(key == storage_key(other) for _, other, place in named if place < 0):
+                late.append(result)  # a second result in a storage that this call makes: a view of the first
+                continue
+            named.append((self._new_name(), result, keys.index(key) if key in keys else -1))
+        return named, late
+
     def _call(self, func: OpOverload, tensors: list[torch.Tensor], names: list[str],
               results: list[torch.Tensor], cost: int) -> None:  # fmt: skip
-        keys = [storage_key(tensor) for tensor in tensors]
-        made: list[tuple[str, torch.Tensor, int]] = []
-        late: list[torch.Tensor] = []
-        for one in results:
-            key = storage_key(one)
-            if any(key == storage_key(other) for _, other, place in made if place < 0):
-                late.append(one)  # a second result in a storage that this call makes: a view of the first
-                continue
-            made.append((self._new_name(), one, keys.index(key) if key in keys else -1))
+        made, late = self._divided(tensors, results)
         if not made:  # it only reads, `item` for instance: a result of no bytes stands for that
             nothing = self._new_name()
             self._write(func, names, [(nothing, 0, -1)], cost)

@@ -28,10 +28,7 @@ class Replay:
         self.step = 0
         # contributions so far of a resident cell (a phantom: the option it is of); absent cells are not resident
         self.done: dict[str, int] = {datum.name: 0 for datum in graph.data if datum.outside}
-        self.size = {datum.name: 0 if datum.outside else datum.size for datum in graph.data}
-        self.writers = {datum.name: datum.writers for datum in graph.data}
-        self.kept = {datum.name for datum in graph.data if datum.keep}
-        self.phantoms = {layer.phantom: layer for layer in graph.layers}
+        self._describe_cells(graph)
         self.started: set[str] = set()
         self.forward_left = sum(node.phase is Phase.FORWARD for node in graph.computes)
         self.loss_done = False
@@ -42,6 +39,13 @@ class Replay:
         self.recomputation: Ns = 0
         self.reruns = 0
         self.timeline: list[Bytes] = []
+
+    def _describe_cells(self, graph: Graph) -> None:
+        """What each cell is: its bytes, its writers, whether it is kept, and the layer of a phantom."""
+        self.size = {datum.name: 0 if datum.outside else datum.size for datum in graph.data}
+        self.writers = {datum.name: datum.writers for datum in graph.data}
+        self.kept = {datum.name for datum in graph.data if datum.keep}
+        self.phantoms = {layer.phantom: layer for layer in graph.layers}
 
     def play(self) -> Cost:
         """The cost, or the error of the first broken rule."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import gcd
 from pathlib import Path
@@ -89,6 +89,74 @@ def plain(value: Any, where: str) -> None:
         raise Refused(f"{value!r:.40} is no int of at least 0 and at most 1,024 bits", where)
 
 
+def read_each(part: str, graph: Any, read: Callable[[Any], list[Any]]) -> list[list[Any]]:
+    """The nodes or data of a graph, each refused at its place."""
+    rows = list[Any]()
+    for i, entry in enumerate(graph[part]):
+        with at(f".{part}[{i}]"):
+            rows.append(read(entry))
+    return rows
+
+
+def node_of(n: Any) -> list[Any]:
+    """Name, phase, time, workspace, and the values of `NODE`."""
+    [[time, workspace]], values = n["options"], [n.get(key, default) for key, default in NODE.items()]
+    need({*n} <= {"name", "phase", "options", *NODE, *HINTS}, f"the keys {[*n]}")
+    need(type(values[2]) is type(values[3]) is bool, "a flag that is no boolean")
+    return [n["name"], PHASES.index(n["phase"]), time, workspace, *values]
+
+
+def datum_of(d: Any) -> list[Any]:
+    """Name, size, kind, writers, and whether it is kept."""
+    kind, writers, keep = d["kind"], d.get("writers", []), d.get("keep", d["kind"] in KEPT)
+    need(kind in KINDS and {*d} <= {"name", "size", "kind", "writers", "keep"}, f"the kind or the keys {[*d]}")
+    need(type(keep) is bool and (keep or kind not in KEPT) and not (keep and kind in OUTSIDE), "`keep`")
+    need((kind in OUTSIDE) == (writers == []), "not the writers of its kind")
+    return [d["name"], d["size"], kind, writers, keep]
+
+
+def refuse_malformed(nodes: list[list[Any]], data: list[list[Any]]) -> None:
+    """Refuse names that are no texts or stand twice in a list, and numbers that are no ints of 63 bits."""
+    lists = sum((n[4:6] for n in nodes), list[Any]()) + [d[3] for d in data] + [[row[0] for row in nodes + data]]
+    need(all(type(x) is list and len({*x}) == len(x) for x in lists), "a list of names with one twice, or none")
+    need({type(x) for _, x in edges(lists)} <= {str}, "a name that is no text")
+    refuse_wide([x for n in nodes for x in n[2:4]] + [d[1] for d in data])
+
+
+def refuse_wide(numbers: list[Any]) -> None:
+    """Refuse what is no int of 63 bits."""
+    need(all(type(x) is int and 0 <= x < 1 << 63 for x in numbers), "a size or time that is no int of 63 bits")
+
+
+Links = list[list[int]]
+
+
+def links(nodes: list[list[Any]], data: list[list[Any]]) -> tuple[Links, Links, Links]:
+    """What nodes read and write, and who writes data, by their numbers; both must say the same."""
+    names, places = ({row[0]: i for i, row in enumerate(rows)} for rows in (nodes, data))
+    reads, writes = ([[places[x] for x in n[i]] for n in nodes] for i in (4, 5))
+    writers = [[names[w] for w in d[3]] for d in data]
+    need(all(several == sorted(several) for several in writers), "writers out of the graph's order")
+    need(edges(writes) == {(v, d) for d, v in edges(writers)}, "disagrees on who writes")
+    return reads, writes, writers
+
+
+def edges(lists: Links) -> set[tuple[int, int]]:
+    """Each number in a list, after the number of the list."""
+    return {(i, x) for i, numbers in enumerate(lists) for x in numbers}
+
+
+def dependencies(nodes: list[list[Any]], reads: Links, writes: Links, writers: Links) -> list[set[int]]:
+    """Whom a node depends on: makers of what it reads, earlier writers of its sums, the last to draw where it draws."""
+    before, last = list[set[int]](), set[int]()
+    for v, n in enumerate(nodes):
+        makers = {w for d in reads[v] for w in writers[d]}
+        need(max(makers, default=-1) < v, f"{n[0]} reads what is not there yet")
+        before.append(makers | {w for d in writes[v] for w in writers[d] if w < v} | (last if n[6] else set()))
+        last = {v} if n[6] else last
+    return before
+
+
 class Step:
     """A training step. past: who has run before a node runs, as bits; required: who runs in every schedule; producer: a datum's
     first writer, -1: it counts nothing; reads: what a run finds, sums it adds to included; charge: what it adds.
@@ -97,55 +165,41 @@ class Step:
     def __init__(self, graph: Any) -> None:
         need({*graph} <= {"format", "name", "computes", "data", "layers"}, f"the keys {[*graph]}")
         need(graph["format"] == "remat-graph/1" and not graph.get("layers"), "no remat-graph/1 without layers")
-        nodes, data = list[Any](), list[Any]()
-        for i, n in enumerate(graph["computes"]):
-            with at(f".computes[{i}]"):
-                [[time, workspace]], values = n["options"], [n.get(key, default) for key, default in NODE.items()]
-                need({*n} <= {"name", "phase", "options", *NODE, *HINTS}, f"the keys {[*n]}")
-                need(type(values[2]) is type(values[3]) is bool, "a flag that is no boolean")
-                nodes.append([n["name"], PHASES.index(n["phase"]), time, workspace, *values])
-        for i, d in enumerate(graph["data"]):
-            with at(f".data[{i}]"):
-                kind, writers, keep = d["kind"], d.get("writers", []), d.get("keep", d["kind"] in KEPT)
-                need(
-                    kind in KINDS and {*d} <= {"name", "size", "kind", "writers", "keep"},
-                    f"the kind or the keys {[*d]}",
-                )
-                need(type(keep) is bool and (keep or kind not in KEPT) and not (keep and kind in OUTSIDE), "`keep`")
-                need((kind in OUTSIDE) == (writers == []), "not the writers of its kind")
-                data.append([d["name"], d["size"], kind, writers, keep])
+        nodes, data = read_each("computes", graph, node_of), read_each("data", graph, datum_of)
         self.print = hashlib.sha256(json.dumps([nodes, data], separators=(",", ":")).encode()).hexdigest()
-        lists = [x for n in nodes for x in n[4:6]] + [d[3] for d in data] + [[one[0] for one in nodes + data]]
-        need(all(type(x) is list and len({*x}) == len(x) for x in lists), "a list of names with one twice, or none")
-        need({type(x) for names in lists for x in names} <= {str}, "a name that is no text")
-        sizes = [x for n in nodes for x in n[2:4]] + [d[1] for d in data]
-        need(all(type(x) is int and 0 <= x < 1 << 63 for x in sizes), "a size or time that is no int of 63 bits")
-        names, places = {n[0]: v for v, n in enumerate(nodes)}, {d[0]: i for i, d in enumerate(data)}
+        refuse_malformed(nodes, data)
         self.phase, self.time, self.size = [n[1] for n in nodes], [n[2] for n in nodes], [d[1] for d in data]
         need(self.phase == sorted(self.phase) and self.phase.count(1) == 1, "phases out of order, or not one loss")
-        reads, writes = ([[places[x] for x in n[i]] for n in nodes] for i in (4, 5))
-        writers, said = [[names[w] for w in d[3]] for d in data], [(v, d) for v, one in enumerate(writes) for d in one]
-        need(all(one == sorted(one) for one in writers), "writers out of the graph's order")
-        need({*said} == {(v, d) for d, one in enumerate(writers) for v in one}, "disagrees on who writes")
-        self.before, self.past, last, every = list[set[int]](), list[int](), set[int](), 0
-        for v, n in enumerate(nodes):
-            made = {w for d in reads[v] for w in writers[d]}
-            need(max(made, default=-1) < v, f"{n[0]} reads what is not there yet")
-            self.before.append(made | {w for d in writes[v] for w in writers[d] if w < v} | (last if n[6] else set()))
-            self.past.append((1 << self.phase.index(n[1])) - 1 if n[1] else 0)
+        reads, writes, writers = links(nodes, data)
+        self.before = dependencies(nodes, reads, writes, writers)
+        self.set_required([d[4] for d in data], writes)
+        self.set_residents(data, writers)
+        self.charge = [n[3] + sum(self.size[d] for d in writes[v]) for v, n in enumerate(nodes)]
+        self.set_runs(nodes, reads, writes, writers)
+
+    def set_required(self, keep: list[bool], writes: list[list[int]]) -> None:
+        """Who has run before each node, and who runs in every schedule: up to the loss, what keeps data, and all before."""
+        self.past, every = list[int](), 0
+        for v, phase in enumerate(self.phase):
+            past = (1 << self.phase.index(phase)) - 1 if phase else 0
             for u in self.before[v]:
-                self.past[v] |= self.past[u] | 1 << u
-            last = {v} if n[6] else last
-            every |= self.past[v] | 1 << v if n[1] < 2 or any(data[d][4] for d in writes[v]) else 0
-        self.required = {v for v in range(len(nodes)) if every >> v & 1}
+                past |= self.past[u] | 1 << u
+            self.past.append(past)
+            every |= past | 1 << v if phase < 2 or any(keep[d] for d in writes[v]) else 0
+        self.required = {v for v in range(len(self.phase)) if every >> v & 1}
+        self.base = sum(self.time[v] for v in self.required)
+
+    def set_residents(self, data: list[list[Any]], writers: list[list[int]]) -> None:
+        """Who makes each datum that counts, which of them stay, and the bytes that are kept."""
         self.producer = [w[0] if w and self.required.issuperset(w) else -1 for w in writers]
         self.stays = [d[4] and len(d[3]) == 1 for d in data]  # S-KEEP: resident from its writer's run on
         self.kept = sum(d[1] for d in data if d[4])
-        self.charge = [n[3] + sum(self.size[d] for d in writes[v]) for v, n in enumerate(nodes)]
-        found = [[*reads[v], *(d for d in writes[v] if writers[d][0] != v)] for v in range(len(nodes))]
-        self.reads = [{d for d in one if self.producer[d] >= 0} for one in found]
+
+    def set_runs(self, nodes: list[list[Any]], reads: Links, writes: Links, writers: Links) -> None:
+        """What each run finds, and who may run again."""
+        sums = [[d for d in data if writers[d][0] != v] for v, data in enumerate(writes)]
+        self.reads = [{d for d in reads[v] + data if self.producer[d] >= 0} for v, data in enumerate(sums)]
         self.again = [n[1] != 1 and not n[7] and v in self.required for v, n in enumerate(nodes)]
-        self.base = sum(self.time[v] for v in self.required)
 
     def orders(self, left: list[int]) -> list[list[int]]:
         """Every order in which instants may first run."""
@@ -227,6 +281,14 @@ class Formulation:
         divisor = gcd(*found.values()) or 1
         return {x: a // divisor for x, a in found.items() if a} | {(): -(right // divisor)}
 
+    def least(self, row: Expr, fixed: Expr, unit: int) -> int:
+        """The least value of a row, plus the time of reruns [1/unit ns; 0: without], with some variables fixed."""
+        value = row.pop((), 0)
+        for x in row.keys() | fixed.keys():
+            a = row.get(x, 0) + (self.step.time[x[2]] * unit if x[0] == "y" else 0)
+            value += a * fixed[x] if x in fixed else min(a, 0)
+        return value
+
     def leaves(self, tree: list[Any], rows: list[Expr], unit: int, extra: int | None) -> None:
         """Check that each leaf shows recomputation of at least `extra` ns; None: that there is no schedule."""
         fixed, path, left = Expr(), list[Key](), True
@@ -239,12 +301,8 @@ class Formulation:
                     fixed[path[-1]] = 0
                     continue
                 need(kind == "ray" or (kind == "cost" and extra is not None), f"{kind!s:.20} is no leaf of this tree")
-                [pairs], due = of, (extra or 0) * unit - unit if kind == "cost" else 0
-                row = combined(pairs, rows)
-                value = row.pop((), 0)
-                for x in row.keys() | fixed.keys():
-                    a = row.get(x, 0) + (self.step.time[x[2]] * unit if kind == "cost" and x[0] == "y" else 0)
-                    value += a * fixed[x] if x in fixed else min(a, 0)
+                [multipliers], due = of, (extra or 0) * unit - unit if kind == "cost" else 0
+                value = self.least(combined(multipliers, rows), fixed, unit if kind == "cost" else 0)
                 need(value > due, f"shows {value} in units of 1/{unit} ns, not more than {due}")
                 while path and fixed[path[-1]]:
                     del fixed[path.pop()]
@@ -266,6 +324,16 @@ def combined(pairs: list[Any], rows: list[Expr]) -> Expr:
     """The sum of rows, each times its multiplier."""
     need(all(m > 0 for _, m in pairs), "a multiplier that is not positive")
     return added(*((m, rows[r]) for r, m in pairs))
+
+
+def check_tree(formulation: Formulation, tree: Any, unit: int, bound: int | None) -> None:
+    """Derive the rows and cuts of a tree in turn, and check its leaves."""
+    rows = list[Expr]()
+    need({*tree} == {"order", "rows", "tree"}, f"the keys {[*tree]}")
+    for j, fact in enumerate(tree["rows"]):
+        with at(f".rows[{j}]"):
+            rows.append(formulation.cut(**fact, above=rows) if isinstance(fact, dict) else formulation.row(*fact))
+    formulation.leaves(tree["tree"], rows, unit, None if bound is None else bound - formulation.step.base)
 
 
 def check(graph: Any, proof: Any) -> Verdict:
@@ -290,15 +358,8 @@ def check(graph: Any, proof: Any) -> Verdict:
         due = [instants] if captured else step.orders(instants)
         need([tree["order"] for tree in proof["trees"]] == due, f"not one tree for each of the orders {due!s:.80}")
         for i, tree in enumerate(proof["trees"]):
-            formulation, rows = Formulation(step, due[i], budget, captured), list[Expr]()
-            need({*tree} == {"order", "rows", "tree"}, f"the keys {[*tree]}")
-            for j, fact in enumerate(tree["rows"]):
-                with at(f".trees[{i}].rows[{j}]"):
-                    cut = isinstance(fact, dict)
-                    rows.append(formulation.cut(**fact, above=rows) if cut else formulation.row(*fact))
             with at(f".trees[{i}]"):
-                extra = None if bound is None else bound - step.base
-                formulation.leaves(tree["tree"], rows, 1 << proof["bits"], extra)
+                check_tree(Formulation(step, due[i], budget, captured), tree, 1 << proof["bits"], bound)
     return Verdict(budget, bound, "first runs in the captured order" if captured else "")
 
 

@@ -94,7 +94,7 @@ def _draw_impossible(axes: Any, marks: Sequence[Mark], unit: Bytes) -> None:
 
 
 def _draw_bound_and_plans(axes: Any, marks: Sequence[Mark], unit: Bytes, time: Ns) -> None:
-    bound = [(mark.budget / unit, mark.lower / time) for mark in marks if mark.lower > 0 and not math.isinf(mark.lower)]
+    bound = [(mark.budget / unit, mark.lower / time) for mark in marks if 0 < mark.lower < math.inf]
     plans = [(mark.budget / unit, mark.time / time) for mark in marks if mark.time is not None]
     if bound:
         # a bound holds for every smaller budget too: it is as high to the left as at the mark

@@ -56,10 +56,7 @@ def draw_replays(
         below[column].set_xlabel("budget [% of the peak]")
         below[column].set_yscale("log")
         for name, marks in lines.items():
-            done = sorted((mark for mark in marks if mark.overhead is not None), key=lambda mark: mark.share)
-            shares = [mark.share for mark in done]
-            above[column].plot(shares, [mark.overhead for mark in done], marker="o", markersize=3, label=name)
-            below[column].plot(shares, [max(1, mark.accesses) for mark in done], marker="o", markersize=3, label=name)
+            _draw_heuristic(above[column], below[column], name, marks)
         above[column].invert_xaxis()
     above[0].set_ylabel("cost / cost without recomputation")
     below[0].set_ylabel("storage accesses")
@@ -67,3 +64,11 @@ def draw_replays(
     if path is not None:
         figure.savefig(path)
     return figure
+
+
+def _draw_heuristic(above: Any, below: Any, name: str, marks: Sequence[ReplayMark]) -> None:
+    """Draw the costs of the replays that ended, and their accesses below."""
+    done = sorted((mark for mark in marks if mark.overhead is not None), key=lambda mark: mark.share)
+    shares = [mark.share for mark in done]
+    above.plot(shares, [mark.overhead for mark in done], marker="o", markersize=3, label=name)
+    below.plot(shares, [max(1, mark.accesses) for mark in done], marker="o", markersize=3, label=name)

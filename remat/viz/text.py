@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from remat.ir import Cost, Graph, Phase, PlanFile, Schedule
-from remat.units import Bytes, format_bytes, format_ns
+from remat.units import Bytes, Ns, format_bytes, format_ns
 
 _BARS = " ▁▂▃▄▅▆▇█"
 
@@ -25,9 +25,14 @@ def _schedule_lines(schedule: Schedule) -> Iterator[str]:
     yield f"{'reruns':10} {reruns}"
 
 
+def _least_times(graph: Graph, phase: Phase) -> list[Ns]:
+    """The time of the fastest option of each node of a phase."""
+    return [min(option.time for option in node.options) for node in graph.computes if node.phase is phase]
+
+
 def _graph_lines(graph: Graph) -> Iterator[str]:
     for phase in Phase:
-        times = [min(option.time for option in node.options) for node in graph.computes if node.phase is phase]
+        times = _least_times(graph, phase)
         yield f"{phase.value:10} {len(times)} nodes, {format_ns(sum(times))}"
     sizes: Counter[str] = Counter()
     for datum in graph.data:

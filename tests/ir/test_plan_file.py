@@ -35,7 +35,7 @@ RERUN = (Run("F"), Run("H"), Drop("a"), Run("L"), Drop("h"), Run("F"), Run("B"),
 def plan(letter="a", **changed):
     settings = {
         "fingerprint": letter * 64, "tensors": ("parameter w float32[2, 2]", "input 0 float32[1, 2], no gradient"),
-        "graph": tiny(), "schedule": Schedule(RERUN), "budget": 12, "beside": 2, "reserve": 1, "audited": True, "lower": 10,
+        "graph": tiny(), "schedule": Schedule(RERUN), "budget": 12, "overhead": 2, "reserve": 1, "audited": True, "lower": 10,
         "planner": "auto", "trail": ("auto: a plan", "über"), "rehearsal": (9, 0, 12),
     }  # fmt: skip
     return SavedPlan(**(settings | changed))
@@ -133,7 +133,7 @@ CONTENT = {
     "a step that is none": (put(*SCHEDULE, 0, value=["walk", "F"]), "F-STEP", "$.plans[0].schedule.steps[0]"),
     "a step that is missing": (without(*SCHEDULE, 5), "F-PLAN", "$.plans[0].schedule"),
     "a plan over its budget": (put("plans", 0, "budget", value=9), "F-PLAN", "$.plans[0].schedule"),
-    "a plan over what is left of its budget": (put("plans", 0, "beside", value=4), "F-PLAN", "$.plans[0].schedule"),
+    "a plan over what is left of its budget": (put("plans", 0, "overhead", value=4), "F-PLAN", "$.plans[0].schedule"),
     "a bound above the plan": (put("plans", 0, "lower", value=11), "F-PLAN", "$.plans[0].lower"),
     "a graph that is none": (put("plans", 0, "graph", "computes", value=[]), "G-", "$.plans[0].graph"),
 }  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 from remat.algorithms import store_all_peak
 from remat.algorithms._arrays.graph_arrays import flatten
 from remat.algorithms._bounds.floor import floor_of
-from remat.algorithms._proving.certificate import grow, step_of
+from remat.algorithms._proving.certificate import Claim, grow, step_of
 from remat.algorithms._proving.evidence import Needs
 from remat.ir import read_joint_graph
 
@@ -32,9 +32,9 @@ def proofs(fno):
     wanted = int(1.12 * fno.time)
     floor, node = floor_of(flatten(fno))
     return {
-        "tree": grow(step, half, [88, 110], wanted, leaves=8).proof.document,
-        "orders": grow(step, half, [88, 110, 133, 150], wanted, leaves=3).proof.document,
-        "captured": grow(step, half, [88, 110, 133, 150], wanted, leaves=3, captured=True).proof.document,
-        "nothing": grow(step, int(store_all_peak(fno) * 0.3), [150], float("inf"), leaves=4).proof.document,
+        "tree": grow(step, Claim(half, [88, 110], wanted), leaves=8).proof.document,
+        "orders": grow(step, Claim(half, [88, 110, 133, 150], wanted), leaves=3).proof.document,
+        "captured": grow(step, Claim(half, [88, 110, 133, 150], wanted, captured=True), leaves=3).proof.document,
+        "nothing": grow(step, Claim(int(store_all_peak(fno) * 0.3), [150], float("inf")), leaves=4).proof.document,
         "floor": Needs(fno, floor - 1, flatten(fno), node).proof().document,
     }

@@ -7,7 +7,7 @@ import time
 from attrs import field, frozen
 
 from remat.algorithms import IMPOSSIBLE, AnyOrder, Floor, MultiStart, Polish, Problem, SingleInstant, gap
-from remat.algorithms._proving.certificate import grow, step_of
+from remat.algorithms._proving.certificate import Claim, grow, step_of
 from remat.errors import RematError
 from remat.testing.legal import legal_graph
 from remat.testing.oracle import frontier, optimum
@@ -73,10 +73,10 @@ def judged(seed):
 
     for budget in budgets(points["all"]):
         for t in instants:
-            judge(f"instant {t}", grow(step, budget, [t], math.inf, leaves=LEAVES).proof, budget)
+            judge(f"instant {t}", grow(step, Claim(budget, [t], math.inf), leaves=LEAVES).proof, budget)
         several = sorted(rng.sample(instants, min(len(instants), rng.choice((2, 2, 3)))))
-        judge(f"instants {several}", grow(step, budget, several, math.inf, leaves=LEAVES).proof, budget)
-        grown = grow(step, budget, several, math.inf, leaves=LEAVES, captured=True)
+        judge(f"instants {several}", grow(step, Claim(budget, several, math.inf), leaves=LEAVES).proof, budget)
+        grown = grow(step, Claim(budget, several, math.inf, captured=True), leaves=LEAVES)
         judge(f"captured {several}", grown.proof, budget, "captured")
         outcome = BOUNDS.solve(Problem(graph=graph, budget=budget), proof=True)
         judge("the search", outcome.proof, budget)

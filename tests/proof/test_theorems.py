@@ -11,7 +11,7 @@ import pytest
 
 from remat.algorithms._arrays.graph_arrays import flatten
 from remat.algorithms._bounds.floor import floor_of
-from remat.algorithms._proving.certificate import grow, step_of
+from remat.algorithms._proving.certificate import Claim, grow, step_of
 from remat.algorithms._proving.evidence import Needs
 from remat.errors import InvalidSchedule
 from remat.ir import Drop, Offload, Phase, Prefetch, Schedule, parse_text, validate
@@ -148,7 +148,8 @@ def proofs_of(theorem, step, graph, budget):
         return [Needs(graph, budget, flatten(graph), node).proof()] if budget < floor else []
     sets = [[t] for t in instants] + [instants[:2], instants[-2:]]
     captured = theorem == "captured"
-    return [grow(step, budget, sorted(set(one)), math.inf, leaves=30, captured=captured).proof for one in sets]
+    claims = [Claim(budget, sorted(set(instants)), math.inf, captured=captured) for instants in sets]
+    return [grow(step, claim, leaves=30).proof for claim in claims]
 
 
 def beaten(theorem, rule, graph, patch):

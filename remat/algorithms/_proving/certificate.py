@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
-from attrs import frozen
+from attrs import field, frozen
 
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._proving.branching import Tree, TreeNode
@@ -132,30 +133,34 @@ def preorder(node: TreeNode | None) -> Iterator[TreeNode]:
 
 def used_rows(entries: list[list[Any]], facts: list[Fact], cuts: list[dict[str, Any]]) -> dict[str, Any]:
     """The rows and the tree of a proof, with only those rows that are used, numbered anew."""
-    wanted = {i for entry in entries if entry[0] != "branch" for i, _ in entry[1]}
-    for i in range(len(facts) + len(cuts) - 1, len(facts) - 1, -1):
-        if i in wanted:
-            wanted |= {j for j, _ in cuts[i - len(facts)]["rows"]}
-    number = {i: n for n, i in enumerate(sorted(wanted))}
+    wanted = sorted(_reached_rows(entries, len(facts), cuts))
+    number = {i: n for n, i in enumerate(wanted)}
 
     def renumbered(pairs: Any) -> list[list[int]]:
         return [[number[i], m] for i, m in pairs]
 
     rows: list[Any] = []
-    for i in sorted(wanted):
+    for i in wanted:
         cut = cuts[i - len(facts)] if i >= len(facts) else None
         rows.append(facts[i] if cut is None else cut | {"rows": renumbered(cut["rows"])})
     tree = [entry if entry[0] == "branch" else [entry[0], renumbered(entry[1])] for entry in entries]
     return {"rows": rows, "tree": tree}
 
 
+def _reached_rows(entries: list[list[Any]], facts: int, cuts: list[dict[str, Any]]) -> set[int]:
+    """Numbers of the rows that leaves combine, and of those that cuts among them combine; cuts follow the `facts`."""
+    wanted = {i for entry in entries if entry[0] != "branch" for i, _ in entry[1]}
+    for i in range(facts + len(cuts) - 1, facts - 1, -1):
+        if i in wanted:
+            wanted |= {j for j, _ in cuts[i - facts]["rows"]}
+    return wanted
+
+
 def proof_of(step: Step, budget: Bytes, trees: list[Tree], *, captured: bool = False) -> Proof:
     """What trees, one for each order of their instants, prove together."""
     parts = [tree_document(tree) for tree in trees]
-    bits, extra = EXACT, _extra(parts, EXACT)
-    for fewer in reversed(SHORT):
-        if _extra(parts, fewer) >= extra:
-            bits = fewer
+    extra = _extra(parts, EXACT)
+    bits = _fewest_bits(partial(_extra, parts))
     documents = []
     for tree, (found, _) in zip(trees, parts, strict=True):
         cuts = [cut.document for cut in tree.cuts]
@@ -171,32 +176,41 @@ def _extra(parts: list[tuple[dict[int, tuple[list[Leaf], list[list[Any]]]], Writ
     return min(shown(found[bits][0], bits) for found, _ in parts)
 
 
+def _fewest_bits(extra: Callable[[int], float]) -> int:
+    """The fewest bits of multipliers that prove as much as all of them; `extra` gives what so many prove."""
+    return next((bits for bits in SHORT if extra(bits) >= extra(EXACT)), EXACT)
+
+
 def single_leaf(
     step: Step, budget: Bytes, at: int, facts: list[Fact], multipliers: Floats, *, infeasible: bool = False
 ) -> Proof:
     """The proof of one instant by the multipliers of its relaxed formulation; facts may stand several times."""
     formulation = Formulation(step, [at], budget, False)
+    sign = -1.0 if infeasible and -multipliers.min(initial=0.0) > multipliers.max(initial=0.0) else 1.0
+    kept, duals = _distinct(facts, sign * multipliers)
+    written = Written(formulation, [formulation.row(*fact) for fact in kept])
+    found = {bits: [written.cost_leaf(duals, {}, bits)] for bits in (EXACT, *SHORT)}
+    ray = written.ray_leaf(duals, {}) if infeasible else None
+    extra = shown(found[EXACT], EXACT)
+    bits = _fewest_bits(lambda bits: shown(found[bits], bits))
+    leaf = found[bits][0] if ray is None else ray
+    body = {"order": [at], **used_rows([["cost" if ray is None else "ray", leaf.pairs]], kept, [])}
+    bound = step.base + max(0, int(extra)) if ray is None else None
+    return Proof({**head("instants", step.print, budget, bound), "instants": [at], "bits": bits, "trees": [body]})
+
+
+def _distinct(facts: list[Fact], multipliers: Floats) -> tuple[list[Fact], Floats]:
+    """The facts with positive multipliers, each once, and the sums of these."""
     index: dict[str, int] = {}
     kept, total = list[Fact](), list[float]()
-    sign = -1.0 if infeasible and -multipliers.min(initial=0.0) > multipliers.max(initial=0.0) else 1.0
-    for fact, m in zip(facts, (sign * multipliers).tolist(), strict=True):
+    for fact, m in zip(facts, multipliers.tolist(), strict=True):
         if m > 0:
             i = index.setdefault(str(fact), len(index))
             if i == len(kept):
                 kept.append(fact)
                 total.append(0.0)
             total[i] += m
-    written = Written(formulation, [formulation.row(*fact) for fact in kept])
-    duals = np.array(total)
-    found = {bits: [written.cost_leaf(duals, {}, bits)] for bits in (EXACT, *SHORT)}
-    ray = written.ray_leaf(duals, {}) if infeasible else None
-    bits, extra = EXACT, shown(found[EXACT], EXACT)
-    for fewer in reversed(SHORT):
-        bits = fewer if shown(found[fewer], fewer) >= extra else bits
-    leaf = found[bits][0] if ray is None else ray
-    body = {"order": [at], **used_rows([["cost" if ray is None else "ray", leaf.pairs]], kept, [])}
-    bound = step.base + max(0, int(extra)) if ray is None else None
-    return Proof({**head("instants", step.print, budget, bound), "instants": [at], "bits": bits, "trees": [body]})
+    return kept, np.array(total)
 
 
 def base_proof(step: Step, budget: Bytes) -> Proof:
@@ -229,42 +243,47 @@ class Grown:
     closed: bool
 
 
-def grow(
-    step: Step,
-    budget: Bytes,
-    instants: list[int],
-    wanted: Ns | float,
-    *,
-    leaves: int,
-    captured: bool = False,
-    clock: Clock | None = None,
-) -> Grown:
+@frozen
+class Claim:
+    """What trees are to prove.
+
+    Attributes:
+        budget: bytes.
+        instants: nodes from the loss on that must run.
+        wanted: a bound, with the time of the nodes that must run [ns]; infinite: that there is no schedule.
+        captured: bound only schedules whose first runs keep the captured order.
+    """
+
+    budget: Bytes
+    instants: Sequence[int]
+    wanted: Ns | float
+    captured: bool = field(default=False, kw_only=True)
+
+
+def grow(step: Step, claim: Claim, *, leaves: int, clock: Clock | None = None) -> Grown:
     """Grow trees, one for each order of the instants, until they prove what is wanted, or have so many leaves.
 
     Args:
         step: the graph as the checker reads it.
-        budget: bytes.
-        instants: nodes from the loss on that must run.
-        wanted: a bound, with the time of the nodes that must run [ns]; infinite: that there is no schedule.
+        claim: what they are to prove.
         leaves: of all trees together, at most.
-        captured: bound only schedules whose first runs keep the captured order.
         clock: it is asked between leaves.
     """
-    orders = [sorted(instants)] if captured else step.orders(sorted(instants))
-    target = float(wanted) - step.base
-    trees = [Tree(Rows.of(Formulation(step, order, budget, captured)), target) for order in orders]
+    instants = sorted(claim.instants)
+    orders = [instants] if claim.captured else step.orders(instants)
+    target = float(claim.wanted) - step.base
+    trees = [Tree(Rows.of(Formulation(step, order, claim.budget, claim.captured)), target) for order in orders]
     while not (clock is not None and clock.expired):
-        tree = min(trees, key=lambda one: one.bound)
-        count, effort = sum(one.leaves for one in trees), sum(one.spent for one in trees)
-        missing = target - tree.bound
-        if (
-            tree.bound >= target
-            or missing <= step.base * slack(count)
-            or count >= leaves
-            or effort >= EFFORT
-            or not tree.grow()
-        ):
+        tree = min(trees, key=lambda tree: tree.bound)
+        if _enough(trees, target, step.base, leaves) or not tree.grow():
             break
-    proof = proof_of(step, budget, trees, captured=captured)
-    closed = proof.bound is None or proof.bound >= wanted
+    proof = proof_of(step, claim.budget, trees, captured=claim.captured)
+    closed = proof.bound is None or proof.bound >= claim.wanted
     return Grown(proof=proof, leaves=sum(tree.leaves for tree in trees), closed=closed)
+
+
+def _enough(trees: list[Tree], target: float, base: Ns, leaves: int) -> bool:
+    """Whether to grow no further: what is wanted is proved, or so nearly that the rest is not worth it, or effort is spent."""
+    count, effort = sum(tree.leaves for tree in trees), sum(tree.spent for tree in trees)
+    bound = min(tree.bound for tree in trees)
+    return bound >= target or target - bound <= base * slack(count) or count >= leaves or effort >= EFFORT

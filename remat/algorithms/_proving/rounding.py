@@ -60,9 +60,7 @@ class Separation:
         found = cls(rows)
         for i, (fact, expr) in enumerate(zip(rows.facts, rows.exprs, strict=True)):
             for x, a in expr.items():
-                if (fact[0] in ("first", "again", "next") and x and x[0] == "s" and a < 0) or (
-                    fact[0] == "again" and x and x[0] == "y" and a > 0
-                ):
+                if x and _feeds(fact[0], x[0], a):
                     found.feeds.setdefault(x, []).append(i)
         for feeding in found.feeds.values():
             feeding.sort(key=lambda i: (rows.facts[i][0] != "first", i))
@@ -127,24 +125,7 @@ class Separation:
         """The deepest cuts of one combination over its divisors and complements."""
         keys = [x for x in expr if x]
         point = np.array([value[x] for x in keys])
-        plain = np.array([float(expr[x]) for x in keys])
-        fractional = (point > FRACTIONAL) & (point < 1 - FRACTIONAL)
-        sizes = {abs(expr[keys[i]]) for i in np.flatnonzero(fractional)}
-        divisors = sorted({size // part for size in sizes for part in PARTS} - {0})
-        ranked = []
-        for level in LEVELS:
-            flip = point > level
-            a, x = np.where(flip, -plain, plain), np.where(flip, 1 - point, point)
-            b = -float(expr.get((), 0)) - plain[flip].sum()
-            for by in divisors:
-                quotient, share = divmod(b / by, 1.0)
-                if not FRACTIONAL < share < 1 - FRACTIONAL:
-                    continue
-                whole = np.floor(a / by)
-                rounded = whole + np.maximum(0.0, a / by - whole - share) / (1 - share)
-                depth = (float(rounded @ x) - quotient) / max(1e-9, float(np.linalg.norm(rounded)))
-                if depth > SHALLOW:
-                    ranked.append((depth, by, level))
+        ranked = _depths(expr, keys, point)
         made = []
         for depth, by, level in sorted(ranked, reverse=True)[:PER_COMBINATION]:
             flips = [list(x) for x, one in zip(keys, point.tolist(), strict=True) if one > level]
@@ -155,3 +136,38 @@ class Separation:
     def derived(self, document: dict[str, Any]) -> Expr:
         """The row of a cut, as the checker derives it."""
         return self.rows.formulation.cut(**document, above=self.above)
+
+
+def _feeds(name: str, variable: str, coefficient: int) -> bool:
+    """Whether a row of this name bounds a resident by what feeds its readers, or a rerun by what it reads."""
+    if variable == "s":
+        return name in ("first", "again", "next") and coefficient < 0
+    return variable == "y" and name == "again" and coefficient > 0
+
+
+def _depths(expr: Expr, keys: list[Key], point: Floats) -> list[tuple[float, int, float]]:
+    """How deep the cuts of a combination are, with the divisor and the level above which variables are complemented."""
+    plain = np.array([float(expr[x]) for x in keys])
+    divisors = _divisors(expr, keys, point)
+    ranked = []
+    for level in LEVELS:
+        flip = point > level
+        a, x = np.where(flip, -plain, plain), np.where(flip, 1 - point, point)
+        b = -float(expr.get((), 0)) - plain[flip].sum()
+        for by in divisors:
+            quotient, share = divmod(b / by, 1.0)
+            if not FRACTIONAL < share < 1 - FRACTIONAL:
+                continue
+            whole = np.floor(a / by)
+            rounded = whole + np.maximum(0.0, a / by - whole - share) / (1 - share)
+            depth = (float(rounded @ x) - quotient) / max(1e-9, float(np.linalg.norm(rounded)))
+            if depth > SHALLOW:
+                ranked.append((depth, by, level))
+    return ranked
+
+
+def _divisors(expr: Expr, keys: list[Key], point: Floats) -> list[int]:
+    """Coefficients of fractional variables, and parts of them."""
+    fractional = (point > FRACTIONAL) & (point < 1 - FRACTIONAL)
+    sizes = {abs(expr[keys[i]]) for i in np.flatnonzero(fractional)}
+    return sorted({size // part for size in sizes for part in PARTS} - {0})

@@ -28,25 +28,40 @@ def facts(formulation: Formulation) -> Iterator[Fact]:
     readers = _readers(step)
     for k in range(len(formulation.order)):
         yield ["mem", k]
-        ahead, last = formulation.ahead[k], k + 1 == len(formulation.order)
         for d, p in enumerate(step.producer):
-            if p < 0 or p in ahead or step.stays[d]:
-                continue
-            for c in readers[d]:
-                if c not in formulation.done[k]:
-                    yield ["first", k, d, c]
-                if c not in ahead and step.again[c]:
-                    yield ["again", k, d, c]
-            if not last:
-                yield ["next", k, d]
-            if p not in formulation.done[k]:
-                yield ["made", k, d]
-        for v in sorted(step.required - formulation.done[k] - ahead):
-            if step.again[v]:
-                yield ["ran", k, v]
-            yield from (["order", k, v, u] for u in sorted(step.before[v]) if u not in formulation.done[k])
-            if not last and v not in formulation.done[k + 1]:
-                yield ["stays", k, v]
+            if p >= 0 and p not in formulation.ahead[k] and not step.stays[d]:
+                yield from _facts_of_datum(formulation, k, d, readers[d])
+        for v in sorted(step.required - formulation.done[k] - formulation.ahead[k]):
+            yield from _facts_of_node(formulation, k, v)
+
+
+def _facts_of_datum(formulation: Formulation, k: int, d: int, readers: list[int]) -> Iterator[Fact]:
+    """Who needs a datum resident before instant k, and what must have run or be resident where it is."""
+    step, done = formulation.step, formulation.done[k]
+    for c in readers:
+        if c not in done:
+            yield ["first", k, d, c]
+        if c not in formulation.ahead[k] and step.again[c]:
+            yield ["again", k, d, c]
+    if k + 1 < len(formulation.order):
+        yield ["next", k, d]
+    if step.producer[d] not in done:
+        yield ["made", k, d]
+
+
+def _facts_of_node(formulation: Formulation, k: int, v: int) -> Iterator[Fact]:
+    """What follows from a first run before instant k, where that is neither sure nor impossible."""
+    step, done = formulation.step, formulation.done
+    if step.again[v]:
+        yield ["ran", k, v]
+    yield from (["order", k, v, u] for u in sorted(step.before[v]) if u not in done[k])
+    if k + 1 < len(formulation.order) and v not in done[k + 1]:
+        yield ["stays", k, v]
+
+
+def _always_holds(row: Expr) -> bool:
+    """Whether a row is at most 0 whatever its variables are."""
+    return sum(max(a, 0) if x else a for x, a in row.items()) <= 0
 
 
 def _readers(step: Step) -> list[list[int]]:
@@ -79,8 +94,7 @@ class Rows:
         for fact in facts(formulation):
             expr = {x: a for x, a in formulation.row(*fact).items() if a}
             known = frozenset(expr.items())
-            always = sum(max(a, 0) if x else a for x, a in expr.items()) <= 0
-            if always or known in seen:
+            if known in seen or _always_holds(expr):
                 continue
             seen.add(known)
             found.facts.append(fact)

@@ -28,7 +28,7 @@ from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import refuse_unless_flat
 from remat.algorithms._core.warm_started import WarmStarted
 from remat.algorithms._core.wording import operand
-from remat.algorithms._proving.certificate import grow, step_of
+from remat.algorithms._proving.certificate import Claim, grow, step_of
 from remat.algorithms._proving.evidence import AllRun
 from remat.algorithms._search.kernel_prefetch import await_kernels
 from remat.algorithms._search.ordering import shift
@@ -444,7 +444,7 @@ def certify(search: Search) -> None:
         if claimed <= certified or clock.expired:
             break
         step = step_of(graph) if step is None else step
-        grown = grow(step, budget, list(instants), claimed, leaves=left, clock=clock)
+        grown = grow(step, Claim(budget, instants, claimed), leaves=left, clock=clock)
         evidence = Written(graph, grown.proof)
         names = ", ".join(graph.computes[at].name for at in instants)
         shown = (

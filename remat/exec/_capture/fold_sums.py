@@ -70,9 +70,7 @@ class _Folding:
             if pair is not None:
                 self._fold(at, op, *pair)
         ops = tuple(op for op in self.ops if op is not None)
-        for at, op in enumerate(ops):
-            if op.role is Role.VIEW:
-                self.values |= {name: evolve(self.values[name], view=at) for name in op.outputs if name is not None}
+        self._renumber_views(ops)
         return evolve(
             self.program,
             ops=ops,
@@ -97,10 +95,15 @@ class _Folding:
             return {key: self._named(item) for key, item in tree.items()}
         return tree
 
+    def _renumber_views(self, ops: tuple[Op, ...]) -> None:
+        """Point the values of views to the places that these have now."""
+        for at, op in enumerate(ops):
+            if op.role is Role.VIEW:
+                self.values |= {name: evolve(self.values[name], view=at) for name in op.outputs if name is not None}
+
     def _operands(self, op: Op) -> tuple[str, str] | None:
         """Of a sum that can be folded, the operand made later and the other one."""
-        plain = len(op.args) == 2 and op.kwargs.get("alpha", 1) == 1 and not op.needs and not op.adds
-        if not _is_sum(op) or not plain:
+        if not _is_sum(op) or not _is_plain(op):
             return None
         (total,) = op.outputs
         if total is None or not all(isinstance(argument, Ref) for argument in op.args):
@@ -177,6 +180,11 @@ class _Folding:
             if name != total:
                 self.values[name] = evolve(self.values[name], storage=mine)
                 self.looking[mine].append(name)
+
+
+def _is_plain(op: Op) -> bool:
+    """Whether a sum has two terms, no factor, and nothing that it waits for or adds to."""
+    return len(op.args) == 2 and op.kwargs.get("alpha", 1) == 1 and not op.needs and not op.adds
 
 
 def _is_sum(op: Op) -> bool:

@@ -51,10 +51,15 @@ def _numbered(origins: Iterable[Origin]) -> dict[Origin, int]:
     return {origin: place for place, origin in enumerate(dict.fromkeys(origins))}
 
 
+def _early(reads: Iterable[Read]) -> tuple[Read, ...]:
+    """The reads that can be evaluated before a call, each question once."""
+    early = (read for read in reads if not read.fixed and read.late is None)
+    return tuple({_question(read): read for read in early}.values())
+
+
 def compile_guards(reads: Iterable[Read]) -> Guards:
     """One function for the reads that can be evaluated before a call; a repeated question is checked once."""
-    early = (read for read in reads if not read.fixed and read.late is None)
-    reads = tuple({_question(read): read for read in early}.values())
+    reads = _early(reads)
     origins = _numbered(origin for read in reads for origin in read.origins.values())
     names = Names()
     lines = ["def check(tensors):"]
@@ -92,6 +97,17 @@ class Prologue:
         return results if same else None
 
 
+def _prologue_lines(reads: Sequence[Read], names: Names, places: dict[Origin, int], first: int) -> list[str]:
+    """The text of a prologue; `first` is the place of the first result among the tensors."""
+    lines = ["def run(tensors):", f"    tensors, results = list(tensors[:{first}]), []"]
+    for at, read in enumerate(reads):
+        lines += _slice(read, names, places, prefix=f"r{at}_", seen=set())
+        call = _call(read.instructions[-1], names, f"r{at}_")
+        lines.append(f"    results += {call if read.instructions[-1].unpack else f'[{call}]'}")
+        lines.append(f"    tensors[{first}:] = results")
+    return [*lines, "    return results"]
+
+
 def compile_prologue(reads: Sequence[Read], tensors: Sequence[Sequence[torch.Tensor]], inputs: int) -> Prologue:
     """One function for operations whose shapes depend on values.
 
@@ -103,19 +119,10 @@ def compile_prologue(reads: Sequence[Read], tensors: Sequence[Sequence[torch.Ten
     asked = (origin for read in reads for origin in read.origins.values())
     origins = _numbered((kind, about) for kind, about in asked if kind != "input" or about < inputs)
     names = Names()
-    lines = ["def run(tensors):", "    results = []"]
-    first = len(origins)
     places = dict(origins)
     for at in range(sum(map(len, tensors))):
-        places["input", inputs + at] = first + at
-    lines[1] = f"    tensors, results = list(tensors[:{first}]), []"
-    for at, read in enumerate(reads):
-        lines += _slice(read, names, places, prefix=f"r{at}_", seen=set())
-        call = _call(read.instructions[-1], names, f"r{at}_")
-        lines.append(f"    results += {call if read.instructions[-1].unpack else f'[{call}]'}")
-        lines.append(f"    tensors[{first}:] = results")
-    lines.append("    return results")
-    source = "\n".join(lines) + "\n"
+        places["input", inputs + at] = len(origins) + at
+    source = "\n".join(_prologue_lines(reads, names, places, first=len(origins))) + "\n"
     flat = [tensor for results in tensors for tensor in results]
     return Prologue(
         origins=tuple(origins),

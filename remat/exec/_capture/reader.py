@@ -53,15 +53,7 @@ class _Reader:
         return Ref(name)
 
     def placeholder(self, node: torch.fx.Node, role: tuple[str, Any]) -> None:
-        kind, about = role
-        if "Token" in str(about):
-            raise Uncapturable("X-OP", "an operation has side effects (an error check of torch.linalg, say).", fix=_FIX)
-        if kind not in ("param", "buffer", "input", "tangent"):
-            raise Uncapturable("X-INPUT", f"the trace has an input of kind {about}.", fix=_FIX)
-        if kind == "tangent":
-            about = about[1]
-        elif kind != "input":
-            about = about.removeprefix("inner.")
+        kind, about = _origin_of(role)
         tensor = node.meta["val"]
         twin = self.by_key.get(torch_private.storage_key(tensor)) if kind != "tangent" else None
         if twin is not None and kind == "param" and self.values[self.storages[twin].roots[0]].spec == Spec.of(tensor):
@@ -96,8 +88,7 @@ class _Reader:
         result = self.traced(node)
         unpack = isinstance(result, (tuple, list))
         results = list(result) if unpack else [result]
-        if any(isinstance(output, (torch.SymInt, torch.SymFloat, torch.SymBool)) for output in results):
-            raise Uncapturable("X-OP", f"{target} gives a shape or number that depends on values.", fix=_FIX)
+        _refuse_symbols(target, results)
         names = self._names(node, results, unpack)
         view = self.alias(target, args, results)
         op = Op(
@@ -119,13 +110,13 @@ class _Reader:
 
     def _append(self, op: Op, results: list[Any], view: str | None, *, backward: bool) -> None:
         """Add an operation with its values; what reads a value of the backward is of the backward."""
-        for name, result in zip(op.outputs, results, strict=True):
+        place = None if view is None else len(self.ops)
+        for at, (name, result) in enumerate(zip(op.outputs, results, strict=True)):
             if name is not None:
-                storage = f"{op.name}.{op.outputs.index(name)}" if op.unpack else f"{op.name}.out"
-                self.add(name, result, view or storage, view=None if view is None else len(self.ops))
+                self.add(name, result, view or f"{op.name}.{at if op.unpack else 'out'}", view=place)
         if backward or any(name in self.late for name in op.reads):
             op = evolve(op, phase=Phase.BACKWARD)
-            self.late.update(name for name in op.outputs if name)
+            self.late.update(filter(None, op.outputs))
         self.ops.append(op)
 
     def read(self) -> None:
@@ -262,3 +253,21 @@ def _check_write(about: tuple[str, Any], *, shared: bool, differentiable: bool) 
     if shared:
         what = f"the forward writes the {kind} {which} in place, which shares its storage with another."
         raise Uncapturable("X-ALIAS", what, fix="clone one of them.")
+
+
+def _origin_of(role: tuple[str, Any]) -> tuple[str, Any]:
+    """What an input of the trace is of the step: its kind, and its name, its place or the output it is the tangent of."""
+    kind, about = role
+    if "Token" in str(about):
+        raise Uncapturable("X-OP", "an operation has side effects (an error check of torch.linalg, say).", fix=_FIX)
+    if kind not in ("param", "buffer", "input", "tangent"):
+        raise Uncapturable("X-INPUT", f"the trace has an input of kind {about}.", fix=_FIX)
+    if kind == "tangent":
+        return kind, about[1]
+    return kind, about if kind == "input" else about.removeprefix("inner.")
+
+
+def _refuse_symbols(target: OpOverload, results: list[Any]) -> None:
+    """Refuse an operation whose result has no size that is known."""
+    if any(isinstance(output, (torch.SymInt, torch.SymFloat, torch.SymBool)) for output in results):
+        raise Uncapturable("X-OP", f"{target} gives a shape or number that depends on values.", fix=_FIX)

@@ -51,6 +51,15 @@ def build_graph(
     return builder.build()
 
 
+def _first_by_sequence(program: Program) -> dict[int | None, str]:
+    """The first forward operation of each number of autograd; "" where that is no node, or there is no number."""
+    forward: dict[int | None, str] = {None: ""}
+    for op in program.ops:
+        if op.phase is Phase.FORWARD:
+            forward.setdefault(op.sequence, op.name if op.role is Role.CALL else "")
+    return forward
+
+
 def twins_of(program: Program) -> dict[str, str]:
     """For each backward node that belongs to the backward of one forward node, that forward node.
 
@@ -58,10 +67,7 @@ def twins_of(program: Program) -> dict[str, str]:
     carry, nor does the backward of a view, which is no node. Of several forward operations with one number the first is
     differentiated.
     """
-    forward: dict[int | None, str] = {None: ""}
-    for op in program.ops:
-        if op.phase is Phase.FORWARD:
-            forward.setdefault(op.sequence, op.name if op.role is Role.CALL else "")
+    forward = _first_by_sequence(program)
     results = {value for op in program.ops if op.phase is Phase.BACKWARD for value in op.outputs}
     twins: dict[str, str] = {}
     for op in program.nodes:
@@ -75,8 +81,8 @@ def _adds_gradients(op: Op, results: set[str | None]) -> bool:
     return str(op.target) == "aten.add.Tensor" and len(op.reads) == 2 and results.issuperset(op.reads)
 
 
-def _kinds(program: Program) -> dict[str, Kind]:
-    """The kind of every storage."""
+def _users(program: Program) -> tuple[dict[str, Op], dict[str, list[Phase]]]:
+    """By storage, the node that writes it last, and the phases of those that read it."""
     makers: dict[str, Op] = {}
     readers: dict[str, list[Phase]] = {}
     for op in program.nodes:
@@ -84,6 +90,12 @@ def _kinds(program: Program) -> dict[str, Kind]:
             makers[name] = op
         for name in program.read(op):
             readers.setdefault(name, []).append(op.phase)
+    return makers, readers
+
+
+def _kinds(program: Program) -> dict[str, Kind]:
+    """The kind of every storage."""
+    makers, readers = _users(program)
     outputs = {program.values[value].storage for value in program.outputs}
     grads = {program.values[value].storage: kind for (kind, _), value in program.grads.items()}
     kinds: dict[str, Kind] = {}

@@ -196,9 +196,8 @@ def plan_captured(
         graph = build_graph(program, costs, loss_reserve=loss.reserve, loss_retained=loss.retained)
         peak = stages.bytes["cost"] = store_all_peak(graph)
     with stages.stage("plan"):
-        asked, overhead = settings.budget, captured.overhead
-        if isinstance(asked, Share):
-            asked = asked.bytes(peak + overhead)
+        overhead = captured.overhead
+        asked = _in_bytes(settings.budget, peak + overhead)
         if replay is None or asked is None:
             outcome, budget = solve(graph, asked, settings, peak, stages, overhead)
         else:
@@ -262,6 +261,19 @@ def is_loss_inside(captured: Captured) -> bool:
     return captured.program.values[output].spec.shape == ()
 
 
+def _in_bytes(budget: Bytes | Share | None, whole: Bytes) -> Bytes | None:
+    """A budget as bytes; a share is of the `whole` that a call holds when it keeps everything."""
+    return budget.bytes(whole) if isinstance(budget, Share) else budget
+
+
+def _note_interruption(clock: Clock, outcome: Outcome) -> None:
+    """After a Ctrl-C, say that the best plan is kept; without a plan, interrupt."""
+    if clock.stopped and outcome.schedule is None:
+        raise KeyboardInterrupt
+    if clock.stopped:
+        logger.warning("interrupted: the best plan so far is kept")
+
+
 def solve(
     graph: Graph, asked: Bytes | None, settings: Settings, peak: Bytes, stages: Stages, overhead: Bytes = 0
 ) -> tuple[Outcome, Bytes | None]:
@@ -293,10 +305,7 @@ def solve(
     over = clock.expired
     if not outcome.settled and settings.solver is None and not clock.stopped:
         outcome = outcome.merge(_cheap().solve(problem, clock=Clock(), seed=settings.seed))
-    if clock.stopped:
-        if outcome.schedule is None:
-            raise KeyboardInterrupt
-        logger.warning("interrupted: the best plan so far is kept")
+    _note_interruption(clock, outcome)
     if "bound" in clock.spent:
         stages.seconds["bound"] = clock.spent["bound"]
     if outcome.schedule is not None:

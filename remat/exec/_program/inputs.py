@@ -42,8 +42,11 @@ def _chosen(program: Program, op: Op, position: int) -> int | None:
         into, mask, source = (program.values[arg.name].spec.shape if isinstance(arg, Ref) else arg for arg in op.args)
         repeated = math.prod(into) // max(1, math.prod(mask))  # the mask is broadcast
         return math.prod(source) // max(1, repeated)
-    if name != "index_put":
-        return None
+    return _chosen_by_index(program, op, position) if name == "index_put" else None
+
+
+def _chosen_by_index(program: Program, op: Op, position: int) -> int | None:
+    """The same for a mask among the indices of `index_put`."""
     indices, values = op.args[1], program.values[op.args[2].name].spec.shape
     at = [place for place, index in enumerate(indices) if index is not None]
     if not 0 < position <= len(at):
@@ -61,8 +64,7 @@ def _extents(program: Program, op: Op, position: int) -> list[int] | None:
     specs = [program.values[ref.name].spec for ref in refs((op.args, op.kwargs))]
     count = math.prod(specs[position].shape)
     if name == "_grouped_mm" and position == 2:
-        left, right = specs[0].shape, specs[1].shape
-        reach = right[1] if len(left) == 3 else left[0] if len(right) == 3 else left[1]
+        reach = _grouped_extent(specs[0].shape, specs[1].shape)
         return [reach * (group + 1) // count for group in range(count)]
     if name == "_ctc_loss" and position in (2, 3):
         time, states = specs[0].shape[0], program.values[str(op.outputs[1])].spec.shape[-1]
@@ -108,13 +110,12 @@ def index_limit(program: Program, op: Op, position: int) -> int:
     if name == "embedding_dense_backward":
         return int(op.args[2])
     if name.startswith("nll_loss"):
-        scores = specs[1].shape if "backward" in name else shape
-        return scores[:2][-1]  # classes are the second dimension, or the only one
+        return _classes(specs[1].shape if "backward" in name else shape)
     if name in ("gather", "scatter", "scatter_add", "index_select", "index_add", "scatter_reduce"):
         return shape[int(op.args[1])] if shape else 1
     if name in ("index", "index_put", "_unsafe_index", "_unsafe_index_put"):
         return _indexed(shape, op.args[1], position)
-    return _pooled(specs[1].shape) if "with_indices" in name and "backward" in name else 1
+    return _pooled(specs[1].shape) if _unpools(name) else 1
 
 
 def _pooled(shape: Sequence[int]) -> int:
@@ -126,3 +127,20 @@ def _indexed(shape: Sequence[int], indices: Sequence[object], position: int) -> 
     """The extent of the dimension that the index at a position of the tensor arguments is for; 1 for the other arguments."""
     places = [at for at, index in enumerate(indices) if index is not None]
     return shape[places[position - 1]] if 0 < position <= len(places) else 1
+
+
+def _classes(scores: Sequence[int]) -> int:
+    """How many classes there are scores of: they are the second dimension, or the only one."""
+    return scores[:2][-1]
+
+
+def _unpools(name: str) -> bool:
+    """Whether an operation sends gradients back through a pooling that gave its indices."""
+    return "with_indices" in name and "backward" in name
+
+
+def _grouped_extent(left: Sequence[int], right: Sequence[int]) -> int:
+    """How long the dimension is that a grouped product divides into groups."""
+    if len(left) == 3:
+        return right[1]
+    return left[0] if len(right) == 3 else left[1]

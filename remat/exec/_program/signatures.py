@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from remat.exec._program.program import Op, Program, Ref, Role
@@ -13,23 +15,13 @@ def signature(program: Program, op: Op) -> str:
     if op.role in (Role.LOSS, Role.RNG):
         return str(op.role.value)
 
-    def text(tree: object) -> str:
-        if isinstance(tree, Ref):
-            spec = program.values[tree.name].spec
-            around = underlying(program, op, tree.name)
-            return f"{spec}#{around}" if around > spec.extent else str(spec)
-        if isinstance(tree, (tuple, list)):
-            return "[" + ",".join(text(item) for item in tree) + "]"
-        return repr(tree)
-
+    text = partial(_text, program, op)
     args = ",".join(text(arg) for arg in op.args)
     kwargs = ",".join(f"{key}={text(arg)}" for key, arg in sorted(op.kwargs.items()))
     replayed = "~" if op.draws else ""
     if torch.Tag.dynamic_output_shape in getattr(op.target, "tags", ()):
         args += f"->{text([None if name is None else Ref(name) for name in op.outputs])}"
-    added = "".join(
-        f"+{program.position(op, add[0])}({','.join(text(Ref(value)) for value in add)})" for add in op.adds
-    )
+    added = "".join(f"+{program.position(op, add[0])}({','.join(map(text, map(Ref, add)))})" for add in op.adds)
     return f"{replayed}{target_name(op)}({args}{';' if kwargs else ''}{kwargs}){added}".replace(" ", "")
 
 
@@ -53,3 +45,14 @@ def underlying(program: Program, op: Op, value: str) -> Bytes:
 def target_name(op: Op) -> str:
     """The name of what an operation calls."""
     return str(op.target) if "." in str(op.target) and "<" not in str(op.target) else getattr(op.target, "__name__", "")
+
+
+def _text(program: Program, op: Op, tree: object) -> str:
+    """An argument in a signature: shapes, strides and types of tensors, all else as it prints."""
+    if isinstance(tree, Ref):
+        spec = program.values[tree.name].spec
+        around = underlying(program, op, tree.name)
+        return f"{spec}#{around}" if around > spec.extent else str(spec)
+    if isinstance(tree, (tuple, list)):
+        return "[" + ",".join(_text(program, op, item) for item in tree) + "]"
+    return repr(tree)

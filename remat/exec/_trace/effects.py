@@ -67,6 +67,18 @@ def take_back_tensors(container: Container) -> None:
     container.write(tuple(new), tuple(new.values()))
 
 
+def _change_of_names(
+    container: Container, old: dict[Any, Any], new: dict[Any, Any], tensors: list[torch.Tensor]
+) -> Effect | None:
+    """The effect on a container with names: what is set or removed."""
+    same = {key for key, value in new.items() if key in old and old[key] is value}
+    changed = {key: value for key, value in new.items() if key not in same and not _derived(container, key)}
+    removed = tuple(key for key in old if key not in new and not _derived(container, key))
+    if not changed and not removed:
+        return None
+    return _packed(container, tuple(changed), list(changed.values()), tensors, removed)
+
+
 def effect_on(container: Container, tensors: list[torch.Tensor], placed: dict[int, Any]) -> Effect | None:
     """What a pass changed in a container, with its tensors apart; None: nothing that counts.
 
@@ -82,13 +94,8 @@ def effect_on(container: Container, tensors: list[torch.Tensor], placed: dict[in
     if container.keys or keys:
         old = dict(zip(container.keys, before, strict=True))
         new = dict(zip(keys, values, strict=True))
-        changed = {key: value for key, value in new.items() if key not in old or old[key] is not value}
-        changed = {key: value for key, value in changed.items() if not _derived(container, key)}
-        removed = tuple(key for key in old if key not in new and not _derived(container, key))
-        if not changed and not removed:
-            return None
-        return _packed(container, tuple(changed), list(changed.values()), tensors, removed)
-    if len(before) == len(values) and all(old is new for old, new in zip(before, values, strict=True)):
+        return _change_of_names(container, old, new, tensors)
+    if list(map(id, before)) == list(map(id, values)):
         return None
     if len(before) != len(values) and any(holds_tensor(value) for value in values):
         what = f"the forward adds a tensor to {container.path} (or takes one away), which holds more after every call."

@@ -10,6 +10,7 @@ from attrs import define, field
 
 from remat.errors import Uncapturable
 from remat.exec._torch import rng, torch_private
+from remat.exec._trace.containers import Container
 from remat.exec._trace.diagnosis import who_changes
 from remat.exec._trace.effects import Effect
 from remat.exec._trace.python_state import Snapshot
@@ -57,6 +58,13 @@ def generator_state() -> bytes:
         return torch.get_rng_state().numpy().tobytes()
 
 
+def _moved_generator(before: Snapshot, after: Snapshot) -> str | None:
+    """The path of the first generator whose state is another one after a pass."""
+    states = {container.path: container.values for container in after.containers if container.kind == "generator"}
+    generators = (container for container in before.containers if container.kind == "generator")
+    return next((each.path for each in generators if states.get(each.path, each.values) != each.values), None)
+
+
 def check_passes(passes: list[Pass], before: Snapshot, again: Callable[[], None]) -> None:
     """Refuse what differs between two passes of the same call.
 
@@ -66,12 +74,9 @@ def check_passes(passes: list[Pass], before: Snapshot, again: Callable[[], None]
         again: traces once more, to see where something happens.
     """
     first, last = passes[0], passes[-1]
-    moved = (
-        {} if last.exit is None else {one.path: one.values for one in last.exit.containers if one.kind == "generator"}
-    )
-    for container in before.containers:
-        if container.kind == "generator" and moved.get(container.path, container.values) != container.values:
-            refuse_generator(container.path, before, again)
+    moved = None if last.exit is None else _moved_generator(before, last.exit)
+    if moved is not None:
+        refuse_generator(moved, before, again)
     if first.exit is not None and last.exit is not None and first.exit.token() != last.exit.token():
         _refuse_counter(first.exit, last.exit, before, again)
     if first.seeded or last.seeded:
@@ -133,6 +138,15 @@ def refuse_generator(name: str, before: Snapshot, again: Callable[[], None]) -> 
     raise Uncapturable("X-RANDOM", what, fix=fix, where=where)
 
 
+def _changed_path(container: Container, second: Snapshot) -> str:
+    """The path of the first thing in a container that is another one at the end of a pass; that of the container, if unnamed."""
+    path = container.path
+    named = dict(zip(container.keys, container.values, strict=True)) if container.keys else {}
+    pairs = zip(*_last(second, path), strict=False)
+    keys = [key for key, value in pairs if key not in named or named[key] is not value]
+    return f"{path.removesuffix('.__dict__')}.{keys[0]}" if keys and isinstance(keys[0], str) else path
+
+
 def _refuse_counter(first: Snapshot, second: Snapshot, before: Snapshot, again: Callable[[], None]) -> None:
     """Refuse state of Python that every call changes."""
     old = {entry[:2]: entry for entry in first.token()}
@@ -142,11 +156,7 @@ def _refuse_counter(first: Snapshot, second: Snapshot, before: Snapshot, again: 
     container = next((one for one in before.containers if one.path == path), None)
     if container is not None:
         where = who_changes(again, lambda: list(map(id, container.read()[1])), before.root)
-        named = dict(zip(container.keys, container.values, strict=True)) if container.keys else {}
-        keys = [
-            key for key, value in zip(*_last(second, path), strict=False) if key not in named or named[key] is not value
-        ]
-        path = f"{path.removesuffix('.__dict__')}.{keys[0]}" if keys and isinstance(keys[0], str) else path
+        path = _changed_path(container, second)
     what = f"the forward changes {path} in every call, which a captured step would not."
     fix = "keep it in a buffer that is changed in place (`self.register_buffer`, `self.count.add_(1)`), or change it outside."
     raise Uncapturable("X-STATE", what, fix=fix, where=where)

@@ -11,7 +11,7 @@ import copy
 import itertools
 import operator
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -42,13 +42,11 @@ class Snapshot:
         self.reads = reads
         self._walk = Walk(module, others, reads)  # kept, since it keeps alive what is known by its identity
         self.containers, self.paths = self._walk.containers, self._walk.paths
-        self._tensors = {
-            id(tensor) for inner in module.modules() for table in TABLES for tensor in inner.__dict__[table].values()
-        }
-        self._dicts = [one.holder for one in self.containers if one.kind == "dict" and one.module is None]
-        self._lists = [one.holder for one in self.containers if one.kind in ("list", "deque", "set")]
-        self._cells = [one.holder for one in self.containers if one.kind == "cell" and one.keys]
-        named = [one for one in self.containers if one.kind in ("globals", "class") or one.module is not None]
+        self._tensors = _registered(module)
+        self._dicts = self._holders(lambda one: one.kind == "dict" and one.module is None)
+        self._lists = self._holders(lambda one: one.kind in ("list", "deque", "set"))
+        self._cells = self._holders(lambda one: one.kind == "cell" and bool(one.keys))
+        named = [one for one in self.containers if _has_space(one)]
         self._spaces = [one.holder if one.kind != "class" else one.holder.__dict__ for one in named]
         self._getters = [self._getter(one) for one in named]
         self._ids = self._now()
@@ -128,20 +126,18 @@ class Snapshot:
             if container.kind not in ("cache", "generator")
         )
 
+    def _holders(self, counts: Callable[[Container], bool]) -> list[Any]:
+        """What the containers of a sort hold their values in."""
+        return [container.holder for container in self.containers if counts(container)]
+
     def frozen(self, container: Container, reads: Reads | None) -> tuple[Any, ...]:
         """A container's part of the token."""
         pairs = zip(container.keys or (None,) * len(container.values), container.values, strict=True)
         if container.module is not None:
             wanted = None if reads is None else reads.of(container.path)
-            items = {
-                key: value for key, value in pairs
-                if key not in (*TABLES, OWN, *DERIVED) and (wanted is None or key in wanted)
-            }  # fmt: skip
-            own = _Same(type(container.module))
-            return (
-                own,
-                *((key, self.freeze(value)) for key, value in sorted(items.items(), key=operator.itemgetter(0))),
-            )
+            counted = ((key, value) for key, value in pairs if _counts(key, wanted))
+            items = sorted(dict(counted).items(), key=operator.itemgetter(0))
+            return (_Same(type(container.module)), *((key, self.freeze(value)) for key, value in items))
         if container.kind == "set":
             return (frozenset(self.freeze(value) for _, value in pairs),)
         return tuple((self.freeze(key), self.freeze(value)) for key, value in pairs)
@@ -179,3 +175,19 @@ class _Same:
 
     def __hash__(self) -> int:
         return id(self.value)
+
+
+def _registered(module: nn.Module) -> set[int]:
+    """The identities of all parameters and buffers."""
+    tables = (inner.__dict__[table] for inner in module.modules() for table in TABLES)
+    return {id(tensor) for table in tables for tensor in table.values()}
+
+
+def _has_space(container: Container) -> bool:
+    """Whether a container is the attributes of something, or the globals of a file."""
+    return container.kind in ("globals", "class") or container.module is not None
+
+
+def _counts(key: Any, wanted: Collection[Any] | None) -> bool:
+    """Whether an attribute of a module is part of its state: torch's tables are not, nor what the forward does not read."""
+    return key not in (*TABLES, OWN, *DERIVED) and (wanted is None or key in wanted)

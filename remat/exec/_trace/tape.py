@@ -423,11 +423,7 @@ class Tape(DispatchMode):
 
     def _described(self, instructions: tuple[Instruction, ...], *, draws: bool) -> Read:
         place = instructions[-1].place
-        makes: set[str] = set()
-        outside: dict[str, None] = {}
-        for instruction in instructions:
-            outside.update((name, None) for name in instruction.reads if name not in makes)
-            makes.update(instruction.makes)
+        outside = _read_outside(instructions)
         origins = {name: self.origins[name] for name in outside if name in self.origins}
         constants = {name: self.constants[name] for name in outside if name in self.constants}
         if len(origins) + len(constants) < len(outside):
@@ -452,6 +448,16 @@ _SETS = ("fill", "zero", "copy", "bernoulli", "uniform", "normal", "random", "ex
 
 _COVERS = ("alias", "detach", "view", "_unsafe_view", "t", "transpose", "permute", "unsqueeze", "squeeze")
 """Views that show all of what they look at: who sets the view sets the memory."""
+
+
+def _read_outside(instructions: tuple[Instruction, ...]) -> dict[str, None]:
+    """The tensors that instructions read and none before makes, in the order of first reads."""
+    makes: set[str] = set()
+    outside: dict[str, None] = {}
+    for instruction in instructions:
+        outside.update((name, None) for name in instruction.reads if name not in makes)
+        makes.update(instruction.makes)
+    return outside
 
 
 def _unset(instructions: tuple[Instruction, ...]) -> Instruction | None:

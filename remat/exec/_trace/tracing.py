@@ -195,15 +195,7 @@ class _Traced(nn.Module):
         current.requires_grad = tuple(tensor.requires_grad for tensor in outputs)
         outputs = [tensor if i in current.through else tensor.detach() for i, tensor in enumerate(outputs)]
         cloned = [i for i in range(len(outputs)) if i in space["cloned"]]
-        # The tracer takes gradients to be contiguous: a transposed output is cloned and returned as what it is a transpose of.
-        orders = {i: _order(outputs[i]) for i in cloned}
-        for i in cloned:
-            outputs[i] = outputs[i].permute(orders[i]).clone()
-        inverse = {i: tuple(sorted(range(len(order)), key=order.__getitem__)) for i, order in orders.items()}
-        current.orders = tuple(
-            inverse[i] if i in inverse and inverse[i] != tuple(range(len(inverse[i]))) else None
-            for i in range(len(outputs))
-        )
+        current.orders = _clone_as_contiguous(outputs, cloned)
         return tuple(outputs)
 
     def _begin(self, tensors: tuple[torch.Tensor, ...]) -> None:
@@ -337,6 +329,20 @@ class _Restart(Exception):
     def __init__(self, what: Slot | Computed | None) -> None:
         super().__init__()
         self.what = what
+
+
+def _clone_as_contiguous(outputs: list[torch.Tensor], cloned: list[int]) -> tuple[tuple[int, ...] | None, ...]:
+    """Clone outputs in place, and give for each output how to permute its dimensions back; None: not at all.
+
+    The tracer takes gradients to be contiguous: a transposed output is cloned and returned as what it is a transpose of.
+    """
+    back: list[tuple[int, ...] | None] = [None] * len(outputs)
+    for i in cloned:
+        order = _order(outputs[i])
+        outputs[i] = outputs[i].permute(order).clone()
+        inverse = tuple(sorted(range(len(order)), key=order.__getitem__))
+        back[i] = None if inverse == tuple(range(len(order))) else inverse
+    return tuple(back)
 
 
 def _export(run: _Traced, before: Snapshot) -> Joint:
