@@ -99,7 +99,7 @@ def test_a_plan_without_a_sample_is_replayed_at_the_first_call(saved, no_solver)
 
 
 SCRIPT = """
-import sys, time, torch, remat.exec
+import sys, torch, remat.exec
 from remat.zoo import GPT2
 torch.manual_seed(0)
 model = GPT2(layers=2, width=32, heads=2, vocabulary=64, context=32)
@@ -109,18 +109,15 @@ if sys.argv[1] == "save":
     wrapped = remat.exec.wrap(model, (tokens, tokens), "60%", seconds=1)
     remat.exec.save_plan(wrapped, path)
 else:
-    start = time.process_time()
     wrapped = remat.exec.wrap(model, (tokens, tokens), plan=path)
     wrapped(tokens, tokens).backward()
-    took = time.process_time() - start
     assert not {"numba", "cvxpy", "highspy"} & set(sys.modules), "a planner was loaded"
     report = remat.exec.report(wrapped)
     assert report.ran == "plan" and report.reruns > 0
-    assert took <= report.seconds["capture"] + 1, (took, report.seconds)
 """
 
 
-def test_a_plan_of_one_process_runs_in_another_within_capture_and_a_second(tmp_path):
+def test_a_plan_of_one_process_runs_in_another_without_a_solver(tmp_path):
     for word in ("save", "load"):
         command = [sys.executable, "-c", SCRIPT, word, str(tmp_path / "plan.json.gz")]
         subprocess.run(command, check=True)
