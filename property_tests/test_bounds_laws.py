@@ -74,7 +74,7 @@ def test_the_least_bound_over_the_orders_of_any_instants_bounds_the_optimum(data
         answer = None if programme.impossible else solve_mixed(programme.linear)
         if answer is None or answer.infeasible:
             continue
-        least = min(least, search.base_time + answer.bound)
+        least = min(least, search.arrays.base_time + answer.bound)
         if answer.point is not None:
             validate(graph, Schedule.from_runs(graph, planned(search, programme, answer.point).tolist()))
     assert least <= Exhaustive().solve(problem).upper

@@ -67,6 +67,7 @@ SOLVERS = {
     "AnyOrder(rounds=3, orders=3)": ALL,
     "Floor()": QUARTER,
     "SingleInstant()": QUARTER,
+    "HardestInstants()": QUARTER,
     "MultiInstant()": QUARTER,
     "MultiStart()": QUARTER,
     "PeakShaving()": QUARTER,

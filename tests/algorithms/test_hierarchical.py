@@ -135,6 +135,6 @@ def test_the_seed_reaches_the_first_plans_of_a_sweep_of_integer_programs(monkeyp
         seeds.append(seed)
         return Outcome()
 
-    monkeypatch.setattr(option_sweep, "prime", recorded)
+    monkeypatch.setattr(option_sweep, "starting_plan", recorded)
     options = HIlp().sweep(peaks=1, saves=1, workers=1).options(deep(2), seed=7)
     assert options and set(seeds) == {7}

@@ -120,5 +120,7 @@ def test_the_clock_charges_its_own_source_of_time():
 
 def test_every_module_that_logs_does_so_under_its_name():
     root = Path(__file__).parents[2] / "remat"
-    loggers = {line for path in root.rglob("*.py") for line in re.findall(r"getLogger\(.*\)", path.read_text())}
-    assert loggers == {"getLogger(__name__)"}
+    loggers = {
+        line for path in root.rglob("*.py") for line in re.findall(r"= logging\.getLogger\(.*\)", path.read_text())
+    }
+    assert loggers == {"= logging.getLogger(__name__)"}

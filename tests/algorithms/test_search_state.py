@@ -25,7 +25,7 @@ from remat.algorithms import (
 )
 from remat.algorithms._arrays.streams import _STREAMS, Streams, _number
 from remat.algorithms._core.outcome import IMPOSSIBLE
-from remat.algorithms._search.state import Evidence, Incumbents, RunMove, Search
+from remat.algorithms._search.state import Bounds, Incumbents, RunMove, Search
 from remat.errors import BackendMissing, BadArgument
 from tests.algorithms.test_runs_liveness import chain
 
@@ -125,7 +125,7 @@ def test_incumbents_keep_the_best_of_distinct_times():
 
 
 def test_evidence_only_rises_and_ranks_instants_by_their_bounds():
-    evidence = Evidence(10)
+    evidence = Bounds(10)
     assert [evidence.raises(bound) for bound in (10, 12, 11, IMPOSSIBLE)] == [False, True, False, True]
     for at, bound in ((4, 1), (2, 5), (3, 5)):
         evidence.record_instant(at, bound)

@@ -54,7 +54,7 @@ _SETS = AtLoss(working_sets=True)
 BOUNDS = {
     "takes the captured order for any": Changed(_ONE, instants, "if fixed or flat.phase[at] == LOSS:", "if True:"),
     "a reader not decided always reads": Changed(
-        _ONE, instants, "row([*supply, *undecided, (columns.ran[c], -1)], base)", "row([*supply, *undecided], base)"
+        _ONE, instants, "[*supply, *undecided, (columns.ran[c], -1)], base)", "[*supply, *undecided], base)"
     ),
     "takes a sum for kept while it is begun": Changed(_ONE, instants, _KEPT, "self.whole_kept = flat.keep"),
     "outputs are charged twice": Changed(
