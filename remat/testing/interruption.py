@@ -65,4 +65,6 @@ class _Counter:
                 raise KeyboardInterrupt
 
     def of(self, frame: FrameType) -> bool:
-        return frame.f_globals.get("__name__") in self.modules
+        # attrs' own methods are no author's: interrupted at its end, a generated repr says "..." ever after
+        written = not frame.f_code.co_filename.startswith("<attrs generated")
+        return written and frame.f_globals.get("__name__") in self.modules

@@ -237,5 +237,14 @@ def test_an_interruption_is_raised_at_the_call_that_was_chosen():
     assert interrupted({__name__}, count + 1, work) == [0, 1, 2]
 
 
+def test_an_interruption_leaves_the_repr_of_a_part_as_it_was():
+    part = Inner()
+    text = repr(part)
+    for at in range(1, 1 + calls({__name__}, lambda: repr(part))):
+        with pytest.raises(KeyboardInterrupt):
+            interrupted({__name__}, at, lambda: repr(part))
+        assert repr(part) == text
+
+
 def test_store_all_is_refused_nothing_by_names():
     assert check_solver(StoreAll(), examples=6, exclude={"L-BUDGET": "has one plan"}, say=quiet).tried["L-NAMES"]
