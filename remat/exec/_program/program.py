@@ -29,11 +29,15 @@ class Role(Enum):
     LOSS = "loss"
 
 
-@frozen
+@frozen(repr=False)
 class Ref:
     """A value, by name, in the arguments of an operation."""
 
     name: str
+
+    def __repr__(self) -> str:
+        # texts of operations are compared; that of attrs says "..." ever after a Ctrl-C came at its end
+        return f"Ref(name={self.name!r})"
 
 
 @frozen
