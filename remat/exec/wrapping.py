@@ -123,7 +123,8 @@ def wrap(
     )  # fmt: skip
     if budget is not None and solver is None and (saved is None or on_stale == "plan"):
         _compile_meanwhile()
-    make_opaque()
+    if sample is None:  # a capture does the same
+        make_opaque()
     state = State(
         settings=settings, on_uncapturable=on_uncapturable, rehearse=rehearse, most_plans=most_plans, saved=saved
     )

@@ -35,6 +35,7 @@ from remat.exec._module.calls import (
     chain_tensors,
     is_bare,
     leaf_key,
+    make_opaque,
     order_of,
     traced_step,
 )
@@ -295,6 +296,7 @@ class State:
         try:
             with stages_of(type(module).__name__, self.settings.progress) as stages:
                 with stages.stage("capture"):
+                    make_opaque()  # loads what the tracer loads in any case
                     captured = capture(
                         module, call.args, call.kwargs, step=functools.partial(traced_step, self.step_of(module)),
                         differentiable=self.settings.differentiable, watched=self.watched(module), answers=answers,
