@@ -7,7 +7,7 @@ import pytest
 
 from remat.algorithms import Problem, store_all_peak
 from remat.algorithms._arrays.graph_arrays import flatten
-from remat.algorithms._arrays.liveness import sweep
+from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._core.outcome import Status
 from remat.algorithms._search.from_solver import From
 from remat.algorithms._whole.dtr import HEURISTICS, Dtr, online
@@ -115,7 +115,7 @@ def test_any_list_of_runs_becomes_lawful_and_the_fit_keeps_it_valid():
         validate(graph, Schedule.from_runs(graph, runs.tolist()))
         fitted = greedy(flat, runs, 16)
         cost = validate(graph, Schedule.from_runs(graph, fitted.tolist()))
-        assert cost.peak == sweep(flat, fitted, len(fitted), np.empty(len(fitted), np.int64))
+        assert cost.peak == memory_profile(flat, fitted, len(fitted), np.empty(len(fitted), np.int64))
 
 
 def test_a_start_is_repaired_under_the_budget():

@@ -16,7 +16,7 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS
-from remat.algorithms._arrays.liveness import sweep
+from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._bounds.floor import kept_before
 from remat.algorithms._bounds.instants import Dependencies
 from remat.algorithms._bounds.ordered_instants import Chained, chained_program
@@ -214,7 +214,7 @@ class Precedence:
     def worst(self, search: Search, plan: Sequence, instants: frozenset[int], most: int) -> int | None:
         """The node from the loss on whose first run is next to the highest position over budget, and makes few orders."""
         memory = np.empty(len(plan), np.int64)
-        sweep(search.flat, plan, len(plan), memory)
+        memory_profile(search.flat, plan, len(plan), memory)
         nodes, positions = np.unique(plan, return_index=True)
         late = self.flat.phase[nodes] >= LOSS
         ranked = sorted(zip(positions[late].tolist(), nodes[late].tolist(), strict=True))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, Flags, Flat, Ints, Longs
 from remat.algorithms._arrays.jit import inner_kernel, kernel
-from remat.algorithms._arrays.liveness import BLOCK, block_maxima, exceeds, fits, residencies, settle, sweep
+from remat.algorithms._arrays.liveness import BLOCK, block_maxima, exceeds, fits, memory_profile, residencies, settle
 from remat.algorithms._arrays.sorting import stable_order
 
 
@@ -210,7 +210,7 @@ def delete(g: Flat, base: Ints, budget: int) -> Ints:
     mem = np.empty(n, np.int64)
     positions = np.empty(n, np.int32)
     while True:
-        sweep(g, seq, n, mem)
+        memory_profile(g, seq, n, mem)
         count = removable(g, seq, n, mem, budget, positions)
         if count == 0:
             break

@@ -20,7 +20,7 @@ from attrs import define, field
 from numba import config
 
 import remat
-from remat.algorithms._arrays.kernel_cache import mark_full, wanting
+from remat.algorithms._arrays.kernel_cache import mark_full, is_incomplete
 from remat.algorithms._core.compilation import counted_as_compiling
 
 HELPERS = 2
@@ -54,7 +54,7 @@ def prefetch() -> bool:
     None are started where the cache is full already, where there is no place for one, while helpers of this process are at
     work, and where the interpreter cannot be started again (an embedded one).
     """
-    if _helpers.processes or not sys.executable or not wanting():
+    if _helpers.processes or not sys.executable or not is_incomplete():
         return False
     count = min(HELPERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     _helpers.owner = os.getpid()

@@ -11,7 +11,7 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import LOSS
-from remat.algorithms._arrays.liveness import sweep
+from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._bounds.fixed_order import Stages, stages_program
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.direct import solve_mixed
@@ -94,7 +94,7 @@ def staged(search: Search, stages: Stages, x: NDArray[np.float64]) -> Sequence:
 def worst_instant(search: Search, sequence: Sequence, instants: tuple[int, ...]) -> int | None:
     """The node from the loss on, not yet an instant, whose first run is at or next to the highest position over budget."""
     flat, memory = search.flat, np.empty(len(sequence), np.int64)
-    sweep(flat, sequence, len(sequence), memory)
+    memory_profile(flat, sequence, len(sequence), memory)
     nodes, positions = np.unique(sequence, return_index=True)
     loss = int(np.flatnonzero(flat.phase == LOSS)[0])
     firsts = sorted((int(i), int(v)) for v, i in zip(nodes, positions, strict=True) if v >= loss)

@@ -11,7 +11,7 @@ import numpy as np
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS, Flat, Floats, Ints, Longs, Seed
 from remat.algorithms._arrays.jit import inner_kernel, kernel
-from remat.algorithms._arrays.liveness import sweep
+from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._arrays.rng import below, fraction
 from remat.algorithms._arrays.sorting import stable_order
 
@@ -83,7 +83,7 @@ def shift(g: Flat, base: Ints, budget: int, level: float, passes: int, rng: Seed
     trial = np.empty(n, np.int32)
     mem = np.empty(n, np.int64)
     first = np.empty(g.time.size, np.int32)
-    roof = max(budget, sweep(g, seq, n, mem))
+    roof = max(budget, memory_profile(g, seq, n, mem))
     floor = budget * level
     best = pressure(mem, n, floor)
     for _ in range(passes):
@@ -106,7 +106,7 @@ def shift(g: Flat, base: Ints, budget: int, level: float, passes: int, rng: Seed
             if j == i or lo > hi:
                 continue
             moved(seq, n, i, j, trial)
-            peak = sweep(g, trial, n, mem)
+            peak = memory_profile(g, trial, n, mem)
             value = pressure(mem, n, floor)
             if peak <= roof and value < best:
                 best = value

@@ -20,10 +20,10 @@ from remat.algorithms._arrays.liveness import (
     MARK,
     block_maxima,
     exceeds,
+    memory_profile_with_marks,
     residencies,
     resident_before,
     settle,
-    sweep_with_marks,
 )
 from remat.algorithms._arrays.rng import fraction
 
@@ -53,7 +53,7 @@ class Scoring(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """The first `n` runs of `seq`, the bytes charged at each, marks of what is resident (`sweep_with_marks`), the budget."""
+    """The first `n` runs of `seq`, the bytes charged at each, marks of resident data (see `memory_profile_with_marks`), the budget."""
 
     seq: Ints
     n: int
@@ -324,7 +324,7 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
     for i in range(n):
         time += g.time[seq[i]]
     least = 0.0  # scores change little from step to step: most gaps need no chain
-    while sweep_with_marks(g, seq, n, mem, marks) > budget:
+    while memory_profile_with_marks(g, seq, n, mem, marks) > budget:
         if time > ceiling or n + LONGEST > 6 * base.size + LONGEST:
             return seq[:n].copy(), False
         profile = Profile(seq, n, mem, marks, budget)

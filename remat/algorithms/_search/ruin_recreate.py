@@ -15,7 +15,7 @@ import numpy as np
 
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Floats, Ints, Longs, Seed
 from remat.algorithms._arrays.jit import inner_kernel, kernel
-from remat.algorithms._arrays.liveness import overshoot, sweep, total_time
+from remat.algorithms._arrays.liveness import memory_profile, overshoot, total_time
 from remat.algorithms._arrays.rng import below, fraction
 from remat.algorithms._search.deletion import delete
 from remat.algorithms._search.ordering import disordered
@@ -213,17 +213,17 @@ def relieve(g: Flat, start: Ints, budget: int, iterations: int, rng: Seed) -> tu
     longest = 8 * start.size + LONGEST
     mem = np.empty(longest, np.int64)
     price = np.empty(g.time.size, np.float64)
-    peak = sweep(g, current, current.size, mem)
+    peak = memory_profile(g, current, current.size, mem)
     over = overshoot(mem, current.size, budget)
     for _ in range(iterations):
         if peak <= budget:
             break
-        sweep(g, current, current.size, mem)
+        memory_profile(g, current, current.size, mem)
         broken, preferences = taken_out(g, current, mem, budget, rng, price)
         trial, _ = shave(g, Scoring(price, *preferences), broken, budget, rng, NO_CEILING)
         if trial.size > longest:
             continue
-        trial_peak = sweep(g, trial, trial.size, mem)
+        trial_peak = memory_profile(g, trial, trial.size, mem)
         trial_over = overshoot(mem, trial.size, budget)
         if trial_over < over or (trial_over == over and trial.size <= current.size):
             current, over, peak = trial, trial_over, trial_peak

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from remat._warn import warn
 from remat.algorithms._arrays.graph_arrays import Flat, Floats, Longs, Seed, flatten
-from remat.algorithms._arrays.liveness import sweep, total_time
+from remat.algorithms._arrays.liveness import memory_profile, total_time
 from remat.algorithms._arrays.streams import Streams
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.evidence import Evidence, Written, stronger
@@ -75,7 +75,7 @@ class RunProblem:
         flat = flatten(problem.graph)
         base = np.flatnonzero(flat.required).astype(np.int32)
         charged = np.zeros(len(base), np.int64)
-        peak = int(sweep(flat, base, len(base), charged))
+        peak = int(memory_profile(flat, base, len(base), charged))
         profile = np.zeros(len(problem.graph), np.int64)
         profile[base] = charged
         return cls(problem, flat, base, peak, int(flat.time.sum()), profile)
@@ -105,7 +105,7 @@ class RunProblem:
 
     def peak_of(self, sequence: Sequence) -> Bytes:
         """Peak of a sequence [bytes]."""
-        return int(sweep(self.flat, sequence, len(sequence), np.empty(len(sequence), np.int64)))
+        return int(memory_profile(self.flat, sequence, len(sequence), np.empty(len(sequence), np.int64)))
 
     def fits(self, sequence: Sequence) -> bool:
         """Whether a sequence is within the budget."""

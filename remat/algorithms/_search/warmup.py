@@ -12,7 +12,7 @@ from attrs import frozen
 
 from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, Seed, flatten
 from remat.algorithms._arrays.kernel_cache import cache_folder, mark_full
-from remat.algorithms._arrays.liveness import sweep
+from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._arrays.rng import fraction
 from remat.algorithms._core.compilation import CompileClock
 from remat.algorithms._search.deletion import removable, thinned
@@ -94,7 +94,7 @@ def warm_up(part: int = 0, parts: int = 1) -> float:
     """
     given = example()
     with CompileClock() as compiled:
-        sweep(given.flat, given.order, len(given.order), given.profile)  # the others read the profile
+        memory_profile(given.flat, given.order, len(given.order), given.profile)  # the others read the profile
         for task in TASKS[part::parts]:
             task(given)
     if parts == 1:

@@ -26,7 +26,7 @@ from attrs import field, frozen
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS, Flat, Floats, Ints, flatten
 from remat.algorithms._arrays.jit import kernel
-from remat.algorithms._arrays.liveness import ends_of_residency, sweep, total_time
+from remat.algorithms._arrays.liveness import ends_of_residency, memory_profile, total_time
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Plan
 from remat.algorithms._core.problem import Problem
@@ -356,7 +356,7 @@ class TwRemat(Solver):
         chosen: tuple[Ints, str] | None = None
         for name, runs in self._family(flat):
             sequence = greedy(flat, runs, problem.budget)
-            peak = int(sweep(flat, sequence, len(sequence), np.empty(len(sequence), np.int64)))
+            peak = int(memory_profile(flat, sequence, len(sequence), np.empty(len(sequence), np.int64)))
             time = int(total_time(flat, sequence, len(sequence)))
             over = peak > problem.budget
             rank = (over, peak if over else time, len(sequence))
