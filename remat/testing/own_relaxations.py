@@ -22,10 +22,10 @@ from typing import Any, Literal, cast
 from attrs import frozen
 
 from remat.algorithms._arrays.graph_arrays import flatten
-from remat.algorithms._bounds.fixed_order import Stages, stages_program
+from remat.algorithms._bounds.fixed_order import Stages, staged_formulation
 from remat.algorithms._bounds.floor import floor_of, node_floor
-from remat.algorithms._bounds.instants import Dependencies, Instant, instant_program
-from remat.algorithms._bounds.ordered_instants import Chained, chained_program
+from remat.algorithms._bounds.instants import Dependencies, Instant, instant_formulation
+from remat.algorithms._bounds.ordered_instants import Chained, ordered_formulation
 from remat.algorithms._milp.linear import Builder
 from remat.algorithms._search.any_order import Precedence
 from remat.algorithms._staged.form_checkmate import checkmate_form, refuse_unless_checkmate
@@ -122,7 +122,7 @@ class AtInstant(_FlatBound):
     def formulation(self, graph: Graph, place: Hashable, budget: Bytes) -> Formulation:
         """Of the instant."""
         flat = _flat(graph)
-        instant = instant_program(flat, Dependencies(flat), graph.node_index[str(place)], budget, self.fixed)
+        instant = instant_formulation(flat, Dependencies(flat), graph.node_index[str(place)], budget, self.fixed)
         return Formulation(
             linear=instant.linear, base=int(flat.time.sum()), impossible=instant.impossible, meaning=instant
         )
@@ -169,7 +169,7 @@ class AtInstants(_FlatBound):
         """Of these instants in this order."""
         flat = _flat(graph)
         order = tuple(graph.node_index[name] for name in cast("tuple[str, ...]", place))
-        chained = chained_program(flat, Dependencies(flat), order, budget)
+        chained = ordered_formulation(flat, Dependencies(flat), order, budget)
         listed = Precedence(cast("Any", SimpleNamespace(flat=flat))).orders(frozenset(order), _ORDERS)
         return Formulation(
             linear=chained.linear,
@@ -222,7 +222,7 @@ class InStages(_FlatBound):
         """Of these instants."""
         flat = _flat(graph)
         at = tuple(graph.node_index[name] for name in cast("tuple[str, ...]", place))
-        stages = stages_program(flat, at, budget)
+        stages = staged_formulation(flat, at, budget)
         return Formulation(
             linear=stages.linear, base=int(flat.time.sum()), impossible=stages.impossible, meaning=stages
         )

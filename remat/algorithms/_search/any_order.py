@@ -19,7 +19,7 @@ from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS
 from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._bounds.floor import kept_before
 from remat.algorithms._bounds.instants import Dependencies
-from remat.algorithms._bounds.ordered_instants import Chained, chained_program
+from remat.algorithms._bounds.ordered_instants import Chained, ordered_formulation
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.answer import Answer
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
@@ -100,7 +100,7 @@ class _Growth:
             self.instants |= {more}
 
     def _formulation(self, order: Order) -> Chained:
-        return chained_program(self.search.flat, self.precedence.dependencies, order, self.search.budget)
+        return ordered_formulation(self.search.flat, self.precedence.dependencies, order, self.search.budget)
 
     def _solve(self) -> bool:
         """Solve every order of the instants, prove the least bound, offer plans; whether that could be done."""

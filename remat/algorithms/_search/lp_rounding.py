@@ -15,7 +15,7 @@ from attrs import field, frozen
 
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints
 from remat.algorithms._arrays.jit import inner_kernel, kernel
-from remat.algorithms._bounds.instants import Dependencies, Instant, instant_program
+from remat.algorithms._bounds.instants import Dependencies, Instant, instant_formulation
 from remat.algorithms._milp.direct import solve_relaxed
 from remat.algorithms._search.passes import ShavingParams, offer_shaved
 from remat.algorithms._search.single_instant import candidate_instants
@@ -114,7 +114,7 @@ def hardest_instants(search: Search, count: int) -> list[int]:
     if not search.bounds.hardness:
         dependencies = Dependencies(search.flat)
         for at in candidate_instants(search, 8, 3):
-            instant = instant_program(search.flat, dependencies, at, search.budget, fixed=True)
+            instant = instant_formulation(search.flat, dependencies, at, search.budget, fixed=True)
             answer = None if instant.impossible else solve_relaxed(instant.linear, clock=search.clock)
             if answer is not None and not answer.infeasible:
                 search.bounds.record_instant(at, answer.bound)
@@ -145,7 +145,7 @@ class SavedSet(RunMove):
                 if search.clock.expired:
                     return
                 budget = int(search.budget * share)
-                instant = instant_program(search.flat, dependencies, at, budget, fixed=True)
+                instant = instant_formulation(search.flat, dependencies, at, budget, fixed=True)
                 start = None if instant.impossible else self._start(search, instant)
                 if start is None:
                     continue

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import LOSS
 from remat.algorithms._arrays.liveness import memory_profile
-from remat.algorithms._bounds.fixed_order import Stages, stages_program
+from remat.algorithms._bounds.fixed_order import Stages, staged_formulation
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.direct import solve_mixed
 from remat.algorithms._search.lp_rounding import hardest_instants, recompute_on_demand
@@ -57,7 +57,7 @@ class MultiInstant(RunMove):
         for k in range(rounds):
             if search.clock.expired or not instants:
                 break
-            stages = stages_program(search.flat, tuple(sorted(instants)), search.budget)
+            stages = staged_formulation(search.flat, tuple(sorted(instants)), search.budget)
             answer = None
             if not stages.impossible:
                 answer = solve_mixed(stages.linear, self.accuracy, self.nodes, clock=search.clock)

@@ -6,7 +6,7 @@ import numpy as np
 from attrs import field, frozen
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS
-from remat.algorithms._bounds.instants import Dependencies, Instant, instant_program
+from remat.algorithms._bounds.instants import Dependencies, Instant, instant_formulation
 from remat.algorithms._core.evidence import Evidence
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.answer import Answer
@@ -85,7 +85,7 @@ def scan(search: Search, instants: list[int]) -> None:
     for at in instants:
         if search.clock.expired:
             return
-        instant = instant_program(search.flat, dependencies, at, search.budget)
+        instant = instant_formulation(search.flat, dependencies, at, search.budget)
         answer = None if instant.impossible else solve_relaxed(instant.linear, clock=search.clock)
         name = search.problem.graph.computes[at].name
         evidence = relaxed_evidence(search, instant, answer)
@@ -103,7 +103,7 @@ def refine(search: Search, instants: list[int], nodes: int) -> None:
     for at in instants:
         if search.over:
             return
-        linear = instant_program(search.flat, dependencies, at, search.budget).linear
+        linear = instant_formulation(search.flat, dependencies, at, search.budget).linear
         answer = solve_mixed(linear, nodes=nodes, clock=search.clock)
         name = search.problem.graph.computes[at].name
         if answer.infeasible:
