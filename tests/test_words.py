@@ -15,7 +15,6 @@ NOT_YET = (
     "algorithms/_core",
     "algorithms/_dtr",
     "algorithms/_proving",
-    "algorithms/_whole",
     "errors.py",
     "exec/_trace",
     "exec/step_log.py",
