@@ -89,7 +89,9 @@ class ResidentSets:
         self.reads = [[d for d in data if not permanent[d]] for data in reads]
         counted = (flat.size > small) & (flat.phase[np.maximum(flat.producer, 0)] == BACKWARD)
         self.sources = [frozenset(d for d in data if counted[d]) for data in self.reads]
-        self.least: dict[frozenset[int], int] = {}  # of the last search with a result: sets with the bytes that they need
+        self.least: dict[
+            frozenset[int], int
+        ] = {}  # of the last search with a result: sets with the bytes that they need
         self.makes = [frozenset(flat.write_idx[flat.write_ptr[v] : flat.write_ptr[v + 1]].tolist()) for v in nodes]
 
     def _bytes(self, data: Iterable[int]) -> Bytes:

@@ -148,7 +148,7 @@ class _Build:
         return room < 0
 
     def order_rows(self, k: int) -> None:
-        """z is closed under dependencies and never falls; only nodes that have run can run again or have resident outputs."""
+        """Closes z under dependencies, and lets it never fall; only nodes that have run run again or have resident outputs."""
         flat = self.flat
         for v in np.flatnonzero(self.ran[k] >= 0).tolist():
             z = int(self.ran[k, v])

@@ -20,7 +20,7 @@ from attrs import define, field
 from numba import config
 
 import remat
-from remat.algorithms._arrays.kernel_cache import mark_full, is_incomplete
+from remat.algorithms._arrays.kernel_cache import is_incomplete, mark_full
 from remat.algorithms._core.compilation import counted_as_compiling
 
 HELPERS = 2

@@ -266,7 +266,7 @@ def legalized(flat: Flat, runs: list[int]) -> Ints:
 
 
 @kernel
-def without_dead_reruns(g: Flat, runs: Ints) -> Ints:
+def drop_dead_reruns(g: Flat, runs: Ints) -> Ints:
     """`runs` without reruns that nothing reads before the next production."""
     n = runs.size
     keep = np.ones(n, np.bool_)
@@ -405,9 +405,9 @@ class TwRemat(Solver):
 def greedy(flat: Flat, runs: Ints, budget: int) -> Ints:
     """Removes dead reruns, then makes up to six forward passes, each followed by it (steps 5 and 6 of the public code)."""
     key = flat.time[np.maximum(flat.producer, 0)] / np.maximum(flat.size, 1)
-    sequence = without_dead_reruns(flat, runs)
+    sequence = drop_dead_reruns(flat, runs)
     for _ in range(_PASSES):
-        after = without_dead_reruns(flat, fitted(flat, sequence, budget, key))
+        after = drop_dead_reruns(flat, fitted(flat, sequence, budget, key))
         if len(after) == len(sequence):
             break
         sequence = after
