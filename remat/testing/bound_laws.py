@@ -75,38 +75,38 @@ class _Trial(Trial):
         for _ in range(SCHEDULES):
             trace = Trace(self.graph, random_schedule(self.graph, self.random.randint, self.relaxation.among))
             for place in self.asked("`places`", partial(self.places, trace)):
-                self.one(trace, place)
+                self.check_place(trace, place)
         if self.tally.tries("L-PURE"):
             self.expect("L-PURE", print_text(self.graph) == self.example, "the graph has changed.")
 
     def places(self, trace: Trace) -> list[Hashable]:
         return list(self.relaxation.places(trace, self.random))
 
-    def one(self, trace: Trace, place: Hashable) -> None:
+    def check_place(self, trace: Trace, place: Hashable) -> None:
         """The laws of one formulation and one schedule."""
         bound = self.relaxation
         budget = self.asked("`needs`", lambda: bound.needs(trace, place))
         formulation = self.asked("`formulation`", lambda: bound.formulation(self.graph, place, budget))
         where = "" if place is None else f" at {place!r}"
-        told = f"within {budget} B{where}, by the schedule\n{'; '.join(map(str, trace.schedule.steps))}\n"
+        context = f"within {budget} B{where}, by the schedule\n{'; '.join(map(str, trace.schedule.steps))}\n"
         if self.tally.tries("L-POSSIBLE"):
-            self.expect("L-POSSIBLE", not formulation.impossible, f"called impossible, and kept {told}")
+            self.expect("L-POSSIBLE", not formulation.impossible, f"called impossible, and kept {context}")
         if formulation.impossible:
             return
         point = self.asked("`point`", lambda: list(map(int, bound.point(formulation, trace, place))))
         if self.tally.tries("L-POINT"):
             fine = len(point) == len(formulation.linear.cost) and set(point) <= {0, 1}
-            self.expect("L-POINT", fine, f"the point is {point}, of {len(formulation.linear.cost)} columns, {told}")
-        self.keeps(formulation, point, budget, told, trace)
+            self.expect("L-POINT", fine, f"the point is {point}, of {len(formulation.linear.cost)} columns, {context}")
+        self.check_point(formulation, point, budget, context, trace)
 
-    def keeps(self, formulation: Formulation, point: list[int], budget: int, told: str, trace: Trace) -> None:
+    def check_point(self, formulation: Formulation, point: list[int], budget: int, context: str, trace: Trace) -> None:
         """L-ROW and L-COST."""
         if self.tally.tries("L-ROW"):
             broken = broken_row(formulation.linear, point, budget)
-            self.expect("L-ROW", broken is None, f"{broken}, {told}")
+            self.expect("L-ROW", broken is None, f"{broken}, {context}")
         if self.tally.tries("L-COST"):
             cost = formulation.base + cost_of(formulation.linear, point)
-            self.expect("L-COST", cost <= trace.time, f"{cost} ns are bounded, and {trace.time} ns are taken {told}")
+            self.expect("L-COST", cost <= trace.time, f"{cost} ns are bounded, and {trace.time} ns are taken {context}")
 
 
 __all__ = ["BOUND_LAWS", "Formulation", "Relaxation", "check_bound"]

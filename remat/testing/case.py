@@ -61,8 +61,8 @@ class Case:
 
     def best(self) -> tuple[float, Schedule | None]:
         """Time of the fastest schedule known to fit, and the schedule; without one nothing is known."""
-        fitting = [one for one in self.witnesses if one.peak <= self.problem.budget]
-        fastest = min(fitting, key=lambda one: one.time, default=None)
+        fitting = [witness for witness in self.witnesses if witness.peak <= self.problem.budget]
+        fastest = min(fitting, key=lambda witness: witness.time, default=None)
         return (IMPOSSIBLE, None) if fastest is None else (fastest.time, fastest.schedule)
 
     def best_linked(self) -> tuple[float, Schedule | None]:
@@ -89,7 +89,7 @@ def case_of(graph: Graph, number: int) -> Case:
     witnesses = (*optima, *walks)
     link = _link(random)
     copied = _valid([offloading(graph), Walk(graph, random.randint, copies=True).schedule()], graph, link)
-    plain = [one.schedule for one in witnesses]
+    plain = [witness.schedule for witness in witnesses]
     linked = budget
     if copied and random.random() < 0.7:
         linked = _need(graph, random.choice(copied), link, budget)
@@ -105,18 +105,18 @@ def case_of(graph: Graph, number: int) -> Case:
 
 def optima_of(graph: Graph) -> tuple[list[Witness], bool]:
     """The fastest schedule for every budget, the largest first, of larger graphs for some; and whether nothing fits below."""
-    found: list[Witness] = []
+    optima: list[Witness] = []
     budget, least = LARGEST, node_floor(graph)
-    while len(graph) <= _NODES and len(found) < _POINTS:
+    while len(graph) <= _NODES and len(optima) < _POINTS:
         plan = Exhaustive(max_nodes=_NODES, max_states=_STATES).solve(Problem(graph=graph, budget=budget))
         if plan.schedule is None or plan.cost is None:
-            return found, plan.lower == IMPOSSIBLE and bool(found) and budget == found[-1].peak - 1
-        found.append(Witness(plan.schedule, plan.cost.time, plan.cost.peak))
+            return optima, plan.lower == IMPOSSIBLE and bool(optima) and budget == optima[-1].peak - 1
+        optima.append(Witness(plan.schedule, plan.cost.time, plan.cost.peak))
         step = 1 if len(graph) <= _EVERY else max(1, (plan.cost.peak - least) // _STEPS)
         budget = plan.cost.peak - step
         if budget < 0:
-            return found, step == 1
-    return found, False
+            return optima, step == 1
+    return optima, False
 
 
 def _witness(graph: Graph, schedule: Schedule) -> Witness:
@@ -126,8 +126,8 @@ def _witness(graph: Graph, schedule: Schedule) -> Witness:
 
 def _budget(random: Random, optima: Sequence[Witness], complete: bool, walks: Sequence[Witness]) -> Bytes:
     """Most often what an optimum needs to the byte, the slowest first of all."""
-    peaks = [one.peak for one in (optima or walks)]
-    low, high = min(peaks), max(one.peak for one in (*optima, *walks))
+    peaks = [witness.peak for witness in (optima or walks)]
+    low, high = min(peaks), max(witness.peak for witness in (*optima, *walks))
     kind = random.random()
     if kind < 0.4:
         return low
@@ -138,7 +138,7 @@ def _budget(random: Random, optima: Sequence[Witness], complete: bool, walks: Se
     if kind < 0.82 and complete:
         return max(0, low - 1)
     if kind < 0.9:
-        return random.choice([one.peak for one in walks])
+        return random.choice([walk.peak for walk in walks])
     return random.randint(low, high + 1)
 
 
@@ -156,14 +156,14 @@ def _link(random: Random) -> Link:
 
 
 def _valid(schedules: list[Schedule], graph: Graph, link: Link) -> list[Schedule]:
-    found = []
+    valid = []
     for schedule in schedules:
         try:
             validate(graph, schedule, None, link)
         except InvalidSchedule:
             continue
-        found.append(schedule)
-    return found
+        valid.append(schedule)
+    return valid
 
 
 def _need(graph: Graph, schedule: Schedule, link: Link, budget: Bytes) -> Bytes:

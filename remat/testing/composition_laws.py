@@ -77,10 +77,12 @@ def check_composition(compose: Callable[[Solver], Solver], graph: Graph, *, budg
         raise LawBroken(
             "L-NONE", f"{solver!r} never asked the solver inside. Give a graph or budget for which it does."
         )
-    for seed, here, whole in probe.asked:
+    for seed, inner, outer in probe.asked:
         _expect("L-SEED", seed == _SEED, f"{solver!r} was asked with seed {_SEED}, and asks inside with {seed}.")
-        _expect("L-CLOCK", here <= whole, f"{solver!r} has {whole} s left, and gives {here} s inside.")
-    _expect("L-HEARD", any(one.who == repr(probe) for one in heard), f"nobody hears what is inside {solver!r}.")
+        _expect("L-CLOCK", inner <= outer, f"{solver!r} has {outer} s left, and gives {inner} s inside.")
+    _expect(
+        "L-HEARD", any(progress.who == repr(probe) for progress in heard), f"nobody hears what is inside {solver!r}."
+    )
     probe, clock = _probe([], interrupts=True)
     solver = compose(probe)
     try:

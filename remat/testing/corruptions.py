@@ -69,22 +69,28 @@ def _unknown_datum(graph: Graph, steps: list[Step]) -> Corrupted | None:
 def _no_producer(graph: Graph, steps: list[Step]) -> Corrupted | None:
     """The first producer of what a later forward node reads at once is left out."""
     for i in range(len(steps) - 1):
-        one, other = steps[i], steps[i + 1]
-        if not (isinstance(one, Run) and isinstance(other, Run)) or one in steps[:i]:
+        first, second = steps[i], steps[i + 1]
+        if not (isinstance(first, Run) and isinstance(second, Run)) or first in steps[:i]:
             continue
-        made, needs = set(graph.node(one.node).writes), set(graph.node(other.node).reads)
-        fresh = not any(isinstance(s, Run) and made & set(graph.node(s.node).writes) for s in steps[:i])
-        same = graph.node(one.node).phase is graph.node(other.node).phase is Phase.FORWARD
-        if made & needs and fresh and same and not graph.node(one.node).draws and not graph.node(other.node).draws:
+        outputs, reads = set(graph.node(first.node).writes), set(graph.node(second.node).reads)
+        fresh = not any(isinstance(s, Run) and outputs & set(graph.node(s.node).writes) for s in steps[:i])
+        same = graph.node(first.node).phase is graph.node(second.node).phase is Phase.FORWARD
+        if (
+            outputs & reads
+            and fresh
+            and same
+            and not graph.node(first.node).draws
+            and not graph.node(second.node).draws
+        ):
             return _at([*steps[:i], *steps[i + 1 :]], i)
     return None
 
 
 def _dropped_too_early(graph: Graph, steps: list[Step]) -> Corrupted | None:
     for i in range(1, len(steps)):
-        one, other = steps[i - 1], steps[i]
-        if isinstance(one, Run) and isinstance(other, Drop) and other.datum in graph.node(one.node).reads:
-            return _at([*steps[: i - 1], other, one, *steps[i + 1 :]], i)
+        run, drop = steps[i - 1], steps[i]
+        if isinstance(run, Run) and isinstance(drop, Drop) and drop.datum in graph.node(run.node).reads:
+            return _at([*steps[: i - 1], drop, run, *steps[i + 1 :]], i)
     return None
 
 
@@ -162,7 +168,7 @@ def _run_once_again(graph: Graph, steps: list[Step]) -> Corrupted | None:
 
 
 def _contribution_again(graph: Graph, steps: list[Step]) -> Corrupted | None:
-    writers = {name for one in _sums(graph) for name in graph.datum(one).writers}
+    writers = {name for datum in _sums(graph) for name in graph.datum(datum).writers}
     places = _runs(steps, {name for name in writers if not graph.node(name).run_once})
     return _at([*steps[: places[0] + 1], *steps[places[0] :]], places[0] + 1) if places else None
 
@@ -193,8 +199,8 @@ def _input_dropped(graph: Graph, steps: list[Step]) -> Corrupted | None:
 
 
 def _dropped_before_it_is_made(graph: Graph, steps: list[Step]) -> Corrupted | None:
-    made = [datum.name for datum in graph.data if not datum.outside]
-    return _at([Drop(made[-1]), *steps], 0)
+    produced = [datum.name for datum in graph.data if not datum.outside]
+    return _at([Drop(produced[-1]), *steps], 0)
 
 
 def _cut_short(graph: Graph, steps: list[Step]) -> Corrupted | None:
@@ -226,15 +232,15 @@ def _copy_without_a_link(graph: Graph, steps: list[Step]) -> Corrupted | None:
 
 
 def _prefetch_of_nothing(graph: Graph, steps: list[Step]) -> Corrupted | None:
-    made = next((datum.name for datum in graph.data if not datum.outside), None)
-    return None if made is None else _at([Prefetch(made), *steps], 0, link=Link())
+    produced = next((datum.name for datum in graph.data if not datum.outside), None)
+    return None if produced is None else _at([Prefetch(produced), *steps], 0, link=Link())
 
 
 def _read_while_away(graph: Graph, steps: list[Step]) -> Corrupted | None:
     for i in range(1, len(steps)):
-        one = steps[i]
-        if isinstance(one, Run):
-            for name in graph.node(one.node).reads:
+        step = steps[i]
+        if isinstance(step, Run):
+            for name in graph.node(step.node).reads:
                 datum = graph.datum(name)
                 if not datum.keep and not datum.outside:
                     return _at([*steps[:i], Offload(name), *steps[i:]], i + 1, link=Link())

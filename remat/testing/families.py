@@ -157,8 +157,8 @@ class _Branching:
                 b.data(f"s{i}", n.size(), Kind.PHANTOM)
                 self.declared.add(f"s{i}")
                 writes.append(f"s{i}")
-            own = {"draws": self._flag(), "run_once": self._flag(), "after": after, "scope": f"m.{i // 2}"}
-            b.forward(f"F{i}", reads=reads, writes=writes, time=n.time(), workspace=n.workspace(), **own)
+            marks = {"draws": self._flag(), "run_once": self._flag(), "after": after, "scope": f"m.{i // 2}"}
+            b.forward(f"F{i}", reads=reads, writes=writes, time=n.time(), workspace=n.workspace(), **marks)
         used = {j for reads in self.reads for j in reads}
         ends = [i for i in range(self.forward) if i not in used]
         for i in ends:
@@ -189,8 +189,8 @@ class _Branching:
         parts = [writes[:1], writes[1:]] if len(writes) > 1 and n.chance(3) else [writes]
         for k, part in enumerate(parts):
             name = f"B{i}" + ("w" if k else "")
-            own = {"time": n.time(), "workspace": n.workspace(), "twin": f"F{i}"}
-            b.backward(name, reads=dict.fromkeys([gradient, *saved]), writes=part, **own)
+            marks = {"time": n.time(), "workspace": n.workspace(), "twin": f"F{i}"}
+            b.backward(name, reads=dict.fromkeys([gradient, *saved]), writes=part, **marks)
 
 
 def parallel(choose: Choose) -> Graph:
@@ -207,8 +207,8 @@ def parallel(choose: Choose) -> Graph:
         if random and n.chance(3):
             b.data(f"r{i}", n.size(0, 2), Kind.RNG_STATE)
             writes.append(f"r{i}")
-        own = {"time": n.time(1), "workspace": n.size(0, 4), "draws": bool(random) and n.chance(2)}
-        b.forward(f"F{i}", reads=["x"], writes=writes, **own)
+        marks = {"time": n.time(1), "workspace": n.size(0, 4), "draws": bool(random) and n.chance(2)}
+        b.forward(f"F{i}", reads=["x"], writes=writes, **marks)
     b.data("t", n.size(0, 1), Kind.TANGENT)
     b.loss("L", reads=[f"a{i}" for i in range(width)], writes=["t"], time=n.time())
     for i in reversed(range(width)):
@@ -216,8 +216,8 @@ def parallel(choose: Choose) -> Graph:
             continue
         b.data(f"w{i}", n.size(0, 3), Kind.RNG_STATE if random and n.chance(2) else Kind.PARAM_GRAD)
         saved = [f"a{i}"] if choose(0, 3) else []
-        own = {"time": n.time(1), "workspace": n.size(0, 4), "draws": bool(random) and n.chance(2)}
-        b.backward(f"B{i}", reads=["t", *saved], writes=[f"w{i}"], twin=f"F{i}", **own)
+        marks = {"time": n.time(1), "workspace": n.size(0, 4), "draws": bool(random) and n.chance(2)}
+        b.backward(f"B{i}", reads=["t", *saved], writes=[f"w{i}"], twin=f"F{i}", **marks)
     return b.build()
 
 

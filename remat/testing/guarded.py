@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from remat.testing import guard
 from remat.testing.guard import Overrun, patient
-from remat.testing.interruption import calls, interrupted, own_modules
+from remat.testing.interruption import calls, interrupted, part_modules
 from remat.testing.trial import Trial
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class GuardedTrial(Trial):
         """
         if not self.tally.tries("L-INTERRUPT") or (number % 3 and self.tally.only is None):
             return
-        modules, before = own_modules(self.part), guard.whole_process()
+        modules, before = part_modules(self.part), guard.whole_process()
         try:
             count = calls(modules, lambda: self.asked(what, question))
             at = Random(number).randint(1, max(1, count))

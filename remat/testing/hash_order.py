@@ -35,8 +35,8 @@ def in_a_child(ask: Callable[[Any, Any], Any], part: Any, questions: list[Any]) 
     """
     if type(part).__module__ == "__main__":
         raise NoChild("its class stands in the script that was started, which no other process imports")
-    mine = os.environ.get("PYTHONHASHSEED", "")
-    environment = {**os.environ, "PYTHONHASHSEED": "2" if mine == "1" else "1"}
+    hash_seed = os.environ.get("PYTHONHASHSEED", "")
+    environment = {**os.environ, "PYTHONHASHSEED": "2" if hash_seed == "1" else "1"}
     try:
         sent = base64.b64encode(pickle.dumps((sys.path, pickle.dumps((ask, part, questions)))))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -68,13 +68,13 @@ def answer() -> None:
     try:
         ask, part, questions = pickle.loads(packed)
     except (ImportError, AttributeError) as error:
-        told: tuple[bool, Any] = (False, f"a child process cannot import it ({error})")
+        reply: tuple[bool, Any] = (False, f"a child process cannot import it ({error})")
     else:
-        told = (True, [_one(ask, part, question) for question in questions])
-    sys.stdout.buffer.write(b"\n" + base64.b64encode(pickle.dumps(told)) + b"\n")
+        reply = (True, [_answer(ask, part, question) for question in questions])
+    sys.stdout.buffer.write(b"\n" + base64.b64encode(pickle.dumps(reply)) + b"\n")
 
 
-def _one(ask: Callable[[Any, Any], Any], part: Any, question: Any) -> Any:
+def _answer(ask: Callable[[Any, Any], Any], part: Any, question: Any) -> Any:
     try:
         return ask(part, question)
     except (RematError, ArithmeticError, LookupError, TypeError, ValueError) as error:

@@ -13,11 +13,11 @@ T = TypeVar("T")
 _OTHERS: Final = ("builtins", "abc", "typing", "attr", "enum")
 
 
-def own_modules(part: object) -> frozenset[str]:
+def part_modules(part: object) -> frozenset[str]:
     """The modules in which a part's classes are written, interfaces apart where there are others."""
     names = {kind.__module__ for kind in type(part).__mro__ if not kind.__module__.startswith(_OTHERS)}
-    own = {name for name in names if not name.startswith("remat.")}
-    return frozenset(own or names)
+    outside = {name for name in names if not name.startswith("remat.")}
+    return frozenset(outside or names)
 
 
 def calls(modules: Collection[str], question: Callable[[], Any]) -> int:
@@ -54,12 +54,12 @@ class _Counter:
         del arg
         if event == "call":
             caller = frame.f_back
-            own = self.of(frame) or (caller is not None and self.of(caller))
+            counts = self.of(frame) or (caller is not None and self.of(caller))
             # what Python itself calls at an end lets nothing through
-            own = own and not frame.f_code.co_flags & CO_GENERATOR and frame.f_code.co_name != "__del__"
+            counts = counts and not frame.f_code.co_flags & CO_GENERATOR and frame.f_code.co_name != "__del__"
         else:
-            own = event == "c_call" and self.of(frame)
-        if own:
+            counts = event == "c_call" and self.of(frame)
+        if counts:
             self.count += 1
             if self.count == self.at:
                 raise KeyboardInterrupt

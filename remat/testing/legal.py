@@ -59,7 +59,7 @@ class _Legal:
         self.loss = forward
         self.taken = list(_TAKEN) if self.chance(8) else []
         plain = [*(f"F{i}" for i in range(forward)), "L", *(f"B{i}" for i in reversed(range(backward)))]
-        self.names = [self.name(one) for one in plain]
+        self.names = [self.name(name) for name in plain]
         self.reads: list[list[str]] = [[] for _ in self.names]
         self.writes: list[list[str]] = [[] for _ in self.names]
         self.data: list[tuple[str, int, Kind, bool | None]] = []
@@ -179,9 +179,9 @@ class _Legal:
     def marks(self, i: int) -> dict[str, Any]:
         """What a node says besides its options; hints name anything that is there."""
         twins = self.names[: self.loss] if i > self.loss else []
-        own = self.names[len(self.names) - 1 - i : len(self.names) - i] if self.mirrored else []
+        mirror = self.names[len(self.names) - 1 - i : len(self.names) - i] if self.mirrored else []
         twin = (
-            self.pick(own if own and own[0] in twins and not self.oddly() else twins)
+            self.pick(mirror if mirror and mirror[0] in twins and not self.oddly() else twins)
             if twins and self.chance(2)
             else ""
         )
@@ -206,7 +206,7 @@ class _Legal:
     def layer_option(self, i: int, k: int) -> LayerOption:
         """A pair of ways to run nodes `i` and `k`; the latter may read what is whole by then."""
         late = {name for writes in self.writes[k:] for name in writes}
-        whole = [name for name, *_ in self.data if name not in late and name not in self.writes[k]]
+        complete = [name for name, *_ in self.data if name not in late and name not in self.writes[k]]
         forward, backward = self.way(), self.way()
         return LayerOption(
             forward=forward.time,
@@ -214,5 +214,5 @@ class _Legal:
             phantom=self.number(self.size_scale),
             forward_workspace=forward.workspace,
             backward_workspace=backward.workspace,
-            backward_reads=(self.pick(whole),) if whole and self.chance(3) else (),
+            backward_reads=(self.pick(complete),) if complete and self.chance(3) else (),
         )

@@ -55,24 +55,24 @@ def frontier(graph: Graph, among: Among = "all", *, states: int = 10**6) -> tupl
     labels: list[tuple[int, Step | None, State]] = [(-1, None, start)]
     queue = [(0, 0, 0)]
     least: dict[State, int] = {}
-    found: list[Optimum] = []
+    optima: list[Optimum] = []
     while queue:
         time, peak, label = heapq.heappop(queue)
         state = labels[label][2]
-        if peak >= least.get(state, peak + 1) or (found and peak >= found[-1].peak):
+        if peak >= least.get(state, peak + 1) or (optima and peak >= optima[-1].peak):
             continue
         least[state] = peak
         if len(labels) > states:
             return None
         if rules.finished(state):
-            found.append(Optimum(time=time, peak=peak, steps=_steps(labels, label)))
+            optima.append(Optimum(time=time, peak=peak, steps=_steps(labels, label)))
             continue
         for step, after, lasts, needs in rules.moves(state):
             high = max(peak, needs)
-            if high < least.get(after, high + 1) and not (found and high >= found[-1].peak):
+            if high < least.get(after, high + 1) and not (optima and high >= optima[-1].peak):
                 labels.append((label, step, after))
                 heapq.heappush(queue, (time + lasts, high, len(labels) - 1))
-    return tuple(found)
+    return tuple(optima)
 
 
 def optimum(points: tuple[Optimum, ...], budget: Bytes) -> Optimum | None:
@@ -108,28 +108,28 @@ class _Rules:
 
     def finished(self, state: State) -> bool:
         """S-END, and the loss of S-PHASE."""
-        ran, there = state
-        return self.loss in ran and self.kept <= {name for name, count in there if self.complete(name, count)}
+        ran, cells = state
+        return self.loss in ran and self.kept <= {name for name, count in cells if self.complete(name, count)}
 
     def complete(self, name: str, count: int) -> bool:
         return name in self.writers and count == len(self.writers[name])
 
     def moves(self, state: State) -> Iterator[tuple[Step, State, Ns, Bytes]]:
         """Every step that the rules allow but for S-MEM: the state after it, its time, and the bytes it needs."""
-        ran, there = state
-        held = dict(there)
-        live = sum(self.bytes_of(name, count) for name, count in there)
-        for name, count in there:
+        ran, cells = state
+        contents = dict(cells)
+        live = sum(self.bytes_of(name, count) for name, count in cells)
+        for name, count in cells:
             if name not in self.kept or not self.complete(name, count):  # S-KEEP
-                yield Drop(name), (ran, tuple(cell for cell in there if cell[0] != name)), 0, 0
+                yield Drop(name), (ran, tuple(cell for cell in cells if cell[0] != name)), 0, 0
         for node in self.graph.computes:
-            if self.may_run(node, ran, held):
-                for option, way in enumerate(node.options):
-                    if self.finds(node, option, held):
-                        after, made = self.outputs(node, option, held)
-                        need = live + way.workspace + made
+            if self.may_run(node, ran, contents):
+                for option, choice in enumerate(node.options):
+                    if self.finds(node, option, contents):
+                        after, output_bytes = self.outputs(node, option, contents)
+                        need = live + choice.workspace + output_bytes
                         state = self.note(node.name, ran), tuple(sorted(after.items()))
-                        yield Run(node.name, option), state, way.time, need
+                        yield Run(node.name, option), state, choice.time, need
 
     def note(self, name: str, ran: frozenset[str]) -> frozenset[str]:
         """What is known of who has run, after a run."""
@@ -138,7 +138,7 @@ class _Rules:
     def bytes_of(self, name: str, count: int) -> Bytes:
         return self.phantom[name].options[count].phantom if name in self.phantom else self.size[name]
 
-    def may_run(self, node: Compute, ran: frozenset[str], held: dict[str, int]) -> bool:
+    def may_run(self, node: Compute, ran: frozenset[str], contents: dict[str, int]) -> bool:
         """S-PHASE, S-ORDER, and S-ONCE."""
         if node.name in ran:
             if node.run_once or node.phase is Phase.LOSS:
@@ -151,30 +151,30 @@ class _Rules:
             return False
         if node.phase is Phase.BACKWARD and self.loss not in ran:
             return False
-        sums = [(self.writers[name], held.get(name, 0)) for name in node.writes if len(self.writers[name]) > 1]
+        sums = [(self.writers[name], contents.get(name, 0)) for name in node.writes if len(self.writers[name]) > 1]
         return all(so_far < len(writers) and writers[so_far] == node.name for writers, so_far in sums)
 
-    def finds(self, node: Compute, option: int, held: dict[str, int]) -> bool:
+    def finds(self, node: Compute, option: int, contents: dict[str, int]) -> bool:
         """S-READ."""
         reads = list(node.reads)
         if node.name in self.read_by:
             layer = self.read_by[node.name]
-            if held.get(layer.phantom) != option:
+            if contents.get(layer.phantom) != option:
                 return False
             reads += layer.options[option].backward_reads
-        return all(name not in self.writers or self.complete(name, held.get(name, 0)) for name in reads)
+        return all(name not in self.writers or self.complete(name, contents.get(name, 0)) for name in reads)
 
-    def outputs(self, node: Compute, option: int, held: dict[str, int]) -> tuple[dict[str, int], Bytes]:
+    def outputs(self, node: Compute, option: int, contents: dict[str, int]) -> tuple[dict[str, int], Bytes]:
         """What is resident after a run, and the bytes that all its outputs take."""
-        after, made = dict(held), 0
+        after, output_bytes = dict(contents), 0
         for name in node.writes:
-            made += self.size[name]
-            after[name] = held.get(name, 0) + 1 if len(self.writers[name]) > 1 else 1
+            output_bytes += self.size[name]
+            after[name] = contents.get(name, 0) + 1 if len(self.writers[name]) > 1 else 1
         layer = self.left_by.get(node.name)
         if layer is not None and option < len(layer.options):
-            made += layer.options[option].phantom
+            output_bytes += layer.options[option].phantom
             after[layer.phantom] = option
-        return after, made
+        return after, output_bytes
 
 
 class _Captured(_Rules):
@@ -185,9 +185,9 @@ class _Captured(_Rules):
         self.order = [node.name for node in graph.computes]
         self.noted = set(self.order)
 
-    def may_run(self, node: Compute, ran: frozenset[str], held: dict[str, int]) -> bool:
+    def may_run(self, node: Compute, ran: frozenset[str], contents: dict[str, int]) -> bool:
         later = self.order[self.order.index(node.name) + 1 :]
-        return (node.name in ran or ran.isdisjoint(later)) and super().may_run(node, ran, held)
+        return (node.name in ran or ran.isdisjoint(later)) and super().may_run(node, ran, contents)
 
 
 class _Staged(_Captured):
@@ -196,14 +196,14 @@ class _Staged(_Captured):
     def finished(self, state: State) -> bool:
         return state[0].issuperset(self.order) and super().finished(state)
 
-    def may_run(self, node: Compute, ran: frozenset[str], held: dict[str, int]) -> bool:
+    def may_run(self, node: Compute, ran: frozenset[str], contents: dict[str, int]) -> bool:
         at = self.order.index(node.name)
         if node.name in ran:
             late = any(f"again {name}" in ran for name in self.order[at:])
-            return not late and not ran.issuperset(self.order) and super().may_run(node, ran, held)
-        return ran.issuperset(self.order[:at]) and super().may_run(node, ran, held)
+            return not late and not ran.issuperset(self.order) and super().may_run(node, ran, contents)
+        return ran.issuperset(self.order[:at]) and super().may_run(node, ran, contents)
 
     def note(self, name: str, ran: frozenset[str]) -> frozenset[str]:
         if name in ran:
             return ran | {f"again {name}"}
-        return frozenset({*(one for one in ran if one in self.noted), name})
+        return frozenset({*(node for node in ran if node in self.noted), name})

@@ -96,7 +96,7 @@ class _Trial(GuardedTrial):
 
     def well_typed(self, division: object) -> None:
         """L-INT."""
-        fine = isinstance(division, tuple) and all(isinstance(one, Cluster) for one in division)
+        fine = isinstance(division, tuple) and all(isinstance(cluster, Cluster) for cluster in division)
         if not fine:
             raise self.broken("L-INT", f"`partition` answers {division!r:.80}, not a tuple of clusters.")
         if self.tally.tries("L-INT"):
@@ -110,14 +110,14 @@ class _Trial(GuardedTrial):
         forward = {node.name for node in self.graph.computes if node.phase is Phase.FORWARD}
         backward = {node.name for node in self.graph.computes if node.phase is Phase.BACKWARD}
         for cluster in level:
-            own = set(cluster.forward) <= forward and set(cluster.backward) <= backward
-            self.expect("L-DISJOINT", own, f"{cluster.name!r} holds other than forward, then backward nodes.")
+            phased = set(cluster.forward) <= forward and set(cluster.backward) <= backward
+            self.expect("L-DISJOINT", phased, f"{cluster.name!r} holds other than forward, then backward nodes.")
             self.expect("L-DISJOINT", not seen & set(cluster.nodes), f"{cluster.name!r} shares a node.")
             seen |= set(cluster.nodes)
 
     def convex(self, division: Sequence[Cluster]) -> None:
         """L-CONVEX."""
-        for cluster in (one for level in _levels(division) for one in level):
+        for cluster in (cluster for level in _levels(division) for cluster in level):
             self.expect("L-CONVEX", is_convex(self.graph, cluster.forward), f"{cluster.name!r} is not convex.")
             late = is_convex(self.graph, cluster.backward, soft=False)
             self.expect("L-CONVEX", late, f"the backward part of {cluster.name!r} is not convex.")

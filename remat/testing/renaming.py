@@ -10,28 +10,28 @@ from remat.ir import Graph, Run, Schedule, Step
 def renamed(graph: Graph, word: str) -> Graph:
     """The graph with the word before the names of nodes, data and phantoms."""
 
-    def own(names: tuple[str, ...]) -> tuple[str, ...]:
+    def prefixed(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(word + name for name in names)
 
     computes = tuple(
         evolve(
             node,
             name=word + node.name,
-            reads=own(node.reads),
-            writes=own(node.writes),
+            reads=prefixed(node.reads),
+            writes=prefixed(node.writes),
             twin=node.twin and word + node.twin,
-            after=own(node.after),
+            after=prefixed(node.after),
         )
         for node in graph.computes
     )
-    data = tuple(evolve(datum, name=word + datum.name, writers=own(datum.writers)) for datum in graph.data)
+    data = tuple(evolve(datum, name=word + datum.name, writers=prefixed(datum.writers)) for datum in graph.data)
     layers = tuple(
         evolve(
             layer,
             forward=word + layer.forward,
             backward=word + layer.backward,
             phantom=word + layer.phantom,
-            options=tuple(evolve(option, backward_reads=own(option.backward_reads)) for option in layer.options),
+            options=tuple(evolve(option, backward_reads=prefixed(option.backward_reads)) for option in layer.options),
         )
         for layer in graph.layers
     )

@@ -26,7 +26,7 @@ from remat.testing.oracle import Among, frontier, optimum
 from remat.testing.random_schedules import random_schedule
 from remat.testing.renaming import renamed, with_word
 from remat.testing.report import Tally
-from remat.testing.trial import told
+from remat.testing.trial import described
 
 T = TypeVar("T")
 
@@ -148,7 +148,7 @@ class SolverTrial(GuardedTrial):
         """L-INT."""
         self.hold(type(plan.lower) is int or plan.lower == IMPOSSIBLE, f"lower is {plan.lower!r}.")
         self.hold(type(plan.lower) is not int or plan.lower >= 0, f"lower is {plan.lower!r}.")
-        words = isinstance(plan.trail, tuple) and all(isinstance(one, str) for one in plan.trail)
+        words = isinstance(plan.trail, tuple) and all(isinstance(line, str) for line in plan.trail)
         self.hold(words, f"the trail is {plan.trail!r}.")
 
     def replays(self, plan: Plan, problem: Problem) -> None:
@@ -194,8 +194,8 @@ class SolverTrial(GuardedTrial):
         random = Random(self.case.number)
         drawn = [random_schedule(graph, random.randint, among) for _ in range(4)]
         drawn.append(Schedule.from_runs(graph, range(len(graph))))
-        found = [(cost.time, one) for one in drawn if (cost := validate(graph, one)).peak <= budget]
-        return min(found, key=lambda one: one[0], default=(IMPOSSIBLE, None))
+        fitting = [(cost.time, schedule) for schedule in drawn if (cost := validate(graph, schedule)).peak <= budget]
+        return min(fitting, key=lambda pair: pair[0], default=(IMPOSSIBLE, None))
 
     def reports(self, clock: RecordingClock) -> None:
         """L-REPORT."""
@@ -277,7 +277,7 @@ class SolverTrial(GuardedTrial):
         thread.join()
         again = answers[0]
         if isinstance(again, Exception):
-            raise _Fails(f"in another thread it raised {told(again)}")
+            raise _Fails(f"in another thread it raised {described(again)}")
         same = isinstance(again, Plan) and (again.schedule, again.lower) == (plan.schedule, plan.lower)
         self.hold(same, "in another thread it answers another plan, or bound.")
 

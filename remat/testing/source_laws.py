@@ -161,7 +161,7 @@ class _Trial(GuardedTrial):
                 raise self.broken("L-TIME", "`options` did not end in seconds.") from None
 
         options = self.guarded("`options`", question)
-        if not isinstance(options, tuple) or not all(isinstance(one, LayerOption) for one in options):
+        if not isinstance(options, tuple) or not all(isinstance(option, LayerOption) for option in options):
             raise self.broken("L-INT", f"`options` answers {options!r:.80}, not a tuple of layer options.")
         return options
 
@@ -172,27 +172,31 @@ class _Trial(GuardedTrial):
         loss = Run(self.graph.computes[self.graph.loss].name)
         for option in options:
             halves = [step for step in (*option.forward_steps, loss, *option.backward_steps) if isinstance(step, Run)]
-            self.expect(law, bool(option.forward_steps), f"{_told(option)} has no sub-schedule to expand it by.")
+            self.expect(law, bool(option.forward_steps), f"{_described(option)} has no sub-schedule to expand it by.")
             try:
                 true = option_of(self.graph, Schedule.from_runs(self.graph, halves))
             except (InvalidSchedule, IllFormed) as error:
-                raise self.broken(law, f"the schedule of {_told(option)}: {error}") from error
+                raise self.broken(law, f"the schedule of {_described(option)}: {error}") from error
             same = (option.forward, option.backward) == (true.forward, true.backward)
-            self.expect(law, same, f"{_told(option)}, and its schedule takes {true.forward} and {true.backward} ns.")
+            self.expect(
+                law, same, f"{_described(option)}, and its schedule takes {true.forward} and {true.backward} ns."
+            )
             fine = all(getattr(option, name) >= getattr(true, name) for name in _MEMORY)
             fine = fine and set(option.backward_reads) >= set(true.backward_reads)
-            self.expect(law, fine, f"{_told(option)}, and the replay says {_told(true)}.")
-            known = (option.forward_profile, option.backward_profile)
-            exact = known in (((), ()), (true.forward_profile, true.backward_profile))
-            self.expect(law, exact, f"the moments of {_told(option)} are {known}, not those of its schedule.")
+            self.expect(law, fine, f"{_described(option)}, and the replay says {_described(true)}.")
+            profiles = (option.forward_profile, option.backward_profile)
+            exact = profiles in (((), ()), (true.forward_profile, true.backward_profile))
+            self.expect(law, exact, f"the moments of {_described(option)} are {profiles}, not those of its schedule.")
 
     def lean(self, options: tuple[LayerOption, ...]) -> None:
         """L-LEAN."""
         times = [option.forward + option.backward for option in options]
         self.expect("L-LEAN", times == sorted(times), f"the times of the options are {times}.")
-        for i, one in enumerate(options):
+        for i, option in enumerate(options):
             for other in (*options[:i], *options[i + 1 :]):
-                self.expect("L-LEAN", not dominates(one, other), f"{_told(one)} dominates {_told(other)}.")
+                self.expect(
+                    "L-LEAN", not dominates(option, other), f"{_described(option)} dominates {_described(other)}."
+                )
 
     def expands(self, options: tuple[LayerOption, ...]) -> None:
         """L-EXPAND."""
@@ -214,7 +218,7 @@ class _Trial(GuardedTrial):
         if self.tally.tries("L-NAMES"):
             other = renamed(self.graph, _WORD)
             again = self.quietly("`options`", lambda: self.source.options(other, seed=self.number))
-            same = [_numbers(one) for one in again] == [_numbers(one) for one in options]
+            same = [_numbers(option) for option in again] == [_numbers(option) for option in options]
             self.expect("L-NAMES", same, f"with {_WORD!r} before every name it offers other options.")
 
 
@@ -222,11 +226,11 @@ _MEMORY: Final = ("phantom", "forward_workspace", "backward_workspace")
 
 
 def _numbers(option: LayerOption) -> tuple[int, ...]:
-    own = (option.forward, option.backward, *(getattr(option, name) for name in _MEMORY))
-    return (*own, len(option.backward_reads), len(option.forward_steps), len(option.backward_steps))
+    numbers = (option.forward, option.backward, *(getattr(option, name) for name in _MEMORY))
+    return (*numbers, len(option.backward_reads), len(option.forward_steps), len(option.backward_steps))
 
 
-def _told(option: LayerOption) -> str:
+def _described(option: LayerOption) -> str:
     works = f"workspaces {option.forward_workspace} and {option.backward_workspace} B"
     reads = f", reads {', '.join(option.backward_reads)}" if option.backward_reads else ""
     return f"an option of {option.forward} and {option.backward} ns, phantom {option.phantom} B, {works}{reads}"

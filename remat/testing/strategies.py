@@ -89,8 +89,8 @@ def chain_graphs(draw: Draw, *, min_length: int = 1, max_length: int = 4) -> Gra
             st.sampled_from([("x" if i == 0 else f"a{i - 1}",), (f"a{i}",), (f"a{i}", "x" if i == 0 else f"a{i - 1}")])
         )
         gradient = "t" if i == length - 1 else f"g{i + 1}"
-        own = {"time": draw(times), "workspace": draw(sizes), "twin": f"F{i}", "scope": f"l.{i}"}
-        b.backward(f"B{i}", reads=dict.fromkeys((gradient, *saved)), writes=[f"g{i}"], **own)
+        attributes = {"time": draw(times), "workspace": draw(sizes), "twin": f"F{i}", "scope": f"l.{i}"}
+        b.backward(f"B{i}", reads=dict.fromkeys((gradient, *saved)), writes=[f"g{i}"], **attributes)
     return b.build()
 
 
@@ -105,13 +105,13 @@ class _Forward:
         self.builder.data("x", 0, Kind.INPUT)
         self.nodes: list[tuple[str, list[str], list[str]]] = []  # name, reads, writes
         self.free: list[str] = []  # data that nobody reads yet
-        self.made: list[str] = []
+        self.produced: list[str] = []
         self.phantoms: dict[str, str] = {}  # node -> what it leaves for its backward alone
         self.to_loss: list[str] = []
 
     def node(self, i: int) -> None:
         draw, b, name = self.draw, self.builder, f"F{i}"
-        pool = self.made if self.contributions else self.free
+        pool = self.produced if self.contributions else self.free
         if self.contributions and len(pool) > 1 and draw(st.booleans()):
             reads = [pool[-1], draw(st.sampled_from(pool[:-1]))]  # a skip: two readers, so a sum of gradients
         else:
@@ -131,16 +131,22 @@ class _Forward:
             extra.append(f"s{i}")
         draws = self.random and draw(st.booleans())
         once = self.random and draw(_sometimes)
-        own = {"time": draw(times), "workspace": draw(sizes), "draws": draws, "run_once": once, "scope": f"m.{i // 2}"}
-        b.forward(name, reads=reads, writes=[*writes, *extra], **own)
+        attributes = {
+            "time": draw(times),
+            "workspace": draw(sizes),
+            "draws": draws,
+            "run_once": once,
+            "scope": f"m.{i // 2}",
+        }
+        b.forward(name, reads=reads, writes=[*writes, *extra], **attributes)
         self.nodes.append((name, reads, writes))
-        self.free = [one for one in self.free if one not in reads] + writes
-        self.made += writes
+        self.free = [datum for datum in self.free if datum not in reads] + writes
+        self.produced += writes
 
     def loss(self) -> None:
         draw, b = self.draw, self.builder
-        last = self.made[-1]
-        more = draw(st.lists(st.sampled_from(self.made), max_size=1)) if self.contributions else []
+        last = self.produced[-1]
+        more = draw(st.lists(st.sampled_from(self.produced), max_size=1)) if self.contributions else []
         self.to_loss = list(dict.fromkeys([last, *more]))
         writes = []
         for datum in self.to_loss:
@@ -183,8 +189,8 @@ class _Forward:
         halves = [outgoing[:1], outgoing[1:]] if len(outgoing) > 1 and draw(_seldom) else [outgoing]
         for k, writes in enumerate(halves):
             reads = dict.fromkeys((*incoming, *saved))
-            own = {"time": draw(times), "workspace": draw(sizes), "twin": forward}
-            self.builder.backward(f"B{forward[1:]}" + ("" if k == 0 else "w"), reads=reads, writes=writes, **own)
+            attributes = {"time": draw(times), "workspace": draw(sizes), "twin": forward}
+            self.builder.backward(f"B{forward[1:]}" + ("" if k == 0 else "w"), reads=reads, writes=writes, **attributes)
 
 
 # -- any graph that is legal -------------------------------------------------------------------------------------------
@@ -277,17 +283,17 @@ def clustered_graphs(draw: Draw, *, max_forward: int = 5) -> Clustered:
             groups[f"c{k}"] = some
     while True:  # what cannot be condensed together is dissolved, one cluster at a time
         try:
-            found = clusters(graph, groups)
-            condense(graph, found)
+            level = clusters(graph, groups)
+            condense(graph, level)
             break
         except IllFormed:
             groups.popitem()
     options = {}
-    for one in found:
-        if one.backward and draw(st.booleans()):
-            walks = [draw(valid_schedules(part(graph, one))) for _ in range(draw(st.integers(1, 2)))]
-            options[one.name] = tuple(dict.fromkeys(layer_option(graph, one, walk.runs) for walk in walks))
-    return Clustered(graph=graph, clusters=found, options=options)
+    for cluster in level:
+        if cluster.backward and draw(st.booleans()):
+            walks = [draw(valid_schedules(part(graph, cluster))) for _ in range(draw(st.integers(1, 2)))]
+            options[cluster.name] = tuple(dict.fromkeys(layer_option(graph, cluster, walk.runs) for walk in walks))
+    return Clustered(graph=graph, clusters=level, options=options)
 
 
 # -- problems and links ------------------------------------------------------------------------------------------------
@@ -308,19 +314,19 @@ def links(draw: Draw) -> Link:
 @st.composite
 def problems(draw: Draw, graph: st.SearchStrategy[Graph] | None = None, *, linked: bool = False) -> Problem:
     """Problems: a graph and a budget from just below what a run of one node needs to above what the captured order needs."""
-    one = draw(training_graphs() if graph is None else graph)
-    peak = validate(one, Schedule.from_runs(one, captured(one))).peak
-    low = max(0, min(least_need(one), peak) - 1)
+    drawn = draw(training_graphs() if graph is None else graph)
+    peak = validate(drawn, Schedule.from_runs(drawn, captured(drawn))).peak
+    low = max(0, min(least_need(drawn), peak) - 1)
     fit = st.integers(low, peak + 1) if peak < 2 else st.one_of(st.integers(peak - 2, peak), st.integers(low, peak + 1))
     budget = draw(fit)
-    return Problem(graph=one, budget=budget, link=draw(links()) if linked else None)
+    return Problem(graph=drawn, budget=budget, link=draw(links()) if linked else None)
 
 
 def least_need(graph: Graph) -> int:
     """Bytes that no schedule can do without: what one run reads, writes and works in; what is kept."""
     sizes = {datum.name: 0 if datum.outside else datum.size for datum in graph.data}
     runs = [
-        sum(sizes[name] for name in (*node.reads, *node.writes)) + min(one.workspace for one in node.options)
+        sum(sizes[name] for name in (*node.reads, *node.writes)) + min(option.workspace for option in node.options)
         for node in graph.computes
     ]
     return max(*runs, sum(datum.size for datum in graph.data if datum.keep))
@@ -355,6 +361,6 @@ class Scheduled:
 @st.composite
 def scheduled(draw: Draw, graph: st.SearchStrategy[Graph] | None = None, *, copies: bool = False) -> Scheduled:
     """A graph with a valid schedule, and a link where there are copies."""
-    one = draw(graphs() if graph is None else graph)
-    schedule = draw(valid_schedules(one, copies=copies))
-    return Scheduled(graph=one, schedule=schedule, link=draw(links()) if copies else None)
+    drawn = draw(graphs() if graph is None else graph)
+    schedule = draw(valid_schedules(drawn, copies=copies))
+    return Scheduled(graph=drawn, schedule=schedule, link=draw(links()) if copies else None)

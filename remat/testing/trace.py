@@ -75,19 +75,19 @@ class Trace:
 
     def resident(self, step: int) -> Bytes:
         """Bytes resident before a step."""
-        return sum(self._bytes(name, held) for name, held in self.before[step].items())
+        return sum(self._bytes(name, contents) for name, contents in self.before[step].items())
 
     def charged(self, step: int) -> Bytes:
         """What the run at a step needs (S-MEM): bytes resident, all that it makes, its workspace."""
         run = self.schedule.steps[step]
         assert isinstance(run, Run)
         node = self.graph.node(run.node)
-        made = sum(self._size[name] for name in node.writes)
+        output_bytes = sum(self._size[name] for name in node.writes)
         layer = self._left_by.get(run.node)
         if layer is not None and run.option < len(layer.options):
-            made += layer.options[run.option].phantom
-        return self.resident(step) + made + node.options[run.option].workspace
+            output_bytes += layer.options[run.option].phantom
+        return self.resident(step) + output_bytes + node.options[run.option].workspace
 
-    def _bytes(self, name: str, held: int) -> Bytes:
+    def _bytes(self, name: str, contents: int) -> Bytes:
         layer = self._phantoms.get(name)
-        return self._size[name] if layer is None else layer.options[held].phantom
+        return self._size[name] if layer is None else layer.options[contents].phantom

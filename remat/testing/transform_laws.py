@@ -244,12 +244,12 @@ class _Trial(GuardedTrial):
         self.expect("L-NAMES", same, f"with {_WORD!r} before every name it makes another problem.")
         assert again is not None
         step = _counterparts(graph, again.problem.graph)
-        lifted = self.lifted(again, Schedule(tuple(step(one) for one in walk.steps)))
+        lifted = self.lifted(again, Schedule(tuple(step(original) for original in walk.steps)))
         same = lifted == with_word(self.lifted(applied, walk), _WORD)
         self.expect("L-NAMES", same, f"with {_WORD!r} before every name it lifts otherwise.")
 
 
-def _alike(one: Problem, other: Problem) -> bool:
+def _alike(problem: Problem, other: Problem) -> bool:
     """Whether two problems differ in names alone, as far as numbers tell."""
 
     def numbers(problem: Problem) -> tuple[object, ...]:
@@ -258,7 +258,7 @@ def _alike(one: Problem, other: Problem) -> bool:
         data = [(datum.size, datum.kind, len(datum.writers)) for datum in graph.data]
         return problem.budget, nodes, data, len(graph.layers), graph.writes_by_node, graph.reads_by_node
 
-    return numbers(one) == numbers(other)
+    return numbers(problem) == numbers(other)
 
 
 def _counterparts(graph: Graph, other: Graph) -> Callable[[Any], Any]:

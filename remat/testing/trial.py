@@ -75,7 +75,7 @@ class Trial:
             if _has_overrun(error):
                 raise Overrun from error
             self.tally.tries("L-RAISE")
-            raise self.broken("L-RAISE", f"{what} raised {told(error)}") from error
+            raise self.broken("L-RAISE", f"{what} raised {described(error)}") from error
 
     def expect(self, law: str, holds: bool, what: str) -> None:
         """Say that a law is broken unless it holds."""
@@ -92,7 +92,7 @@ def _has_overrun(error: BaseException) -> bool:
     return any(isinstance(part, Overrun) for part in (error.__cause__, error.__context__))
 
 
-def told(error: BaseException) -> str:
+def described(error: BaseException) -> str:
     """An exception in words, with the line it comes from."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f", at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""

@@ -101,15 +101,15 @@ def _smallest(judge: Judge, graph: Graph, seed: int, broken: LawBroken, tally: T
         what = f"{tally.subject} broke {broken.law} once, and kept it when asked the same again: its answers differ from call "
         return LawBroken("L-REPEAT", what + f"to call, by chance or by what it remembers. It said:\n{broken}")
     end = time.process_time() + SHRINKING
-    found = True
-    while found:
-        found = False
+    shrunk = True
+    while shrunk:
+        shrunk = False
         for candidate in smaller(graph, structure=structure):
             if time.process_time() > end:
                 return broken
             other = _of_smaller(judge, candidate, seed)
             if other is not None and other.law == broken.law:
-                graph, broken, found = candidate, other, True
+                graph, broken, shrunk = candidate, other, True
                 break
     return broken
 

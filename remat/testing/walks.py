@@ -30,7 +30,7 @@ def offloading(graph: Graph) -> Schedule:
             steps.append(Prefetch(name))
             back.remove(name)
         steps.append(step)
-        for name in sorted(one for one in out if last[one] == i):
+        for name in sorted(datum for datum in out if last[datum] == i):
             steps.append(Offload(name))
             out.remove(name)
     return Schedule(tuple(steps))
@@ -65,14 +65,14 @@ class Walk:
         self.captured = captured
         self.steps: list[Step] = []
         self.done = {datum.name: 0 for datum in graph.data if datum.outside}
-        self.whole = {datum.name: len(datum.writers) for datum in graph.data}
+        self.complete = {datum.name: len(datum.writers) for datum in graph.data}
         self.phantom_options = {layer.phantom: len(layer.options) for layer in graph.layers}
         self.host: dict[str, int] = {}
         self.ran: set[str] = set()
         self.once = {layer.forward for layer in graph.layers if not self._may_run_again(layer.forward)}
         self.fixed = {layer.phantom for layer in graph.layers if layer.forward in self.once}
         self.droppable = {datum.name for datum in graph.data if self._may_be_made_again(datum.name)}
-        self.begun_anew = {name for name in self.droppable if graph.datum(name).keep}
+        self.restartable = {name for name in self.droppable if graph.datum(name).keep}
 
     def schedule(self) -> Schedule:
         """The walk's schedule."""
@@ -98,7 +98,7 @@ class Walk:
         datum = self.graph.datum(name)
         names = datum.writers[:-1] if datum.keep else datum.writers
         writers = [self.graph.node(writer) for writer in names]
-        several = {other for node in writers for other in node.writes if self.whole[other] > 1}
+        several = {other for node in writers for other in node.writes if self.complete[other] > 1}
         return (
             (not datum.keep or len(writers) > 0)
             and not datum.outside
@@ -109,21 +109,23 @@ class Walk:
 
     def _may_run_again(self, name: str) -> bool:
         node = self.graph.node(name)
-        return not node.run_once and all(self.whole[datum] == 1 for datum in node.writes)
+        return not node.run_once and all(self.complete[datum] == 1 for datum in node.writes)
 
     def _may_first_run(self, name: str) -> bool:
         graph, node = self.graph, self.graph.node(name)
         before = graph.computes[: graph.node_index[name]]
         if node.phase is not Phase.FORWARD and any(
-            one.name not in self.ran for one in before if one.phase is not node.phase
+            earlier.name not in self.ran for earlier in before if earlier.phase is not node.phase
         ):
             return False
-        if node.draws and any(one.draws and one.name not in self.ran for one in before):
+        if node.draws and any(earlier.draws and earlier.name not in self.ran for earlier in before):
             return False
         layer = graph.layer_by_node.get(name)
         needs = {writer for datum in node.reads for writer in graph.datum(datum).writers}
         if layer is not None and name == layer.backward:
-            needs |= {w for one in layer.options for datum in one.backward_reads for w in graph.datum(datum).writers}
+            needs |= {
+                w for choice in layer.options for datum in choice.backward_reads for w in graph.datum(datum).writers
+            }
         for datum in node.writes:
             writers = graph.datum(datum).writers
             needs |= set(writers[: writers.index(name)])
@@ -139,23 +141,23 @@ class Walk:
         option = self.choose(0, len(node.options) - 1 - no_save)
         reads = list(node.reads)
         if layer is not None and name == layer.backward:
-            held = self.done.get(layer.phantom)
-            option = option if held is None else held
+            saved = self.done.get(layer.phantom)
+            option = option if saved is None else saved
             reads += layer.options[option].backward_reads
         for datum in node.writes:
             writers = graph.datum(datum).writers
             while len(writers) > 1 and self.done.get(datum, 0) < writers.index(name):
                 self._make(datum, self.done.get(datum, 0) + 1)
         for datum in reads:
-            self._make(datum, self.whole[datum])
+            self._make(datum, self.complete[datum])
         if layer is not None and name == layer.backward:
             self._make_phantom(layer.forward, layer.phantom, option)
             for datum in reads:
-                self._make(datum, self.whole[datum])
+                self._make(datum, self.complete[datum])
         self.steps.append(Run(name, option))
         self.ran.add(name)
         for datum in node.writes:
-            self.done[datum] = self.done.get(datum, 0) + 1 if self.whole[datum] > 1 else 1
+            self.done[datum] = self.done.get(datum, 0) + 1 if self.complete[datum] > 1 else 1
             self.host.pop(datum, None)
         if layer is not None and name == layer.forward and option < len(layer.options):
             self.done[layer.phantom] = option
@@ -178,7 +180,7 @@ class Walk:
             self.done[phantom] = option
         if self.done.get(phantom) != option:
             for datum in self.graph.node(forward).reads:
-                self._make(datum, self.whole[datum])
+                self._make(datum, self.complete[datum])
             self.steps.append(Run(forward, option))
             for datum in self.graph.node(forward).writes:
                 self.done[datum] = 1
@@ -192,12 +194,12 @@ class Walk:
             phantom = name in self.phantom_options
             if not phantom and name not in self.droppable:
                 continue
-            if name in self.begun_anew and self.done[name] == self.whole[name]:
+            if name in self.restartable and self.done[name] == self.complete[name]:
                 continue  # S-KEEP
             fate = self.choose(0, 5)
             if name in self.fixed and fate < 4:
                 continue
-            if fate >= 4 and self.copies and (phantom or self.done[name] == self.whole[name]):
+            if fate >= 4 and self.copies and (phantom or self.done[name] == self.complete[name]):
                 self.steps.append(Offload(name))
                 self.host[name] = self.done.pop(name)
             elif fate in (2, 3):

@@ -10,8 +10,8 @@ from attrs import field, frozen
 
 from remat.algorithms._bounds import fixed_order, floor, instants, ordered_instants
 from remat.algorithms._staged import form_events, form_published, knapsack
-from remat.testing import own_relaxations
-from remat.testing.own_relaxations import AtInstant, AtInstants, AtLoss, InStages, ResidentTogether, Staged
+from remat.testing import library_relaxations
+from remat.testing.library_relaxations import AtInstant, AtInstants, AtLoss, InStages, ResidentTogether, Staged
 from remat.testing.relaxation import Relaxation
 
 
@@ -38,9 +38,9 @@ class Changed:
         with ExitStack() as stack:
             stack.enter_context(mock.patch.dict(sys.modules, {name: changed}))
             exec(compile(source.replace(self.line, self.by), name, "exec"), changed.__dict__)
-            for word, value in vars(own_relaxations).items():
+            for word, value in vars(library_relaxations).items():
                 if getattr(value, "__module__", None) == self.module.__name__ and hasattr(changed, word):
-                    stack.enter_context(mock.patch.object(own_relaxations, word, getattr(changed, word)))
+                    stack.enter_context(mock.patch.object(library_relaxations, word, getattr(changed, word)))
             yield self.relaxation
 
 
