@@ -1,4 +1,4 @@
-"""The laws of a lower bound's formulation, and `check_bound`, which tries them on random schedules of random graphs."""
+"""The laws of a formulation of a lower bound, and `check_bound`, which tests them on random schedules of random graphs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ BOUND_LAWS = {
     "L-REFUSE": "`refuses` answers None or a line of text, always the same",
     "L-RAISE": "nothing is raised for a graph that is not refused",
     "L-POINT": "the point of a schedule is 0 or 1 in each column",
-    "L-ROW": "the point of every schedule of the class keeps every row",
-    "L-COST": "base and cost of the point are at most the schedule's time",
-    "L-POSSIBLE": "nothing is called impossible where a schedule of the class fits",
-    "L-PURE": "the graph is left as it was",
+    "L-ROW": "the point of every schedule of the class satisfies every row",
+    "L-COST": "base and cost of the point sum to at most the schedule's time",
+    "L-POSSIBLE": "a formulation is not called impossible if a schedule of the class fits",
+    "L-PURE": "the graph is not changed",
 }
 SCHEDULES = 6
 """Random schedules of each graph."""
@@ -48,12 +48,12 @@ def check_bound(
         relaxation: the bound under check.
         graphs: a hypothesis strategy of graphs it accepts; None: all that the rules allow, flat ones more often.
         exclude: laws to leave out, each with a reason; the report prints them.
-        examples: number of graphs; each with several schedules, the bound's budget tight for each.
+        examples: number of graphs; each is tested with several schedules, with the smallest budget for each.
         shrink: look for the smallest example of a broken law.
-        say: takes the report as text; None: the standard output.
+        say: called with the text of the report; None: print it.
 
     Raises:
-        LawBroken: with the law, the place, the row and the schedule; `L-NONE` when everything was refused.
+        LawBroken: with the law, the place, the row and the schedule; `L-NONE` if every graph was refused.
     """
     tally = Tally(relaxation, BOUND_LAWS, exclude)
     tried = Examples(graphs=graphs, count=examples, shrink=shrink, families=_FAMILIES)
@@ -62,7 +62,7 @@ def check_bound(
 
 
 class _Trial(Trial):
-    """Schedules of one graph, tried under all laws."""
+    """Schedules of one graph, tested under all laws."""
 
     def __init__(self, relaxation: Relaxation, graph: Graph, seed: int, tally: Tally) -> None:
         super().__init__(relaxation, graph, print_text(graph), BOUND_LAWS, tally)
@@ -90,7 +90,9 @@ class _Trial(Trial):
         where = "" if place is None else f" at {place!r}"
         context = f"within {budget} B{where}, by the schedule\n{'; '.join(map(str, trace.schedule.steps))}\n"
         if self.tally.tries("L-POSSIBLE"):
-            self.expect("L-POSSIBLE", not formulation.impossible, f"called impossible, and kept {context}")
+            self.expect(
+                "L-POSSIBLE", not formulation.impossible, f"it is called impossible, although it is satisfied {context}"
+            )
         if formulation.impossible:
             return
         point = self.asked("`point`", lambda: list(map(int, bound.point(formulation, trace, place))))

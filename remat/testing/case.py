@@ -1,4 +1,4 @@
-"""What the laws of a solver are tried on: a problem made of a graph and a seed, with schedules that are known to fit it."""
+"""Test cases for the laws of a solver: a problem made from a graph and a seed, with schedules that fit it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NODES: Final = 13
 """Graphs with more nodes are not searched exhaustively."""
 _STATES: Final = 1500
 _POINTS: Final = 12
-_EVERY: Final = 7  # nodes up to which every optimum is looked for
+_EVERY: Final = 7  # number of nodes up to which every optimum is computed
 _STEPS: Final = 5
 _SEEDS: Final = (0, 0, 1, 2, 7, 2**32 + 1)
 
@@ -44,7 +44,7 @@ class Case:
         problem: what to solve. linked: the same graph with a link.
         witnesses: valid schedules of the graph without copies; those of an exhaustive search are the fastest of their peaks.
         linked_witnesses: valid schedules with the link, some of them with copies.
-        seed: for the solver. number: that the example was made of.
+        seed: for the solver. number: from which the example was made.
     """
 
     problem: Problem
@@ -56,11 +56,11 @@ class Case:
 
     @property
     def text(self) -> str:
-        """For people: budget and graph."""
+        """Budget and graph in text form."""
         return f"# budget {self.problem.budget}\n{print_text(self.problem.graph)}"
 
     def best(self) -> tuple[float, Schedule | None]:
-        """Time of the fastest schedule known to fit, and the schedule; without one nothing is known."""
+        """Time of the fastest known schedule that fits, and the schedule; infinite and None if none is known."""
         fitting = [witness for witness in self.witnesses if witness.peak <= self.problem.budget]
         fastest = min(fitting, key=lambda witness: witness.time, default=None)
         return (IMPOSSIBLE, None) if fastest is None else (fastest.time, fastest.schedule)
@@ -80,7 +80,7 @@ class Case:
 
 
 def case_of(graph: Graph, number: int) -> Case:
-    """The example that a graph and a number make: often with as few bytes as some optimum needs, or one byte less."""
+    """The case of a graph and a number: often with exactly the bytes that some optimum needs, or one byte less."""
     random = Random(number)
     optima, complete = optima_of(graph)
     walks = [_witness(graph, random_schedule(graph, random.randint)) for _ in range(2)]
@@ -104,7 +104,7 @@ def case_of(graph: Graph, number: int) -> Case:
 
 
 def optima_of(graph: Graph) -> tuple[list[Witness], bool]:
-    """The fastest schedule for every budget, the largest first, of larger graphs for some; and whether nothing fits below."""
+    """The fastest schedule for every budget (for some, on larger graphs), largest first; and whether none fits below them."""
     optima: list[Witness] = []
     budget, least = LARGEST, node_floor(graph)
     while len(graph) <= _NODES and len(optima) < _POINTS:
@@ -125,7 +125,7 @@ def _witness(graph: Graph, schedule: Schedule) -> Witness:
 
 
 def _budget(random: Random, optima: Sequence[Witness], complete: bool, walks: Sequence[Witness]) -> Bytes:
-    """Most often what an optimum needs to the byte, the slowest first of all."""
+    """Most often exactly the bytes that an optimum needs, in particular the slowest one."""
     peaks = [witness.peak for witness in (optima or walks)]
     low, high = min(peaks), max(witness.peak for witness in (*optima, *walks))
     kind = random.random()
@@ -167,7 +167,7 @@ def _valid(schedules: list[Schedule], graph: Graph, link: Link) -> list[Schedule
 
 
 def _need(graph: Graph, schedule: Schedule, link: Link, budget: Bytes) -> Bytes:
-    """The budget, or what the schedule with copies needs where that is less: then the bound of a link is at stake."""
+    """The budget, or the bytes that the schedule with copies needs if fewer: this tests bounds of problems with a link."""
     peak = validate(graph, schedule, None, link).peak
     try:
         validate(graph, schedule, budget, link)

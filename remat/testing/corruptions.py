@@ -1,6 +1,6 @@
-"""Kinds of corruption of a valid schedule, each with the rule it breaks and the step at which the validator must say so.
+"""Kinds of corruption of a valid schedule, each with the rule that it breaks and the step at which the validator must report it.
 
-For authors of validators and of lowerings: a table of what must be refused. No hypothesis here.
+For authors of validators and of lowerings: a table of schedules that must be refused. Does not need hypothesis.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Corrupted:
     """A schedule that breaks a rule.
 
     Attributes:
-        schedule: the schedule. step: index of the step at fault; its length: the end.
-        budget, link: what to validate it with.
+        schedule: the schedule. step: index of the step at fault; the schedule's length for the end.
+        budget, link: for the validation.
     """
 
     schedule: Schedule
@@ -33,7 +33,7 @@ Maker = Callable[[Graph, list[Step]], Corrupted | None]
 
 @frozen
 class Corruption:
-    """One kind: its name, the rule it breaks, and how a valid schedule without copies is corrupted (None: it cannot be)."""
+    """One kind: its name, the rule it breaks, and a function that corrupts a valid schedule without copies, or returns None."""
 
     name: str
     rule: str
@@ -67,7 +67,7 @@ def _unknown_datum(graph: Graph, steps: list[Step]) -> Corrupted | None:
 
 
 def _no_producer(graph: Graph, steps: list[Step]) -> Corrupted | None:
-    """The first producer of what a later forward node reads at once is left out."""
+    """A run is left out whose outputs the next run, of a forward node, reads."""
     for i in range(len(steps) - 1):
         first, second = steps[i], steps[i + 1]
         if not (isinstance(first, Run) and isinstance(second, Run)) or first in steps[:i]:
@@ -99,7 +99,7 @@ def _sums(graph: Graph) -> list[str]:
 
 
 def _contribution_left_out(graph: Graph, steps: list[Step]) -> Corrupted | None:
-    """Of the first sum that somebody reads, the last contribution is left out; whoever reads the sum is at fault."""
+    """The last contribution to the first sum with a reader is left out; the reader is at fault."""
     for name in _sums(graph):
         last = graph.datum(name).writers[-1]
         places = _runs(steps, {last})
@@ -136,7 +136,7 @@ def _no_loss(graph: Graph, steps: list[Step]) -> Corrupted | None:
 
 
 def _forward_left_out(graph: Graph, steps: list[Step]) -> Corrupted | None:
-    """A forward node that nobody needs before the loss runs after it for the first time."""
+    """A forward node whose outputs are not read up to the loss first runs after it."""
     at = _loss(graph, steps)
     for node in graph.computes[: graph.loss]:
         used = set(node.writes)
@@ -204,7 +204,7 @@ def _dropped_before_it_is_made(graph: Graph, steps: list[Step]) -> Corrupted | N
 
 
 def _cut_short(graph: Graph, steps: list[Step]) -> Corrupted | None:
-    """Everything from the first run on that completes a kept datum of the backward is missing."""
+    """All steps from the first run that completes a kept datum of the backward are missing."""
     at = _loss(graph, steps)
     kept = {w for datum in graph.data if datum.keep for w in datum.writers if graph.node(w).phase is Phase.BACKWARD}
     places = [i for i in _runs(steps, kept) if i > at]

@@ -1,17 +1,18 @@
-"""The graphs that checks try where none are given: a few families, each drawn to reach what the others do not.
+"""The default graphs of checks: a few families of random graphs, each of which covers cases that the others do not.
 
-| family | what it reaches |
+| family | what it covers |
 |---|---|
 | `chain` | optima with several reruns: three to six stages, near the floor |
 | `layered` | two to four layers of several options, phantoms, no_save runs |
 | `branching` | sums of gradients, tied parameters, nodes without order between them, draws, run-once nodes, kept data |
-| `parallel` | nodes without order: optima that the captured order does not have |
+| `parallel` | nodes without order: optima that are not in the captured order |
 | `late` | optima in which backward nodes run again |
 | `optional` | several options of nodes outside layers, the loss among them |
-| `whatever`, `legal_flat` | whatever the rules allow: every kind, flag and phase (`remat.testing.legal`) |
-| `long` | more than twelve nodes, where no exhaustive search finishes |
+| `whatever`, `legal_flat` | everything that the rules allow: every kind, flag and phase (`remat.testing.legal`) |
+| `long` | more than twelve nodes, for which no exhaustive search finishes |
 
-Every family is drawn at several scales: small numbers, 10^9 and 2^50 with some noise, so that no float tells sums apart.
+Every family is drawn at several scales: small numbers, 10^9 and 2^50 with some noise, so that floats cannot represent the sums
+exactly.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from remat.testing.walks import Choose
 Family = Callable[[Choose], Graph]
 
 _SCALES: Final = ((1, 0), (1, 0), (1, 0), (10**9, 3), (2**50, 1))
-"""(unit, noise): numbers are a few units, give or take the noise."""
+"""(unit, noise): numbers are a few units plus or minus the noise."""
 
 
 class _Numbers:
-    """Sizes and times of one graph, at a scale of each."""
+    """Sizes and times of one graph, each at a scale."""
 
     def __init__(self, choose: Choose) -> None:
         self.choose = choose
@@ -57,7 +58,7 @@ class _Numbers:
 
 
 def chain(choose: Choose) -> Graph:
-    """A chain and its backward: each stage saves its input, its output or both; gradients are small or as large."""
+    """A chain and its backward: each stage saves its input, its output or both; gradients are small or as large as them."""
     n, b = _Numbers(choose), GraphBuilder("chain")
     length = (3, 4, 4, 5, 5, 6)[choose(0, 5)]
     b.data("x", n.size(), Kind.INPUT)
@@ -135,7 +136,7 @@ class _Branching:
         self.declared: set[str] = set()
 
     def _reads(self, i: int) -> list[int]:
-        """The node before, most often; and one further back, so that its gradient is a sum."""
+        """Most often the previous node; sometimes also an earlier one, so that its gradient is a sum."""
         if not i:
             return []
         near = i - 1 if self.choose(0, 3) else self.choose(0, i - 1)
@@ -194,7 +195,7 @@ class _Branching:
 
 
 def parallel(choose: Choose) -> Graph:
-    """Two or three nodes that nothing orders, before the loss and after it: which goes first decides what fits.
+    """Two or three independent nodes, before the loss and after it: their order decides which budgets suffice.
 
     In half of the graphs some draw random numbers, and some write a random state, with or without a draw.
     """
@@ -260,4 +261,4 @@ def legal_flat(choose: Choose) -> Graph:
 FAMILIES: Final[tuple[Family, ...]] = (
     chain, layered, branching, whatever, parallel, late, chain, layered, optional, whatever, parallel, legal_flat, late, long,
 )  # fmt: skip
-"""One after the other, again and again."""
+"""The families in the order in which checks cycle through them."""

@@ -1,4 +1,4 @@
-"""The same questions in a child process with another hash seed: whoever lets the order of a set decide answers differently."""
+"""The same calls in a child process with another hash seed: a part that depends on the order of a set gives other answers."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _CHILD = "from remat.testing.hash_order import answer; answer()"
 
 
 class NoChild(Exception):
-    """Why a child process could not be asked."""
+    """The calls could not be made in a child process; the message has the reason."""
 
 
 def in_a_child(ask: Callable[[Any, Any], Any], part: Any, questions: list[Any]) -> list[Any]:
     """The answers of a child process.
 
     Args:
-        ask: a function of a module: the answer of a part to a question.
-        part: what is asked.
-        questions: about what; all three are pickled.
+        ask: a function of a module that returns the answer of a part to a question.
+        part: the part.
+        questions: the questions; all three are pickled.
 
     Raises:
-        NoChild: the part cannot be imported there, or the child ended or took too long.
+        NoChild: the part cannot be imported in the child, or the child failed or took too long.
     """
     if type(part).__module__ == "__main__":
-        raise NoChild("its class stands in the script that was started, which no other process imports")
+        raise NoChild("its class is defined in the main script, which other processes cannot import")
     hash_seed = os.environ.get("PYTHONHASHSEED", "")
     environment = {**os.environ, "PYTHONHASHSEED": "2" if hash_seed == "1" else "1"}
     try:

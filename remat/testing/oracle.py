@@ -1,9 +1,10 @@
-"""A second oracle: every optimum of a tiny graph, at all budgets at once, straight from the rules page.
+"""A second oracle: every optimum of a tiny graph, for all budgets at once, written from the rules page.
 
-It shares no code with replay, with `Exhaustive` or with the arrays of the solvers: names, sets and counts alone. A state is what
-the rules can still ask about: who has run, what is resident and how much of it. Each step of a state is tried: any run by any
-option, any drop. Labels (time, peak) leave one queue in order of time; of a state only labels with a smaller peak than any before
-are looked at again, so that what reaches the end is the exact frontier. Exponential: for graphs of up to 7 nodes.
+It shares no code with replay, with `Exhaustive` or with the arrays of the solvers: it uses only names, sets and counts. A state
+has all that the rules depend on: the nodes that have run, the resident data and their contributions. From each state every step
+is tried: any run by any option, any drop. Labels (time, peak) leave one queue in order of time, and a label is expanded only if
+its peak is smaller than those of all earlier labels of its state, so the labels that reach the end are the exact Pareto frontier.
+Exponential: for graphs of up to 7 nodes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from remat.units import Bytes, Ns
 Among = Literal["all", "captured", "staged"]
 
 State = tuple[frozenset[str], tuple[tuple[str, int], ...]]
-"""Nodes known to have run; resident data with their contributions so far, resident phantoms with their option."""
+"""Nodes that have run; resident data with their contributions so far, resident phantoms with their option."""
 
 
 @frozen(kw_only=True)
@@ -39,16 +40,16 @@ class Optimum:
 
 
 def frontier(graph: Graph, among: Among = "all", *, states: int = 10**6) -> tuple[Optimum, ...] | None:
-    """The optima of a graph without copies, by time: the next is slower and has a smaller peak; below the last nothing fits.
+    """The optima of a graph without copies, by ascending time and descending peak; below the last peak no schedule fits.
 
     Args:
         graph: of up to 7 nodes.
-        among: `all` schedules; those with first runs in the `captured` order; or `staged` ones: besides, every node runs, and
-            between two first runs, and before the first, nodes run again in the graph's order, each at most once.
-        states: labels to look at.
+        among: `all` schedules; those with first runs in the `captured` order; or `staged` ones: in addition every node runs, and
+            between two first runs nodes run again in the graph's order, each at most once.
+        states: largest number of labels.
 
     Returns:
-        None where more labels would be looked at.
+        None if more labels were needed.
     """
     rules = {"all": _Rules, "captured": _Captured, "staged": _Staged}[among](graph)
     start: State = (frozenset(), ())
@@ -76,7 +77,7 @@ def frontier(graph: Graph, among: Among = "all", *, states: int = 10**6) -> tupl
 
 
 def optimum(points: tuple[Optimum, ...], budget: Bytes) -> Optimum | None:
-    """The fastest point of a frontier that fits a budget; None: no schedule does."""
+    """The fastest point of a frontier that fits a budget; None if none fits."""
     return next((point for point in points if point.peak <= budget), None)
 
 
@@ -100,7 +101,7 @@ class _Rules:
         self.forward = {node.name for node in graph.computes if node.phase is Phase.FORWARD}
         self.loss = next(node.name for node in graph.computes if node.phase is Phase.LOSS)
         self.draws = [node.name for node in graph.computes if node.draws]
-        # whether others have run is never asked again
+        # the rules do not depend on whether other nodes have run
         self.noted = {*self.forward, self.loss, *self.draws} | {node.name for node in graph.computes if node.run_once}
         self.left_by = {layer.forward: layer for layer in graph.layers}
         self.read_by = {layer.backward: layer for layer in graph.layers}
@@ -115,7 +116,7 @@ class _Rules:
         return name in self.writers and count == len(self.writers[name])
 
     def moves(self, state: State) -> Iterator[tuple[Step, State, Ns, Bytes]]:
-        """Every step that the rules allow but for S-MEM: the state after it, its time, and the bytes it needs."""
+        """Every step that the rules except S-MEM allow: the state after it, its time, and the bytes that it needs."""
         ran, cells = state
         contents = dict(cells)
         live = sum(self.bytes_of(name, count) for name, count in cells)
@@ -132,7 +133,7 @@ class _Rules:
                         yield Run(node.name, option), state, choice.time, need
 
     def note(self, name: str, ran: frozenset[str]) -> frozenset[str]:
-        """What is known of who has run, after a run."""
+        """The noted nodes that have run, after a run."""
         return ran | {name} if name in self.noted else ran
 
     def bytes_of(self, name: str, count: int) -> Bytes:
@@ -165,7 +166,7 @@ class _Rules:
         return all(name not in self.writers or self.complete(name, contents.get(name, 0)) for name in reads)
 
     def outputs(self, node: Compute, option: int, contents: dict[str, int]) -> tuple[dict[str, int], Bytes]:
-        """What is resident after a run, and the bytes that all its outputs take."""
+        """The data resident after a run, and the bytes of all its outputs."""
         after, output_bytes = dict(contents), 0
         for name in node.writes:
             output_bytes += self.size[name]
@@ -178,7 +179,7 @@ class _Rules:
 
 
 class _Captured(_Rules):
-    """First runs keep the graph's order; who leads to nothing kept need not run."""
+    """First runs keep the graph's order; nodes that lead to no kept datum need not run."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
@@ -191,7 +192,7 @@ class _Captured(_Rules):
 
 
 class _Staged(_Captured):
-    """Besides, every node runs; reruns between two first runs are noted as `again` with the node's name."""
+    """In addition every node runs; reruns between two first runs are noted as `again` with the node's name."""
 
     def finished(self, state: State) -> bool:
         return state[0].issuperset(self.order) and super().finished(state)

@@ -1,6 +1,6 @@
-"""Smaller graphs of a graph: what is left when a part is taken away, or a number is made small. For minimal examples.
+"""Reduction of graphs for minimal examples: graphs without some part, or with a smaller number.
 
-What is left is legal: a candidate that breaks a rule of graphs is no candidate.
+All results are legal: candidates that break a rule of graphs are skipped.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from remat.ir import Compute, Data, Graph, Layer, LayerOption, Option, Phase
 
 
 def smaller(graph: Graph, *, structure: bool = True) -> Iterator[Graph]:
-    """Graphs that are smaller in one respect, those that lose most first.
+    """Graphs that are smaller in one respect, the largest reductions first.
 
     Args:
-        graph: which.
-        structure: False: only numbers change, so that a graph of a special kind stays one.
+        graph: the graph to reduce.
+        structure: False: change only numbers, so that a graph of a special kind stays of that kind.
     """
     for make in (*(_parts(graph) if structure else ()), *_numbers(graph)):
         try:
@@ -86,7 +86,7 @@ def _numbers(graph: Graph) -> Iterator[Make]:
 
 
 def _changed(option: LayerOption, numbers: Mapping[str, int]) -> LayerOption:
-    """An option with other numbers; what its sub-schedules say of them is left out."""
+    """An option with other numbers, without sub-schedules and profiles."""
     values = {field: numbers.get(field, getattr(option, field)) for field in _FIELDS}
     return LayerOption(backward_reads=option.backward_reads, **values)
 
@@ -120,7 +120,7 @@ def _with_layer(graph: Graph, layer: Layer, options: tuple[LayerOption, ...]) ->
 
 
 def _without_layer(graph: Graph, layer: Layer) -> Graph:
-    """The layer's nodes with their first options, and nothing between them."""
+    """The layer's nodes with their first options, without a layer."""
     names = {layer.forward, layer.backward}
     computes = tuple(evolve(node, options=node.options[:1]) if node.name in names else node for node in graph.computes)
     return evolve(graph, computes=computes, layers=tuple(other for other in graph.layers if other is not layer))
@@ -150,7 +150,7 @@ def _without_data(graph: Graph, removed: Collection[str]) -> Graph:
 
 
 def _cleared(graph: Graph, computes: tuple[Compute, ...], data: list[Data], removed: Collection[str]) -> Graph:
-    """With these nodes and data, data that are removed left out of reads and writes."""
+    """The graph of these nodes and data; removed data are left out of reads and writes."""
 
     def rest(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(name for name in names if name not in removed)
@@ -167,7 +167,7 @@ def _cleared(graph: Graph, computes: tuple[Compute, ...], data: list[Data], remo
 
 
 def _scaled(graph: Graph, less: Callable[[int], int]) -> Graph:
-    """Every number of a graph made smaller."""
+    """The graph with every number made smaller."""
     for name in [layer.forward for layer in graph.layers]:
         layer = graph.layer_by_node[name]
         ways = tuple(_changed(way, {field: less(getattr(way, field)) for field in _FIELDS}) for way in layer.options)

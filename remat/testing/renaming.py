@@ -1,4 +1,4 @@
-"""The same graph with a word before every name: all orders of names stay, all hashes change."""
+"""The same graph with a prefix before every name: the sort order of names is the same, all hashes change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from remat.ir import Graph, Run, Schedule, Step
 
 
 def renamed(graph: Graph, word: str) -> Graph:
-    """The graph with the word before the names of nodes, data and phantoms."""
+    """The graph with `word` before the names of nodes, data and phantoms."""
 
     def prefixed(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(word + name for name in names)
@@ -39,7 +39,7 @@ def renamed(graph: Graph, word: str) -> Graph:
 
 
 def with_word(schedule: Schedule | None, word: str) -> Schedule | None:
-    """The schedule of the renamed graph that is the same."""
+    """The corresponding schedule of the renamed graph."""
     if schedule is None:
         return None
     return Schedule(tuple(_with_word(step, word) for step in schedule.steps))

@@ -1,8 +1,8 @@
-"""Random valid schedules of any graph, by a walk that keeps the replay rules itself: for tests, not for planning.
+"""Random valid schedules of any graph, by a walk that follows the replay rules: for tests, not for planning.
 
-The walk runs every node once, in a random topological order, and between two of them drops or offloads what it likes; what a
-run then misses is made again, or copied back. It keeps its own small account of what is resident, and asks nobody: the
-validator is what its schedules are tried on.
+The walk runs every node once, in a random topological order, and between two of them drops or offloads random data; data that a
+run then misses are recomputed, or copied back. It keeps track of resident data without the library's replay, because its
+schedules serve to test the validator.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable
 from remat.ir import Drop, Graph, Offload, Phase, Prefetch, Run, Schedule, Step
 
 Choose = Callable[[int, int], int]
-"""`choose(low, high)`: any int from `low` to `high`, ends included."""
+"""`choose(low, high)`: any int from `low` to `high`, both included."""
 
 
 def offloading(graph: Graph) -> Schedule:
-    """The captured order, with all that crosses the loss copied out after its last use before and back before its next."""
+    """The captured order; data used on both sides of the loss are offloaded after their last use before it and prefetched."""
     plain = Schedule.from_runs(graph, range(len(graph)))
     at = next(i for i, step in enumerate(plain.steps) if step == Run(graph.computes[graph.loss].name))
     uses = [_uses(graph, step) for step in plain.steps]
@@ -52,7 +52,7 @@ class Walk:
     """One walk. `choose` makes every choice: a seeded generator's `randint` repeats it.
 
     Args:
-        graph: whose schedule it makes.
+        graph: of the schedule.
         choose: makes every choice.
         copies: whether data are also copied out and back.
         captured: whether first runs keep the graph's order.
@@ -88,12 +88,12 @@ class Walk:
         self._tidy()
         return Schedule(tuple(self.steps))
 
-    # -- what may be done ----------------------------------------------------------------------------------------------
+    # -- what the rules allow ------------------------------------------------------------------------------------------
 
     def _may_be_made_again(self, name: str) -> bool:
-        """Whether dropping it leaves a way back: its writers may run again, and complete nothing else that is in the way.
+        """Whether it may be dropped and recomputed: its writers may run again, and contribute to no other sum.
 
-        A kept sum may be dropped while it is not complete: all of its writers but the last are asked.
+        A kept sum may be dropped while it is not complete: this depends on all of its writers except the last.
         """
         datum = self.graph.datum(name)
         names = datum.writers[:-1] if datum.keep else datum.writers
@@ -134,7 +134,7 @@ class Walk:
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def run(self, name: str) -> None:
-        """Run a node, after whatever it needs."""
+        """Run a node, after the nodes that it needs."""
         graph, node = self.graph, self.graph.node(name)
         layer = graph.layer_by_node.get(name)
         no_save = layer is not None and name in self.once  # the only run must leave the phantom
@@ -189,7 +189,7 @@ class Walk:
             self.host.pop(phantom, None)
 
     def _tidy(self) -> None:
-        """Drop or offload some of what is resident."""
+        """Drop or offload some of the resident data."""
         for name in sorted(self.done):
             phantom = name in self.phantom_options
             if not phantom and name not in self.droppable:
@@ -207,7 +207,7 @@ class Walk:
                 del self.done[name]
 
     def _again(self) -> None:
-        """Run something once more for nothing: it costs time and is allowed."""
+        """Run some node once more without need, which the rules allow."""
         able = [
             node.name
             for node in self.graph.computes
