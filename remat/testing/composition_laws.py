@@ -81,7 +81,9 @@ def check_composition(compose: Callable[[Solver], Solver], graph: Graph, *, budg
         _expect("L-SEED", seed == _SEED, f"{solver!r} was called with seed {_SEED}, and calls inside with {seed}.")
         _expect("L-CLOCK", inner <= outer, f"{solver!r} has {outer} s left, and gives {inner} s inside.")
     _expect(
-        "L-HEARD", any(progress.who == repr(probe) for progress in heard), f"no report from inside {solver!r} reaches the listener."
+        "L-HEARD",
+        any(progress.who == repr(probe) for progress in heard),
+        f"no report from inside {solver!r} reaches the listener.",
     )
     probe, clock = _probe([], interrupts=True)
     solver = compose(probe)
