@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from remat.algorithms._arrays.graph_arrays import flatten
 from remat.algorithms._bounds.floor import proved_floor
-from remat.algorithms._bounds.instants import Dependencies, instant_program
-from remat.algorithms._bounds.ordered_instants import chained_program
+from remat.algorithms._bounds.instants import Dependencies, instant_formulation
+from remat.algorithms._bounds.ordered_instants import ordered_formulation
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._core.problem import Problem
@@ -52,7 +52,7 @@ def test_every_instant_bounds_the_optimum(problem):
     dependencies = Dependencies(flat)
     for at in range(problem.graph.loss, len(problem.graph)):
         if flat.required[at]:
-            instant = instant_program(flat, dependencies, at, problem.budget)
+            instant = instant_formulation(flat, dependencies, at, problem.budget)
             assert not instant.impossible
             relaxed, mixed = solve_relaxed(instant.linear), solve_mixed(instant.linear)
             assert not relaxed.infeasible and relaxed.bound <= spare
@@ -70,13 +70,13 @@ def test_the_least_bound_over_the_orders_of_any_instants_bounds_the_optimum(data
     instants = data.draw(st.frozensets(after, min_size=1, max_size=3))
     least = IMPOSSIBLE
     for order in precedence.orders(instants, 6):
-        programme = chained_program(search.flat, precedence.dependencies, order, problem.budget)
-        answer = None if programme.impossible else solve_mixed(programme.linear)
+        formulation = ordered_formulation(search.flat, precedence.dependencies, order, problem.budget)
+        answer = None if formulation.impossible else solve_mixed(formulation.linear)
         if answer is None or answer.infeasible:
             continue
         least = min(least, search.arrays.base_time + answer.bound)
         if answer.point is not None:
-            validate(graph, Schedule.from_runs(graph, planned(search, programme, answer.point).tolist()))
+            validate(graph, Schedule.from_runs(graph, planned(search, formulation, answer.point).tolist()))
     assert least <= Exhaustive().solve(problem).upper
 
 

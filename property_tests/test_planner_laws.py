@@ -10,7 +10,7 @@ from numba import njit
 
 from remat.algorithms._arrays import liveness
 from remat.algorithms._arrays.graph_arrays import flatten
-from remat.algorithms._arrays.liveness import MARK, overshoot, sweep, total_time
+from remat.algorithms._arrays.liveness import MARK, memory_profile, overshoot, total_time
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._curves.budget_sweep import sweep as curve
 from remat.algorithms._search import ordering
@@ -36,7 +36,7 @@ from remat.testing.strategies import problems, training_graphs
 
 # as kernels call them: compiled, with a wrapper for Python
 fall_of, disordered = njit(shaving.fall_of), njit(ordering.disordered)
-resident_before, sweep_with_marks = njit(liveness.resident_before), njit(liveness.sweep_with_marks)
+resident_before, memory_profile_with_marks = njit(liveness.resident_before), njit(liveness.memory_profile_with_marks)
 
 MOVES = [
     PeakShaving(),
@@ -76,7 +76,7 @@ def test_the_sweep_sees_the_peak_and_the_time_that_the_validator_sees(drawn):
     graph, flat, sequence = drawn
     array = np.array(sequence, np.int32)
     memory = np.empty(len(array), np.int64)
-    peak = sweep(flat, array, len(array), memory)
+    peak = memory_profile(flat, array, len(array), memory)
     cost = replayed(graph, sequence)
     assert (peak, total_time(flat, array, len(array))) == (cost.peak, cost.time)
     steps = Schedule.from_runs(graph, sequence).steps
@@ -93,7 +93,7 @@ def test_deletion_keeps_a_valid_sequence_within_its_budget_and_is_never_slower(d
 
 def over(flat, sequence, budget):
     memory = np.empty(len(sequence), np.int64)
-    sweep(flat, np.array(sequence, np.int32), len(sequence), memory)
+    memory_profile(flat, np.array(sequence, np.int32), len(sequence), memory)
     return overshoot(memory, len(sequence), budget)
 
 
@@ -121,7 +121,7 @@ def test_the_fall_of_a_chain_is_what_two_sweeps_say(drawn, data):
     budget = data.draw(st.integers(0, replayed(graph, sequence).peak))
     array, n = np.array(sequence, np.int32), len(sequence)
     memory, marks = np.empty(n, np.int64), np.empty((n // MARK + 1, len(flat.size)), np.bool_)
-    sweep_with_marks(flat, array, n, memory, marks)
+    memory_profile_with_marks(flat, array, n, memory, marks)
     resident, live = np.empty(len(flat.size), np.bool_), np.empty(len(flat.size), np.bool_)
     resident_before(flat, array, n, at, marks, resident)
     change, touched = np.zeros(len(flat.size), np.int8), np.empty(len(flat.size), np.int32)
@@ -159,9 +159,9 @@ def test_relief_never_raises_what_exceeds_the_budget_and_says_whether_it_fits(dr
     peak = replayed(graph, found).peak
     assert fits == (peak <= budget)
     memory = np.empty(max(len(found), len(sequence)), np.int64)
-    sweep(flat, np.array(sequence, np.int32), len(sequence), memory)
+    memory_profile(flat, np.array(sequence, np.int32), len(sequence), memory)
     before = overshoot(memory, len(sequence), budget)
-    sweep(flat, found, len(found), memory)
+    memory_profile(flat, found, len(found), memory)
     assert overshoot(memory, len(found), budget) <= before
 
 

@@ -89,10 +89,9 @@ def optional(setting: Setting) -> Setting:
 
 
 def either(*settings: Setting) -> Setting:
-    """What any of several settings accepts."""
-    return Setting(
-        ", or ".join(one.words for one in settings), lambda value: any(one.accepts(value) for one in settings)
-    )
+    """A value that any of several settings accepts."""
+    words = ", or ".join(setting.words for setting in settings)
+    return Setting(words, lambda value: any(setting.accepts(value) for setting in settings))
 
 
 def tuple_of(item: Setting, *, empty: bool = False) -> Setting:

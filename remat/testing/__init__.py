@@ -1,6 +1,6 @@
-"""Shipped tests: laws that solvers, bounds, transforms, partitioners and option sources keep, and graphs that try them.
+"""Tests for authors of parts: laws of solvers, bounds, transforms, partitioners and option sources, and graphs to test them on.
 
-Nothing of the library imports this package. Hypothesis is imported when a check runs, torch never.
+The rest of the library does not import this package. Hypothesis is imported when a check runs, torch never.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The laws of a lower bound's formulation, and `check_bound`, which tries them on random schedules of random graphs."""
+"""The laws of a formulation of a lower bound, and `check_bound`, which tests them on random schedules of random graphs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ BOUND_LAWS = {
     "L-REFUSE": "`refuses` answers None or a line of text, always the same",
     "L-RAISE": "nothing is raised for a graph that is not refused",
     "L-POINT": "the point of a schedule is 0 or 1 in each column",
-    "L-ROW": "the point of every schedule of the class keeps every row",
-    "L-COST": "base and cost of the point are at most the schedule's time",
-    "L-POSSIBLE": "nothing is called impossible where a schedule of the class fits",
-    "L-PURE": "the graph is left as it was",
+    "L-ROW": "the point of every schedule of the class satisfies every row",
+    "L-COST": "base and cost of the point sum to at most the schedule's time",
+    "L-POSSIBLE": "a formulation is not called impossible if a schedule of the class fits",
+    "L-PURE": "the graph is not changed",
 }
 SCHEDULES = 6
 """Random schedules of each graph."""
@@ -48,12 +48,12 @@ def check_bound(
         relaxation: the bound under check.
         graphs: a hypothesis strategy of graphs it accepts; None: all that the rules allow, flat ones more often.
         exclude: laws to leave out, each with a reason; the report prints them.
-        examples: number of graphs; each with several schedules, the bound's budget tight for each.
+        examples: number of graphs; each is tested with several schedules, with the smallest budget for each.
         shrink: look for the smallest example of a broken law.
-        say: takes the report as text; None: the standard output.
+        say: called with the text of the report; None: print it.
 
     Raises:
-        LawBroken: with the law, the place, the row and the schedule; `L-NONE` when everything was refused.
+        LawBroken: with the law, the place, the row and the schedule; `L-NONE` if every graph was refused.
     """
     tally = Tally(relaxation, BOUND_LAWS, exclude)
     tried = Examples(graphs=graphs, count=examples, shrink=shrink, families=_FAMILIES)
@@ -62,7 +62,7 @@ def check_bound(
 
 
 class _Trial(Trial):
-    """Schedules of one graph, tried under all laws."""
+    """Schedules of one graph, tested under all laws."""
 
     def __init__(self, relaxation: Relaxation, graph: Graph, seed: int, tally: Tally) -> None:
         super().__init__(relaxation, graph, print_text(graph), BOUND_LAWS, tally)
@@ -75,38 +75,40 @@ class _Trial(Trial):
         for _ in range(SCHEDULES):
             trace = Trace(self.graph, random_schedule(self.graph, self.random.randint, self.relaxation.among))
             for place in self.asked("`places`", partial(self.places, trace)):
-                self.one(trace, place)
+                self.check_place(trace, place)
         if self.tally.tries("L-PURE"):
             self.expect("L-PURE", print_text(self.graph) == self.example, "the graph has changed.")
 
     def places(self, trace: Trace) -> list[Hashable]:
         return list(self.relaxation.places(trace, self.random))
 
-    def one(self, trace: Trace, place: Hashable) -> None:
+    def check_place(self, trace: Trace, place: Hashable) -> None:
         """The laws of one formulation and one schedule."""
         bound = self.relaxation
         budget = self.asked("`needs`", lambda: bound.needs(trace, place))
         formulation = self.asked("`formulation`", lambda: bound.formulation(self.graph, place, budget))
         where = "" if place is None else f" at {place!r}"
-        told = f"within {budget} B{where}, by the schedule\n{'; '.join(map(str, trace.schedule.steps))}\n"
+        context = f"within {budget} B{where}, by the schedule\n{'; '.join(map(str, trace.schedule.steps))}\n"
         if self.tally.tries("L-POSSIBLE"):
-            self.expect("L-POSSIBLE", not formulation.impossible, f"called impossible, and kept {told}")
+            self.expect(
+                "L-POSSIBLE", not formulation.impossible, f"it is called impossible, although it is satisfied {context}"
+            )
         if formulation.impossible:
             return
         point = self.asked("`point`", lambda: list(map(int, bound.point(formulation, trace, place))))
         if self.tally.tries("L-POINT"):
             fine = len(point) == len(formulation.linear.cost) and set(point) <= {0, 1}
-            self.expect("L-POINT", fine, f"the point is {point}, of {len(formulation.linear.cost)} columns, {told}")
-        self.keeps(formulation, point, budget, told, trace)
+            self.expect("L-POINT", fine, f"the point is {point}, of {len(formulation.linear.cost)} columns, {context}")
+        self.check_point(formulation, point, budget, context, trace)
 
-    def keeps(self, formulation: Formulation, point: list[int], budget: int, told: str, trace: Trace) -> None:
+    def check_point(self, formulation: Formulation, point: list[int], budget: int, context: str, trace: Trace) -> None:
         """L-ROW and L-COST."""
         if self.tally.tries("L-ROW"):
             broken = broken_row(formulation.linear, point, budget)
-            self.expect("L-ROW", broken is None, f"{broken}, {told}")
+            self.expect("L-ROW", broken is None, f"{broken}, {context}")
         if self.tally.tries("L-COST"):
             cost = formulation.base + cost_of(formulation.linear, point)
-            self.expect("L-COST", cost <= trace.time, f"{cost} ns are bounded, and {trace.time} ns are taken {told}")
+            self.expect("L-COST", cost <= trace.time, f"{cost} ns are bounded, and {trace.time} ns are taken {context}")
 
 
 __all__ = ["BOUND_LAWS", "Formulation", "Relaxation", "check_bound"]

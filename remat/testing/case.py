@@ -1,4 +1,4 @@
-"""What the laws of a solver are tried on: a problem made of a graph and a seed, with schedules that are known to fit it."""
+"""Test cases for the laws of a solver: a problem made from a graph and a seed, with schedules that fit it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NODES: Final = 13
 """Graphs with more nodes are not searched exhaustively."""
 _STATES: Final = 1500
 _POINTS: Final = 12
-_EVERY: Final = 7  # nodes up to which every optimum is looked for
+_EVERY: Final = 7  # number of nodes up to which every optimum is computed
 _STEPS: Final = 5
 _SEEDS: Final = (0, 0, 1, 2, 7, 2**32 + 1)
 
@@ -44,7 +44,7 @@ class Case:
         problem: what to solve. linked: the same graph with a link.
         witnesses: valid schedules of the graph without copies; those of an exhaustive search are the fastest of their peaks.
         linked_witnesses: valid schedules with the link, some of them with copies.
-        seed: for the solver. number: that the example was made of.
+        seed: for the solver. number: from which the example was made.
     """
 
     problem: Problem
@@ -56,13 +56,13 @@ class Case:
 
     @property
     def text(self) -> str:
-        """For people: budget and graph."""
+        """Budget and graph in text form."""
         return f"# budget {self.problem.budget}\n{print_text(self.problem.graph)}"
 
     def best(self) -> tuple[float, Schedule | None]:
-        """Time of the fastest schedule known to fit, and the schedule; without one nothing is known."""
-        fitting = [one for one in self.witnesses if one.peak <= self.problem.budget]
-        fastest = min(fitting, key=lambda one: one.time, default=None)
+        """Time of the fastest known schedule that fits, and the schedule; infinite and None if none is known."""
+        fitting = [witness for witness in self.witnesses if witness.peak <= self.problem.budget]
+        fastest = min(fitting, key=lambda witness: witness.time, default=None)
         return (IMPOSSIBLE, None) if fastest is None else (fastest.time, fastest.schedule)
 
     def best_linked(self) -> tuple[float, Schedule | None]:
@@ -80,7 +80,7 @@ class Case:
 
 
 def case_of(graph: Graph, number: int) -> Case:
-    """The example that a graph and a number make: often with as few bytes as some optimum needs, or one byte less."""
+    """The case of a graph and a number: often with exactly the bytes that some optimum needs, or one byte less."""
     random = Random(number)
     optima, complete = optima_of(graph)
     walks = [_witness(graph, random_schedule(graph, random.randint)) for _ in range(2)]
@@ -89,7 +89,7 @@ def case_of(graph: Graph, number: int) -> Case:
     witnesses = (*optima, *walks)
     link = _link(random)
     copied = _valid([offloading(graph), Walk(graph, random.randint, copies=True).schedule()], graph, link)
-    plain = [one.schedule for one in witnesses]
+    plain = [witness.schedule for witness in witnesses]
     linked = budget
     if copied and random.random() < 0.7:
         linked = _need(graph, random.choice(copied), link, budget)
@@ -104,19 +104,19 @@ def case_of(graph: Graph, number: int) -> Case:
 
 
 def optima_of(graph: Graph) -> tuple[list[Witness], bool]:
-    """The fastest schedule for every budget, the largest first, of larger graphs for some; and whether nothing fits below."""
-    found: list[Witness] = []
+    """The fastest schedule for every budget (for some, on larger graphs), largest first; and whether none fits below them."""
+    optima: list[Witness] = []
     budget, least = LARGEST, node_floor(graph)
-    while len(graph) <= _NODES and len(found) < _POINTS:
+    while len(graph) <= _NODES and len(optima) < _POINTS:
         plan = Exhaustive(max_nodes=_NODES, max_states=_STATES).solve(Problem(graph=graph, budget=budget))
         if plan.schedule is None or plan.cost is None:
-            return found, plan.lower == IMPOSSIBLE and bool(found) and budget == found[-1].peak - 1
-        found.append(Witness(plan.schedule, plan.cost.time, plan.cost.peak))
+            return optima, plan.lower == IMPOSSIBLE and bool(optima) and budget == optima[-1].peak - 1
+        optima.append(Witness(plan.schedule, plan.cost.time, plan.cost.peak))
         step = 1 if len(graph) <= _EVERY else max(1, (plan.cost.peak - least) // _STEPS)
         budget = plan.cost.peak - step
         if budget < 0:
-            return found, step == 1
-    return found, False
+            return optima, step == 1
+    return optima, False
 
 
 def _witness(graph: Graph, schedule: Schedule) -> Witness:
@@ -125,9 +125,9 @@ def _witness(graph: Graph, schedule: Schedule) -> Witness:
 
 
 def _budget(random: Random, optima: Sequence[Witness], complete: bool, walks: Sequence[Witness]) -> Bytes:
-    """Most often what an optimum needs to the byte, the slowest first of all."""
-    peaks = [one.peak for one in (optima or walks)]
-    low, high = min(peaks), max(one.peak for one in (*optima, *walks))
+    """Most often exactly the bytes that an optimum needs, in particular the slowest one."""
+    peaks = [witness.peak for witness in (optima or walks)]
+    low, high = min(peaks), max(witness.peak for witness in (*optima, *walks))
     kind = random.random()
     if kind < 0.4:
         return low
@@ -138,7 +138,7 @@ def _budget(random: Random, optima: Sequence[Witness], complete: bool, walks: Se
     if kind < 0.82 and complete:
         return max(0, low - 1)
     if kind < 0.9:
-        return random.choice([one.peak for one in walks])
+        return random.choice([walk.peak for walk in walks])
     return random.randint(low, high + 1)
 
 
@@ -156,18 +156,18 @@ def _link(random: Random) -> Link:
 
 
 def _valid(schedules: list[Schedule], graph: Graph, link: Link) -> list[Schedule]:
-    found = []
+    valid = []
     for schedule in schedules:
         try:
             validate(graph, schedule, None, link)
         except InvalidSchedule:
             continue
-        found.append(schedule)
-    return found
+        valid.append(schedule)
+    return valid
 
 
 def _need(graph: Graph, schedule: Schedule, link: Link, budget: Bytes) -> Bytes:
-    """The budget, or what the schedule with copies needs where that is less: then the bound of a link is at stake."""
+    """The budget, or the bytes that the schedule with copies needs if fewer: this tests bounds of problems with a link."""
     peak = validate(graph, schedule, None, link).peak
     try:
         validate(graph, schedule, budget, link)

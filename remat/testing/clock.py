@@ -1,4 +1,4 @@
-"""Time in memory: laws about deadlines must not depend on the machine."""
+"""Simulated time: laws about deadlines must not depend on the machine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from remat.ir import Schedule
 
 
 class Ticks:
-    """A source of time that moves on by `step` seconds each time somebody looks.
+    """A source of time that advances by `step` seconds each time it is read.
 
     Attributes:
-        step: seconds per look. looks: how often somebody looked.
-        end: the time at which it is over; `over_since`: the process time when somebody first saw that.
+        step: seconds per reading. looks: number of readings.
+        end: the time at which the clock expires. over_since: the process time of the first reading after it.
     """
 
     def __init__(self, step: float = 1.0, end: float | None = None) -> None:
@@ -34,13 +34,13 @@ class Ticks:
 
 
 def memory_clock(looks: int | None = None) -> Clock:
-    """A clock that is over after so many looks at it; None: never."""
+    """A clock that expires after `looks` readings; None: never."""
     return Clock(None if looks is None else float(looks), now=Ticks())
 
 
 @frozen(kw_only=True)
 class Reported:
-    """One report to a clock: the schedule, the time that was said to be its, the bound."""
+    """One report to a clock: the schedule, its time as reported, the bound."""
 
     schedule: Schedule | None
     best: Any
@@ -48,20 +48,20 @@ class Reported:
 
 
 class RecordingClock(Clock):
-    """A clock in memory that keeps every report made to it.
+    """A clock with simulated time that records every report made to it.
 
     Attributes:
-        ticks: its time. reports: in order.
+        ticks: its source of time. reports: in order.
     """
 
     def __init__(self, looks: int | None = None) -> None:
-        # the clock itself looks once, when it starts
+        # the clock itself reads the time once, when it starts
         self.ticks = Ticks(end=None if looks is None else float(looks) + 1)
         self.reports: list[Reported] = []
         super().__init__(None if looks is None else float(looks), now=self.ticks)
 
     def report(self, who: object, **more: Any) -> None:
-        """Keep it, and report."""
+        """Record the report, and pass it on."""
         self.reports.append(Reported(schedule=more.get("schedule"), best=more.get("best"), bound=more.get("bound", 0)))
         super().report(who, **more)
 

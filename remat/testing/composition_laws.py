@@ -1,8 +1,8 @@
-"""What passes through a composition to the solvers inside: the seed, the clock, progress and interruption.
+"""What a composition must pass to the solvers inside it: the seed, the clock, progress and interruption.
 
     check_composition(lambda probe: hierarchical(Intervals(12), lower=probe.sweep(peaks=2, saves=1), top=StoreAll()), graph)
 
-`check_composition` puts a probe where the composition takes a solver, solves, and looks at how the probe was asked.
+`check_composition` puts a probe in the place of a solver, solves, and examines the calls of the probe.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from remat.ir import Graph, Schedule
 from remat.testing.report import LawBroken
 
 COMPOSITION_LAWS = {
-    "L-SEED": "every solver inside is asked with the seed of the whole",
-    "L-CLOCK": "every solver inside has at most the time that is left for the whole",
-    "L-HEARD": "the listener of the whole hears what solvers inside report",
-    "L-INTERRUPT": "an interruption inside ends in an outcome, and stops the whole",
+    "L-SEED": "every solver inside is called with the seed of the composition",
+    "L-CLOCK": "every solver inside has at most the time that is left for the composition",
+    "L-HEARD": "the listener of the composition receives the reports of solvers inside",
+    "L-INTERRUPT": "an interruption inside leads to an outcome, and stops the composition",
 }
 _SEED = 7
 _SECONDS = 1000.0
@@ -32,14 +32,14 @@ _TAKES = 300.0
 
 @frozen(eq=False)
 class Probe(WarmStarted):
-    """A solver that plans the captured order and notes how it is asked.
+    """A solver that plans the captured order and records its calls.
 
     Attributes:
-        whole: the clock of the whole. time: moves on at each question. interrupts: raise as Ctrl-C does.
-        asked: seed, seconds left here and seconds left for the whole, of each question.
+        outer: the clock of the composition. time: advances at each call. interrupts: raise as Ctrl-C does.
+        asked: seed, seconds left for the probe and seconds left for the composition, of each call.
     """
 
-    whole: Clock
+    outer: Clock
     time: list[float]
     interrupts: bool = False
     asked: list[tuple[int, float, float]] = field(factory=list)
@@ -49,7 +49,7 @@ class Probe(WarmStarted):
 
     def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
         """The captured order, on graphs with layers by their first options."""
-        self.asked.append((seed, clock.remaining, self.whole.remaining))
+        self.asked.append((seed, clock.remaining, self.outer.remaining))
         clock.report(self, note="asked")
         self.time[0] += _TAKES
         if self.interrupts:
@@ -58,15 +58,15 @@ class Probe(WarmStarted):
 
 
 def check_composition(compose: Callable[[Solver], Solver], graph: Graph, *, budget: int = 1 << 62) -> None:
-    """Check that a composition hands on seed, clock, progress and interruption.
+    """Check that a composition passes on seed, clock, progress and interruption.
 
     Args:
-        compose: makes the composition from a solver, which takes a start.
-        graph: of the problem to solve; the composition must ask the solver about it, or about parts of it.
+        compose: makes the composition from a solver, which accepts a start.
+        graph: of the problem to solve; the composition must call the solver for it, or for parts of it.
         budget: of that problem [bytes].
 
     Raises:
-        LawBroken: with the id of the law and what the solver inside saw.
+        LawBroken: with the id of the law and what the solver inside received.
     """
     problem = Problem(graph=graph, budget=budget)
     heard: list[Progress] = []
@@ -75,19 +75,23 @@ def check_composition(compose: Callable[[Solver], Solver], graph: Graph, *, budg
     solver.solve(problem, clock=clock, seed=_SEED)
     if not probe.asked:
         raise LawBroken(
-            "L-NONE", f"{solver!r} never asked the solver inside. Give a graph or budget for which it does."
+            "L-NONE", f"{solver!r} never called the solver inside. Give a graph or budget for which it does."
         )
-    for seed, here, whole in probe.asked:
-        _expect("L-SEED", seed == _SEED, f"{solver!r} was asked with seed {_SEED}, and asks inside with {seed}.")
-        _expect("L-CLOCK", here <= whole, f"{solver!r} has {whole} s left, and gives {here} s inside.")
-    _expect("L-HEARD", any(one.who == repr(probe) for one in heard), f"nobody hears what is inside {solver!r}.")
+    for seed, inner, outer in probe.asked:
+        _expect("L-SEED", seed == _SEED, f"{solver!r} was called with seed {_SEED}, and calls inside with {seed}.")
+        _expect("L-CLOCK", inner <= outer, f"{solver!r} has {outer} s left, and gives {inner} s inside.")
+    _expect(
+        "L-HEARD",
+        any(progress.who == repr(probe) for progress in heard),
+        f"no report from inside {solver!r} reaches the listener.",
+    )
     probe, clock = _probe([], interrupts=True)
     solver = compose(probe)
     try:
         solver.solve(problem, clock=clock, seed=_SEED)
     except KeyboardInterrupt:
         raise LawBroken("L-INTERRUPT", f"an interruption inside escapes from {solver!r}.") from None
-    _expect("L-INTERRUPT", clock.stopped, f"an interruption inside does not stop {solver!r}.")
+    _expect("L-INTERRUPT", clock.stopped, f"after an interruption inside, {solver!r} does not stop.")
 
 
 def _probe(heard: list[Progress], *, interrupts: bool) -> tuple[Probe, Clock]:

@@ -1,6 +1,6 @@
-"""Kinds of corruption of a valid schedule, each with the rule it breaks and the step at which the validator must say so.
+"""Kinds of corruption of a valid schedule, each with the rule that it breaks and the step at which the validator must report it.
 
-For authors of validators and of lowerings: a table of what must be refused. No hypothesis here.
+For authors of validators and of lowerings: a table of schedules that must be refused. Does not need hypothesis.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Corrupted:
     """A schedule that breaks a rule.
 
     Attributes:
-        schedule: the schedule. step: index of the step at fault; its length: the end.
-        budget, link: what to validate it with.
+        schedule: the schedule. step: index of the step at fault; the schedule's length for the end.
+        budget, link: for the validation.
     """
 
     schedule: Schedule
@@ -33,7 +33,7 @@ Maker = Callable[[Graph, list[Step]], Corrupted | None]
 
 @frozen
 class Corruption:
-    """One kind: its name, the rule it breaks, and how a valid schedule without copies is corrupted (None: it cannot be)."""
+    """One kind: its name, the rule it breaks, and a function that corrupts a valid schedule without copies, or returns None."""
 
     name: str
     rule: str
@@ -67,24 +67,30 @@ def _unknown_datum(graph: Graph, steps: list[Step]) -> Corrupted | None:
 
 
 def _no_producer(graph: Graph, steps: list[Step]) -> Corrupted | None:
-    """The first producer of what a later forward node reads at once is left out."""
+    """A run is left out whose outputs the next run, of a forward node, reads."""
     for i in range(len(steps) - 1):
-        one, other = steps[i], steps[i + 1]
-        if not (isinstance(one, Run) and isinstance(other, Run)) or one in steps[:i]:
+        first, second = steps[i], steps[i + 1]
+        if not (isinstance(first, Run) and isinstance(second, Run)) or first in steps[:i]:
             continue
-        made, needs = set(graph.node(one.node).writes), set(graph.node(other.node).reads)
-        fresh = not any(isinstance(s, Run) and made & set(graph.node(s.node).writes) for s in steps[:i])
-        same = graph.node(one.node).phase is graph.node(other.node).phase is Phase.FORWARD
-        if made & needs and fresh and same and not graph.node(one.node).draws and not graph.node(other.node).draws:
+        outputs, reads = set(graph.node(first.node).writes), set(graph.node(second.node).reads)
+        fresh = not any(isinstance(s, Run) and outputs & set(graph.node(s.node).writes) for s in steps[:i])
+        same = graph.node(first.node).phase is graph.node(second.node).phase is Phase.FORWARD
+        if (
+            outputs & reads
+            and fresh
+            and same
+            and not graph.node(first.node).draws
+            and not graph.node(second.node).draws
+        ):
             return _at([*steps[:i], *steps[i + 1 :]], i)
     return None
 
 
 def _dropped_too_early(graph: Graph, steps: list[Step]) -> Corrupted | None:
     for i in range(1, len(steps)):
-        one, other = steps[i - 1], steps[i]
-        if isinstance(one, Run) and isinstance(other, Drop) and other.datum in graph.node(one.node).reads:
-            return _at([*steps[: i - 1], other, one, *steps[i + 1 :]], i)
+        run, drop = steps[i - 1], steps[i]
+        if isinstance(run, Run) and isinstance(drop, Drop) and drop.datum in graph.node(run.node).reads:
+            return _at([*steps[: i - 1], drop, run, *steps[i + 1 :]], i)
     return None
 
 
@@ -93,7 +99,7 @@ def _sums(graph: Graph) -> list[str]:
 
 
 def _contribution_left_out(graph: Graph, steps: list[Step]) -> Corrupted | None:
-    """Of the first sum that somebody reads, the last contribution is left out; whoever reads the sum is at fault."""
+    """The last contribution to the first sum with a reader is left out; the reader is at fault."""
     for name in _sums(graph):
         last = graph.datum(name).writers[-1]
         places = _runs(steps, {last})
@@ -130,7 +136,7 @@ def _no_loss(graph: Graph, steps: list[Step]) -> Corrupted | None:
 
 
 def _forward_left_out(graph: Graph, steps: list[Step]) -> Corrupted | None:
-    """A forward node that nobody needs before the loss runs after it for the first time."""
+    """A forward node whose outputs are not read up to the loss first runs after it."""
     at = _loss(graph, steps)
     for node in graph.computes[: graph.loss]:
         used = set(node.writes)
@@ -162,7 +168,7 @@ def _run_once_again(graph: Graph, steps: list[Step]) -> Corrupted | None:
 
 
 def _contribution_again(graph: Graph, steps: list[Step]) -> Corrupted | None:
-    writers = {name for one in _sums(graph) for name in graph.datum(one).writers}
+    writers = {name for datum in _sums(graph) for name in graph.datum(datum).writers}
     places = _runs(steps, {name for name in writers if not graph.node(name).run_once})
     return _at([*steps[: places[0] + 1], *steps[places[0] :]], places[0] + 1) if places else None
 
@@ -193,12 +199,12 @@ def _input_dropped(graph: Graph, steps: list[Step]) -> Corrupted | None:
 
 
 def _dropped_before_it_is_made(graph: Graph, steps: list[Step]) -> Corrupted | None:
-    made = [datum.name for datum in graph.data if not datum.outside]
-    return _at([Drop(made[-1]), *steps], 0)
+    produced = [datum.name for datum in graph.data if not datum.outside]
+    return _at([Drop(produced[-1]), *steps], 0)
 
 
 def _cut_short(graph: Graph, steps: list[Step]) -> Corrupted | None:
-    """Everything from the first run on that completes a kept datum of the backward is missing."""
+    """All steps from the first run that completes a kept datum of the backward are missing."""
     at = _loss(graph, steps)
     kept = {w for datum in graph.data if datum.keep for w in datum.writers if graph.node(w).phase is Phase.BACKWARD}
     places = [i for i in _runs(steps, kept) if i > at]
@@ -226,15 +232,15 @@ def _copy_without_a_link(graph: Graph, steps: list[Step]) -> Corrupted | None:
 
 
 def _prefetch_of_nothing(graph: Graph, steps: list[Step]) -> Corrupted | None:
-    made = next((datum.name for datum in graph.data if not datum.outside), None)
-    return None if made is None else _at([Prefetch(made), *steps], 0, link=Link())
+    produced = next((datum.name for datum in graph.data if not datum.outside), None)
+    return None if produced is None else _at([Prefetch(produced), *steps], 0, link=Link())
 
 
 def _read_while_away(graph: Graph, steps: list[Step]) -> Corrupted | None:
     for i in range(1, len(steps)):
-        one = steps[i]
-        if isinstance(one, Run):
-            for name in graph.node(one.node).reads:
+        step = steps[i]
+        if isinstance(step, Run):
+            for name in graph.node(step.node).reads:
                 datum = graph.datum(name)
                 if not datum.keep and not datum.outside:
                     return _at([*steps[:i], Offload(name), *steps[i:]], i + 1, link=Link())

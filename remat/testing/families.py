@@ -1,17 +1,18 @@
-"""The graphs that checks try where none are given: a few families, each drawn to reach what the others do not.
+"""The default graphs of checks: a few families of random graphs, each of which covers cases that the others do not.
 
-| family | what it reaches |
+| family | what it covers |
 |---|---|
 | `chain` | optima with several reruns: three to six stages, near the floor |
 | `layered` | two to four layers of several options, phantoms, no_save runs |
 | `branching` | sums of gradients, tied parameters, nodes without order between them, draws, run-once nodes, kept data |
-| `parallel` | nodes without order: optima that the captured order does not have |
+| `parallel` | nodes without order: optima that are not in the captured order |
 | `late` | optima in which backward nodes run again |
 | `optional` | several options of nodes outside layers, the loss among them |
-| `whatever`, `legal_flat` | whatever the rules allow: every kind, flag and phase (`remat.testing.legal`) |
-| `long` | more than twelve nodes, where no exhaustive search finishes |
+| `whatever`, `legal_flat` | everything that the rules allow: every kind, flag and phase (`remat.testing.legal`) |
+| `long` | more than twelve nodes, for which no exhaustive search finishes |
 
-Every family is drawn at several scales: small numbers, 10^9 and 2^50 with some noise, so that no float tells sums apart.
+Every family is drawn at several scales: small numbers, 10^9 and 2^50 with some noise, so that floats cannot represent the sums
+exactly.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from remat.testing.walks import Choose
 Family = Callable[[Choose], Graph]
 
 _SCALES: Final = ((1, 0), (1, 0), (1, 0), (10**9, 3), (2**50, 1))
-"""(unit, noise): numbers are a few units, give or take the noise."""
+"""(unit, noise): numbers are a few units plus or minus the noise."""
 
 
 class _Numbers:
-    """Sizes and times of one graph, at a scale of each."""
+    """Sizes and times of one graph, each at a scale."""
 
     def __init__(self, choose: Choose) -> None:
         self.choose = choose
@@ -57,7 +58,7 @@ class _Numbers:
 
 
 def chain(choose: Choose) -> Graph:
-    """A chain and its backward: each stage saves its input, its output or both; gradients are small or as large."""
+    """A chain and its backward: each stage saves its input, its output or both; gradients are small or as large as them."""
     n, b = _Numbers(choose), GraphBuilder("chain")
     length = (3, 4, 4, 5, 5, 6)[choose(0, 5)]
     b.data("x", n.size(), Kind.INPUT)
@@ -135,7 +136,7 @@ class _Branching:
         self.declared: set[str] = set()
 
     def _reads(self, i: int) -> list[int]:
-        """The node before, most often; and one further back, so that its gradient is a sum."""
+        """Most often the previous node; sometimes also an earlier one, so that its gradient is a sum."""
         if not i:
             return []
         near = i - 1 if self.choose(0, 3) else self.choose(0, i - 1)
@@ -157,8 +158,8 @@ class _Branching:
                 b.data(f"s{i}", n.size(), Kind.PHANTOM)
                 self.declared.add(f"s{i}")
                 writes.append(f"s{i}")
-            own = {"draws": self._flag(), "run_once": self._flag(), "after": after, "scope": f"m.{i // 2}"}
-            b.forward(f"F{i}", reads=reads, writes=writes, time=n.time(), workspace=n.workspace(), **own)
+            marks = {"draws": self._flag(), "run_once": self._flag(), "after": after, "scope": f"m.{i // 2}"}
+            b.forward(f"F{i}", reads=reads, writes=writes, time=n.time(), workspace=n.workspace(), **marks)
         used = {j for reads in self.reads for j in reads}
         ends = [i for i in range(self.forward) if i not in used]
         for i in ends:
@@ -189,12 +190,12 @@ class _Branching:
         parts = [writes[:1], writes[1:]] if len(writes) > 1 and n.chance(3) else [writes]
         for k, part in enumerate(parts):
             name = f"B{i}" + ("w" if k else "")
-            own = {"time": n.time(), "workspace": n.workspace(), "twin": f"F{i}"}
-            b.backward(name, reads=dict.fromkeys([gradient, *saved]), writes=part, **own)
+            marks = {"time": n.time(), "workspace": n.workspace(), "twin": f"F{i}"}
+            b.backward(name, reads=dict.fromkeys([gradient, *saved]), writes=part, **marks)
 
 
 def parallel(choose: Choose) -> Graph:
-    """Two or three nodes that nothing orders, before the loss and after it: which goes first decides what fits.
+    """Two or three independent nodes, before the loss and after it: their order decides which budgets suffice.
 
     In half of the graphs some draw random numbers, and some write a random state, with or without a draw.
     """
@@ -207,8 +208,8 @@ def parallel(choose: Choose) -> Graph:
         if random and n.chance(3):
             b.data(f"r{i}", n.size(0, 2), Kind.RNG_STATE)
             writes.append(f"r{i}")
-        own = {"time": n.time(1), "workspace": n.size(0, 4), "draws": bool(random) and n.chance(2)}
-        b.forward(f"F{i}", reads=["x"], writes=writes, **own)
+        marks = {"time": n.time(1), "workspace": n.size(0, 4), "draws": bool(random) and n.chance(2)}
+        b.forward(f"F{i}", reads=["x"], writes=writes, **marks)
     b.data("t", n.size(0, 1), Kind.TANGENT)
     b.loss("L", reads=[f"a{i}" for i in range(width)], writes=["t"], time=n.time())
     for i in reversed(range(width)):
@@ -216,8 +217,8 @@ def parallel(choose: Choose) -> Graph:
             continue
         b.data(f"w{i}", n.size(0, 3), Kind.RNG_STATE if random and n.chance(2) else Kind.PARAM_GRAD)
         saved = [f"a{i}"] if choose(0, 3) else []
-        own = {"time": n.time(1), "workspace": n.size(0, 4), "draws": bool(random) and n.chance(2)}
-        b.backward(f"B{i}", reads=["t", *saved], writes=[f"w{i}"], twin=f"F{i}", **own)
+        marks = {"time": n.time(1), "workspace": n.size(0, 4), "draws": bool(random) and n.chance(2)}
+        b.backward(f"B{i}", reads=["t", *saved], writes=[f"w{i}"], twin=f"F{i}", **marks)
     return b.build()
 
 
@@ -260,4 +261,4 @@ def legal_flat(choose: Choose) -> Graph:
 FAMILIES: Final[tuple[Family, ...]] = (
     chain, layered, branching, whatever, parallel, late, chain, layered, optional, whatever, parallel, legal_flat, late, long,
 )  # fmt: skip
-"""One after the other, again and again."""
+"""The families in the order in which checks cycle through them."""

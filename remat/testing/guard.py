@@ -1,4 +1,4 @@
-"""What a part may not do while it is asked: run on and on, leave threads behind, change what belongs to the whole process."""
+"""What a part may not do during a call: run without end, leave threads behind, or change global state of the process."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from remat.algorithms._core.startup import compile_seconds, import_seconds
 T = TypeVar("T")
 
 PATIENCE: Final = 12.0
-"""Seconds of process time that one answer about a small example may take, without those of imports and compilation."""
+"""Seconds of process time that a call on a small example may take, without imports and compilation."""
 AFTER: Final = 1.0
-"""The same, from when the clock is first seen to be over."""
+"""The same, from the first reading of the clock after it has expired."""
 IDLE: Final = 8.0
-"""Seconds that an answer may take in which the process does nothing."""
+"""Seconds for which the process may be idle during a call."""
 _TICK = 0.1
-_NOTHING = 0.001  # process time between two ticks of a process that does nothing
+_NOTHING = 0.001  # process time between two ticks of an idle process
 
 
 class Overrun(BaseException):
-    """Ends a question that takes too long; no author catches it by accident."""
+    """Ends a call that takes too long; a BaseException, so that parts do not catch it by accident."""
 
 
 class Stopwatch:
-    """Process time of a question, without imports and compilation."""
+    """Process time of a call, without imports and compilation."""
 
     def __init__(self) -> None:
         self.start = self._now()
@@ -47,16 +47,16 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """Since it was made."""
+        """Since its creation."""
         return self._now() - self.start
 
 
 @contextmanager
 def patient(over_since: Callable[[], float | None] = lambda: None) -> Iterator[Stopwatch]:
-    """Ask within: an answer that takes too long is interrupted (in the main thread, where signals are at hand) by `Overrun`.
+    """Interrupts the block by `Overrun` if it takes too long (only in the main thread, and where the platform has signals).
 
     Args:
-        over_since: the process time at which the clock was first seen to be over; None: it was not.
+        over_since: the process time at which the clock was first read after it had expired; None: it was not.
     """
     watch = Stopwatch()
     idle, last = 0, time.process_time()
@@ -74,7 +74,7 @@ def patient(over_since: Callable[[], float | None] = lambda: None) -> Iterator[S
             raise Overrun
 
     free = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
-    if not free or signal.getitimer(signal.ITIMER_REAL)[0]:  # somebody else's alarm stays
+    if not free or signal.getitimer(signal.ITIMER_REAL)[0]:  # an alarm of other code is not replaced
         yield watch
         return
     before = signal.signal(signal.SIGALRM, look)
@@ -87,13 +87,13 @@ def patient(over_since: Callable[[], float | None] = lambda: None) -> Iterator[S
 
 
 def workers() -> dict[Any, str]:
-    """Threads and child processes that are alive, in words."""
+    """Threads and child processes that are alive, with a text for each."""
     threads = {thread.ident: f"the thread {thread.name!r}" for thread in threading.enumerate()}
     return threads | {child.pid: f"the process {child.name!r}" for child in multiprocessing.active_children()}
 
 
 def whole_process() -> dict[str, Any]:
-    """What belongs to the whole process, by words: generators, environment, limits. Compared before and after a question."""
+    """The global state of the process, by description: generators, environment, limits. Compared before and after a call."""
     state: dict[str, Any] = {
         "the generator of `random`": random.getstate(),
         "the environment": dict(os.environ),
@@ -119,7 +119,7 @@ def whole_process() -> dict[str, Any]:
 
 
 def put_back(state: dict[str, Any]) -> None:
-    """Put generators back as they were, so that a part which changes them changes nobody else."""
+    """Restore the generators, so that a part which changes them does not affect other code."""
     random.setstate(state["the generator of `random`"])
     if "the generator of `numpy.random`" in state:
         import numpy as np
@@ -129,7 +129,7 @@ def put_back(state: dict[str, Any]) -> None:
 
 
 def seed_all(seed: int) -> None:
-    """Seed the generators of the whole process: whoever draws from them answers differently."""
+    """Seed the global generators of the process: a part that draws from them then gives other answers."""
     random.seed(seed)
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:

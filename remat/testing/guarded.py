@@ -1,4 +1,4 @@
-"""A trial whose part is asked under guard: L-RAISE, L-TIME, L-THREAD, L-GLOBAL, L-INTERRUPT, and answers that are to repeat."""
+"""A trial that guards the calls of its part: L-RAISE, L-TIME, L-THREAD, L-GLOBAL, L-INTERRUPT, and repeated calls."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import TypeVar
 
 from remat.testing import guard
 from remat.testing.guard import Overrun, patient
-from remat.testing.interruption import calls, interrupted, own_modules
+from remat.testing.interruption import calls, interrupted, part_modules
 from remat.testing.trial import Trial
 
 T = TypeVar("T")
 
 
 class GuardedTrial(Trial):
-    """One example tried under the laws of a part that is asked without a clock of its own."""
+    """One example tested under the laws of any kind of part."""
 
     def guarded(self, what: str, question: Callable[[], T]) -> T:
-        """The answer, and what else it did."""
+        """The answer; L-RAISE, L-TIME, L-THREAD and L-GLOBAL."""
         before, working = guard.whole_process(), guard.workers()
         answer = self.quietly(what, question)
-        self.tally.tries("L-TIME")  # it ended
+        self.tally.tries("L-TIME")  # it has ended
         self.left_alone(what, before, working)
         return answer
 
@@ -31,13 +31,13 @@ class GuardedTrial(Trial):
             with patient():
                 return self.asked(what, question)
         except Overrun:
-            raise self.broken("L-TIME", f"{what} did not end in seconds.") from None
+            raise self.broken("L-TIME", f"{what} did not end within seconds.") from None
 
     def left_alone(self, what: str, before: dict[str, object], working: dict[object, str]) -> None:
         """L-THREAD and L-GLOBAL."""
         if self.tally.tries("L-THREAD"):
             left = [name for key, name in guard.workers().items() if key not in working]
-            self.expect("L-THREAD", not left, f"{what} left {', '.join(left)} at work.")
+            self.expect("L-THREAD", not left, f"{what} left {', '.join(left)} running.")
         if self.tally.tries("L-GLOBAL"):
             after = guard.whole_process()
             changed = [part for part, state in before.items() if part in after and after[part] != state]
@@ -45,7 +45,7 @@ class GuardedTrial(Trial):
             self.expect("L-GLOBAL", not changed, f"{what} changed {', '.join(changed)}.")
 
     def reseeded(self, what: str, question: Callable[[], T]) -> Iterator[T]:
-        """The answer twice more, with other numbers in the generators of the process."""
+        """The answer of two more calls, with other states of the global generators."""
         before = guard.whole_process()
         for seed in (1, 2):
             guard.seed_all(seed)
@@ -57,17 +57,17 @@ class GuardedTrial(Trial):
     def interrupted(
         self, what: str, number: int, question: Callable[[], object], stopped: Callable[[], bool] = lambda: False
     ) -> None:
-        """L-INTERRUPT, at any call that the part's own code makes; on a third of the examples.
+        """L-INTERRUPT, at a random call made by the code of the part; on a third of the examples.
 
         Args:
-            what: is asked, in words.
+            what: name of the call, for messages.
             number: of the example.
-            question: asks.
-            stopped: whether the clock of the question was stopped, which tells whoever asked.
+            question: makes the call.
+            stopped: whether the clock of the call was stopped, which informs the caller.
         """
         if not self.tally.tries("L-INTERRUPT") or (number % 3 and self.tally.only is None):
             return
-        modules, before = own_modules(self.part), guard.whole_process()
+        modules, before = part_modules(self.part), guard.whole_process()
         try:
             count = calls(modules, lambda: self.asked(what, question))
             at = Random(number).randint(1, max(1, count))
@@ -76,5 +76,5 @@ class GuardedTrial(Trial):
             return
         finally:
             guard.put_back(before)
-        what = f"Ctrl-C in {what}, at call {at} of {count}, was swallowed: it answered, and whoever asked goes on."
+        what = f"Ctrl-C in {what}, at call {at} of {count}, was swallowed: it answered, and the caller continues."
         self.expect("L-INTERRUPT", count < at or stopped(), what)

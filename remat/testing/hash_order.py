@@ -1,4 +1,4 @@
-"""The same questions in a child process with another hash seed: whoever lets the order of a set decide answers differently."""
+"""The same calls in a child process with another hash seed: a part that depends on the order of a set gives other answers."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _CHILD = "from remat.testing.hash_order import answer; answer()"
 
 
 class NoChild(Exception):
-    """Why a child process could not be asked."""
+    """The calls could not be made in a child process; the message has the reason."""
 
 
 def in_a_child(ask: Callable[[Any, Any], Any], part: Any, questions: list[Any]) -> list[Any]:
     """The answers of a child process.
 
     Args:
-        ask: a function of a module: the answer of a part to a question.
-        part: what is asked.
-        questions: about what; all three are pickled.
+        ask: a function of a module that returns the answer of a part to a question.
+        part: the part.
+        questions: the questions; all three are pickled.
 
     Raises:
-        NoChild: the part cannot be imported there, or the child ended or took too long.
+        NoChild: the part cannot be imported in the child, or the child failed or took too long.
     """
     if type(part).__module__ == "__main__":
-        raise NoChild("its class stands in the script that was started, which no other process imports")
-    mine = os.environ.get("PYTHONHASHSEED", "")
-    environment = {**os.environ, "PYTHONHASHSEED": "2" if mine == "1" else "1"}
+        raise NoChild("its class is defined in the main script, which other processes cannot import")
+    hash_seed = os.environ.get("PYTHONHASHSEED", "")
+    environment = {**os.environ, "PYTHONHASHSEED": "2" if hash_seed == "1" else "1"}
     try:
         sent = base64.b64encode(pickle.dumps((sys.path, pickle.dumps((ask, part, questions)))))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -68,13 +68,13 @@ def answer() -> None:
     try:
         ask, part, questions = pickle.loads(packed)
     except (ImportError, AttributeError) as error:
-        told: tuple[bool, Any] = (False, f"a child process cannot import it ({error})")
+        reply: tuple[bool, Any] = (False, f"a child process cannot import it ({error})")
     else:
-        told = (True, [_one(ask, part, question) for question in questions])
-    sys.stdout.buffer.write(b"\n" + base64.b64encode(pickle.dumps(told)) + b"\n")
+        reply = (True, [_answer(ask, part, question) for question in questions])
+    sys.stdout.buffer.write(b"\n" + base64.b64encode(pickle.dumps(reply)) + b"\n")
 
 
-def _one(ask: Callable[[Any, Any], Any], part: Any, question: Any) -> Any:
+def _answer(ask: Callable[[Any, Any], Any], part: Any, question: Any) -> Any:
     try:
         return ask(part, question)
     except (RematError, ArithmeticError, LookupError, TypeError, ValueError) as error:

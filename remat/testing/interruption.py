@@ -1,4 +1,4 @@
-"""Ctrl-C while a part works: raised where its own code makes a call, so that whatever it catches there is seen."""
+"""Ctrl-C while a part runs: raised where the code of the part makes a call, which shows whether it catches the exception."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ T = TypeVar("T")
 _OTHERS: Final = ("builtins", "abc", "typing", "attr", "enum")
 
 
-def own_modules(part: object) -> frozenset[str]:
-    """The modules in which a part's classes are written, interfaces apart where there are others."""
+def part_modules(part: object) -> frozenset[str]:
+    """The modules that define a part's classes, without those of remat if there are others."""
     names = {kind.__module__ for kind in type(part).__mro__ if not kind.__module__.startswith(_OTHERS)}
-    own = {name for name in names if not name.startswith("remat.")}
-    return frozenset(own or names)
+    outside = {name for name in names if not name.startswith("remat.")}
+    return frozenset(outside or names)
 
 
 def calls(modules: Collection[str], question: Callable[[], Any]) -> int:
-    """How many calls the code of some modules makes while it answers."""
+    """How many calls the code of some modules makes during a question."""
     return _Counter(modules, None).run(question)
 
 
 def interrupted(modules: Collection[str], at: int, question: Callable[[], T]) -> T:
-    """The answer, if there is one although KeyboardInterrupt is raised at the call of that number.
+    """The answer to a question during which KeyboardInterrupt is raised at the call number `at`.
 
     Raises:
-        KeyboardInterrupt: where it is let through.
+        KeyboardInterrupt: if the part lets it through.
     """
     counter = _Counter(modules, at)
     answers: list[T] = []
@@ -54,17 +54,17 @@ class _Counter:
         del arg
         if event == "call":
             caller = frame.f_back
-            own = self.of(frame) or (caller is not None and self.of(caller))
-            # what Python itself calls at an end lets nothing through
-            own = own and not frame.f_code.co_flags & CO_GENERATOR and frame.f_code.co_name != "__del__"
+            counts = self.of(frame) or (caller is not None and self.of(caller))
+            # Python ignores exceptions in destructors and when it closes generators
+            counts = counts and not frame.f_code.co_flags & CO_GENERATOR and frame.f_code.co_name != "__del__"
         else:
-            own = event == "c_call" and self.of(frame)
-        if own:
+            counts = event == "c_call" and self.of(frame)
+        if counts:
             self.count += 1
             if self.count == self.at:
                 raise KeyboardInterrupt
 
     def of(self, frame: FrameType) -> bool:
-        # attrs' own methods are no author's: interrupted at its end, a generated repr says "..." ever after
+        # methods that attrs generates do not count: a generated repr that is interrupted returns "..." from then on
         written = not frame.f_code.co_filename.startswith("<attrs generated")
         return written and frame.f_globals.get("__name__") in self.modules

@@ -1,8 +1,9 @@
-"""Random legal graphs, from the whole class that the rules of a graph allow: for oracles, not for planning.
+"""Random legal graphs, from all graphs that the rules allow: for tests with oracles, not for planning.
 
-`strategies.training_graphs` draws what a training step looks like; here only the rules are kept. Any kind of datum anywhere a
-rule lets it stand, sums with contributions before, at and after the loss, options on flat nodes, several random states written
-with and without draws, hints that mean nothing, no bytes, no time, and sizes whose sums no float can tell apart.
+`strategies.training_graphs` draws graphs that look like a training step; these graphs only satisfy the rules. They have any kind
+of datum wherever a rule allows it, sums with contributions before, at and after the loss, options on flat nodes, several random
+states written with and without draws, hints without meaning, sizes and times of zero, and sizes whose sums floats cannot
+represent exactly.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from remat.ir import Graph, GraphBuilder, Kind, LayerOption, Option, Phase
 T = TypeVar("T")
 
 Choose = Callable[[int, int], int]
-"""`choose(low, high)`: any int from `low` to `high`, ends included; the least is the simplest."""
+"""`choose(low, high)`: any int from `low` to `high`, both included; smaller values give simpler graphs."""
 
 _SCALES = ((0, 5), (0, 5), (0, 9), (0, 1), (10**9, 7), (2**50, 1))
-"""(unit, noise): how large the numbers of a graph are, none or one to three units and some noise; unit 0: the noise alone."""
+"""(unit, noise): numbers of a graph are zero, or one to three units and some noise; unit 0: only the noise."""
 _TAKEN = ("stage.0", "stage.1.saved", "stage.0.rest", "segment.0", "segment.1.rest", "group.0", "unit.loss", "#", "é")
-"""Names that transforms and partitioners give to what they make, and odd ones."""
+"""Names that transforms and partitioners generate, and unusual ones."""
 _KINDS = (
     Kind.ACTIVATION,
     Kind.GRADIENT,
@@ -31,7 +32,7 @@ _KINDS = (
     Kind.OUTPUT,
     Kind.UPDATED_BUFFER,
 )
-"""Kinds that any node may write; tangents are the loss's alone."""
+"""Kinds that any node may write; only the loss writes tangents."""
 
 
 def legal_graph(choose: Choose, *, max_nodes: int = 7, layers: bool = True, options: bool = True) -> Graph:
@@ -39,7 +40,7 @@ def legal_graph(choose: Choose, *, max_nodes: int = 7, layers: bool = True, opti
 
     Args:
         choose: makes every choice; a seeded generator's `randint` repeats it.
-        max_nodes: most compute nodes.
+        max_nodes: largest number of compute nodes.
         layers: whether a forward and a backward node may be a layer.
         options: whether nodes outside layers may have several options.
     """
@@ -47,19 +48,19 @@ def legal_graph(choose: Choose, *, max_nodes: int = 7, layers: bool = True, opti
 
 
 class _Legal:
-    """One graph in the making. Two of three are shaped like a chain and its backward, the others like nothing in particular."""
+    """A graph under construction. Two of three are like a chain with its backward, the others have no particular structure."""
 
     def __init__(self, choose: Choose, max_nodes: int, *, layers: bool, options: bool) -> None:
         self.choose = choose
         most = max_nodes - 1
         forward = min(most, self.pick((0, 1, 2, 3, 3, 3, 3, 4, 4)))
-        self.random = self.chance(5)  # whether random states and draws are many
+        self.random = self.chance(5)  # whether there are many random states and draws
         mirrored = choose(0, 2) > 0 and not (self.random and self.chance(2))
         backward = min(forward, most - forward) if mirrored and choose(0, 5) else choose(0, min(4, most - forward))
         self.loss = forward
         self.taken = list(_TAKEN) if self.chance(8) else []
         plain = [*(f"F{i}" for i in range(forward)), "L", *(f"B{i}" for i in reversed(range(backward)))]
-        self.names = [self.name(one) for one in plain]
+        self.names = [self.name(name) for name in plain]
         self.reads: list[list[str]] = [[] for _ in self.names]
         self.writes: list[list[str]] = [[] for _ in self.names]
         self.data: list[tuple[str, int, Kind, bool | None]] = []
@@ -77,7 +78,7 @@ class _Legal:
         return self.choose(0, one_in - 1) == one_in - 1
 
     def oddly(self) -> bool:
-        """Seldom, more often, or never, as the graph's oddness says."""
+        """True rarely, more often, or never, depending on `odd`."""
         return bool(self.odd) and self.chance(1 + 6 // self.odd)
 
     def number(self, scale: tuple[int, int]) -> int:
@@ -87,7 +88,7 @@ class _Legal:
         return 0 if self.chance(4) else unit * self.choose(1, 3) + self.choose(-noise, noise)
 
     def name(self, plain: str) -> str:
-        """The name, or one that solvers like to give."""
+        """The name, or one that parts of the library generate."""
         if not self.taken or not self.chance(3):
             return plain
         return self.taken.pop(self.choose(0, len(self.taken) - 1))
@@ -131,7 +132,7 @@ class _Legal:
         count = len(self.names)
         for i in range(self.loss):
             kind = Kind.OUTPUT if self.oddly() else Kind.ACTIVATION
-            near = (count - 1 - i, count - 2 - i)  # its own backward, and that of the node which reads it
+            near = (count - 1 - i, count - 2 - i)  # the backward of this node, and of the node that reads its output
             saved = [k for k in range(self.loss + 1, count) if (self.choose(0, 5) if k in near else self.chance(8))]
             skips = [j for j in range(i + 2, self.loss + 1) if self.chance(5)]
             self.add(f"a{i}", [i], [i + 1, *skips, *saved], kind, weight=3)
@@ -177,11 +178,11 @@ class _Legal:
         return Phase.LOSS if i == self.loss else Phase.FORWARD if i < self.loss else Phase.BACKWARD
 
     def marks(self, i: int) -> dict[str, Any]:
-        """What a node says besides its options; hints name anything that is there."""
+        """The attributes of a node other than its options; hints name any existing node."""
         twins = self.names[: self.loss] if i > self.loss else []
-        own = self.names[len(self.names) - 1 - i : len(self.names) - i] if self.mirrored else []
+        mirror = self.names[len(self.names) - 1 - i : len(self.names) - i] if self.mirrored else []
         twin = (
-            self.pick(own if own and own[0] in twins and not self.oddly() else twins)
+            self.pick(mirror if mirror and mirror[0] in twins and not self.oddly() else twins)
             if twins and self.chance(2)
             else ""
         )
@@ -204,9 +205,9 @@ class _Legal:
         return [self.way() for _ in range(1 + (self.options and self.chance(2)) + (self.options and self.chance(4)))]
 
     def layer_option(self, i: int, k: int) -> LayerOption:
-        """A pair of ways to run nodes `i` and `k`; the latter may read what is whole by then."""
+        """A pair of options of nodes `i` and `k`; the latter may read data that are complete by then."""
         late = {name for writes in self.writes[k:] for name in writes}
-        whole = [name for name, *_ in self.data if name not in late and name not in self.writes[k]]
+        complete = [name for name, *_ in self.data if name not in late and name not in self.writes[k]]
         forward, backward = self.way(), self.way()
         return LayerOption(
             forward=forward.time,
@@ -214,5 +215,5 @@ class _Legal:
             phantom=self.number(self.size_scale),
             forward_workspace=forward.workspace,
             backward_workspace=backward.workspace,
-            backward_reads=(self.pick(whole),) if whole and self.chance(3) else (),
+            backward_reads=(self.pick(complete),) if complete and self.chance(3) else (),
         )

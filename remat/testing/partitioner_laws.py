@@ -1,4 +1,4 @@
-"""The laws of a partitioner, and `check_partitioner`, which tries all of them on small flat graphs."""
+"""The laws of a partitioner, and `check_partitioner`, which tests all of them on small flat graphs."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 PARTITIONER_LAWS = {
     "L-REFUSE": "`refuses` answers None or a line of text, always the same",
     "L-RAISE": "nothing is raised for a graph that is not refused",
-    "L-TIME": "it ends in seconds on a small graph",
-    "L-THREAD": "no thread or process is left behind",
-    "L-GLOBAL": "what belongs to the whole process is left as it was: generators of random numbers, environment, limits",
-    "L-PURE": "the graph is left as it was",
-    "L-INT": "`partition` answers a tuple of clusters, with names of their own",
+    "L-TIME": "it ends within seconds on a small graph",
+    "L-THREAD": "no thread or process is left running",
+    "L-GLOBAL": "global state of the process is not changed: generators of random numbers, environment, limits",
+    "L-PURE": "the graph is not changed",
+    "L-INT": "`partition` returns a tuple of clusters, each with a distinct name",
     "L-DISJOINT": "clusters of one level share no node; each holds forward nodes, and backward nodes, of the graph",
-    "L-CONVEX": "every cluster is convex, soft dependencies included, its backward part too; children lie within their parent",
+    "L-CONVEX": "clusters, soft dependencies included, and their backward parts are convex; children lie within their parent",
     "L-CONDENSE": "each level can be condensed",
     "L-EXPAND": "a schedule of the condensed graph expands to one of the same time and a peak no larger",
-    "L-REPEAT": "the same graph is divided the same way, whatever the generators of the process hold",
-    "L-NAMES": "names are only names: with a word before each, the division is the same; no order of a set decides",
-    "L-INTERRUPT": "an interruption is let through; it is not swallowed",
+    "L-REPEAT": "the same graph is divided the same way, whatever the state of the global generators",
+    "L-NAMES": "names do not matter: with a prefix before each, the division is the same; nor does the order of sets",
+    "L-INTERRUPT": "an interruption is let through, not swallowed",
     "L-REPR": "`repr` rebuilds the partitioner",
 }
 _FAMILIES: Final = (branching, legal_flat, chain, branching, long)
@@ -54,10 +54,10 @@ def check_partitioner(
     shrink: bool = True,
     say: Say | None = None,
 ) -> Report:
-    """Try every law of a partitioner on small random flat graphs; arguments as for `check_solver`.
+    """Test every law of a partitioner on small random flat graphs; arguments as for `check_solver`.
 
     Raises:
-        LawBroken: with the law and the example; `L-NONE` when everything was refused.
+        LawBroken: with the law and the example; `L-NONE` if every graph was refused.
     """
     tally = Tally(partitioner, PARTITIONER_LAWS, exclude)
     check_repr(partitioner, tally, words)
@@ -67,14 +67,14 @@ def check_partitioner(
 
 
 class _Trial(GuardedTrial):
-    """One graph tried under all laws."""
+    """One graph tested under all laws."""
 
     def __init__(self, partitioner: Partitioner, graph: Graph, number: int, tally: Tally) -> None:
         super().__init__(partitioner, graph, print_text(graph), PARTITIONER_LAWS, tally)
         self.partitioner, self.number = partitioner, number
 
     def run(self) -> None:
-        """All laws; condensing needs those before."""
+        """All laws; later ones assume that earlier ones hold."""
         if self.refused():
             return
         pristine = copy.deepcopy(self.graph)
@@ -96,13 +96,13 @@ class _Trial(GuardedTrial):
 
     def well_typed(self, division: object) -> None:
         """L-INT."""
-        fine = isinstance(division, tuple) and all(isinstance(one, Cluster) for one in division)
+        fine = isinstance(division, tuple) and all(isinstance(cluster, Cluster) for cluster in division)
         if not fine:
-            raise self.broken("L-INT", f"`partition` answers {division!r:.80}, not a tuple of clusters.")
+            raise self.broken("L-INT", f"`partition` returns {division!r:.80}, not a tuple of clusters.")
         if self.tally.tries("L-INT"):
             names = [cluster.name for level in _levels(division) for cluster in level]  # type: ignore[arg-type]
             twice = {name for name in names if names.count(name) > 1} | (set(names) & self.graph.names)
-            self.expect("L-INT", not twice, f"the names {sorted(twice)} stand for two things.")
+            self.expect("L-INT", not twice, f"the names {sorted(twice)} are used twice.")
 
     def disjoint(self, level: Sequence[Cluster]) -> None:
         """L-DISJOINT, for one level."""
@@ -110,14 +110,14 @@ class _Trial(GuardedTrial):
         forward = {node.name for node in self.graph.computes if node.phase is Phase.FORWARD}
         backward = {node.name for node in self.graph.computes if node.phase is Phase.BACKWARD}
         for cluster in level:
-            own = set(cluster.forward) <= forward and set(cluster.backward) <= backward
-            self.expect("L-DISJOINT", own, f"{cluster.name!r} holds other than forward, then backward nodes.")
+            phased = set(cluster.forward) <= forward and set(cluster.backward) <= backward
+            self.expect("L-DISJOINT", phased, f"{cluster.name!r} has other nodes than forward and backward ones.")
             self.expect("L-DISJOINT", not seen & set(cluster.nodes), f"{cluster.name!r} shares a node.")
             seen |= set(cluster.nodes)
 
     def convex(self, division: Sequence[Cluster]) -> None:
         """L-CONVEX."""
-        for cluster in (one for level in _levels(division) for one in level):
+        for cluster in (cluster for level in _levels(division) for cluster in level):
             self.expect("L-CONVEX", is_convex(self.graph, cluster.forward), f"{cluster.name!r} is not convex.")
             late = is_convex(self.graph, cluster.backward, soft=False)
             self.expect("L-CONVEX", late, f"the backward part of {cluster.name!r} is not convex.")
@@ -148,11 +148,11 @@ class _Trial(GuardedTrial):
         """L-REPEAT and L-NAMES."""
         if self.tally.tries("L-REPEAT"):
             for again in self.reseeded("`partition`", lambda: self.partitioner.partition(self.graph)):
-                self.expect("L-REPEAT", again == division, "divided again it differs.")
+                self.expect("L-REPEAT", again == division, "a second call divides the graph differently.")
         if self.tally.tries("L-NAMES"):
             other = self.quietly("`partition`", lambda: self.partitioner.partition(renamed(self.graph, _WORD)))
             same = _nodes(other) == _nodes(tuple(_renamed(cluster) for cluster in division))
-            self.expect("L-NAMES", same, f"with {_WORD!r} before every name it is divided otherwise.")
+            self.expect("L-NAMES", same, f"with {_WORD!r} before every name the graph is divided differently.")
 
 
 def _renamed(cluster: Cluster) -> Cluster:

@@ -1,7 +1,7 @@
-"""Random valid schedules of a graph, from all of them or from a class that a bound may be restricted to.
+"""Random valid schedules of a graph, from all schedules or from a class to which a bound may be restricted.
 
-The walks of `walks.py` hold data longer than needed and drop sums that are not complete; edits of run sequences put reruns in
-anywhere, of forward and backward nodes, and move runs. Whatever breaks a rule is thrown away: the validator decides.
+The walks of `walks.py` keep data longer than needed and drop sums that are not complete; edits of run sequences insert reruns
+anywhere, of forward and backward nodes, and move runs. Edits that break a rule are rejected: the validator decides.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from remat.testing.walks import Choose, Walk
 Among = Literal["all", "captured", "staged"]
 
 AMONG: Final = ("all", "captured", "staged")
-"""All schedules; those with first runs in the captured order; or staged ones: besides, every node runs, and between two first
-runs, and before the first, nodes run again in the graph's order, each at most once."""
+"""All schedules; those with first runs in the captured order; or staged ones: in addition every node runs, and between two first
+runs nodes run again in the graph's order, each at most once."""
 
 _EDITS = 6
 
@@ -27,19 +27,19 @@ def random_schedule(graph: Graph, choose: Choose, among: Among = "all") -> Sched
     Args:
         graph: any graph.
         choose: makes every choice; a seeded generator's `randint` repeats it.
-        among: the class it is drawn from.
+        among: the class of schedules.
     """
     if among == "staged":
         return _staged(graph, choose)
     walk = Walk(graph, choose, captured=among == "captured").schedule()
     if choose(0, 2) == 2:
-        return walk  # with data that stay longer than they are needed
+        return walk  # with data that stay longer than needed
     runs = list(walk.runs) if choose(0, 1) else [Run(node.name) for node in graph.computes]
     return _edited(graph, runs, choose, captured=among == "captured")
 
 
 def _edited(graph: Graph, runs: list[Run], choose: Choose, *, captured: bool) -> Schedule:
-    """A run sequence with runs put in, left out or moved, as far as the rules let them."""
+    """A run sequence with runs inserted, removed or moved, as far as the rules allow."""
     schedule = Schedule.from_runs(graph, runs)
     for _ in range(choose(1, _EDITS)):
         edited = list(runs)
@@ -74,7 +74,7 @@ def in_captured_order(graph: Graph, schedule: Schedule) -> bool:
 
 
 def _staged(graph: Graph, choose: Choose) -> Schedule:
-    """A staged schedule: stage by stage reruns are tried, in the graph's order; options of layers stay with their phantoms."""
+    """A staged schedule: reruns are tried stage by stage, in the graph's order; options of layers match their phantoms."""
     options = [choose(0, len(node.options) - 1) for node in graph.computes]
     for layer in graph.layers:
         k = choose(0, len(layer.options) - 1)
@@ -105,7 +105,7 @@ def _staged(graph: Graph, choose: Choose) -> Schedule:
 def _without_phantom(
     graph: Graph, layer: Layer, stages: list[list[Run]], schedule: Schedule, choose: Choose
 ) -> Schedule:
-    """Sometimes the first run of a layer's forward leaves another phantom or none, and it runs again in its backward's stage."""
+    """Sometimes the first run of a layer's forward leaves another phantom or none, and it is rerun in its backward's stage."""
     forward, backward = stages[graph.node_index[layer.forward]], stages[graph.node_index[layer.backward]]
     other = Run(layer.forward, choose(0, len(graph.node(layer.forward).options) - 1))
     if choose(0, 2) == 0 or other == forward[-1]:

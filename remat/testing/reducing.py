@@ -1,6 +1,6 @@
-"""Smaller graphs of a graph: what is left when a part is taken away, or a number is made small. For minimal examples.
+"""Reduction of graphs for minimal examples: graphs without some part, or with a smaller number.
 
-What is left is legal: a candidate that breaks a rule of graphs is no candidate.
+All results are legal: candidates that break a rule of graphs are skipped.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from remat.ir import Compute, Data, Graph, Layer, LayerOption, Option, Phase
 
 
 def smaller(graph: Graph, *, structure: bool = True) -> Iterator[Graph]:
-    """Graphs that are smaller in one respect, those that lose most first.
+    """Graphs that are smaller in one respect, the largest reductions first.
 
     Args:
-        graph: which.
-        structure: False: only numbers change, so that a graph of a special kind stays one.
+        graph: the graph to reduce.
+        structure: False: change only numbers, so that a graph of a special kind stays of that kind.
     """
     for make in (*(_parts(graph) if structure else ()), *_numbers(graph)):
         try:
@@ -48,7 +48,7 @@ def _parts(graph: Graph) -> Iterator[Make]:
         yield partial(_without_data, graph, {datum.name})
     for i, node in enumerate(graph.computes):
         for name in node.reads:
-            yield partial(_with_node, graph, i, evolve(node, reads=tuple(one for one in node.reads if one != name)))
+            yield partial(_with_node, graph, i, evolve(node, reads=tuple(read for read in node.reads if read != name)))
         if node.name not in graph.layer_by_node:
             for k in range(len(node.options) if len(node.options) > 1 else 0):
                 yield partial(_with_options, graph, i, (*node.options[:k], *node.options[k + 1 :]))
@@ -86,9 +86,9 @@ def _numbers(graph: Graph) -> Iterator[Make]:
 
 
 def _changed(option: LayerOption, numbers: Mapping[str, int]) -> LayerOption:
-    """An option with other numbers; what its sub-schedules say of them is left out."""
-    own = {field: numbers.get(field, getattr(option, field)) for field in _FIELDS}
-    return LayerOption(backward_reads=option.backward_reads, **own)
+    """An option with other numbers, without sub-schedules and profiles."""
+    values = {field: numbers.get(field, getattr(option, field)) for field in _FIELDS}
+    return LayerOption(backward_reads=option.backward_reads, **values)
 
 
 def _less_than(value: int) -> list[int]:
@@ -112,16 +112,18 @@ def _with_datum(graph: Graph, d: int, datum: Data) -> Graph:
 
 def _with_layer(graph: Graph, layer: Layer, options: tuple[LayerOption, ...]) -> Graph:
     changed = evolve(layer, options=options)
-    own = {layer.forward: changed.forward_options, layer.backward: changed.backward_options}
-    computes = tuple(evolve(node, options=own.get(node.name, node.options)) for node in graph.computes)
-    return evolve(graph, computes=computes, layers=tuple(changed if one is layer else one for one in graph.layers))
+    options_of = {layer.forward: changed.forward_options, layer.backward: changed.backward_options}
+    computes = tuple(evolve(node, options=options_of.get(node.name, node.options)) for node in graph.computes)
+    return evolve(
+        graph, computes=computes, layers=tuple(changed if other is layer else other for other in graph.layers)
+    )
 
 
 def _without_layer(graph: Graph, layer: Layer) -> Graph:
-    """The layer's nodes with their first options, and nothing between them."""
+    """The layer's nodes with their first options, without a layer."""
     names = {layer.forward, layer.backward}
     computes = tuple(evolve(node, options=node.options[:1]) if node.name in names else node for node in graph.computes)
-    return evolve(graph, computes=computes, layers=tuple(one for one in graph.layers if one is not layer))
+    return evolve(graph, computes=computes, layers=tuple(other for other in graph.layers if other is not layer))
 
 
 def _without(graph: Graph, nodes: Collection[str]) -> Graph:
@@ -139,19 +141,19 @@ def _without(graph: Graph, nodes: Collection[str]) -> Graph:
         if node.name not in nodes
     )
     left = [evolve(datum, writers=tuple(name for name in datum.writers if name not in nodes)) for datum in graph.data]
-    gone = {new.name for new, old in zip(left, graph.data, strict=True) if old.writers and not new.writers}
-    return _cleared(graph, computes, [datum for datum in left if datum.name not in gone], gone)
+    removed = {new.name for new, old in zip(left, graph.data, strict=True) if old.writers and not new.writers}
+    return _cleared(graph, computes, [datum for datum in left if datum.name not in removed], removed)
 
 
-def _without_data(graph: Graph, gone: Collection[str]) -> Graph:
-    return _cleared(graph, graph.computes, [datum for datum in graph.data if datum.name not in gone], gone)
+def _without_data(graph: Graph, removed: Collection[str]) -> Graph:
+    return _cleared(graph, graph.computes, [datum for datum in graph.data if datum.name not in removed], removed)
 
 
-def _cleared(graph: Graph, computes: tuple[Compute, ...], data: list[Data], gone: Collection[str]) -> Graph:
-    """With these nodes and data, data that are gone left out of reads and writes."""
+def _cleared(graph: Graph, computes: tuple[Compute, ...], data: list[Data], removed: Collection[str]) -> Graph:
+    """The graph of these nodes and data; removed data are left out of reads and writes."""
 
     def rest(names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(name for name in names if name not in gone)
+        return tuple(name for name in names if name not in removed)
 
     layers = tuple(
         evolve(
@@ -165,7 +167,7 @@ def _cleared(graph: Graph, computes: tuple[Compute, ...], data: list[Data], gone
 
 
 def _scaled(graph: Graph, less: Callable[[int], int]) -> Graph:
-    """Every number of a graph made smaller."""
+    """The graph with every number made smaller."""
     for name in [layer.forward for layer in graph.layers]:
         layer = graph.layer_by_node[name]
         ways = tuple(_changed(way, {field: less(getattr(way, field)) for field in _FIELDS}) for way in layer.options)

@@ -1,8 +1,8 @@
-"""What the author of a lower bound writes for `check_bound`: the formulation as data, and the point of each schedule in it.
+"""The interface of `check_bound` for authors of lower bounds: the formulation as data, and the point of each schedule in it.
 
-A bound from a formulation holds when every schedule of its class has a point that keeps every row and costs no more than the
-schedule. Optima do not show whether it does: the solver finds the best point, and a row that cuts a schedule off is seen
-only where that schedule is the best. The point of a random schedule shows it at once.
+A bound from a formulation is valid if every schedule of its class has a point that satisfies every row and costs no more than the
+schedule. Comparing optima is a weak test of this: a row that cuts off a schedule changes the optimum only if that schedule is
+optimal. The point of a random schedule shows the mistake directly.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Formulation:
 
     Attributes:
         linear: rows and costs; its points are vectors of 0 and 1.
-        base: what a schedule takes besides the cost of its point [ns].
-        impossible: the bound says, without solving, that no schedule of its class fits.
-        meaning: what the author's map needs to know of the columns.
+        base: time of a schedule that is not part of the cost of its point [ns].
+        impossible: the bound states, without solving, that no schedule of its class fits.
+        meaning: any data about the columns that `Relaxation.point` needs.
     """
 
     linear: Linear
@@ -41,27 +41,28 @@ class Formulation:
 class Relaxation(ABC):
     """A lower bound as `check_bound` sees it.
 
-    A bound with several formulations of a graph, such as one for each instant, names them by *places*. Where it has one,
-    leave `places` as it is.
+    A bound with several formulations of a graph, such as one for each instant, identifies them by *places*. For a single
+    formulation the default `places` is right.
     """
 
     among: ClassVar[Among] = "all"
     """The schedules that it bounds: `all`, those with first runs in the `captured` order, or `staged` ones."""
 
     def refuses(self, graph: Graph) -> str | None:
-        """Why it does not bound schedules of this graph; None: it does."""
+        """Why it cannot bound schedules of this graph; None if it can."""
         del graph
         return None
 
     def places(self, trace: Trace, random: Random) -> Iterable[Hashable]:
-        """Which formulations a schedule is tried on; `random` to choose among many."""
+        """The formulations on which a schedule is tested; `random` serves to choose among many."""
         del trace, random
         return (None,)
 
     def needs(self, trace: Trace, place: Hashable) -> Bytes:
-        """The least budget that the schedule keeps wherever the formulation looks; it makes the rows of memory tight [bytes].
+        """The least budget that the schedule satisfies at the runs that the formulation considers [bytes].
 
-        The peak is right and weak: a formulation that looks at one run is tried on what that run is charged (`trace.charged`).
+        It makes the memory rows tight. The default, the peak, is always valid but weak: for a formulation of a single run return
+        the bytes charged to that run (`trace.charged`).
         """
         del place
         return trace.peak
@@ -76,7 +77,7 @@ class Relaxation(ABC):
 
 
 def broken_row(linear: Linear, point: Sequence[int], budget: Bytes) -> str | None:
-    """The first row that a point breaks, in exact integers and in words; None: it keeps all."""
+    """The first row that a point violates, evaluated in exact integers, as text; None if it satisfies all."""
     sums = [0] * len(linear.rhs)
     terms: list[list[str]] = [[] for _ in sums]
     for row, column, value in zip(linear.row.tolist(), linear.col.tolist(), linear.val.tolist(), strict=True):

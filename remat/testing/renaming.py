@@ -1,4 +1,4 @@
-"""The same graph with a word before every name: all orders of names stay, all hashes change."""
+"""The same graph with a prefix before every name: the sort order of names is the same, all hashes change."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from remat.ir import Graph, Run, Schedule, Step
 
 
 def renamed(graph: Graph, word: str) -> Graph:
-    """The graph with the word before the names of nodes, data and phantoms."""
+    """The graph with `word` before the names of nodes, data and phantoms."""
 
-    def own(names: tuple[str, ...]) -> tuple[str, ...]:
+    def prefixed(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(word + name for name in names)
 
     computes = tuple(
         evolve(
             node,
             name=word + node.name,
-            reads=own(node.reads),
-            writes=own(node.writes),
+            reads=prefixed(node.reads),
+            writes=prefixed(node.writes),
             twin=node.twin and word + node.twin,
-            after=own(node.after),
+            after=prefixed(node.after),
         )
         for node in graph.computes
     )
-    data = tuple(evolve(datum, name=word + datum.name, writers=own(datum.writers)) for datum in graph.data)
+    data = tuple(evolve(datum, name=word + datum.name, writers=prefixed(datum.writers)) for datum in graph.data)
     layers = tuple(
         evolve(
             layer,
             forward=word + layer.forward,
             backward=word + layer.backward,
             phantom=word + layer.phantom,
-            options=tuple(evolve(option, backward_reads=own(option.backward_reads)) for option in layer.options),
+            options=tuple(evolve(option, backward_reads=prefixed(option.backward_reads)) for option in layer.options),
         )
         for layer in graph.layers
     )
@@ -39,7 +39,7 @@ def renamed(graph: Graph, word: str) -> Graph:
 
 
 def with_word(schedule: Schedule | None, word: str) -> Schedule | None:
-    """The schedule of the renamed graph that is the same."""
+    """The corresponding schedule of the renamed graph."""
     if schedule is None:
         return None
     return Schedule(tuple(_with_word(step, word) for step in schedule.steps))

@@ -1,4 +1,4 @@
-"""What a check says: the laws tried, those left out and why; and the error of a law that is broken."""
+"""The report of a check: the laws tested, those left out and why; and the error for a broken law."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Say = Callable[[str], object]
 
 
 class LawBroken(RematError, AssertionError):
-    """A law does not hold for the thing under check; the message carries the smallest example that was found.
+    """A law does not hold for the part under check; the message has the smallest example that was seen.
 
     Attributes:
         law: id of the law. example: the problem, in text form.
@@ -28,10 +28,10 @@ class LawBroken(RematError, AssertionError):
 
 @frozen(kw_only=True)
 class Report:
-    """What was checked.
+    """The result of a check.
 
     Attributes:
-        subject: repr of the thing. tried: examples per law, by id. excluded: reasons, by id. refused: examples it refused.
+        subject: repr of the part. tried: examples per law, by id. excluded: reasons, by id. refused: examples that it refused.
     """
 
     subject: str
@@ -47,12 +47,12 @@ class Report:
 
 
 class Tally:
-    """Counts while a check runs, and says whether a law is to be tried.
+    """Counts examples during a check, and decides whether a law is tested.
 
     Attributes:
-        subject: repr of the thing. excluded: reasons, by id. tried: examples per law. refused, examples: how many.
-        only: the one law to be tried, while examples that break it are made smaller.
-        seconds, plans, looks: time of all plans, how many, and how often they looked at their clocks.
+        subject: repr of the part. excluded: reasons, by id. tried: examples per law. refused, examples: how many.
+        only: the only law that is tested, while examples that break it are reduced.
+        seconds, plans, looks: time of all plans, how many, and how often they read their clocks.
     """
 
     def __init__(self, subject: object, laws: Mapping[str, str], exclude: Mapping[str, str] | None) -> None:
@@ -70,7 +70,7 @@ class Tally:
                 raise BadArgument("L-EXCLUDE", f"{law} is left out without a reason.", fix="say why, in a few words.")
 
     def tries(self, law: str) -> bool:
-        """Whether to try a law; counts it, unless a broken law's examples are being made smaller."""
+        """Whether to test a law; counts it, unless examples of a broken law are being reduced."""
         if law in self.excluded:
             return False
         if self.only is not None:
@@ -79,10 +79,10 @@ class Tally:
         return True
 
     def report(self, say: Say | None) -> Report:
-        """The report, after saying it (None: on the standard output).
+        """The report, after passing its text to `say` (None: print it).
 
         Raises:
-            LawBroken: L-NONE, when every example was refused: nothing was checked.
+            LawBroken: L-NONE, if every example was refused: nothing was checked.
         """
         if self.refused and self.refused >= self.examples:
             what = f"{self.subject} refused all {self.refused} examples: nothing was checked."

@@ -1,6 +1,6 @@
-"""The laws of a solver, and `check_solver`, which tries all of them on small problems and keeps the smallest example.
+"""The laws of a solver, and `check_solver`, which tests all of them on small problems and reports the smallest example.
 
-Laws live beside the interface they govern: those of `Solver` are here, those of transforms and partitioners next door.
+The laws of transforms, partitioners, option sources and bounds are in the modules with those names.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ if TYPE_CHECKING:
     from remat.ir import Graph
 
 SOLVER_LAWS = {
-    "L-REFUSE": "`refuses` answers None or a line of text, always the same; nothing is planned for a refused graph",
-    "L-RAISE": "nothing is raised for a graph that is not refused",
-    "L-TIME": "it ends: soon after its clock is over, and in seconds on a small problem; what works for long asks the clock",
-    "L-THREAD": "no thread or process is left behind; in another thread the plan is the same",
-    "L-GLOBAL": "what belongs to the whole process is left as it was: generators of random numbers, environment, limits",
-    "L-PURE": "the problem is left as it was",
-    "L-INT": "`plan` answers a Plan: `lower` is an int, or IMPOSSIBLE; the trail is a tuple of text",
+    "L-REFUSE": "`refuses` returns None or a line of text, always the same; nothing is planned for a refused graph",
+    "L-RAISE": "no exception is raised for a graph that is not refused",
+    "L-TIME": "it ends soon after its clock expires, and within seconds on a small problem; long computations read the clock",
+    "L-THREAD": "no thread or process is left running; in another thread the plan is the same",
+    "L-GLOBAL": "global state of the process is not changed: generators of random numbers, environment, limits",
+    "L-PURE": "the problem is not changed",
+    "L-INT": "`plan` returns a Plan: `lower` is an int, or IMPOSSIBLE; the trail is a tuple of text",
     "L-REPLAY": "a proposed schedule breaks no replay rule",
     "L-BUDGET": "a proposed schedule fits the budget",
-    "L-BOUND": "`lower` is at most the time of every schedule of the problem; IMPOSSIBLE only where there is none",
-    "L-CLASS": "a bound in `class_bounds` is at most the time of every schedule of its class, where the kit knows the class",
-    "L-REPORT": "what is handed to the clock on the way is valid, fits, and is proved",
-    "L-BETTER": "each plan handed to the clock is no worse than the one before, with its true time; nor is the answer worse",
-    "L-REPEAT": "the same problem and seed give the same plan, whatever the generators of the process hold",
-    "L-NAMES": "names are only names: with a word before each, the plan is the same; no order of a set decides",
-    "L-STOP": "when the time is over the plan is still valid and the bound still proved",
+    "L-BOUND": "`lower` is at most the time of every schedule of the problem; IMPOSSIBLE only if there is none",
+    "L-CLASS": "a bound in `class_bounds` is at most the time of every schedule of its class (if the kit knows the class)",
+    "L-REPORT": "plans and bounds reported to the clock are valid, and the plans fit",
+    "L-BETTER": "each plan reported to the clock has its true time and is no worse than the previous one; nor is the result",
+    "L-REPEAT": "the same problem and seed give the same plan, whatever the state of the global generators",
+    "L-NAMES": "names do not matter: with a prefix before each, the plan is the same; nor does the order of sets",
+    "L-STOP": "after the clock has expired the plan is still valid and the bound still holds",
     "L-INTERRUPT": "an interruption is let through, or stops the clock; it is not swallowed, and nothing else stops the clock",
-    "L-LINK": "with a link, schedules stay valid and bounds hold for schedules with copies too",
+    "L-LINK": "with a link, schedules are valid and bounds hold for schedules with copies too",
     "L-HASH": "in a process with another hash seed the plan is the same",
     "L-REPR": "`repr` rebuilds the solver",
     "L-PICKLE": "it survives pickling, as worker pools need",
 }
 _ELSEWHERE = 8
-"""Problems that the child process is asked about."""
+"""Number of problems that are solved in the child process."""
 
 
 def check_solver(
@@ -62,20 +62,20 @@ def check_solver(
     shrink: bool = True,
     say: Say | None = None,
 ) -> Report:
-    """Try every law of a solver on small random problems, whose optimum an exhaustive search knows.
+    """Test every law of a solver on small random problems, whose optimum is found by exhaustive search.
 
     Args:
         solver: the solver under check.
-        graphs: a hypothesis strategy of graphs it accepts; None: chains, layers, branches, whatever the rules allow, small and
-            large numbers, most of them with a budget that some optimum needs to the byte.
+        graphs: a hypothesis strategy of graphs it accepts; None: chains, layers, branches and any legal graphs, with small and
+            large numbers, most of them with exactly the budget that some optimum needs.
         exclude: laws to leave out, each with a reason; the report prints them.
-        words: names in the solver's repr that no registry knows, and what they stand for; its own class is known.
+        words: values of the names in the solver's repr that are in no registry, except its class.
         examples: number of problems.
         shrink: look for a smaller example of a broken law, for a second or two; False: report the first.
-        say: takes the report as text; None: the standard output.
+        say: called with the text of the report; None: print it.
 
     Raises:
-        LawBroken: with the law and the smallest example; `L-NONE` when the solver refused everything.
+        LawBroken: with the law and the smallest example; `L-NONE` if the solver refused every graph.
     """
     tally = Tally(solver, SOLVER_LAWS, exclude)
     check_repr(solver, tally, words)
@@ -104,7 +104,7 @@ def _check_pickle(solver: Solver) -> None:
 
 
 def _check_elsewhere(solver: Solver, asked: list[tuple[Problem, int]], tally: Tally) -> None:
-    """L-HASH; left out where no other process can import the solver."""
+    """L-HASH; left out if no other process can import the solver."""
     if "L-HASH" in tally.excluded or not asked:
         return
     try:
@@ -117,12 +117,12 @@ def _check_elsewhere(solver: Solver, asked: list[tuple[Problem, int]], tally: Ta
         here = answered(solver, (problem, seed))
         if here != answer:
             example = case_text(problem)
-            what = f"{solver!r}: here it answers {here}, in a process with another hash seed {answer}."
+            what = f"{solver!r}: in this process the plan is {here}, in one with another hash seed {answer}."
             raise LawBroken("L-HASH", f"{what} ({SOLVER_LAWS['L-HASH']})", example=example)
 
 
 def answered(solver: Solver, question: tuple[Problem, int]) -> str:
-    """A plan in words, to be compared with that of another process."""
+    """A plan as text, for comparison with the plan of another process."""
     problem, seed = question
     plan = solver.plan(problem, memory_clock(), seed)
     if not isinstance(plan, Plan):
@@ -132,7 +132,7 @@ def answered(solver: Solver, question: tuple[Problem, int]) -> str:
 
 
 def case_text(problem: Problem) -> str:
-    """For people: budget and graph."""
+    """Budget and graph in text form."""
     from remat.ir import print_text
 
     return f"# budget {problem.budget}\n{print_text(problem.graph)}"

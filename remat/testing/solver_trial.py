@@ -1,4 +1,4 @@
-"""One problem tried under all laws of a solver."""
+"""One problem tested under all laws of a solver."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from remat.testing.oracle import Among, frontier, optimum
 from remat.testing.random_schedules import random_schedule
 from remat.testing.renaming import renamed, with_word
 from remat.testing.report import Tally
-from remat.testing.trial import told
+from remat.testing.trial import described
 
 T = TypeVar("T")
 
@@ -34,20 +34,20 @@ CLASSES: Final[Mapping[str, Among]] = {
     ASSUMES: "captured",
     "staged schedules, first runs in the graph's order": "staged",
 }
-"""Classes of schedules that the kit knows, by the words of a class bound."""
+"""Classes of schedules that the kit knows, by the text of a class bound."""
 
 _UNHEARD: Final = 3.0
-"""Seconds of work, over all problems of a check, after which a solver must have looked at the clock."""
+"""Seconds of work, over all problems of a check, after which a solver must have read the clock."""
 _LONG: Final = 0.05
-"""Seconds of a plan that is not at once, on the average."""
+"""Average seconds per plan above which the same holds."""
 _WORD: Final = ("n.", "zz", "_0")
 
 
 class SolverTrial(GuardedTrial):
-    """One example tried under all laws.
+    """One example tested under all laws.
 
     Attributes:
-        solver: under check. case, problem: what it is tried on. planned: whether it was not refused.
+        solver: under check. case, problem: the example. planned: whether it was not refused.
     """
 
     part: Solver
@@ -60,7 +60,7 @@ class SolverTrial(GuardedTrial):
         self.planned = False
 
     def run(self) -> None:
-        """All laws; the first that is broken is told."""
+        """All laws; the first broken one is reported."""
         pristine = copy.deepcopy(self.problem)
         refused, clock = self.refused(), RecordingClock()
         if refused:
@@ -83,7 +83,7 @@ class SolverTrial(GuardedTrial):
         self.law("L-LINK", self.links)
 
     def law(self, law: str, check: Callable[[], None]) -> None:
-        """Try a law, and say what breaks it."""
+        """Test a law, and report what breaks it."""
         if not self.tally.tries(law):
             return
         try:
@@ -92,37 +92,37 @@ class SolverTrial(GuardedTrial):
             raise self.broken(law, failure.what) from failure
 
     def hold(self, holds: bool, what: str) -> None:
-        """Within `law`: say that it is broken unless this holds."""
+        """Within `law`: report that it is broken unless this holds."""
         if not holds:
             raise _Fails(what)
 
-    # -- asking --------------------------------------------------------------------------------------------------------
+    # -- calls ---------------------------------------------------------------------------------------------------------
 
     def refused(self) -> bool:
-        """As for every part; besides, nothing is planned for a refused graph."""
+        """As for every part; in addition, nothing is planned for a refused graph."""
         refused = super().refused()
         if refused and "L-REFUSE" not in self.tally.excluded:
             outcome = self.solver.solve(self.problem, clock=memory_clock(), seed=self.case.seed)
             silent = outcome.schedule is None and outcome.lower == 0
-            self.expect("L-REFUSE", silent, "it refuses and plans all the same.")
+            self.expect("L-REFUSE", silent, "it refuses the graph, but plans it.")
         return refused
 
     def plan(self, problem: Problem, clock: RecordingClock) -> Plan:
-        """The solver's plan, under guard: L-RAISE, L-INT where it is none, L-TIME, L-THREAD, L-GLOBAL."""
+        """The solver's plan; tests L-RAISE, L-INT, L-TIME, L-THREAD and L-GLOBAL."""
         before, working = guard.whole_process(), guard.workers()
         try:
             with patient(lambda: clock.ticks.over_since) as watch:
                 plan = self.asked("`plan`", lambda: self._plan(problem, clock))
                 seconds = watch.seconds
         except Overrun:
-            over = "" if clock.ticks.over_since is None else ", which was over"
+            expired = "" if clock.ticks.over_since is None else ", which had expired"
             raise self.broken(
-                "L-TIME", f"`plan` did not end in seconds; it looked {clock.ticks.looks} times at its clock{over}."
+                "L-TIME", f"`plan` did not end within seconds; it read its clock{expired}, {clock.ticks.looks} times."
             ) from None
         self.heard(seconds, clock.ticks.looks)
         self.left_alone("`plan`", before, working)
         if not isinstance(plan, Plan):
-            raise self.broken("L-INT", f"`plan` answers {plan!r:.80}, not a Plan.")
+            raise self.broken("L-INT", f"`plan` returns {plan!r:.80}, not a Plan.")
         return plan
 
     def _plan(self, problem: Problem, clock: Clock) -> Plan:
@@ -132,14 +132,14 @@ class SolverTrial(GuardedTrial):
             raise self.broken("L-INT", str(error)) from error
 
     def heard(self, seconds: float, looks: int) -> None:
-        """L-TIME, over all plans so far: what works for seconds asks the clock."""
+        """L-TIME, over all plans so far: a solver that takes seconds reads the clock."""
         tally = self.tally
         tally.seconds += seconds
         tally.plans += 1
         tally.looks += looks
         if tally.tries("L-TIME"):
             unheard = tally.looks <= tally.plans and tally.seconds > max(_UNHEARD, _LONG * tally.plans)
-            what = f"it worked for {tally.seconds:.1f} s on {tally.plans} plans and never looked at its clock."
+            what = f"it worked for {tally.seconds:.1f} s on {tally.plans} plans and never read its clock."
             self.expect("L-TIME", not unheard, what)
 
     # -- laws ----------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class SolverTrial(GuardedTrial):
         """L-INT."""
         self.hold(type(plan.lower) is int or plan.lower == IMPOSSIBLE, f"lower is {plan.lower!r}.")
         self.hold(type(plan.lower) is not int or plan.lower >= 0, f"lower is {plan.lower!r}.")
-        words = isinstance(plan.trail, tuple) and all(isinstance(one, str) for one in plan.trail)
+        words = isinstance(plan.trail, tuple) and all(isinstance(line, str) for line in plan.trail)
         self.hold(words, f"the trail is {plan.trail!r}.")
 
     def replays(self, plan: Plan, problem: Problem) -> None:
@@ -161,7 +161,7 @@ class SolverTrial(GuardedTrial):
             raise _Fails(f"{error}\n{_lines(plan.schedule)}") from error
 
     def fits(self, plan: Plan, problem: Problem) -> None:
-        """L-BUDGET; other rules are those of L-REPLAY."""
+        """L-BUDGET; L-REPLAY tests the other rules."""
         if plan.schedule is None or "L-BUDGET" in self.tally.excluded:
             return
         try:
@@ -178,14 +178,14 @@ class SolverTrial(GuardedTrial):
             raise _Fails(f"{who} is {lower}, and this schedule takes {time} ns:\n{_lines(witness)}")
 
     def class_bounds(self, plan: Plan) -> None:
-        """L-CLASS, by an oracle of the class on tiny graphs, by random schedules of it on others."""
+        """L-CLASS, by an oracle of the class on tiny graphs, by random schedules of the class on others."""
         for bound in plan.class_bounds:
             among = CLASSES.get(bound.assumes)
             if among is not None:
                 self.proved(bound.value, self.best_among(among), f"the bound of {bound.assumes!r}")
 
     def best_among(self, among: Among) -> tuple[float, Schedule | None]:
-        """Time of the fastest schedule of a class known to fit, and the schedule."""
+        """Time of the fastest known schedule of a class that fits, and the schedule."""
         graph, budget = self.graph, self.problem.budget
         points = frontier(graph, among, states=30_000) if len(graph) <= 7 else None
         if points is not None:
@@ -194,23 +194,23 @@ class SolverTrial(GuardedTrial):
         random = Random(self.case.number)
         drawn = [random_schedule(graph, random.randint, among) for _ in range(4)]
         drawn.append(Schedule.from_runs(graph, range(len(graph))))
-        found = [(cost.time, one) for one in drawn if (cost := validate(graph, one)).peak <= budget]
-        return min(found, key=lambda one: one[0], default=(IMPOSSIBLE, None))
+        fitting = [(cost.time, schedule) for schedule in drawn if (cost := validate(graph, schedule)).peak <= budget]
+        return min(fitting, key=lambda pair: pair[0], default=(IMPOSSIBLE, None))
 
     def reports(self, clock: RecordingClock) -> None:
         """L-REPORT."""
-        self.proved(clock.lower, self.case.best(), "a bound on the way")
+        self.proved(clock.lower, self.case.best(), "a reported bound")
         for report in clock.reports:
             fine = type(report.bound) is int or report.bound == IMPOSSIBLE
-            self.hold(fine, f"a bound on the way is {report.bound!r}.")
+            self.hold(fine, f"a reported bound is {report.bound!r}.")
             if report.schedule is not None:
                 try:
                     validate(self.problem.graph, report.schedule, self.problem.budget)
                 except InvalidSchedule as error:
-                    raise _Fails(f"a schedule on the way: {error}") from error
+                    raise _Fails(f"a reported schedule: {error}") from error
 
     def improves(self, clock: RecordingClock, plan: Plan) -> None:
-        """L-BETTER, of what `plan` itself reports."""
+        """L-BETTER, for the reports of `plan`."""
         last: float = IMPOSSIBLE
         graph, budget = self.problem.graph, self.problem.budget
         for report in clock.reports:
@@ -218,24 +218,24 @@ class SolverTrial(GuardedTrial):
                 continue
             time = validate(graph, report.schedule).time
             self.hold(report.best in (None, time), f"a plan of {time} ns was reported with a time of {report.best!r}.")
-            self.hold(time <= last, f"after a plan of {last} ns one of {time} ns was reported.")
+            self.hold(time <= last, f"after a plan of {last} ns a plan of {time} ns was reported.")
             last = time
         if last < IMPOSSIBLE:
             fitting = plan.schedule is not None and validate(graph, plan.schedule).peak <= budget
             answer = validate(graph, plan.schedule).time if fitting and plan.schedule is not None else IMPOSSIBLE
-            self.hold(answer <= last, f"a plan of {last} ns was reported, and the answer takes {answer} ns.")
+            self.hold(answer <= last, f"a plan of {last} ns was reported, but the result takes {answer} ns.")
 
     def repeats(self, plan: Plan) -> None:
-        """L-REPEAT, with other numbers in the generators of the process, of a copy with addresses of its own."""
+        """L-REPEAT, with other states of the global generators, for a copy of the problem at other addresses."""
         for again in self.reseeded("`plan`", lambda: self._quietly(copy.deepcopy(self.problem))):
             same = (again.schedule, again.lower) == (plan.schedule, plan.lower)
-            self.hold(same, f"asked again it answers another plan, or bound ({plan.lower}, then {again.lower}).")
+            self.hold(same, f"a second call gives another plan or bound ({plan.lower}, then {again.lower}).")
 
     def _quietly(self, problem: Problem) -> Plan:
-        """A plan with errors told, without the rest of the guard."""
+        """A plan; tests only L-RAISE, L-TIME and L-INT."""
         plan = self.quietly("`plan`", lambda: self._plan(problem, memory_clock()))
         if not isinstance(plan, Plan):
-            raise self.broken("L-INT", f"`plan` answers {plan!r:.80}, not a Plan.")
+            raise self.broken("L-INT", f"`plan` returns {plan!r:.80}, not a Plan.")
         return plan
 
     def renames(self, plan: Plan) -> None:
@@ -248,17 +248,17 @@ class SolverTrial(GuardedTrial):
         same = again.schedule == with_word(plan.schedule, word) and again.lower == plan.lower
         self.hold(
             same,
-            f"with {word!r} before every name it answers another plan, or bound ({plan.lower}, then {again.lower}).\n"
+            f"with {word!r} before every name it gives another plan or bound ({plan.lower}, then {again.lower}).\n"
             f"{_lines(plan.schedule)}\n{_lines(again.schedule)}",
         )
 
     def stops(self, looks: int) -> None:
-        """L-STOP, at any of the looks that it takes without a limit."""
+        """L-STOP, with a clock that expires at a random one of the readings that a plan without a limit makes."""
         end = Random(self.case.number).choice((0, 1, looks // 2, max(0, looks - 1), Random(looks).randint(0, looks)))
         plan = self.plan(self.problem, RecordingClock(end))
         self.replays(plan, self.problem)
         self.fits(plan, self.problem)
-        self.proved(plan.lower, self.case.best(), f"after {end} looks at the clock lower")
+        self.proved(plan.lower, self.case.best(), f"after {end} readings of the clock lower")
 
     def in_a_thread(self, plan: Plan) -> None:
         """L-THREAD, on a third of the examples: in another thread the plan is the same."""
@@ -269,7 +269,7 @@ class SolverTrial(GuardedTrial):
         def ask() -> None:
             try:
                 answers.append(self.solver.plan(self.problem, memory_clock(), self.case.seed))
-            except Exception as error:  # noqa: BLE001 - whatever it raises there and not here
+            except Exception as error:  # noqa: BLE001 - any exception that it raises only in another thread
                 answers.append(error)
 
         thread = threading.Thread(target=ask)
@@ -277,14 +277,14 @@ class SolverTrial(GuardedTrial):
         thread.join()
         again = answers[0]
         if isinstance(again, Exception):
-            raise _Fails(f"in another thread it raised {told(again)}")
+            raise _Fails(f"in another thread it raised {described(again)}")
         same = isinstance(again, Plan) and (again.schedule, again.lower) == (plan.schedule, plan.lower)
-        self.hold(same, "in another thread it answers another plan, or bound.")
+        self.hold(same, "in another thread it gives another plan or bound.")
 
     def interrupts(self, heard: Clock) -> None:
-        """L-INTERRUPT; `heard`: the clock of a plan that nobody interrupted."""
+        """L-INTERRUPT; `heard`: the clock of a plan that was not interrupted."""
         if self.tally.tries("L-INTERRUPT"):
-            self.expect("L-INTERRUPT", not heard.stopped, "it stops its clock, and whoever asked stops too.")
+            self.expect("L-INTERRUPT", not heard.stopped, "it stops its clock, which stops the caller too.")
         clock = memory_clock()
         self.interrupted(
             "`plan`",

@@ -1,4 +1,4 @@
-"""The laws of an option source, and `check_source`, which tries all of them on blocks of small flat graphs."""
+"""The laws of an option source, and `check_source`, which tests all of them on blocks of small flat graphs."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 SOURCE_LAWS = {
-    "L-RAISE": "nothing is raised for a block",
-    "L-TIME": "it ends in seconds on a small block, and soon after its clock is over",
-    "L-THREAD": "no thread or process is left behind",
-    "L-GLOBAL": "what belongs to the whole process is left as it was: generators of random numbers, environment, limits",
-    "L-PURE": "the block is left as it was",
-    "L-INT": "`options` answers a tuple of layer options",
+    "L-RAISE": "no exception is raised for a block",
+    "L-TIME": "it ends within seconds on a small block, and soon after its clock expires",
+    "L-THREAD": "no thread or process is left running",
+    "L-GLOBAL": "global state of the process is not changed: generators of random numbers, environment, limits",
+    "L-PURE": "the block is not changed",
+    "L-INT": "`options` returns a tuple of layer options",
     "L-OPTION": "an option is a valid schedule of the block in two halves, and its numbers are at least those of the replay",
-    "L-LEAN": "no option dominates another, and they come in order of time",
+    "L-LEAN": "no option dominates another, and they are sorted by time",
     "L-EXPAND": "a schedule of the layer expands to one of the same time and a peak no larger",
-    "L-REPEAT": "the same block and seed give the same options, whatever the generators of the process hold",
-    "L-NAMES": "names are only names: with a word before each, the options have the same numbers; no order of a set decides",
-    "L-STOP": "when the time is over, what is offered is still valid",
+    "L-REPEAT": "the same block and seed give the same options, whatever the state of the global generators",
+    "L-NAMES": "names do not matter: with a prefix before each, the options have the same numbers; nor does the order of sets",
+    "L-STOP": "after the clock has expired, options are still valid",
     "L-INTERRUPT": "an interruption is let through, or stops the clock; it is not swallowed",
     "L-REPR": "`repr` rebuilds the source",
 }
@@ -67,19 +67,19 @@ def check_source(
     shrink: bool = True,
     say: Say | None = None,
 ) -> Report:
-    """Try every law of an option source on blocks of small random flat graphs; arguments as for `check_solver`.
+    """Test every law of an option source on blocks of small random flat graphs; arguments as for `check_solver`.
 
     Args:
         source: the source under check.
-        graphs: a hypothesis strategy of flat graphs, of which it is given parts; None: chains, branches and others.
+        graphs: a hypothesis strategy of flat graphs, of which it gets blocks; None: chains, branches and others.
         exclude: laws to leave out, each with a reason.
-        words: names in its repr that no registry knows, and what they stand for.
+        words: values of the names in its repr that are in no registry.
         examples: number of blocks.
         shrink: look for a smaller example of a broken law.
-        say: takes the report as text; None: the standard output.
+        say: called with the text of the report; None: print it.
 
     Raises:
-        LawBroken: with the law and the graph; `L-NONE` when no block got an option.
+        LawBroken: with the law and the graph; `L-NONE` if no block got an option.
     """
     tally = Tally(source, SOURCE_LAWS, exclude)
     check_repr(source, tally, words)
@@ -93,13 +93,13 @@ def check_source(
 
     try_examples(judge, Examples(graphs=graphs, count=examples, shrink=shrink, families=_FAMILIES), tally)
     if not offered:
-        what = f"{tally.subject} offered nothing for any block: nothing was checked. Give graphs=… that it treats."
+        what = f"{tally.subject} offered no option for any block: nothing was checked. Give graphs=… for which it has options."
         raise LawBroken("L-NONE", what)
     return tally.report(say)
 
 
 def block_of(graph: Graph, number: int) -> Cluster | None:
-    """A stretch of the forward nodes that can be condensed and has a backward part; None: none was found."""
+    """A cluster of consecutive forward nodes that can be condensed and has a backward part; None if none was found."""
     random = Random(number)
     forward = [node.name for node in graph.computes if node.phase is Phase.FORWARD]
     if not graph.flat or not forward:
@@ -118,7 +118,7 @@ def block_of(graph: Graph, number: int) -> Cluster | None:
 
 
 class _Trial(GuardedTrial):
-    """One block tried under all laws."""
+    """One block tested under all laws."""
 
     part: Any
 
@@ -151,18 +151,18 @@ class _Trial(GuardedTrial):
         return len(options)
 
     def ask(self, clock: RecordingClock) -> tuple[LayerOption, ...]:
-        """The options; L-INT where they are none, L-TIME where the clock is not heeded."""
+        """The options; tests L-INT, and L-TIME after the clock has expired."""
 
         def question() -> Any:
             try:
                 with patient(lambda: clock.ticks.over_since):
                     return self.source.options(self.graph, clock=clock, seed=self.number)
             except Overrun:
-                raise self.broken("L-TIME", "`options` did not end in seconds.") from None
+                raise self.broken("L-TIME", "`options` did not end within seconds.") from None
 
         options = self.guarded("`options`", question)
-        if not isinstance(options, tuple) or not all(isinstance(one, LayerOption) for one in options):
-            raise self.broken("L-INT", f"`options` answers {options!r:.80}, not a tuple of layer options.")
+        if not isinstance(options, tuple) or not all(isinstance(option, LayerOption) for option in options):
+            raise self.broken("L-INT", f"`options` returns {options!r:.80}, not a tuple of layer options.")
         return options
 
     def valid(self, options: tuple[LayerOption, ...], law: str = "L-OPTION") -> None:
@@ -172,27 +172,31 @@ class _Trial(GuardedTrial):
         loss = Run(self.graph.computes[self.graph.loss].name)
         for option in options:
             halves = [step for step in (*option.forward_steps, loss, *option.backward_steps) if isinstance(step, Run)]
-            self.expect(law, bool(option.forward_steps), f"{_told(option)} has no sub-schedule to expand it by.")
+            self.expect(law, bool(option.forward_steps), f"{_described(option)} has no sub-schedule to expand it by.")
             try:
                 true = option_of(self.graph, Schedule.from_runs(self.graph, halves))
             except (InvalidSchedule, IllFormed) as error:
-                raise self.broken(law, f"the schedule of {_told(option)}: {error}") from error
+                raise self.broken(law, f"the schedule of {_described(option)}: {error}") from error
             same = (option.forward, option.backward) == (true.forward, true.backward)
-            self.expect(law, same, f"{_told(option)}, and its schedule takes {true.forward} and {true.backward} ns.")
+            self.expect(
+                law, same, f"{_described(option)}, and its schedule takes {true.forward} and {true.backward} ns."
+            )
             fine = all(getattr(option, name) >= getattr(true, name) for name in _MEMORY)
             fine = fine and set(option.backward_reads) >= set(true.backward_reads)
-            self.expect(law, fine, f"{_told(option)}, and the replay says {_told(true)}.")
-            known = (option.forward_profile, option.backward_profile)
-            exact = known in (((), ()), (true.forward_profile, true.backward_profile))
-            self.expect(law, exact, f"the moments of {_told(option)} are {known}, not those of its schedule.")
+            self.expect(law, fine, f"{_described(option)}, and the replay says {_described(true)}.")
+            profiles = (option.forward_profile, option.backward_profile)
+            exact = profiles in (((), ()), (true.forward_profile, true.backward_profile))
+            self.expect(law, exact, f"the moments of {_described(option)} are {profiles}, not those of its schedule.")
 
     def lean(self, options: tuple[LayerOption, ...]) -> None:
         """L-LEAN."""
         times = [option.forward + option.backward for option in options]
         self.expect("L-LEAN", times == sorted(times), f"the times of the options are {times}.")
-        for i, one in enumerate(options):
+        for i, option in enumerate(options):
             for other in (*options[:i], *options[i + 1 :]):
-                self.expect("L-LEAN", not dominates(one, other), f"{_told(one)} dominates {_told(other)}.")
+                self.expect(
+                    "L-LEAN", not dominates(option, other), f"{_described(option)} dominates {_described(other)}."
+                )
 
     def expands(self, options: tuple[LayerOption, ...]) -> None:
         """L-EXPAND."""
@@ -210,23 +214,23 @@ class _Trial(GuardedTrial):
         """L-REPEAT and L-NAMES."""
         if self.tally.tries("L-REPEAT"):
             for again in self.reseeded("`options`", lambda: self.source.options(self.graph, seed=self.number)):
-                self.expect("L-REPEAT", again == options, "asked again it offers other options.")
+                self.expect("L-REPEAT", again == options, "a second call returns other options.")
         if self.tally.tries("L-NAMES"):
             other = renamed(self.graph, _WORD)
             again = self.quietly("`options`", lambda: self.source.options(other, seed=self.number))
-            same = [_numbers(one) for one in again] == [_numbers(one) for one in options]
-            self.expect("L-NAMES", same, f"with {_WORD!r} before every name it offers other options.")
+            same = [_numbers(option) for option in again] == [_numbers(option) for option in options]
+            self.expect("L-NAMES", same, f"with {_WORD!r} before every name it returns other options.")
 
 
 _MEMORY: Final = ("phantom", "forward_workspace", "backward_workspace")
 
 
 def _numbers(option: LayerOption) -> tuple[int, ...]:
-    own = (option.forward, option.backward, *(getattr(option, name) for name in _MEMORY))
-    return (*own, len(option.backward_reads), len(option.forward_steps), len(option.backward_steps))
+    numbers = (option.forward, option.backward, *(getattr(option, name) for name in _MEMORY))
+    return (*numbers, len(option.backward_reads), len(option.forward_steps), len(option.backward_steps))
 
 
-def _told(option: LayerOption) -> str:
+def _described(option: LayerOption) -> str:
     works = f"workspaces {option.forward_workspace} and {option.backward_workspace} B"
     reads = f", reads {', '.join(option.backward_reads)}" if option.backward_reads else ""
     return f"an option of {option.forward} and {option.backward} ns, phantom {option.phantom} B, {works}{reads}"

@@ -1,8 +1,8 @@
-"""Hypothesis strategies: training graphs, chains, graphs of layers, problems, links, and schedules that are valid.
+"""Hypothesis strategies: training graphs, chains, graphs of layers, problems, links, and valid schedules.
 
-One home for all of them. Domains are small (a handful of nodes, sizes and times below ten) so that an oracle can keep up, and
-wide in kind: several contributions per gradient, tied parameters, nodes that draw random numbers, run-once nodes, workspaces,
-kept activations, data of no bytes. Schedules that break a rule: `remat.testing.corruptions`.
+Domains are small (a handful of nodes, sizes and times below ten), so that oracles are fast, and diverse: several contributions
+per gradient, tied parameters, nodes that draw random numbers, run-once nodes, workspaces, kept activations, data of zero bytes.
+For schedules that break a rule see `remat.testing.corruptions`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from remat.testing.walks import Walk
 
 T = TypeVar("T")
 Draw = Any
-"""The `draw` function that hypothesis hands to a composite strategy."""
+"""The `draw` function that hypothesis passes to a composite strategy."""
 
 sizes = st.integers(0, 5)
 """Bytes of a datum or workspace."""
@@ -58,8 +58,8 @@ def training_graphs(
 
     Args:
         draw: given by hypothesis.
-        min_forward: fewest forward nodes.
-        max_forward: most forward nodes.
+        min_forward: smallest number of forward nodes.
+        max_forward: largest number of forward nodes.
         random: whether nodes may draw random numbers or be run-once.
         contributions: whether a datum may have several readers, and so its gradient several contributions.
     """
@@ -73,7 +73,7 @@ def training_graphs(
 
 @st.composite
 def chain_graphs(draw: Draw, *, min_length: int = 1, max_length: int = 4) -> Graph:
-    """Flat chains: each forward node reads the one before, each backward its gradient and its input or its output."""
+    """Flat chains: each forward node reads the previous one, each backward node its gradient and its input or output."""
     b = GraphBuilder("chain")
     length = draw(st.integers(min_length, max_length))
     b.data("x", 0, Kind.INPUT)
@@ -89,8 +89,8 @@ def chain_graphs(draw: Draw, *, min_length: int = 1, max_length: int = 4) -> Gra
             st.sampled_from([("x" if i == 0 else f"a{i - 1}",), (f"a{i}",), (f"a{i}", "x" if i == 0 else f"a{i - 1}")])
         )
         gradient = "t" if i == length - 1 else f"g{i + 1}"
-        own = {"time": draw(times), "workspace": draw(sizes), "twin": f"F{i}", "scope": f"l.{i}"}
-        b.backward(f"B{i}", reads=dict.fromkeys((gradient, *saved)), writes=[f"g{i}"], **own)
+        attributes = {"time": draw(times), "workspace": draw(sizes), "twin": f"F{i}", "scope": f"l.{i}"}
+        b.backward(f"B{i}", reads=dict.fromkeys((gradient, *saved)), writes=[f"g{i}"], **attributes)
     return b.build()
 
 
@@ -104,14 +104,14 @@ class _Forward:
         self.builder = GraphBuilder("random")
         self.builder.data("x", 0, Kind.INPUT)
         self.nodes: list[tuple[str, list[str], list[str]]] = []  # name, reads, writes
-        self.free: list[str] = []  # data that nobody reads yet
-        self.made: list[str] = []
-        self.phantoms: dict[str, str] = {}  # node -> what it leaves for its backward alone
+        self.free: list[str] = []  # data without readers so far
+        self.produced: list[str] = []
+        self.phantoms: dict[str, str] = {}  # node -> datum that only its backward reads
         self.to_loss: list[str] = []
 
     def node(self, i: int) -> None:
         draw, b, name = self.draw, self.builder, f"F{i}"
-        pool = self.made if self.contributions else self.free
+        pool = self.produced if self.contributions else self.free
         if self.contributions and len(pool) > 1 and draw(st.booleans()):
             reads = [pool[-1], draw(st.sampled_from(pool[:-1]))]  # a skip: two readers, so a sum of gradients
         else:
@@ -131,16 +131,22 @@ class _Forward:
             extra.append(f"s{i}")
         draws = self.random and draw(st.booleans())
         once = self.random and draw(_sometimes)
-        own = {"time": draw(times), "workspace": draw(sizes), "draws": draws, "run_once": once, "scope": f"m.{i // 2}"}
-        b.forward(name, reads=reads, writes=[*writes, *extra], **own)
+        attributes = {
+            "time": draw(times),
+            "workspace": draw(sizes),
+            "draws": draws,
+            "run_once": once,
+            "scope": f"m.{i // 2}",
+        }
+        b.forward(name, reads=reads, writes=[*writes, *extra], **attributes)
         self.nodes.append((name, reads, writes))
-        self.free = [one for one in self.free if one not in reads] + writes
-        self.made += writes
+        self.free = [datum for datum in self.free if datum not in reads] + writes
+        self.produced += writes
 
     def loss(self) -> None:
         draw, b = self.draw, self.builder
-        last = self.made[-1]
-        more = draw(st.lists(st.sampled_from(self.made), max_size=1)) if self.contributions else []
+        last = self.produced[-1]
+        more = draw(st.lists(st.sampled_from(self.produced), max_size=1)) if self.contributions else []
         self.to_loss = list(dict.fromkeys([last, *more]))
         writes = []
         for datum in self.to_loss:
@@ -178,21 +184,21 @@ class _Forward:
             self._backward(name, incoming, saved, outgoing)
 
     def _backward(self, forward: str, incoming: list[str], saved: list[str], outgoing: list[str]) -> None:
-        """One backward node, or two that share the work and the twin."""
+        """One backward node, or two of the same twin."""
         draw = self.draw
         halves = [outgoing[:1], outgoing[1:]] if len(outgoing) > 1 and draw(_seldom) else [outgoing]
         for k, writes in enumerate(halves):
             reads = dict.fromkeys((*incoming, *saved))
-            own = {"time": draw(times), "workspace": draw(sizes), "twin": forward}
-            self.builder.backward(f"B{forward[1:]}" + ("" if k == 0 else "w"), reads=reads, writes=writes, **own)
+            attributes = {"time": draw(times), "workspace": draw(sizes), "twin": forward}
+            self.builder.backward(f"B{forward[1:]}" + ("" if k == 0 else "w"), reads=reads, writes=writes, **attributes)
 
 
-# -- any graph that is legal -------------------------------------------------------------------------------------------
+# -- any legal graph ---------------------------------------------------------------------------------------------------
 
 
 @st.composite
 def legal_graphs(draw: Draw, *, max_nodes: int = 7, layers: bool = True, options: bool = True) -> Graph:
-    """Graphs from the whole class that the rules allow, as `remat.testing.legal` draws them."""
+    """Graphs from all that the rules allow, as `remat.testing.legal` draws them."""
     return legal_graph(
         lambda low, high: draw(st.integers(low, high)), max_nodes=max_nodes, layers=layers, options=options
     )
@@ -240,7 +246,7 @@ def _option(draw: Draw, readable: list[str]) -> LayerOption:
 
 
 def graphs(**more: Any) -> st.SearchStrategy[Graph]:
-    """Any graph: flat, chain or of layers."""
+    """Flat graphs, chains and graphs of layers."""
     return st.one_of(training_graphs(**more), chain_graphs(), layered_graphs())
 
 
@@ -265,29 +271,29 @@ class Clustered:
 
 @st.composite
 def clustered_graphs(draw: Draw, *, max_forward: int = 5) -> Clustered:
-    """Flat graphs with one level of clusters: stretches of the forward order, or sets closed under paths; random options."""
+    """Flat graphs with one level of clusters, segments of the forward order or convex sets, and random options."""
     graph = draw(training_graphs(min_forward=2, max_forward=max_forward))
     forward = [node.name for node in graph.computes if node.phase is Phase.FORWARD]
     cuts = sorted(draw(st.sets(st.integers(1, len(forward) - 1), max_size=2)))
-    stretches = [forward[low:high] for low, high in zip([0, *cuts], [*cuts, len(forward)], strict=True)]
+    segments = [forward[low:high] for low, high in zip([0, *cuts], [*cuts, len(forward)], strict=True)]
     groups: dict[str, list[str]] = {}
-    for k, stretch in enumerate(stretches):
-        some = [name for name in stretch if not draw(_seldom)]
-        if some and is_convex(graph, some):
-            groups[f"c{k}"] = some
-    while True:  # what cannot be condensed together is dissolved, one cluster at a time
+    for k, segment in enumerate(segments):
+        group = [name for name in segment if not draw(_seldom)]
+        if group and is_convex(graph, group):
+            groups[f"c{k}"] = group
+    while True:  # clusters that cannot be condensed together are removed, one at a time
         try:
-            found = clusters(graph, groups)
-            condense(graph, found)
+            level = clusters(graph, groups)
+            condense(graph, level)
             break
         except IllFormed:
             groups.popitem()
     options = {}
-    for one in found:
-        if one.backward and draw(st.booleans()):
-            walks = [draw(valid_schedules(part(graph, one))) for _ in range(draw(st.integers(1, 2)))]
-            options[one.name] = tuple(dict.fromkeys(layer_option(graph, one, walk.runs) for walk in walks))
-    return Clustered(graph=graph, clusters=found, options=options)
+    for cluster in level:
+        if cluster.backward and draw(st.booleans()):
+            walks = [draw(valid_schedules(part(graph, cluster))) for _ in range(draw(st.integers(1, 2)))]
+            options[cluster.name] = tuple(dict.fromkeys(layer_option(graph, cluster, walk.runs) for walk in walks))
+    return Clustered(graph=graph, clusters=level, options=options)
 
 
 # -- problems and links ------------------------------------------------------------------------------------------------
@@ -307,20 +313,20 @@ def links(draw: Draw) -> Link:
 
 @st.composite
 def problems(draw: Draw, graph: st.SearchStrategy[Graph] | None = None, *, linked: bool = False) -> Problem:
-    """Problems: a graph and a budget from just below what a run of one node needs to above what the captured order needs."""
-    one = draw(training_graphs() if graph is None else graph)
-    peak = validate(one, Schedule.from_runs(one, captured(one))).peak
-    low = max(0, min(least_need(one), peak) - 1)
+    """Problems: a graph and a budget between just below the need of a single node and just above that of the captured order."""
+    drawn = draw(training_graphs() if graph is None else graph)
+    peak = validate(drawn, Schedule.from_runs(drawn, captured(drawn))).peak
+    low = max(0, min(least_need(drawn), peak) - 1)
     fit = st.integers(low, peak + 1) if peak < 2 else st.one_of(st.integers(peak - 2, peak), st.integers(low, peak + 1))
     budget = draw(fit)
-    return Problem(graph=one, budget=budget, link=draw(links()) if linked else None)
+    return Problem(graph=drawn, budget=budget, link=draw(links()) if linked else None)
 
 
 def least_need(graph: Graph) -> int:
-    """Bytes that no schedule can do without: what one run reads, writes and works in; what is kept."""
+    """A lower bound of the peak [bytes]: the largest reads, outputs and workspace of a node, and all kept data."""
     sizes = {datum.name: 0 if datum.outside else datum.size for datum in graph.data}
     runs = [
-        sum(sizes[name] for name in (*node.reads, *node.writes)) + min(one.workspace for one in node.options)
+        sum(sizes[name] for name in (*node.reads, *node.writes)) + min(option.workspace for option in node.options)
         for node in graph.computes
     ]
     return max(*runs, sum(datum.size for datum in graph.data if datum.keep))
@@ -336,16 +342,16 @@ def captured(graph: Graph) -> list[Any]:
 
 @st.composite
 def valid_schedules(draw: Draw, graph: Graph, *, copies: bool = False) -> Schedule:
-    """Valid schedules of a graph: any order of first runs, drops anywhere, what is missing recomputed or copied back.
+    """Valid schedules of a graph: any order of first runs, drops anywhere, missing data recomputed or copied back.
 
-    One draw seeds the whole walk: a hundred draws a schedule would cost more than everything that is tested with it.
+    One draw seeds the walk: a hundred draws per schedule would take longer than the tests that use it.
     """
     return Walk(graph, Random(draw(st.integers(0, 2**32 - 1))).randint, copies=copies).schedule()
 
 
 @frozen(kw_only=True)
 class Scheduled:
-    """A graph, a schedule of it that is valid with this link, and the link (None: the schedule has no copies)."""
+    """A graph, a schedule that is valid with the link, and the link (None: the schedule has no copies)."""
 
     graph: Graph
     schedule: Schedule
@@ -354,7 +360,7 @@ class Scheduled:
 
 @st.composite
 def scheduled(draw: Draw, graph: st.SearchStrategy[Graph] | None = None, *, copies: bool = False) -> Scheduled:
-    """A graph with a valid schedule, and a link where there are copies."""
-    one = draw(graphs() if graph is None else graph)
-    schedule = draw(valid_schedules(one, copies=copies))
-    return Scheduled(graph=one, schedule=schedule, link=draw(links()) if copies else None)
+    """A graph with a valid schedule, and a link if there are copies."""
+    drawn = draw(graphs() if graph is None else graph)
+    schedule = draw(valid_schedules(drawn, copies=copies))
+    return Scheduled(graph=drawn, schedule=schedule, link=draw(links()) if copies else None)

@@ -1,7 +1,7 @@
-"""What is known before each step of a valid schedule without copies, by names: who has run, what is resident.
+"""The state before each step of a valid schedule without copies, by names: which nodes have run, which data are resident.
 
-A small account of its own, for maps from schedules to points of formulations (`remat.testing.relaxation`): it shares no code
-with replay or with the arrays of solvers.
+For maps from schedules to points of formulations (`remat.testing.relaxation`). It shares no code with replay or with the arrays
+of solvers.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ class Trace:
     """A valid schedule, step by step.
 
     Attributes:
-        graph, schedule: whose.
-        before: before each step and at the end, what is resident: contributions so far by name of a datum, the option by name
-            of a phantom.
+        graph, schedule: the arguments.
+        before: resident data before each step and at the end: contributions so far by name of a datum, options by name of a
+            phantom.
         first: the step of each node's first run, by name; nodes that never run are left out.
         runs: the steps of all runs of each node, by name.
     """
@@ -55,7 +55,7 @@ class Trace:
 
     @property
     def peak(self) -> Bytes:
-        """Most bytes charged at a run, or resident at the end [bytes]."""
+        """The largest number of bytes charged at a run, or resident at the end [bytes]."""
         ran = [at for steps in self.runs.values() for at in steps]
         return max(self.resident(len(self.before) - 1), *(self.charged(at) for at in ran))
 
@@ -75,19 +75,19 @@ class Trace:
 
     def resident(self, step: int) -> Bytes:
         """Bytes resident before a step."""
-        return sum(self._bytes(name, held) for name, held in self.before[step].items())
+        return sum(self._bytes(name, contents) for name, contents in self.before[step].items())
 
     def charged(self, step: int) -> Bytes:
-        """What the run at a step needs (S-MEM): bytes resident, all that it makes, its workspace."""
+        """Bytes that the run at a step needs (S-MEM): resident data, all its outputs, its workspace."""
         run = self.schedule.steps[step]
         assert isinstance(run, Run)
         node = self.graph.node(run.node)
-        made = sum(self._size[name] for name in node.writes)
+        output_bytes = sum(self._size[name] for name in node.writes)
         layer = self._left_by.get(run.node)
         if layer is not None and run.option < len(layer.options):
-            made += layer.options[run.option].phantom
-        return self.resident(step) + made + node.options[run.option].workspace
+            output_bytes += layer.options[run.option].phantom
+        return self.resident(step) + output_bytes + node.options[run.option].workspace
 
-    def _bytes(self, name: str, held: int) -> Bytes:
+    def _bytes(self, name: str, contents: int) -> Bytes:
         layer = self._phantoms.get(name)
-        return self._size[name] if layer is None else layer.options[held].phantom
+        return self._size[name] if layer is None else layer.options[contents].phantom

@@ -1,4 +1,4 @@
-"""The laws of a transform, and `check_transform`, which tries all of them on small problems."""
+"""The laws of a transform, and `check_transform`, which tests all of them on small problems."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 TRANSFORM_LAWS = {
-    "L-REFUSE": "`refuses` answers None or a line of text, always the same",
-    "L-RAISE": "nothing is raised for a graph that is not refused",
-    "L-TIME": "it ends in seconds on a small problem",
-    "L-THREAD": "no thread or process is left behind",
-    "L-GLOBAL": "what belongs to the whole process is left as it was: generators of random numbers, environment, limits",
-    "L-PURE": "the problem is left as it was",
-    "L-INT": "`apply` answers an Applied, `lift` a Schedule",
+    "L-REFUSE": "`refuses` returns None or a line of text, always the same",
+    "L-RAISE": "no exception is raised for a graph that is not refused",
+    "L-TIME": "it ends within seconds on a small problem",
+    "L-THREAD": "no thread or process is left running",
+    "L-GLOBAL": "global state of the process is not changed: generators of random numbers, environment, limits",
+    "L-PURE": "the problem is not changed",
+    "L-INT": "`apply` returns an Applied, `lift` a Schedule",
     "L-ASKED": "the deadline is kept; the link is kept or left out",
     "L-LIFT": "a valid schedule of the transformed problem is lifted to one that breaks no replay rule",
     "L-FIT": "a schedule that fits the transformed budget is lifted to one that fits the original budget",
-    "L-LINK": "the same with copies, where the transformed problem has a link",
-    "L-PROOF": "a transform that keeps proofs: no schedule of the original problem beats a bound of the transformed one",
-    "L-REPEAT": "the same problem is transformed and lifted the same way, whatever the generators of the process hold",
-    "L-NAMES": "names are only names: with a word before each, the way back is the same; no order of a set decides",
+    "L-LINK": "the same with copies, if the transformed problem has a link",
+    "L-PROOF": "if the transform keeps proofs, no schedule of the original problem beats a bound of the transformed one",
+    "L-REPEAT": "the same problem is transformed and lifted the same way, whatever the state of the global generators",
+    "L-NAMES": "names do not matter: with a prefix before each, schedules are lifted the same way; nor does the order of sets",
     "L-INTERRUPT": "an interruption is let through, or stops the clock; it is not swallowed",
-    "L-STOP": "when the time of its clock is over it still answers, and lifts as ever",
+    "L-STOP": "after its clock has expired it still returns a problem, and lifts valid schedules",
     "L-REPR": "`repr` rebuilds the transform",
 }
 _STATES: Final = 600
@@ -61,10 +61,10 @@ def check_transform(
     shrink: bool = True,
     say: Say | None = None,
 ) -> Report:
-    """Try every law of a transform on small random problems; arguments as for `check_solver`.
+    """Test every law of a transform on small random problems; arguments as for `check_solver`.
 
     Raises:
-        LawBroken: with the law and the example; `L-NONE` when everything was refused.
+        LawBroken: with the law and the example; `L-NONE` if every graph was refused.
     """
     tally = Tally(transform, TRANSFORM_LAWS, exclude)
     check_repr(transform, tally, words)
@@ -77,7 +77,7 @@ def check_transform(
 
 
 class _Trial(GuardedTrial):
-    """One problem tried under all laws."""
+    """One problem tested under all laws."""
 
     def __init__(self, transform: Transform, case: Case, tally: Tally) -> None:
         super().__init__(transform, case.problem.graph, case.text, TRANSFORM_LAWS, tally)
@@ -89,7 +89,7 @@ class _Trial(GuardedTrial):
         self.linked = evolve(case.linked, deadline=deadline)
 
     def run(self) -> None:
-        """All laws but the refusal's."""
+        """All laws; the others only if the graph is not refused."""
         if self.refused():
             return
         pristine = copy.deepcopy(self.problem)
@@ -118,7 +118,7 @@ class _Trial(GuardedTrial):
         self.links()
 
     def applied(self, problem: Problem) -> Applied | None:
-        """The transformed problem; None where a part of the transform refuses its graph. L-INT where it is none."""
+        """The transformed problem; None if a part of the transform refuses its graph. Tests L-INT."""
 
         def ask() -> Applied | None:
             try:
@@ -128,18 +128,18 @@ class _Trial(GuardedTrial):
 
         applied = self.guarded("`apply`", ask)
         if applied is not None and not isinstance(applied, Applied):
-            raise self.broken("L-INT", f"`apply` answers {applied!r:.80}, not an Applied.")
+            raise self.broken("L-INT", f"`apply` returns {applied!r:.80}, not an Applied.")
         return applied
 
     def lifted(self, applied: Applied, schedule: Schedule) -> Schedule:
-        """The schedule of the original problem; L-INT where it is none."""
+        """The schedule of the original problem. Tests L-INT."""
         back = self.guarded("`lift`", lambda: applied.lift(schedule))
         if not isinstance(back, Schedule):
-            raise self.broken("L-INT", f"`lift` answers {back!r:.80}, not a Schedule.")
+            raise self.broken("L-INT", f"`lift` returns {back!r:.80}, not a Schedule.")
         return back
 
     def stops(self) -> None:
-        """L-STOP: asked as `t >> s` asks, with a seed and a clock that is over after a few looks."""
+        """L-STOP: called as `t >> s` calls it, with a seed and a clock that expires after a few readings."""
         clock = memory_clock(self.random.randint(0, 3))
 
         def ask() -> Applied | None:
@@ -156,10 +156,10 @@ class _Trial(GuardedTrial):
     def kept(self, applied: Applied, problem: Problem) -> None:
         """L-ASKED."""
         if self.tally.tries("L-ASKED"):
-            asked, answer = problem, applied.problem
-            same = answer.deadline == asked.deadline
-            self.expect("L-ASKED", same, f"a deadline of {asked.deadline} became {answer.deadline}.")
-            self.expect("L-ASKED", answer.link in (None, asked.link), f"the link {asked.link} became {answer.link}.")
+            before, after = problem, applied.problem
+            same = after.deadline == before.deadline
+            self.expect("L-ASKED", same, f"a deadline of {before.deadline} became {after.deadline}.")
+            self.expect("L-ASKED", after.link in (None, before.link), f"the link {before.link} became {after.link}.")
 
     def lifts(self, applied: Applied, schedule: Schedule) -> None:
         """L-LIFT and L-FIT."""
@@ -168,11 +168,11 @@ class _Trial(GuardedTrial):
         fits = validate(applied.problem.graph, schedule).peak <= applied.problem.budget
         if fits and self.tally.tries("L-FIT"):
             peak = validate(self.problem.graph, self.lifted(applied, schedule)).peak
-            what = f"a schedule within {applied.problem.budget} B is lifted to one of {peak} B, of {self.problem.budget} B."
+            what = f"a schedule within {applied.problem.budget} B is lifted to {peak} B, above {self.problem.budget} B."
             self.expect("L-FIT", peak <= self.problem.budget, f"{what}\n{_lines(schedule)}")
 
     def replays(self, law: str, problem: Problem, applied: Applied, schedule: Schedule) -> None:
-        """The lifted schedule breaks no rule but the budget's."""
+        """The lifted schedule breaks no rule, except possibly the budget."""
         lifted = self.lifted(applied, schedule)
         try:
             validate(problem.graph, lifted, None, problem.link)
@@ -180,7 +180,7 @@ class _Trial(GuardedTrial):
             raise self.broken(law, f"{error}\n{_lines(lifted)}\nlifted from {_lines(schedule)}") from error
 
     def links(self) -> None:
-        """L-LINK, and L-ASKED of the problem with a link."""
+        """L-LINK, and L-ASKED for the problem with a link."""
         if "L-LINK" in self.tally.excluded or (self.tally.only not in (None, "L-LINK", "L-ASKED")):
             return
         applied = self.applied(self.linked)
@@ -204,7 +204,7 @@ class _Trial(GuardedTrial):
         return Walk(graph, self.random.randint, copies=True).schedule()
 
     def fits_linked(self, applied: Applied, schedule: Schedule) -> None:
-        """Within the budget there, within the budget here."""
+        """A schedule within the transformed budget is lifted to one within the original budget."""
         try:
             validate(applied.problem.graph, schedule, applied.problem.budget, applied.problem.link)
         except BudgetExceeded:
@@ -226,14 +226,14 @@ class _Trial(GuardedTrial):
             return
         for again in self.reseeded("`apply`", lambda: self._again(self.problem, walk)):
             same = again == (applied.problem, self.lifted(applied, walk))
-            self.expect("L-REPEAT", same, "applied again it makes another problem, or lifts otherwise.")
+            self.expect("L-REPEAT", same, "a second call gives another problem, or lifts differently.")
 
     def _again(self, problem: Problem, walk: Schedule) -> tuple[Problem, Schedule]:
         again = self.transform.apply(problem)
         return again.problem, again.lift(walk)
 
     def renames(self, applied: Applied, walk: Schedule) -> None:
-        """L-NAMES: nodes and data are the same one by one, so that each step of a walk has its counterpart."""
+        """L-NAMES: nodes and data correspond by index, so each step of a walk has a counterpart."""
         if not self.tally.tries("L-NAMES"):
             return
         other = evolve(self.problem, graph=renamed(self.graph, _WORD))
@@ -241,16 +241,16 @@ class _Trial(GuardedTrial):
             raise self.broken("L-NAMES", f"with {_WORD!r} before every name the graph is refused.")
         again = self.applied(other)
         graph, same = applied.problem.graph, again is not None and _alike(applied.problem, again.problem)
-        self.expect("L-NAMES", same, f"with {_WORD!r} before every name it makes another problem.")
+        self.expect("L-NAMES", same, f"with {_WORD!r} before every name it gives another problem.")
         assert again is not None
         step = _counterparts(graph, again.problem.graph)
-        lifted = self.lifted(again, Schedule(tuple(step(one) for one in walk.steps)))
+        lifted = self.lifted(again, Schedule(tuple(step(original) for original in walk.steps)))
         same = lifted == with_word(self.lifted(applied, walk), _WORD)
-        self.expect("L-NAMES", same, f"with {_WORD!r} before every name it lifts otherwise.")
+        self.expect("L-NAMES", same, f"with {_WORD!r} before every name it lifts differently.")
 
 
-def _alike(one: Problem, other: Problem) -> bool:
-    """Whether two problems differ in names alone, as far as numbers tell."""
+def _alike(problem: Problem, other: Problem) -> bool:
+    """Whether two problems have the same numbers and structure, so that they may differ in names only."""
 
     def numbers(problem: Problem) -> tuple[object, ...]:
         graph = problem.graph
@@ -258,11 +258,11 @@ def _alike(one: Problem, other: Problem) -> bool:
         data = [(datum.size, datum.kind, len(datum.writers)) for datum in graph.data]
         return problem.budget, nodes, data, len(graph.layers), graph.writes_by_node, graph.reads_by_node
 
-    return numbers(one) == numbers(other)
+    return numbers(problem) == numbers(other)
 
 
 def _counterparts(graph: Graph, other: Graph) -> Callable[[Any], Any]:
-    """From a step of one graph to that of the other."""
+    """A function from a step of one graph to the corresponding step of the other."""
     nodes = {a.name: b.name for a, b in zip(graph.computes, other.computes, strict=True)}
     data = {a.name: b.name for a, b in zip(graph.data, other.data, strict=True)}
     data |= {a.phantom: b.phantom for a, b in zip(graph.layers, other.layers, strict=True)}

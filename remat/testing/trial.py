@@ -1,4 +1,4 @@
-"""What checks of laws share: how a part is asked, what a broken law says, and the laws that hold for all parts alike."""
+"""The common base of all checks: calls of a part, errors of broken laws, and the laws that hold for all kinds of parts."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Refuses(Protocol):
     """A part that may refuse a graph."""
 
     def refuses(self, graph: Graph) -> str | None:
-        """Why not this graph; None: it is accepted."""
+        """Why it refuses this graph; None if it accepts it."""
 
 
 def check_repr(subject: object, tally: Tally, words: Mapping[str, Any] | None = None) -> None:
-    """L-REPR: the text of a part reads back as the part.
+    """L-REPR: the repr of a part is parsed to an equal part.
 
     Args:
         subject: the part.
-        tally: counts.
-        words: names in its text that no registry knows, and what they stand for; its own class is known.
+        tally: counts the examples.
+        words: values of the names in its repr that are in no registry, except its class.
     """
     if not tally.tries("L-REPR"):
         return
@@ -43,28 +43,28 @@ def check_repr(subject: object, tally: Tally, words: Mapping[str, Any] | None = 
 
 
 class Trial:
-    """One example tried under the laws of a kind of part.
+    """One example tested under the laws of a kind of part.
 
     Attributes:
-        part: what is checked. graph: what it is tried on. example: that in words, for the message of a broken law.
-        laws: what each law says. tally: counts, and says whether a law is to be tried.
+        part: under check. graph: on which it is tested. example: the graph as text, for the message of a broken law.
+        laws: text of each law. tally: counts, and decides whether a law is tested.
     """
 
     def __init__(self, part: Refuses, graph: Graph, example: str, laws: Mapping[str, str], tally: Tally) -> None:
         self.part, self.graph, self.example, self.laws, self.tally = part, graph, example, laws, tally
 
     def refused(self) -> bool:
-        """Whether the part refuses the graph, which is counted; L-REFUSE."""
+        """Whether the part refuses the graph, which is counted; tests L-REFUSE."""
         self.tally.examples += 1
         first, second = (self.asked("`refuses`", lambda: self.part.refuses(self.graph)) for _ in range(2))
         if self.tally.tries("L-REFUSE"):
             fine = first is None or (isinstance(first, str) and bool(first.strip()))
-            self.expect("L-REFUSE", fine and first == second, f"`refuses` answers {first!r}, then {second!r}.")
+            self.expect("L-REFUSE", fine and first == second, f"`refuses` returns {first!r}, then {second!r}.")
         self.tally.refused += first is not None
         return first is not None
 
     def asked(self, what: str, question: Callable[[], T]) -> T:
-        """The answer of the part; L-RAISE where it raises."""
+        """The answer of the part; tests L-RAISE."""
         try:
             return question()
         except LawBroken:
@@ -75,10 +75,10 @@ class Trial:
             if _has_overrun(error):
                 raise Overrun from error
             self.tally.tries("L-RAISE")
-            raise self.broken("L-RAISE", f"{what} raised {told(error)}") from error
+            raise self.broken("L-RAISE", f"{what} raised {described(error)}") from error
 
     def expect(self, law: str, holds: bool, what: str) -> None:
-        """Say that a law is broken unless it holds."""
+        """Raise the error of a law unless it holds."""
         if not holds:
             raise self.broken(law, what)
 
@@ -88,12 +88,12 @@ class Trial:
 
 
 def _has_overrun(error: BaseException) -> bool:
-    """Whether it is an overrun that a compiled kernel turned into an error of its own."""
+    """Whether the error was caused by an overrun, for example inside a compiled kernel."""
     return any(isinstance(part, Overrun) for part in (error.__cause__, error.__context__))
 
 
-def told(error: BaseException) -> str:
-    """An exception in words, with the line it comes from."""
+def described(error: BaseException) -> str:
+    """An exception as text, with the line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f", at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}: {error}{place}."

@@ -1,7 +1,7 @@
-"""How checks try examples: one after another until one breaks a law, then smaller ones for a while; the smallest is told.
+"""How checks try examples: one after another until one breaks a law, then smaller ones for a while; the smallest is reported.
 
-An example is a graph and a seed, from which everything else about it follows (budget, link, schedules, when the clock is over):
-a smaller graph with the same seed is much the same example. A part that answers by chance is told plainly.
+An example is a graph and a seed, which determine everything else (budget, link, schedules, when the clock expires): a smaller
+graph with the same seed is a similar example. A part whose answers vary from call to call is reported as such.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 SHRINKING: Final = 1.0
-"""Seconds of process time for making an example smaller."""
+"""Seconds of process time for reducing an example."""
 
 LASTING: Final = frozenset({"L-TIME", "L-THREAD", "L-GLOBAL"})
-"""Laws whose breach takes long or outlasts the call: no smaller example is looked for."""
+"""Laws whose violation takes long or outlasts the call: examples are not reduced."""
 
 ANYWHERE: Final = frozenset({"L-RAISE", "L-INT"})
-"""Laws that a part may break whatever it is asked for: all is asked again."""
+"""Laws that any call of a part may break: all laws are tested again."""
 
 Judge = Callable[[Graph, int], None]
 
 
 @frozen(kw_only=True)
 class Examples:
-    """Which graphs a check tries.
+    """The graphs of a check.
 
     Attributes:
-        graphs: a hypothesis strategy of graphs, or None: the families in turn.
+        graphs: a hypothesis strategy of graphs; None: draw from the families in turn.
         count: number of examples.
         shrink: whether to look for a smaller example of a broken law.
-        families: that are drawn from where there is no strategy.
+        families: used if there is no strategy.
     """
 
     graphs: SearchStrategy[Graph] | None
@@ -52,7 +52,7 @@ class Examples:
     families: tuple[Family, ...] = field(default=FAMILIES)
 
     def __iter__(self) -> Iterator[tuple[Graph, int]]:
-        """Graphs and seeds, always the same."""
+        """Graphs and seeds, the same at each call."""
         if self.graphs is not None:
             drawn = collect(self.graphs, self.count)
             yield from ((drawn[seed % len(drawn)], seed) for seed in range(self.count if drawn else 0))
@@ -65,15 +65,15 @@ def try_examples(judge: Judge, examples: Examples, tally: Tally) -> None:
     """Judge examples until one breaks a law.
 
     Args:
-        judge: raises `LawBroken` for an example that breaks a law; asks `tally` which laws are to be tried.
-        examples: what to try.
-        tally: counts; while smaller examples are looked for, it lets the broken law alone be tried.
+        judge: raises `LawBroken` for an example that breaks a law; `tally` tells it which laws to test.
+        examples: the examples.
+        tally: counts; while an example is reduced, it admits only the broken law.
 
     Raises:
-        LawBroken: of the smallest example that was seen; L-REPEAT where the same example broke a law once, and then did not.
+        LawBroken: of the smallest example that was seen; L-REPEAT if an example broke a law once, and then did not.
     """
     for graph, seed in examples:
-        broken = _broken_by(judge, copy.deepcopy(graph), seed)  # parts that write to what they are given spoil a copy
+        broken = _broken_by(judge, copy.deepcopy(graph), seed)  # a part that changes its input changes a copy
         if broken is None:
             continue
         if examples.shrink and broken.law not in LASTING:
@@ -94,28 +94,32 @@ def _broken_by(judge: Judge, graph: Graph, seed: int) -> LawBroken | None:
 
 
 def _smallest(judge: Judge, graph: Graph, seed: int, broken: LawBroken, tally: Tally, *, structure: bool) -> LawBroken:
-    """Smaller and smaller graphs that break the law, until none does or the time is over."""
+    """Reduce the graph while it breaks the law, until no smaller graph does or the time is over."""
     if _broken_by(judge, copy.deepcopy(graph), seed) is None:
         if "L-REPEAT" in tally.excluded:
             return broken
-        what = f"{tally.subject} broke {broken.law} once, and kept it when asked the same again: its answers differ from call "
-        return LawBroken("L-REPEAT", what + f"to call, by chance or by what it remembers. It said:\n{broken}")
+        what = (
+            f"{tally.subject} broke {broken.law} once, but not in a second call: its answers differ from call to call, "
+        )
+        return LawBroken(
+            "L-REPEAT", what + f"at random or because of state that it keeps. The first error was:\n{broken}"
+        )
     end = time.process_time() + SHRINKING
-    found = True
-    while found:
-        found = False
+    shrunk = True
+    while shrunk:
+        shrunk = False
         for candidate in smaller(graph, structure=structure):
             if time.process_time() > end:
                 return broken
             other = _of_smaller(judge, candidate, seed)
             if other is not None and other.law == broken.law:
-                graph, broken, found = candidate, other, True
+                graph, broken, shrunk = candidate, other, True
                 break
     return broken
 
 
 def _of_smaller(judge: Judge, graph: Graph, seed: int) -> LawBroken | None:
-    """What a smaller graph breaks; what a check itself cannot treat is no example."""
+    """The law that a smaller graph breaks; None if it breaks none, or if the check cannot use the graph."""
     try:
         return _broken_by(judge, copy.deepcopy(graph), seed)
     except RematError:
@@ -123,7 +127,7 @@ def _of_smaller(judge: Judge, graph: Graph, seed: int) -> LawBroken | None:
 
 
 def collect(strategy: SearchStrategy[Any], count: int) -> list[Any]:
-    """So many examples of a hypothesis strategy, always the same."""
+    """`count` examples of a hypothesis strategy, the same at each call."""
     from hypothesis import HealthCheck, Phase, given, settings
 
     drawn: list[Any] = []

@@ -57,7 +57,7 @@ def test_infeasible_rows_are_proved_not_believed():
     assert solve_mixed(linear).infeasible
 
 
-def test_a_programme_without_variables():
+def test_a_formulation_without_variables():
     builder = Builder()
     builder.row([], -1)
     assert solve_relaxed(builder.build()).infeasible
@@ -167,7 +167,7 @@ def test_several_instants_pay_twice_for_what_must_be_made_twice():
     problem = Problem(graph=chain(8), budget=15)
     one, several = SingleInstant().solve(problem), AnyOrder(rounds=5).solve(problem)
     assert (one.lower, several.lower, several.upper) == (51, 61, 71)
-    assert AnyOrder(largest=1).solve(problem).lower == chain(8).time  # no programme is small enough
+    assert AnyOrder(largest=1).solve(problem).lower == chain(8).time  # no formulation is small enough
 
 
 def test_a_solution_may_leave_the_captured_order():

@@ -197,7 +197,7 @@ def test_helpers_that_fail_leave_the_work_to_this_process(tmp_path, monkeypatch,
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(broken))
-    monkeypatch.setattr(kernel_prefetch, "wanting", lambda: True)
+    monkeypatch.setattr(kernel_prefetch, "is_incomplete", lambda: True)
     monkeypatch.setattr(kernel_prefetch, "mark_full", lambda: pytest.fail("nothing was filled"))
     caplog.set_level("INFO", logger="remat")
     assert kernel_prefetch.prefetch()
@@ -208,11 +208,11 @@ def test_helpers_that_fail_leave_the_work_to_this_process(tmp_path, monkeypatch,
 
 def test_a_cache_is_full_for_these_sources_only(tmp_path, monkeypatch):
     monkeypatch.setattr(kernel_cache, "cache_folder", lambda: tmp_path)
-    assert kernel_cache.wanting()
+    assert kernel_cache.is_incomplete()
     kernel_cache.mark_full()
-    assert not kernel_cache.wanting()
+    assert not kernel_cache.is_incomplete()
     monkeypatch.setattr(kernel_cache, "_state", lambda: "other sources")
-    assert kernel_cache.wanting()
+    assert kernel_cache.is_incomplete()
 
 
 def test_the_seconds_of_a_warm_up_are_none_the_second_time():
@@ -231,10 +231,10 @@ def test_kernels_work_where_neither_the_package_nor_the_home_can_be_written(tmp_
     import remat.algorithms._chain.pofo, remat.algorithms._whole.dtr
     from remat.algorithms._search.kernel_prefetch import prefetch
     from remat.algorithms._arrays.kernel_cache import cache_folder
-    from remat.algorithms._arrays.liveness import sweep
+    from remat.algorithms._arrays.liveness import memory_profile
     from remat.algorithms._search.warmup import example
     given = example()
-    assert sweep(given.flat, given.order, len(given.order), given.profile) == 17  # a0 a1 a2 t g2, of 4 4 4 1 4 bytes
+    assert memory_profile(given.flat, given.order, len(given.order), given.profile) == 17  # a0 a1 a2 t g2, of 4 4 4 1 4 bytes
     assert cache_folder() is None
     assert not prefetch()
     """

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from remat.algorithms._arrays.graph_arrays import flatten
 from remat.algorithms._core.dead_reruns import without_dead_reruns
-from remat.algorithms._whole.tw_remat import cleaned
+from remat.algorithms._whole.tw_remat import drop_dead_reruns
 from remat.ir import Run, Schedule, validate
 from remat.testing.strategies import legal_graphs, scheduled
 from tests.algorithms.test_exhaustive import unit_chain
@@ -42,6 +42,6 @@ def test_names_and_arrays_agree(seed, length):
         node = rng.choice([v for v in range(len(graph)) if v != loss])
         place = rng.randint(runs.index(node) + 1, len(runs))
         runs.insert(place, node)
-    on_arrays = cleaned(flatten(graph), np.array(runs, np.int32)).tolist()
+    on_arrays = drop_dead_reruns(flatten(graph), np.array(runs, np.int32)).tolist()
     named = without_dead_reruns(graph, [Run(graph.computes[v].name) for v in runs])
     assert [graph.node_index[run.node] for run in named] == on_arrays

@@ -81,7 +81,7 @@ def knapsack():
 
 
 @pytest.mark.parametrize("solve", [solve_relaxed, solve_mixed])
-def test_a_programme_gets_the_time_that_is_left_and_none_without_an_end(solve, monkeypatch):
+def test_a_formulation_gets_the_time_that_is_left_and_none_without_an_end(solve, monkeypatch):
     import highspy
 
     given = []

@@ -7,11 +7,11 @@ import pytest
 
 from remat.algorithms import Problem, store_all_peak
 from remat.algorithms._arrays.graph_arrays import flatten
-from remat.algorithms._arrays.liveness import sweep
+from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._core.outcome import Status
 from remat.algorithms._search.from_solver import From
 from remat.algorithms._whole.dtr import HEURISTICS, Dtr, online
-from remat.algorithms._whole.tw_remat import TwRemat, decomposed, greedy, joined, lawful, separated
+from remat.algorithms._whole.tw_remat import TwRemat, adjacency, greedy, legalized, separator_trees, tree_decomposition
 from remat.errors import RematError
 from remat.ir import GraphBuilder, Kind, Schedule, validate
 from tests.algorithms.test_exhaustive import unit_chain
@@ -88,12 +88,12 @@ def test_a_chain_has_width_one_and_halves_at_each_separator():
     flat = flatten(unit_chain(8))
     nodes = list(range(len(flat.time)))
     for rule in ("degree", "fill"):
-        bags, tree = decomposed(joined(flat), nodes, rule)
+        bags, tree = tree_decomposition(adjacency(flat), nodes, rule)
         assert max(map(len, bags)) <= 3
         assert sum(map(len, tree)) == 2 * (len(bags) - 1)
-        for v, near in enumerate(joined(flat)):
+        for v, near in enumerate(adjacency(flat)):
             assert all(any(v in bag and u in bag for bag in bags) for u in near)
-        (part,) = separated(bags, tree, 1)
+        (part,) = separator_trees(bags, tree, 1)
         assert part.below == frozenset(nodes)
         assert all(len(one.below) <= len(nodes) * 2 / 3 for one in part.parts)
 
@@ -106,16 +106,16 @@ def test_tree_decompositions_make_long_chains_fit_a_few_of_their_activations():
     assert TwRemat().solve(Problem(graph=graph, budget=3)).schedule is None
 
 
-def test_any_list_of_runs_becomes_lawful_and_the_fit_keeps_it_valid():
+def test_any_list_of_runs_becomes_legal_and_the_fit_keeps_it_valid():
     graph = paper_chain(10)
     flat = flatten(graph)
     rng = np.random.default_rng(0)
     for _ in range(20):
-        runs = lawful(flat, rng.integers(0, len(graph), 60).tolist())
+        runs = legalized(flat, rng.integers(0, len(graph), 60).tolist())
         validate(graph, Schedule.from_runs(graph, runs.tolist()))
         fitted = greedy(flat, runs, 16)
         cost = validate(graph, Schedule.from_runs(graph, fitted.tolist()))
-        assert cost.peak == sweep(flat, fitted, len(fitted), np.empty(len(fitted), np.int64))
+        assert cost.peak == memory_profile(flat, fitted, len(fitted), np.empty(len(fitted), np.int64))
 
 
 def test_a_start_is_repaired_under_the_budget():

@@ -41,7 +41,7 @@ def judged(steps, path):
     """(levels, most bytes) of a sequence, by the definition."""
     levels, kept, most = 0, 0.0, 0.0
     for a, b in pairwise(path):
-        most = max(most, kept + steps.held[a, b])
+        most = max(most, kept + steps.transient[a, b])
         levels, kept = levels + int(steps.levels[a, b]), kept + steps.kept[a, b]
     return levels, most
 

@@ -5,7 +5,7 @@ import pytest
 from numba import njit
 
 from remat.algorithms._arrays.graph_arrays import flatten
-from remat.algorithms._arrays.liveness import block_maxima, exceeds, sweep
+from remat.algorithms._arrays.liveness import block_maxima, exceeds, memory_profile
 from remat.algorithms._arrays.sorting import stable_order
 from remat.ir import GraphBuilder, Kind, Schedule, validate
 
@@ -27,7 +27,7 @@ def chain(length=3, size=4):
 
 def peak_of(graph, sequence):
     memory = np.zeros(len(sequence), np.int64)
-    return sweep(flatten(graph), np.array(sequence, np.int32), len(sequence), memory), memory.tolist()
+    return memory_profile(flatten(graph), np.array(sequence, np.int32), len(sequence), memory), memory.tolist()
 
 
 def test_the_captured_order_of_a_chain():

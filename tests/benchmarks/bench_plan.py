@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from remat.algorithms._bounds.instants import Dependencies, instant_program
+from remat.algorithms._bounds.instants import Dependencies, instant_formulation
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._core.problem import Problem
@@ -95,7 +95,7 @@ def loss_knapsack(graph: Graph, budget: int) -> int | None:
     search = Search(Problem(graph=graph, budget=budget), Clock(), 0, "loss knapsack")
     dependencies, best = Dependencies(search.flat), None
     for share in np.linspace(1.0, 0.4, 14):
-        instant = instant_program(search.flat, dependencies, graph.loss, int(budget * share), fixed=True)
+        instant = instant_formulation(search.flat, dependencies, graph.loss, int(budget * share), fixed=True)
         answer = None if instant.impossible else solve_relaxed(instant.linear)
         if answer is None or answer.point is None:
             continue

@@ -5,7 +5,7 @@ import pytest
 from remat.algorithms._milp.linear import Builder
 from remat.ir import Graph, GraphBuilder, Kind, Schedule
 from remat.testing import Formulation, LawBroken, Relaxation, check_bound
-from remat.testing.own_relaxations import RELAXATIONS
+from remat.testing.library_relaxations import RELAXATIONS
 from remat.testing.relaxation import broken_row
 from remat.testing.trace import Trace
 

@@ -1,9 +1,9 @@
 """A flat training graph as arrays (CSR), the form the numba kernels of this package read.
 
-INPUT and BUFFER data cost nothing and never leave, so they are left out of the reads. A datum with several writers
+INPUT and BUFFER data cost nothing and are never dropped, so they are left out of the reads. A datum with several writers
 (gradient contributions) is produced by its first writer and *read* by the later ones: it grows in place, in order,
 and is charged once more at each contribution. Nodes that may not run twice (LOSS, run-once nodes, nodes that
-contribute to such a datum) have `rerun` false: what only they produce can be kept longer, never made again.
+contribute to such a datum) have `rerun` false: data that only they produce can be kept longer, but not be recomputed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Flat(NamedTuple):
         use_ptr, use_idx: nodes that read each datum (CSR, the transpose of reads).
         producer: first writer of each datum, -1 for free data.
         contributions: number of writers of each datum.
-        charge: bytes a run needs besides what is resident: all its outputs and its workspace.
+        charge: bytes a run needs in addition to the resident data: all its outputs and its workspace.
         rerun: nodes the planner may run again; replay: nodes that the rules allow to run again.
         required: nodes that every schedule runs; the others are isolated here and cost nothing.
         order_ptr, order_idx: nodes that must have run before a node's first run (producers, writers in order, draws
@@ -81,11 +81,11 @@ def transpose(pointers: Ints, indices: Ints, columns: int) -> tuple[Ints, Ints]:
 
 
 def flatten(graph: Graph) -> Flat:
-    """The arrays of a flat graph. Backward nodes that lead to nothing kept are left out: no schedule need run them."""
+    """The arrays of a flat graph. Backward nodes that lead to no kept datum are left out: no schedule has to run them."""
     required, data = graph.required, graph.data
     producer = np.array([w[0] if w and set(w) <= required else -1 for w in graph.writers_by_data], np.int32)
     charged = producer >= 0
-    reads, writes = _touched(graph, producer)
+    reads, writes = _reads_and_writes(graph, producer)
     read_ptr, read_idx = csr(reads)
     write_ptr, write_idx = csr(writes)
     use_ptr, use_idx = transpose(read_ptr, read_idx, len(data))
@@ -124,11 +124,11 @@ def _columns(graph: Graph) -> _Columns:
     required = np.array([v in graph.required for v in range(len(graph))], np.bool_)
     replay = np.array([node.phase is not Phase.LOSS and not node.run_once for node in nodes], np.bool_)
     charge = np.array([_charge(graph, v) for v in range(len(graph))], np.int64)
-    alone = np.array([_alone(graph, outputs) for outputs in graph.writes_by_node], np.bool_)
+    single = np.array([_single_writers(graph, outputs) for outputs in graph.writes_by_node], np.bool_)
     return _Columns(
         time=np.where(required, np.array([node.option.time for node in nodes], np.int64), 0),
         charge=np.where(required, charge, 0),
-        rerun=replay & alone & required,
+        rerun=replay & single & required,
         replay=replay,
         required=required,
         phase=np.array([_PHASES[node.phase] for node in nodes], np.int8),
@@ -140,13 +140,13 @@ def _charge(graph: Graph, v: int) -> int:
     return graph.computes[v].option.workspace + sum(graph.data[d].size for d in graph.writes_by_node[v])
 
 
-def _alone(graph: Graph, data: Sequence[int]) -> bool:
+def _single_writers(graph: Graph, data: Sequence[int]) -> bool:
     """Whether each datum has one writer."""
     return all(len(graph.writers_by_data[d]) == 1 for d in data)
 
 
-def _touched(graph: Graph, producer: Ints) -> tuple[list[list[int]], list[list[int]]]:
-    """What each node reads, partial sums that it adds to included, and what it produces; nothing for nodes left out."""
+def _reads_and_writes(graph: Graph, producer: Ints) -> tuple[list[list[int]], list[list[int]]]:
+    """What each node reads, including partial sums that it adds to, and what it produces; empty for nodes left out."""
     writers = graph.writers_by_data
     reads: list[list[int]] = [[] for _ in graph.computes]
     writes: list[list[int]] = [[] for _ in graph.computes]

@@ -1,10 +1,11 @@
-"""The decorators of the kernels: numba, compiled once and cached on disk, with the types of the function kept.
+"""The decorators of the kernels: numba, compiled once and cached on disk; the function's type annotations are preserved.
 
-Compiling on an empty cache takes longer than planning, so kernels are written to compile fast: functions that only
-kernels call have no wrapper for Python (`inner_kernel`); loops around large kernels are plain Python, because a kernel
-optimizes all that it calls once more; and what compiles slowly in numba (sorts, masks, assignment to slices) is a loop.
-Arrays that belong together come as one `NamedTuple`, so that no kernel takes more than six arguments; a kernel is not cut
-smaller than reading asks, because each further function costs a tenth of a second or more.
+With an empty cache, compiling takes longer than planning, so kernels are written to compile fast: functions that are called
+by kernels only have no wrapper for Python (`inner_kernel`); loops around large kernels are plain Python, because numba
+optimizes everything that a kernel calls again as part of that kernel; and operations that numba compiles slowly (sorts, masks,
+assignment to slices) are written as loops. Arrays that belong together are passed as one `NamedTuple`, so that no kernel takes
+more than six arguments. Kernels are not split further than readability needs, because each additional function costs a tenth of
+a second or more.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ UNCACHED = (
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile `function` at its first call, and cache the result: beside its source, or where numba's user cache is."""
+    """Compile `function` at its first call and cache the result: next to its source, or in numba's user cache."""
     return cast(Callable[P, R], njit(no_cfunc_wrapper=True, **_options(function))(function))
 
 
 def inner_kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that kernels call: compiled with them, without the wrapper that Python calls a kernel by.
+    """A function that kernels call: compiled with them, without a wrapper that makes it callable from Python.
 
-    Called from Python it runs as plain Python.
+    When Python calls it, it runs as plain Python.
     """
     options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True} | _options(function)
     return cast(Callable[P, R], register_jitable(**options)(function))
@@ -51,11 +52,11 @@ def _options(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 _cacheable: dict[str, bool] = {}
-"""Whether kernels can be cached, by the folder of their source."""
+"""Whether kernels can be cached, for each folder with sources."""
 
 
 def _can_cache(function: Callable[..., Any]) -> bool:
-    """Whether numba has a place to cache a function; where it has none that is logged, once."""
+    """Whether numba has a place to cache a function; if it has none, this is logged once."""
     folder = os.path.dirname(function.__code__.co_filename)
     if folder not in _cacheable:
         try:
@@ -69,7 +70,7 @@ def _can_cache(function: Callable[..., Any]) -> bool:
 
 
 class _Listener(event.Listener):  # type: ignore[misc]
-    """Tells the thread's tally when numba begins and ends to compile."""
+    """Reports to the thread's tally when numba starts and ends compiling."""
 
     def on_start(self, event: object) -> None:
         compile_tally().begin()

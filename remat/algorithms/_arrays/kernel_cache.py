@@ -1,7 +1,7 @@
 """Whether numba's cache has all kernels of the default planner.
 
-A file in the cache folder says so, and for which sources, versions and processor. Where it is missing or wrong nothing
-breaks: the kernels are looked for in the cache once more.
+A file in the cache folder records this, with the sources, versions and processor for which it holds. If the file is missing or
+wrong, nothing breaks: the kernels are looked up in the cache again.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from pathlib import Path
 import llvmlite.binding
 import numba
 
-from remat.algorithms._arrays.liveness import sweep
+from remat.algorithms._arrays.liveness import memory_profile
 
 MARK = "remat-kernels.full"
-"""Name of the file that says that a cache folder is full."""
+"""Name of the file that marks a cache folder as complete."""
 
 
 def cache_folder() -> Path | None:
-    """Where numba caches these kernels; None where it does not."""
+    """Where numba caches these kernels; None if it does not cache them."""
     if numba.config.DISABLE_JIT:
         return None
-    place = sweep.stats.cache_path  # type: ignore[attr-defined]
-    return None if place is None else Path(place)
+    path = memory_profile.stats.cache_path  # type: ignore[attr-defined]
+    return None if path is None else Path(path)
 
 
-def wanting() -> bool:
-    """Whether kernels may be missing in the cache; False where there is no cache."""
+def is_incomplete() -> bool:
+    """Whether kernels may be missing in the cache; False if there is no cache."""
     folder = cache_folder()
     if folder is None:
         return False
@@ -41,20 +41,20 @@ def wanting() -> bool:
 
 
 def mark_full() -> None:
-    """Note that the cache has all kernels."""
+    """Record that the cache has all kernels."""
     folder = cache_folder()
     if folder is None:
         return
-    with suppress(OSError):  # a read-only cache: it is looked at again
+    with suppress(OSError):  # a read-only cache: the next process looks again
         temporary = folder / f"{MARK}.{os.getpid()}"
         temporary.write_text(_state())
         temporary.replace(folder / MARK)
 
 
 def _state() -> str:
-    """All that the cache depends on: sources, versions, processor."""
-    sources, rooms = hashlib.sha256(), Path(__file__).parents[1]
-    for path in sorted((*rooms.glob("_arrays/*.py"), *rooms.glob("_search/*.py"))):
+    """Everything that the cache depends on: sources, versions, processor."""
+    sources, package = hashlib.sha256(), Path(__file__).parents[1]
+    for path in sorted((*package.glob("_arrays/*.py"), *package.glob("_search/*.py"))):
         sources.update(path.name.encode() + path.read_bytes())
     processor = os.environ.get("NUMBA_CPU_NAME") or llvmlite.binding.get_host_cpu_name()
     return "\n".join((sources.hexdigest(), numba.__version__, sys.version, processor))

@@ -1,9 +1,9 @@
-"""Backward liveness sweep of a run sequence: peak, profile, time, ends of residency; range maxima over the profile.
+"""Liveness analysis of a run sequence, backward: peak, memory profile, time, ends of residency; range maxima of the profile.
 
 A run sequence is an int32 array of node indices; drops are implied (after the last read before the next production),
 exactly as `Schedule.from_runs` places them. All kernels take a `Flat` (see `graph_arrays`) and plain arrays, allocate nothing
-in their inner loops and count in int64 bytes and nanoseconds. They are heuristics' eyes only: what a plan costs is
-said by `remat.ir.validate`.
+in their inner loops and count in int64 bytes and nanoseconds. Only heuristics use their results: the cost of a plan comes
+from `remat.ir.validate`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints, Longs
 from remat.algorithms._arrays.jit import inner_kernel, kernel
 
 BLOCK = 32  # positions per block of the range-maximum index
-MARK = 64  # positions between the marks of what is resident
+MARK = 64  # positions between two marks, which store the resident data
 
 
 @inner_kernel
 def step_back(g: Flat, v: int, first: bool, live: Flags) -> int:
-    """From what is resident right after a run of `v`, its `first` or not, to what is right before; returns the bytes added.
+    """Change `live` from the data resident right after a run of `v` to those right before it; returns the bytes added.
 
-    What it reads stands there while it runs, and what it makes is charged to it.
+    `first`: whether it is the node's first run. The data that it reads are resident while it runs; its outputs are part of its
+    charge.
     """
     added: int = 0
     for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
@@ -39,22 +40,22 @@ def step_back(g: Flat, v: int, first: bool, live: Flags) -> int:
 
 
 @inner_kernel
-def sweep_with_marks(g: Flat, seq: Ints, n: int, mem: Longs, marks: NDArray[np.bool_]) -> int:
-    """As `sweep`; row k of `marks`, unless it has no rows, receives what is resident right before position k * MARK."""
+def memory_profile_with_marks(g: Flat, seq: Ints, n: int, mem: Longs, marks: NDArray[np.bool_]) -> int:
+    """As `memory_profile`; row k of `marks`, unless it has no rows, receives the data resident right before position k * MARK."""
     runs = np.zeros(g.time.size, np.int32)
     for i in range(n):
         runs[seq[i]] += 1
     live = g.keep.copy()
-    held = 0
+    live_bytes = 0
     for d in range(g.size.size):
         if live[d]:
-            held += g.size[d]
+            live_bytes += g.size[d]
     peak = 0
     for i in range(n - 1, -1, -1):
         v = seq[i]
         runs[v] -= 1
-        held += step_back(g, v, runs[v] == 0, live)
-        charged = held + g.charge[v]
+        live_bytes += step_back(g, v, runs[v] == 0, live)
+        charged = live_bytes + g.charge[v]
         mem[i] = charged
         peak = max(peak, charged)
         if i % MARK == 0 and marks.shape[0] > 0:
@@ -64,14 +65,14 @@ def sweep_with_marks(g: Flat, seq: Ints, n: int, mem: Longs, marks: NDArray[np.b
 
 
 @kernel
-def sweep(g: Flat, seq: Ints, n: int, mem: Longs) -> int:
+def memory_profile(g: Flat, seq: Ints, n: int, mem: Longs) -> int:
     """Fill `mem[:n]` with the bytes charged at each run; return the peak."""
-    return sweep_with_marks(g, seq, n, mem, np.empty((0, 0), np.bool_))
+    return memory_profile_with_marks(g, seq, n, mem, np.empty((0, 0), np.bool_))
 
 
 @inner_kernel
 def resident_before(g: Flat, seq: Ints, n: int, b: int, marks: NDArray[np.bool_], live: Flags) -> None:
-    """Fill `live` with what is resident right before position b; kept data may be missing or stand there too early."""
+    """Fill `live` with the data resident right before position b; entries of kept data may be wrong in either direction."""
     above = (b + MARK - 1) // MARK
     end = above * MARK
     for d in range(live.size):
@@ -93,26 +94,27 @@ def fits(g: Flat, seq: Ints, n: int, skip: int, budget: int) -> bool:
         runs[seq[i]] += 1
     if skip >= 0:
         runs[seq[skip]] -= 1
-    held = 0
+    live_bytes = 0
     for d in range(g.size.size):
         if live[d]:
-            held += g.size[d]
+            live_bytes += g.size[d]
     for i in range(n - 1, -1, -1):
         if i == skip:
             continue
         v = seq[i]
         runs[v] -= 1
-        held += step_back(g, v, runs[v] == 0, live)
-        if held + g.charge[v] > budget:
+        live_bytes += step_back(g, v, runs[v] == 0, live)
+        if live_bytes + g.charge[v] > budget:
             return False
     return True
 
 
 @inner_kernel
 def settle(g: Flat, v: int, change: NDArray[np.int8]) -> tuple[int, int]:
-    """End the changes of residency at a use before: of what `v` makes or reads `change` becomes zero.
+    """End the changes of residency at an earlier use: set `change` to zero for the data that `v` makes or reads.
 
-    `change` is 1 where a datum is resident in addition, -1 where it is no longer. Returns (bytes, data) that end.
+    `change` is 1 where a datum is resident in addition, -1 where it is no longer. Returns (bytes, number of data) of the
+    changes that end.
     """
     ended: int = 0
     ends: int = 0
@@ -145,8 +147,8 @@ def overshoot(mem: Longs, n: int, budget: int) -> int:
 def ends_of_residency(g: Flat, seq: Ints, n: int, out_ptr: Ints, out_end: Ints) -> None:
     """For each position and each datum it produces: the position of the last read before the next production.
 
-    `out_ptr[i]` is the offset of position i in `out_end`, in the order of `write_idx`; a datum nobody reads ends
-    where it is produced. Kept data end like the others here: callers ask `keep`.
+    `out_ptr[i]` is the offset of position i in `out_end`, in the order of `write_idx`; a datum without readers ends
+    where it is produced. Kept data are treated like all others: callers look at `keep`.
     """
     total = 0
     for i in range(n):
@@ -171,7 +173,7 @@ def ends_of_residency(g: Flat, seq: Ints, n: int, out_ptr: Ints, out_end: Ints) 
 
 @inner_kernel
 def residencies(g: Flat, seq: Ints, n: int) -> tuple[Ints, Ints]:
-    """`ends_of_residency` in arrays of its own: (offset of each position, ends)."""
+    """As `ends_of_residency`, in new arrays: (offset of each position, ends)."""
     total = 0
     for i in range(n):
         total += g.write_ptr[seq[i] + 1] - g.write_ptr[seq[i]]

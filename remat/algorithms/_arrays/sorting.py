@@ -1,4 +1,4 @@
-"""Sorting inside kernels: one small stable sort, because numpy's take longer to compile than most kernels here."""
+"""Sorting inside kernels: one small stable sort, because numpy's sorts take longer to compile than most kernels here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from remat.algorithms._arrays.jit import inner_kernel
 
 @inner_kernel
 def stable_order(keys: Floats) -> Longs:
-    """Positions by rising key, equal keys as they stand: a merge sort of runs that double in length."""
+    """Positions by ascending key, equal keys in their original order: a bottom-up merge sort."""
     n = keys.size
     order, merged = np.empty(n, np.int64), np.empty(n, np.int64)
     for i in range(n):

@@ -1,6 +1,6 @@
-"""Random streams by name: `Streams(seed).spawn("start", 3)` is one generator's state, the same for the same seed, name and keys.
+"""Random streams by name: `Streams(seed).spawn("start", 3)` is the state of a generator, determined by seed, name and keys.
 
-The numbers of the streams stand in one table, so that two purposes cannot share one. Keys beyond what a purpose has room for
+The numbers of all streams are in one table, so that no two purposes share a stream. Keys outside the range of a purpose
 get a stream by a hash of the name and the keys.
 """
 
@@ -32,7 +32,7 @@ _STREAMS: Final[dict[str, tuple[int, tuple[tuple[int, int], ...]]]] = {
     "new start": (10_000, ((10_000, 1 << 40), (20, 500))),
     "from new start": (10_001, ((10_000, 1 << 40), (20, 500))),
 }
-"""First number of each purpose; for each key, from 0, the step to the next number and how many there are."""
+"""For each purpose: its first number, and per key (counted from 0) the step between numbers and how many values it may have."""
 
 
 @frozen
@@ -45,18 +45,18 @@ class Streams:
         """The state of a generator (see `rng`): a uint64 array of length 1.
 
         Args:
-            name: the purpose, one of the table.
-            keys: which of its streams: one int from 0 for each that the table lists.
+            name: the purpose, a key of the table.
+            keys: which of its streams: an int from 0 for each key that the table lists.
         """
         mixed = (self.seed * 0x9E3779B97F4A7C15 + _number(name, keys) * 0xBF58476D1CE4E5B9 + 1) % (1 << 64)
         return np.array([mixed], np.uint64)
 
 
 def _number(name: str, keys: tuple[int, ...]) -> int:
-    first, places = _STREAMS[name]
-    if len(keys) != len(places):
-        raise ValueError(f"{name!r} has {len(places)} keys, not {len(keys)}")
-    if all(0 <= key < count for key, (_, count) in zip(keys, places, strict=True)):
-        return first + sum(key * step for key, (step, _) in zip(keys, places, strict=True))
+    first, axes = _STREAMS[name]
+    if len(keys) != len(axes):
+        raise ValueError(f"{name!r} has {len(axes)} keys, not {len(keys)}")
+    if all(0 <= key < count for key, (_, count) in zip(keys, axes, strict=True)):
+        return first + sum(key * step for key, (step, _) in zip(keys, axes, strict=True))
     digest = hashlib.sha256(repr((name, keys)).encode()).digest()
     return 1 << 63 | int.from_bytes(digest[:7])

@@ -1,11 +1,11 @@
-"""The saved-set programme at one instant: what must be resident, and what must run again later, when a node first runs.
+"""The saved-set formulation at one instant: what must be resident, and what must run again later, when a node first runs.
 
 Take the moment just before the first run of a backward node t (or the loss). Its ancestors and all forward nodes have
-run, its descendants have not; every other backward node v has or has not (z). Per datum d with producer p: s = d is
-resident, y = p runs again later. A reader that has not run yet, or that runs again later, needs s or y. Residents,
-kept data, outputs and workspace of t fit the budget. The least total time of y bounds the recomputation of every
-valid schedule, in any order (S-PHASE, S-KEEP and S-MEM are all it uses). With `fixed` the set of nodes that have run
-is that of the captured order, and the bound holds for that order only; at the loss the two are the same. Source: this
+run, its descendants have not; every other backward node v has run or not (z). Per datum d with producer p: s = d is
+resident, y = p runs again later. A reader that has not run yet, or that runs again later, needs s or y. Resident data,
+kept data, outputs and workspace of t fit the budget. The minimum of the total time of y bounds the recomputation of every
+valid schedule, in any order (only the rules S-PHASE, S-KEEP and S-MEM are used). With `fixed` the set of nodes that have run
+is the one of the captured order, and the bound holds for that order only; at the loss both are the same. Source: this
 project; see docs/explanation/bounds.md.
 """
 
@@ -25,12 +25,12 @@ DONE, AHEAD, EITHER = 1, 0, 2
 
 @frozen
 class Instant:
-    """The programme at the first run of node `at`; column of each datum's s and of each node's y and z, -1: none.
+    """The formulation at the first run of node `at`; column of each datum's s and of each node's y and z, -1: none.
 
     Attributes:
         state: DONE, AHEAD or EITHER per node.
-        impossible: what must be resident exceeds the budget by itself.
-        facts: of each row, what it says, as proofs name it (docs/reference/proofs.md).
+        impossible: the data that must be resident exceed the budget without any others.
+        facts: the meaning of each row, as proofs name it (docs/reference/proofs.md).
     """
 
     at: int
@@ -44,7 +44,7 @@ class Instant:
 
 
 class Dependencies:
-    """Who must have run before whom: ancestors and descendants of a node."""
+    """Which nodes must have run before which: ancestors and descendants of a node."""
 
     def __init__(self, flat: Flat) -> None:
         self.before = (flat.order_ptr, flat.order_idx)
@@ -75,14 +75,14 @@ class Dependencies:
         return state
 
 
-def instant_program(flat: Flat, dependencies: Dependencies, at: int, budget: int, fixed: bool = False) -> Instant:
-    """The programme of the instant; integral: s and z."""
+def instant_formulation(flat: Flat, dependencies: Dependencies, at: int, budget: int, fixed: bool = False) -> Instant:
+    """The formulation of the instant; integral: s and z."""
     state = dependencies.states(flat, at, fixed)
     columns = _Columns(flat, state)
     reads = set(flat.read_idx[flat.read_ptr[at] : flat.read_ptr[at + 1]].tolist())
     room = _memory_row(flat, columns, reads, budget - int(flat.charge[at]))
     for d in np.flatnonzero(flat.producer >= 0).tolist():
-        if not columns.whole_kept[d] and d not in reads and state[flat.producer[d]] != AHEAD:
+        if not columns.permanent[d] and d not in reads and state[flat.producer[d]] != AHEAD:
             _need_rows(flat, columns, d)
     _order_rows(flat, columns)
     return Instant(
@@ -98,15 +98,15 @@ def instant_program(flat: Flat, dependencies: Dependencies, at: int, budget: int
 
 
 def _memory_row(flat: Flat, columns: _Columns, reads: set[int], room: int) -> int:
-    """What is resident at the instant fits; returns the bytes left beside what is resident in any case."""
+    """The resident data of the instant fit; returns the bytes left by the data that are resident in any case."""
     terms: list[tuple[int, int]] = []
     for d in range(flat.size.size):
         p = int(flat.producer[d])
         if p < 0 or columns.state[p] == AHEAD:
             continue
-        if columns.whole_kept[d] and columns.state[p] != DONE:
+        if columns.permanent[d] and columns.state[p] != DONE:
             terms.append((columns.ran[p], int(flat.size[d])))
-        elif columns.whole_kept[d] or d in reads:
+        elif columns.permanent[d] or d in reads:
             room -= int(flat.size[d])
         elif columns.resident[d] >= 0:
             terms.append((columns.resident[d], int(flat.size[d])))
@@ -115,7 +115,7 @@ def _memory_row(flat: Flat, columns: _Columns, reads: set[int], room: int) -> in
 
 
 class _Columns:
-    """Numbers the variables: y per node that may run again, z per undecided node, s per datum that may be wanted."""
+    """Numbers the variables: y per node that may run again, z per undecided node, s per datum that may be resident or not."""
 
     def __init__(self, flat: Flat, state: NDArray[np.int8]) -> None:
         self.flat, self.state = flat, state
@@ -126,7 +126,7 @@ class _Columns:
         self.ran = [-1] * nodes
         self.resident = [-1] * data
         # a kept datum is resident from its completion: at its only writer's run
-        self.whole_kept = flat.keep & (flat.contributions == 1)
+        self.permanent = flat.keep & (flat.contributions == 1)
         for v in range(nodes):
             if state[v] != AHEAD and flat.replay[v]:
                 self.again[v] = self.builder.new(1, cost=int(flat.time[v]))
@@ -134,17 +134,17 @@ class _Columns:
                 self.ran[v] = self.builder.new(1, integral=True)
         for d in range(data):
             p = flat.producer[d]
-            if p >= 0 and state[p] != AHEAD and not self.whole_kept[d]:
+            if p >= 0 and state[p] != AHEAD and not self.permanent[d]:
                 self.resident[d] = self.builder.new(1, integral=True)
 
     def row(self, fact: list[Any], terms: list[tuple[int, int]], rhs: int) -> None:
-        """Add a row, and what it says."""
+        """Add a row, and its meaning."""
         self.facts.append(fact)
         self.builder.row(terms, rhs)
 
 
 def _need_rows(flat: Flat, columns: _Columns, d: int) -> None:
-    """Readers of d that run (again) later find it resident or its producer runs again."""
+    """If a reader of d runs (again) later, d is resident or its producer runs again."""
     row, p, s = columns.row, int(flat.producer[d]), columns.resident[d]
     y_p, z_p = columns.again[p], columns.ran[p]
     supply = [(s, -1)] + ([(y_p, -1)] if y_p >= 0 else [])

@@ -1,19 +1,20 @@
-"""The saved-set programme at several instants, for schedules in which their first runs come in a given order.
+"""The saved-set formulation at several instants, for schedules in which their first runs come in a given order.
 
-Take the loss or backward nodes t1, t2, ... and all schedules in which they first run in this order; nothing is assumed of
+Take the loss or backward nodes t1, t2, ... and all schedules in which they first run in this order; nothing is assumed about
 any other node. They cut a schedule into stages. Just before each, per datum: s = it is resident; per node that may have
-run or not: z = it has run. Per stage and node: y = it runs again in the stage, having run before it. With f = z(next) - z,
-a node whose first run is in the stage,
+run or not: z = it has run. Per stage and node: y = it runs again in the stage, having run before the stage.
+f = z(next) - z is 1 for a node whose first run is in the stage. With p the producer of d,
 
-* a reader c whose first run is in the stage finds d resident at its start, or p ran in it: s + y(p) + f(p) >= f(c);
-* a reader that runs again in the stage finds d resident at its start, or p ran again: s + y(p) >= y(c);
-* what is resident at the next instant was at this one, or was made in between: s(next) <= s + y(p) + f(p);
-* nothing is resident or runs again that has not run: s <= z, y <= z; z never falls, and is closed under dependencies;
-* at each instant residents, kept data, the outputs and the workspace of its node fit; what it reads is resident.
+* if the first run of a reader c is in the stage, d is resident at its start or p ran in it: s + y(p) + f(p) >= f(c);
+* if a reader c runs again in the stage, d is resident at its start or p ran again: s + y(p) >= y(c);
+* data resident at the next instant were resident at this one, or were made in between: s(next) <= s + y(p) + f(p);
+* only nodes that have run can run again or have resident outputs: s <= z, y <= z; z never falls and is closed under
+  dependencies;
+* at each instant resident data, kept data, the outputs and the workspace of its node fit; the data that it reads are resident.
 
-Every such schedule gives a solution whose cost is at most its recomputation. With one instant this is the programme of
-`instants`, and so it is where dependencies allow one order only; else the least over all orders bounds every schedule.
-Source: this project; see docs/explanation/bounds.md.
+Every such schedule gives a solution whose cost is at most its recomputation. With one instant this is the formulation of
+`instants`. The bound holds for every schedule if dependencies allow one order only; otherwise the least bound over all orders
+does. Source: this project; see docs/explanation/bounds.md.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ Terms = list[tuple[int, int]]
 
 @frozen
 class Chained:
-    """The programme of the stages that begin at `instants`.
+    """The formulation of the stages that begin at `instants`.
 
     Attributes:
         resident: column of s by instant and datum, -1: none. ran: column of z by instant and node, -1: none.
         again: column of y by instant and node, -1: none.
-        state: DONE, AHEAD or EITHER by instant and node; one row more than instants, the last is the end.
-        impossible: what must be resident at an instant exceeds the budget by itself.
+        state: DONE, AHEAD or EITHER by instant and node; the last of the len(instants) + 1 rows is the end of the step.
+        impossible: the data that must be resident at an instant exceed the budget without any others.
     """
 
     instants: tuple[int, ...]
@@ -57,8 +58,8 @@ class Chained:
         return np.asarray(len(self.instants) + 1 - done.sum(axis=0), np.int64)
 
 
-def chained_program(flat: Flat, dependencies: Dependencies, instants: tuple[int, ...], budget: int) -> Chained:
-    """The programme; `instants` are in the order of their first runs, the loss first if it is among them. Integral: s and z."""
+def ordered_formulation(flat: Flat, dependencies: Dependencies, instants: tuple[int, ...], budget: int) -> Chained:
+    """The formulation; `instants` are in the order of their first runs, the loss (if included) first. Integral: s and z."""
     build = _Build(flat, dependencies, instants)
     impossible = False
     for k in range(len(instants)):
@@ -83,12 +84,12 @@ class _Build:
         self.flat, self.instants = flat, instants
         nodes, data, stages = flat.time.size, flat.size.size, len(instants)
         self.builder = Builder()
-        self.whole_kept = flat.keep & (flat.contributions == 1)
-        self.asked = np.flatnonzero((flat.producer >= 0) & ~self.whole_kept).tolist()
+        self.permanent = flat.keep & (flat.contributions == 1)
+        self.droppable = np.flatnonzero((flat.producer >= 0) & ~self.permanent).tolist()
         self.state = np.full((stages + 1, nodes), DONE, np.int8)
         for k, at in enumerate(instants):
             self.state[k] = dependencies.states(flat, at, fixed=False)
-        for k in range(1, stages):  # what an earlier instant needs has run; what needs a later one has not
+        for k in range(1, stages):  # ancestors of an earlier instant have run; descendants of a later one have not
             self.state[k, (self.state[k - 1] == DONE) & (self.state[k] == EITHER)] = DONE
             self.state[k, instants[k - 1]] = DONE
         for k in range(stages - 1, 0, -1):
@@ -101,12 +102,12 @@ class _Build:
                 self.ran[k, v] = self.builder.new(1, integral=True)
             for v in np.flatnonzero((self.state[k] != AHEAD) & flat.replay).tolist():
                 self.again[k, v] = self.builder.new(1, cost=int(flat.time[v]))
-            for d in self.asked:
-                if self.state[k, flat.producer[d]] != AHEAD and self._wanted(k, d):
+            for d in self.droppable:
+                if self.state[k, flat.producer[d]] != AHEAD and self._may_be_read(k, d):
                     self.resident[k, d] = self.builder.new(1, integral=True)
 
-    def _wanted(self, k: int, d: int) -> bool:
-        """Whether anybody may read the datum from instant k on."""
+    def _may_be_read(self, k: int, d: int) -> bool:
+        """Whether any node may read the datum from instant k on."""
         users = self.flat.use_idx[self.flat.use_ptr[d] : self.flat.use_ptr[d + 1]]
         return bool((self.state[k, users] != DONE).any() or self.flat.replay[users].any())
 
@@ -116,11 +117,11 @@ class _Build:
             return [(int(self.ran[k, v]), sign)], 0
         return [], sign if self.state[k, v] == DONE else 0
 
-    def _fresh(self, k: int, v: int, sign: int) -> tuple[Terms, int]:
-        """`sign` times f: whether the first run of v is in stage k."""
-        later, one = self._z(k + 1, v, sign)
-        sooner, other = self._z(k, v, -sign)
-        return later + sooner, one + other
+    def _first_run(self, k: int, v: int, sign: int) -> tuple[Terms, int]:
+        """`sign` times f of node v in stage k, which is 1 if its first run is in the stage: terms and a constant."""
+        end_terms, end_constant = self._z(k + 1, v, sign)
+        start_terms, start_constant = self._z(k, v, -sign)
+        return end_terms + start_terms, end_constant + start_constant
 
     def _supply(self, k: int, d: int) -> Terms:
         """-s - y of a datum and its producer in stage k."""
@@ -128,17 +129,17 @@ class _Build:
         return [(column, -1) for column in columns if column >= 0]
 
     def memory_row(self, k: int, budget: int) -> bool:
-        """Residents, kept data and the working set of the instant fit; returns whether they cannot."""
+        """Resident data, kept data and the working set of the instant fit; returns whether that is impossible."""
         flat, at = self.flat, self.instants[k]
         room, terms = budget - int(flat.charge[at]), []
-        given = set(flat.read_idx[flat.read_ptr[at] : flat.read_ptr[at + 1]].tolist())
+        reads = set(flat.read_idx[flat.read_ptr[at] : flat.read_ptr[at + 1]].tolist())
         for d in np.flatnonzero(flat.producer >= 0).tolist():
             p, size, column = int(flat.producer[d]), int(flat.size[d]), int(self.resident[k, d])
-            if self.whole_kept[d]:
-                more, constant = self._z(k, p, size)
-                terms += more
+            if self.permanent[d]:
+                kept, constant = self._z(k, p, size)
+                terms += kept
                 room -= constant
-            elif d in given:
+            elif d in reads:
                 room -= size
                 self.builder.row([(column, -1)], -1)
             elif column >= 0 and size:
@@ -147,7 +148,7 @@ class _Build:
         return room < 0
 
     def order_rows(self, k: int) -> None:
-        """Closes z under dependencies, and it never falls; nothing is resident or runs again that has not run."""
+        """Closes z under dependencies, and lets it never fall; only nodes that have run run again or have resident outputs."""
         flat = self.flat
         for v in np.flatnonzero(self.ran[k] >= 0).tolist():
             z = int(self.ran[k, v])
@@ -164,19 +165,19 @@ class _Build:
                 self.builder.row([(int(self.resident[k, d]), 1), (z, -1)], 0)
 
     def stage_rows(self, k: int) -> None:
-        """Readers of stage k find what they read; what is resident at the next instant comes from somewhere."""
+        """Nodes that run in stage k have their reads; data resident at the next instant were resident or are made."""
         flat = self.flat
-        for d in self.asked:
+        for d in self.droppable:
             p = int(flat.producer[d])
             if self.state[k, p] == AHEAD:
-                continue  # p first runs in this stage or later: readers of this stage follow it by the closure of z
+                continue  # p first runs in this stage or later: readers in this stage follow it by the closure of z
             supply = self._supply(k, d)
-            made, constant = self._fresh(k, p, -1)
+            production, produced = self._first_run(k, p, -1)
             for c in flat.use_idx[flat.use_ptr[d] : flat.use_ptr[d + 1]].tolist():
-                first, one = self._fresh(k, c, 1)
-                if first or one:
-                    self.builder.row([*supply, *made, *first], -constant - one)
+                first, needed = self._first_run(k, c, 1)
+                if first or needed:
+                    self.builder.row([*supply, *production, *first], -produced - needed)
                 if self.again[k, c] >= 0:
                     self.builder.row([*supply, (int(self.again[k, c]), 1)], 0)
             if k + 1 < len(self.instants) and self.resident[k + 1, d] >= 0:
-                self.builder.row([*supply, *made, (int(self.resident[k + 1, d]), 1)], -constant)
+                self.builder.row([*supply, *production, (int(self.resident[k + 1, d]), 1)], -produced)

@@ -1,9 +1,9 @@
-"""`AnyOrder`: a bound for every schedule from several instants, in every order they may come in; and plans from its solutions.
+"""`AnyOrder`: a bound for every schedule from several instants, over all orders of the instants; and plans from its solutions.
 
-Instants are added one at a time: of those with heavy working sets the one that raises the relaxed bound most, and when none
-does, where the plan of the solution exceeds the budget most. Those that depend on each other come in one order; for the
+Instants are added one at a time: of those with heavy working sets the one that raises the relaxed bound most; if none raises
+it, the one where the plan of the solution exceeds the budget most. Instants that depend on each other have one order; for the
 others every order is solved, and the least bound holds for every schedule.
-A solution also says in which stage each node first runs: that is how plans leave the captured order.
+A solution also gives the stage in which each node first runs, so its plan may leave the captured order.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS
-from remat.algorithms._arrays.liveness import sweep
+from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._bounds.floor import kept_before
 from remat.algorithms._bounds.instants import Dependencies
-from remat.algorithms._bounds.ordered_instants import Chained, chained_program
+from remat.algorithms._bounds.ordered_instants import Chained, ordered_formulation
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.answer import Answer
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
@@ -30,27 +30,28 @@ from remat.settings import number, whole
 
 Order = tuple[int, ...]
 
-_EACH = 3  # heavy instants of each stretch of the backward
-_PROMISING = 10  # of them, how many are looked at again
-_FULL = 1500  # variables up to which a programme gets all branch-and-bound nodes
-_GROWTH = 4  # how much more a round may take than the one before
+_EACH = 3  # heavy instants in each part of the backward
+_PROMISING = 10  # of all heavy instants, how many are scanned again
+_FULL = 1500  # variables up to which a formulation gets all branch-and-bound nodes
+_GROWTH = 4  # ratio of the effort that a round may take to that of the round before
 
 
 @frozen
 class AnyOrder(RunMove):
-    """A bound for every schedule from the saved-set programme at several instants; and plans from its solutions.
+    """A bound for every schedule from the saved-set formulation at several instants; and plans from its solutions.
 
     Attributes:
-        rounds: most instants.
-        nodes: branch-and-bound nodes of a programme; one of more than 1500 variables gets fewer, by the square of its size.
-        largest: most variables of a programme; none larger is built.
-        effort: simplex iterations times rows of all programmes together, none is begun that is likely to exceed it;
-            1e7 are about a second.
-        orders: most orders of the instants; none is added that would make more.
-        scanned: heavy working sets among which the relaxed programmes look for the second instant.
-        variants: preferences of the shaving tried on each plan.
-        patience: rounds in a row without a better bound or plan after which it stops.
-        accuracy: relative gap at which a programme counts as solved.
+        rounds: largest number of instants.
+        nodes: branch-and-bound nodes of a formulation; with more than 1500 variables fewer, in inverse proportion to the square
+            of their number.
+        largest: largest number of variables of a formulation; larger ones are not solved.
+        effort: limit on simplex iterations times rows, summed over all formulations; one that is likely to exceed it is not
+            solved. 1e7 takes about a second.
+        orders: largest number of orders of the instants; an instant that would lead to more is not added.
+        scanned: number of heavy working sets from which the relaxed formulations choose the second instant.
+        variants: how many preferences of shaving are tried on each plan.
+        patience: number of consecutive rounds without a better bound or plan after which it stops.
+        accuracy: relative gap at which a formulation counts as solved.
     """
 
     rounds: int = field(default=6, validator=whole(1, "instants"))
@@ -64,7 +65,7 @@ class AnyOrder(RunMove):
     accuracy: float = field(default=0.002, validator=number(0))
 
     def improve(self, search: Search) -> None:
-        """Solve, plan, add an instant, until the plan fits, it is enough, or the formulations cost too much."""
+        """Solve, plan and add an instant, until the plan fits, the search may end, or the formulations cost too much."""
         if not search.enough:
             with search.charged("bound"):
                 _Growth(self, search).run()
@@ -79,8 +80,8 @@ class _Growth:
         self.instants = frozenset(hardest_instants(search, 1))
         self.heavy = heavy_instants(search, settings.scanned)
         self.relaxed: float = max((search.bounds.hardness[at] for at in self.instants), default=0)
-        self.plan: Sequence | None = None  # of the order that bounds least
-        self.spent = self.last = 0  # effort of all programmes, and of the largest of the last round
+        self.plan: Sequence | None = None  # of the order with the least bound
+        self.spent = self.last = 0  # effort of all formulations so far; of the largest in the last round
 
     def run(self) -> None:
         search, settings = self.search, self.settings
@@ -92,21 +93,21 @@ class _Growth:
             idle = 0 if (search.lower, search.best_time) != before else idle + 1
             if idle == settings.patience or search.enough:
                 return
-            more = self._scan()
-            if more is None and self.plan is not None:
-                more = self.precedence.worst(search, self.plan, self.instants, settings.orders)
-            if more is None:
+            instant = self._scan()
+            if instant is None and self.plan is not None:
+                instant = self.precedence.worst(search, self.plan, self.instants, settings.orders)
+            if instant is None:
                 return
-            self.instants |= {more}
+            self.instants |= {instant}
 
     def _formulation(self, order: Order) -> Chained:
-        return chained_program(self.search.flat, self.precedence.dependencies, order, self.search.budget)
+        return ordered_formulation(self.search.flat, self.precedence.dependencies, order, self.search.budget)
 
     def _solve(self) -> bool:
-        """Solve every order of the instants, prove the least bound, offer plans; whether that could be done."""
+        """Solve every order of the instants, prove the least bound and offer plans; returns whether all were solved."""
         search, settings = self.search, self.settings
         orders = self.precedence.orders(self.instants, settings.orders)
-        # the least over some of the orders is no bound
+        # the least bound over only some of the orders would not be a valid bound
         if orders is None or self.spent + _GROWTH * self.last * len(orders) > settings.effort:
             return False
         least: float = IMPOSSIBLE
@@ -131,7 +132,7 @@ class _Growth:
         return True
 
     def _answer(self, formulation: Chained) -> Answer | None:
-        """The answer with integers; None where what must be resident exceeds the budget by itself."""
+        """The answer with integers; None if the data that must be resident exceed the budget without any others."""
         if formulation.impossible:
             return None
         share = min(1.0, _FULL / max(1, formulation.linear.shape[1]))
@@ -148,7 +149,7 @@ class _Growth:
                 offer_shaved(search, start, variant(j), search.streams.spawn("any order", count, j), how)
 
     def _scan(self) -> int | None:
-        """The heavy instant that raises the relaxed bound most; None when none does, and then no more are looked at."""
+        """The heavy instant that raises the relaxed bound most; None if none raises it, and then no further scan is made."""
         bounds = {at: self._relaxed(at) for at in self.heavy if at not in self.instants}
         scanned = sorted((-bound, at) for at, bound in bounds.items() if bound is not None)[:_PROMISING]
         rises = bool(scanned) and -scanned[0][0] > self.relaxed
@@ -159,7 +160,7 @@ class _Growth:
         return scanned[0][1]
 
     def _relaxed(self, at: int) -> float | None:
-        """The relaxed bound with one more instant, in the first of the orders; None where it is not asked."""
+        """The relaxed bound with one more instant, in the first of the orders; None if it is not computed."""
         orders = self.precedence.orders(self.instants | {at}, 1)
         if orders is None or self.search.clock.expired:
             return None
@@ -171,19 +172,19 @@ class _Growth:
 
 
 def heavy_instants(search: Search, count: int) -> list[int]:
-    """Backward nodes of heavy working sets, what must be kept by then included: the heaviest of each stretch of the backward."""
+    """Backward nodes with heavy working sets, including the data kept by then: the heaviest in each part of the backward."""
     flat = search.flat
     kept = flat.keep & (flat.contributions == 1)
     backward = np.flatnonzero((flat.phase == BACKWARD) & flat.required)
     reads = np.where(kept, 0, flat.size)[flat.read_idx]
     needed = flat.charge + kept_before(flat)
     np.add.at(needed, np.repeat(np.arange(flat.time.size), np.diff(flat.read_ptr)), reads)
-    stretches = np.array_split(backward, max(1, count // _EACH))
-    return [int(v) for nodes in stretches for v in nodes[np.argsort(-needed[nodes], kind="stable")][:_EACH]]
+    parts = np.array_split(backward, max(1, count // _EACH))
+    return [int(v) for nodes in parts for v in nodes[np.argsort(-needed[nodes], kind="stable")][:_EACH]]
 
 
 class Precedence:
-    """Which instants come before which in every schedule, and the orders that leaves."""
+    """Which instants precede which in every schedule, and the orders that remain possible."""
 
     def __init__(self, search: Search) -> None:
         self.flat = search.flat
@@ -212,9 +213,9 @@ class Precedence:
                     yield (at, *rest)
 
     def worst(self, search: Search, plan: Sequence, instants: frozenset[int], most: int) -> int | None:
-        """The node from the loss on whose first run is next to the highest position over budget, and makes few orders."""
+        """The loss or backward node whose first run is nearest to the highest position over budget and adds few orders."""
         memory = np.empty(len(plan), np.int64)
-        sweep(search.flat, plan, len(plan), memory)
+        memory_profile(search.flat, plan, len(plan), memory)
         nodes, positions = np.unique(plan, return_index=True)
         late = self.flat.phase[nodes] >= LOSS
         ranked = sorted(zip(positions[late].tolist(), nodes[late].tolist(), strict=True))
@@ -232,7 +233,7 @@ class Precedence:
 
 
 def planned(search: Search, formulation: Chained, x: NDArray[np.float64]) -> Sequence:
-    """The run sequence that a solution means: first runs in its stages, what it holds at each instant, the rest on demand."""
+    """The run sequence that a solution describes: first runs by stage, data resident at each instant, the rest on demand."""
     stage = formulation.stage_of(x)
     rank = {at: k + 1 for k, at in enumerate(formulation.instants)}
     base = sorted(search.base.tolist(), key=lambda v: (rank.get(v, stage[v]), v not in rank, v))

@@ -1,4 +1,4 @@
-"""`auto`: what plans when nobody names a solver. One expression; see docs/explanation/planner.md."""
+"""`auto`: the default planner, used where no solver is named. One expression; see docs/explanation/planner.md."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from remat.algorithms._search.stop import any_plan, gap, gap_above, no_plan
 from remat.algorithms._whole.baselines import PerLayerCheckpoint
 
 POOR = 0.005
-"""Plan over proved bound, less one, above which every means is tried."""
+"""Gap (plan over proved bound, minus one) above which all passes are tried."""
 
 GOOD = 0.0015
-"""Plan over proved bound, less one, above which a longer search is worth its time."""
+"""Gap above which a longer search is worth its time."""
 
 FAIR = 0.001
-"""Plan over proved bound, less one, above which the bound is worth more time."""
+"""Gap above which a better bound is worth more time."""
 
 DONE = 0.0005
-"""Plan over proved bound, less one, at which everything stops."""
+"""Gap at which the search stops."""
 
 auto: Solver = (
     Polish(
@@ -47,13 +47,13 @@ auto: Solver = (
 """The default planner."""
 
 quick: Solver = Polish((Floor(), MultiStart(starts=8), SingleInstant(mixed=0), SavedSet(instants=2)), stop=gap(0.05))
-"""A plan and a bound in a fraction of the time of `auto`, where many budgets are asked."""
+"""A plan and a bound in a fraction of the time of `auto`, for many budgets."""
 
 cheap: Solver = best(PeakShaving().within(0.3), PerLayerCheckpoint())
-"""A plan in hundredths of a second on hundreds of nodes, where a deadline left none."""
+"""A plan in hundredths of a second on hundreds of nodes, for where a deadline left no plan."""
 
 probe: Solver = Polish((PeakShaving(), MultiStart(starts=4)), stop=any_plan)
-"""Any plan, where it is asked how small a budget may be; proves nothing."""
+"""Any plan, to find the smallest budget that has one; proves nothing."""
 
 prover: Solver = Polish((SingleInstant(mixed=0), SavedSet(instants=2)), stop=any_plan)
-"""Whether there can be a plan, and one where that shows it: for budgets where `probe` finds none."""
+"""Proves that no plan exists, or finds one: for budgets at which `probe` finds none."""

@@ -1,4 +1,4 @@
-"""Deletion: take reruns out again while the peak stays within the budget, the most expensive first."""
+"""Deletion: remove reruns, the most expensive first, while the peak stays within the budget."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, Flags, Flat, Ints, Longs
 from remat.algorithms._arrays.jit import inner_kernel, kernel
-from remat.algorithms._arrays.liveness import BLOCK, block_maxima, exceeds, fits, residencies, settle, sweep
+from remat.algorithms._arrays.liveness import BLOCK, block_maxima, exceeds, fits, memory_profile, residencies, settle
 from remat.algorithms._arrays.sorting import stable_order
 
 
 @kernel
 def removable(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, positions: Ints) -> int:
-    """Positions whose removal might keep the peak within the budget (a necessary test); returns how many, in `positions`.
+    """Fill `positions` with runs whose removal might keep the peak within the budget (a necessary test); returns how many.
 
-    A rerun's removal extends the earlier residency of its outputs over the gap before it; what it read may go
-    earlier. The first run of a backward node may go when nothing reads it before a later run of the node.
+    Removing a rerun extends the earlier residency of its outputs over the gap before it; the data that it read may be dropped
+    earlier. The first run of a backward node may be removed if no node reads its outputs before a later run of the node.
     """
     top = np.empty(n // BLOCK + 1, np.int64)
     block_maxima(mem, n, top)
@@ -34,7 +34,7 @@ def removable(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, positions: In
         left[v] -= 1
         o = out_ptr[i]
         if not g.rerun[v]:
-            pass  # it runs once, or its contributions belong together
+            pass  # it may run only once, or it contributes to a sum
         elif seen[v]:
             release = np.int64(0)
             for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
@@ -68,12 +68,12 @@ def removable(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, positions: In
 
 
 class Uses(NamedTuple):
-    """A sequence in which runs are marked as gone, with what decides whether another may go.
+    """A sequence from which runs are removed, with the data that decide whether another run can be removed.
 
     Attributes:
-        seq, mem: the runs and the bytes charged at each. before: of each position, the position before that is still there.
+        seq, mem: the runs and the bytes charged at each. before: for each position, the previous one that is not removed.
         read_at, last: offset of each position in `last`; for each read, whether it is the last before the next production.
-        write_at, used: offset of each position in `used`; for each output, whether anybody reads it.
+        write_at, used: offset of each position in `used`; for each output, whether any run reads it.
         change: scratch, all zero between calls: how residency changes (see `settle`).
     """
 
@@ -112,7 +112,7 @@ def uses_of(g: Flat, seq: Ints, n: int, mem: Longs) -> Uses:
 
 @inner_kernel
 def record_uses(g: Flat, uses: Uses, j: int) -> None:
-    """Bring the uses at position j up to date, where changes of residency end."""
+    """Update the uses at position j, where changes of residency end."""
     u, change = uses.seq[j], uses.change
     for k in range(g.write_ptr[u], g.write_ptr[u + 1]):
         d = g.write_idx[k]
@@ -125,35 +125,35 @@ def record_uses(g: Flat, uses: Uses, j: int) -> None:
 
 
 @inner_kernel
-def walk_without(g: Flat, uses: Uses, p: int, budget: int, commit: bool) -> bool:
-    """Whether the sequence fits without the rerun at p; `commit`: it does, bring the profile and the uses up to date.
+def fits_without(g: Flat, uses: Uses, p: int, budget: int, commit: bool) -> bool:
+    """Whether the sequence fits without the rerun at p; with `commit` (it must fit), update the profile and the uses.
 
-    What it made stays from the use before, what it was the last to read leaves after the use before: only the positions
-    between change.
+    Without the rerun, its outputs stay resident from the use before it, and data of which it is the last reader are dropped
+    after the use before it: only the positions in between change.
     """
     seq, mem, before, change = uses.seq, uses.mem, uses.before, uses.change
     v = seq[p]
-    delta, open_ends = np.int64(0), np.int64(0)
+    delta, changed_data = np.int64(0), np.int64(0)
     for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
         d = g.write_idx[k]
         if uses.used[uses.write_at[p] + k - g.write_ptr[v]] and not g.keep[d]:
             change[d] = 1
             delta += g.size[d]
-            open_ends += 1
+            changed_data += 1
     for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
         d = g.read_idx[k]
         if uses.last[uses.read_at[p] + k - g.read_ptr[v]] and not g.keep[d]:
             change[d] = -1
             delta -= g.size[d]
-            open_ends += 1
+            changed_data += 1
     fit = True
     j = before[p]
-    while open_ends > 0 and j >= 0:
+    while changed_data > 0 and j >= 0:
         if commit:
             record_uses(g, uses, j)
         ended, ends = settle(g, seq[j], change)
         delta -= ended
-        open_ends -= ends
+        changed_data -= ends
         if commit:
             mem[j] += delta
         elif mem[j] + delta > budget:
@@ -166,7 +166,7 @@ def walk_without(g: Flat, uses: Uses, p: int, budget: int, commit: bool) -> bool
 
 @kernel
 def thinned(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, candidates: Ints) -> int:
-    """One pass over positions, the most expensive first; returns the new length, n when none could go."""
+    """One pass over candidate positions, the most expensive first; returns the new length, n if none could be removed."""
     first_at = np.full(g.time.size, -1, np.int32)
     for i in range(n - 1, -1, -1):
         first_at[seq[i]] = i
@@ -183,13 +183,13 @@ def thinned(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, candidates: Int
         p = candidates[order[j]]
         if first_at[seq[p]] == p:
             if removed:
-                continue  # judged before other removals: the next pass looks again
+                continue  # it was tested before the other removals: the next pass tests again
             if fits(g, seq, n, p, budget):
                 gone[p] = True
-                break  # a later run became the first
+                break  # a later run is the first now
             continue
-        if walk_without(g, uses, p, budget, False):
-            walk_without(g, uses, p, budget, True)
+        if fits_without(g, uses, p, budget, False):
+            fits_without(g, uses, p, budget, True)
             gone[p] = removed = True
             if before[p] >= 0:
                 after[before[p]] = after[p]
@@ -204,13 +204,13 @@ def thinned(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, candidates: Int
 
 
 def delete(g: Flat, base: Ints, budget: int) -> Ints:
-    """Remove reruns from a sequence that fits, most expensive first, until none can go."""
+    """Remove reruns from a sequence that fits, most expensive first, until none can be removed."""
     n = base.size
     seq = base.copy()
     mem = np.empty(n, np.int64)
     positions = np.empty(n, np.int32)
     while True:
-        sweep(g, seq, n, mem)
+        memory_profile(g, seq, n, mem)
         count = removable(g, seq, n, mem, budget, positions)
         if count == 0:
             break

@@ -12,7 +12,7 @@ from remat.algorithms._search.state import RunMove, Search
 
 @frozen
 class Floor(RunMove):
-    """Proves that no schedule exists below the floor: what must be resident together at some step. Plans nothing."""
+    """Proves that no schedule exists below the floor, the bytes that some step of every schedule needs. Plans nothing."""
 
     def improve(self, search: Search) -> None:
         """Compare the budget with the floor."""

@@ -1,4 +1,4 @@
-"""`From`: plans of other solvers as starts of a search over run sequences, repaired by shaving where they are over the budget."""
+"""`From`: plans of other solvers as starts of a search over run sequences; shaving repairs those that exceed the budget."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from remat.units import LARGEST
 
 @frozen
 class From(RunMove):
-    """Asks a solver at the budget and above it, shaves what it plans under the budget, and offers the result.
+    """Runs a solver at the budget and above it, shaves its plans to the budget, and offers the results.
 
-    A plan for a larger budget holds what a hurried rule throws away at the true one; shaving takes it out with the whole
-    schedule in view. Proves nothing itself.
+    At the true budget an online rule evicts data without knowledge of later steps. A plan for a larger budget still has these
+    data, and shaving evicts by looking at the complete schedule. Proves nothing itself.
 
     Attributes:
-        solver: who is asked, e.g. `Dtr("h_msps")`; it plans flat graphs.
-        shares: the budgets it is asked for, as multiples of the true one.
-        variants: preferences of the shaving tried on each plan.
+        solver: the solver to run, e.g. `Dtr("h_msps")`; it plans flat graphs.
+        shares: the budgets at which it runs, as multiples of the true budget.
+        variants: how many preferences of shaving are tried on each plan.
     """
 
     solver: Solver = field(validator=instance(Solver, "Dtr()"))
@@ -31,11 +31,11 @@ class From(RunMove):
     variants: int = field(default=2, validator=whole(1, "variants"))
 
     def refuses(self, graph: Graph) -> str | None:
-        """Refuses what is not flat, and what its solver refuses."""
+        """Refuses graphs that are not flat, and those that its solver refuses."""
         return super().refuses(graph) or self.solver.refuses(graph)
 
     def improve(self, search: Search) -> None:
-        """Each plan, shaved by each of the variants."""
+        """Shave each plan with each of the variants."""
         graph = search.problem.graph
         if self.solver.refuses(graph) is not None:
             return

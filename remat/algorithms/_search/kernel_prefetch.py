@@ -1,9 +1,9 @@
 """Compiling kernels in other processes while this one captures and measures.
 
-`prefetch()` starts processes that fill numba's cache, unless it is full already; `await_kernels()` waits for them and is
-called where the first kernel is about to run. A helper is a fresh interpreter without output that ends with its parent (it
-reads the parent's end of a pipe) and shares the work with at most one other. Whatever goes wrong with it, kernels that are
-not in the cache by then are compiled here as if it had never been started.
+`prefetch()` starts processes that fill numba's cache, unless it is complete already; `await_kernels()` waits for them and is
+called before the first kernel runs. A helper is a new interpreter without output that ends when its parent ends (it waits on a
+pipe that the parent holds open) and shares the work with at most one other helper. If a helper fails, the kernels that are
+missing in the cache are compiled in this process.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from attrs import define, field
 from numba import config
 
 import remat
-from remat.algorithms._arrays.kernel_cache import mark_full, wanting
+from remat.algorithms._arrays.kernel_cache import is_incomplete, mark_full
 from remat.algorithms._core.compilation import counted_as_compiling
 
 HELPERS = 2
-"""Most processes that compile: the largest kernel takes two fifths of the whole, more would wait for it."""
+"""Largest number of processes that compile: one kernel takes two fifths of the total time, so more would not help."""
 
 PATIENCE = 300.0
-"""Seconds to wait for helpers before they are given up."""
+"""Seconds to wait for helpers before they are stopped."""
 
 logger = logging.getLogger(__name__)
 
 
 @define
 class _Helpers:
-    """The processes started here, and the process that may wait for them: a fork of it may not."""
+    """The processes started here, and the process that may wait for them; forks of it may not."""
 
     processes: list[subprocess.Popen[bytes]] = field(factory=list)
     owner: int = 0
@@ -49,40 +49,40 @@ _helpers = _Helpers()
 
 
 def prefetch() -> bool:
-    """Start filling numba's cache in other processes; returns at once, with whether any were started.
+    """Start filling numba's cache in other processes; returns immediately, with whether any were started.
 
-    None are started where the cache is full already, where there is no place for one, while helpers of this process are at
-    work, and where the interpreter cannot be started again (an embedded one).
+    None are started if the cache is complete already, if there is no place for a cache, while helpers of this process are
+    running, or if no second interpreter can be started (embedded Python).
     """
-    if _helpers.processes or not sys.executable or not wanting():
+    if _helpers.processes or not sys.executable or not is_incomplete():
         return False
     count = min(HELPERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     _helpers.owner = os.getpid()
     try:
         for part in range(count):
-            _helpers.processes.append(_started(part, count))
+            _helpers.processes.append(_start_helper(part, count))
     except OSError as error:
-        logger.info("kernels are compiled in this process, another could not be started: %s", error)
+        logger.info("kernels are compiled in this process, because no other process could be started: %s", error)
     return bool(_helpers.processes)
 
 
-def _started(part: int, count: int) -> subprocess.Popen[bytes]:
-    """A helper for one part of the work; it sees the package that this process sees, and the same cache."""
+def _start_helper(part: int, count: int) -> subprocess.Popen[bytes]:
+    """A helper for one part of the work; it uses the same package and the same cache as this process."""
     paths = [str(Path(remat.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     if config.CACHE_DIR:
         environment["NUMBA_CACHE_DIR"] = config.CACHE_DIR
     code = f"from remat.algorithms._search.warmup import serve; serve({part}, {count})"
-    quiet = subprocess.DEVNULL
-    # a session of its own: Ctrl-C is for the parent to treat
+    no_output = subprocess.DEVNULL
+    # a new session: Ctrl-C interrupts the parent only, which stops its helpers
     return subprocess.Popen(
         [sys.executable, "-P", "-c", code],
-        stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, env=environment, start_new_session=True,
+        stdin=subprocess.PIPE, stdout=no_output, stderr=no_output, env=environment, start_new_session=True,
     )  # fmt: skip
 
 
 def await_kernels() -> None:
-    """Wait until the helpers started here have ended; nothing to do when there are none.
+    """Wait until the helpers started here have ended; returns at once if there are none.
 
     The wait counts as compilation. An interruption stops the helpers.
     """
@@ -94,17 +94,17 @@ def await_kernels() -> None:
         with counted_as_compiling():
             codes = [process.wait(max(0.0, until - time.monotonic())) for process in processes]
     except subprocess.TimeoutExpired:
-        logger.warning("processes that compile kernels were given up after %.0f s; they are compiled here.", PATIENCE)
+        logger.warning("processes that compile kernels were stopped after %.0f s; kernels are compiled here.", PATIENCE)
         return
     finally:
-        _end(processes)
+        _stop(processes)
     if any(codes):
-        logger.info("a process that compiles kernels failed (exit codes %s); they are compiled here.", codes)
+        logger.info("a process that compiles kernels failed (exit codes %s); kernels are compiled here.", codes)
     else:
         mark_full()
 
 
-def _end(processes: list[subprocess.Popen[bytes]]) -> None:
+def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
     for process in processes:
         if process.poll() is None:
             process.kill()
@@ -114,5 +114,5 @@ def _end(processes: list[subprocess.Popen[bytes]]) -> None:
 
 
 @atexit.register
-def _end_all() -> None:
-    _end(_helpers.take())
+def _stop_all() -> None:
+    _stop(_helpers.take())

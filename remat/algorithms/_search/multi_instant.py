@@ -1,7 +1,7 @@
 """`MultiInstant`: a bound for schedules in the captured order, from several instants at once, and plans from its solutions.
 
-Instants are added one at a time, each where the plan of the last solution exceeds its budget most: when the plan
-fits, it is optimal (within the programme's gap) among schedules whose first runs keep the captured order.
+Instants are added one at a time, each where the plan of the last solution exceeds the budget most. When the plan
+fits, it is optimal (within the formulation's gap) among schedules whose first runs keep the captured order.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import LOSS
-from remat.algorithms._arrays.liveness import sweep
-from remat.algorithms._bounds.fixed_order import Stages, stages_program
+from remat.algorithms._arrays.liveness import memory_profile
+from remat.algorithms._bounds.fixed_order import Stages, staged_formulation
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.direct import solve_mixed
 from remat.algorithms._search.lp_rounding import hardest_instants, recompute_on_demand
@@ -26,13 +26,13 @@ ASSUMES = "first runs in the captured order"
 
 @frozen
 class MultiInstant(RunMove):
-    """A bound for schedules whose first runs keep the captured order, shown beside the proved one; and plans.
+    """A bound for schedules whose first runs keep the captured order, reported in `class_bounds`; and plans.
 
     Attributes:
-        rounds: most instants.
-        nodes: branch-and-bound nodes of each programme.
-        largest: most variables of a programme; none larger is built.
-        accuracy: relative gap at which a programme counts as solved.
+        rounds: largest number of instants.
+        nodes: branch-and-bound nodes of each formulation.
+        largest: largest number of variables of a formulation; larger ones are not built.
+        accuracy: relative gap at which a formulation counts as solved.
     """
 
     rounds: int = field(default=6, validator=whole(1, "instants"))
@@ -51,13 +51,13 @@ class MultiInstant(RunMove):
                 search.show(max(bound, search.lower), ASSUMES)
 
     def _bound(self, search: Search, rounds: int) -> Ns | float:
-        """The bound of at most so many instants; 0 when there was no time for one."""
+        """The bound of at most `rounds` instants; 0 if there was no time."""
         instants = hardest_instants(search, 1)
         bound: Ns | float = 0
         for k in range(rounds):
             if search.clock.expired or not instants:
                 break
-            stages = stages_program(search.flat, tuple(sorted(instants)), search.budget)
+            stages = staged_formulation(search.flat, tuple(sorted(instants)), search.budget)
             answer = None
             if not stages.impossible:
                 answer = solve_mixed(stages.linear, self.accuracy, self.nodes, clock=search.clock)
@@ -82,7 +82,7 @@ class MultiInstant(RunMove):
 
 
 def staged(search: Search, stages: Stages, x: NDArray[np.float64]) -> Sequence:
-    """The run sequence that a solution means: hold what it holds at each instant, recompute the rest on demand."""
+    """The run sequence that a solution describes: data resident at each instant, the rest recomputed on demand."""
     saved = np.zeros(stages.resident.shape, np.bool_)
     decided = stages.resident >= 0
     saved[decided] = x[stages.resident[decided]] >= 0.5
@@ -92,9 +92,9 @@ def staged(search: Search, stages: Stages, x: NDArray[np.float64]) -> Sequence:
 
 
 def worst_instant(search: Search, sequence: Sequence, instants: tuple[int, ...]) -> int | None:
-    """The node from the loss on, not yet an instant, whose first run is at or next to the highest position over budget."""
+    """The loss or backward node, not yet an instant, whose first run is at or next to the highest position over budget."""
     flat, memory = search.flat, np.empty(len(sequence), np.int64)
-    sweep(flat, sequence, len(sequence), memory)
+    memory_profile(flat, sequence, len(sequence), memory)
     nodes, positions = np.unique(sequence, return_index=True)
     loss = int(np.flatnonzero(flat.phase == LOSS)[0])
     firsts = sorted((int(i), int(v)) for v, i in zip(nodes, positions, strict=True) if v >= loss)

@@ -1,8 +1,8 @@
-"""Shift: move runs to other legal places while the profile near and over the budget falls.
+"""Shift: move runs to other legal positions while the profile near and over the budget falls.
 
-A run may stand anywhere after the first runs of what its node depends on; a first run must also stand before every
-run that reads what it makes, before the node's other runs, and on its side of the loss; drawing nodes keep their
-order. What is lowered is the sum of the squares of the bytes over a share of the budget.
+A run may be anywhere after the first runs of the nodes that its node depends on. A first run must also be before every
+run that reads its outputs, before the node's other runs, and on its side of the loss; nodes that draw random numbers keep their
+order. The objective is the sum of the squares of the bytes above a share of the budget.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS, Flat, Floats, Ints, Longs, Seed
 from remat.algorithms._arrays.jit import inner_kernel, kernel
-from remat.algorithms._arrays.liveness import sweep
+from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._arrays.rng import below, fraction
 from remat.algorithms._arrays.sorting import stable_order
 
@@ -73,19 +73,19 @@ def moved(seq: Ints, n: int, i: int, j: int, out: Ints) -> None:
 
 @kernel
 def shift(g: Flat, base: Ints, budget: int, level: float, passes: int, rng: Seed) -> Ints:
-    """Move runs to their earliest or latest legal place, or one between, while the pressure falls.
+    """Move runs to their earliest or latest legal position, or one in between, while the pressure falls.
 
-    The peak never rises above the larger of the budget and the start's peak. `level` is the share of the budget from
-    which bytes count.
+    The peak never rises above the larger of the budget and the start's peak. Bytes above the share `level` of the budget
+    count.
     """
     n = base.size
     seq = base.copy()
     trial = np.empty(n, np.int32)
     mem = np.empty(n, np.int64)
     first = np.empty(g.time.size, np.int32)
-    roof = max(budget, sweep(g, seq, n, mem))
-    floor = budget * level
-    best = pressure(mem, n, floor)
+    ceiling = max(budget, memory_profile(g, seq, n, mem))
+    threshold = budget * level
+    best = pressure(mem, n, threshold)
     for _ in range(passes):
         improved = False
         for k in range(n):
@@ -106,9 +106,9 @@ def shift(g: Flat, base: Ints, budget: int, level: float, passes: int, rng: Seed
             if j == i or lo > hi:
                 continue
             moved(seq, n, i, j, trial)
-            peak = sweep(g, trial, n, mem)
-            value = pressure(mem, n, floor)
-            if peak <= roof and value < best:
+            peak = memory_profile(g, trial, n, mem)
+            value = pressure(mem, n, threshold)
+            if peak <= ceiling and value < best:
                 best = value
                 seq, trial = trial, seq
                 improved = True
@@ -118,11 +118,11 @@ def shift(g: Flat, base: Ints, budget: int, level: float, passes: int, rng: Seed
 
 
 @inner_kernel
-def settled(g: Flat, seq: Ints, wish: Floats) -> Ints:
-    """The sequence sorted by `wish` (one per position), as far as the rules allow.
+def reordered(g: Flat, seq: Ints, target: Floats) -> Ints:
+    """The sequence sorted by `target`, the wanted position of each run, as far as the rules allow.
 
-    A run wished earlier takes along what its node depends on, a run wished later what depends on it; where nothing is
-    wished (`wish[i] == i`) the order stays.
+    A run that moves to an earlier position takes the nodes that it depends on with it, a run that moves to a later one those
+    that depend on it; runs with `target[i] == i` keep their order.
     """
     n = seq.size
     first = np.full(g.time.size, -1, np.int32)
@@ -134,23 +134,23 @@ def settled(g: Flat, seq: Ints, wish: Floats) -> Ints:
     for i in range(n - 1, -1, -1):
         v = seq[i]
         if first[v] != i:
-            wish[first[v]] = min(wish[first[v]], wish[i])
+            target[first[v]] = min(target[first[v]], target[i])
             continue
         if g.phase[v] == BACKWARD:
-            wish[i] = max(wish[i], np.float64(loss))
+            target[i] = max(target[i], np.float64(loss))
         for k in range(g.order_ptr[v], g.order_ptr[v + 1]):
             u = first[g.order_idx[k]]
-            wish[u] = min(wish[u], wish[i])
+            target[u] = min(target[u], target[i])
     for i in range(n):
         v = seq[i]
         if first[v] != i:
-            wish[i] = max(wish[i], wish[first[v]])
+            target[i] = max(target[i], target[first[v]])
             continue
         if i < loss:
-            wish[i] = min(wish[i], np.float64(loss))
+            target[i] = min(target[i], np.float64(loss))
         for k in range(g.order_ptr[v], g.order_ptr[v + 1]):
-            wish[i] = max(wish[i], wish[first[g.order_idx[k]]])
-    order = stable_order(wish)
+            target[i] = max(target[i], target[first[g.order_idx[k]]])
+    order = stable_order(target)
     out = np.empty(n, np.int32)
     for i in range(n):
         out[i] = seq[order[i]]
@@ -159,12 +159,12 @@ def settled(g: Flat, seq: Ints, wish: Floats) -> Ints:
 
 @inner_kernel
 def disordered(g: Flat, seq: Ints, lo: int, hi: int, count: int, rng: Seed) -> Ints:
-    """The sequence with `count` runs of positions [lo, hi) put elsewhere: earlier, later, as early or as late as is legal."""
+    """The sequence with `count` runs of positions [lo, hi) moved: earlier, later, as early or as late as is legal."""
     n = seq.size
-    wish = np.empty(n, np.float64)
+    target = np.empty(n, np.float64)
     first = np.full(g.time.size, -1, np.int32)
     for i in range(n - 1, -1, -1):
-        wish[i] = i
+        target[i] = i
         first[seq[i]] = i
     lo, hi = max(0, min(lo, n - 1)), min(n, hi)
     for _ in range(count):
@@ -174,10 +174,10 @@ def disordered(g: Flat, seq: Ints, lo: int, hi: int, count: int, rng: Seed) -> I
         far = 1.0 + n * (0.02 + 0.4 * fraction(rng) ** 2) * fraction(rng)
         kind = below(rng, 4)
         if kind == 0:
-            wish[i] = i + far
+            target[i] = i + far
         elif kind == 1:
-            wish[i] = i - far
+            target[i] = i - far
         else:
             earliest, latest = legal_range(g, seq, n, i, first)
-            wish[i] = earliest - 0.5 if kind == 2 else latest + 0.5
-    return settled(g, seq, wish)
+            target[i] = earliest - 0.5 if kind == 2 else latest + 0.5
+    return reordered(g, seq, target)

@@ -1,7 +1,7 @@
 """Passes over run sequences, each usable alone: shaving, deletion, shifting, many starts, ruin and recreate, continuation.
 
-The kernels are in `peak_shaving`, `deletion`, `ordering` and `ruin_recreate`; this module gives them settings, random
-numbers and the search they work on.
+The kernels are in `peak_shaving`, `deletion`, `ordering` and `ruin_recreate`; this module calls them with settings and random
+numbers on a search.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from remat.algorithms._search.state import RunMove, Search, Sequence
 from remat.ir import Graph
 from remat.settings import FLAG, instance, number, optional, whole
 
-_DISORDER = 0.3  # share of iterations that change the order where a lower budget finds no plan
-_RELIEF = 2  # iterations of relief there, per iteration of ruin and recreate
-_SATURATED = 1000  # iterations after which a small graph's search is better begun anew
-_PATIENCE = 25  # iterations of ruin and recreate between looks at the gap
-_UNASKED = 1.2e6  # work between looks at the clock, as in `RuinAndRecreate`: about a twentieth of a second
+_DISORDER = 0.3  # share of iterations that change the order if no plan is found at a lower budget
+_RELIEF = 2  # iterations of `relieve` in that case, per iteration of ruin and recreate
+_SATURATED = 1000  # iterations after which a search on a small graph is better restarted
+_PATIENCE = 25  # iterations of ruin and recreate between checks of the gap
+_WORK_PER_CHECK = 1.2e6  # work between checks of the clock, as in `RuinAndRecreate`: about a twentieth of a second
 
 
 @frozen
@@ -42,22 +42,22 @@ class ShavingParams:
     share: float = field(default=0.0, validator=number(0, 1))
 
     def scoring(self, search: Search) -> Scoring:
-        """As the kernels take it, by the nodes' times."""
+        """The parameters as the kernels take them, with the nodes' times as prices."""
         return Scoring(search.arrays.price, float(self.exponent), float(self.noise), float(self.share), 0)
 
 
 def variant(k: int) -> ShavingParams:
-    """The k-th of a list of preferences; the first is the plain one, from the ninth on there is noise."""
+    """The k-th of a list of preferences, from 0; the first has the default values, from the ninth on there is noise."""
     return ShavingParams((1.0, 0.7, 0.5, 1.4)[k % 4], 0.0 if k < 8 else 0.25, 0.0 if (k // 4) % 2 == 0 else 0.2)
 
 
 def shaved(
     search: Search, start: Sequence, params: ShavingParams, rng: Seed, budget: int, repairs: int = 3
 ) -> Sequence | None:
-    """`start` shaved under `budget` and thinned by deletion; None when shaving gives up.
+    """`start` shaved under `budget` and thinned by deletion; None if shaving gives up.
 
-    Where no gap is left that helps, runs are shifted away from what is over the budget and shaving goes on, up to `repairs`
-    times: gradients that wait for each other are often a matter of order, not of recomputation.
+    If no remaining gap helps, runs are shifted away from the positions over the budget and shaving continues, up to `repairs`
+    times: too many resident gradients are often a problem of the order, not of recomputation.
     """
     sequence, plain = start, params.scoring(search)
     for k in range(repairs + 1):
@@ -73,7 +73,7 @@ def shaved(
 
 
 def offer_shaved(search: Search, start: Sequence, params: ShavingParams, rng: Seed, how: str) -> None:
-    """Offer `start` shaved under the budget, when shaving does not give up."""
+    """Offer `start` shaved under the budget, unless shaving gives up."""
     plan = shaved(search, start, params, rng, search.budget)
     if plan is not None:
         search.offer(plan, how)
@@ -92,21 +92,21 @@ class PeakShaving(RunMove):
 
 @frozen
 class Delete(RunMove):
-    """Take reruns out again, the most expensive first, while the peak stays under the budget. Needs a start."""
+    """Remove reruns, the most expensive first, while the peak stays under the budget. Needs a start."""
 
     def improve(self, search: Search) -> None:
-        """Thin the best sequence."""
+        """Thin the best sequence by deletion."""
         if search.best is not None:
             search.offer(delete(search.flat, search.best, search.budget), repr(self))
 
 
 @frozen
 class Shift(RunMove):
-    """Move runs to other legal places while the bytes near the budget fall, then delete. Needs a start.
+    """Move runs to other legal positions while the bytes near the budget fall, then delete. Needs a start.
 
     Attributes:
-        level: share of the budget from which bytes count.
-        passes: most passes over the sequence.
+        level: share of the budget above which bytes count.
+        passes: largest number of passes over the sequence.
     """
 
     level: float = field(default=0.8, validator=number(0, 1))
@@ -122,30 +122,30 @@ class Shift(RunMove):
 
 @frozen
 class MultiStart(RunMove):
-    """Peak shaving many times with other preferences, from the captured order and from a shifted one. Proves nothing.
+    """Peak shaving many times with different preferences, from the captured order and from a shifted one. Proves nothing.
 
     Attributes:
-        starts: how many; None: 16, on graphs of more than 3000 nodes 4.
+        starts: how many; None: 16, or 4 on graphs of more than 3000 nodes.
     """
 
     starts: int | None = field(default=None, validator=optional(whole(1, "starts")))
 
     def outline(self, graph: Graph) -> tuple[str, ...]:
-        """How many shavings."""
+        """The number of shavings."""
         return (f"{self!r}: {self._count(len(graph))} shavings, half of them from a shifted order",)
 
     def _count(self, nodes: int) -> int:
         return self.starts or (16 if nodes <= 3000 else 4)
 
     def improve(self, search: Search) -> None:
-        """The best of all starts; the first is the plain `PeakShaving()`. Later starts come from the shifted order."""
+        """The best of all starts; the first is `PeakShaving()`. The second half starts from the shifted order."""
         starts = self._count(len(search.base))
         plain = (starts + 1) // 2
         longest = 0.0
         for k in range(starts):
             began = search.clock.remaining
             if began <= longest / 2:
-                return  # on large graphs a start takes a second, and a kernel cannot be stopped
+                return  # on large graphs a start takes a second, and a running kernel cannot be stopped
             start, params = (search.base, variant(k)) if k < plain else (search.shifted, variant(k - plain))
             offer_shaved(search, start, params, search.streams.spawn("start", k), f"start {k + 1} of {self!r}")
             if math.isfinite(began):
@@ -153,30 +153,29 @@ class MultiStart(RunMove):
 
 
 def iterations_for(nodes: int, work: float) -> int:
-    """Iterations that take about the same time on graphs of any size: one costs about nodes ** 1.75. May be none."""
+    """Iterations that take about the same time on graphs of any size: the time of one grows as nodes ** 1.75. May be 0."""
     return min(4000, int(work / nodes**1.75))
 
 
-def _unasked(search: Search) -> int:
-    """Iterations between looks at the clock."""
-    return max(1, min(_PATIENCE, iterations_for(len(search.base), _UNASKED)))
+def _iterations_per_check(search: Search) -> int:
+    """Iterations between checks of the clock."""
+    return max(1, min(_PATIENCE, iterations_for(len(search.base), _WORK_PER_CHECK)))
 
 
 @frozen
 class RuinAndRecreate(RunMove):
-    """Large-neighbourhood search: take reruns of a random part out, shave and delete again, keep what is not worse.
+    """Large-neighborhood search: remove the reruns of a random part, shave and delete again, keep plans that are not worse.
 
-    With `disorder`, that share of the iterations also puts a few runs elsewhere: earlier with all they depend on, later with
-    all that depends on them, or as early or late as they may stand.
+    The share `disorder` of the iterations also moves a few runs: earlier together with the nodes that they depend on, later
+    together with the nodes that depend on them, or as early or late as is legal.
 
-    Without a start it begins with `PeakShaving()`. It begins with each of the best distinct plans known for a share
-    of the iterations, and goes on with the best.
+    Without a start it begins with `PeakShaving()`. A share of the iterations goes to each of the best distinct plans, the rest to
+    the best one.
 
     Attributes:
-        work: how much, whatever the size of the graph: 5e7 is about two seconds.
-        temperature: relative worsening accepted at first; falls to zero.
-        restart: begin with new shavings instead, one for every thousand iterations, for another chance where the best plan is
-            a dead end.
+        work: amount of work, independent of the size of the graph: 5e7 takes about two seconds.
+        temperature: relative worsening accepted at the beginning; falls to zero.
+        restart: begin with new shavings instead, one for every thousand iterations, to leave a local optimum.
         disorder: share of the iterations that change the order of runs.
     """
 
@@ -186,7 +185,7 @@ class RuinAndRecreate(RunMove):
     disorder: float = field(default=0.0, validator=number(0, 1))
 
     def outline(self, graph: Graph) -> tuple[str, ...]:
-        """How many iterations."""
+        """The number of iterations."""
         return (f"{self!r}: {iterations_for(len(graph), self.work)} iterations of ruin and recreate",)
 
     def improve(self, search: Search) -> None:
@@ -202,47 +201,47 @@ class RuinAndRecreate(RunMove):
             self._from_pool(search, search.best, total)
 
     def _from_new_starts(self, search: Search, total: int) -> None:
-        starts, number_of_search = max(1, total // _SATURATED), search.next_search()
+        starts, search_number = max(1, total // _SATURATED), search.next_search()
         for k in range(starts):
             best = search.best
             if search.clock.expired or best is None:
                 return
-            rng = search.streams.spawn("new start", number_of_search, k)
-            start = shaved(search, search.shifted, variant(9 + number_of_search + k), rng, search.budget)
-            rng = search.streams.spawn("from new start", number_of_search, k)
+            rng = search.streams.spawn("new start", search_number, k)
+            start = shaved(search, search.shifted, variant(9 + search_number + k), rng, search.budget)
+            rng = search.streams.spawn("from new start", search_number, k)
             self._run(search, best if start is None else start, total // starts, rng)
 
     def _from_pool(self, search: Search, best: Sequence, total: int) -> None:
         others = search.incumbents.others(2) if total >= 4 * _PATIENCE else []
-        number_of_search = search.next_search()
+        search_number = search.next_search()
         for rank, start in enumerate(others):
-            self._run(search, start, total // 5, search.streams.spawn("pool", number_of_search, rank))
+            self._run(search, start, total // 5, search.streams.spawn("pool", search_number, rank))
         best = best if search.best is None else search.best
         rest = total - len(others) * (total // 5)
-        self._run(search, best, rest, search.streams.spawn("best", number_of_search))
+        self._run(search, best, rest, search.streams.spawn("best", search_number))
 
     def _run(self, search: Search, start: Sequence, iterations: int, rng: Seed) -> None:
         current = start
         for done in range(0, iterations, _PATIENCE):
             if search.over:
                 return
-            some = min(_PATIENCE, iterations - done)
-            heat = self.temperature * (1 - done / iterations)
-            best, current = self._batch(search, current, some, heat, rng)
+            batch = min(_PATIENCE, iterations - done)
+            temperature = self.temperature * (1 - done / iterations)
+            best, current = self._batch(search, current, batch, temperature, rng)
             if search.arrays.time_of(best) < search.best_time:
-                search.offer(best, f"iteration {done + some} of {self!r}")
+                search.offer(best, f"iteration {done + batch} of {self!r}")
 
     def _batch(
-        self, search: Search, start: Sequence, iterations: int, heat: float, rng: Seed
+        self, search: Search, start: Sequence, iterations: int, temperature: float, rng: Seed
     ) -> tuple[Sequence, Sequence]:
-        """(best, last accepted) sequences after `iterations`, or fewer when the clock expires."""
-        best, current, some = start, start, _unasked(search)
-        for done in range(0, iterations, some):
+        """(best, last accepted) sequences after `iterations`, or fewer if the clock expires."""
+        best, current, stride = start, start, _iterations_per_check(search)
+        for done in range(0, iterations, stride):
             if done and search.clock.expired:
                 break
-            now = min(some, iterations - done)
-            acceptance = Acceptance(heat, self.disorder)
-            trial, current = ruin_and_recreate(search.flat, current, search.budget, now, acceptance, rng)
+            batch = min(stride, iterations - done)
+            acceptance = Acceptance(temperature, self.disorder)
+            trial, current = ruin_and_recreate(search.flat, current, search.budget, batch, acceptance, rng)
             if not done or search.arrays.time_of(trial) < search.arrays.time_of(best):
                 best = trial
         return best, current
@@ -250,33 +249,33 @@ class RuinAndRecreate(RunMove):
 
 @frozen
 class Relieve(RunMove):
-    """Lower the sum of the bytes over the budget by ruin, other orders and shaving: for where no plan is known. Proves nothing.
+    """Lower the sum of the bytes over the budget by ruin, reordering and shaving, to find a first plan. Proves nothing.
 
     Attributes:
-        work: how much, as in `RuinAndRecreate`.
-        attempts: starts, from the shifted and the captured order in turn.
+        work: amount of work, as in `RuinAndRecreate`.
+        attempts: number of starts, alternately from the shifted and the captured order.
     """
 
     work: float = field(default=5e6, validator=number(0))
     attempts: int = field(default=4, validator=whole(1, "starts"))
 
     def outline(self, graph: Graph) -> tuple[str, ...]:
-        """How many iterations."""
+        """The number of starts and iterations."""
         return (f"{self!r}: {self.attempts} starts of {iterations_for(len(graph), self.work)} iterations",)
 
     def improve(self, search: Search) -> None:
-        """Each start until it fits."""
-        rounds, unasked = iterations_for(len(search.base), self.work), _unasked(search)
+        """Relieve each start until it fits."""
+        iterations, stride = iterations_for(len(search.base), self.work), _iterations_per_check(search)
         for k in range(self.attempts):
             if search.over:
                 return
             rng = search.streams.spawn("relief", k)
             current = search.base if k % 2 else search.shifted
-            for done in range(0, rounds, unasked):
+            for done in range(0, iterations, stride):
                 if search.over:
                     return
-                some = min(unasked, rounds - done)
-                current, fit = relieve(search.flat, current, search.budget, some, rng)
+                batch = min(stride, iterations - done)
+                current, fit = relieve(search.flat, current, search.budget, batch, rng)
                 if fit:
                     search.offer(delete(search.flat, current, search.budget), f"start {k + 1} of {self!r}")
                     break
@@ -284,13 +283,13 @@ class Relieve(RunMove):
 
 @frozen
 class Continuation(RunMove):
-    """Lower the budget step by step from one that is easier; each step starts from the plan of the last. Proves nothing.
+    """Start from an easier budget and lower it step by step; each step starts from the previous plan. Proves nothing.
 
-    It finds plans at budgets where shaving the captured order gives up, and other plans than shaving where it does not.
+    It finds plans at budgets where shaving the captured order gives up, and different plans where it does not.
 
     Attributes:
-        step: ratio of one budget to the one before.
-        steps: how many at least.
+        step: ratio of each budget to the previous one.
+        steps: smallest number of steps.
         iterations: of ruin and recreate at each budget; None: by the size of the graph.
         attempts: shavings tried at each budget before giving up.
     """
@@ -302,11 +301,11 @@ class Continuation(RunMove):
 
     def outline(self, graph: Graph) -> tuple[str, ...]:
         """The steps."""
-        steps = "from the tightest budget that is easy" if self.steps == 1 else f"{self.steps} steps or more"
+        steps = "from the smallest easy budget" if self.steps == 1 else f"{self.steps} steps or more"
         return (f"{self!r}: the budget lowered by {1 - self.step:.0%} a step, {steps}",)
 
     def improve(self, search: Search) -> None:
-        """Find the tightest easy budget, then step down to the problem's."""
+        """Find the smallest easy budget, then step down to the budget of the problem."""
         budgets = [search.budget]
         current = None
         while (current is None or len(budgets) <= self.steps) and budgets[-1] < search.arrays.base_peak:
@@ -320,7 +319,7 @@ class Continuation(RunMove):
             self._step_down(search, current, budgets)
 
     def _step_down(self, search: Search, current: Sequence, budgets: list[int]) -> None:
-        """From a plan for the last of the budgets, which rise, to one for the first."""
+        """From a plan for the last of the budgets, which are in ascending order, to a plan for the first."""
         effort = Effort(self.iterations or iterations_for(len(search.base), 5e6), self.attempts)
         for k, (above, budget) in enumerate(zip(budgets[:0:-1], budgets[-2::-1], strict=True)):
             if search.clock.expired:
@@ -333,14 +332,14 @@ class Continuation(RunMove):
 
 
 class Effort(NamedTuple):
-    """How much is done at one budget: iterations of ruin and recreate, shavings tried before giving up."""
+    """The work at one budget: iterations of ruin and recreate, and shavings tried before giving up."""
 
     iterations: int
     attempts: int
 
 
 def lowered(search: Search, current: Sequence, above: int, budget: int, effort: Effort, rng: Seed) -> Sequence | None:
-    """A plan for `budget` from one for the budget `above` it; ruin and recreate comes first and between attempts."""
+    """A plan for `budget` from a plan for the larger budget `above`; ruin and recreate runs first and between attempts."""
     iterations, time_of = effort.iterations, search.arrays.time_of
     _, current = ruin_and_recreate(search.flat, current, above, iterations, Acceptance(0.002), rng)
     plan = None
@@ -365,7 +364,7 @@ def _relieved(search: Search, start: Sequence, budget: int, iterations: int, rng
 def descended(search: Search, start: Sequence, floor: int, accuracy: int) -> tuple[Sequence, int]:
     """The plan of the lowest peak reached from `start` by lowering the budget in steps, and that peak [bytes].
 
-    Steps begin at a sixteenth of the peak and are halved where no plan is found, until they are below `accuracy` bytes.
+    Steps begin at a sixteenth of the peak and are halved if no plan is found, down to `accuracy` bytes.
     """
     current, above = start, search.arrays.peak_of(start)
     step = max(accuracy, above // 16)

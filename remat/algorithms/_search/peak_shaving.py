@@ -1,9 +1,10 @@
 """Peak shaving: evict data from the gaps between their reads until the profile is under the budget.
 
 While the peak exceeds the budget: list every gap (datum resident, not read, between two events) that covers a
-position over the budget, score it by bytes saved over the budget against the time of the rerun chain that would bring
-it back, try the best few exactly and apply the best. An input of the chain whose residency can be extended under the
-budget costs nothing; any other is run again, recursively. Source: this project (see docs/explanation/planner.md).
+position over the budget, score it by the bytes over the budget that it saves against the time of the rerun chain that
+recomputes the datum, evaluate the best few exactly and apply the best. An input of the chain whose residency can be extended
+under the budget costs nothing; any other is recomputed too, recursively. Source: this project (see
+docs/explanation/planner.md).
 """
 
 from __future__ import annotations
@@ -20,28 +21,28 @@ from remat.algorithms._arrays.liveness import (
     MARK,
     block_maxima,
     exceeds,
+    memory_profile_with_marks,
     residencies,
     resident_before,
     settle,
-    sweep_with_marks,
 )
 from remat.algorithms._arrays.rng import fraction
 
-TOP = 8  # candidates tried exactly per step
-SMALL = 120  # runs up to which nothing is passed over unseen
-SURE = 1.2  # a candidate whose score times this is below another's exact value is not tried
+TOP = 8  # candidates evaluated exactly per step
+SMALL = 120  # number of runs up to which no candidate is skipped
+MARGIN = 1.2  # a candidate whose score times this is below the exact value of another is skipped
 KEEPING = 0.7  # inputs below this share of the evicted datum are kept in the second variant of a chain
-NO_CEILING = 1 << 62  # a time no plan reaches [ns]
+NO_CEILING = 1 << 62  # a time above that of any plan [ns]
 LONGEST = 512  # nodes in a rerun chain; longer chains are not considered
 
 
 class Scoring(NamedTuple):
-    """How gaps are scored: bytes over the budget that leave, against the price of the rerun chain.
+    """How gaps are scored: bytes over the budget that are saved, against the price of the rerun chain.
 
     Attributes:
-        price: stands for the nodes' times.
+        price: of each node, in place of its time.
         exponent: weight of the chain's price. noise: relative random change of scores.
-        share: inputs smaller than this share of the evicted datum are kept rather than made again.
+        share: inputs smaller than this share of the evicted datum are kept rather than recomputed.
         keeping: 1: chains are also tried with small inputs kept longer; else 0.
     """
 
@@ -53,7 +54,7 @@ class Scoring(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """The first `n` runs of `seq`, the bytes charged at each, marks of what is resident (`sweep_with_marks`), the budget."""
+    """The first `n` runs of `seq`, the bytes charged at each, marks (see `memory_profile_with_marks`), the budget."""
 
     seq: Ints
     n: int
@@ -63,11 +64,11 @@ class Profile(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """The best chains of a step, best first; `kept[0]` of at most TOP rows are in use.
+    """The best chains of a step, best first; `kept[0]` of the TOP rows are in use.
 
     Attributes:
-        score: per chain. at: the position it runs right before. length: its nodes. chains: the nodes, in order.
-        kept: of one element.
+        score: per chain. at: the position right after the chain. length: number of its nodes. chains: the nodes, in order.
+        kept: array of one element.
     """
 
     score: Floats
@@ -78,11 +79,11 @@ class Candidates(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """What the scan of a profile for gaps knows at a position.
+    """The state of the scan of a profile for gaps at a position.
 
     Attributes:
         mem, top, budget: the profile, its block maxima, the budget.
-        residency_end: per datum, where its last residency begun so far ends; -1: none.
+        residency_end: per datum, the end of the last residency that began before the position; -1: none.
         mark, stamp: `mark[v] == stamp[0]`: the node is in `chain`.
         chain: the nodes of the last chain, unsorted.
     """
@@ -97,7 +98,7 @@ class Scan(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """Scratch of `fall_of`: what is resident at the position, what is with the chain before it, changes and where they are."""
+    """Scratch of `fall_of`: data resident at the position without and with the chain, the changes, and the data that change."""
 
     resident: Flags
     live: Flags
@@ -107,10 +108,10 @@ class Trial(NamedTuple):
 
 @inner_kernel
 def rerun_chain(g: Flat, price: Floats, scan: Scan, d: int, b: int, small: int) -> tuple[int, float, int]:
-    """Nodes to run right before position b so that datum d is there again, in `scan.chain`.
+    """Fill `scan.chain` with the nodes to run right before position b so that datum d is resident again.
 
-    Returns (length, price, bytes of forced extensions); length 0 when no chain exists. Inputs of at most `small` bytes
-    are extended whatever the budget says.
+    Returns (length, price, bytes of forced extensions); length 0 if no chain exists. The residency of inputs of at most `small`
+    bytes is extended even if the budget is exceeded.
     """
     chain, mark, residency_end = scan.chain, scan.mark, scan.residency_end
     scan.stamp[0] += 1
@@ -173,7 +174,7 @@ def keep_if_better(best: Candidates, score: float, b: int, chain: Ints, length: 
 
 @inner_kernel
 def over_budget(mem: Longs, n: int, budget: int) -> tuple[Longs, Longs]:
-    """Positions over the budget, and the bytes by which they are, before each position (so that ranges are differences)."""
+    """Prefix sums: the number of positions over the budget, and the bytes by which they exceed it, before each position."""
     count = np.zeros(n + 1, np.int64)
     total = np.zeros(n + 1, np.int64)
     for i in range(n):
@@ -185,7 +186,7 @@ def over_budget(mem: Longs, n: int, budget: int) -> tuple[Longs, Longs]:
 
 @inner_kernel
 def gain_of(over_count: Longs, over_bytes: Longs, a: int, b: int, size: int) -> float:
-    """Bytes over the budget that leave when `size` bytes are absent between the events at a and b; -1 where none are over."""
+    """Bytes over the budget that an eviction of `size` bytes between the events at a and b saves; -1 if none are over it."""
     count = over_count[b] - over_count[a + 1]
     if count == 0:
         return -1.0
@@ -194,7 +195,7 @@ def gain_of(over_count: Longs, over_bytes: Longs, a: int, b: int, size: int) -> 
 
 @inner_kernel
 def list_gaps(g: Flat, scoring: Scoring, profile: Profile, least: float, best: Candidates, rng: Seed) -> None:
-    """Score all gaps over the budget; the TOP best with their chains are in `best` then. Gaps below `least` are passed over."""
+    """Score all gaps over the budget and fill `best` with the TOP best and their chains. Gaps below `least` are skipped."""
     seq, n, mem, price, noise = profile.seq, profile.n, profile.mem, scoring.price, scoring.noise
     top = np.empty(n // BLOCK + 1, np.int64)
     block_maxima(mem, n, top)
@@ -221,7 +222,7 @@ def list_gaps(g: Flat, scoring: Scoring, profile: Profile, least: float, best: C
             if ceiling < least or (best.kept[0] == TOP and ceiling <= best.score[TOP - 1]):
                 continue
             other = 0
-            for variant in range(1 + scoring.keeping):  # make what is missing again; or rather keep smaller inputs
+            for variant in range(1 + scoring.keeping):  # recompute missing inputs; or keep the smaller ones instead
                 small = int(g.size[d] * (scoring.share if variant == 0 else KEEPING))
                 length, cost, forced = rerun_chain(g, price, scan, d, b, small)
                 if length == 0 or length == other or forced >= g.size[d]:
@@ -251,7 +252,7 @@ def insert(seq: Ints, n: int, at: int, chain: Ints, length: int, out: Ints) -> i
 
 @inner_kernel
 def note(trial: Trial, d: int, count: int) -> int:
-    """Put a datum among the `count` touched ones, unless it is there; returns how many there are now."""
+    """Add a datum to the `count` touched ones, unless it is among them; returns the new count."""
     if trial.change[d] != 0:
         return count
     trial.change[d], trial.live[d] = 2, trial.resident[d]
@@ -261,14 +262,14 @@ def note(trial: Trial, d: int, count: int) -> int:
 
 @inner_kernel
 def fall_of(g: Flat, profile: Profile, b: int, chain: Ints, length: int, trial: Trial) -> int:
-    """By how much the bytes over the budget fall when `chain` runs right before position b; exact, from what changes.
+    """By how much the bytes over the budget fall if `chain` runs right before position b; exact, from the changes alone.
 
-    `trial.resident` is what is resident before b; `trial.change` is all zero before and after. What the chain makes need not
-    stay before it, what it reads must; both ends lie at the use before.
+    `trial.resident` has the data resident before b; `trial.change` is all zero before and after the call. The outputs of the
+    chain need not be resident between the previous use and the chain, its reads must be.
     """
     seq, mem, budget = profile.seq, profile.mem, profile.budget
     live, change = trial.live, trial.change
-    held = mem[b] - g.charge[seq[b]]
+    live_bytes = mem[b] - g.charge[seq[b]]
     over: int = 0
     count = 0
     for i in range(length - 1, -1, -1):
@@ -280,7 +281,7 @@ def fall_of(g: Flat, profile: Profile, b: int, chain: Ints, length: int, trial: 
             count = note(trial, d, count)
             if live[d]:
                 live[d] = False
-                held -= g.size[d]
+                live_bytes -= g.size[d]
         for k in range(g.read_ptr[u], g.read_ptr[u + 1]):
             d = g.read_idx[k]
             if g.keep[d]:
@@ -288,21 +289,21 @@ def fall_of(g: Flat, profile: Profile, b: int, chain: Ints, length: int, trial: 
             count = note(trial, d, count)
             if not live[d]:
                 live[d] = True
-                held += g.size[d]
-        over += max(0, held + g.charge[u] - budget)
+                live_bytes += g.size[d]
+        over += max(0, live_bytes + g.charge[u] - budget)
     delta: int = 0
-    open_ends = 0
+    changed_data = 0
     for i in range(count):
         d = trial.touched[i]
         change[d] = int(live[d]) - int(trial.resident[d])
         if change[d] != 0:
             delta += change[d] * g.size[d]
-            open_ends += 1
+            changed_data += 1
     j = b - 1
-    while open_ends > 0 and j >= 0:
+    while changed_data > 0 and j >= 0:
         ended, ends = settle(g, seq[j], change)
         delta -= ended
-        open_ends -= ends
+        changed_data -= ends
         over += max(0, mem[j] + delta - budget) - max(0, mem[j] - budget)
         j -= 1
     for i in range(count):
@@ -314,17 +315,17 @@ def fall_of(g: Flat, profile: Profile, b: int, chain: Ints, length: int, trial: 
 def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling: int) -> tuple[Ints, bool]:
     """Add reruns to `base` until its peak is within the budget.
 
-    Returns (sequence, whether it fits). Gives up when no candidate lowers the overshoot, or the time exceeds `ceiling` [ns].
+    Returns (sequence, whether it fits). Gives up if no candidate lowers the overshoot, or if the time exceeds `ceiling` [ns].
     """
     n = base.size
     seq = grow(base, n, 2 * n + 4 * LONGEST)
-    other, mem, marks = grown(g, seq.size)
-    candidates, trial = candidates_of(), trial_of(g)
+    other, mem, marks = buffers(g, seq.size)
+    candidates, trial = empty_candidates(), empty_trial(g)
     time = 0
     for i in range(n):
         time += g.time[seq[i]]
-    least = 0.0  # scores change little from step to step: most gaps need no chain
-    while sweep_with_marks(g, seq, n, mem, marks) > budget:
+    least = 0.0  # scores change little from step to step: for most gaps no chain has to be computed
+    while memory_profile_with_marks(g, seq, n, mem, marks) > budget:
         if time > ceiling or n + LONGEST > 6 * base.size + LONGEST:
             return seq[:n].copy(), False
         profile = Profile(seq, n, mem, marks, budget)
@@ -336,7 +337,7 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
         least = 0.5 * candidates.score[kept - 1] if kept == TOP and n > SMALL else 0.0
         best, best_value = -1, 0.0
         for j in range(kept):
-            if n > SMALL and candidates.score[j] * SURE < best_value:
+            if n > SMALL and candidates.score[j] * MARGIN < best_value:
                 continue
             at, chain, length = candidates.at[j], candidates.chains[j], candidates.length[j]
             resident_before(g, seq, n, at, marks, trial.resident)
@@ -356,12 +357,12 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
             time += g.time[chain[k]]
         if n + LONGEST > seq.size:
             seq = grow(seq, n, 2 * seq.size)
-            other, mem, marks = grown(g, seq.size)
+            other, mem, marks = buffers(g, seq.size)
     return seq[:n].copy(), True
 
 
 @inner_kernel
-def candidates_of() -> Candidates:
+def empty_candidates() -> Candidates:
     """No candidates."""
     score, chains = np.empty(TOP, np.float64), np.empty((TOP, LONGEST), np.int32)
     at, length = np.empty(TOP, np.int32), np.empty(TOP, np.int32)
@@ -369,7 +370,7 @@ def candidates_of() -> Candidates:
 
 
 @inner_kernel
-def trial_of(g: Flat) -> Trial:
+def empty_trial(g: Flat) -> Trial:
     """Scratch for the data of a graph."""
     data = g.size.size
     resident, live = np.empty(data, np.bool_), np.empty(data, np.bool_)
@@ -377,7 +378,7 @@ def trial_of(g: Flat) -> Trial:
 
 
 @inner_kernel
-def grown(g: Flat, capacity: int) -> tuple[Ints, Longs, NDArray[np.bool_]]:
+def buffers(g: Flat, capacity: int) -> tuple[Ints, Longs, NDArray[np.bool_]]:
     """A sequence, a profile and marks for up to `capacity` positions."""
     marks = np.empty((capacity // MARK + 1, g.size.size), np.bool_)
     return np.empty(capacity, np.int32), np.empty(capacity, np.int64), marks

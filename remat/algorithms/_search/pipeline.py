@@ -1,4 +1,4 @@
-"""`Polish`: passes over one search, in turn, until a stop rule says that the plan is good enough."""
+"""`Polish`: runs passes over one search in turn, until a stop rule says that the plan is good enough."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from remat.ir import Graph
 from remat.settings import instance, tuple_of
 
 logger = logging.getLogger(__name__)
-"""Hears of every pass that ends (DEBUG): its seconds, the time of the best plan and the bound."""
+"""Logs every pass that ends (DEBUG): its seconds, the time of the best plan and the bound."""
 
 
 @frozen
 class Polish(RunMove):
-    """Passes over one search, in turn; ends as soon as the stop rule holds, inside of a pass too.
+    """Runs passes over one search in turn; ends as soon as the stop rule holds, also within a pass.
 
-    A pass whose solver is not installed is left out; that is said in the trail, and once in a warning.
+    A pass whose solver is not installed is left out; the trail and one warning say so.
 
     Attributes:
-        moves: what to try, in order.
-        stop: when it is enough.
+        moves: the passes, in order.
+        stop: the condition under which the search ends.
     """
 
     moves: tuple[RunMove, ...] = field(validator=tuple_of(instance(RunMove, "MultiStart()")))
     stop: Condition = field(default=gap(0.002), validator=CONDITION)
 
     def outline(self, graph: Graph) -> tuple[str, ...]:
-        """Those of its passes, and when they stop."""
+        """The lines of its passes, and the stop rule."""
         if self.refuses(graph) is not None:
             return super().outline(graph)
         return indented(f"until {self.stop}:", *(move.outline(graph) for move in self.moves))
 
     def improve(self, search: Search) -> None:
-        """Ask each pass until it is enough, or the clock has expired."""
+        """Run each pass until the stop rule holds or the clock has expired."""
         with search.until(self.stop):
             for done, move in enumerate(self.moves):
                 if search.over:
                     break
                 with search.at_stage(repr(move), done, len(self.moves)):
-                    self._ask(move, search)
+                    self._run(move, search)
 
-    def _ask(self, move: RunMove, search: Search) -> None:
+    def _run(self, move: RunMove, search: Search) -> None:
         start = planning_time()
         try:
             move.improve(search)

@@ -1,10 +1,10 @@
-"""Ruin and recreate: a large-neighbourhood search over run sequences.
+"""Ruin and recreate: a large-neighborhood search over run sequences.
 
-Each iteration takes out the reruns of a random window, node range or subset, shaves the peak again with random
-preferences, deletes what has become needless, and keeps the result when it is not (much) worse. Some iterations also
-put a few runs elsewhere in the order before they shave. Work is counted in iterations; the same seed gives the same
-plan. Source of the scheme: Schrimpf et al., Record breaking optimization results using the ruin and recreate
-principle, 2000; Shaw, 1998 (large-neighbourhood search).
+Each iteration removes the reruns of a random window, node range or subset, shaves the peak again with random
+preferences, deletes reruns that are no longer needed, and accepts the result if it is not (much) worse. Some iterations also
+move a few runs before they shave. Work is counted in iterations; the same seed gives the same plan. Source of the scheme:
+Schrimpf et al., Record breaking optimization results using the ruin and recreate principle, 2000; Shaw, 1998
+(large-neighborhood search).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Floats, Ints, Longs, Seed
 from remat.algorithms._arrays.jit import inner_kernel, kernel
-from remat.algorithms._arrays.liveness import overshoot, sweep, total_time
+from remat.algorithms._arrays.liveness import memory_profile, overshoot, total_time
 from remat.algorithms._arrays.rng import below, fraction
 from remat.algorithms._search.deletion import delete
 from remat.algorithms._search.ordering import disordered
@@ -23,15 +23,15 @@ from remat.algorithms._search.peak_shaving import LONGEST, NO_CEILING, Scoring, 
 
 
 @inner_kernel
-def without(seq: Ints, gone: Flags) -> Ints:
-    """The runs of `seq` but those at the positions where `gone` is true."""
+def without(seq: Ints, removed: Flags) -> Ints:
+    """The runs of `seq` except those at the positions where `removed` is true."""
     count = 0
     for i in range(seq.size):
-        count += not gone[i]
+        count += not removed[i]
     out = np.empty(count, np.int32)
     n = 0
     for i in range(seq.size):
-        if not gone[i]:
+        if not removed[i]:
             out[n] = seq[i]
             n += 1
     return out
@@ -43,7 +43,7 @@ def ruin(g: Flat, seq: Ints, rng: Seed) -> Ints:
     n = seq.size
     nodes = g.time.size
     seen = np.zeros(nodes, np.bool_)
-    gone = np.zeros(n, np.bool_)
+    removed = np.zeros(n, np.bool_)
     reruns = n - nodes
     kind = below(rng, 4)
     share = 0.02 + 0.25 * fraction(rng) ** 2
@@ -74,13 +74,13 @@ def ruin(g: Flat, seq: Ints, rng: Seed) -> Ints:
             continue
         place = v if kind == 1 else i
         if lo <= place < hi and (chance == 1.0 or fraction(rng) < chance):
-            gone[i] = True
-    return without(seq, gone)
+            removed[i] = True
+    return without(seq, removed)
 
 
 @inner_kernel
-def prices(g: Flat, rng: Seed, price: Floats) -> None:
-    """Fill `price` with the nodes' times under random distortion: none, a little everywhere, or much for a few."""
+def draw_prices(g: Flat, rng: Seed, price: Floats) -> None:
+    """Fill `price` with the nodes' times under random distortion: none, small for all nodes, or large for a few."""
     kind = below(rng, 3)
     spread = 0.5 * fraction(rng)
     rare = 0.15 * fraction(rng)
@@ -93,32 +93,32 @@ def prices(g: Flat, rng: Seed, price: Floats) -> None:
 
 
 Preferences = tuple[float, float, float, int]
-"""Of a `Scoring`: exponent, noise, share, keeping. Kernels compile faster when they return no named tuple."""
+"""Exponent, noise, share and keeping of a `Scoring`. Kernels compile faster if they do not return named tuples."""
 
 
 @kernel
-def broken_up(g: Flat, current: Ints, disorder: float, rng: Seed, price: Floats) -> tuple[Ints, Preferences]:
-    """A ruined copy of `current`, and how to shave it again, by prices that are written to `price`.
+def perturbed(g: Flat, current: Ints, disorder: float, rng: Seed, price: Floats) -> tuple[Ints, Preferences]:
+    """A ruined copy of `current`, and the preferences for shaving it again with the prices that are written to `price`.
 
-    With probability `disorder` a few of its runs also stand elsewhere.
+    With probability `disorder` a few of its runs are also moved.
     """
     exponent = 0.6 + 0.8 * fraction(rng)
     noise = 0.6 * fraction(rng)
     share = 0.3 * fraction(rng) if fraction(rng) < 0.5 else 0.0
-    broken = ruin(g, current, rng)
+    changed = ruin(g, current, rng)
     if disorder > 0.0 and fraction(rng) < disorder:
-        width = max(4, int(broken.size * (0.02 + 0.5 * fraction(rng) ** 2)))
-        lo = below(rng, broken.size) - width // 2
-        broken = disordered(g, broken, lo, lo + width, 1 + below(rng, 4), rng)
-    prices(g, rng, price)
-    return broken, (exponent, noise, share, below(rng, 2))
+        width = max(4, int(changed.size * (0.02 + 0.5 * fraction(rng) ** 2)))
+        lo = below(rng, changed.size) - width // 2
+        changed = disordered(g, changed, lo, lo + width, 1 + below(rng, 4), rng)
+    draw_prices(g, rng, price)
+    return changed, (exponent, noise, share, below(rng, 2))
 
 
 class Acceptance(NamedTuple):
-    """How a stretch of ruin and recreate searches.
+    """The acceptance rule of a number of iterations.
 
     Attributes:
-        temperature: the largest relative worsening accepted; each iteration draws its own share of it.
+        temperature: the largest relative worsening that is accepted; each iteration draws a random share of it.
         disorder: share of the iterations that also change the order of runs.
     """
 
@@ -126,7 +126,7 @@ class Acceptance(NamedTuple):
     disorder: float = 0.0
 
 
-_LONGEST = 2**63 - 1  # what kernels can count; a graph's times stay below it once (G-RANGE), with reruns they need not
+_LARGEST_TIME = 2**63 - 1  # in kernels; the times of a graph sum to less (G-RANGE), but with reruns they may exceed it
 
 
 def ruin_and_recreate(
@@ -134,7 +134,7 @@ def ruin_and_recreate(
 ) -> tuple[Ints, Ints]:
     """(best, last accepted) sequences after `iterations`, from `start`, which must fit.
 
-    Plain Python around kernels: a kernel that calls these would optimise all of them once more when it is compiled.
+    Plain Python around kernels: a kernel that calls these would optimize all of them once more when it is compiled.
     """
     temperature, disorder = acceptance
     current = delete(g, start, budget)
@@ -142,9 +142,9 @@ def ruin_and_recreate(
     best, best_time = current, current_time
     price = np.empty(g.time.size, np.float64)
     for _ in range(iterations):
-        broken, preferences = broken_up(g, current, disorder, rng, price)
-        ceiling = min(int(current_time * 1.04), _LONGEST)
-        trial, fit = shave(g, Scoring(price, *preferences), broken, budget, rng, ceiling)
+        changed, preferences = perturbed(g, current, disorder, rng, price)
+        ceiling = min(int(current_time * 1.04), _LARGEST_TIME)
+        trial, fit = shave(g, Scoring(price, *preferences), changed, budget, rng, ceiling)
         if not fit:
             continue
         trial = delete(g, trial, budget)
@@ -157,8 +157,8 @@ def ruin_and_recreate(
 
 
 @inner_kernel
-def troubled(mem: Longs, n: int, budget: int, rng: Seed) -> int:
-    """A random position over the budget; three times of ten any position."""
+def position_over_budget(mem: Longs, n: int, budget: int, rng: Seed) -> int:
+    """A random position over the budget; with probability 0.3 any random position."""
     count = 0
     for i in range(n):
         count += 1 if mem[i] > budget else 0
@@ -177,53 +177,55 @@ def troubled(mem: Longs, n: int, budget: int, rng: Seed) -> int:
 def without_reruns(g: Flat, seq: Ints, lo: int, hi: int, chance: float, rng: Seed) -> Ints:
     """A copy of `seq` without (each with probability `chance`) the reruns at positions [lo, hi)."""
     seen = np.zeros(g.time.size, np.bool_)
-    gone = np.zeros(seq.size, np.bool_)
+    removed = np.zeros(seq.size, np.bool_)
     for i in range(seq.size):
         v = seq[i]
         if seen[v] and g.rerun[v] and lo <= i < hi and fraction(rng) < chance:
-            gone[i] = True
+            removed[i] = True
         seen[v] = True
-    return without(seq, gone)
+    return without(seq, removed)
 
 
 @kernel
-def taken_out(g: Flat, current: Ints, mem: Longs, budget: int, rng: Seed, price: Floats) -> tuple[Ints, Preferences]:
-    """As `broken_up`, around a position over the budget; `mem` is the profile of `current`."""
+def perturbed_near_peak(
+    g: Flat, current: Ints, mem: Longs, budget: int, rng: Seed, price: Floats
+) -> tuple[Ints, Preferences]:
+    """As `perturbed`, around a position over the budget; `mem` is the profile of `current`."""
     n = current.size
     width = max(4, int(n * (0.02 + 0.4 * fraction(rng) ** 2)))
-    lo = troubled(mem, n, budget, rng) - below(rng, width)
+    lo = position_over_budget(mem, n, budget, rng) - below(rng, width)
     chance = 1.0 if fraction(rng) < 0.5 else fraction(rng)
-    broken = without_reruns(g, current, lo, lo + width, chance, rng)
+    changed = without_reruns(g, current, lo, lo + width, chance, rng)
     if fraction(rng) < 0.8:
-        broken = disordered(g, broken, lo, lo + width, 1 + below(rng, 4), rng)
-    prices(g, rng, price)
+        changed = disordered(g, changed, lo, lo + width, 1 + below(rng, 4), rng)
+    draw_prices(g, rng, price)
     exponent = 1.2 * fraction(rng)
     noise = 0.6 * fraction(rng)
     share = 0.3 * fraction(rng) if fraction(rng) < 0.5 else 0.0
-    return broken, (exponent, noise, share, below(rng, 2))
+    return changed, (exponent, noise, share, below(rng, 2))
 
 
 def relieve(g: Flat, start: Ints, budget: int, iterations: int, rng: Seed) -> tuple[Ints, bool]:
     """Lower the overshoot of a sequence that does not fit: (the last sequence accepted, whether it fits).
 
-    Each iteration takes reruns out around a position over the budget, disorders and shaves; what exceeds the budget no
-    more in sum than before is kept, unless it only grew longer. Time is no object here.
+    Each iteration removes reruns around a position over the budget, moves runs and shaves. The result is accepted if its sum of
+    bytes over the budget is smaller, or equal and the sequence is not longer. The time of the sequence does not matter.
     """
     current = start
     longest = 8 * start.size + LONGEST
     mem = np.empty(longest, np.int64)
     price = np.empty(g.time.size, np.float64)
-    peak = sweep(g, current, current.size, mem)
+    peak = memory_profile(g, current, current.size, mem)
     over = overshoot(mem, current.size, budget)
     for _ in range(iterations):
         if peak <= budget:
             break
-        sweep(g, current, current.size, mem)
-        broken, preferences = taken_out(g, current, mem, budget, rng, price)
-        trial, _ = shave(g, Scoring(price, *preferences), broken, budget, rng, NO_CEILING)
+        memory_profile(g, current, current.size, mem)
+        changed, preferences = perturbed_near_peak(g, current, mem, budget, rng, price)
+        trial, _ = shave(g, Scoring(price, *preferences), changed, budget, rng, NO_CEILING)
         if trial.size > longest:
             continue
-        trial_peak = sweep(g, trial, trial.size, mem)
+        trial_peak = memory_profile(g, trial, trial.size, mem)
         trial_over = overshoot(mem, trial.size, budget)
         if trial_over < over or (trial_over == over and trial.size <= current.size):
             current, over, peak = trial, trial_over, trial_peak

@@ -1,4 +1,4 @@
-"""`SingleInstant`: a bound for every schedule, in any order, from the saved-set programme at the hardest instants."""
+"""`SingleInstant`: a bound for every schedule, in any order, from the saved-set formulation at the hardest instants."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from attrs import field, frozen
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS
-from remat.algorithms._bounds.instants import Dependencies, Instant, instant_program
+from remat.algorithms._bounds.instants import Dependencies, Instant, instant_formulation
 from remat.algorithms._core.evidence import Evidence
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.answer import Answer
@@ -17,7 +17,7 @@ from remat.settings import whole
 
 
 def candidate_instants(search: Search, after_loss: int, heaviest: int) -> list[int]:
-    """Instants worth asking: the loss, those after it, positions of most memory, heaviest working sets (spread out)."""
+    """Instants to examine: the loss, those after it, positions of most memory, and heaviest working sets (spread out)."""
     flat = search.flat
     loss = int(np.flatnonzero(flat.phase == LOSS)[0])
     backward = np.flatnonzero((flat.phase == BACKWARD) & flat.required)
@@ -25,13 +25,13 @@ def candidate_instants(search: Search, after_loss: int, heaviest: int) -> list[i
     reads = np.add.reduceat(np.append(flat.size[flat.read_idx], 0), flat.read_ptr[:-1]) * (np.diff(flat.read_ptr) > 0)
     working = flat.charge + reads
     for measure in (search.arrays.profile, working):
-        taken: list[int] = []
+        spread: list[int] = []
         for v in backward[np.argsort(-measure[backward], kind="stable")].tolist():
-            if len(taken) == heaviest:
+            if len(spread) == heaviest:
                 break
-            if all(abs(v - u) > 2 for u in taken):
-                taken.append(v)
-        chosen += taken
+            if all(abs(v - u) > 2 for u in spread):
+                spread.append(v)
+        chosen += spread
     return list(dict.fromkeys(chosen))
 
 
@@ -39,12 +39,12 @@ def candidate_instants(search: Search, after_loss: int, heaviest: int) -> list[i
 class SingleInstant(RunMove):
     """A lower bound for every schedule: the largest saved-set bound over the hardest instants. Plans nothing.
 
-    A scan solves the relaxed programme at many instants (bounds exact, from duals); the hardest are solved with
+    A scan solves the relaxed formulation at many instants (bounds exact, from duals); the hardest are solved with
     integers.
 
     Attributes:
-        after_loss: how many instants after the loss the scan visits.
-        heaviest: how many positions of most memory, and as many of heaviest working sets.
+        after_loss: how many instants after the loss are scanned.
+        heaviest: how many positions of most memory are scanned, and how many of the heaviest working sets.
         mixed: how many instants are solved with integers.
         nodes: branch-and-bound nodes of each.
     """
@@ -63,7 +63,7 @@ class SingleInstant(RunMove):
 
 @frozen
 class HardestInstants(RunMove):
-    """The bound of `SingleInstant` with integers, at the instants that bounded most so far. Plans nothing; needs a scan before.
+    """The bound of `SingleInstant` with integers, at the instants of the largest bounds. Plans nothing; needs an earlier scan.
 
     Attributes:
         count: how many instants.
@@ -85,7 +85,7 @@ def scan(search: Search, instants: list[int]) -> None:
     for at in instants:
         if search.clock.expired:
             return
-        instant = instant_program(search.flat, dependencies, at, search.budget)
+        instant = instant_formulation(search.flat, dependencies, at, search.budget)
         answer = None if instant.impossible else solve_relaxed(instant.linear, clock=search.clock)
         name = search.problem.graph.computes[at].name
         evidence = relaxed_evidence(search, instant, answer)
@@ -103,7 +103,7 @@ def refine(search: Search, instants: list[int], nodes: int) -> None:
     for at in instants:
         if search.over:
             return
-        linear = instant_program(search.flat, dependencies, at, search.budget).linear
+        linear = instant_formulation(search.flat, dependencies, at, search.budget).linear
         answer = solve_mixed(linear, nodes=nodes, clock=search.clock)
         name = search.problem.graph.computes[at].name
         if answer.infeasible:
@@ -116,11 +116,11 @@ def refine(search: Search, instants: list[int], nodes: int) -> None:
 
 
 def relaxed_evidence(search: Search, instant: Instant, answer: Answer | None) -> Evidence | None:
-    """What the multipliers of a relaxed formulation prove; of one that needs no solve, the memory row alone."""
+    """The evidence of a relaxed formulation: its multipliers; where no solve is needed, the memory row alone."""
     graph, budget, at = search.problem.graph, search.budget, instant.at
     if answer is None:
-        memory, alone = [["mem", 0]], np.ones(1)
-        return AtInstant(graph, budget, IMPOSSIBLE, at=at, facts=memory, multipliers=alone)
+        memory, unit = [["mem", 0]], np.ones(1)
+        return AtInstant(graph, budget, IMPOSSIBLE, at=at, facts=memory, multipliers=unit)
     if answer.duals is None:
         return None
     bound = IMPOSSIBLE if answer.infeasible else search.arrays.base_time + answer.bound

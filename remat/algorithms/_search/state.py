@@ -1,8 +1,8 @@
-"""What passes over run sequences share: the arrays of the graph, the best sequences, the proved bound, and when to stop.
+"""The shared state of passes over run sequences: the arrays of the graph, the best sequences, the proved bound, stop rules.
 
-A *pass* (`RunMove`) is a solver that improves a `Search`. Alone it makes a `Search`, improves it and returns its
-plan; in a `Polish` many passes work on one. Work is counted in iterations and everything is seeded: the clock can only
-cut a search short.
+A *pass* (`RunMove`) is a solver that improves a `Search`. Alone it creates a `Search`, improves it and returns its
+plan; in a `Polish` many passes improve the same search. Work is counted in iterations and all random numbers are seeded: the
+clock can only end a search early.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from remat._warn import warn
 from remat.algorithms._arrays.graph_arrays import Flat, Floats, Longs, Seed, flatten
-from remat.algorithms._arrays.liveness import sweep, total_time
+from remat.algorithms._arrays.liveness import memory_profile, total_time
 from remat.algorithms._arrays.streams import Streams
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.evidence import Evidence, Written, stronger
@@ -44,7 +44,7 @@ _POOL = 4  # best distinct sequences kept
 
 
 class Stage(TypedDict):
-    """Where a search is, as `Clock.report` takes it: the pass at work, how many are done, how many there are."""
+    """The progress of a search, as `Clock.report` takes it: the current pass, how many are done, how many there are."""
 
     stage: str
     done: int
@@ -53,7 +53,7 @@ class Stage(TypedDict):
 
 @frozen(eq=False)
 class RunProblem:
-    """A problem as arrays, and what its run sequences cost.
+    """A problem as arrays, and the cost of its run sequences.
 
     Attributes:
         problem: the problem. flat: its graph as arrays.
@@ -70,12 +70,12 @@ class RunProblem:
 
     @classmethod
     def of(cls, problem: Problem) -> RunProblem:
-        """The arrays of a problem; waits for kernels that other processes compile."""
+        """The arrays of a problem; waits for the processes that compile kernels."""
         await_kernels()
         flat = flatten(problem.graph)
         base = np.flatnonzero(flat.required).astype(np.int32)
         charged = np.zeros(len(base), np.int64)
-        peak = int(sweep(flat, base, len(base), charged))
+        peak = int(memory_profile(flat, base, len(base), charged))
         profile = np.zeros(len(problem.graph), np.int64)
         profile[base] = charged
         return cls(problem, flat, base, peak, int(flat.time.sum()), profile)
@@ -87,7 +87,7 @@ class RunProblem:
 
     @cached_property
     def price(self) -> Floats:
-        """The nodes' times, as shaving weighs them."""
+        """The nodes' times, as prices for shaving."""
         return self.flat.time.astype(np.float64)
 
     def sequence_of(self, schedule: Schedule) -> Sequence:
@@ -105,7 +105,7 @@ class RunProblem:
 
     def peak_of(self, sequence: Sequence) -> Bytes:
         """Peak of a sequence [bytes]."""
-        return int(sweep(self.flat, sequence, len(sequence), np.empty(len(sequence), np.int64)))
+        return int(memory_profile(self.flat, sequence, len(sequence), np.empty(len(sequence), np.int64)))
 
     def fits(self, sequence: Sequence) -> bool:
         """Whether a sequence is within the budget."""
@@ -116,8 +116,8 @@ class Incumbents:
     """The best distinct sequences within the budget.
 
     Attributes:
-        best, best_time: the best one and its time [ns], or None and infinity.
-        pool: the best ones with their times, of which no two are equal; best first.
+        best, best_time: the best sequence and its time [ns], or None and infinity.
+        pool: the best sequences of distinct times, with their times; best first.
     """
 
     def __init__(self) -> None:
@@ -126,11 +126,11 @@ class Incumbents:
         self.pool: list[tuple[Ns, Sequence]] = []
 
     def wants(self, time: Ns) -> bool:
-        """Whether a sequence of this time would be kept: it is the fastest, or of another time than those kept."""
+        """Whether a sequence of this time would be kept: it is the fastest, or its time differs from those in the pool."""
         return time < self.best_time or all(time != other for other, _ in self.pool)
 
     def take(self, sequence: Sequence, time: Ns) -> bool:
-        """Keep a sequence that fits; returns whether it is the best."""
+        """Add a sequence that fits to the pool; returns whether it is the best."""
         self.pool = sorted([*self.pool, (time, sequence)], key=lambda entry: entry[0])[:_POOL]
         if time >= self.best_time:
             return False
@@ -138,17 +138,17 @@ class Incumbents:
         return True
 
     def others(self, count: int) -> list[Sequence]:
-        """The next best after the best."""
+        """The sequences after the best one."""
         return [sequence for _, sequence in self.pool[1 : 1 + count]]
 
 
 class Bounds:
-    """What is proved of a problem.
+    """The bounds of a problem.
 
     Attributes:
-        lower: bound for every schedule [ns], `IMPOSSIBLE` when none exists.
+        lower: bound for every schedule [ns], `IMPOSSIBLE` if none exists.
         class_bounds: bounds for the schedules of a restricted class.
-        hardness: bound on the recomputation at each instant (node index) that was asked [ns].
+        hardness: bound on the recomputation from each instant (node index) that was scanned [ns].
         evidence: of the largest bound that can be proved in integers.
         claims: bounds of mixed formulations, with their instants (node indices).
     """
@@ -161,7 +161,7 @@ class Bounds:
         self.claims: list[tuple[Ns | float, tuple[int, ...]]] = []
 
     def raises(self, lower: Ns | float) -> bool:
-        """Take a bound for every schedule; returns whether it is better than the one before."""
+        """Take a bound for every schedule; returns whether it is better than the previous one."""
         if lower <= self.lower:
             return False
         self.lower = lower
@@ -177,13 +177,13 @@ class Bounds:
 
 
 class Search:
-    """A search over run sequences of one problem: the arrays, the incumbents, what is proved, the clock and the seed.
+    """A search over run sequences of one problem: the arrays, the incumbents, the bounds, the clock and the seed.
 
     Attributes:
-        arrays: the problem as arrays. incumbents: the best sequences. bounds: what is proved or claimed.
-        clock, seed: of the solve. streams: random numbers by purpose. who: named in reports.
+        arrays: the problem as arrays. incumbents: the best sequences. bounds: proved and claimed bounds.
+        clock, seed: of the solve. streams: random numbers by purpose. who: the solver named in reports.
         proves: whether bounds for every schedule may be claimed.
-        trail: what happened, in words; the same whenever the search is.
+        trail: a text line per event; equal searches have equal trails.
     """
 
     def __init__(self, problem: Problem, clock: Clock, seed: int, who: object) -> None:
@@ -192,7 +192,7 @@ class Search:
         self.incumbents = Incumbents()
         self.bounds = Bounds(self.arrays.base_time)
         self.streams = Streams(seed)
-        # a copy to the host can do what only recomputation can do here: no bound but the base time is proved then
+        # with a link, a copy to the host can replace recomputation: no bound but the base time holds then
         self.proves = problem.link is None
         if self.proves:
             self.bounds.evidence = AllRun(problem.graph, problem.budget, self.arrays.base_time)
@@ -223,25 +223,25 @@ class Search:
 
     @cached_property
     def shifted(self) -> Sequence:
-        """The captured order with runs moved to where the profile is lower."""
+        """The captured order with runs moved to positions where the profile is lower."""
         return self.shift(self.base, self.budget, 0.8, 10, self.streams.spawn("shifted order"))
 
     def shift(self, start: Sequence, budget: Bytes, level: float, passes: int, rng: Seed) -> Sequence:
-        """`start` with runs moved to where the profile is lower, in at most `passes`; the clock is asked between them.
+        """`start` with runs moved to positions where the profile is lower, in `passes`; the clock is checked between them.
 
         The peak stays within the larger of the budget and the start's peak; bytes over the share `level` of the budget count.
         """
-        roof = max(budget, self.arrays.peak_of(start))
+        ceiling = max(budget, self.arrays.peak_of(start))
         current = start
         for _ in range(passes):
             before = current
-            current = shift(self.flat, before, roof, level * budget / max(1, roof), 1, rng)
+            current = shift(self.flat, before, ceiling, level * budget / max(1, ceiling), 1, rng)
             if self.clock.expired or np.array_equal(before, current):
                 break
         return current
 
     def next_search(self) -> int:
-        """The number of the search that begins now, from 0: each has its own random numbers."""
+        """The number of the search that begins now, from 0: each uses different random numbers."""
         self._searches += 1
         return self._searches - 1
 
@@ -263,7 +263,7 @@ class Search:
         return self.bounds.lower
 
     def offer(self, sequence: Sequence, how: str) -> bool:
-        """Take a sequence as the best when it fits and is faster; returns whether it was taken."""
+        """Take a sequence as the best one if it fits and is faster; returns whether it was taken."""
         time = self.arrays.time_of(sequence)
         if (
             not self.incumbents.wants(time)
@@ -281,10 +281,10 @@ class Search:
         """Raise the bound.
 
         Args:
-            lower: for every schedule [ns].
-            how: in words.
-            evidence: what it can be proved from.
-            claim: instants of a mixed formulation whose solver says so; a tree may prove it.
+            lower: the bound for every schedule [ns].
+            how: its source, for the trail.
+            evidence: from which it can be proved in integers.
+            claim: instants of the mixed formulation whose solver claims the bound; a branch-and-bound tree may prove it.
         """
         if not self.proves:
             return
@@ -298,23 +298,23 @@ class Search:
             self.clock.report(self.who, best=best, bound=lower, **self._stage, note=how)
 
     def show(self, lower: Ns | float, assumes: str) -> None:
-        """Keep a bound of a restricted class, to be shown beside the proved one."""
+        """Record a bound for a restricted class of schedules, which is reported separately."""
         if self.proves:
             self.bounds.class_bounds.append(ClassBound(value=lower, assumes=assumes))
 
     def leave_out(self, who: object, missing: BackendMissing) -> None:
-        """Go on without a pass whose solver is not installed: plan and bound are worse than they could be."""
+        """Continue without a pass whose solver is not installed: plan and bound may be worse than with it."""
         self.trail.append(f"{who!r} left out: {missing.what}")
         if not self._warned:
             self._warned = True
-            warn(f"the plan is made without {who!r} and the like: {missing.what} Fix: {missing.fix}", RuntimeWarning)
+            warn(f"the plan is made without {who!r} and similar: {missing.what} Fix: {missing.fix}", RuntimeWarning)
 
     def schedule(self) -> Schedule | None:
         """The best sequence as a schedule."""
         return None if self.best is None else self.arrays.schedule_of(self.best)
 
     def plan(self) -> Plan:
-        """What is to be returned."""
+        """The result of the search."""
         bounds = self.bounds
         return Plan(
             schedule=self.schedule(),
@@ -328,22 +328,22 @@ class Search:
 
     @property
     def enough(self) -> bool:
-        """Whether nothing is left to do: the plan is optimal, none exists, or a condition in force says so."""
+        """Whether the search may end: the plan is optimal, none exists, or an active condition says so."""
         return self.best_time <= self.lower or any(condition(self) == end for condition, end in self._rules)
 
     @property
     def over(self) -> bool:
-        """Whether to stop: nothing is left to do, or no time."""
+        """Whether to stop: the search may end, or the clock has expired."""
         return self.clock.expired or self.enough
 
     @contextmanager
     def until(self, condition: Condition) -> Iterator[None]:
-        """Within the block, it is enough when the condition holds."""
+        """Within the block, the search may end when the condition holds."""
         yield from self._under((condition, True))
 
     @contextmanager
     def while_(self, condition: Condition) -> Iterator[None]:
-        """Within the block, it is enough when the condition holds no longer."""
+        """Within the block, the search may end when the condition no longer holds."""
         yield from self._under((condition, False))
 
     def _under(self, rule: tuple[Condition, bool]) -> Iterator[None]:
@@ -353,7 +353,7 @@ class Search:
         finally:
             self._rules.pop()
 
-    # -- what is reported ----------------------------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def at_stage(self, stage: str, done: int, total: int) -> Iterator[None]:
@@ -366,7 +366,7 @@ class Search:
 
     @contextmanager
     def charged(self, purpose: str) -> Iterator[None]:
-        """Charge the clock with the time of the block for `purpose`, and for no enclosing block."""
+        """Charge the clock with the time of the block for `purpose`, which enclosing blocks then do not count."""
         start, inside = self.clock.elapsed, sum(self.clock.spent.values())
         try:
             yield
@@ -389,11 +389,11 @@ class RunMove(WarmStarted):
         """Offer better sequences or prove better bounds; return when done, or when the search is over."""
 
     def if_(self, condition: Condition) -> If:
-        """This pass where a condition holds, and for as long as it does."""
+        """This pass if a condition holds, and for as long as it holds."""
         return If(self, condition)
 
     def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
-        """Search from the captured order, and from `start` when there is one."""
+        """Search from the captured order, and from `start` if there is one."""
         search = Search(problem, clock, seed, self)
         if start is not None:
             search.offer(search.arrays.sequence_of(start), "the start")
@@ -407,7 +407,7 @@ class RunMove(WarmStarted):
 
 @frozen(repr=False)
 class If(RunMove):
-    """`move.if_(condition)`: nothing when the condition does not hold; the pass ends when it holds no longer.
+    """`move.if_(condition)`: does nothing if the condition does not hold; the pass ends when it no longer holds.
 
     Attributes:
         move: the pass. condition: on plan and bound.
@@ -424,7 +424,7 @@ class If(RunMove):
         return self.move.refuses(graph)
 
     def outline(self, graph: Graph) -> tuple[str, ...]:
-        """The pass, and when it is made."""
+        """The lines of the pass, with the condition."""
         first, *more = self.move.outline(graph)
         return (f"{first}, if {self.condition}", *more)
 
@@ -436,7 +436,7 @@ class If(RunMove):
 
 
 def certify(search: Search) -> None:
-    """Prove what is claimed: a tree for each claim that says more than is proved, the largest claim first."""
+    """Prove the claims: a branch-and-bound tree for each claim above the proved bound, the largest claim first."""
     graph, budget, clock = search.problem.graph, search.budget, search.clock
     left, step = search.problem.proof_leaves, None
     for claimed, instants in sorted(search.bounds.claims, key=lambda claim: (-claim[0], claim[1])):

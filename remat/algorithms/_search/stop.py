@@ -1,6 +1,6 @@
-"""Conditions of a search as values: when a pass is worth its time (`pass.if_(no_plan)`), when a search ends (`stop=gap(0.001)`).
+"""Conditions of a search as values: when a pass is run (`pass.if_(no_plan)`), when a search ends (`stop=gap(0.001)`).
 
-A condition looks at the best plan and the proved bound, and at nothing else. Their repr rebuilds them.
+A condition depends on the best plan and the proved bound only. Its repr rebuilds it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from remat.units import Ns
 
 
 class Standing(Protocol):
-    """What a condition looks at: the time of the best plan, infinite without one, and the proved bound [ns]."""
+    """The input of a condition: the time of the best plan, infinite without a plan, and the proved bound [ns]."""
 
     @property
     def best_time(self) -> float: ...
@@ -25,7 +25,7 @@ class Standing(Protocol):
 
 
 class Condition(ABC):
-    """A test of how far a search is; `str` says it in words, as the end of a sentence that begins with "if" or "until"."""
+    """A test of the state of a search; `str` gives it in words, for the end of a sentence that begins with "if" or "until"."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ class gap(Condition):
     """Holds when the plan is within a gap of the proved bound, or no schedule exists.
 
     Attributes:
-        size: plan over bound, less one.
+        size: plan over bound, minus one.
     """
 
     size: float = field(validator=number(0))
@@ -57,10 +57,10 @@ class gap(Condition):
 
 @frozen
 class gap_above(Condition):
-    """Holds when the plan is further than a gap above the proved bound, or there is none and there may be one.
+    """Holds when the plan exceeds the proved bound by more than a gap, or when no plan is known but one may exist.
 
     Attributes:
-        size: plan over bound, less one.
+        size: plan over bound, minus one.
     """
 
     size: float = field(validator=number(0))

@@ -12,20 +12,20 @@ from attrs import frozen
 
 from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, Seed, flatten
 from remat.algorithms._arrays.kernel_cache import cache_folder, mark_full
-from remat.algorithms._arrays.liveness import sweep
+from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._arrays.rng import fraction
 from remat.algorithms._core.compilation import CompileClock
 from remat.algorithms._search.deletion import removable, thinned
 from remat.algorithms._search.lp_rounding import recompute_on_demand
 from remat.algorithms._search.ordering import shift
 from remat.algorithms._search.peak_shaving import NO_CEILING, Scoring, shave
-from remat.algorithms._search.ruin_recreate import broken_up, taken_out
+from remat.algorithms._search.ruin_recreate import perturbed, perturbed_near_peak
 from remat.ir import Graph, GraphBuilder, Kind
 
 
 @frozen(eq=False)
 class Example:
-    """What the kernels are called with: the arrays of a tiny graph, its order, a profile, prices and random numbers."""
+    """The arguments of the kernels: the arrays of a tiny graph, its order, a profile, prices and random numbers."""
 
     flat: Flat
     order: Ints
@@ -36,7 +36,7 @@ class Example:
 
 
 def example() -> Example:
-    """Two layers and their backward, under a budget that one rerun meets."""
+    """Two layers and their backward, with a budget that one rerun satisfies."""
     flat = flatten(_graph())
     order = np.flatnonzero(flat.required).astype(np.int32)
     rng = np.array([1], np.uint64)
@@ -70,57 +70,57 @@ def _shift(e: Example) -> None:
     shift(e.flat, e.order, e.budget, 0.8, 1, e.rng)
 
 
-def _break_up(e: Example) -> None:
+def _perturb(e: Example) -> None:
     fraction(e.rng)
-    broken_up(e.flat, e.order, 0.3, e.rng, e.price.copy())
+    perturbed(e.flat, e.order, 0.3, e.rng, e.price.copy())
 
 
-def _take_out(e: Example) -> None:
-    taken_out(e.flat, e.order, e.profile, e.budget, e.rng, e.price.copy())
+def _perturb_near_peak(e: Example) -> None:
+    perturbed_near_peak(e.flat, e.order, e.profile, e.budget, e.rng, e.price.copy())
 
 
 def _recompute(e: Example) -> None:
     recompute_on_demand(e.flat, e.order, e.order[-1:].copy(), np.ones((1, e.flat.size.size), np.bool_))
 
 
-TASKS: tuple[Callable[[Example], None], ...] = (_shave, _thin, _shift, _break_up, _recompute, _take_out)
-"""Each calls kernels that Python calls; in an order in which every other one is half of the work."""
+TASKS: tuple[Callable[[Example], None], ...] = (_shave, _thin, _shift, _perturb, _recompute, _perturb_near_peak)
+"""Each calls kernels that Python calls; every second task together is half of the work."""
 
 
 def warm_up(part: int = 0, parts: int = 1) -> float:
-    """Run every kernel once, or those of one of `parts` equal shares; returns the seconds compiled.
+    """Run every kernel once, or those of one of `parts` equal shares; returns the seconds spent on compiling.
 
-    What is in the cache is loaded from there, what is not is compiled and put there.
+    Kernels in the cache are loaded from it, the others are compiled and added to it.
     """
-    given = example()
+    inputs = example()
     with CompileClock() as compiled:
-        sweep(given.flat, given.order, len(given.order), given.profile)  # the others read the profile
+        memory_profile(inputs.flat, inputs.order, len(inputs.order), inputs.profile)  # the others read the profile
         for task in TASKS[part::parts]:
-            task(given)
+            task(inputs)
     if parts == 1:
         mark_full()
     return compiled.seconds
 
 
 def serve(part: int, parts: int) -> None:
-    """A helper's work (see `kernel_prefetch`): its share of the kernels, one helper at a time, ended when the parent ends."""
+    """The work of a helper (see `kernel_prefetch`): its share of the kernels, one helper at a time; ends with its parent."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with _alone(part):
+    with _locked(part):
         warm_up(part, parts)
 
 
 def _end_with_parent() -> None:
-    os.read(0, 1)  # the parent writes nothing: this returns when it has ended
+    os.read(0, 1)  # the parent writes nothing: this returns when the parent has ended
     os._exit(1)  # the main thread may be inside the compiler
 
 
 @contextmanager
-def _alone(part: int) -> Iterator[None]:
-    """Hold the lock of a part; who comes later finds the kernels in the cache."""
+def _locked(part: int) -> Iterator[None]:
+    """Hold the lock of a part; a process that waits for it finds the kernels in the cache."""
     folder = cache_folder()
     try:
         import fcntl
-    except ImportError:  # not everywhere; two helpers then do the same work
+    except ImportError:  # not on every platform; two helpers then do the same work
         yield
         return
     if folder is None:

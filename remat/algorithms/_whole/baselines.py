@@ -1,4 +1,4 @@
-"""What users know already: keep everything, and checkpoint around each layer. Linear time, nothing proved."""
+"""The common baselines: keep everything, and checkpoint around each layer. Linear time, nothing proved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StoreAll(Solver):
     """Run every node once, in the graph's order; drop each datum at its last read. The budget decides whether it fits."""
 
     def refuses(self, graph: Graph) -> str | None:
-        """Refuses graphs with options: which one keeps everything is not the graph's to say."""
+        """Refuses graphs with options: a graph does not say which of them keeps everything."""
         return refuse_unless_flat(graph)
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
@@ -33,21 +33,22 @@ def least_time(graph: Graph) -> int:
 
 
 def store_all_peak(graph: Graph) -> Bytes:
-    """The replayed peak of `StoreAll`: what a budget in per cent is a part of [bytes]."""
+    """The replayed peak of `StoreAll` [bytes]; budgets in per cent are fractions of it."""
     return validate(graph, Schedule.from_runs(graph, range(len(graph)))).peak
 
 
 @frozen
 class PerLayerCheckpoint(Solver):
-    """What `torch.utils.checkpoint` around each layer does: keep what a layer hands on, replay the layer in its backward.
+    """Like `torch.utils.checkpoint` around each layer: keep the outputs of layers, replay each layer in its backward.
 
-    A layer is a run of consecutive forward nodes with the same scope up to `depth` names. Data that other layers read, and
-    what run-once nodes make, stay; everything else is dropped after the forward and made anew, all of a layer at once, when
-    the backward first needs it. Proves nothing.
+    A layer is a sequence of consecutive forward nodes with the same scope up to `depth` names. Data that other layers read, and
+    outputs of run-once nodes, stay; all other data are dropped after the forward and recomputed, for a layer at a time, when
+    the backward first needs them. Proves nothing.
 
     Attributes:
-        depth: names of the scope that tell layers apart; None: the depth whose replay has the smallest peak.
-        together: layers that share one checkpoint.
+        depth: number of leading names of the scope that identify a layer; None: the best depth that fits, otherwise the depth of
+            the smallest peak.
+        together: number of consecutive layers that share one checkpoint.
     """
 
     depth: int | None = field(default=None, validator=optional(whole(1, "names")))
@@ -57,10 +58,10 @@ class PerLayerCheckpoint(Solver):
         """Refuses graphs with options, and graphs whose nodes have no scope."""
         if any(node.scope for node in graph.computes):
             return refuse_unless_flat(graph)
-        return "no node has a scope, so layers are not known"
+        return "no node has a scope, so its layers cannot be identified"
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
-        """The checkpointed schedule, of the given depth or of the best one."""
+        """The checkpointed schedule, for the given depth or for the best one."""
         graph = problem.graph
         deepest = max(node.scope.count(".") + 1 for node in graph.computes if node.scope)
         depths = range(1, deepest + 1) if self.depth is None else (self.depth,)
@@ -80,28 +81,28 @@ class PerLayerCheckpoint(Solver):
 
 
 def checkpointed(graph: Graph, group: dict[int, int], kept: frozenset[int] = frozenset()) -> list[int]:
-    """The run sequence (indices of nodes) that checkpoints every group of forward nodes, but for those that are kept.
+    """The run sequence (indices of nodes) that checkpoints every group of forward nodes, except those that are kept.
 
     Args:
         graph: without options.
-        group: of each forward node. Data that another group reads stay; the rest of a group is replayed at once, when the
-            backward first needs it.
+        group: of each forward node. Data that another group reads stay; the other data of a group are recomputed together, when
+            the backward first needs one of them.
         kept: groups that are not replayed.
     """
-    inside = _replayable(graph, group)
+    replayable = _replayable(graph, group)
     runs: list[int] = []
     replayed = set(kept)
     for i, node in enumerate(graph.computes):
         if node.phase is Phase.BACKWARD:
-            for g in sorted(_needs(graph, i, group, inside) - replayed, reverse=True):
+            for g in sorted(_needs(graph, i, group, replayable) - replayed, reverse=True):
                 replayed.add(g)
-                runs += [j for j in inside if group[j] == g]
+                runs += [j for j in replayable if group[j] == g]
         runs.append(i)
     return runs
 
 
 def _groups(graph: Graph, depth: int, together: int) -> dict[int, int]:
-    """The checkpoint of each forward node: consecutive nodes with equal scope are one layer."""
+    """The checkpoint of each forward node: consecutive nodes of equal scope are a layer."""
     group: dict[int, int] = {}
     layer, last = -1, None
     for i, node in enumerate(graph.computes):
@@ -114,14 +115,14 @@ def _groups(graph: Graph, depth: int, together: int) -> dict[int, int]:
 
 
 def _replayable(graph: Graph, group: dict[int, int]) -> list[int]:
-    """Forward nodes that a checkpoint replays: those that lead to data the backward reads and no other group keeps."""
-    inside: set[int] = set()
+    """Forward nodes that a checkpoint replays: those that lead to data that the backward reads and that are not kept."""
+    replayable: set[int] = set()
     for i in sorted(group, reverse=True):
         dropped = [d for d in graph.writes_by_node[i] if not _stays(graph, group, d)]
         readers = {r for d in dropped for r in graph.readers_by_data[d]}
-        if _may_rerun(graph, i) and any(r in inside or graph.computes[r].phase is Phase.BACKWARD for r in readers):
-            inside.add(i)
-    return sorted(inside)
+        if _may_rerun(graph, i) and any(r in replayable or graph.computes[r].phase is Phase.BACKWARD for r in readers):
+            replayable.add(i)
+    return sorted(replayable)
 
 
 def _stays(graph: Graph, group: dict[int, int], d: int) -> bool:
@@ -132,11 +133,11 @@ def _stays(graph: Graph, group: dict[int, int], d: int) -> bool:
 
 
 def _may_rerun(graph: Graph, i: int) -> bool:
-    alone = all(len(graph.writers_by_data[d]) == 1 for d in graph.writes_by_node[i])
-    return alone and not graph.computes[i].run_once
+    single = all(len(graph.writers_by_data[d]) == 1 for d in graph.writes_by_node[i])
+    return single and not graph.computes[i].run_once
 
 
-def _needs(graph: Graph, i: int, group: dict[int, int], inside: list[int]) -> set[int]:
-    """The checkpoints whose replay a backward node waits for."""
-    made = set(inside)
-    return {group[w] for d in graph.reads_by_node[i] for w in graph.writers_by_data[d] if w in made}
+def _needs(graph: Graph, i: int, group: dict[int, int], replayable: list[int]) -> set[int]:
+    """The checkpoints whose replay a backward node needs."""
+    replayed = set(replayable)
+    return {group[w] for d in graph.reads_by_node[i] for w in graph.writers_by_data[d] if w in replayed}

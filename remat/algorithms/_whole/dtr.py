@@ -1,22 +1,22 @@
 """`Dtr`: dynamic tensor rematerialization, replayed offline over the captured order (Kirisame et al., ICLR 2021).
 
-The captured order is executed once. Before a run, what it reads and is gone is made again, recursively (Figure 1);
+The captured order is executed once. Before a run, evicted data that it reads are recomputed, recursively (Figure 1);
 while it does not fit, the resident datum of the smallest score is evicted. With c the time of the run that makes a
-datum, m its bytes and s the time since it was last touched (section 3 and appendix C.4):
+datum, m its bytes and s the time since its last access (section 3 and appendix C.4):
 
 | heuristic | score |
 |---|---|
 | `h_dtr` | (c + the cost of all evicted ancestors and descendants reached through evicted data) / (m s) |
-| `h_eq` | the same with union-find classes of evicted data in their place, never split |
+| `h_eq` | the same with union-find classes of evicted data, which are never split |
 | `h_local` | c / (m s) |
 | `h_msps` | (c + the cost of evicted ancestors) / m |
 | `h_lru`, `h_size` | 1 / s, 1 / m |
 
-Eager eviction: what no node to come reads is dropped. What cannot be made again here (by the loss, run-once nodes,
-contributions to a sum) stays until every datum made from it is resident or will never be asked for; those then stay
-too: the paper's banishing, appendix B. Kept data stay. Ties go to the datum with the smallest index; the paper leaves
-them to its pool. A rule that never looks ahead can get stuck: all that is left is locked, pinned or kept. Then there is
-no plan.
+Eager eviction: data without future readers are dropped. Data that cannot be recomputed here (outputs of the loss, of run-once
+nodes, and contributions to a sum) stay until every datum made from them is resident or never needed again; these data are then
+pinned: the paper's banishing, appendix B. Kept data stay. Of equal scores the datum with the smallest index is evicted; the
+paper leaves this order open. An online rule can get stuck, when all resident data are locked, pinned or kept. Then there is no
+plan.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ HEURISTICS = ("h_dtr", "h_eq", "h_local", "h_msps", "h_lru", "h_size")
 """The published scores, in the order of their codes in the kernels."""
 
 _DTR, _EQ, _LOCAL, _MSPS, _LRU, _SIZE = range(6)
-_MEMORY, _CLOCK, _STAMP, _SETS = range(4)  # places in `State.now`
+_MEMORY, _CLOCK, _STAMP, _SETS = range(4)  # positions in `State.now`
 
 
 class State(NamedTuple):
-    """What the runtime knows, as arrays.
+    """The state of the runtime, as arrays.
 
     Attributes:
-        here, ran: data resident; nodes that have run. gone: data that will never be made again.
-        refs: nodes to come that read each datum. locks: runs under way that need it. access: when it was last touched.
-        pinned: data that may not be evicted. held: reads (places in `read_idx`) locked by a run under way.
-        klass, parent, cost: the class of each evicted datum; union-find over classes, and their cost.
-        mark, seen, stack: scratch. now: bytes resident, the clock, the last mark, the number of classes.
+        resident, ran: data that are resident; nodes that have run. banished: data that will never be recomputed.
+        refs: number of future readers of each datum. locks: unfinished runs that need it. access: time of its last access.
+        pinned: data that may not be evicted. locked: reads (positions in `read_idx`) locked by an unfinished run.
+        class_of, parent, cost: the class of each evicted datum; union-find over classes, and their cost.
+        mark, seen, stack: scratch. now: resident bytes, the clock, the last mark, the number of classes.
     """
 
-    here: Flags
+    resident: Flags
     ran: Flags
-    gone: Flags
+    banished: Flags
     refs: Ints
     locks: Ints
     access: Longs
     pinned: Flags
-    held: Flags
-    klass: Ints
+    locked: Flags
+    class_of: Ints
     parent: Ints
     cost: Floats
     mark: Longs
@@ -81,13 +81,13 @@ def root(s: State, a: int) -> int:
 
 @kernel
 def evicted(g: Flat, s: State, d: int) -> bool:
-    """Whether a datum was made, is not here, and may be made again."""
-    return not s.here[d] and not s.gone[d] and s.ran[g.producer[d]]
+    """Whether a datum was made, is not resident, and may be recomputed."""
+    return not s.resident[d] and not s.banished[d] and s.ran[g.producer[d]]
 
 
 @kernel
 def reached(g: Flat, s: State, d: int, down: bool) -> float:
-    """Cost of the evicted data reached from `d` through evicted data, towards its readers or towards its sources."""
+    """Cost of the evicted data reached from `d` through evicted data, towards its readers (`down`) or its sources."""
     s.now[_STAMP] += 1
     total, top = 0.0, 1
     s.stack[0] = d
@@ -118,8 +118,8 @@ def reached(g: Flat, s: State, d: int, down: bool) -> float:
 
 
 @kernel
-def neighbours(g: Flat, s: State, d: int, merge: int) -> float:
-    """Cost of the distinct classes of evicted data next to `d`; with `merge` >= 0 they are merged into that class."""
+def neighbors(g: Flat, s: State, d: int, merge: int) -> float:
+    """Cost of the distinct classes of evicted data adjacent to `d`; with `merge` >= 0 they are merged into that class."""
     s.now[_STAMP] += 1
     total = 0.0
     p = g.producer[d]
@@ -134,7 +134,7 @@ def neighbours(g: Flat, s: State, d: int, merge: int) -> float:
             y = g.read_idx[j] if above else g.write_idx[j]
             if y == d or not evicted(g, s, y):
                 continue
-            a = root(s, s.klass[y])
+            a = root(s, s.class_of[y])
             if s.seen[a] != s.now[_STAMP]:
                 s.seen[a] = s.now[_STAMP]
                 total += s.cost[a]
@@ -147,14 +147,14 @@ def neighbours(g: Flat, s: State, d: int, merge: int) -> float:
 
 @kernel
 def score(g: Flat, s: State, d: int, heuristic: int) -> float:
-    """How much there is to lose by evicting `d`."""
+    """The cost of evicting `d`, by a heuristic."""
     cost = float(g.time[g.producer[d]])
     stale = float(s.now[_CLOCK] - s.access[d])
     size = float(g.size[d])
     if heuristic == _DTR:
         cost += reached(g, s, d, True) + reached(g, s, d, False)
     elif heuristic == _EQ:
-        cost += neighbours(g, s, d, -1)
+        cost += neighbors(g, s, d, -1)
     elif heuristic == _MSPS:
         return (cost + reached(g, s, d, False)) / size
     elif heuristic == _LRU:
@@ -166,28 +166,28 @@ def score(g: Flat, s: State, d: int, heuristic: int) -> float:
 
 @kernel
 def remove(g: Flat, s: State, d: int) -> None:
-    """Take a datum out of memory; unless it is gone for good it joins the class of its evicted neighbours."""
-    s.here[d] = False
+    """Take a datum out of memory; unless it is banished, it joins the class of its evicted neighbors."""
+    s.resident[d] = False
     s.now[_MEMORY] -= g.size[d]
-    if s.gone[d]:
+    if s.banished[d]:
         return
     a = int(s.now[_SETS])
     s.now[_SETS] += 1
     s.parent[a] = a
     s.cost[a] = g.time[g.producer[d]]
-    s.klass[d] = a
-    neighbours(g, s, d, a)
+    s.class_of[d] = a
+    neighbors(g, s, d, a)
 
 
 @kernel
 def banish(g: Flat, s: State, x: int) -> bool:
-    """Free a datum that cannot be made again and that no node to come reads, when nothing evicted depends on it.
+    """Free a datum that cannot be recomputed and has no future readers, if no datum that is still needed depends on it.
 
-    What was made from it and is here can then not be made again either, and is pinned; what is not here is gone.
+    Data made from it cannot be recomputed either afterwards: they are pinned if resident, and banished otherwise.
     """
     if s.locks[x] > 0 or s.refs[x] > 0 or g.keep[x]:
         return False
-    for sure in range(2):  # look first, then do it
+    for commit in range(2):  # first test, then commit
         s.now[_STAMP] += 1
         s.stack[0] = x
         s.mark[x] = s.now[_STAMP]
@@ -195,15 +195,15 @@ def banish(g: Flat, s: State, x: int) -> bool:
         while top > 0:
             top -= 1
             y = s.stack[top]
-            if sure:
-                s.gone[y] = True
+            if commit:
+                s.banished[y] = True
             for k in range(g.use_ptr[y], g.use_ptr[y + 1]):
                 c = g.use_idx[k]
                 for j in range(g.write_ptr[c], g.write_ptr[c + 1]):
                     z = g.write_idx[j]
-                    if s.here[z]:
-                        s.pinned[z] = s.pinned[z] or bool(sure)
-                    elif s.mark[z] != s.now[_STAMP] and not s.gone[z]:
+                    if s.resident[z]:
+                        s.pinned[z] = s.pinned[z] or bool(commit)
+                    elif s.mark[z] != s.now[_STAMP] and not s.banished[z]:
                         if s.refs[z] > 0 or g.keep[z]:
                             return False
                         s.mark[z] = s.now[_STAMP]
@@ -215,19 +215,19 @@ def banish(g: Flat, s: State, x: int) -> bool:
 
 @kernel
 def make_room(g: Flat, s: State, need: int, budget: int, heuristic: int) -> bool:
-    """Evict until `need` bytes more fit; False when nothing is left that may go."""
+    """Evict until `need` more bytes fit; False if no remaining datum may be evicted."""
     if s.now[_MEMORY] + need <= budget:
         return True
     freed = True
-    while freed:  # what became needless since it was last asked for
+    while freed:  # pinned data that are no longer needed
         freed = False
         for d in range(g.size.size):
-            if s.here[d] and s.pinned[d] and s.refs[d] == 0 and banish(g, s, d):
+            if s.resident[d] and s.pinned[d] and s.refs[d] == 0 and banish(g, s, d):
                 freed = True
     while s.now[_MEMORY] + need > budget:
         victim, least = -1, np.inf
         for d in range(g.size.size):
-            if not s.here[d] or s.pinned[d] or s.locks[d] > 0 or g.size[d] == 0 or g.keep[d]:
+            if not s.resident[d] or s.pinned[d] or s.locks[d] > 0 or g.size[d] == 0 or g.keep[d]:
                 continue
             value = score(g, s, d, heuristic)
             if victim < 0 or value < least:
@@ -240,23 +240,23 @@ def make_room(g: Flat, s: State, need: int, budget: int, heuristic: int) -> bool
 
 @kernel
 def finish(g: Flat, s: State, v: int) -> int:
-    """Book the run of `v`: clock, outputs, locks, and what is needless now. Returns how many data it made."""
+    """Account for the run of `v`: clock, outputs, locks, and data no longer needed. Returns how many data it made."""
     s.now[_CLOCK] += g.time[v]
     first = not s.ran[v]
     for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
         d = g.write_idx[k]
         if first:  # a rerun does not count as an access, as in the paper's simulator
             s.access[d] = s.now[_CLOCK]
-        if not s.here[d]:
-            s.here[d] = True
+        if not s.resident[d]:
+            s.resident[d] = True
             s.now[_MEMORY] += g.size[d]
-            if s.ran[v]:  # out of its class
-                s.cost[root(s, s.klass[d])] -= g.time[v]
+            if s.ran[v]:  # it leaves its class
+                s.cost[root(s, s.class_of[d])] -= g.time[v]
     s.ran[v] = True
     for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
         d = g.read_idx[k]
         s.locks[d] -= 1
-        s.held[k] = False
+        s.locked[k] = False
         s.refs[d] -= 1 if first else 0
         if first and s.refs[d] == 0 and s.locks[d] == 0 and not s.pinned[d] and not g.keep[d]:
             remove(g, s, d)  # eager eviction
@@ -269,30 +269,30 @@ def finish(g: Flat, s: State, v: int) -> int:
 
 @kernel
 def begin(g: Flat, s: State, v: int) -> None:
-    """Touch what `v` reads, and lock what of it is here."""
+    """Record the access to the reads of `v`, and lock those that are resident."""
     for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
         d = g.read_idx[k]
         s.access[d] = s.now[_CLOCK]
-        s.held[k] = s.here[d]
-        s.locks[d] += 1 if s.here[d] else 0
+        s.locked[k] = s.resident[d]
+        s.locks[d] += 1 if s.resident[d] else 0
 
 
 @kernel
 def online(g: Flat, order: Ints, budget: int, heuristic: int, limit: float) -> tuple[Ints, bool]:
-    """The run sequence, and whether it came to its end within `limit` times the runs (and data made) of `order`."""
+    """The run sequence, and whether it finished within `limit` times the runs (and data made) of `order`."""
     nodes, data = g.time.size, g.size.size
     most = int(limit * order.size) + 1
     sets = int(limit * data) + int(np.max(np.diff(g.write_ptr))) + 2
     s = State(
-        here=np.zeros(data, np.bool_),
+        resident=np.zeros(data, np.bool_),
         ran=np.zeros(nodes, np.bool_),
-        gone=np.zeros(data, np.bool_),
+        banished=np.zeros(data, np.bool_),
         refs=np.diff(g.use_ptr).astype(np.int32),
         locks=np.zeros(data, np.int32),
         access=np.zeros(data, np.int64),
         pinned=np.zeros(data, np.bool_),
-        held=np.zeros(g.read_idx.size, np.bool_),
-        klass=np.zeros(data, np.int32),
+        locked=np.zeros(g.read_idx.size, np.bool_),
+        class_of=np.zeros(data, np.int32),
         parent=np.zeros(sets, np.int32),
         cost=np.zeros(sets, np.float64),
         mark=np.zeros(data, np.int64),
@@ -303,8 +303,8 @@ def online(g: Flat, order: Ints, budget: int, heuristic: int, limit: float) -> t
     for d in range(data):
         s.pinned[d] = g.producer[d] >= 0 and not g.rerun[g.producer[d]]
     runs = np.empty(most, np.int32)
-    waiting = np.empty(nodes, np.int32)  # runs under way, the innermost last
-    n = made = 0
+    waiting = np.empty(nodes, np.int32)  # unfinished runs, the innermost last
+    n = produced = 0
     for first in order:
         waiting[0], depth = first, 1
         begin(g, s, first)
@@ -312,23 +312,23 @@ def online(g: Flat, order: Ints, budget: int, heuristic: int, limit: float) -> t
             v = waiting[depth - 1]
             missing = -1
             for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-                if not s.held[k]:
+                if not s.locked[k]:
                     d = g.read_idx[k]
-                    if not s.here[d]:
+                    if not s.resident[d]:
                         missing = g.producer[d]
                         break
-                    s.held[k] = True
+                    s.locked[k] = True
                     s.locks[d] += 1
             if missing >= 0:
                 waiting[depth] = missing
                 depth += 1
                 begin(g, s, missing)
                 continue
-            if n == most or made > limit * data or not make_room(g, s, int(g.charge[v]), budget, heuristic):
+            if n == most or produced > limit * data or not make_room(g, s, int(g.charge[v]), budget, heuristic):
                 return runs[:n].copy(), False
             runs[n] = v
             n += 1
-            made += finish(g, s, v)
+            produced += finish(g, s, v)
             depth -= 1
     return runs[:n].copy(), True
 
@@ -339,7 +339,7 @@ class Dtr(Solver):
 
     Attributes:
         heuristic: the score; one of `HEURISTICS`.
-        limit: give up after this many times the runs of the captured order: it thrashes.
+        limit: give up after this many times the runs of the captured order (thrashing).
     """
 
     heuristic: str = field(default="h_eq", validator=one_of(*HEURISTICS))
@@ -353,8 +353,8 @@ class Dtr(Solver):
         """One execution of the captured order."""
         flat = flatten(problem.graph)
         order = np.flatnonzero(flat.required).astype(np.int32)
-        runs, whole = online(flat, order, problem.budget, HEURISTICS.index(self.heuristic), float(self.limit))
-        if not whole:
+        runs, finished = online(flat, order, problem.budget, HEURISTICS.index(self.heuristic), float(self.limit))
+        if not finished:
             return Plan(trail=(f"{self!r}: stuck after {len(runs)} runs",))
         schedule = Schedule.from_runs(problem.graph, runs.tolist())
         return Plan(schedule=schedule, trail=(f"{self!r}: {len(runs) - len(order)} reruns",))

@@ -1,10 +1,10 @@
-"""The oracle: the optimum over *all* schedules of a tiny graph, any order, reruns of any node, options and contributions.
+"""The oracle: the optimum over *all* schedules of a tiny graph, with any order, reruns of any node, options and contributions.
 
-A* over states (nodes that have run, what is resident). More residents never hurt, because drops are free and can wait until
-room is needed: so a state drops only the inclusion-minimal sets that make the next run fit, and a state is dominated by one
-that has run the same nodes, holds at least as much, and came no later. The estimate of what is left is the time of the nodes
-that must still run once, which no schedule can avoid; hence the first goal reached is optimal, and the smallest estimate in
-the queue is a proved bound whenever the search stops early.
+A* search over states (nodes that have run, resident data). More resident data are never a disadvantage, because drops are free
+and can be delayed until memory is needed: a state therefore drops only the inclusion-minimal sets that make the next run fit, and
+it is dominated by a state that has run the same nodes, has at least the same resident data, and is reached no later. The
+heuristic is the time of the nodes that must still run once, which is admissible: the first goal reached is optimal, and the
+smallest estimate in the queue is a proved bound if the search stops early.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from remat.algorithms._core.solver import Solver
 from remat.ir import Graph, Phase, Run, Schedule
 from remat.settings import whole
 
-Held = tuple[int, ...]
+Residency = tuple[int, ...]
 """Contributions per cell: data in the graph's order (0 or all for one writer), then phantoms (0, or option + 1)."""
 
 
@@ -46,18 +46,18 @@ class Exhaustive(Solver):
         return f"{len(graph)} nodes are more than {self.max_nodes}; give max_nodes=…, or ask another solver"
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
-        """The optimum with its proof; without the time to finish, the bound alone."""
+        """The optimum with its proof; if the search stops early, only a bound."""
         if getattr(problem, "link", None) is not None:
             return Plan(trail=("Exhaustive: schedules with copies are not searched",))
         return _Search(problem).result(self.max_states, clock)
 
 
-State = tuple[int, Held]
-"""The nodes that have run, as bits, and what is resident."""
+State = tuple[int, Residency]
+"""The nodes that have run, as bits, and the contributions per cell."""
 
 
 class _Arrival(NamedTuple):
-    """The earliest way to a state so far: when [ns], from which state, by which run; the start has neither."""
+    """The earliest known arrival at a state: time [ns], previous state and run, both None for the start."""
 
     time: int
     origin: State | None
@@ -65,33 +65,33 @@ class _Arrival(NamedTuple):
 
 
 class _Frontier:
-    """The queue of A*: states by what they may lead to at best, then by time, then as they came."""
+    """The queue of A*: states by estimated total time, then by time, then by order of insertion."""
 
     def __init__(self, start: State, estimate: int) -> None:
-        self.queue: list[tuple[int, int, int, int, Held]] = [(estimate, 0, 0, *start)]
-        self.came: dict[State, _Arrival] = {start: _Arrival(0, None, None)}
+        self.queue: list[tuple[int, int, int, int, Residency]] = [(estimate, 0, 0, *start)]
+        self.arrivals: dict[State, _Arrival] = {start: _Arrival(0, None, None)}
         self._pushed = 0
 
     def pop(self) -> tuple[int, int, State]:
         """The next (bound, time, state); it may have been reached earlier since."""
-        bound, time, _, ran, held = heapq.heappop(self.queue)
-        return bound, time, (ran, held)
+        bound, time, _, ran, residency = heapq.heappop(self.queue)
+        return bound, time, (ran, residency)
 
     def push(self, state: State, arrival: _Arrival, left: int) -> None:
-        """Take a way to a state from which at least `left` ns are needed, unless it was reached as early."""
-        if state in self.came and self.came[state].time <= arrival.time:
+        """Add an arrival at a state from which at least `left` ns are needed, unless an earlier one is known."""
+        if state in self.arrivals and self.arrivals[state].time <= arrival.time:
             return
-        self.came[state] = arrival
+        self.arrivals[state] = arrival
         self._pushed += 1
         heapq.heappush(self.queue, (arrival.time + left, arrival.time, self._pushed, *state))
 
     def runs_to(self, state: State) -> list[Run]:
         """The runs from the start to a state."""
         runs: list[Run] = []
-        arrival = self.came[state]
+        arrival = self.arrivals[state]
         while arrival.run is not None and arrival.origin is not None:
             runs.append(arrival.run)
-            arrival = self.came[arrival.origin]
+            arrival = self.arrivals[arrival.origin]
         runs.reverse()
         return runs
 
@@ -102,7 +102,7 @@ class _Search:
         self.budget = problem.budget
         data = len(graph.data)
         self.sizes = [0 if datum.outside else datum.size for datum in graph.data]
-        self.whole = [max(1, len(datum.writers)) for datum in graph.data]
+        self.complete = [max(1, len(datum.writers)) for datum in graph.data]
         self.kept = [datum.keep for datum in graph.data]
         self.outside = [datum.outside for datum in graph.data]
         self.cell = {**graph.data_index, **{layer.phantom: data + i for i, layer in enumerate(graph.layers)}}
@@ -114,31 +114,31 @@ class _Search:
 
     # -- states --------------------------------------------------------------------------------------------------------
 
-    def bytes_of(self, cell: int, held: int) -> int:
+    def bytes_of(self, cell: int, contents: int) -> int:
         if cell < len(self.sizes):
-            return self.sizes[cell] if held else 0
-        return self.graph.layers[cell - len(self.sizes)].options[held - 1].phantom if held else 0
+            return self.sizes[cell] if contents else 0
+        return self.graph.layers[cell - len(self.sizes)].options[contents - 1].phantom if contents else 0
 
     def estimate(self, ran: int) -> int:
         left = self.required & ~ran
         return sum(least for i, least in enumerate(self.least_time) if left >> i & 1)
 
-    def finished(self, ran: int, held: Held) -> bool:
+    def finished(self, ran: int, residency: Residency) -> bool:
         if self.required & ~ran:
             return False
-        return all(held[d] == self.whole[d] for d, keep in enumerate(self.kept) if keep)
+        return all(residency[d] == self.complete[d] for d, keep in enumerate(self.kept) if keep)
 
-    def moves(self, ran: int, held: Held) -> Iterator[tuple[int, int, Held]]:
-        """Every (node, option, residents after it) that the rules and the budget allow."""
+    def moves(self, ran: int, residency: Residency) -> Iterator[tuple[int, int, Residency]]:
+        """Every (node, option, residency after it) that the rules and the budget allow."""
         for i, node in enumerate(self.graph.computes):
             if not self._allowed(i, ran):
                 continue
             for option in range(len(node.options)):
-                for before in self._made_to_fit(i, option, held):
+                for before in self._made_to_fit(i, option, residency):
                     yield i, option, self._after(i, option, before)
 
     def _allowed(self, i: int, ran: int) -> bool:
-        """Whether the rules allow a run of the node after those that have run, whatever is resident."""
+        """Whether the rules allow a run of the node after those that have run, apart from what must be resident."""
         node, loss_done = self.graph.computes[i], bool(ran >> self.graph.loss & 1)
         if ran >> i & 1:
             return not node.run_once and node.phase is not Phase.LOSS
@@ -152,19 +152,19 @@ class _Search:
         return next(i for i in self.draws if not ran >> i & 1)
 
     def _touched(self, i: int, option: int) -> tuple[list[tuple[int, int]], int | None]:
-        """For a run: (cell, what it must hold) of what it reads, and the cell of the phantom it makes, if it makes one."""
+        """For a run: (cell, required contents) of its reads, and the cell of the phantom that it makes, if any."""
         touched = self.graph.touched(Run(self.graph.computes[i].name, option))
         cells = [self.cell[name] for name in touched.reads]
-        reads = [(cell, self.whole[cell] if cell < len(self.sizes) else option + 1) for cell in cells]
-        made = (self.cell[name] for name in touched.makes if self.cell[name] >= len(self.sizes))
-        return reads, next(made, None)
+        reads = [(cell, self.complete[cell] if cell < len(self.sizes) else option + 1) for cell in cells]
+        phantoms = (self.cell[name] for name in touched.makes if self.cell[name] >= len(self.sizes))
+        return reads, next(phantoms, None)
 
-    def _made_to_fit(self, i: int, option: int, held: Held) -> Iterator[Held]:
+    def _made_to_fit(self, i: int, option: int, residency: Residency) -> Iterator[Residency]:
         """The states, after as few drops as possible, in which the run is legal and fits."""
         reads, _ = self.touched[i][option]
-        if any(held[cell] != contents for cell, contents in reads):
+        if any(residency[cell] != contents for cell, contents in reads):
             return
-        state = self._ready_to_add(i, held)
+        state = self._ready_to_add(i, residency)
         if state is None:
             return
         live = sum(self.bytes_of(cell, contents) for cell, contents in enumerate(state))
@@ -172,29 +172,29 @@ class _Search:
         if over <= 0:
             yield tuple(state)
             return
-        sums = {d for d in self.graph.writes_by_node[i] if self.whole[d] > 1 and state[d]}
+        sums = {d for d in self.graph.writes_by_node[i] if self.complete[d] > 1 and state[d]}
         yield from self._drops(state, over, {cell for cell, _ in reads} | sums)
 
-    def _ready_to_add(self, i: int, held: Held) -> list[int] | None:
-        """The state in which every sum waits for the node's contribution; None when no drop leads there."""
-        state = list(held)
+    def _ready_to_add(self, i: int, residency: Residency) -> list[int] | None:
+        """The state in which the node may contribute to each of its sums; None if no drop leads to such a state."""
+        state = list(residency)
         for d in self.graph.writes_by_node[i]:
             writers = self.graph.writers_by_data[d]
             if len(writers) == 1 or (state[d] < len(writers) and writers[state[d]] == i):
                 continue
-            if writers[0] != i or (self.kept[d] and state[d] == self.whole[d]):
+            if writers[0] != i or (self.kept[d] and state[d] == self.complete[d]):
                 return None
             state[d] = 0
         return state
 
     def _charge(self, i: int, option: int) -> int:
-        """Bytes that a run takes besides what is resident: its workspace and all that it makes."""
+        """Bytes that a run takes in addition to the resident data: its workspace, its outputs and its phantom."""
         _, phantom = self.touched[i][option]
-        made = sum(self.sizes[d] for d in self.graph.writes_by_node[i])
-        kept = 0 if phantom is None else self.bytes_of(phantom, option + 1)
-        return self.graph.computes[i].options[option].workspace + made + kept
+        outputs = sum(self.sizes[d] for d in self.graph.writes_by_node[i])
+        saved = 0 if phantom is None else self.bytes_of(phantom, option + 1)
+        return self.graph.computes[i].options[option].workspace + outputs + saved
 
-    def _drops(self, state: list[int], over: int, needed: set[int]) -> Iterator[Held]:
+    def _drops(self, state: list[int], over: int, needed: set[int]) -> Iterator[Residency]:
         """The states without each smallest set of droppable cells that frees at least `over` bytes."""
         size = self._free(state, needed)
         smallest: list[set[int]] = []
@@ -206,20 +206,20 @@ class _Search:
                 yield tuple(0 if cell in chosen else contents for cell, contents in enumerate(state))
 
     def _free(self, state: list[int], needed: set[int]) -> dict[int, int]:
-        """Bytes of the cells that can be dropped and take any."""
+        """Bytes of the cells that can be dropped; cells without bytes are left out."""
         free = [cell for cell, contents in enumerate(state) if cell not in needed and self._droppable(cell, contents)]
         size = {cell: self.bytes_of(cell, state[cell]) for cell in free}
         return {cell: freed for cell, freed in size.items() if freed}
 
-    def _droppable(self, cell: int, held: int) -> bool:
+    def _droppable(self, cell: int, contents: int) -> bool:
         if cell >= len(self.sizes):
             return True
-        return not self.outside[cell] and not (self.kept[cell] and held == self.whole[cell])
+        return not self.outside[cell] and not (self.kept[cell] and contents == self.complete[cell])
 
-    def _after(self, i: int, option: int, held: Held) -> Held:
-        state = list(held)
+    def _after(self, i: int, option: int, residency: Residency) -> Residency:
+        state = list(residency)
         for d in self.graph.writes_by_node[i]:
-            state[d] = state[d] + 1 if self.whole[d] > 1 else 1
+            state[d] = state[d] + 1 if self.complete[d] > 1 else 1
         _, phantom = self.touched[i][option]
         if phantom is not None:
             state[phantom] = option + 1
@@ -228,32 +228,33 @@ class _Search:
     # -- search --------------------------------------------------------------------------------------------------------
 
     def result(self, max_states: int, clock: Clock) -> Plan:
-        start: Held = tuple([1 if outside else 0 for outside in self.outside] + [0] * len(self.graph.layers))
+        start: Residency = tuple([1 if outside else 0 for outside in self.outside] + [0] * len(self.graph.layers))
         frontier = _Frontier((0, start), self.estimate(0))
-        settled: dict[int, list[Held]] = {}
+        settled: dict[int, list[Residency]] = {}
         expanded = 0
         while frontier.queue:
-            bound, time, (ran, held) = frontier.pop()
-            if frontier.came[ran, held].time < time or self._dominated(held, settled.get(ran, [])):
+            bound, time, (ran, residency) = frontier.pop()
+            if frontier.arrivals[ran, residency].time < time or self._dominated(residency, settled.get(ran, [])):
                 continue
-            if self.finished(ran, held):
-                schedule = Schedule.from_runs(self.graph, frontier.runs_to((ran, held)))
+            if self.finished(ran, residency):
+                schedule = Schedule.from_runs(self.graph, frontier.runs_to((ran, residency)))
                 return Plan(schedule=schedule, lower=time, trail=(f"Exhaustive: optimal, {expanded} states",))
             if expanded >= max_states or clock.expired:
                 why = "out of time" if clock.expired else f"{max_states} states"
                 return Plan(lower=bound, trail=(f"Exhaustive: stopped ({why})",))
             expanded += 1
-            settled.setdefault(ran, []).append(held)
-            for i, option, after in self.moves(ran, held):
+            settled.setdefault(ran, []).append(residency)
+            for i, option, after in self.moves(ran, residency):
                 node, key = self.graph.computes[i], (ran | 1 << i, after)
-                arrival = _Arrival(time + node.options[option].time, (ran, held), Run(node.name, option))
+                arrival = _Arrival(time + node.options[option].time, (ran, residency), Run(node.name, option))
                 frontier.push(key, arrival, self.estimate(key[0]))
         return Plan(lower=IMPOSSIBLE, trail=(f"Exhaustive: proved impossible, {expanded} states",))
 
-    def _dominated(self, held: Held, settled: list[Held]) -> bool:
-        """Whether a state reached no later holds at least as much, cell by cell."""
+    def _dominated(self, residency: Residency, settled: list[Residency]) -> bool:
+        """Whether a state reached no later has at least the same contents in each cell."""
         return any(
-            all(b == a or not a for a, b in zip(held, other, strict=True)) and other != held for other in settled
+            all(b == a or not a for a, b in zip(residency, other, strict=True)) and other != residency
+            for other in settled
         )
 
 
@@ -265,5 +266,5 @@ def _mask(bits: Iterable[int]) -> int:
 
 
 def _subsets(items: list[int]) -> Iterator[set[int]]:
-    """The subsets that are not empty, smaller ones first."""
+    """The non-empty subsets, smaller ones first."""
     return map(set, chain.from_iterable(combinations(items, count) for count in range(1, len(items) + 1)))

@@ -1,11 +1,11 @@
-"""Recomputation by lower sets: a dynamic program over the parts of the forward that a checkpoint may follow.
+"""Recomputation by lower sets: dynamic programming over the parts of the forward that a checkpoint may follow.
 
-A *lower set* holds with a node all that the node depends on. A sequence of lower sets, each within the next, cuts the forward
-into segments; data that a later segment reads are kept, the rest of a segment is dropped and replayed in its backward.
+A *lower set* contains with a node all nodes that it depends on. An increasing sequence of lower sets cuts the forward into
+segments; data that a later segment reads are kept, the other data of a segment are dropped and recomputed in its backward.
 
 Source: Kusumoto, Inoue, Watanabe, Akiba, Koyama, *A Graph Theoretic Framework of Recomputation Algorithms for
-Memory-Efficient Backpropagation*, NeurIPS 2019: the canonical strategy, its memory (equation 2), and the approximate program
-over the lower sets that single nodes generate.
+Memory-Efficient Backpropagation*, NeurIPS 2019: the canonical strategy, its memory (equation 2), and the approximate dynamic
+programming over the lower sets that single nodes generate.
 """
 
 from __future__ import annotations
@@ -30,37 +30,38 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 _LOWEST = 64.0
-"""The program's memory limits reach down to this part of what one segment needs."""
+"""The smallest memory limit is the memory of a single segment divided by this."""
 
 
 class Steps(NamedTuple):
-    """What a segment from one lower set to a larger one costs; both by their place in the family.
+    """The cost of a segment from one lower set to a larger one, both by their index in the family: arrays (sets, sets).
 
     Attributes:
-        larger: whether the second contains the first, shape (sets, sets).
+        larger: whether the second contains the first.
         levels: time of the replay, in units of the table.
-        kept: bytes kept after the segment besides those kept before.
-        held: bytes held while the segment is differentiated, besides those kept before.
+        kept: bytes kept after the segment in addition to those kept before.
+        transient: bytes that the backward of the segment needs in addition to those kept before.
     """
 
     larger: Flags
     levels: Ints
     kept: Floats
-    held: Floats
+    transient: Floats
 
 
 @frozen
 class LowerSets(Solver):
-    """The fastest sequence of segments by the paper's dynamic program, as its replay fits the budget. Proves nothing.
+    """The fastest sequence of segments by the paper's dynamic programming whose replay fits the budget. Proves nothing.
 
-    The program counts memory in the paper's way, values and gradients of a segment at once, but of the values only those that
-    the backward reads. The replay counts what is held, so the program is asked under several limits, and of the sequences that
-    fit, the fastest is the plan.
+    The recursion counts memory as the paper does, values and gradients of a segment at the same time, except that it counts only
+    values that the backward reads. The replay counts resident bytes, so the recursion is solved under several limits, and the
+    fastest of the sequences that fit is the plan.
 
     Attributes:
-        family: most lower sets; where there are more, of those of about one size the one with the fewest bytes at the boundary.
-        levels: units in which the program counts the time of the replay.
-        limits: how many memory limits the program is asked under.
+        family: largest number of lower sets; if there are more, the one with the fewest bytes at the boundary is taken from each
+            class of similar size.
+        levels: number of units in which the time of the replay is discretized.
+        limits: number of memory limits under which the recursion is solved.
     """
 
     family: int = field(default=400, validator=whole(1))
@@ -80,11 +81,11 @@ class LowerSets(Solver):
         sets = forward.family(self.family)
         steps = forward.steps(sets, self.levels)
         plans: dict[tuple[int, ...], Schedule] = {}
-        whole = float(steps.held[0, -1])
+        largest = float(steps.transient[0, -1])
         for share in np.geomspace(1.0, 1.0 / _LOWEST, self.limits):
             if plans and clock.expired:
                 break
-            chosen = tuple(shortest_sequence(steps, self.levels, whole * share).tolist())
+            chosen = tuple(shortest_sequence(steps, self.levels, largest * share).tolist())
             if chosen and chosen not in plans:
                 group = forward.segments(sets, chosen)
                 plans[chosen] = Schedule.from_runs(graph, checkpointed(graph, group, frozenset([len(chosen) - 1])))
@@ -92,7 +93,7 @@ class LowerSets(Solver):
 
 
 def _fastest(problem: Problem, plans: dict[tuple[int, ...], Schedule], sets: int) -> Plan:
-    """The fastest of the schedules, by their lower sets, that fits."""
+    """The fastest schedule that fits; `plans` has schedules by their lower sets."""
     costs = {chosen: validate(problem.graph, schedule) for chosen, schedule in plans.items()}
     fitting = [chosen for chosen, cost in costs.items() if cost.peak <= problem.budget]
     if not fitting:
@@ -110,7 +111,7 @@ class Forward:
         nodes: indices of its nodes in the graph.
         time: of each node [ns].
         size: of each datum that its nodes write [bytes].
-        saved: the same, 0 where no backward node reads it: liveness drops it before.
+        saved: the same, 0 if no backward node reads it: such data are dropped before the backward.
         writes, reads: whether a node writes, reads a datum; shape (nodes, data), 0 or 1.
     """
 
@@ -155,7 +156,7 @@ class Forward:
         if len(sets) > most:
             boundary = self.boundary(sets) @ self.size
             by_size = np.array_split(np.argsort(sets.sum(axis=1), kind="stable"), most)
-            sets = sets[[near[np.argmin(boundary[near])] for near in by_size]]
+            sets = sets[[similar[np.argmin(boundary[similar])] for similar in by_size]]
         ends = np.array([[False] * count, [True] * count])
         sets = np.unique(np.concatenate([sets, ends]), axis=0)
         return sets[np.argsort(sets.sum(axis=1), kind="stable")]
@@ -164,18 +165,18 @@ class Forward:
         """Time and memory of every segment."""
         boundary = self.boundary(sets)
         written = sets @ self.writes > 0
-        replayed = sets & ((written & ~boundary) @ self.writes.T > 0)  # what is not kept must be made again
+        replayed = sets & ((written & ~boundary) @ self.writes.T > 0)  # data that are not kept must be recomputed
         following = ~sets & (written @ self.reads.T > 0)
         read_then = ~written & (following @ (self.writes + self.reads) > 0)
         levels_of = np.rint((~sets * self.time) @ replayed.T * (levels / max(1.0, self.time.sum()))).astype(np.int64)
-        levels_of[:, -1] = 0  # the last segment's data are still there when its backward begins
+        levels_of[:, -1] = 0  # the last segment's data are still resident when its backward begins
         values = written @ self.saved
         count = sets.sum(axis=1)
         return Steps(
             larger=(sets.astype(float) @ ~sets.T == 0) & (count[:, None] < count[None, :]),
             levels=levels_of,
             kept=(~written * self.size) @ boundary.T,
-            held=2 * (values[None, :] - values[:, None]) + (read_then @ self.size)[None, :],
+            transient=2 * (values[None, :] - values[:, None]) + (read_then @ self.size)[None, :],
         )
 
     def segments(self, sets: Flags, chosen: tuple[int, ...]) -> dict[int, int]:
@@ -190,25 +191,25 @@ def _is_saved(graph: Graph, d: int) -> bool:
 
 @kernel
 def shortest_sequence(steps: Steps, levels: int, limit: float) -> Ints:
-    """The lower sets after the empty one, in order, whose replays take the fewest levels within `limit`; empty: there are none.
+    """The lower sets after the empty one, in order, whose replays take the fewest levels within `limit`; empty if none fit.
 
     `least[a, t]` is the fewest bytes kept when set `a` is reached and `t` levels have been spent, as in the paper's table.
     """
     count = steps.larger.shape[0]
     least = np.full((count, levels + 1), np.inf)
-    came = np.full((count, levels + 1, 2), -1, np.int64)
+    previous = np.full((count, levels + 1, 2), -1, np.int64)
     least[0, 0] = 0.0
     for a in range(count):
         for b in range(a + 1, count):
             if not steps.larger[a, b]:
                 continue
             for t in range(levels + 1 - steps.levels[a, b]):
-                if least[a, t] + steps.held[a, b] > limit:
+                if least[a, t] + steps.transient[a, b] > limit:
                     continue
                 after, kept = t + steps.levels[a, b], least[a, t] + steps.kept[a, b]
                 if kept < least[b, after]:
                     least[b, after] = kept
-                    came[b, after, 0], came[b, after, 1] = a, t
+                    previous[b, after, 0], previous[b, after, 1] = a, t
     spent = 0
     while spent <= levels and not least[count - 1, spent] < np.inf:
         spent += 1
@@ -217,5 +218,5 @@ def shortest_sequence(steps: Steps, levels: int, limit: float) -> Ints:
     while spent <= levels and at > 0:
         chosen[length] = at
         length += 1
-        at, t = came[at, t, 0], came[at, t, 1]
+        at, t = previous[at, t, 0], previous[at, t, 1]
     return chosen[:length][::-1].copy()

@@ -25,7 +25,7 @@ def staged_optimum(problem: Problem) -> int | None:
         if best[place, held] < time:
             continue
         if place == len(slots):
-            if all(held[d] == search.whole[d] for d, keep in enumerate(search.kept) if keep):
+            if all(held[d] == search.complete[d] for d, keep in enumerate(search.kept) if keep):
                 return time
             continue
         stage, node = slots[place]

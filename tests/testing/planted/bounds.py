@@ -10,8 +10,8 @@ from attrs import field, frozen
 
 from remat.algorithms._bounds import fixed_order, floor, instants, ordered_instants
 from remat.algorithms._staged import form_events, form_published, knapsack
-from remat.testing import own_relaxations
-from remat.testing.own_relaxations import AtInstant, AtInstants, AtLoss, InStages, ResidentTogether, Staged
+from remat.testing import library_relaxations
+from remat.testing.library_relaxations import AtInstant, AtInstants, AtLoss, InStages, ResidentTogether, Staged
 from remat.testing.relaxation import Relaxation
 
 
@@ -38,15 +38,15 @@ class Changed:
         with ExitStack() as stack:
             stack.enter_context(mock.patch.dict(sys.modules, {name: changed}))
             exec(compile(source.replace(self.line, self.by), name, "exec"), changed.__dict__)
-            for word, value in vars(own_relaxations).items():
+            for word, value in vars(library_relaxations).items():
                 if getattr(value, "__module__", None) == self.module.__name__ and hasattr(changed, word):
-                    stack.enter_context(mock.patch.object(own_relaxations, word, getattr(changed, word)))
+                    stack.enter_context(mock.patch.object(library_relaxations, word, getattr(changed, word)))
             yield self.relaxation
 
 
-_MADE = "self.builder.row([*supply, *made, *first], -constant - one)"
-_LINK = "self.builder.row([*supply, *made, (int(self.resident[k + 1, d]), 1)], -constant)"
-_KEPT = "self.whole_kept = flat.keep & (flat.contributions == 1)"
+_MADE = "self.builder.row([*supply, *production, *first], -produced - needed)"
+_LINK = "self.builder.row([*supply, *production, (int(self.resident[k + 1, d]), 1)], -produced)"
+_KEPT = "self.permanent = flat.keep & (flat.contributions == 1)"
 _ONE = AtInstant()
 _LOSS = AtLoss()
 _SETS = AtLoss(working_sets=True)
@@ -56,7 +56,7 @@ BOUNDS = {
     "a reader not decided always reads": Changed(
         _ONE, instants, "[*supply, *undecided, (columns.ran[c], -1)], base)", "[*supply, *undecided], base)"
     ),
-    "takes a sum for kept while it is begun": Changed(_ONE, instants, _KEPT, "self.whole_kept = flat.keep"),
+    "takes a sum for kept while it is begun": Changed(_ONE, instants, _KEPT, "self.permanent = flat.keep"),
     "outputs are charged twice": Changed(
         _ONE,
         instants,
@@ -71,7 +71,7 @@ BOUNDS = {
         _ONE, instants, "if state[v] != AHEAD and flat.replay[v]:", "if state[v] != AHEAD and flat.rerun[v]:"
     ),
     "what first runs in a stage is not there in it": Changed(
-        AtInstants(), ordered_instants, _MADE, "self.builder.row([*supply, *first], -one)"
+        AtInstants(), ordered_instants, _MADE, "self.builder.row([*supply, *first], -needed)"
     ),
     "what first runs in a stage does not stay": Changed(
         AtInstants(),
@@ -80,7 +80,7 @@ BOUNDS = {
         "self.builder.row([*supply, (int(self.resident[k + 1, d]), 1)], 0)",
     ),
     "sums of several instants are taken for kept": Changed(
-        AtInstants(), ordered_instants, _KEPT, "self.whole_kept = flat.keep"
+        AtInstants(), ordered_instants, _KEPT, "self.permanent = flat.keep"
     ),
     "all before an earlier instant has run": Changed(
         AtInstants(),
@@ -89,7 +89,7 @@ BOUNDS = {
         "self.state[k, : instants[k - 1] + 1] = DONE",
     ),
     "a stage reads what it makes from before it": Changed(
-        InStages(), fixed_order, "if not self.whole_kept[d] and p < at:", "if not self.whole_kept[d]:"
+        InStages(), fixed_order, "if not self.permanent[d] and p < at:", "if not self.permanent[d]:"
     ),
     "what a rerun makes does not stay": Changed(
         InStages(), fixed_order, "*self._supply(k, d, p)], 0)", "*self._supply(k, d, p)[:1]], 0)"

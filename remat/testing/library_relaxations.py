@@ -1,10 +1,10 @@
-"""The formulations of this library's bounds, each with the point of a schedule: what `check_bound` is held to, and examples.
+"""The formulations of this library's bounds, each with the point of a schedule: tests of `check_bound`, and examples for authors.
 
 | relaxation | bounds | formulation |
 |---|---|---|
 | `ResidentTogether` | all schedules | the floor |
 | `AtInstant` | all schedules | one instant (`_bounds/instants.py`) |
-| `AtInstant(fixed=True)` | captured order | the same, with the nodes that have run known |
+| `AtInstant(fixed=True)` | captured order | the same, with the nodes that have run fixed |
 | `AtInstants` | all schedules | several instants in one of their orders (`_bounds/ordered_instants.py`) |
 | `InStages` | captured order | several instants (`_bounds/fixed_order.py`) |
 | `AtLoss` | all schedules | the knapsacks (`_staged/knapsack.py`) |
@@ -22,10 +22,10 @@ from typing import Any, Literal, cast
 from attrs import frozen
 
 from remat.algorithms._arrays.graph_arrays import flatten
-from remat.algorithms._bounds.fixed_order import Stages, stages_program
+from remat.algorithms._bounds.fixed_order import Stages, staged_formulation
 from remat.algorithms._bounds.floor import floor_of, node_floor
-from remat.algorithms._bounds.instants import Dependencies, Instant, instant_program
-from remat.algorithms._bounds.ordered_instants import Chained, chained_program
+from remat.algorithms._bounds.instants import Dependencies, Instant, instant_formulation
+from remat.algorithms._bounds.ordered_instants import Chained, ordered_formulation
 from remat.algorithms._milp.linear import Builder
 from remat.algorithms._search.any_order import Precedence
 from remat.algorithms._staged.form_checkmate import checkmate_form, refuse_unless_checkmate
@@ -40,7 +40,7 @@ from remat.testing.trace import Trace
 from remat.units import Bytes
 
 _ORDERS = 50
-"""Orders of a few instants that are listed at most."""
+"""Largest number of orders of a few instants that are listed."""
 
 _flat = lru_cache(maxsize=8)(flatten)
 
@@ -50,7 +50,7 @@ def _flat_only(graph: Graph) -> str | None:
 
 
 def _needed(trace: Trace, node: str) -> Bytes:
-    """What a node's first run is charged, without data that no schedule need make: formulations of flat graphs leave them out."""
+    """Bytes charged to a node's first run, without data that schedules need not make, which flat formulations leave out."""
     graph, step = trace.graph, trace.first[node]
     required = {graph.computes[i].name for i in graph.required}
     extra = (name for name in trace.before[step] if not required.issuperset(graph.datum(name).writers))
@@ -63,7 +63,7 @@ def _instants(graph: Graph) -> list[str]:
 
 
 class _FlatBound(Relaxation):
-    """A bound of flat graphs, by the arrays that solvers read."""
+    """A bound for flat graphs, from their arrays."""
 
     __slots__ = ()
 
@@ -77,7 +77,7 @@ class ResidentTogether(Relaxation):
     """The floor: no schedule's peak is below it. One row without columns."""
 
     def formulation(self, graph: Graph, place: Hashable, budget: Bytes) -> Formulation:
-        """0 <= budget - floor; of graphs with layers the floor of single nodes."""
+        """0 <= budget - floor; for graphs with layers, the floor of single nodes."""
         del place
         floor = max(node_floor(graph), floor_of(_flat(graph))[0] if graph.flat else 0)
         builder = Builder()
@@ -91,7 +91,7 @@ class ResidentTogether(Relaxation):
 
 
 def _base(graph: Graph) -> int:
-    """What the required nodes take at least."""
+    """The least time of the required nodes [ns]."""
     return sum(min(option.time for option in graph.computes[i].options) for i in graph.required)
 
 
@@ -116,13 +116,13 @@ class AtInstant(_FlatBound):
         return _instants(trace.graph)
 
     def needs(self, trace: Trace, place: Hashable) -> Bytes:
-        """What the instant is charged."""
+        """Bytes charged at the instant."""
         return _needed(trace, str(place))
 
     def formulation(self, graph: Graph, place: Hashable, budget: Bytes) -> Formulation:
         """Of the instant."""
         flat = _flat(graph)
-        instant = instant_program(flat, Dependencies(flat), graph.node_index[str(place)], budget, self.fixed)
+        instant = instant_formulation(flat, Dependencies(flat), graph.node_index[str(place)], budget, self.fixed)
         return Formulation(
             linear=instant.linear, base=int(flat.time.sum()), impossible=instant.impossible, meaning=instant
         )
@@ -146,16 +146,16 @@ class AtInstant(_FlatBound):
 
 @frozen
 class AtInstants(_FlatBound):
-    """Several instants in the order of their first runs; impossible where that order is not among those listed.
+    """Several instants in the order of their first runs; impossible if that order is not among those listed.
 
     Attributes:
-        most: most instants at once.
+        most: largest number of instants.
     """
 
     most: int = 4
 
     def places(self, trace: Trace, random: Random) -> Iterable[Hashable]:
-        """A few sets of instants, each in the schedule's order."""
+        """A few sets of instants, each in the order of the schedule."""
         instants = sorted(_instants(trace.graph), key=trace.first.__getitem__)
         for _ in range(3):
             chosen = set(random.sample(instants, min(len(instants), random.randint(1, self.most))))
@@ -166,10 +166,10 @@ class AtInstants(_FlatBound):
         return max(_needed(trace, name) for name in cast("tuple[str, ...]", place))
 
     def formulation(self, graph: Graph, place: Hashable, budget: Bytes) -> Formulation:
-        """Of these instants in this order."""
+        """The formulation of these instants in this order."""
         flat = _flat(graph)
         order = tuple(graph.node_index[name] for name in cast("tuple[str, ...]", place))
-        chained = chained_program(flat, Dependencies(flat), order, budget)
+        chained = ordered_formulation(flat, Dependencies(flat), order, budget)
         listed = Precedence(cast("Any", SimpleNamespace(flat=flat))).orders(frozenset(order), _ORDERS)
         return Formulation(
             linear=chained.linear,
@@ -179,7 +179,7 @@ class AtInstants(_FlatBound):
         )
 
     def point(self, formulation: Formulation, trace: Trace, place: Hashable) -> Sequence[int]:
-        """Per instant s and z; per stage y: had run at its instant, and runs in it."""
+        """Per instant s and z; per stage y: the node had run at its instant, and runs in the stage."""
         chained: Chained = formulation.meaning
         steps = [trace.first[name] for name in cast("tuple[str, ...]", place)]
         x = [0] * len(formulation.linear.cost)
@@ -201,7 +201,7 @@ class InStages(_FlatBound):
     """Several instants of the captured order.
 
     Attributes:
-        most: most instants at once.
+        most: largest number of instants.
     """
 
     among = "captured"
@@ -219,10 +219,10 @@ class InStages(_FlatBound):
         return max(_needed(trace, name) for name in cast("tuple[str, ...]", place))
 
     def formulation(self, graph: Graph, place: Hashable, budget: Bytes) -> Formulation:
-        """Of these instants."""
+        """The formulation of these instants."""
         flat = _flat(graph)
         at = tuple(graph.node_index[name] for name in cast("tuple[str, ...]", place))
-        stages = stages_program(flat, at, budget)
+        stages = staged_formulation(flat, at, budget)
         return Formulation(
             linear=stages.linear, base=int(flat.time.sum()), impossible=stages.impossible, meaning=stages
         )
@@ -244,21 +244,21 @@ class InStages(_FlatBound):
 
 @frozen
 class AtLoss(Relaxation):
-    """The knapsacks: what is saved at the loss.
+    """The knapsacks: data saved at the loss.
 
     Attributes:
-        working_sets: also what is kept past the first run of each backward node.
+        working_sets: also data kept past the first run of each backward node.
     """
 
     working_sets: bool = False
 
     def places(self, trace: Trace, random: Random) -> Iterable[Hashable]:
-        """The loss, or each working set beside it: with all at once, the rows of most would be loose."""
+        """The loss, or each working set together with it: in one formulation with all, most rows would be slack."""
         del random
         return _instants(trace.graph) if self.working_sets else [trace.graph.computes[trace.graph.loss].name]
 
     def needs(self, trace: Trace, place: Hashable) -> Bytes:
-        """What the loss is charged, or the node if it is charged more."""
+        """Bytes charged at the loss, or at the node if that is more."""
         loss = trace.graph.computes[trace.graph.loss].name
         return max(trace.charged(trace.first[name]) for name in (loss, str(place)))
 
@@ -298,14 +298,14 @@ class Staged(Relaxation):
     """A formulation of staged schedules.
 
     Attributes:
-        form: which; `cuts`: the production form with the rows that lift its relaxation.
+        form: which formulation; `cuts`: the production form with the rows that strengthen its relaxation.
     """
 
     among = "staged"
     form: Literal["events", "cuts", "published", "tight", "checkmate"] = "events"
 
     def refuses(self, graph: Graph) -> str | None:
-        """Refuses what the form of Checkmate cannot say."""
+        """Refuses graphs that the form of Checkmate cannot represent."""
         return refuse_unless_checkmate(graph) if self.form == "checkmate" else None
 
     def formulation(self, graph: Graph, place: Hashable, budget: Bytes) -> Formulation:
@@ -321,7 +321,7 @@ class Staged(Relaxation):
         return Formulation(linear=form.linear, meaning=form)
 
     def point(self, formulation: Formulation, trace: Trace, place: Hashable) -> Sequence[int]:
-        """The runs by slot, and what follows from them; a rerun that cannot matter is left out."""
+        """The runs by slot, and the values that follow from them; a rerun that cannot matter is left out."""
         del place
         form: Form = formulation.meaning
         return Slotted(form, trace).point()
@@ -339,7 +339,7 @@ class Slotted:
         self.steps = dict(zip(self.slots, steps, strict=True))
 
     def _placed(self, schedule: Schedule) -> list[tuple[Any, int]]:
-        """Each run with its slot; -1: it has none."""
+        """Each run with its slot; -1 if it has none."""
         placed, stage, started = [], 0, set()
         for run in schedule.runs:
             placed.append((run, int(self.form.slots.at[stage, self.graph.node_index[run.node]])))
@@ -349,7 +349,7 @@ class Slotted:
         return placed
 
     def before(self, slot: int) -> dict[str, int]:
-        """What is resident just before a slot, whether or not its node runs."""
+        """The data resident just before a slot, whether or not its node runs."""
         later = [step for at, step in self.steps.items() if at >= slot]
         return self.trace.before[min(later, default=len(self.trace.before) - 1)]
 
@@ -362,25 +362,25 @@ class Slotted:
             x[column] = int(self.value(*meaning))
         return x
 
-    def value(self, word: Any, *at: Any) -> bool:
-        """What a column says of the schedule."""
+    def value(self, kind: Any, *at: Any) -> bool:
+        """The value of a column for the schedule."""
         slots = self.form.slots
-        if word == "again":
+        if kind == "again":
             node, stage = at
             return any(int(slots.stage[s]) >= stage and int(slots.node[s]) == node for s in self.slots)
         cell = self.form.stage.cells[at[0]]
-        if word == "resident":
+        if kind == "resident":
             return _has(self.before(at[1] + 1), cell.name, cell.option)
-        if word == "holds":
+        if kind == "holds":
             resident = self.before(int(slots.begin[at[2]]))
             return resident.get(cell.name, 0) > at[1] if cell.layer < 0 else _has(resident, cell.name, cell.option)
-        if word == "saved":
+        if kind == "saved":
             return _has(self.before(int(slots.begin[at[1]])), cell.name, cell.option)
-        if word == "created":
+        if kind == "created":
             return bool(self.runs(at[1], *cell.writers[0]))
-        if word == "deleted":
+        if kind == "deleted":
             return self.deleted(cell, *at[1:])
-        raise KeyError(word)
+        raise KeyError(kind)
 
     def runs(self, stage: int, node: int, options: Sequence[int]) -> bool:
         """Whether a node runs in a stage by one of some options."""
