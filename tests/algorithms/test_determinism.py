@@ -50,6 +50,5 @@ def busy_cores() -> Iterator[None]:
 def test_the_same_plan_byte_for_byte_in_other_processes_and_on_a_busy_machine():
     alone = planned("1")
     assert alone.count(b"\n") >= 3
-    assert planned("2") == alone
     with busy_cores():
-        assert planned("3") == alone
+        assert planned("2") == alone

@@ -17,10 +17,11 @@ def test_a_planted_bug_breaks_a_law_that_it_may_break(planted):
     assert law in planted.laws
 
 
-def test_a_part_that_never_ends_is_interrupted():
+def test_a_part_that_never_ends_is_interrupted(monkeypatch):
+    monkeypatch.setattr("remat.testing.guard.PATIENCE", 2.0)
     (endless,) = (one for one in ALL if one.kind == "transform" and one.name == "NeverEnds")
-    law, seconds = endless.killed()
-    assert law == "L-TIME" and seconds < 25
+    law, _ = endless.killed()
+    assert law == "L-TIME"
 
 
 def test_there_are_bugs_of_every_kind_and_each_has_a_name():
