@@ -4,12 +4,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numba import njit
 
 from remat.algorithms._arrays import liveness
-from remat.algorithms._arrays.graph_arrays import flatten
+from remat.algorithms._arrays.graph_arrays import LOSS, flatten
 from remat.algorithms._arrays.liveness import MARK, memory_profile, overshoot, total_time
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._curves.budget_sweep import sweep as curve
@@ -36,6 +36,7 @@ from remat.testing.strategies import problems, training_graphs
 
 # as kernels call them: compiled, with a wrapper for Python
 fall_of, disordered = njit(shaving.fall_of), njit(ordering.disordered)
+link, legal_range, profile_of_move = njit(ordering.link), njit(ordering.legal_range), njit(ordering.profile_of_move)
 resident_before, memory_profile_with_marks = njit(liveness.resident_before), njit(liveness.memory_profile_with_marks)
 
 MOVES = [
@@ -139,6 +140,25 @@ def test_shifting_keeps_a_valid_sequence_and_its_runs(drawn, seed):
     moved = shift(flat, np.array(sequence, np.int32), cost.peak // 2, 0.8, 3, np.array([seed], np.uint64))
     assert sorted(moved.tolist()) == sorted(sequence)
     assert replayed(graph, moved, cost.peak).time == cost.time
+
+
+@given(sequences(), st.data())
+def test_the_profile_after_a_legal_move_is_what_liveness_analysis_says(drawn, data):
+    _, flat, sequence = drawn
+    seq, count = np.array(sequence, np.int32), len(sequence)
+    runs = ordering.Runs(seq, np.empty(count, np.int64), np.empty(flat.time.size, np.int32), np.empty(count, np.int32))
+    memory_profile(flat, seq, count, runs.mem)
+    link(runs)
+    loss = next(i for i, v in enumerate(sequence) if flat.phase[v] == LOSS)
+    i = data.draw(st.integers(0, count - 1))
+    assume(i != loss)
+    lo, hi = legal_range(flat, seq, i, runs.first, loss)
+    j = data.draw(st.integers(lo, max(lo, hi)))
+    predicted, profile = np.empty(count, np.int64), np.empty(count, np.int64)
+    profile_of_move(flat, runs, i, j, predicted)
+    moved = np.insert(np.delete(seq, i), j, seq[i])
+    memory_profile(flat, moved, count, profile)
+    assert predicted.tolist() == profile.tolist()
 
 
 @given(sequences(), st.integers(0, 2**32), st.integers(1, 6))
