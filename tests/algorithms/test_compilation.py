@@ -1,6 +1,7 @@
 """Compilation of the kernels: counted apart, out of deadlines, filled ahead, without a cache, interrupted."""
 
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -11,10 +12,11 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numba
 import pytest
 from numba import njit
 
-from remat.algorithms._arrays import kernel_cache
+from remat.algorithms._arrays import kernel_cache, kernel_sources
 from remat.algorithms._core import compilation
 from remat.algorithms._core import startup as once
 from remat.algorithms._core.clock import Clock
@@ -218,6 +220,39 @@ def test_a_cache_is_full_for_these_sources_only(tmp_path, monkeypatch):
 def test_the_seconds_of_a_warm_up_are_none_the_second_time():
     warm_up()
     assert warm_up() == 0
+
+
+ONE_KERNEL = """
+import numpy as np
+from remat.algorithms._arrays.graph_arrays import flatten
+from remat.algorithms._arrays.liveness import memory_profile
+from tests.algorithms.test_exhaustive import unit_chain
+
+flat = flatten(unit_chain(4))
+order = np.flatnonzero(flat.required).astype(np.int32)
+print(memory_profile(flat, order, len(order), np.empty(len(order), np.int64)))
+"""
+
+
+def test_kernels_of_other_sources_are_dropped(tmp_path):
+    cache = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    peak = run(ONE_KERNEL, **cache).stdout
+    (stamp,) = tmp_path.rglob(kernel_sources.STAMP)
+    stamp.write_text("the digest of other sources")
+    for index in tmp_path.rglob("*.nbi"):  # as where a class has been renamed
+        index.write_bytes(pickle.dumps(numba.__version__, -1) + b"cremat.algorithms\nNoSuchName\n.")
+    assert run(ONE_KERNEL, **cache).stdout == peak
+    assert stamp.read_text() == kernel_sources.sources_digest()
+
+
+def test_a_cache_of_other_sources_that_cannot_be_written_is_not_used(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    (folder / "kernel.nbi").touch()
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(PermissionError()))
+    assert not kernel_sources.drop_stale(folder)
+    (folder / kernel_sources.STAMP).write_text(kernel_sources.sources_digest())
+    assert kernel_sources.drop_stale(folder)
 
 
 # -- without a place for a cache ---------------------------------------------------------------------------------------

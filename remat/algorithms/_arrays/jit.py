@@ -13,12 +13,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 from numba import njit
 from numba.core import event
 from numba.extending import register_jitable
 
+from remat.algorithms._arrays.kernel_sources import drop_stale
 from remat.algorithms._core.compilation import compile_tally
 
 P = ParamSpec("P")
@@ -60,8 +62,8 @@ def _can_cache(function: Callable[..., Any]) -> bool:
     folder = os.path.dirname(function.__code__.co_filename)
     if folder not in _cacheable:
         try:
-            njit(cache=True)(function)
-            _cacheable[folder] = True
+            path = njit(cache=True)(function).stats.cache_path
+            _cacheable[folder] = path is None or drop_stale(Path(path))
         except RuntimeError as error:  # neither that folder nor the user's cache folder can be written
             if all(_cacheable.values()):
                 logger.warning(UNCACHED, error)

@@ -6,7 +6,6 @@ wrong, nothing breaks: the kernels are looked up in the cache again.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from contextlib import suppress
@@ -15,6 +14,7 @@ from pathlib import Path
 import llvmlite.binding
 import numba
 
+from remat.algorithms._arrays.kernel_sources import sources_digest
 from remat.algorithms._arrays.liveness import memory_profile
 
 MARK = "remat-kernels.full"
@@ -53,8 +53,5 @@ def mark_full() -> None:
 
 def _state() -> str:
     """Everything that the cache depends on: sources, versions, processor."""
-    sources, package = hashlib.sha256(), Path(__file__).parents[1]
-    for path in sorted((*package.glob("_arrays/*.py"), *package.glob("_search/*.py"))):
-        sources.update(path.name.encode() + path.read_bytes())
     processor = os.environ.get("NUMBA_CPU_NAME") or llvmlite.binding.get_host_cpu_name()
-    return "\n".join((sources.hexdigest(), numba.__version__, sys.version, processor))
+    return "\n".join((sources_digest(), numba.__version__, sys.version, processor))
