@@ -78,14 +78,14 @@ def uses_around(g: Flat, runs: Runs, d: int, i: int, j: int) -> tuple[int, bool]
     """
     before, after, reads = -1, runs.seq.size, False
     for k in range(g.use_ptr[d] - 1, g.use_ptr[d + 1]):
-        made = k < g.use_ptr[d]
-        position = runs.first[g.producer[d] if made else g.use_idx[k]]
+        produces = k < g.use_ptr[d]
+        position = runs.first[g.producer[d] if produces else g.use_idx[k]]
         while position >= 0:
             index = position - (position > i)
             if position != i and index < j:
                 before = max(before, index)
             elif position != i and index < after:
-                after, reads = index, not made
+                after, reads = index, not produces
             position = runs.again[position]
     return before, reads
 
