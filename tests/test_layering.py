@@ -88,6 +88,7 @@ THIRD_PARTY = {
         "highspy",
         "scipy",
         "pyscipopt",
+        "ortools",
         "distributed",
     },
     "exec": {"attrs", "numpy", "torch", "rich"},

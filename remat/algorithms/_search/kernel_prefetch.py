@@ -14,14 +14,13 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from attrs import define, field
 from numba import config
 
-import remat
 from remat.algorithms._arrays.kernel_cache import mark_full, wanting
 from remat.algorithms._core.compilation import counted_as_compiling
+from remat.algorithms._core.processes import ended, interpreter
 
 HELPERS = 2
 """Most processes that compile: the largest kernel takes two fifths of the whole, more would wait for it."""
@@ -68,17 +67,8 @@ def prefetch() -> bool:
 
 def _started(part: int, count: int) -> subprocess.Popen[bytes]:
     """A helper for one part of the work; it sees the package that this process sees, and the same cache."""
-    paths = [str(Path(remat.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    if config.CACHE_DIR:
-        environment["NUMBA_CACHE_DIR"] = config.CACHE_DIR
     code = f"from remat.algorithms._search.warmup import serve; serve({part}, {count})"
-    quiet = subprocess.DEVNULL
-    # a session of its own: Ctrl-C is for the parent to treat
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", code],
-        stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, env=environment, start_new_session=True,
-    )  # fmt: skip
+    return interpreter(code, environment={"NUMBA_CACHE_DIR": config.CACHE_DIR} if config.CACHE_DIR else None)
 
 
 def await_kernels() -> None:
@@ -106,11 +96,7 @@ def await_kernels() -> None:
 
 def _end(processes: list[subprocess.Popen[bytes]]) -> None:
     for process in processes:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
+        ended(process)
 
 
 @atexit.register

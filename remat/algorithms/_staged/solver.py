@@ -13,7 +13,8 @@ from remat.algorithms._core.outcome import IMPOSSIBLE, ClassBound, Outcome, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import refuse_unless_flat
 from remat.algorithms._core.warm_started import WarmStarted
-from remat.algorithms._milp.backends import Backend, Highs
+from remat.algorithms._milp.backend import Backend
+from remat.algorithms._milp.backends import Highs
 from remat.algorithms._staged.budget_solver import BudgetResult, BudgetSolver, Watch
 from remat.algorithms._staged.decode import reordered
 from remat.algorithms._staged.form_checkmate import checkmate_form, refuse_unless_checkmate
