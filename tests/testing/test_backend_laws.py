@@ -11,7 +11,7 @@ from remat.testing import LawBroken, check_backend
 
 @pytest.mark.parametrize(
     ("backend", "examples"),
-    [(Highs(), 30), (Highs(implied=False, presolve=True), 10), (Cvxpy(solver="SCIP"), 10)],
+    [(Highs(), 12), (Highs(implied=False, presolve=True), 10), (Cvxpy(solver="SCIP"), 10)],
     ids=repr,
 )
 def test_back_ends_of_this_library_keep_the_laws(backend, examples):

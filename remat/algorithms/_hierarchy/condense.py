@@ -13,6 +13,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from remat.algorithms._core.clock import Clock, lower_clock
+from remat.algorithms._core.option_pool import Pool
 from remat.algorithms._core.options import OptionSource, undominated
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
@@ -20,7 +21,7 @@ from remat.algorithms._core.transforms import Applied, Transform
 from remat.algorithms._hierarchy.partition import Partitioner
 from remat.ir import Cluster, Graph, LayerOption, cluster_classes, clusters, condense, part, plain_options, translate
 from remat.ir import renaming as renaming_of
-from remat.settings import NAME, Setting, instance, optional, tuple_of, whole
+from remat.settings import NAME, Setting, either, instance, optional, tuple_of, whole
 
 
 def _is_group(value: Any) -> bool:
@@ -31,6 +32,7 @@ _members = tuple_of(NAME)
 _group = Setting("a name and a tuple of names of nodes", _is_group)
 _offers = optional(instance(OptionSource, "quick.sweep(peaks=4, saves=4)"))
 _plans = instance(Solver, "HIlp()")
+_pool = instance(Pool, "pool(HIlp(), TwRemat().sweep())")
 
 
 @frozen
@@ -44,13 +46,14 @@ class Condense(Transform):
         partition: what divides the graph.
         lower: offers the options of clusters that have no clusters inside, in addition to the two that need no solver (keep
             all that the backward reads; keep nothing). None: those two only.
-        middle: plans clusters that have clusters inside, as layers themselves. None: their inner clusters are not used.
+        middle: plans clusters that have clusters inside, as layers themselves. A pool: its solvers do, its sources of options are
+            asked about the cluster as a flat graph. None: their inner clusters are not used.
         peaks, saves: budgets of the sweep that `middle` makes.
     """
 
     partition: Partitioner = field(validator=instance(Partitioner, "Intervals(12)"))
     lower: OptionSource | None = field(default=None, kw_only=True, validator=_offers)
-    middle: Solver | None = field(default=None, kw_only=True, validator=optional(_plans))
+    middle: Solver | Pool | None = field(default=None, kw_only=True, validator=optional(either(_plans, _pool)))
     peaks: int = field(default=4, kw_only=True, validator=whole(1, "budgets"))
     saves: int = field(default=4, kw_only=True, validator=whole(1, "budgets"))
 
@@ -89,12 +92,18 @@ class Condense(Transform):
         """Those that need no solver, and those that the lower levels offer."""
         if not cluster.backward:
             return ()
-        source = self.lower
-        if cluster.children and self.middle is not None:
-            inside = evolve(self, partition=Given(tuple((child.name, child.forward) for child in cluster.children)))
-            source = (inside >> self.middle).sweep(peaks=self.peaks, saves=self.saves)
+        source = self._source(cluster)
         offered = () if source is None else source.options(part(graph, cluster), clock=clock, seed=seed)
         return undominated([*plain_options(graph, cluster), *offered])
+
+    def _source(self, cluster: Cluster) -> OptionSource | None:
+        """What offers the options of a cluster."""
+        if not cluster.children or self.middle is None:
+            return self.lower
+        inside = evolve(self, partition=Given(tuple((child.name, child.forward) for child in cluster.children)))
+        parts = self.middle.parts if isinstance(self.middle, Pool) else (self.middle,)
+        planned = Pool(tuple(inside >> part if isinstance(part, Solver) else part for part in parts))
+        return planned.sweep(peaks=self.peaks, saves=self.saves)
 
 
 @frozen
@@ -113,7 +122,7 @@ class Given(Partitioner):
 
 
 def hierarchical(
-    partition: Partitioner, *, lower: OptionSource | None = None, top: Solver, middle: Solver | None = None
+    partition: Partitioner, *, lower: OptionSource | None = None, top: Solver, middle: Solver | Pool | None = None
 ) -> Solver:
     """`Condense(partition, lower=lower, middle=middle) >> top`."""
     _plans.check(top, "hierarchical: top")

@@ -91,9 +91,9 @@ class CpSat(Backend):
         if watch.interrupted:
             raise KeyboardInterrupt
         word = str(solver.status_name(status))
-        found = word in ("OPTIMAL", "FEASIBLE")
+        feasible = word in ("OPTIMAL", "FEASIBLE")
         return Answer(
-            point=np.array([solver.value(column) for column in columns], float) if found else None,
+            point=np.array([solver.value(column) for column in columns], float) if feasible else None,
             bound=_whole(solver.best_objective_bound) if word != "INFEASIBLE" and stated.has_objective() else 0,
             finished=word == "OPTIMAL",
             infeasible=word == "INFEASIBLE",
