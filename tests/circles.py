@@ -76,7 +76,9 @@ def main(packages: list[str]) -> int:
         for what, imports in (("rooms", room_imports(package)), ("files", file_imports(package))):
             closed = circles(imports)
             count += len(closed)
-            print(f"{package}: {len(imports)} {what}, {len(closed) or 'no'} {'circle' if len(closed) == 1 else 'circles'}")
+            print(
+                f"{package}: {len(imports)} {what}, {len(closed) or 'no'} {'circle' if len(closed) == 1 else 'circles'}"
+            )
             for nodes in closed:
                 print(f"  {', '.join(nodes)}")
     return int(count > 0)
