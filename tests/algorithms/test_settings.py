@@ -80,7 +80,7 @@ def settings_classes():
         for kind in ahead.pop().__subclasses__():
             ahead.append(kind)
             if (
-                kind.__module__.startswith("remat.")
+                kind.__module__.startswith("remat.algorithms.")
                 and getattr(importlib.import_module(kind.__module__), kind.__name__) is kind
             ):
                 found.add(kind)

@@ -157,6 +157,20 @@ class Solver(ABC):
         return When(self, test)
 
 
+class FromStart(Solver):
+    """A solver that plans with or without a start in the same way: authors write `plan_from`."""
+
+    __slots__ = ()
+
+    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
+        """Plan without a start."""
+        return self.plan_from(problem, None, clock, seed)
+
+    @abstractmethod
+    def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
+        """Plan, with `start` (validated, under the budget) as the incumbent where there is one."""
+
+
 def is_interruption(error: KeyboardInterrupt | SystemError) -> bool:
     """Whether this is Ctrl-C.
 
@@ -226,7 +240,7 @@ def with_start(solver: Solver, start: Schedule | None) -> Solver:
 
 
 @frozen
-class _Several(Solver):
+class _Several(FromStart):
     """Asks solvers in turn and merges what they say, until it is enough."""
 
     models_link: ClassVar[bool] = True  # its parts were asked one by one
@@ -248,12 +262,8 @@ class _Several(Solver):
         """Whether any of its parts does."""
         return any(solver.takes_start for solver in self.solvers)
 
-    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
-        """The merged outcome of those asked before it was enough, or the time was over."""
-        return self.plan_from(problem, None, clock, seed)
-
     def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
-        """The same, with the start for each part that takes one."""
+        """The merged outcome of those asked before it was enough, or the time was over; the start goes to all that take one."""
         outcome = Outcome()
         for done, solver in enumerate(self.solvers, 1):
             if done > 1 and self._skips(done, clock):
@@ -311,7 +321,7 @@ class Best(_Several):
 
 
 @frozen
-class Within(Solver):
+class Within(FromStart):
     """A solver with a deadline in seconds."""
 
     models_link: ClassVar[bool] = True  # its parts were asked one by one
@@ -335,17 +345,13 @@ class Within(Solver):
         """Whether its solver does."""
         return self.solver.takes_start
 
-    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
-        """The solver's plan under the earlier of the two deadlines."""
-        return self.plan_from(problem, None, clock, seed)
-
     def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
-        """The same, from the start."""
+        """The solver's plan under the earlier of the two deadlines."""
         return as_plan(with_start(self.solver, start).solve(problem, clock=clock.nested(self.seconds), seed=seed))
 
 
 @frozen
-class When(Solver):
+class When(FromStart):
     """A solver where a test of the graph holds."""
 
     models_link: ClassVar[bool] = True  # its parts were asked one by one
@@ -373,12 +379,8 @@ class When(Solver):
         """Whether its solver does."""
         return self.solver.takes_start
 
-    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
-        """The solver's plan."""
-        return self.plan_from(problem, None, clock, seed)
-
     def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
-        """The same, from the start."""
+        """The solver's plan."""
         return as_plan(with_start(self.solver, start).solve(problem, clock=clock, seed=seed))
 
 
