@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from remat.algorithms._search.single_instant import HardestInstants, SingleInstant
     from remat.algorithms._search.stop import any_plan, gap, gap_above, no_plan
     from remat.algorithms._search.warmup import warm_up
+    from remat.algorithms._staged.corrected import Corrected
     from remat.algorithms._staged.form_checkmate import OneOutputPerOp
     from remat.algorithms._staged.knapsack import FullRelaxation, SavedSetKnapsack, TightenedKnapsack
     from remat.algorithms._staged.solver import HIlp, Ilp
@@ -88,6 +89,7 @@ __all__ = [
     "CompileClock",
     "Condense",
     "Continuation",
+    "Corrected",
     "CpSat",
     "Cvxpy",
     "Delete",
@@ -187,6 +189,7 @@ _SOLVERS = {
     "AnyOrder": "_search.any_order",
     "Autocapper": "_chain.offload",
     "Continuation": "_search.passes",
+    "Corrected": "_staged.corrected",
     "Delete": "_search.passes",
     "Dtr": "_whole.dtr",
     "Exhaustive": "_whole.exhaustive",

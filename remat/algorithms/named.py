@@ -90,5 +90,5 @@ hiremate = hierarchical(
 )
 """HiRemate (2024): H-Partition, H-ILP at every level. The paper's pool also holds rk-Rotor and TW-Remat: give
 `lower=pool(…)`, and `middle=pool(…)`. Every undominated option of a group is kept. A group has two budgets: for its peak, and for
-what it holds. The top level is planned without H-ILP's correction terms (`HIlp.top`): its memory is that of the replayed layers.
-`HIlp` starts from a plan of its own search, which the paper does not have (`warm_start=False` leaves it out)."""
+what it holds. The top level is planned without H-ILP's correction terms: its memory is that of the replayed layers (`Corrected`
+has them). `HIlp` starts from a plan of its own search, which the paper does not have (`warm_start=False` leaves it out)."""

@@ -6,6 +6,7 @@ import pytest
 
 from remat.algorithms import (
     Condense,
+    Corrected,
     HIlp,
     HPartition,
     Intervals,
@@ -103,6 +104,22 @@ def test_a_pool_in_the_middle_asks_its_solvers_about_layers_and_its_sources_abou
     assert both == undominated([*alone, *flat])
     solver = hierarchical(partition, middle=pool(HIlp(), sweep), top=HIlp())
     assert parse(repr(solver)) == solver
+
+
+def test_correction_terms_plan_where_the_workspaces_of_layers_do_not_fit():
+    graph = deep(9)
+    levels, peak = Condense(Intervals(3), lower=quick.sweep(peaks=3, saves=3)), store_all_peak(graph)
+    corrected, plain = Corrected(levels, HIlp(gap=0)), levels >> HIlp(gap=0)
+    problems = [Problem(graph=graph, budget=budget) for budget in range(peak // 3, peak + 1, 8)]
+    times = [(corrected.solve(problem).upper, plain.solve(problem).upper) for problem in problems]
+    assert all(ours <= theirs for ours, theirs in times)
+    assert any(ours < theirs for ours, theirs in times)
+    assert parse(repr(corrected)) == corrected
+
+
+def test_correction_terms_of_what_is_not_divided_are_none():
+    problem = at(deep(3), 0.8)
+    assert Corrected(Condense(Given(())), HIlp()).solve(problem).upper == HIlp().solve(problem).upper
 
 
 def test_a_graph_without_clusters_stays_flat():

@@ -21,6 +21,7 @@ from remat.algorithms._core.transforms import Applied, Transform
 from remat.algorithms._hierarchy.partition import Partitioner
 from remat.ir import Cluster, Graph, LayerOption, cluster_classes, clusters, condense, part, plain_options, translate
 from remat.ir import renaming as renaming_of
+from remat.ir.hierarchy import Condensed
 from remat.settings import NAME, Setting, either, instance, optional, tuple_of, whole
 
 
@@ -63,10 +64,16 @@ class Condense(Transform):
 
     def apply(self, problem: Problem, *, clock: Clock | None = None, seed: int = 0) -> Applied:
         """The graph of layers; equal clusters are planned once. Without clusters it remains the flat graph."""
-        graph = problem.graph
+        level, note = self.level(problem.graph, clock=clock, seed=seed)
+        if level is None:
+            return Applied(problem=problem, lift=lambda schedule: schedule, note=note)
+        return Applied(problem=evolve(problem, graph=level.graph, link=None), lift=level.expand, note=note)
+
+    def level(self, graph: Graph, *, clock: Clock | None = None, seed: int = 0) -> tuple[Condensed | None, str]:
+        """The graph of layers with the way back, and what was divided in words; None without clusters."""
         divided = self.partition.partition(graph)
         if not divided:
-            return Applied(problem=problem, lift=lambda schedule: schedule, note="undivided")
+            return None, "undivided"
         lower = lower_clock(clock)
         by_kind: dict[int, tuple[Cluster, tuple[LayerOption, ...]]] = {}
         options: dict[str, tuple[LayerOption, ...]] = {}
@@ -86,7 +93,7 @@ class Condense(Transform):
                 f"; {alone} of the clusters offer no options, as no backward node is theirs: name the forward node of each "
                 "backward node as its `twin`"
             )
-        return Applied(problem=evolve(problem, graph=level.graph, link=None), lift=level.expand, note=note)
+        return level, note
 
     def _options(self, graph: Graph, cluster: Cluster, clock: Clock, seed: int) -> tuple[LayerOption, ...]:
         """Those that need no solver, and those that the lower levels offer."""

@@ -195,7 +195,7 @@ class HIlp(WarmStarted):
     ) -> Plan:
         restriction = f", {self.restriction}" if self.restriction else ""
         assumes = f"staged schedules, first runs in {ordered}{restriction}"
-        trail = [f"{self!r}: {self._story(result)}; {'; '.join(result.notes)}", *trail]
+        trail = [f"{self!r}: {self.story(result)}; {'; '.join(result.notes)}", *trail]
         if incumbent is not None and not result.better(incumbent):
             result = evolve(result, schedule=incumbent.schedule, cost=incumbent.cost)
             trail.append("the start was not improved")
@@ -204,7 +204,8 @@ class HIlp(WarmStarted):
         )
         return Plan(schedule=result.schedule, lower=lower, trail=tuple(trail), class_bounds=class_bounds)
 
-    def _story(self, result: BudgetResult) -> str:
+    def story(self, result: BudgetResult) -> str:
+        """How a solve ended, in words."""
         if result.bound == math.inf:
             return "no schedule of its class fits (confirmed by a second solve)"
         if result.cost is None:
