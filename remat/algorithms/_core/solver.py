@@ -266,7 +266,7 @@ class _Several(FromStart):
         """The merged outcome of those asked before it was enough, or the time was over; the start goes to all that take one."""
         outcome = Outcome()
         for done, solver in enumerate(self.solvers, 1):
-            if done > 1 and self._skips(done, clock):
+            if done > 1 and self._skips(outcome, clock, last=done == len(self.solvers)):
                 continue
             outcome = outcome.merge(with_start(solver, start).solve(problem, clock=clock, seed=seed))
             if outcome.schedule is not None:
@@ -283,9 +283,9 @@ class _Several(FromStart):
                 break
         return as_plan(outcome)
 
-    def _skips(self, number: int, clock: Clock) -> bool:
-        """Whether a part after the first is not asked any more."""
-        return clock.expired
+    def _skips(self, outcome: Outcome, clock: Clock, *, last: bool) -> bool:
+        """Whether a part after the first is not asked any more: a last one that plans at once is an anytime fallback."""
+        return clock.stopped or (clock.expired and (outcome.settled or not last))
 
     def _enough(self, outcome: Outcome) -> bool:
         return False
@@ -303,16 +303,16 @@ class First(_Several):
     def __repr__(self) -> str:
         return f"first({', '.join(map(repr, self.solvers))})"
 
-    def _skips(self, number: int, clock: Clock) -> bool:
-        return clock.stopped or (number < len(self.solvers) and clock.expired)
-
     def _enough(self, outcome: Outcome) -> bool:
         return outcome.settled
 
 
 @frozen
 class Best(_Several):
-    """Ask all and merge. Associative, commutative, idempotent; never worse than any of its parts."""
+    """Ask all and merge. Associative, commutative, idempotent; never worse than any of its parts.
+
+    When the time is over, nobody else is asked but the last one, and that one only where there is no plan yet.
+    """
 
     _how: ClassVar[str] = "all, and the best of them:"
 
