@@ -1,9 +1,12 @@
 """Back ends in processes of their own: answers, what is told on the way, stops, crashes; CP-SAT, which needs one."""
 
 import os
+import signal
+import sys
 import threading
 import time
 from importlib.util import find_spec
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -24,8 +27,10 @@ from remat.algorithms import (
     store_all_peak,
 )
 from remat.algorithms._milp import in_child
+from remat.algorithms._milp.cvxpy_model import model_of
 from remat.errors import BackendMissing, BadArgument
-from remat.testing import check_backend
+from remat.testing import Builder, check_backend
+from tests.algorithms.staged import enumerated_cp_sat
 from tests.algorithms.test_exhaustive import unit_chain
 
 CP_SAT = pytest.mark.skipif(
@@ -62,14 +67,18 @@ class Told(Backend):
             raise BackendMissing("A-BACKEND", "no licence.", fix="buy one.")
         if self.then == "raises what cannot be pickled":
             raise type("Local", (ValueError,), {})("of this process")
-        return Answer(bound=5, note=f"process {os.getpid()}, budget {model.budget}, {model.right.sum()}")
+        loaded = sorted({"cvxpy", "highspy"} & set(sys.modules))
+        return Answer(
+            bound=5, note=f"process {os.getpid()}, beside {loaded}, budget {model.budget}, {model.right.sum()}"
+        )
 
 
 def test_it_solves_in_another_process_under_the_same_budget():
     model, before = model_of_chain(), threading.active_count()
     answer = InChild(Told()).solve(model, Limits())
     assert answer.bound == 5
-    assert answer.note.endswith(f"budget 4, {model.right.sum()}") and str(os.getpid()) not in answer.note
+    # neither is loaded there before the back end asks for it: OR-Tools could not be loaded any more
+    assert answer.note.endswith(f"beside [], budget 4, {model.right.sum()}") and str(os.getpid()) not in answer.note
     assert threading.active_count() == before
 
 
@@ -90,6 +99,17 @@ def test_it_stops_whatever_the_solver_does_and_keeps_what_was_told(stop, monkeyp
     assert answer.bound == (3 if listens else 0)
     assert not answer.finished and answer.point is None and "stopped" in answer.note
     assert heard[:1] == ([(None, 3)] if listens else [])
+
+
+def test_an_interruption_ends_the_process_and_is_let_through():
+    before = threading.active_count()
+
+    def seen(point, bound):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        InChild(Told("sleeps")).solve(model_of_chain(), Limits(), Hints(seen=seen))
+    assert threading.active_count() == before
 
 
 def test_a_process_that_dies_is_no_end_of_the_plan():
@@ -119,7 +139,7 @@ def test_a_back_end_that_no_other_process_can_import_is_refused_with_the_way_out
 
 def test_a_module_that_the_other_process_cannot_read_is_refused_too(monkeypatch):
     monkeypatch.setattr(Told, "__module__", "no_such_module")
-    monkeypatch.setitem(__import__("sys").modules, "no_such_module", __import__("sys").modules[__name__])
+    monkeypatch.setitem(sys.modules, "no_such_module", sys.modules[__name__])
     with pytest.raises(BadArgument, match=r"A-CHILD.*no_such_module"):
         InChild(Told()).solve(model_of_chain(), Limits())
 
@@ -155,6 +175,48 @@ def test_cp_sat_has_no_continuous_columns():
     model.relaxed = True
     with pytest.raises(BadArgument, match=r"A-LIMIT.*continuous"):
         CpSat().solve(model, Limits())
+
+
+@pytest.fixture
+def enumerated(monkeypatch):
+    """CP-SAT by enumeration, in this process."""
+    for package in ("ortools", "ortools.sat", "ortools.sat.python"):
+        monkeypatch.setitem(sys.modules, package, ModuleType(package))
+    monkeypatch.setattr(sys.modules["ortools.sat.python"], "cp_model", enumerated_cp_sat, raising=False)
+    monkeypatch.setattr("remat.algorithms._milp.cp_sat.find_spec", lambda name: name)
+
+
+def test_what_cp_sat_is_told_has_the_points_of_the_formulation(enumerated):
+    report = check_backend(CpSat(), examples=25, say=lambda text: None)
+    assert report.tried["L-INFEASIBLE"] and report.tried["L-CUTOFF"] and report.tried["L-GAP"]
+
+
+def test_numbers_that_are_too_large_for_cp_sat_are_said_so(enumerated):
+    builder = Builder()
+    for _ in range(3):
+        builder.new(1, cost=1, integral=True)
+    builder.row([(column, 1 << 61) for column in range(3)], 1 << 62)
+    answer = CpSat().solve(model_of(builder.build()), Limits())
+    assert "too large" in answer.note and not answer.finished and answer.bound == 0
+
+
+def test_ctrl_c_while_cp_sat_works_is_an_interruption_after_it_has_stopped(enumerated):
+    def press(point, bound):
+        os.kill(os.getpid(), signal.SIGINT)
+        return False
+
+    model, before = HIlp(warm_start=False).build(unit_chain(1)).model, signal.getsignal(signal.SIGINT)
+    model.set(3)
+    with pytest.raises(KeyboardInterrupt):
+        CpSat().solve(model, Limits(), Hints(seen=press))
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_or_tools_that_cannot_be_loaded_says_which_process_to_use(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
+    monkeypatch.setattr("remat.algorithms._milp.cp_sat.find_spec", lambda name: name)
+    with pytest.raises(BackendMissing, match=r"A-BACKEND.*InChild\(CpSat\(\)\)"):
+        CpSat().solve(model_of_chain(), Limits())
 
 
 @CP_SAT
