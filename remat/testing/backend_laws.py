@@ -16,7 +16,7 @@ from remat.algorithms._milp.backend import Backend, Hints, Limits
 from remat.algorithms._milp.cvxpy_model import MilpModel, model_of
 from remat.algorithms._milp.linear import Builder, Linear
 from remat.testing.report import LawBroken, Report, Say, Tally
-from remat.testing.trial import check_repr, told
+from remat.testing.trial import check_repr
 
 BACKEND_LAWS = {
     "L-RAISE": "nothing is raised for a formulation",
@@ -111,7 +111,7 @@ class _Trial:
             again = self.ask(limits)
             same = (again.bound, again.infeasible) == (answer.bound, answer.infeasible)
             same = same and _whole(again.point) == _whole(answer.point)
-            self.expect("L-REPEAT", same, f"answered {_said(answer)}, then {_said(again)}.")
+            self.expect("L-REPEAT", same, f"answered {_described(answer)}, then {_described(again)}.")
         second = self.ask(limits, Hints(second=True))
         self.judge(second, limits.gap)
         if answer.infeasible and second.infeasible and self.tally.tries("L-INFEASIBLE"):
@@ -129,7 +129,7 @@ class _Trial:
             answer = self.backend.solve(self.model, limits, hints)
         except Exception as error:
             self.tally.tries("L-RAISE")
-            raise self.broken("L-RAISE", f"`solve` raised {told(error)}") from error
+            raise self.broken("L-RAISE", f"`solve` raised {type(error).__name__}: {error}") from error
         if self.tally.tries("L-INT"):
             fine = isinstance(answer, Answer) and type(answer.bound) is int
             fine = fine and (answer.point is None or answer.point.shape == self.linear.cost.shape)
@@ -140,13 +140,13 @@ class _Trial:
         """L-POINT, L-BOUND and L-GAP of an answer without a cut-off."""
         least = self.points.least
         if answer.point is not None and self.tally.tries("L-POINT"):
-            self.expect("L-POINT", self.near(answer.point), f"{_said(answer)} breaks a row.")
+            self.expect("L-POINT", self.near(answer.point), f"{_described(answer)} breaks a row.")
         if self.tally.tries("L-BOUND"):
-            self.expect("L-BOUND", answer.bound <= least, f"{_said(answer)}, and a point costs {least}.")
+            self.expect("L-BOUND", answer.bound <= least, f"{_described(answer)}, and a point costs {least}.")
         if answer.finished and answer.point is not None and self.tally.tries("L-GAP"):
             most = least / (1 - gap) * (1 + _TOLERANCE) + 1e-6
             cost = float(self.linear.cost @ answer.point)
-            self.expect("L-GAP", cost <= most, f"{_said(answer)} costs {cost}, and a point costs {least}.")
+            self.expect("L-GAP", cost <= most, f"{_described(answer)} costs {cost}, and a point costs {least}.")
 
     def near(self, point: Floats) -> bool:
         """Whether rounding the integral columns gives a point, within the tolerance of solvers in floats."""
@@ -162,12 +162,12 @@ class _Trial:
         least, start = self.points.least, self.points.points[self.points.cost.argmax()]
         above = self.ask(Limits(gap=0.0), Hints(start=start, cutoff=least + 1))
         self.expect(
-            "L-CUTOFF", above.point is not None and self.near(above.point), f"below {least + 1}: {_said(above)}."
+            "L-CUTOFF", above.point is not None and self.near(above.point), f"below {least + 1}: {_described(above)}."
         )
         if least > 0:
             at = self.ask(Limits(gap=0.0), Hints(cutoff=least))
             fine = not at.infeasible and at.bound <= least
-            self.expect("L-CUTOFF", fine, f"below {least}, which is the least cost: {_said(at)}.")
+            self.expect("L-CUTOFF", fine, f"below {least}, which is the least cost: {_described(at)}.")
 
     def stopped(self) -> None:
         """L-STOP, and L-BOUND of what is told on the way."""
@@ -219,7 +219,7 @@ def _whole(point: Floats | None) -> list[float] | None:
     return None if point is None else np.round(point).tolist()
 
 
-def _said(answer: Answer) -> str:
+def _described(answer: Answer) -> str:
     words = [f"bound {answer.bound}"]
     words += ["no point" if answer.point is None else f"point {np.round(answer.point, 3).tolist()}"]
     words += [word for word in ("finished", "infeasible", "exhausted") if getattr(answer, word)]
