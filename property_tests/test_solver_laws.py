@@ -83,6 +83,7 @@ SOLVERS = {
     'HIlp(reruns="backward-once", window=3)': QUARTER,
     'OneOutputPerOp() >> Ilp(gap=0, form="checkmate")': QUARTER,
     "warm(HIlp(), seed=StoreAll())": QUARTER,
+    "Corrected(Condense(Segments(2)), HIlp(gap=0))": QUARTER,
     "SavedSetKnapsack()": QUARTER,
     "TightenedKnapsack()": QUARTER,
     "FullRelaxation()": QUARTER,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parent.parent
-PACKAGES = ("remat.algorithms", "remat.exec", "remat.ir")
+PACKAGES = ("remat.algorithms", "remat.exec", "remat.ir", "remat.testing")
 
 
 def module_of(path: Path) -> str:
@@ -70,14 +70,18 @@ def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def main(packages: list[str]) -> int:
-    """Print the circles of each package; 1 when there is one."""
-    found = False
+    """Print the circles of each package, or that it has none; 1 when there is one."""
+    count = 0
     for package in packages:
         for what, imports in (("rooms", room_imports(package)), ("files", file_imports(package))):
-            for nodes in circles(imports):
-                found = True
-                print(f"{package}: a circle of {what}: {', '.join(nodes)}")
-    return int(found)
+            closed = circles(imports)
+            count += len(closed)
+            print(
+                f"{package}: {len(imports)} {what}, {len(closed) or 'no'} {'circle' if len(closed) == 1 else 'circles'}"
+            )
+            for nodes in closed:
+                print(f"  {', '.join(nodes)}")
+    return int(count > 0)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +89,7 @@ THIRD_PARTY = {
         "highspy",
         "scipy",
         "pyscipopt",
+        "ortools",
         "distributed",
     },
     "exec": {"attrs", "numpy", "torch", "rich"},
@@ -187,6 +189,12 @@ def test_a_circle_is_found_wherever_its_imports_stand(tmp_path):
     imports = {name: set(imported(path, set(modules))) for name, path in modules.items()}
     assert circles(imports | {"pkg.third": {"pkg.one"}}) == [["pkg.one", "pkg.other"]]
     assert room_of("remat.algorithms._core.clock", "remat.algorithms") == "_core"
+
+
+def test_the_guide_for_contributors_shows_every_room():
+    guide = (ROOT.parent / "CONTRIBUTING.md").read_text()
+    drawn = set(re.findall(r"\w+", " ".join(re.findall(r"^```text$(.*?)^```$", guide, re.M | re.S))))
+    assert {room for rooms in ROOMS.values() for room in rooms} <= drawn
 
 
 @pytest.mark.parametrize("package", ["algorithms", "exec", "ir", "testing"])

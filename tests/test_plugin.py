@@ -2,14 +2,19 @@
 
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import pytest
 
+from remat.algorithms import Exhaustive, HIlp, Problem
 from remat.algorithms._plugins import registry
 from remat.algorithms._plugins.expression import parse
+from remat.algorithms.dynamic import score_named
 from remat.errors import RematError
+from remat.testing import check_backend, check_source
+from tests.algorithms.test_exhaustive import unit_chain
 
 HERE = Path(__file__).parent / "plugin"
 
@@ -91,3 +96,46 @@ def test_every_registered_name_loads(kind, name):
 @pytest.mark.parametrize("name", registry.registered("words"))
 def test_every_word_of_the_algebra_loads(name):
     assert callable(registry.word(name))
+
+
+# -- every kind, as the package declares it ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def declared(monkeypatch):
+    """The entry points of the package's `pyproject.toml`, whichever of them the environment knows."""
+    groups = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]["entry-points"]
+    points = {
+        group: tuple(point(name, value, group) for name, value in names.items()) for group, names in groups.items()
+    }
+    monkeypatch.setattr(registry, "_installed", lambda group: points.get(group, ()))
+    return points
+
+
+def test_the_package_has_a_part_of_every_kind_and_each_loads(declared):
+    assert set(declared) == set(registry.GROUPS.values())
+    for kind, group in registry.GROUPS.items():
+        assert all(registry.get(kind, one.name) is not None for one in declared[group])
+
+
+def test_sources_back_ends_and_scores_from_outside_stand_in_expressions(declared):
+    source = parse("pool(Ends(), StoreAll().sweep(peaks=1, saves=1))")
+    solver = parse("hierarchical(Halves(), lower=Ends(), top=HIlp(backend=InChild(Enumeration(most=3))))")
+    assert repr(source).startswith("pool(Ends(), ") and parse(repr(solver)) == solver
+    assert parse("largest")() == score_named("largest") and score_named("largest").value(5, 8, 1, 1) == -8
+
+
+def test_a_source_from_outside_keeps_every_law(declared):
+    report = check_source(registry.get("sources", "Ends")(), examples=20, say=lambda text: None)
+    assert report.tried["L-OPTION"] and report.tried["L-EXPAND"]
+
+
+def test_a_back_end_from_outside_keeps_every_law_and_plans(declared):
+    backend = registry.get("backends", "Enumeration")()
+    assert check_backend(backend, examples=20, say=lambda text: None).tried["L-GAP"] > 20
+    graph = unit_chain(1)
+    for budget in range(1, 5):
+        problem = Problem(graph=graph, budget=budget)
+        outcome = HIlp(backend=backend, warm_start=False).solve(problem)
+        assert "enumerated" in " ".join(outcome.trail) or "needs" in " ".join(outcome.trail)
+        assert outcome.upper == Exhaustive().solve(problem).upper

@@ -89,10 +89,10 @@ def test_what_type_checkers_read_is_what_is_served(package):
 def test_the_public_names_of_the_algebra_are_in_the_registry():
     """A solver's lines in `remat/algorithms/__init__.py` are enough for the registry to know it."""
     from remat import algorithms
-    from remat.algorithms import Partitioner, Solver, Transform
+    from remat.algorithms import Backend, Partitioner, Solver, Transform
     from remat.algorithms._plugins.registry import registered
 
-    kinds = {"solvers": Solver, "transforms": Transform, "partitioners": Partitioner}
+    kinds = {"solvers": Solver, "transforms": Transform, "partitioners": Partitioner, "backends": Backend}
     algebra = ("_core", "_plugins")  # combinators are words, protocols are neither
     for kind, base in kinds.items():
         public = {name: getattr(algorithms, name) for name in algorithms.__all__}

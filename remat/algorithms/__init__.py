@@ -35,7 +35,12 @@ if TYPE_CHECKING:
     from remat.algorithms._hierarchy.condense import Condense, Given, hierarchical
     from remat.algorithms._hierarchy.hpartition import HPartition
     from remat.algorithms._hierarchy.partition import Intervals, Partitioner, Segments, Undivided
+    from remat.algorithms._milp.answer import Answer
+    from remat.algorithms._milp.backend import Backend, Hints, Limits
     from remat.algorithms._milp.backends import Cvxpy, Highs
+    from remat.algorithms._milp.cp_sat import CpSat
+    from remat.algorithms._milp.cvxpy_model import MilpModel
+    from remat.algorithms._milp.in_child import InChild
     from remat.algorithms._plugins.expression import parse
     from remat.algorithms._search.any_order import AnyOrder
     from remat.algorithms._search.auto import auto, quick
@@ -58,6 +63,7 @@ if TYPE_CHECKING:
     from remat.algorithms._search.single_instant import HardestInstants, SingleInstant
     from remat.algorithms._search.stop import any_plan, gap, gap_above, no_plan
     from remat.algorithms._search.warmup import warm_up
+    from remat.algorithms._staged.corrected import Corrected
     from remat.algorithms._staged.form_checkmate import OneOutputPerOp
     from remat.algorithms._staged.knapsack import FullRelaxation, SavedSetKnapsack, TightenedKnapsack
     from remat.algorithms._staged.solver import HIlp, Ilp
@@ -70,9 +76,11 @@ if TYPE_CHECKING:
 __all__ = [
     "IMPOSSIBLE",
     "NOTHING",
+    "Answer",
     "AnyOrder",
     "Applied",
     "Autocapper",
+    "Backend",
     "Best",
     "Choice",
     "Choices",
@@ -81,6 +89,8 @@ __all__ = [
     "CompileClock",
     "Condense",
     "Continuation",
+    "Corrected",
+    "CpSat",
     "Cvxpy",
     "Delete",
     "Dtr",
@@ -94,10 +104,14 @@ __all__ = [
     "HPartition",
     "HardestInstants",
     "Highs",
+    "Hints",
     "Ilp",
+    "InChild",
     "Intervals",
+    "Limits",
     "Linearise",
     "LowerSets",
+    "MilpModel",
     "MultiInstant",
     "MultiStart",
     "OffloadOnly",
@@ -175,6 +189,7 @@ _SOLVERS = {
     "AnyOrder": "_search.any_order",
     "Autocapper": "_chain.offload",
     "Continuation": "_search.passes",
+    "Corrected": "_staged.corrected",
     "Delete": "_search.passes",
     "Dtr": "_whole.dtr",
     "Exhaustive": "_whole.exhaustive",
@@ -223,9 +238,13 @@ _PARTITIONERS = {
     "Segments": "_hierarchy.partition",
     "Undivided": "_hierarchy.partition",
 }
-_WORDS = {
+_BACKENDS = {
+    "CpSat": "_milp.cp_sat",
     "Cvxpy": "_milp.backends",
     "Highs": "_milp.backends",
+    "InChild": "_milp.in_child",
+}
+_WORDS = {
     "ShavingParams": "_search.passes",
     "any_plan": "_search.stop",
     "best": "_core.solver",
@@ -241,7 +260,9 @@ _WORDS = {
 }
 _SCORES = ("h_dtr", "h_dtr_eq", "h_local", "lru", "msps", "random", "size")
 _OTHERS = {
+    "Answer": "_milp.answer",
     "Applied": "_core.transforms",
+    "Backend": "_milp.backend",
     "Best": "_core.solver",
     "Choice": "_curves.tradeoff",
     "Choices": "_curves.tradeoff",
@@ -249,7 +270,10 @@ _OTHERS = {
     "Clock": "_core.clock",
     "CompileClock": "_core.compilation",
     "First": "_core.solver",
+    "Hints": "_milp.backend",
     "IMPOSSIBLE": "_core.outcome",
+    "Limits": "_milp.backend",
+    "MilpModel": "_milp.cvxpy_model",
     "NOTHING": "_core.outcome",
     "OptionSource": "_core.options",
     "Outcome": "_core.outcome",
@@ -308,9 +332,10 @@ def _at(table: dict[str, str]) -> dict[str, str]:
 register("solvers", _at(_SOLVERS | dict.fromkeys(_SYSTEMS, "named")))
 register("transforms", _at(_TRANSFORMS))
 register("partitioners", _at(_PARTITIONERS))
+register("backends", _at(_BACKENDS))
 register("words", _at(_WORDS))
 register("scores", _at(dict.fromkeys(_SCORES, "_dtr.scores")))
 
 if not TYPE_CHECKING:
-    _WHERE = _at(_SOLVERS | _TRANSFORMS | _PARTITIONERS | _WORDS | _OTHERS)
+    _WHERE = _at(_SOLVERS | _TRANSFORMS | _PARTITIONERS | _BACKENDS | _WORDS | _OTHERS)
     __getattr__, __dir__ = lazy(__name__, _WHERE)

@@ -66,7 +66,8 @@ start: the paper has no other search that gives a plan to start from."""
 
 rockmate = Linearise(blocks=HIlp().sweep(peaks=20, saves=20)) >> Quantise() >> RkRotor()
 """Rockmate (Zhao et al., 2023): options of each block by rk-Checkmate, the chain of blocks by rk-Rotor. Every undominated option
-is kept, where the paper keeps a few; stages are cut at 1-separators, and equal ones are solved once."""
+is kept, where the paper keeps a few; stages are cut at 1-separators, and equal ones are solved once. `HIlp` starts from a plan of
+its own search, which the paper does not have (`warm_start=False` leaves it out)."""
 
 # -- whole graphs, without a MILP --------------------------------------------------------------------------------------
 
@@ -88,4 +89,6 @@ hiremate = hierarchical(
     top=HIlp().within(600),
 )
 """HiRemate (2024): H-Partition, H-ILP at every level. The paper's pool also holds rk-Rotor and TW-Remat: give
-`lower=pool(...)`. Every undominated option of a group is kept. A group has two budgets: for its peak, and for what it holds."""
+`lower=pool(…)`, and `middle=pool(…)`. Every undominated option of a group is kept. A group has two budgets: for its peak, and for
+what it holds. The top level is planned without H-ILP's correction terms: its memory is that of the replayed layers (`Corrected`
+has them). `HIlp` starts from a plan of its own search, which the paper does not have (`warm_start=False` leaves it out)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from remat.budget import Share, parse_budget
 from remat.errors import BadArgument, MalformedFile
@@ -13,6 +13,8 @@ from remat.units import Bytes, Ns, parse_bytes
 
 if TYPE_CHECKING:
     from remat.algorithms._core.solver import Solver
+
+T = TypeVar("T", Graph, Schedule)
 
 _TIMES = {"": 1, "ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 
@@ -44,10 +46,7 @@ def read_graph(path: Path) -> Graph:
     Raises:
         BadArgument: C-KIND, when the file holds something else.
     """
-    content = read(path)
-    if isinstance(content, Graph):
-        return content
-    raise BadArgument("C-KIND", f"{path} holds {kind_of(content)}, not a graph.", fix="give the graph first.")
+    return _of_kind(path, Graph, "a graph", "give the graph first.")
 
 
 def read_schedule(path: Path) -> Schedule:
@@ -56,10 +55,14 @@ def read_schedule(path: Path) -> Schedule:
     Raises:
         BadArgument: C-KIND, when the file holds something else.
     """
+    return _of_kind(path, Schedule, "a schedule", "give the schedule second.")
+
+
+def _of_kind(path: Path, kind: type[T], words: str, fix: str) -> T:
     content = read(path)
-    if isinstance(content, Schedule):
+    if isinstance(content, kind):
         return content
-    raise BadArgument("C-KIND", f"{path} holds {kind_of(content)}, not a schedule.", fix="give the schedule second.")
+    raise BadArgument("C-KIND", f"{path} holds {kind_of(content)}, not {words}.", fix=fix)
 
 
 def kind_of(content: Graph | Schedule | PlanFile) -> str:

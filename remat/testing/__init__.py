@@ -1,4 +1,4 @@
-"""Tests for authors of parts: laws of solvers, bounds, transforms, partitioners and option sources, and graphs to test them on.
+"""Tests for authors of parts: laws of solvers, bounds, transforms, partitioners, option sources and back ends.
 
 The rest of the library does not import this package. Hypothesis is imported when a check runs, torch never.
 """
@@ -11,6 +11,7 @@ from remat._lazy import lazy
 
 if TYPE_CHECKING:
     from remat.algorithms._milp.linear import Builder, Linear
+    from remat.testing.backend_laws import BACKEND_LAWS, check_backend
     from remat.testing.bound_laws import BOUND_LAWS, check_bound
     from remat.testing.clock import Ticks, memory_clock
     from remat.testing.composition_laws import COMPOSITION_LAWS, check_composition
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from remat.testing.transform_laws import TRANSFORM_LAWS, check_transform
 
 __all__ = [
+    "BACKEND_LAWS",
     "BOUND_LAWS",
     "COMPOSITION_LAWS",
     "CORRUPTIONS",
@@ -37,6 +39,7 @@ __all__ = [
     "Relaxation",
     "Report",
     "Ticks",
+    "check_backend",
     "check_bound",
     "check_composition",
     "check_partitioner",
@@ -47,6 +50,7 @@ __all__ = [
 ]
 
 _NAMES = {
+    "backend_laws": ("BACKEND_LAWS", "check_backend"),
     "bound_laws": ("BOUND_LAWS", "check_bound"),
     "clock": ("Ticks", "memory_clock"),
     "composition_laws": ("COMPOSITION_LAWS", "check_composition"),

@@ -145,8 +145,8 @@ class AtInstant(_FlatBound):
 
 
 @frozen
-class AtInstants(_FlatBound):
-    """Several instants in the order of their first runs; impossible if that order is not among those listed.
+class _Instants(_FlatBound):
+    """Several instants.
 
     Attributes:
         most: largest number of instants.
@@ -154,9 +154,13 @@ class AtInstants(_FlatBound):
 
     most: int = 4
 
+    def ordered(self, trace: Trace) -> Sequence[str]:
+        """The instants, in the order in which a set of them stands."""
+        return _instants(trace.graph)
+
     def places(self, trace: Trace, random: Random) -> Iterable[Hashable]:
-        """A few sets of instants, each in the order of the schedule."""
-        instants = sorted(_instants(trace.graph), key=trace.first.__getitem__)
+        """A few sets of instants, each in its order."""
+        instants = self.ordered(trace)
         for _ in range(3):
             chosen = set(random.sample(instants, min(len(instants), random.randint(1, self.most))))
             yield tuple(name for name in instants if name in chosen)
@@ -164,6 +168,15 @@ class AtInstants(_FlatBound):
     def needs(self, trace: Trace, place: Hashable) -> Bytes:
         """The most that one of the instants is charged."""
         return max(_needed(trace, name) for name in cast("tuple[str, ...]", place))
+
+
+@frozen
+class AtInstants(_Instants):
+    """Several instants in the order of their first runs; impossible where that order is not among those listed."""
+
+    def ordered(self, trace: Trace) -> Sequence[str]:
+        """In the schedule's order."""
+        return sorted(_instants(trace.graph), key=trace.first.__getitem__)
 
     def formulation(self, graph: Graph, place: Hashable, budget: Bytes) -> Formulation:
         """The formulation of these instants in this order."""
@@ -197,26 +210,10 @@ class AtInstants(_FlatBound):
 
 
 @frozen
-class InStages(_FlatBound):
-    """Several instants of the captured order.
-
-    Attributes:
-        most: largest number of instants.
-    """
+class InStages(_Instants):
+    """Several instants of the captured order."""
 
     among = "captured"
-    most: int = 4
-
-    def places(self, trace: Trace, random: Random) -> Iterable[Hashable]:
-        """A few sets of instants."""
-        instants = _instants(trace.graph)
-        for _ in range(3):
-            chosen = set(random.sample(instants, min(len(instants), random.randint(1, self.most))))
-            yield tuple(name for name in instants if name in chosen)
-
-    def needs(self, trace: Trace, place: Hashable) -> Bytes:
-        """The most that one of the instants is charged."""
-        return max(_needed(trace, name) for name in cast("tuple[str, ...]", place))
 
     def formulation(self, graph: Graph, place: Hashable, budget: Bytes) -> Formulation:
         """The formulation of these instants."""

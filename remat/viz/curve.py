@@ -9,8 +9,8 @@ from typing import Any
 
 from attrs import field, frozen
 
-from remat.errors import BackendMissing, BadArgument
 from remat.units import Bytes, GiB, KiB, MiB, Ns
+from remat.viz.canvas import finished, refuse_nothing, time_axes
 
 
 @frozen(kw_only=True)
@@ -47,22 +47,13 @@ def draw_curve(
         BackendMissing: V-MATPLOTLIB, without matplotlib.
         BadArgument: V-EMPTY, without marks.
     """
-    if not marks:
-        raise BadArgument("V-EMPTY", "there is nothing to draw.", fix="give the curve at least one budget.")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        fix = "pip install 'remat[viz]'"
-        raise BackendMissing("V-MATPLOTLIB", "a picture needs matplotlib, which is not installed.", fix=fix) from error
+    refuse_nothing(marks, "give the curve at least one budget.")
     marks = sorted(marks, key=lambda mark: mark.budget)
-    figure = Figure(figsize=(8.0, 4.8), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = time_axes()
     name, unit = _unit(peak)
     _draw_impossible(axes, marks, unit)
     _draw_bound_and_plans(axes, marks, unit, time)
-    axes.axhline(1.0, color="0.6", linewidth=0.8, linestyle=":")
     axes.set_xlabel(f"memory of the step [{name}]")
-    axes.set_ylabel("step time, keeping everything = 1")
 
     def share_of(memory: Any) -> Any:
         return memory * unit / peak * 100
@@ -72,12 +63,8 @@ def draw_curve(
 
     above = axes.secondary_xaxis("top", functions=(share_of, memory_of))
     above.set_xlabel("share of the memory of keeping everything [%]")
-    if title:
-        figure.suptitle(title)
     axes.legend(loc="upper right", frameon=False)
-    if path is not None:
-        figure.savefig(path)
-    return figure
+    return finished(figure, path, title)
 
 
 def _unit(peak: Bytes) -> tuple[str, Bytes]:

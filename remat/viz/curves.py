@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from remat.errors import BackendMissing, BadArgument
 from remat.units import Bytes, Ns, format_bytes
+from remat.viz.canvas import finished, refuse_nothing, time_axes
 from remat.viz.curve import Mark
 
 
@@ -36,27 +36,15 @@ def draw_curves(
         BackendMissing: V-MATPLOTLIB, without matplotlib.
         BadArgument: V-EMPTY, without marks.
     """
-    if not any(lines.values()):
-        raise BadArgument("V-EMPTY", "there is nothing to draw.", fix="give at least one solver and one budget.")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        fix = "pip install 'remat[viz]'"
-        raise BackendMissing("V-MATPLOTLIB", "a picture needs matplotlib, which is not installed.", fix=fix) from error
-    figure = Figure(figsize=(8.0, 4.8), layout="constrained")
-    axes = figure.add_subplot()
+    every = [mark for marks in lines.values() for mark in marks]
+    refuse_nothing(every, "give at least one solver and one budget.")
+    figure, axes = time_axes()
     for name, marks in lines.items():
         _draw_plans(axes, name, marks, peak, time)
-    _draw_bounds(axes, [mark for marks in lines.values() for mark in marks], peak, time)
-    axes.axhline(1.0, color="0.6", linewidth=0.8, linestyle=":")
+    _draw_bounds(axes, every, peak, time)
     axes.set_xlabel(f"memory of the step [% of keeping everything, {format_bytes(peak)}]")
-    axes.set_ylabel("step time, keeping everything = 1")
-    if title:
-        figure.suptitle(title)
     axes.legend(loc="upper right", frameon=False)
-    if path is not None:
-        figure.savefig(path)
-    return figure
+    return finished(figure, path, title)
 
 
 def _draw_plans(axes: Any, name: str, marks: Sequence[Mark], peak: Bytes, time: Ns) -> None:

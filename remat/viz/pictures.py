@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
 
-from remat.errors import BackendMissing
 from remat.ir import Cost, Lane
 from remat.units import Bytes, MiB, format_bytes
+from remat.viz.canvas import new_figure
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+_SIZE = (9.0, 3.2)  # inches
 
 _LANES = {Lane.COMPUTE: "#6baed6", Lane.TO_HOST: "#fd8d3c", Lane.TO_DEVICE: "#74c476"}
 
@@ -21,7 +19,8 @@ def draw_memory(cost: Cost, path: str | os.PathLike[str], *, budget: Bytes | Non
     Raises:
         BackendMissing: when matplotlib is not installed.
     """
-    figure, axes = _figure()
+    figure = new_figure(*_SIZE)
+    axes = figure.add_subplot()
     axes.fill_between(range(len(cost.timeline)), [size / MiB for size in cost.timeline], step="post", color="#9ecae1")
     axes.plot(cost.peak_step, cost.peak / MiB, "v", color="#08519c", label=f"peak {format_bytes(cost.peak)}")
     if cost.host_peak:
@@ -45,7 +44,8 @@ def draw_gantt(cost: Cost, path: str | os.PathLike[str]) -> None:
     Raises:
         BackendMissing: when matplotlib is not installed.
     """
-    figure, axes = _figure()
+    figure = new_figure(*_SIZE)
+    axes = figure.add_subplot()
     lanes = [lane for lane in Lane if lane is Lane.COMPUTE or any(interval.lane is lane for interval in cost.copies)]
     for row, lane in enumerate(lanes):
         spans = [
@@ -55,12 +55,3 @@ def draw_gantt(cost: Cost, path: str | os.PathLike[str]) -> None:
     axes.set(xlabel="ns", yticks=range(len(lanes)), yticklabels=[lane.value for lane in lanes])
     axes.invert_yaxis()
     figure.savefig(path)
-
-
-def _figure() -> tuple[Any, Axes]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise BackendMissing("V-MATPLOTLIB", "no matplotlib to draw with.", fix="pip install 'remat[viz]'.") from error
-    figure = Figure(figsize=(9, 3.2), layout="constrained")
-    return figure, figure.add_subplot()

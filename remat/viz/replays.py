@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
-from remat.errors import BackendMissing, BadArgument
+from remat.viz.canvas import finished, new_figure, refuse_nothing
 
 
 @frozen(kw_only=True)
@@ -42,14 +42,8 @@ def draw_replays(
         BackendMissing: V-MATPLOTLIB, without matplotlib.
         BadArgument: V-EMPTY, without logs.
     """
-    if not panels:
-        raise BadArgument("V-EMPTY", "there is nothing to draw.", fix="give at least one log.")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        fix = "pip install 'remat[viz]'"
-        raise BackendMissing("V-MATPLOTLIB", "a picture needs matplotlib, which is not installed.", fix=fix) from error
-    figure = Figure(figsize=(3.2 * len(panels) + 1.5, 5.6), layout="constrained")
+    refuse_nothing(panels, "give at least one log.")
+    figure = new_figure(3.2 * len(panels) + 1.5, 5.6)
     above, below = figure.subplots(2, len(panels), squeeze=False, sharex=True)
     for column, (log, lines) in enumerate(panels.items()):
         above[column].set_title(log)
@@ -61,9 +55,7 @@ def draw_replays(
     above[0].set_ylabel("cost / cost without recomputation")
     below[0].set_ylabel("storage accesses")
     above[-1].legend(fontsize="small")
-    if path is not None:
-        figure.savefig(path)
-    return figure
+    return finished(figure, path)
 
 
 def _draw_heuristic(above: Any, below: Any, name: str, marks: Sequence[ReplayMark]) -> None:

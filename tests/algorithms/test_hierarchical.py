@@ -6,14 +6,18 @@ import pytest
 
 from remat.algorithms import (
     Condense,
+    Corrected,
     HIlp,
     HPartition,
     Intervals,
     Outcome,
     StoreAll,
     hierarchical,
+    parse,
+    pool,
     quick,
     store_all_peak,
+    undominated,
 )
 from remat.algorithms._core.outcome import Status
 from remat.algorithms._core.problem import Problem
@@ -84,6 +88,38 @@ def test_clusters_inside_clusters_give_options_of_their_own():
     plain = Condense(partition).apply(at(graph, 0.6)).problem.graph
     nested = Condense(partition, middle=HIlp(), peaks=3, saves=3).apply(at(graph, 0.6)).problem.graph
     assert len(nested.layers[0].options) > len(plain.layers[0].options)
+
+
+def test_a_pool_in_the_middle_asks_its_solvers_about_layers_and_its_sources_about_the_flat_cluster():
+    graph, partition = deep(8), HPartition(top=1, lower=2)
+
+    def options(middle):
+        (layer,) = Condense(partition, middle=middle, peaks=3, saves=3).apply(at(graph, 0.6)).problem.graph.layers
+        return layer.options
+
+    sweep = quick.sweep(peaks=3, saves=3)
+    alone, flat = options(HIlp()), options(pool(sweep))
+    assert options(pool(HIlp())) == alone != flat
+    both = options(pool(HIlp(), sweep))
+    assert both == undominated([*alone, *flat])
+    solver = hierarchical(partition, middle=pool(HIlp(), sweep), top=HIlp())
+    assert parse(repr(solver)) == solver
+
+
+def test_correction_terms_plan_where_the_workspaces_of_layers_do_not_fit():
+    graph = deep(9)
+    levels, peak = Condense(Intervals(3), lower=quick.sweep(peaks=3, saves=3)), store_all_peak(graph)
+    corrected, plain = Corrected(levels, HIlp(gap=0)), levels >> HIlp(gap=0)
+    problems = [Problem(graph=graph, budget=budget) for budget in range(peak // 3, peak + 1, 8)]
+    times = [(corrected.solve(problem).upper, plain.solve(problem).upper) for problem in problems]
+    assert all(ours <= theirs for ours, theirs in times)
+    assert any(ours < theirs for ours, theirs in times)
+    assert parse(repr(corrected)) == corrected
+
+
+def test_correction_terms_of_what_is_not_divided_are_none():
+    problem = at(deep(3), 0.8)
+    assert Corrected(Condense(Given(())), HIlp()).solve(problem).upper == HIlp().solve(problem).upper
 
 
 def test_a_graph_without_clusters_stays_flat():

@@ -35,7 +35,8 @@ from remat.algorithms._core.outcome import Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
 from remat.algorithms._core.warm_started import warm
-from remat.algorithms._milp.backends import Cvxpy, Highs, Limits
+from remat.algorithms._milp.backend import Hints, Limits
+from remat.algorithms._milp.backends import Cvxpy, Highs
 from remat.algorithms._search.auto import auto
 from remat.algorithms._staged.budget_solver import BudgetSolver, Watch
 from remat.algorithms._staged.knapsack import TightenedKnapsack
@@ -79,7 +80,7 @@ def timed(budget_solver: BudgetSolver, budget: int, limit: float, slack: float =
     budget_solver.model.set(budget)
     start = time.process_time()
     watch = lambda point, bound: time.process_time() - start > limit  # noqa: E731
-    answer = budget_solver.backend.solve(budget_solver.model, Limits(gap=GAP, seconds=slack * limit), seen=watch)
+    answer = budget_solver.backend.solve(budget_solver.model, Limits(gap=GAP, seconds=slack * limit), Hints(seen=watch))
     seconds = time.process_time() - start
     graph = budget_solver.graph
     value = None if answer.point is None else float(budget_solver.form.linear.cost @ answer.point) / graph.time

@@ -12,7 +12,10 @@ from torch import nn
 
 import remat.exec
 from remat.errors import BadArgument
+from remat.exec._module import plans
 from remat.exec._module.plan_table import PlanTable
+from remat.exec._program.program import Role
+from remat.exec._program.signatures import signature
 from remat.exec._program.source import Names
 
 
@@ -73,6 +76,19 @@ def test_copies_and_pickles_keep_the_bound():
         step(other, rows)
     assert len(other.__dict__["_remat"].entries) == 3 and len(model.__dict__["_remat"].entries) == 3
     assert pickle.loads(pickle.dumps(model)).__dict__["_remat"].plans.most == 3
+
+
+def test_measured_costs_of_many_shapes_are_forgotten_by_last_use(monkeypatch):
+    monkeypatch.setattr(plans, "MOST_COSTS", 4)
+    model = remat.exec.wrap(nn.Linear(2, 1), budget="1GiB", rehearse=False, progress=False, most_plans=2)
+    state, seen = model.__dict__["_remat"], set()
+    for rows in range(1, 8):
+        step(model, rows)
+        program = state.last.captured.program
+        used = {signature(program, op) for op in program.nodes if op.role is not Role.LOSS}
+        assert used <= set(state.costs) and len(state.costs) <= 8
+        seen |= used
+    assert len(seen) > 8
 
 
 def test_a_table_forgets_across_keys_by_last_use():

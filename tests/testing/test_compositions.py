@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from attrs import frozen
+from attrs import field, frozen
 
 from remat.algorithms import (
     Clock,
@@ -26,6 +26,7 @@ from remat.algorithms import (
     UnitCost,
     auto,
     best,
+    first,
     gap,
     hierarchical,
     is_flat,
@@ -128,11 +129,22 @@ def test_a_composition_that_never_asks_is_said_so(layer):
 class Slow(Solver):
     """Takes two seconds of memory for each plan."""
 
-    now: list
+    now: list = field(eq=False)
 
     def plan(self, problem, clock, seed):
         self.now[0] += 2.0
         return Plan(schedule=Schedule.from_runs(problem.graph, range(len(problem.graph))))
+
+
+@frozen
+class Late(Solver):
+    """Takes three seconds to find nothing."""
+
+    now: list = field(eq=False)
+
+    def plan(self, problem, clock, seed):
+        self.now[0] += 3.0
+        return Plan()
 
 
 def test_lower_levels_leave_time_for_the_level_above(layer):
@@ -161,7 +173,29 @@ def test_the_last_alternative_is_asked_when_the_time_is_over():
     assert time.monotonic() - start < 20
 
 
-def test_a_stopped_clock_skips_the_fallback(layer):
+@pytest.mark.parametrize("join", [first, best])
+def test_the_fallback_is_asked_late_where_there_is_no_plan_and_only_there(layer, join):
+    asked, now = [], [0.0]
+
+    @frozen
+    class Asked(Solver):
+        name: str
+
+        def plan(self, problem, clock, seed):
+            asked.append(self.name)
+            return StoreAll().plan(problem, clock, seed)
+
+    def solve(*solvers):
+        clock = Clock(1, now=lambda: now[0])
+        return join(*solvers).solve(Problem(graph=layer, budget=1 << 62), clock=clock)
+
+    assert solve(Slow(now), Asked("after a plan")).cost is not None
+    assert solve(Late(now), Asked("in between"), Asked("last")).cost.time == layer.time
+    assert asked == ["last"]
+
+
+@pytest.mark.parametrize("join", [first, best])
+def test_a_stopped_clock_skips_the_fallback(layer, join):
     asked = []
 
     @frozen
@@ -176,5 +210,5 @@ def test_a_stopped_clock_skips_the_fallback(layer):
             asked.append(seed)
             return Plan()
 
-    (Stops() | Asked()).solve(Problem(graph=layer, budget=1 << 62))
+    join(Stops(), Asked()).solve(Problem(graph=layer, budget=1 << 62))
     assert asked == []

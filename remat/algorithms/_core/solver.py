@@ -157,6 +157,20 @@ class Solver(ABC):
         return When(self, test)
 
 
+class FromStart(Solver):
+    """A solver that plans with or without a start in the same way: authors write `plan_from`."""
+
+    __slots__ = ()
+
+    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
+        """Plan without a start."""
+        return self.plan_from(problem, None, clock, seed)
+
+    @abstractmethod
+    def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
+        """Plan, with `start` (validated, under the budget) as the incumbent where there is one."""
+
+
 def is_interruption(error: KeyboardInterrupt | SystemError) -> bool:
     """Whether this is Ctrl-C.
 
@@ -226,7 +240,7 @@ def with_start(solver: Solver, start: Schedule | None) -> Solver:
 
 
 @frozen
-class _Several(Solver):
+class _Several(FromStart):
     """Asks solvers in turn and merges what they say, until it is enough."""
 
     models_link: ClassVar[bool] = True  # its parts were asked one by one
@@ -248,15 +262,11 @@ class _Several(Solver):
         """Whether any of its parts does."""
         return any(solver.takes_start for solver in self.solvers)
 
-    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
-        """The merged outcome of those asked before it was enough, or the time was over."""
-        return self.plan_from(problem, None, clock, seed)
-
     def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
-        """The same, with the start for each part that takes one."""
+        """The merged outcome of those asked before it was enough, or the time was over; the start goes to all that take one."""
         outcome = Outcome()
         for done, solver in enumerate(self.solvers, 1):
-            if done > 1 and self._skips(done, clock):
+            if done > 1 and self._skips(outcome, clock, last=done == len(self.solvers)):
                 continue
             outcome = outcome.merge(with_start(solver, start).solve(problem, clock=clock, seed=seed))
             if outcome.schedule is not None:
@@ -273,9 +283,9 @@ class _Several(Solver):
                 break
         return as_plan(outcome)
 
-    def _skips(self, number: int, clock: Clock) -> bool:
-        """Whether a part after the first is not asked any more."""
-        return clock.expired
+    def _skips(self, outcome: Outcome, clock: Clock, *, last: bool) -> bool:
+        """Whether a part after the first is not asked any more: a last one that plans at once is an anytime fallback."""
+        return clock.stopped or (clock.expired and (outcome.settled or not last))
 
     def _enough(self, outcome: Outcome) -> bool:
         return False
@@ -293,16 +303,16 @@ class First(_Several):
     def __repr__(self) -> str:
         return f"first({', '.join(map(repr, self.solvers))})"
 
-    def _skips(self, number: int, clock: Clock) -> bool:
-        return clock.stopped or (number < len(self.solvers) and clock.expired)
-
     def _enough(self, outcome: Outcome) -> bool:
         return outcome.settled
 
 
 @frozen
 class Best(_Several):
-    """Ask all and merge. Associative, commutative, idempotent; never worse than any of its parts."""
+    """Ask all and merge. Associative, commutative, idempotent; never worse than any of its parts.
+
+    When the time is over, nobody else is asked but the last one, and that one only where there is no plan yet.
+    """
 
     _how: ClassVar[str] = "all, and the best of them:"
 
@@ -311,7 +321,7 @@ class Best(_Several):
 
 
 @frozen
-class Within(Solver):
+class Within(FromStart):
     """A solver with a deadline in seconds."""
 
     models_link: ClassVar[bool] = True  # its parts were asked one by one
@@ -335,17 +345,13 @@ class Within(Solver):
         """Whether its solver does."""
         return self.solver.takes_start
 
-    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
-        """The solver's plan under the earlier of the two deadlines."""
-        return self.plan_from(problem, None, clock, seed)
-
     def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
-        """The same, from the start."""
+        """The solver's plan under the earlier of the two deadlines."""
         return as_plan(with_start(self.solver, start).solve(problem, clock=clock.nested(self.seconds), seed=seed))
 
 
 @frozen
-class When(Solver):
+class When(FromStart):
     """A solver where a test of the graph holds."""
 
     models_link: ClassVar[bool] = True  # its parts were asked one by one
@@ -373,12 +379,8 @@ class When(Solver):
         """Whether its solver does."""
         return self.solver.takes_start
 
-    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
-        """The solver's plan."""
-        return self.plan_from(problem, None, clock, seed)
-
     def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
-        """The same, from the start."""
+        """The solver's plan."""
         return as_plan(with_start(self.solver, start).solve(problem, clock=clock, seed=seed))
 
 

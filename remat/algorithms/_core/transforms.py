@@ -16,7 +16,7 @@ from attrs import field, frozen
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Plan
 from remat.algorithms._core.problem import Problem
-from remat.algorithms._core.solver import Solver, a_solver, with_start
+from remat.algorithms._core.solver import FromStart, Solver, a_solver, with_start
 from remat.errors import InvalidSchedule, RematError
 from remat.ir import Graph, Schedule, validate
 from remat.settings import instance, tuple_of
@@ -144,7 +144,7 @@ def _then(first: Transform, second: Transform) -> Transform:
 
 
 @frozen
-class Through(Solver):
+class Through(FromStart):
     """`transform >> solver`."""
 
     models_link: ClassVar[bool] = True  # the solver was asked about the transformed problem, and its link
@@ -170,12 +170,11 @@ class Through(Solver):
         """Whether its solver does, and the transform can carry one."""
         return self.solver.takes_start and self.transform.carries_starts
 
-    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
-        """The lifted schedule; the bound, where the transform keeps proofs."""
-        return self.plan_from(problem, None, clock, seed)
-
     def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
-        """The same, from the start as the transform carries it, where that fits the transformed problem."""
+        """The lifted schedule; the bound, where the transform keeps proofs.
+
+        The start is used as the transform carries it, where that fits the transformed problem.
+        """
         try:
             applied = self.transform.apply(problem, clock=clock, seed=seed)
         except RefusedTransform as refusal:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import ClassVar
 
 from attrs import field, frozen
@@ -10,13 +9,13 @@ from attrs import field, frozen
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Plan
 from remat.algorithms._core.problem import Problem
-from remat.algorithms._core.solver import Solver, a_solver, all_refuse, as_plan, with_start
+from remat.algorithms._core.solver import FromStart, Solver, a_solver, all_refuse, as_plan, with_start
 from remat.algorithms._core.wording import indented
 from remat.ir import Graph, Schedule
 from remat.settings import Setting
 
 
-class WarmStarted(Solver):
+class WarmStarted(FromStart):
     """A solver that can start from a validated schedule. Authors write `plan_from`; without a start `plan` runs cold."""
 
     __slots__ = ()
@@ -26,14 +25,6 @@ class WarmStarted(Solver):
         """It does."""
         return True
 
-    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
-        """Plan without a start."""
-        return self.plan_from(problem, None, clock, seed)
-
-    @abstractmethod
-    def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
-        """Plan, with `start` (validated, under the budget) as the incumbent."""
-
 
 _TAKES_START = Setting(
     "a Solver that takes a start, e.g. HIlp() or HIlp().within(60), or write best(seed, main)",
@@ -42,7 +33,7 @@ _TAKES_START = Setting(
 
 
 @frozen
-class Warm(Solver):
+class Warm(FromStart):
     """`main`, started from the seed's schedule. Never worse than the seed.
 
     A start passes through `within`, `when`, `|`, `best` and `warm`, and through transforms that can carry it.
@@ -69,12 +60,8 @@ class Warm(Solver):
         """Whether its seed does; it has a start for its main solver."""
         return self.seed_solver.takes_start
 
-    def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
-        """The better of the seed's and the main solver's schedules."""
-        return self.plan_from(problem, None, clock, seed)
-
     def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
-        """The same, with a start for the seed."""
+        """The better of the seed's and the main solver's schedules; the start is one for the seed."""
         first = with_start(self.seed_solver, start).solve(problem, clock=clock, seed=seed)
         if first.schedule is not None:
             best = int(first.upper)

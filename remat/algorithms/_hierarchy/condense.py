@@ -13,6 +13,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from remat.algorithms._core.clock import Clock, lower_clock
+from remat.algorithms._core.option_pool import Pool
 from remat.algorithms._core.options import OptionSource, undominated
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
@@ -20,7 +21,8 @@ from remat.algorithms._core.transforms import Applied, Transform
 from remat.algorithms._hierarchy.partition import Partitioner
 from remat.ir import Cluster, Graph, LayerOption, cluster_classes, clusters, condense, part, plain_options, translate
 from remat.ir import renaming as renaming_of
-from remat.settings import NAME, Setting, instance, optional, tuple_of, whole
+from remat.ir.hierarchy import Condensed
+from remat.settings import NAME, Setting, either, instance, optional, tuple_of, whole
 
 
 def _is_group(value: Any) -> bool:
@@ -31,6 +33,7 @@ _members = tuple_of(NAME)
 _group = Setting("a name and a tuple of names of nodes", _is_group)
 _offers = optional(instance(OptionSource, "quick.sweep(peaks=4, saves=4)"))
 _plans = instance(Solver, "HIlp()")
+_pool = instance(Pool, "pool(HIlp(), TwRemat().sweep())")
 
 
 @frozen
@@ -44,13 +47,14 @@ class Condense(Transform):
         partition: what divides the graph.
         lower: offers the options of clusters that have no clusters inside, in addition to the two that need no solver (keep
             all that the backward reads; keep nothing). None: those two only.
-        middle: plans clusters that have clusters inside, as layers themselves. None: their inner clusters are not used.
+        middle: plans clusters that have clusters inside, as layers themselves. A pool: its solvers do, its sources of options are
+            asked about the cluster as a flat graph. None: their inner clusters are not used.
         peaks, saves: budgets of the sweep that `middle` makes.
     """
 
     partition: Partitioner = field(validator=instance(Partitioner, "Intervals(12)"))
     lower: OptionSource | None = field(default=None, kw_only=True, validator=_offers)
-    middle: Solver | None = field(default=None, kw_only=True, validator=optional(_plans))
+    middle: Solver | Pool | None = field(default=None, kw_only=True, validator=optional(either(_plans, _pool)))
     peaks: int = field(default=4, kw_only=True, validator=whole(1, "budgets"))
     saves: int = field(default=4, kw_only=True, validator=whole(1, "budgets"))
 
@@ -60,10 +64,16 @@ class Condense(Transform):
 
     def apply(self, problem: Problem, *, clock: Clock | None = None, seed: int = 0) -> Applied:
         """The graph of layers; equal clusters are planned once. Without clusters it remains the flat graph."""
-        graph = problem.graph
+        level, note = self.level(problem.graph, clock=clock, seed=seed)
+        if level is None:
+            return Applied(problem=problem, lift=lambda schedule: schedule, note=note)
+        return Applied(problem=evolve(problem, graph=level.graph, link=None), lift=level.expand, note=note)
+
+    def level(self, graph: Graph, *, clock: Clock | None = None, seed: int = 0) -> tuple[Condensed | None, str]:
+        """The graph of layers with the way back, and what was divided in words; None without clusters."""
         divided = self.partition.partition(graph)
         if not divided:
-            return Applied(problem=problem, lift=lambda schedule: schedule, note="undivided")
+            return None, "undivided"
         lower = lower_clock(clock)
         by_kind: dict[int, tuple[Cluster, tuple[LayerOption, ...]]] = {}
         options: dict[str, tuple[LayerOption, ...]] = {}
@@ -83,18 +93,24 @@ class Condense(Transform):
                 f"; {alone} of the clusters offer no options, as no backward node is theirs: name the forward node of each "
                 "backward node as its `twin`"
             )
-        return Applied(problem=evolve(problem, graph=level.graph, link=None), lift=level.expand, note=note)
+        return level, note
 
     def _options(self, graph: Graph, cluster: Cluster, clock: Clock, seed: int) -> tuple[LayerOption, ...]:
         """Those that need no solver, and those that the lower levels offer."""
         if not cluster.backward:
             return ()
-        source = self.lower
-        if cluster.children and self.middle is not None:
-            inside = evolve(self, partition=Given(tuple((child.name, child.forward) for child in cluster.children)))
-            source = (inside >> self.middle).sweep(peaks=self.peaks, saves=self.saves)
+        source = self._source(cluster)
         offered = () if source is None else source.options(part(graph, cluster), clock=clock, seed=seed)
         return undominated([*plain_options(graph, cluster), *offered])
+
+    def _source(self, cluster: Cluster) -> OptionSource | None:
+        """What offers the options of a cluster."""
+        if not cluster.children or self.middle is None:
+            return self.lower
+        inside = evolve(self, partition=Given(tuple((child.name, child.forward) for child in cluster.children)))
+        parts = self.middle.parts if isinstance(self.middle, Pool) else (self.middle,)
+        planned = Pool(tuple(inside >> part if isinstance(part, Solver) else part for part in parts))
+        return planned.sweep(peaks=self.peaks, saves=self.saves)
 
 
 @frozen
@@ -113,7 +129,7 @@ class Given(Partitioner):
 
 
 def hierarchical(
-    partition: Partitioner, *, lower: OptionSource | None = None, top: Solver, middle: Solver | None = None
+    partition: Partitioner, *, lower: OptionSource | None = None, top: Solver, middle: Solver | Pool | None = None
 ) -> Solver:
     """`Condense(partition, lower=lower, middle=middle) >> top`."""
     _plans.check(top, "hierarchical: top")

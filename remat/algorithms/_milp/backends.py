@@ -10,105 +10,34 @@ reported small feasible formulations as infeasible).
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import numpy as np
 from attrs import evolve, field, frozen
 
 from remat.algorithms._milp.answer import Answer, Floats, less_tolerance
-from remat.algorithms._milp.cvxpy_model import Model
+from remat.algorithms._milp.backend import (
+    NO_HINTS,
+    NODES,
+    Backend,
+    Hints,
+    Limits,
+    Seen,
+    below,
+    interruption_noted,
+    missing,
+)
+from remat.algorithms._milp.cvxpy_model import MilpModel
 from remat.algorithms._milp.highs import loaded
 from remat.algorithms._milp.linear import Flags, Ints
-from remat.errors import BackendMissing
-from remat.settings import FLAG, NAME, SECONDS, Setting, either, number, optional, tuple_of, whole
+from remat.settings import FLAG, NAME, Setting, tuple_of, whole
 
-_INSTALL: Final = {"HIGHS": "highspy", "SCIP": "pyscipopt", "GUROBI": "gurobipy", "CPLEX": "cplex", "MOSEK": "Mosek"}
-
-
-RULE: Final = "A-LIMIT"
-"""Id of a refusal of settings here."""
-
-_NODES = optional(whole(1, "nodes"))
 _OPTION = Setting(
     "a pair of a name and a value",
     lambda value: type(value) is tuple and len(value) == 2 and isinstance(value[0], str) and bool(value[0]),
 )
-
-
-@frozen(kw_only=True)
-class Limits:
-    """When to stop.
-
-    Attributes:
-        gap: relative gap between incumbent and bound at which to stop.
-        seconds: wall clock.
-        nodes: of the branch and bound tree; None: no limit.
-    """
-
-    SETTINGS_RULE: ClassVar[str] = RULE
-
-    gap: float = field(default=1e-2, validator=number(0))
-    seconds: float = field(
-        default=math.inf, validator=either(SECONDS, Setting("infinity", lambda value: value == math.inf))
-    )
-    nodes: int | None = field(default=None, validator=_NODES)
-
-
-Seen = Callable[[Floats | None, int], bool]
-"""Called with a new incumbent (or None) and the bound so far [ns]; returns whether to stop."""
-
-
-class Backend(ABC):
-    """Solves a model under limits. Subclasses are frozen attrs classes of settings."""
-
-    __slots__ = ()
-
-    SETTINGS_RULE: ClassVar[str] = RULE
-
-    takes_start: ClassVar[bool] = False
-    """Whether it can begin from a point, and restrict the search to costs below a cut-off."""
-
-    def with_save(self) -> Backend:
-        """The settings that suit formulations with a second budget, for what is saved."""
-        return self
-
-    @abstractmethod
-    def check(self) -> None:
-        """Raise `BackendMissing` when it is not installed."""
-
-    @abstractmethod
-    def solve(
-        self,
-        model: Model,
-        limits: Limits,
-        *,
-        start: Floats | None = None,
-        cutoff: float | None = None,
-        seen: Seen | None = None,
-        second: bool = False,
-    ) -> Answer:
-        """Solve.
-
-        Args:
-            model: with its budgets set.
-            limits: when to stop.
-            start: a feasible point in the columns of the formulation (integral ones count); a back end without starts
-                ignores it.
-            cutoff: points that cost this much or more are not wanted [ns]; a back end without starts ignores it.
-            seen: called with incumbents and bounds while the solver works, where the back end supports it.
-            second: solve with other settings (HiGHS with presolve switched, SCIP without presolve), to confirm a result.
-        """
-
-
-def _missing(solver: str) -> BackendMissing:
-    package = _INSTALL.get(solver, solver.lower())
-    return BackendMissing("A-BACKEND", f"the solver {solver} is not installed.", fix=f"pip install {package}")
 
 
 @frozen(kw_only=True)
@@ -125,7 +54,7 @@ class Highs(Backend):
     takes_start: ClassVar[bool] = True
 
     threads: int = field(default=1, validator=whole(1, "threads"))
-    nodes: int | None = field(default=None, validator=_NODES)
+    nodes: int | None = field(default=None, validator=NODES)
     implied: bool = field(default=True, validator=FLAG)
     presolve: bool = field(default=False, validator=FLAG)
     seed: int = field(default=0, validator=whole(0))
@@ -138,18 +67,9 @@ class Highs(Backend):
         """Raise `BackendMissing` when highspy or CVXPY is not installed."""
         for module, solver in (("cvxpy", "cvxpy"), ("highspy", "HIGHS")):
             if find_spec(module) is None:
-                raise _missing(solver)
+                raise missing(solver)
 
-    def solve(
-        self,
-        model: Model,
-        limits: Limits,
-        *,
-        start: Floats | None = None,
-        cutoff: float | None = None,
-        seen: Seen | None = None,
-        second: bool = False,
-    ) -> Answer:
+    def solve(self, model: MilpModel, limits: Limits, hints: Hints = NO_HINTS) -> Answer:
         """Solve; see `Backend.solve`."""
         self.check()
         import cvxpy as cp
@@ -157,7 +77,7 @@ class Highs(Backend):
 
         data, _, _ = model.problem.get_problem_data(cp.HIGHS)
         columns = model.columns(data)
-        mixed = model.binary is not None
+        mixed = model.mixed
         implied = model.linear.implied[columns] if mixed and self.implied else None
         solver = _loaded(data, implied)
         options: dict[str, Any] = {
@@ -165,7 +85,7 @@ class Highs(Backend):
             "threads": self.threads,
             "random_seed": self.seed,
             # presolve costs these MILPs more time than it saves, and it has lost points of them
-            "presolve": "choose" if second != (self.presolve or not mixed) else "off",
+            "presolve": "choose" if hints.second != (self.presolve or not mixed) else "off",
         }
         if math.isfinite(limits.seconds):
             options["time_limit"] = max(0.0, limits.seconds)
@@ -173,18 +93,18 @@ class Highs(Backend):
             options["mip_max_nodes"] = limits.nodes or self.nodes
         for name, value in options.items():
             solver.setOptionValue(name, value)
-        if start is not None:
-            whole = _completed(highspy, data, start[columns], implied)
+        if hints.start is not None:
+            whole = _completed(highspy, data, hints.start[columns], implied)
             if whole is not None:
                 solution = highspy.HighsSolution()
                 solution.col_value = whole.tolist()
                 solution.value_valid = True
                 solver.setSolution(solution)
-        if cutoff is not None and mixed:
-            solver.setOptionValue("objective_bound", cutoff * model.cost_unit)
-        _Watch(model, seen, columns).run(solver)
+        if hints.cutoff is not None and mixed:
+            solver.setOptionValue("objective_bound", hints.cutoff * model.cost_unit)
+        _Watch(model, hints.seen, columns).run(solver)
         answer = _answer(highspy, solver, model, columns)
-        return answer if cutoff is None or not mixed else _below(answer, cutoff, model)
+        return answer if hints.cutoff is None or not mixed else below(answer, hints.cutoff, model)
 
 
 def _loaded(data: Any, implied: Flags | None = None) -> Any:
@@ -223,7 +143,7 @@ class _Watch:
     While HiGHS runs, Ctrl-C only sets a flag that the next call-back reads: an exception must not cross its C++ frames.
     """
 
-    def __init__(self, model: Model, seen: Seen | None, columns: Ints) -> None:
+    def __init__(self, model: MilpModel, seen: Seen | None, columns: Ints) -> None:
         self.model, self.seen, self.columns = model, seen, columns
         self.stop = self.interrupted = False
 
@@ -237,18 +157,14 @@ class _Watch:
             solver.cbMipImprovingSolution.subscribe(self.improved)
             solver.cbMipInterrupt.subscribe(self.polled)
             solver.cbSimplexInterrupt.subscribe(self.polled)
-        mine = self.seen is not None and threading.current_thread() is threading.main_thread()
-        if mine:
-            before = signal.signal(signal.SIGINT, self.pressed)
-        try:
+            with interruption_noted(self.pressed):
+                solver.run()
+        else:
             solver.run()
-        finally:
-            if mine:
-                signal.signal(signal.SIGINT, before)
         if self.interrupted:
             raise KeyboardInterrupt
 
-    def pressed(self, number: int, frame: object) -> None:
+    def pressed(self) -> None:
         self.interrupted = True
 
     def improved(self, event: Any) -> None:
@@ -266,13 +182,13 @@ class _Watch:
             event.data_in.user_interrupt = True
 
 
-def _answer(highspy: Any, solver: Any, model: Model, columns: Ints) -> Answer:
+def _answer(highspy: Any, solver: Any, model: MilpModel, columns: Ints) -> Answer:
     status, info = solver.getModelStatus(), solver.getInfo()
     kinds = highspy.HighsModelStatus
     point = None
     if info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible and status != kinds.kInfeasible:
         point = model.in_order(np.array(solver.getSolution().col_value), columns)
-    mixed = bool(model.linear.integral.any()) and model.binary is not None
+    mixed = model.mixed
     done = status == kinds.kOptimal
     value = info.mip_dual_bound if mixed else (info.objective_function_value if done else 0.0)
     infeasible = status in (kinds.kInfeasible, kinds.kUnboundedOrInfeasible)
@@ -290,18 +206,6 @@ def _answer(highspy: Any, solver: Any, model: Model, columns: Ints) -> Answer:
     )
 
 
-def _below(answer: Answer, cutoff: float, model: Model) -> Answer:
-    """The answer of a solve that was restricted to costs below a cut-off: its bound is at most the cut-off."""
-    bound = min(answer.bound, less_tolerance(cutoff * model.cost_unit, model.cost_unit))
-    if answer.infeasible:
-        bound = less_tolerance(cutoff * model.cost_unit, model.cost_unit)
-        words = f"{answer.note} below the cut-off"
-        return evolve(answer, bound=bound, infeasible=False, exhausted=True, finished=True, note=words)
-    if answer.point is None or float(model.linear.cost @ answer.point) >= cutoff:
-        return evolve(answer, bound=bound)
-    return answer
-
-
 @frozen(kw_only=True)
 class Cvxpy(Backend):
     """Any mixed-integer solver that CVXPY supports; no start, no progress.
@@ -313,34 +217,24 @@ class Cvxpy(Backend):
 
     solver: str = field(default="SCIP", validator=NAME)
     threads: int = field(default=1, validator=whole(1, "threads"))
-    nodes: int | None = field(default=None, validator=_NODES)
+    nodes: int | None = field(default=None, validator=NODES)
     options: tuple[tuple[str, object], ...] = field(default=(), validator=tuple_of(_OPTION, empty=True))
 
     def check(self) -> None:
         """Raise `BackendMissing` when CVXPY or the solver is not installed."""
         if find_spec("cvxpy") is None:
-            raise _missing("cvxpy")
+            raise missing("cvxpy")
         import cvxpy as cp
 
         if self.solver not in cp.installed_solvers():
-            raise _missing(self.solver)
+            raise missing(self.solver)
 
-    def solve(
-        self,
-        model: Model,
-        limits: Limits,
-        *,
-        start: Floats | None = None,
-        cutoff: float | None = None,
-        seen: Seen | None = None,
-        second: bool = False,
-    ) -> Answer:
+    def solve(self, model: MilpModel, limits: Limits, hints: Hints = NO_HINTS) -> Answer:
         """Solve; see `Backend.solve`."""
-        del start, cutoff, seen
         self.check()
         import cvxpy as cp
 
-        options = {**self._limits(limits, second), **dict(self.options)}
+        options = {**self._limits(limits, hints.second), **dict(self.options)}
         if self.solver == "SCIP":
             return self._scip(model, options)
         try:
@@ -352,7 +246,7 @@ class Cvxpy(Backend):
             return Answer(note=f"{self.solver}: {error}")
         return self._answer(model)
 
-    def _scip(self, model: Model, options: dict[str, Any]) -> Answer:
+    def _scip(self, model: MilpModel, options: dict[str, Any]) -> Answer:
         """SCIP by CVXPY's data and driver; its own object has more information than CVXPY's status."""
         import cvxpy as cp
 
@@ -395,7 +289,7 @@ class Cvxpy(Backend):
             return options
         return {}
 
-    def _answer(self, model: Model) -> Answer:
+    def _answer(self, model: MilpModel) -> Answer:
         problem = model.problem
         status = str(problem.status)
         bound, incumbent = self._evidence(problem)

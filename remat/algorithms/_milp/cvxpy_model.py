@@ -1,58 +1,99 @@
 """A MILP formulation in CVXPY: two variables, sparse matrices, budgets as parameters; scaled here, not by the caller.
 
-Built once per graph; a new budget changes two parameters and costs CVXPY a few milliseconds. Scaling: memory rows
-count in units of their largest coefficient, the objective so that one run of every node costs 1000; results are
-turned back into nanoseconds.
+Built once per graph, when a back end first asks for it; a new budget changes two parameters and costs CVXPY a few
+milliseconds. Scaling: memory rows count in units of their largest coefficient, the objective so that one run of every node
+costs 1000; results are turned back into nanoseconds.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from attrs import field, frozen
+from attrs import define, field
 from numpy.typing import NDArray
 
 from remat.algorithms._milp.answer import Floats
-from remat.algorithms._milp.linear import Linear
+from remat.algorithms._milp.linear import Flags, Ints, Linear
+from remat.units import Bytes
 
 _OBJECTIVE = 1000.0
 _CAPACITY = 1000.0
 
 
-@frozen(kw_only=True)
-class Model:
-    """A CVXPY problem with its parameters.
+class CvxpyProblem(NamedTuple):
+    """What CVXPY has of a model.
+
+    Attributes:
+        problem: the CVXPY problem. binary, share: its variables, or None.
+        capacity: parameter of the right-hand sides that budgets change (all of them), or None.
+    """
+
+    problem: Any
+    binary: Any
+    share: Any
+    capacity: Any
+
+
+@define(kw_only=True, eq=False)
+class MilpModel:
+    """A formulation under budgets, and its scale. The CVXPY problem is built when a back end first asks for it.
 
     Attributes:
         linear: the formulation in exact integers.
-        problem: the CVXPY problem. binary, share: its variables (share: None without continuous columns).
-        capacity: parameter of the right-hand sides that budgets change (all of them).
-        cost_unit: solver's objective per nanosecond. row_scale: solver's row per row of `linear`.
-        order: column of `linear` for each of the solver's columns (binary first).
+        relaxed: whether all columns are continuous.
+        cost_unit: CVXPY's objective per nanosecond. row_scale: CVXPY's row per row of `linear`.
+        order: column of `linear` for each of CVXPY's columns (binary first).
+        budget, save: the budgets that were set last [bytes].
     """
 
-    linear: Linear = field(eq=False)
-    problem: Any = field(eq=False)
-    binary: Any = field(eq=False)
-    share: Any = field(eq=False)
-    capacity: Any = field(eq=False)
+    linear: Linear
+    relaxed: bool
     cost_unit: float
-    row_scale: Floats = field(eq=False)
-    order: NDArray[np.int64] = field(eq=False)
+    row_scale: Floats
+    order: NDArray[np.int64]
+    budget: Bytes = 0
+    save: Bytes = 0
+    _cvxpy: CvxpyProblem | None = field(default=None, init=False, repr=False)
 
-    def set(self, budget: int, save: int = 0) -> None:
+    def set(self, budget: Bytes, save: Bytes = 0) -> None:
         """Set the budgets [bytes]."""
-        linear = self.linear
-        right = linear.right(budget, save)
-        whole = ~linear.equal & ((linear.budget != 0) | (linear.save != 0))
-        if self.capacity is not None:
-            self.capacity.value = right[whole].astype(float) * self.row_scale[whole]
+        self.budget, self.save = budget, save
+        if self._cvxpy is not None:
+            self._set_capacity(self._cvxpy.capacity)
+
+    def _set_capacity(self, capacity: Any) -> None:
+        if capacity is not None:
+            rows = row_groups(self.linear)[2]
+            capacity.value = self.right[rows].astype(float) * self.row_scale[rows]
+
+    @property
+    def right(self) -> Ints:
+        """Right-hand side of each row of `linear` under the budgets."""
+        return self.linear.right(self.budget, self.save)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether any column is integral."""
+        return not self.relaxed and bool(self.linear.integral.any())
+
+    @property
+    def cvxpy(self) -> CvxpyProblem:
+        """The CVXPY problem under the budgets."""
+        if self._cvxpy is None:
+            self._cvxpy = _cvxpy_problem(self)
+            self._set_capacity(self._cvxpy.capacity)
+        return self._cvxpy
+
+    @property
+    def problem(self) -> Any:
+        """The CVXPY problem alone."""
+        return self.cvxpy.problem
 
     def point(self) -> Floats | None:
         """The solver's point in the columns of `linear`, or None without values."""
-        parts = [v.value for v in (self.binary, self.share) if v is not None]
+        parts = [v.value for v in (self.cvxpy.binary, self.cvxpy.share) if v is not None]
         return None if any(v is None for v in parts) else self.in_order(np.concatenate(parts))
 
     def columns(self, data: Any) -> NDArray[np.int64]:
@@ -60,7 +101,7 @@ class Model:
         offsets = data["param_prob"].var_id_to_col
         columns = np.empty(len(self.order), np.int64)
         place = 0
-        for variable in (self.binary, self.share):
+        for variable in (self.cvxpy.binary, self.cvxpy.share):
             if variable is not None:
                 first = offsets[variable.id]
                 columns[first : first + variable.size] = self.order[place : place + variable.size]
@@ -86,21 +127,33 @@ def row_groups(linear: Linear) -> tuple[NDArray[np.int64], ...]:
     return np.flatnonzero(linear.equal), np.flatnonzero(~linear.equal & ~whole), np.flatnonzero(whole)
 
 
-def model_of(linear: Linear, *, relaxed: bool = False) -> Model:
-    """The CVXPY problem of a formulation; `relaxed`: all columns continuous."""
+def model_of(linear: Linear, *, relaxed: bool = False) -> MilpModel:
+    """The model of a formulation; `relaxed`: all columns continuous."""
+    integral = _integral(linear, relaxed)
+    total = int(linear.cost.sum()) or 1
+    return MilpModel(
+        linear=linear,
+        relaxed=relaxed,
+        cost_unit=_OBJECTIVE / total * max(1, _repeats(linear)),
+        row_scale=_row_scale(linear),
+        order=np.concatenate([np.flatnonzero(integral), np.flatnonzero(~integral)]),
+    )
+
+
+def _integral(linear: Linear, relaxed: bool) -> Flags:
+    return np.zeros_like(linear.integral) if relaxed else linear.integral
+
+
+def _cvxpy_problem(model: MilpModel) -> CvxpyProblem:
     import cvxpy as cp
 
-    integral = np.zeros_like(linear.integral) if relaxed else linear.integral
-    order = np.concatenate([np.flatnonzero(integral), np.flatnonzero(~integral)])
-    scale = _row_scale(linear)
+    linear, scale, order = model.linear, model.row_scale, model.order
     matrix = sp.csr_matrix((linear.val * scale[linear.row], (linear.row, linear.col)), linear.shape)[:, order]
-    count = int(integral.sum())
+    count = int(_integral(linear, model.relaxed).sum())
     binary = cp.Variable(count, boolean=True, name="run") if count else None
     rest = len(order) - count
     share = cp.Variable(rest, bounds=[0, 1], name="resident") if rest else None
-    total = int(linear.cost.sum()) or 1
-    unit = _OBJECTIVE / total * max(1, _repeats(linear))
-    cost = (linear.cost * unit)[order]
+    cost = (linear.cost * model.cost_unit)[order]
 
     def times(left: Any) -> Any:
         parts = []
@@ -119,17 +172,7 @@ def model_of(linear: Linear, *, relaxed: bool = False) -> Model:
     if len(whole):
         capacity = cp.Parameter(len(whole), name="capacity")
         constraints.append(times(matrix[whole]) <= capacity)
-    problem = cp.Problem(cp.Minimize(times(cost)), constraints)
-    return Model(
-        linear=linear,
-        problem=problem,
-        binary=binary,
-        share=share,
-        capacity=capacity,
-        cost_unit=unit,
-        row_scale=scale,
-        order=order,
-    )
+    return CvxpyProblem(cp.Problem(cp.Minimize(times(cost)), constraints), binary, share, capacity)
 
 
 def _repeats(linear: Linear) -> float:

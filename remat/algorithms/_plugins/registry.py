@@ -1,4 +1,4 @@
-"""The registry: solvers, transforms and partitioners by name, from this library and from others by entry points.
+"""The registry: parts of the algebra by name, from this library and from others by entry points.
 
 Nothing is imported before it is asked for. Another package adds its own in its `pyproject.toml`:
 
@@ -25,6 +25,8 @@ GROUPS = {
     "solvers": "remat.solvers",
     "transforms": "remat.transforms",
     "partitioners": "remat.partitioners",
+    "sources": "remat.sources",
+    "backends": "remat.backends",
     "scores": "remat.scores",
 }
 """Entry-point group of each kind."""
@@ -35,7 +37,7 @@ _tables: dict[str, dict[str, str]] = {kind: {} for kind in (*GROUPS, "words")}
 def register(kind: str, table: Mapping[str, str]) -> None:
     """Add what this library has of a kind, as `module:name` by name; `remat.algorithms` registers its tables.
 
-    The kind `words` is for the other words of the algebra: combinators, tests and back ends.
+    The kind `words` is for the other words of the algebra: combinators, tests and settings.
     """
     _tables[kind].update(table)
 

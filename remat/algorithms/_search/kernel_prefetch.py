@@ -14,14 +14,13 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from attrs import define, field
 from numba import config
 
-import remat
 from remat.algorithms._arrays.kernel_cache import is_incomplete, mark_full
 from remat.algorithms._core.compilation import counted_as_compiling
+from remat.algorithms._core.processes import ended, interpreter
 
 HELPERS = 2
 """Largest number of processes that compile: one kernel takes two fifths of the total time, so more would not help."""
@@ -68,17 +67,8 @@ def prefetch() -> bool:
 
 def _start_helper(part: int, count: int) -> subprocess.Popen[bytes]:
     """A helper for one part of the work; it uses the same package and the same cache as this process."""
-    paths = [str(Path(remat.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    if config.CACHE_DIR:
-        environment["NUMBA_CACHE_DIR"] = config.CACHE_DIR
     code = f"from remat.algorithms._search.warmup import serve; serve({part}, {count})"
-    no_output = subprocess.DEVNULL
-    # a new session: Ctrl-C interrupts the parent only, which stops its helpers
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", code],
-        stdin=subprocess.PIPE, stdout=no_output, stderr=no_output, env=environment, start_new_session=True,
-    )  # fmt: skip
+    return interpreter(code, environment={"NUMBA_CACHE_DIR": config.CACHE_DIR} if config.CACHE_DIR else None)
 
 
 def await_kernels() -> None:
@@ -106,11 +96,7 @@ def await_kernels() -> None:
 
 def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
     for process in processes:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
+        ended(process)
 
 
 @atexit.register

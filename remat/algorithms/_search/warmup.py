@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from remat.algorithms._arrays.kernel_cache import cache_folder, mark_full
 from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._arrays.rng import fraction
 from remat.algorithms._core.compilation import CompileClock
+from remat.algorithms._core.processes import end_with_parent
 from remat.algorithms._search.deletion import removable, thinned
 from remat.algorithms._search.lp_rounding import recompute_on_demand
 from remat.algorithms._search.ordering import shift
@@ -104,14 +104,9 @@ def warm_up(part: int = 0, parts: int = 1) -> float:
 
 def serve(part: int, parts: int) -> None:
     """The work of a helper (see `kernel_prefetch`): its share of the kernels, one helper at a time; ends with its parent."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     with _locked(part):
         warm_up(part, parts)
-
-
-def _end_with_parent() -> None:
-    os.read(0, 1)  # the parent writes nothing: this returns when the parent has ended
-    os._exit(1)  # the main thread may be inside the compiler
 
 
 @contextmanager

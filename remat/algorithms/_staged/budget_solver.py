@@ -15,8 +15,8 @@ import numpy as np
 from attrs import evolve, field, frozen
 
 from remat.algorithms._milp.answer import Answer, Floats
-from remat.algorithms._milp.backends import Backend, Limits
-from remat.algorithms._milp.cvxpy_model import Model, model_of
+from remat.algorithms._milp.backend import Backend, Hints, Limits
+from remat.algorithms._milp.cvxpy_model import MilpModel, model_of
 from remat.algorithms._staged.decode import point_of, schedule_of
 from remat.algorithms._staged.form_events import Form
 from remat.errors import InvalidSchedule
@@ -75,7 +75,7 @@ class BudgetSolver:
     ) -> None:
         self.form, self.backend, self.gap, self.condensed, self.lower = form, backend, gap, condensed, lower
         self.graph = form.stage.graph if condensed is None else condensed.flat
-        self.model: Model = model_of(form.linear)
+        self.model: MilpModel = model_of(form.linear)
 
     def schedule(self, point: Floats) -> Schedule:
         """The schedule of a point, of the flat graph where there is one."""
@@ -221,12 +221,13 @@ class BudgetSolver:
     def _ask(self, watch: Watch, gap: float, start: Floats | None, cutoff: float | None) -> Answer:
         limits = Limits(gap=gap, seconds=watch.remaining)
         seen = watch.seen if watch.listens else None
-        return self.backend.solve(self.model, limits, start=start, cutoff=cutoff, seen=seen)
+        return self.backend.solve(self.model, limits, Hints(start=start, cutoff=cutoff, seen=seen))
 
     def _confirmed(self, watch: Watch, notes: list[str]) -> bool:
         """Whether a second solve confirms infeasibility."""
         limits = Limits(gap=self.gap, seconds=watch.remaining)
-        again = self.backend.solve(self.model, limits, second=True, seen=watch.seen if watch.listens else None)
+        hints = Hints(second=True, seen=watch.seen if watch.listens else None)
+        again = self.backend.solve(self.model, limits, hints)
         notes.append(f"{again.note} (second solve, with other settings)")
         if again.point is not None:
             replayed = self.replay(again.point, watch.budget)

@@ -22,7 +22,8 @@ from remat.algorithms._core.outcome import IMPOSSIBLE, ClassBound, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
 from remat.algorithms._milp.answer import exact_bound, farkas
-from remat.algorithms._milp.backends import Highs, Limits
+from remat.algorithms._milp.backend import Hints, Limits
+from remat.algorithms._milp.backends import Highs
 from remat.algorithms._milp.cvxpy_model import model_of
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._milp.linear import Builder, Flags
@@ -260,7 +261,7 @@ class FullRelaxation(Solver):
         assumes = "staged schedules, first runs in the graph's order"
         answer = Highs().solve(model, limits)
         if answer.infeasible:
-            again = Highs().solve(model, limits, second=True)
+            again = Highs().solve(model, limits, Hints(second=True))
             if again.infeasible and farkas(linear, again.duals, problem.budget):
                 return Plan(
                     class_bounds=(ClassBound(value=math.inf, assumes=assumes),), trail=(f"{self!r}: no solution",)

@@ -21,7 +21,7 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.options import OptionSource, undominated
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._core.problem import Problem
-from remat.algorithms._milp.backends import Backend
+from remat.algorithms._milp.backend import Backend
 from remat.algorithms._staged.budget_solver import BudgetResult, BudgetSolver, Watch
 from remat.algorithms._staged.warm_start import narrowed, starting_plan
 from remat.ir import Graph, LayerOption, Run, Schedule, option_of, validate

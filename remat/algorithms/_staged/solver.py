@@ -13,7 +13,8 @@ from remat.algorithms._core.outcome import IMPOSSIBLE, ClassBound, Outcome, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import refuse_unless_flat
 from remat.algorithms._core.warm_started import WarmStarted
-from remat.algorithms._milp.backends import Backend, Highs
+from remat.algorithms._milp.backend import Backend
+from remat.algorithms._milp.backends import Highs
 from remat.algorithms._staged.budget_solver import BudgetResult, BudgetSolver, Watch
 from remat.algorithms._staged.decode import reordered
 from remat.algorithms._staged.form_checkmate import checkmate_form, refuse_unless_checkmate
@@ -194,7 +195,7 @@ class HIlp(WarmStarted):
     ) -> Plan:
         restriction = f", {self.restriction}" if self.restriction else ""
         assumes = f"staged schedules, first runs in {ordered}{restriction}"
-        trail = [f"{self!r}: {self._story(result)}; {'; '.join(result.notes)}", *trail]
+        trail = [f"{self!r}: {self.story(result)}; {'; '.join(result.notes)}", *trail]
         if incumbent is not None and not result.better(incumbent):
             result = evolve(result, schedule=incumbent.schedule, cost=incumbent.cost)
             trail.append("the start was not improved")
@@ -203,7 +204,8 @@ class HIlp(WarmStarted):
         )
         return Plan(schedule=result.schedule, lower=lower, trail=tuple(trail), class_bounds=class_bounds)
 
-    def _story(self, result: BudgetResult) -> str:
+    def story(self, result: BudgetResult) -> str:
+        """How a solve ended, in words."""
         if result.bound == math.inf:
             return "no schedule of its class fits (confirmed by a second solve)"
         if result.cost is None:

@@ -36,7 +36,7 @@ def measure(program: Program, cache: dict[str, OpCost] | None = None) -> Mapping
 
     Args:
         program: the captured step; it must be for a device of this machine.
-        cache: costs by signature from earlier calls; what is measured is added.
+        cache: costs by signature from earlier calls; what is measured is added, and what is used comes last.
 
     Raises:
         Uncapturable: X-MEASURE, when an operation does not run on inputs made for it.
@@ -59,6 +59,8 @@ def measure(program: Program, cache: dict[str, OpCost] | None = None) -> Mapping
         outputs = sum(filter(None, sizes))
         state = rng.state_bytes(program.device) if op.draws and op.role is not Role.RNG else 0
         costs[text] = OpCost(time=time_ns, workspace=max(0, peaks[text] - outputs) + state, outputs=sizes)
+    for text in dict.fromkeys(signatures.values()):
+        costs[text] = costs.pop(text)
     return {name: costs[text] for name, text in signatures.items()}
 
 

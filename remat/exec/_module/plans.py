@@ -59,6 +59,9 @@ from remat.exec._trace.tracing import Same
 MOST_PLANS = 64
 """How many plans a wrapped module keeps by default."""
 
+MOST_COSTS = 2000
+"""How many measured costs it keeps for each of them: a step of a thousand operations has a few hundred signatures."""
+
 
 @frozen(eq=False)
 class Bare:
@@ -111,7 +114,7 @@ class State:
         most_plans: how many plans are kept; the least recently used is forgotten first.
         saved: plans of a file, which are run where they fit.
         plans: by key.
-        costs: measured costs by signature.
+        costs: measured costs by signature, the most recently used last; at most `MOST_COSTS` for each plan that may be kept.
         library: plans by digest of the program, of the programs that `plans` has; calls with equal programs share a plan.
         last: the plan of the last call.
         ran: "plan" if the last call ran its plan, else why not.
@@ -327,6 +330,8 @@ class State:
                 planned = self.planned(captured, outside, stages)
             except Infeasible as error:
                 raise with_changes(error, self.sample, shapes) if self.sample else error from error
+            finally:
+                self.forget_costs()
             self.sample = self.sample or shapes
             self.library[digest] = planned
             if isinstance(self.settings.budget, Share):
@@ -359,6 +364,11 @@ class State:
         except StalePlan as error:
             self.saved.refuse(error)
             return plan(known_costs=self.costs)
+
+    def forget_costs(self) -> None:
+        """Remove the least recently used costs that are too many."""
+        for text in list(self.costs)[: max(0, len(self.costs) - MOST_COSTS * self.most_plans)]:
+            del self.costs[text]
 
     def _guesses_reserve(self, planned: Planned) -> bool:
         """Whether the bytes for a loss outside were estimated, and no step has been audited yet."""

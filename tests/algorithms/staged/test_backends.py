@@ -14,7 +14,8 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Status
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._milp.answer import Answer
-from remat.algorithms._milp.backends import Backend, Cvxpy, Highs, Limits
+from remat.algorithms._milp.backend import Backend, Hints, Limits
+from remat.algorithms._milp.backends import Cvxpy, Highs
 from remat.algorithms._staged.budget_solver import BudgetSolver, Watch
 from remat.algorithms._staged.form_events import events_form
 from remat.algorithms._staged.memory_items import StagedGraph
@@ -54,7 +55,7 @@ def test_a_user_limit_without_incumbent_is_no_plan():
     budget_solver.model.set(int(peak * 0.72))
     answer = budget_solver.backend.solve(budget_solver.model, Limits(seconds=1e-3))
     assert str(budget_solver.model.problem.status) == "user_limit"
-    assert np.all(budget_solver.model.binary.value == 0)
+    assert np.all(budget_solver.model.cvxpy.binary.value == 0)
     assert answer.point is None and not answer.infeasible and not answer.finished
 
 
@@ -112,7 +113,7 @@ def test_below_a_cut_off_the_solver_finds_what_is_there_and_claims_no_more_than_
     for above in (1.0, 1.002, 1.2):
         budget_solver.model.set(budget)
         cutoff = best.cost.time * above - (above == 1.0)
-        answer = Highs().solve(budget_solver.model, Limits(gap=0), cutoff=cutoff)
+        answer = Highs().solve(budget_solver.model, Limits(gap=0), Hints(cutoff=cutoff))
         assert answer.finished and not answer.infeasible
         assert answer.bound <= min(cutoff, best.cost.time) or above > 1
         if above > 1:
@@ -181,8 +182,8 @@ class Wrong(Backend):
     def check(self):
         pass
 
-    def solve(self, model, limits, *, start=None, cutoff=None, seen=None, second=False):
-        self.asked.append((model.capacity.value.copy(), second))
+    def solve(self, model, limits, hints):
+        self.asked.append((model.right, hints.second))
         return self.answers.pop(0)
 
 
@@ -215,7 +216,8 @@ def test_a_point_over_the_budget_is_asked_again_with_less_room_and_never_passed_
     budget_solver, _ = budget_solver_of([Answer(point=everything, bound=1), Answer(point=good)])
     found = budget_solver.solve(tight)
     assert found.cost.peak <= tight and found.bound == 1
-    assert np.all(budget_solver.backend.asked[1][0] < budget_solver.backend.asked[0][0])
+    assert np.all(budget_solver.backend.asked[1][0] <= budget_solver.backend.asked[0][0])
+    assert np.any(budget_solver.backend.asked[1][0] < budget_solver.backend.asked[0][0])
     budget_solver, _ = budget_solver_of([Answer(point=everything)] * 9)
     assert budget_solver.solve(tight).schedule is None
 

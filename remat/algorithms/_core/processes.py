@@ -1,0 +1,56 @@
+"""Processes of this library: interpreters that see the package that this one sees, and end with it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import remat
+
+
+def interpreter(
+    code: str,
+    *,
+    stdout: int | IO[Any] = subprocess.DEVNULL,
+    stderr: int | IO[Any] = subprocess.DEVNULL,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start an interpreter that runs `code`; its standard input is a pipe, which ends when this process ends.
+
+    Args:
+        code: what it runs.
+        stdout: as of `subprocess.Popen`.
+        stderr: likewise.
+        environment: variables in addition to those of this process.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    paths = [str(Path(remat.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **(environment or {})}
+    # a session of its own: Ctrl-C is for the parent to treat
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", code],
+        stdin=subprocess.PIPE, stdout=stdout, stderr=stderr, env=variables, start_new_session=True,
+    )  # fmt: skip
+
+
+def end_with_parent() -> None:
+    """In such an interpreter: wait until the parent has ended, or has closed the pipe, then end at once."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)  # the main thread may be inside a compiler or a solver
+
+
+def ended(process: subprocess.Popen[bytes]) -> int:
+    """End a process that was started here, if it has not ended; returns its exit code."""
+    if process.poll() is None:
+        process.kill()
+    code = process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+    return code
