@@ -14,7 +14,7 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
-from remat.algorithms._search.multi_instant import ASSUMES
+from remat.algorithms._proving.prover import CAPTURED
 from remat.errors import BadArgument, BudgetExceeded, InvalidSchedule
 from remat.ir import Schedule, validate
 from remat.testing import guard
@@ -31,7 +31,7 @@ from remat.testing.trial import told
 T = TypeVar("T")
 
 CLASSES: Final[Mapping[str, Among]] = {
-    ASSUMES: "captured",
+    CAPTURED: "captured",
     "staged schedules, first runs in the graph's order": "staged",
 }
 """Classes of schedules that the kit knows, by the words of a class bound."""
