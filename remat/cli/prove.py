@@ -27,7 +27,7 @@ def prove(
     graph: Annotated[Path, typer.Argument(help="Graph: JSON, gzipped JSON or text.")],
     budget: Annotated[str, typer.Option(help='Most bytes live at once: "6GiB", or "40%" of the plain peak.')],
     output: Annotated[Path, typer.Option("--output", "-o", help="Write the proof here; gzipped for .gz.")],
-    solver: Annotated[str, typer.Option(help="Expression of the algebra; its bounds are proved.")] = "auto",
+    solver: Annotated[str, typer.Option(help="Expression of the algebra; its bounds are to be proved.")] = "auto",
     leaves: Annotated[int, typer.Option(min=1, help="Most leaves of the trees.")] = 1000,
     within: Annotated[float | None, typer.Option(help="Seconds of planning and proving.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,

@@ -1,4 +1,4 @@
-"""`remat solve GRAPH --budget B --solver EXPRESSION`: plan a graph, print what is proved, write the schedule."""
+"""`remat solve GRAPH --budget B --solver EXPRESSION`: plan a graph, print its cost and bound, write the schedule."""
 
 from __future__ import annotations
 

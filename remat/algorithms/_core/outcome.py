@@ -21,7 +21,7 @@ from remat.settings import NAME, Setting, instance, optional, tuple_of
 from remat.units import Bytes, Ns
 
 IMPOSSIBLE: Final = math.inf
-"""The lower bound of a problem that was proved to have no schedule."""
+"""The lower bound of a problem that has no schedule, certified or claimed."""
 
 NOTHING: Final = math.inf
 """The upper bound of a problem for which no schedule was found."""
@@ -193,7 +193,7 @@ class Outcome:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is left to ask: a schedule is there, or it is proved that none exists."""
+        """Whether nothing is left to ask: a schedule is there, or none exists by the bound."""
         return self.cost is not None or self.lower == IMPOSSIBLE
 
     def _rank(self) -> tuple[Ns | float, Bytes, str]:

@@ -13,16 +13,16 @@ from remat.algorithms._search.stop import any_plan, gap, gap_above, no_plan
 from remat.algorithms._whole.baselines import PerLayerCheckpoint
 
 POOR = 0.005
-"""Plan over proved bound, less one, above which every means is tried."""
+"""Plan over bound, less one, above which every means is tried."""
 
 GOOD = 0.0015
-"""Plan over proved bound, less one, above which a longer search is worth its time."""
+"""Plan over bound, less one, above which a longer search is worth its time."""
 
 FAIR = 0.001
-"""Plan over proved bound, less one, above which the bound is worth more time."""
+"""Plan over bound, less one, above which the bound is worth more time."""
 
 DONE = 0.0005
-"""Plan over proved bound, less one, at which everything stops."""
+"""Plan over bound, less one, at which everything stops."""
 
 auto: Solver = (
     Polish(

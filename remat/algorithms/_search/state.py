@@ -1,4 +1,4 @@
-"""What passes over run sequences share: the arrays of the graph, the best sequences, the proved bound, and when to stop.
+"""What passes over run sequences share: the arrays of the graph, the best sequences, the bound, and when to stop.
 
 A *pass* (`RunMove`) is a solver that improves a `Search`. Alone it makes a `Search`, improves it and returns its
 plan; in a `Polish` many passes work on one. Work is counted in iterations and everything is seeded: the clock can only
@@ -146,7 +146,7 @@ class Incumbents:
 
 
 class Bounds:
-    """What is proved of a problem.
+    """What is known to be impossible: bounds, certified or claimed.
 
     Attributes:
         lower: bound for every schedule [ns], `IMPOSSIBLE` when none exists.
@@ -194,10 +194,10 @@ class Bounds:
 
 
 class Search:
-    """A search over run sequences of one problem: the arrays, the incumbents, what is proved, the clock and the seed.
+    """A search over run sequences of one problem: the arrays, the incumbents, the bounds, the clock and the seed.
 
     Attributes:
-        arrays: the problem as arrays. incumbents: the best sequences. bounds: what is proved or claimed.
+        arrays: the problem as arrays. incumbents: the best sequences. bounds: certified or claimed.
         clock, seed: of the solve. streams: random numbers by purpose. who: named in reports.
         proves: whether bounds for every schedule may be claimed.
         trail: what happened, in words; the same whenever the search is.
@@ -209,7 +209,7 @@ class Search:
         self.incumbents = Incumbents()
         self.bounds = Bounds(self.arrays.base_time)
         self.streams = Streams(seed)
-        # a copy to the host can do what only recomputation can do here: no bound but the base time is proved then
+        # a copy to the host can do what only recomputation can do here: no bound but the base time holds then
         self.proves = problem.link is None
         if self.proves:
             self.bounds.evidence = AllRun(problem.graph, problem.budget, self.arrays.base_time)
@@ -276,7 +276,7 @@ class Search:
 
     @property
     def lower(self) -> Ns | float:
-        """The proved bound [ns]."""
+        """The bound, certified or claimed [ns]."""
         return self.bounds.lower
 
     def offer(self, sequence: Sequence, how: str) -> bool:
@@ -455,7 +455,7 @@ class If(RunMove):
 
 
 def certify(search: Search) -> None:
-    """Prove what is claimed: a tree for each claim that says more than is proved, the largest claim first."""
+    """Prove what is claimed: a tree for each claim that says more than is certified, the largest claim first."""
     bounds, leaves = search.bounds, search.problem.proof_leaves
     prover = Prover(search.problem.graph, search.arrays.base_time, search.clock)
     for claimed, instants in sorted(bounds.claims, key=lambda claim: (-claim[0], claim[1])):

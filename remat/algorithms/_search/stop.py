@@ -1,6 +1,6 @@
 """Conditions of a search as values: when a pass is worth its time (`pass.if_(no_plan)`), when a search ends (`stop=gap(0.001)`).
 
-A condition looks at the best plan and the proved bound, and at nothing else. Their repr rebuilds them.
+A condition looks at the best plan and the bound, certified or claimed, and at nothing else. Their repr rebuilds them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from remat.units import Ns
 
 
 class Standing(Protocol):
-    """What a condition looks at: the time of the best plan, infinite without one, and the proved bound [ns]."""
+    """What a condition looks at: the time of the best plan, infinite without one, and the bound [ns]."""
 
     @property
     def best_time(self) -> float: ...
@@ -36,7 +36,7 @@ class Condition(ABC):
 
 @frozen
 class gap(Condition):
-    """Holds when the plan is within a gap of the proved bound, or no schedule exists.
+    """Holds when the plan is within a gap of the bound, or no schedule exists.
 
     Attributes:
         size: plan over bound, less one.
@@ -52,12 +52,12 @@ class gap(Condition):
         return f"gap({self.size!r})"
 
     def __str__(self) -> str:
-        return f"the plan is within {self.size:.2%} of the proved bound"
+        return f"the plan is within {self.size:.2%} of the bound"
 
 
 @frozen
 class gap_above(Condition):
-    """Holds when the plan is further than a gap above the proved bound, or there is none and there may be one.
+    """Holds when the plan is further than a gap above the bound, or there is none and there may be one.
 
     Attributes:
         size: plan over bound, less one.

@@ -1,4 +1,4 @@
-"""What users know already: keep everything, and checkpoint around each layer. Linear time, nothing proved."""
+"""What users know already: keep everything, and checkpoint around each layer. Linear time, no bounds."""
 
 from __future__ import annotations
 

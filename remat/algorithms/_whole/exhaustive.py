@@ -4,7 +4,7 @@ A* over states (nodes that have run, what is resident). More residents never hur
 room is needed: so a state drops only the inclusion-minimal sets that make the next run fit, and a state is dominated by one
 that has run the same nodes, holds at least as much, and came no later. The estimate of what is left is the time of the nodes
 that must still run once, which no schedule can avoid; hence the first goal reached is optimal, and the smallest estimate in
-the queue is a proved bound whenever the search stops early.
+the queue is a bound whenever the search stops early.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Held = tuple[int, ...]
 
 @frozen(kw_only=True)
 class Exhaustive(Solver):
-    """Optimal over every valid schedule, or proved impossible. Exponential: for oracles and for tiny graphs.
+    """Optimal over every valid schedule, or infeasible; without a proof for others. Exponential: for oracles and for tiny graphs.
 
     Attributes:
         max_nodes: graphs with more compute nodes are refused.
-        max_states: expanded states after which the search gives up and states the bound it has proved.
+        max_states: expanded states after which the search gives up and states the bound it has reached.
     """
 
     max_nodes: int = field(default=16, validator=whole(1, "nodes"))
@@ -248,7 +248,7 @@ class _Search:
                 node, key = self.graph.computes[i], (ran | 1 << i, after)
                 arrival = _Arrival(time + node.options[option].time, (ran, held), Run(node.name, option))
                 frontier.push(key, arrival, self.estimate(key[0]))
-        return Plan(lower=IMPOSSIBLE, trail=(f"Exhaustive: proved impossible, {expanded} states",))
+        return Plan(lower=IMPOSSIBLE, trail=(f"Exhaustive: impossible, {expanded} states",))
 
     def _dominated(self, held: Held, settled: list[Held]) -> bool:
         """Whether a state reached no later holds at least as much, cell by cell."""
