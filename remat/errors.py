@@ -150,7 +150,7 @@ class Infeasible(RematError):
     """No schedule under the budget was found.
 
     Attributes:
-        budget: bytes asked for. found: smallest budget a plan was found for, or None. floor: proved lower limit [bytes].
+        budget: bytes asked for. found: smallest budget a plan was found for, or None. floor: there is no plan below [bytes].
     """
 
     def __init__(self, what: str, *, budget: int, found: int | None, floor: int, fix: str = "") -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from remat.cli.arguments import read_budget, read_graph
 from remat.errors import BadArgument
+from remat.ir.json_document import write_whole
+
+if TYPE_CHECKING:
+    from remat.algorithms._core.outcome import Outcome
+    from remat.ir import Graph
+    from remat.proof.document import Proof
 
 
 def register(app: typer.Typer) -> None:
@@ -20,10 +27,16 @@ def prove(
     graph: Annotated[Path, typer.Argument(help="Graph: JSON, gzipped JSON or text.")],
     budget: Annotated[str, typer.Option(help='Most bytes live at once: "6GiB", or "40%" of the plain peak.')],
     output: Annotated[Path, typer.Option("--output", "-o", help="Write the proof here; gzipped for .gz.")],
-    solver: Annotated[str, typer.Option(help="Expression of the algebra; its bounds are proved.")] = "auto",
+    solver: Annotated[str, typer.Option(help="Expression of the algebra; its bounds are to be proved.")] = "auto",
     leaves: Annotated[int, typer.Option(min=1, help="Most leaves of the trees.")] = 1000,
     within: Annotated[float | None, typer.Option(help="Seconds of planning and proving.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
+    class_proof: Annotated[
+        Path | None, typer.Option(help="Also write the proof of the largest bound of a class here.")
+    ] = None,
+    vipr: Annotated[
+        Path | None, typer.Option(help="Also write VIPR 1.0 texts here, NAME-2 and on for further orders.")
+    ] = None,
 ) -> None:
     """Prove a lower bound for GRAPH: exit code 0 with a proof, 3 where the solver gives nothing to prove one from."""
     from remat.algorithms._core.problem import Problem
@@ -43,8 +56,33 @@ def prove(
         typer.echo(line, err=True)
     for line in bound_lines(outcome):
         typer.echo(line)
-    proof = outcome.proof
-    if proof is None:
+    if outcome.proof is None:
         raise typer.Exit(3)
-    proof.dump(output)
-    typer.echo(f"proof      {output}: {proof.theorem}, {proof.leaves} leaves, {len(proof.text)} bytes")
+    write_proof(outcome.proof, output, "proof")
+    if class_proof is not None:
+        write_class_proof(outcome, class_proof)
+    if vipr is not None:
+        write_vipr(outcome.proof, nodes, vipr)
+
+
+def write_proof(proof: Proof, path: Path, word: str) -> None:
+    """Write a proof, and say what was written."""
+    proof.dump(path)
+    typer.echo(f"{word:10} {path}: {proof.theorem}, {proof.leaves} leaves, {len(proof.text)} bytes")
+
+
+def write_class_proof(outcome: Outcome, path: Path) -> None:
+    """Write the proof of the largest certified bound of a class; exit code 3 where there is none."""
+    proofs = [bound.proof for bound in outcome.class_bounds if bound.proof is not None]
+    if not proofs:
+        typer.echo("no bound of a class is certified", err=True)
+        raise typer.Exit(3)
+    write_proof(max(proofs, key=lambda proof: math.inf if proof.bound is None else proof.bound), path, "class")
+
+
+def write_vipr(proof: Proof, graph: Graph, path: Path) -> None:
+    """Write a text for each order of the instants."""
+    for number, text in enumerate(proof.vipr(graph), 1):
+        part = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
+        write_whole(part, text.encode())
+        typer.echo(f"vipr       {part}: {len(text)} bytes")

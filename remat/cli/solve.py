@@ -1,4 +1,4 @@
-"""`remat solve GRAPH --budget B --solver EXPRESSION`: plan a graph, print what is proved, write the schedule."""
+"""`remat solve GRAPH --budget B --solver EXPRESSION`: plan a graph, print its cost and bound, write the schedule."""
 
 from __future__ import annotations
 
@@ -67,8 +67,11 @@ def bound_lines(outcome: Outcome) -> list[str]:
     from remat.algorithms._core.outcome import IMPOSSIBLE
 
     lower, certified = outcome.lower, outcome.certified
-    bound = "no schedule fits" if lower == IMPOSSIBLE else f"{lower} ns"
-    lines = [f"bound      {bound} ({outcome.word})"]
+    shown = "no schedule fits" if lower == IMPOSSIBLE else f"{lower} ns"
+    lines = [f"bound      {shown} ({outcome.word})"]
     if outcome.word == "claimed" and certified is not None:
         lines.append(f"certified  {certified} ns (proved, exact)")
+    for bound in outcome.class_bounds:
+        value = "none fits" if bound.value == IMPOSSIBLE else f"{bound.value} ns"
+        lines.append(f"class      {value} ({bound.word}), of schedules with {bound.assumes}")
     return lines

@@ -82,7 +82,7 @@ class Report:
         return "\n".join(f"{name.ljust(width)}  {value}" for name, value in rows)
 
     def _bound(self) -> str:
-        """The lower bound of the time, where one is proved."""
+        """The lower bound of the time, and whether it is certified or claimed."""
         if self.lower <= 0 or self.lower == IMPOSSIBLE:
             return "none"
         return f"{format_ns(int(self.lower))} ({self.word})"

@@ -1,4 +1,4 @@
-"""Many budgets of one model in one call: the curve of step time over memory, with the proved bound below it.
+"""Many budgets of one model in one call: the curve of step time over memory, with the bound below it.
 
 The model is captured and costed once, and the budgets share their work (`algorithms/_curves/budget_sweep.py`): a plan for a
 smaller budget is offered to every larger one, so the curve never rises with the budget.

@@ -94,7 +94,7 @@ def wrap(
         seed: of the solver.
 
     Raises:
-        Infeasible: no plan within the budget was found; it says the smallest that was found and the proved floor.
+        Infeasible: no plan within the budget was found; it says the smallest that was found, and below what there is none.
         Uncapturable: the step cannot be captured; it names the module, the line and what to change.
         StalePlan: `plan` is not for this step, this torch or this budget; it says what differs.
         MalformedFile: `plan` is damaged.

@@ -49,7 +49,7 @@ class SavedPlan:
         overhead: bytes that a call holds besides the plan.
         reserve, retained: what a loss outside the module was taken to hold, at its height and during the backward [bytes].
         audited: whether these two were measured.
-        lower: a bound proved for every schedule of this graph within this budget [ns]; 0: none.
+        lower: a bound for every schedule of this graph within this budget, certified or claimed [ns]; 0: none.
         planner: who planned.
         trail: what the planners said.
         rehearsal: peak, reserved [bytes] and time [ns] that a rehearsal measured; None: there was none.
@@ -287,7 +287,7 @@ def _check_plan(plan: SavedPlan, where: str) -> None:
         what = f"the plan is not one of its graph within its budget: {error}"
         raise MalformedFile("F-PLAN", what, where=f"{where}.schedule", fix="save it again.") from error
     if plan.lower > cost.time:
-        what = f"a proved bound of {plan.lower} ns lies above the plan's {cost.time} ns."
+        what = f"a lower bound of {plan.lower} ns lies above the plan's {cost.time} ns."
         raise MalformedFile("F-PLAN", what, where=f"{where}.lower", fix="save it again.")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from math import gcd
 from pathlib import Path
@@ -22,7 +22,6 @@ THEOREMS = {"floor": {"node", "family"}, "instants": TREES, "captured": TREES}
 KEPT, OUTSIDE = {"tangent", "param_grad", "input_grad", "output", "updated_buffer"}, {"input", "buffer"}
 KINDS, PHASES = {"activation", "phantom", "gradient", "rng_state", *KEPT, *OUTSIDE}, ["forward", "loss", "backward"]
 NODE, HINTS = {"reads": [], "writes": [], "draws": False, "run_once": False}, {"scope", "twin", "signature", "after"}
-WRONG = ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError
 ROWS = {  # at most 0. z: has run; s: is resident; y: runs again before the next instant; z', s': at the next instant
     "first": "+z'c -zc -sd -yp -z'p +zp",  # c reads d, which p produces
     "again": "+yc -sd -yp",
@@ -57,7 +56,7 @@ def at(place: str) -> Iterator[None]:
     """Puts the place before what is refused inside; what has not the form that is read inside is refused."""
     try:
         yield
-    except WRONG as error:
+    except (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
         what = error.what if isinstance(error, Refused) else f"not of the form that is read here ({error!r:.99})"
         raise Refused(what, place + getattr(error, "where", "")) from None
 
@@ -89,42 +88,30 @@ def plain(value: Any, where: str) -> None:
         raise Refused(f"{value!r:.40} is no int of at least 0 and at most 1,024 bits", where)
 
 
-def read_each(part: str, graph: Any, read: Callable[[Any], list[Any]]) -> list[list[Any]]:
-    """The nodes or data of a graph, each refused at its place."""
-    rows = list[Any]()
-    for i, entry in enumerate(graph[part]):
-        with at(f".{part}[{i}]"):
-            rows.append(read(entry))
-    return rows
-
-
-def node_of(n: Any) -> list[Any]:
+def node_of(i: int, n: Any) -> list[Any]:
     """Name, phase, time, workspace, and the values of `NODE`."""
-    [[time, workspace]], values = n["options"], [n.get(key, default) for key, default in NODE.items()]
-    need({*n} <= {"name", "phase", "options", *NODE, *HINTS}, f"the keys {[*n]}")
-    need(type(values[2]) is type(values[3]) is bool, "a flag that is no boolean")
-    return [n["name"], PHASES.index(n["phase"]), time, workspace, *values]
+    with at(f".computes[{i}]"):
+        [[time, workspace]], values = n["options"], [n.get(key, default) for key, default in NODE.items()]
+        need({*n} <= {"name", "phase", "options", *NODE, *HINTS}, f"the keys {[*n]}")
+        need(type(values[2]) is type(values[3]) is bool, "a flag that is no boolean")
+        return [n["name"], PHASES.index(n["phase"]), time, workspace, *values]
 
 
-def datum_of(d: Any) -> list[Any]:
+def datum_of(i: int, d: Any) -> list[Any]:
     """Name, size, kind, writers, and whether it is kept."""
-    kind, writers, keep = d["kind"], d.get("writers", []), d.get("keep", d["kind"] in KEPT)
-    need(kind in KINDS and {*d} <= {"name", "size", "kind", "writers", "keep"}, f"the kind or the keys {[*d]}")
-    need(type(keep) is bool and (keep or kind not in KEPT) and not (keep and kind in OUTSIDE), "`keep`")
-    need((kind in OUTSIDE) == (writers == []), "not the writers of its kind")
-    return [d["name"], d["size"], kind, writers, keep]
+    with at(f".data[{i}]"):
+        kind, writers, keep = d["kind"], d.get("writers", []), d.get("keep", d["kind"] in KEPT)
+        need(kind in KINDS and {*d} <= {"name", "size", "kind", "writers", "keep"}, f"the kind or the keys {[*d]}")
+        need(type(keep) is bool and (keep or kind not in KEPT) and not (keep and kind in OUTSIDE), "`keep`")
+        need((kind in OUTSIDE) == (writers == []), "not the writers of its kind")
+        return [d["name"], d["size"], kind, writers, keep]
 
 
 def refuse_malformed(nodes: list[list[Any]], data: list[list[Any]]) -> None:
     """Refuse names that are no texts or stand twice in a list, and numbers that are no ints of 63 bits."""
     lists = sum((n[4:6] for n in nodes), list[Any]()) + [d[3] for d in data] + [[row[0] for row in nodes + data]]
-    need(all(type(x) is list and len({*x}) == len(x) for x in lists), "a list of names with one twice, or none")
-    need({type(x) for _, x in edges(lists)} <= {str}, "a name that is no text")
-    refuse_wide([x for n in nodes for x in n[2:4]] + [d[1] for d in data])
-
-
-def refuse_wide(numbers: list[Any]) -> None:
-    """Refuse what is no int of 63 bits."""
+    need(all(type(x) is list and {*map(type, x)} <= {str} and len({*x}) == len(x) for x in lists), "not unlike names")
+    numbers = [x for n in nodes for x in n[2:4]] + [d[1] for d in data]
     need(all(type(x) is int and 0 <= x < 1 << 63 for x in numbers), "a size or time that is no int of 63 bits")
 
 
@@ -137,13 +124,9 @@ def links(nodes: list[list[Any]], data: list[list[Any]]) -> tuple[Links, Links, 
     reads, writes = ([[places[x] for x in n[i]] for n in nodes] for i in (4, 5))
     writers = [[names[w] for w in d[3]] for d in data]
     need(all(several == sorted(several) for several in writers), "writers out of the graph's order")
-    need(edges(writes) == {(v, d) for d, v in edges(writers)}, "disagrees on who writes")
+    told = {(v, d) for v, data_of in enumerate(writes) for d in data_of}
+    need(told == {(v, d) for d, several in enumerate(writers) for v in several}, "disagrees on who writes")
     return reads, writes, writers
-
-
-def edges(lists: Links) -> set[tuple[int, int]]:
-    """Each number in a list, after the number of the list."""
-    return {(i, x) for i, numbers in enumerate(lists) for x in numbers}
 
 
 def dependencies(nodes: list[list[Any]], reads: Links, writes: Links, writers: Links) -> list[set[int]]:
@@ -165,7 +148,8 @@ class Step:
     def __init__(self, graph: Any) -> None:
         need({*graph} <= {"format", "name", "computes", "data", "layers"}, f"the keys {[*graph]}")
         need(graph["format"] == "remat-graph/1" and not graph.get("layers"), "no remat-graph/1 without layers")
-        nodes, data = read_each("computes", graph, node_of), read_each("data", graph, datum_of)
+        nodes = [node_of(i, n) for i, n in enumerate(graph["computes"])]
+        data = [datum_of(i, d) for i, d in enumerate(graph["data"])]
         self.print = hashlib.sha256(json.dumps([nodes, data], separators=(",", ":")).encode()).hexdigest()
         refuse_malformed(nodes, data)
         self.phase, self.time, self.size = [n[1] for n in nodes], [n[2] for n in nodes], [d[1] for d in data]
@@ -173,7 +157,8 @@ class Step:
         reads, writes, writers = links(nodes, data)
         self.before = dependencies(nodes, reads, writes, writers)
         self.set_required([d[4] for d in data], writes)
-        self.set_residents(data, writers)
+        self.stays = [d[4] and len(d[3]) == 1 for d in data]  # S-KEEP: resident from its writer's run on
+        self.kept = sum(d[1] for d in data if d[4])
         self.charge = [n[3] + sum(self.size[d] for d in writes[v]) for v, n in enumerate(nodes)]
         self.set_runs(nodes, reads, writes, writers)
 
@@ -189,14 +174,9 @@ class Step:
         self.required = {v for v in range(len(self.phase)) if every >> v & 1}
         self.base = sum(self.time[v] for v in self.required)
 
-    def set_residents(self, data: list[list[Any]], writers: list[list[int]]) -> None:
-        """Who makes each datum that counts, which of them stay, and the bytes that are kept."""
-        self.producer = [w[0] if w and self.required.issuperset(w) else -1 for w in writers]
-        self.stays = [d[4] and len(d[3]) == 1 for d in data]  # S-KEEP: resident from its writer's run on
-        self.kept = sum(d[1] for d in data if d[4])
-
     def set_runs(self, nodes: list[list[Any]], reads: Links, writes: Links, writers: Links) -> None:
-        """What each run finds, and who may run again."""
+        """Who makes each datum that counts, what each run finds, and who may run again."""
+        self.producer = [w[0] if w and self.required.issuperset(w) else -1 for w in writers]
         sums = [[d for d in data if writers[d][0] != v] for v, data in enumerate(writes)]
         self.reads = [{d for d in reads[v] + data if self.producer[d] >= 0} for v, data in enumerate(sums)]
         self.again = [n[1] != 1 and not n[7] and v in self.required for v, n in enumerate(nodes)]
@@ -272,14 +252,12 @@ class Formulation:
         """Mixed-integer rounding: a combination, some variables complemented, divided by an integer, in 0/1 variables."""
         row, flips = combined(rows, above), {self.key(*one) for one in flip}
         need(len(flips) == len(flip) and all(row.get(x) for x in flips), "a complement outside the combination")
-        quotient, rest = divmod(-row.pop((), 0) - sum(row[x] for x in flips), by)
-        right, found = quotient * (by - rest), Expr()
-        for x, a in row.items():
-            q, r = divmod(-a if x in flips else a, by)
-            found[x] = (q * (by - rest) + max(0, r - rest)) * (-1 if x in flips else 1)
-            right += found[x] if x in flips else 0
-        divisor = gcd(*found.values()) or 1
-        return {x: a // divisor for x, a in found.items() if a} | {(): -(right // divisor)}
+        row = complemented(row, flips)
+        quotient, rest = divmod(-row.pop(()), by)
+        found = {x: a // by * (by - rest) + max(0, a % by - rest) for x, a in row.items()}
+        found = complemented(found | {(): -quotient * (by - rest)}, flips)
+        divisor = gcd(*(a for x, a in found.items() if x)) or 1
+        return {x: -(-a // divisor) for x, a in found.items() if a}
 
     def least(self, row: Expr, fixed: Expr, unit: int) -> int:
         """The least value of a row, plus the time of reruns [1/unit ns; 0: without], with some variables fixed."""
@@ -289,26 +267,33 @@ class Formulation:
             value += a * fixed[x] if x in fixed else min(a, 0)
         return value
 
-    def leaves(self, tree: list[Any], rows: list[Expr], unit: int, extra: int | None) -> None:
-        """Check that each leaf shows recomputation of at least `extra` ns; None: that there is no schedule."""
-        fixed, path, left = Expr(), list[Key](), True
-        for i, (kind, *of) in enumerate(tree):
+    def check_tree(self, tree: Any, unit: int, bound: int | None) -> None:
+        """Derive the rows in turn; check that each leaf shows a time of at least `bound`; None: that there is no schedule."""
+        rows, cases = list[Expr](), [Expr()]  # what is fixed in each case that is left, the next one last
+        need({*tree} == {"order", "rows", "tree"}, f"the keys {[*tree]}")
+        for j, fact in enumerate(tree["rows"]):
+            with at(f".rows[{j}]"):
+                rows.append(self.cut(**fact, above=rows) if isinstance(fact, dict) else self.row(*fact))
+        for i, (kind, *of) in enumerate(tree["tree"]):
             with at(f".tree[{i}]"):
-                need(left, "the tree has ended before")
+                need(cases, "the tree has ended before")
+                fixed = cases.pop()
                 if kind == "branch":
-                    path.append(self.key(*of))
-                    need(path[-1] not in fixed, "a branch on what is fixed here")
-                    fixed[path[-1]] = 0
+                    x = self.key(*of)
+                    need(x not in fixed, "a branch on what is fixed here")
+                    cases += [fixed | {x: 1}, fixed | {x: 0}]
                     continue
-                need(kind == "ray" or (kind == "cost" and extra is not None), f"{kind!s:.20} is no leaf of this tree")
-                [multipliers], due = of, (extra or 0) * unit - unit if kind == "cost" else 0
-                value = self.least(combined(multipliers, rows), fixed, unit if kind == "cost" else 0)
+                need(kind == "ray" or (kind == "cost" and bound is not None), f"{kind!s:.20} is no leaf of this tree")
+                [multipliers], scale = of, unit if kind == "cost" else 0  # a ray counts no time
+                due = ((bound or 0) - self.step.base - 1) * scale
+                value = self.least(combined(multipliers, rows), fixed, scale)
                 need(value > due, f"shows {value} in units of 1/{unit} ns, not more than {due}")
-                while path and fixed[path[-1]]:
-                    del fixed[path.pop()]
-                left = bool(path)
-                fixed |= {path[-1]: 1} if path else {}
-        need(not left, "the tree ends early")
+        need(not cases, "the tree ends early")
+
+
+def complemented(row: Expr, flips: set[Key]) -> Expr:
+    """A row in 1 - x instead of x, for some variables."""
+    return {x: -a if x in flips else a for x, a in row.items()} | {(): row.get((), 0) + sum(row[x] for x in flips)}
 
 
 def added(*terms: tuple[int, Expr]) -> Expr:
@@ -324,16 +309,6 @@ def combined(pairs: list[Any], rows: list[Expr]) -> Expr:
     """The sum of rows, each times its multiplier."""
     need(all(m > 0 for _, m in pairs), "a multiplier that is not positive")
     return added(*((m, rows[r]) for r, m in pairs))
-
-
-def check_tree(formulation: Formulation, tree: Any, unit: int, bound: int | None) -> None:
-    """Derive the rows and cuts of a tree in turn, and check its leaves."""
-    rows = list[Expr]()
-    need({*tree} == {"order", "rows", "tree"}, f"the keys {[*tree]}")
-    for j, fact in enumerate(tree["rows"]):
-        with at(f".rows[{j}]"):
-            rows.append(formulation.cut(**fact, above=rows) if isinstance(fact, dict) else formulation.row(*fact))
-    formulation.leaves(tree["tree"], rows, unit, None if bound is None else bound - formulation.step.base)
 
 
 def check(graph: Any, proof: Any) -> Verdict:
@@ -359,7 +334,7 @@ def check(graph: Any, proof: Any) -> Verdict:
         need([tree["order"] for tree in proof["trees"]] == due, f"not one tree for each of the orders {due!s:.80}")
         for i, tree in enumerate(proof["trees"]):
             with at(f".trees[{i}]"):
-                check_tree(Formulation(step, due[i], budget, captured), tree, 1 << proof["bits"], bound)
+                Formulation(step, due[i], budget, captured).check_tree(tree, 1 << proof["bits"], bound)
     return Verdict(budget, bound, "first runs in the captured order" if captured else "")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import secrets
 import zlib
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +15,9 @@ from attrs import field, frozen
 from remat.errors import ProofRefused
 from remat.ir import Graph
 from remat.ir.interchange import graph_to_json
+from remat.ir.json_document import write_whole
 from remat.proof.check import RULES, Refused, Verdict, check, plain, read_text
+from remat.proof.vipr import vipr_texts
 from remat.units import Bytes, Ns
 
 
@@ -74,18 +75,21 @@ class Proof:
         except Refused as refusal:
             raise refused(refusal) from None
 
+    def vipr(self, graph: Graph) -> list[str]:
+        """Its trees as texts in VIPR 1.0, one for each order of the instants; checked before.
+
+        A text derives the bound, less the time of the nodes that must run, from rows; that the rows hold for every schedule is
+        not in it.
+
+        Raises:
+            ProofRefused: T-VIPR, of a floor or without instants; or it does not prove what it claims.
+        """
+        self.check(graph)
+        return vipr_texts(graph_to_json(graph), self.document)
+
     def dump(self, path: str | os.PathLike[str]) -> None:
         """Write it, whole or not at all; gzipped when the name ends in `.gz`."""
-        path = Path(path)
-        raw = self.text.encode()
-        partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        try:
-            with open(partial, "xb") as file:
-                file.write(gzip.compress(raw, mtime=0) if path.suffix == ".gz" else raw)
-            os.replace(partial, path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        write_whole(path, self.text.encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Proof:

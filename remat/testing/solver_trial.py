@@ -14,7 +14,7 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
-from remat.algorithms._search.multi_instant import ASSUMES
+from remat.algorithms._proving.prover import CAPTURED
 from remat.errors import BadArgument, BudgetExceeded, InvalidSchedule
 from remat.ir import Schedule, validate
 from remat.testing import guard
@@ -31,7 +31,7 @@ from remat.testing.trial import described
 T = TypeVar("T")
 
 CLASSES: Final[Mapping[str, Among]] = {
-    ASSUMES: "captured",
+    CAPTURED: "captured",
     "staged schedules, first runs in the graph's order": "staged",
 }
 """Classes of schedules that the kit knows, by the text of a class bound."""
@@ -71,7 +71,7 @@ class SolverTrial(GuardedTrial):
         self.law("L-INT", lambda: self.well_typed(plan))
         self.law("L-REPLAY", lambda: self.replays(plan, self.problem))
         self.law("L-BUDGET", lambda: self.fits(plan, self.problem))
-        self.law("L-BOUND", lambda: self.proved(plan.lower, self.case.best()))
+        self.law("L-BOUND", lambda: self.unbeaten(plan.lower, self.case.best()))
         self.law("L-CLASS", lambda: self.class_bounds(plan))
         self.law("L-REPORT", lambda: self.reports(clock))
         self.law("L-BETTER", lambda: self.improves(clock, plan))
@@ -171,7 +171,7 @@ class SolverTrial(GuardedTrial):
         except InvalidSchedule:
             return
 
-    def proved(self, lower: float, best: tuple[float, Schedule | None], who: str = "lower") -> None:
+    def unbeaten(self, lower: float, best: tuple[float, Schedule | None], who: str = "lower") -> None:
         """L-BOUND."""
         time, witness = best
         if lower > time:
@@ -182,7 +182,7 @@ class SolverTrial(GuardedTrial):
         for bound in plan.class_bounds:
             among = CLASSES.get(bound.assumes)
             if among is not None:
-                self.proved(bound.value, self.best_among(among), f"the bound of {bound.assumes!r}")
+                self.unbeaten(bound.value, self.best_among(among), f"the bound of {bound.assumes!r}")
 
     def best_among(self, among: Among) -> tuple[float, Schedule | None]:
         """Time of the fastest known schedule of a class that fits, and the schedule."""
@@ -199,7 +199,7 @@ class SolverTrial(GuardedTrial):
 
     def reports(self, clock: RecordingClock) -> None:
         """L-REPORT."""
-        self.proved(clock.lower, self.case.best(), "a reported bound")
+        self.unbeaten(clock.lower, self.case.best(), "a reported bound")
         for report in clock.reports:
             fine = type(report.bound) is int or report.bound == IMPOSSIBLE
             self.hold(fine, f"a reported bound is {report.bound!r}.")
@@ -258,7 +258,7 @@ class SolverTrial(GuardedTrial):
         plan = self.plan(self.problem, RecordingClock(end))
         self.replays(plan, self.problem)
         self.fits(plan, self.problem)
-        self.proved(plan.lower, self.case.best(), f"after {end} readings of the clock lower")
+        self.unbeaten(plan.lower, self.case.best(), f"after {end} readings of the clock lower")
 
     def in_a_thread(self, plan: Plan) -> None:
         """L-THREAD, on a third of the examples: in another thread the plan is the same."""
@@ -299,7 +299,7 @@ class SolverTrial(GuardedTrial):
         plan = self.plan(problem, RecordingClock())
         self.replays(plan, problem)
         self.fits(plan, problem)
-        self.proved(plan.lower if self.solver.models_link else 0, self.case.best_linked())
+        self.unbeaten(plan.lower if self.solver.models_link else 0, self.case.best_linked())
 
 
 class _Fails(Exception):

@@ -72,11 +72,11 @@ def _unit(peak: Bytes) -> tuple[str, Bytes]:
 
 
 def _draw_impossible(axes: Any, marks: Sequence[Mark], unit: Bytes) -> None:
-    """Shade up to the largest budget that was proved too small."""
-    proved = [mark.budget / unit for mark in marks if math.isinf(mark.lower)]
-    if proved:
-        left = max(0.0, min(proved) - 0.02 * (marks[-1].budget - marks[0].budget) / unit)
-        axes.axvspan(left, max(proved), color="0.85", linewidth=0, label="no plan exists")
+    """Shade up to the largest budget for which no plan exists by its bound."""
+    impossible = [mark.budget / unit for mark in marks if math.isinf(mark.lower)]
+    if impossible:
+        left = max(0.0, min(impossible) - 0.02 * (marks[-1].budget - marks[0].budget) / unit)
+        axes.axvspan(left, max(impossible), color="0.85", linewidth=0, label="no plan exists")
         axes.set_xlim(left, 1.03 * marks[-1].budget / unit)
 
 

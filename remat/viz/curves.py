@@ -60,11 +60,11 @@ def _draw_bounds(axes: Any, marks: Sequence[Mark], peak: Bytes, time: Ns) -> Non
     bounds: dict[Bytes, float] = {}
     for mark in marks:
         bounds[mark.budget] = max(bounds.get(mark.budget, 0), mark.lower)
-    proved = [(budget / peak * 100, low / time) for budget, low in sorted(bounds.items()) if 0 < low < math.inf]
-    if proved:
+    bounded = [(budget / peak * 100, low / time) for budget, low in sorted(bounds.items()) if 0 < low < math.inf]
+    if bounded:
         # a bound holds for every smaller budget: between two it is the larger budget's
         style = {"color": "0.4", "linestyle": "--", "drawstyle": "steps-pre"}
-        axes.plot(*zip(*proved, strict=True), **style, label="proved: nothing is faster")
+        axes.plot(*zip(*bounded, strict=True), **style, label="bound: nothing is faster")
 
 
 def _budget(mark: Mark) -> Bytes:

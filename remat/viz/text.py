@@ -64,7 +64,7 @@ def plan_lines(file: PlanFile) -> Iterator[str]:
         yield f"plan {place}: {plan.fingerprint[:12]}, inputs {'; '.join(inputs) or 'none'}"
         yield f"{'budget':10} {plan.budget} B ({format_bytes(plan.budget)})"
         yield from cost_lines(plan.graph, plan.cost)
-        bound = f"{plan.lower} ns proved, gap {plan.cost.time / plan.lower - 1:.2%}" if plan.lower else "none"
+        bound = f"{plan.lower} ns, gap {plan.cost.time / plan.lower - 1:.2%}" if plan.lower else "none"
         yield f"{'bound':10} {bound}"
         yield f"{'planner':10} {plan.planner}"
 

@@ -46,7 +46,7 @@ def test_it_is_one_expression_that_its_repr_rebuilds():
 
 def test_it_says_what_it_would_do(gpt12, unet):
     lines = "\n".join(auto.outline(gpt12))
-    assert "until the plan is within 0.05% of the proved bound:" in lines
+    assert "until the plan is within 0.05% of the bound:" in lines
     assert "16 shavings" in lines
     assert "if no plan is known" in lines
     assert lines != "\n".join(auto.outline(unet))  # fewer nodes, more iterations

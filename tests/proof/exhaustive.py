@@ -6,7 +6,7 @@ import time
 
 from attrs import field, frozen
 
-from remat.algorithms import IMPOSSIBLE, AnyOrder, Floor, MultiStart, Polish, Problem, SingleInstant, gap
+from remat.algorithms import IMPOSSIBLE, AnyOrder, Floor, MultiInstant, MultiStart, Polish, Problem, SingleInstant, gap
 from remat.algorithms._proving.certificate import Claim, grow, step_of
 from remat.errors import RematError
 from remat.testing.legal import legal_graph
@@ -46,7 +46,7 @@ def budgets(points):
 
 
 def judged(seed):
-    """Proofs at each instant, at two, in the captured order, and of a search, at every budget where something changes."""
+    """Proofs at each instant, at two, in the captured order, and of searches, at every budget where something changes."""
     start, graph, step = time.process_time(), graph_of(seed), step_of(graph_of(seed))
     rng = random.Random(seed)
     faults, counts = [], {"proofs": 0, "tight": 0, "nothing": 0, "raised": 0}
@@ -80,4 +80,13 @@ def judged(seed):
         judge(f"captured {several}", grown.proof, budget, "captured")
         outcome = BOUNDS.solve(Problem(graph=graph, budget=budget), proof=True)
         judge("the search", outcome.proof, budget)
+    middle = budgets(points["captured"])[len(points["captured"]) // 2 :][:1]
+    for budget in middle:
+        outcome = MultiInstant(rounds=3).solve(Problem(graph=graph, budget=budget), proof=True)
+        judge("several instants", outcome.proof, budget)
+        for bound in outcome.class_bounds:
+            judge("their class", bound.proof, budget, "captured" if bound.proof.theorem == "captured" else "all")
+            best = optimum(points["captured"], budget)
+            if bound.value > (IMPOSSIBLE if best is None else best.time):
+                faults.append(f"the class bound {bound.value} at {budget} is above {best}")
     return Verdict(seed=seed, faults=faults, seconds=time.process_time() - start, **counts)

@@ -1,12 +1,16 @@
 """`certified` and `claimed`: what outcomes carry, what merging, links and transforms do with proofs, and the command line."""
 
 import pickle
+import re
 
 import pytest
+from attrs import evolve
 
 from remat.algorithms import (
     IMPOSSIBLE,
+    ClassBound,
     Floor,
+    MultiInstant,
     Outcome,
     Polish,
     Problem,
@@ -25,6 +29,7 @@ from remat.errors import BadArgument, ProofRefused
 from remat.ir import Link, dump
 from remat.proof import Proof
 from tests.proof.conftest import captured
+from tests.proof.vipr import verified
 
 BOUNDS = Polish((Floor(), SingleInstant(mixed=1)), stop=gap(0))
 
@@ -115,6 +120,16 @@ def test_evidence_of_another_problem_is_not_taken(unet, fno):
     assert _Says(evidence).solve(problem(unet, 0.3)).proof is not None
 
 
+class _Shows(Solver):
+    """Shows the class bound it was made with."""
+
+    def __init__(self, bound):
+        self.bound = bound
+
+    def plan(self, problem, clock, seed):
+        return Plan(class_bounds=(self.bound,))
+
+
 class _Says(Solver):
     """Gives the evidence it was made with."""
 
@@ -123,6 +138,62 @@ class _Says(Solver):
 
     def plan(self, problem, clock, seed):
         return Plan(lower=problem.graph.time, evidence=self.evidence)
+
+
+def test_several_instants_are_certified_for_their_class_and_for_every_schedule(unet):
+    given = problem(unet, 0.5)
+    (claimed,) = MultiInstant(rounds=2).solve(given).class_bounds
+    assert claimed.word == "claimed" and claimed.certified == unet.time < claimed.value
+    outcome = MultiInstant(rounds=2).solve(given, proof=True)
+    (bound,) = outcome.class_bounds
+    assert bound.word == "certified" and bound.certified == bound.value >= claimed.value
+    assert outcome.proof.theorem == "instants" and unet.time < outcome.certified == outcome.lower <= bound.value
+    assert [line.count("captured order") for line in outcome.trail if line.startswith("certified at")] == [1, 0]
+
+
+def test_where_orders_are_many_the_class_alone_is_certified(fno):
+    outcome = MultiInstant(rounds=1).solve(problem(fno, 0.7, proof_leaves=3))
+    (bound,) = outcome.class_bounds
+    assert bound.proof.theorem == "captured" and bound.proof.check(fno).assumes == bound.assumes
+    assert bound.proof.leaves <= 3
+
+
+def test_the_proof_of_a_class_is_none_of_every_schedule(fno, proofs):
+    evidence = Written(fno, Proof(proofs["captured"]))
+    outcome = _Says(evidence).solve(problem(fno, 0.5))
+    with pytest.raises(ProofRefused, match="only schedules with first runs in the captured order"):
+        _ = outcome.certified
+    bound = ClassBound(value=evidence.bound, assumes="first runs in the captured order", evidence=evidence)
+    assert bound.certified == evidence.bound and bound.word == "certified"
+    with pytest.raises(ProofRefused, match="not staged schedules"):
+        _ = ClassBound(value=3, assumes="staged schedules", evidence=evidence).proof
+
+
+def test_merging_keeps_the_proof_of_a_class(fno, proofs):
+    evidence = Written(fno, Proof(proofs["captured"]))
+    bare = ClassBound(value=evidence.bound, assumes="first runs in the captured order")
+    proved = evolve(bare, evidence=evidence)
+    for merged in (
+        Outcome(class_bounds=(bare,)).merge(Outcome(class_bounds=(proved,))),
+        Outcome(class_bounds=(proved, bare)),
+    ):
+        assert (
+            merged.merge(Outcome()).class_bounds == (bare,)
+            and merged.merge(Outcome()).class_bounds[0].word == "certified"
+        )
+
+
+def test_evidence_of_a_class_bound_of_another_problem_is_not_taken(unet, fno, proofs):
+    evidence = Written(fno, Proof(proofs["captured"]))
+    bound = ClassBound(value=evidence.bound, assumes="first runs in the captured order", evidence=evidence)
+    assert [
+        _Shows(bound).solve(problem(graph, share)).class_bounds[0].word
+        for graph, share in ((fno, 0.5), (fno, 0.6), (unet, 0.5))
+    ] == [
+        "certified",
+        "claimed",
+        "claimed",
+    ]
 
 
 def test_outcomes_with_evidence_are_pickled(unet):
@@ -157,3 +228,21 @@ def test_the_command_line_proves_and_checks(tmp_path, capsys, unet, fno):
     assert main(["prove", str(graph), "--budget", "35%", "--solver", "StoreAll()", "-o", str(proof)]) == 3
     assert main(["solve", str(graph), "--budget", "35%", "--solver", solver, "--proof", str(proof)]) in (0, 3)
     assert Proof.load(proof).check(unet).bound > unet.time
+
+
+def test_the_command_line_writes_proofs_of_classes_and_texts(tmp_path, capsys, unet):
+    graph, proof, captured_order, text = (tmp_path / name for name in ("unet.json.gz", "p.json", "c.json", "p.vipr"))
+    dump(unet, graph)
+    command = ["prove", str(graph), "--budget", "50%", "-o", str(proof), "--solver", "MultiInstant(rounds=1)"]
+    assert main([*command, "--class-proof", str(captured_order), "--vipr", str(text)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^class +\d+ ns \(certified\), of schedules with first runs in the captured order$", out, re.M)
+    assert Proof.load(captured_order).check(unet).bound >= Proof.load(proof).check(unet).bound > unet.time
+    assert verified(text.read_text()) == Proof.load(proof).bound - unet.time
+    command[-1] = "SingleInstant(mixed=0)"
+    assert main([*command, "--class-proof", str(captured_order)]) == 3
+    assert "no bound of a class is certified" in capsys.readouterr().err
+    command[3] = "10%"
+    command[-1] = "Floor()"
+    assert main([*command, "--vipr", str(text)]) == 1
+    assert "T-VIPR" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import traceback
 from attrs import field, frozen
 
 from remat.algorithms import Problem
-from remat.algorithms._search.multi_instant import ASSUMES
+from remat.algorithms._proving.prover import CAPTURED as ASSUMES
 from remat.errors import IllFormed
 from remat.ir import Link, Schedule, validate
 from remat.ir.text import print_text

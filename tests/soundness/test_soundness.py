@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 from hypothesis import find, given, settings
 
 from remat.algorithms import IMPOSSIBLE, ClassBound, Exhaustive, HIlp, Plan, Problem, Solver
-from remat.algorithms._search.multi_instant import ASSUMES
+from remat.algorithms._proving.prover import CAPTURED as ASSUMES
 from remat.ir import Kind, Phase, Schedule, validate
 from remat.testing.oracle import frontier, optimum
 from remat.testing.strategies import legal_graphs

@@ -29,7 +29,7 @@ class Progress:
         stage: what it is at: the pass of a search, the part of a combinator, `sweep` of a curve.
         done, total: pieces of work that are done, and how many there are; a total of 0: not known.
         best: time of the best plan so far by the solver's own account, or None [ns].
-        bound: best proved bound so far [ns].
+        bound: best bound so far, certified or claimed [ns].
         note: a few words for people, or empty.
     """
 

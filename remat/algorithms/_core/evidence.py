@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from remat.errors import ProofRefused
 from remat.ir import Graph
 from remat.proof.document import Proof
 from remat.units import Bytes, Ns
@@ -21,22 +22,30 @@ class Evidence(ABC):
     def __init__(self, graph: Graph, budget: Bytes, bound: Ns | float) -> None:
         self.graph, self.budget, self.bound = graph, budget, bound
         self._proof: Proof | None = None
+        self._assumes = ""
 
     @abstractmethod
     def write(self) -> Proof:
         """The proof."""
 
-    def proof(self) -> Proof:
+    def proof(self, assumes: str = "") -> Proof:
         """The proof, once the independent checker has accepted it.
 
+        Args:
+            assumes: the class of schedules to which it may be restricted; empty: it must hold for every schedule.
+
         Raises:
-            ProofRefused: it does not prove what it says, which is a bug of who gave the evidence.
+            ProofRefused: it does not prove what it says, or it does so for another class of schedules, which is a bug of who gave
+                the evidence.
         """
         if self._proof is None:
             proof = self.write()
-            proof.check(self.graph)
+            self._assumes = proof.check(self.graph).assumes
             self._proof = proof
             self.bound = float("inf") if proof.bound is None else proof.bound
+        if self._assumes not in ("", assumes):
+            what = f"it bounds only schedules with {self._assumes}, not {assumes or 'every schedule'}."
+            raise ProofRefused("T-PROOF", what, where="proof.theorem", fix="give it to a `ClassBound` of this class.")
         return self._proof
 
     def holds_for(self, graph: Graph, budget: Bytes) -> bool:

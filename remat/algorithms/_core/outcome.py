@@ -1,6 +1,6 @@
 """What a solver answers: a plan that nobody believes yet, and the outcome of its replay.
 
-An `Outcome` is two numbers and a witness: the time of a validated schedule, and a bound proved for every schedule of the
+An `Outcome` is two numbers and a witness: the time of a validated schedule, and a bound for every schedule of the
 problem. Everything else (status, gap) is derived from them.
 """
 
@@ -21,7 +21,7 @@ from remat.settings import NAME, Setting, instance, optional, tuple_of
 from remat.units import Bytes, Ns
 
 IMPOSSIBLE: Final = math.inf
-"""The lower bound of a problem that was proved to have no schedule."""
+"""The lower bound of a problem that has no schedule, certified or claimed."""
 
 NOTHING: Final = math.inf
 """The upper bound of a problem for which no schedule was found."""
@@ -44,26 +44,70 @@ class Status(Enum):
     NOT_FOUND = "not found"
 
 
+_EVIDENCE = optional(instance(Evidence, "Written(graph, proof)"))
+
+
 @frozen(kw_only=True)
 class ClassBound:
-    """A bound for a restricted class of schedules; reported next to the proved bound, never merged into it.
+    """A bound for a restricted class of schedules; reported next to the bound for all, never merged into it.
 
     Attributes:
         value: every schedule of the class takes at least this long [ns]; infinite: the class holds none.
         assumes: what the class is, e.g. `first runs in the captured order`.
+        evidence: what `proof` is written from: of the same class, or for every schedule; None: all of the bound is claimed.
     """
 
     value: Ns | float = field(validator=_BOUND)
     assumes: str = field(validator=NAME)
+    evidence: Evidence | None = field(default=None, validator=_EVIDENCE, eq=False, repr=False)
+
+    @property
+    def proof(self) -> Proof | None:
+        """A proof of a bound of the class; written, and checked here, when it is first asked for.
+
+        Raises:
+            ProofRefused: the checker does not accept it, or it is of another class, which is a bug of who gave it.
+        """
+        return None if self.evidence is None else self.evidence.proof(self.assumes)
+
+    @property
+    def certified(self) -> Ns | float | None:
+        """What `proof` proves of the class [ns], `IMPOSSIBLE` when it is that it holds none; None: nothing."""
+        return _proved_by(self.proof)
+
+    @property
+    def word(self) -> str:
+        """What the bound is: `certified` or `claimed`. No proof is written for it."""
+        return _word(self.evidence, self.value)
 
 
-_EVIDENCE = optional(instance(Evidence, "Written(graph, proof)"))
 _CLASS_BOUNDS = tuple_of(instance(ClassBound, "ClassBound(value=…, assumes=…)"), empty=True)
+
+
+def _proved_by(proof: Proof | None) -> Ns | float | None:
+    """The bound of a proof; None without one."""
+    if proof is None:
+        return None
+    return IMPOSSIBLE if proof.bound is None else proof.bound
+
+
+def _word(evidence: Evidence | None, bound: Ns | float) -> str:
+    """`certified` where the evidence is of all of a bound, else `claimed`."""
+    return "certified" if evidence is not None and evidence.bound >= bound else "claimed"
+
+
+def _united(bounds: tuple[ClassBound, ...]) -> tuple[ClassBound, ...]:
+    """Each bound once, with the stronger evidence of those alike."""
+    united: dict[ClassBound, ClassBound] = {}
+    for bound in bounds:
+        alike = united.get(bound, bound)
+        united[bound] = evolve(alike, evidence=stronger(alike.evidence, bound.evidence))
+    return tuple(united.values())
 
 
 @frozen(kw_only=True)
 class Plan:
-    """What a solver's `plan` returns; nothing in it is less_tolerance before the replay, except that `lower` was proved.
+    """What a solver's `plan` returns; nothing in it is believed before the replay but `lower`, which must hold.
 
     Attributes:
         schedule: the proposed schedule, or None.
@@ -130,9 +174,7 @@ class Outcome:
     @property
     def certified(self) -> Ns | float | None:
         """What `proof` proves [ns], `IMPOSSIBLE` when it is that there is no schedule; None: nothing, `lower` is claimed."""
-        if self.proof is None:
-            return None
-        return IMPOSSIBLE if self.proof.bound is None else self.proof.bound
+        return _proved_by(self.proof)
 
     @property
     def word(self) -> str:
@@ -140,7 +182,7 @@ class Outcome:
 
         No proof is written for it.
         """
-        return "certified" if self.evidence is not None and self.evidence.bound >= self.lower else "claimed"
+        return _word(self.evidence, self.lower)
 
     @property
     def status(self) -> Status:
@@ -151,7 +193,7 @@ class Outcome:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is left to ask: a schedule is there, or it is proved that none exists."""
+        """Whether nothing is left to ask: a schedule is there, or none exists by the bound."""
         return self.cost is not None or self.lower == IMPOSSIBLE
 
     def _rank(self) -> tuple[Ns | float, Bytes, str]:
@@ -174,6 +216,6 @@ class Outcome:
             winner,
             lower=max(self.lower, other.lower),
             trail=self.trail + other.trail,
-            class_bounds=tuple(dict.fromkeys(self.class_bounds + other.class_bounds)),
+            class_bounds=_united(self.class_bounds + other.class_bounds),
             evidence=stronger(self.evidence, other.evidence),
         )

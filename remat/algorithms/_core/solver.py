@@ -26,6 +26,7 @@ from typing import Any, ClassVar, final
 from attrs import evolve, field, frozen
 
 from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.evidence import Evidence
 from remat.algorithms._core.options import OptionSource, Sweep
 from remat.algorithms._core.outcome import Outcome, Plan
 from remat.algorithms._core.problem import Problem
@@ -113,10 +114,11 @@ class Solver(ABC):
         if problem.link is not None and plan.lower and not self.models_link:
             note = f"{self!r}: a bound of {plan.lower} ns is not taken over, it knows no copies"
             plan = evolve(plan, lower=0, class_bounds=(), trail=(*plan.trail, note))
-        evidence = plan.evidence
-        if evidence is not None and (problem.link is not None or not evidence.holds_for(problem.graph, problem.budget)):
-            evidence = None  # of another problem
-        bounds: dict[str, Any] = {"lower": plan.lower, "class_bounds": plan.class_bounds, "evidence": evidence}
+        class_bounds = tuple(
+            evolve(bound, evidence=_evidence_of(problem, bound.evidence)) for bound in plan.class_bounds
+        )
+        evidence = _evidence_of(problem, plan.evidence)
+        bounds: dict[str, Any] = {"lower": plan.lower, "class_bounds": class_bounds, "evidence": evidence}
         if plan.schedule is None:
             return Outcome(trail=(*plan.trail, f"{self!r} found no schedule"), **bounds)
         try:
@@ -169,6 +171,13 @@ class FromStart(Solver):
     @abstractmethod
     def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
         """Plan, with `start` (validated, under the budget) as the incumbent where there is one."""
+
+
+def _evidence_of(problem: Problem, evidence: Evidence | None) -> Evidence | None:
+    """Evidence where it is of this problem; with a link there is none: no theorem knows copies."""
+    if evidence is None or problem.link is not None or not evidence.holds_for(problem.graph, problem.budget):
+        return None
+    return evidence
 
 
 def is_interruption(error: KeyboardInterrupt | SystemError) -> bool:

@@ -53,8 +53,8 @@ class Lowest:
     """How low the budget can go.
 
     Attributes:
-        floor: no schedule exists below this many bytes: proved.
-        impossible: the largest budget for which a solver proved that there is no schedule (at least `floor - 1`).
+        floor: no schedule exists below this many bytes, exact (`proved_floor`).
+        impossible: the largest budget that a solver calls impossible, certified or claimed (at least `floor - 1`).
         point: the smallest budget a plan was found for, with it.
     """
 
@@ -64,7 +64,7 @@ class Lowest:
 
     @property
     def limit(self) -> Bytes:
-        """Below this no schedule exists: proved, by the floor or by a solver [bytes]."""
+        """Below this no schedule exists, by the exact floor or by the bound of a solver [bytes]."""
         return max(self.floor, self.impossible + 1)
 
 
@@ -98,7 +98,7 @@ def sweep(
         for budget in sorted(set(budgets)):
             if clock.expired:
                 break
-            # what a smaller budget proved may not hold here; its plan does
+            # a bound of a smaller budget may not hold here; its plan does
             earlier = evolve(outcome, lower=0, class_bounds=(), evidence=None)
             outcome = chosen.solve(
                 Problem(graph=graph, budget=budget, link=link), clock=clock.nested(), seed=seed

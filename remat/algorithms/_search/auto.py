@@ -13,7 +13,7 @@ from remat.algorithms._search.stop import any_plan, gap, gap_above, no_plan
 from remat.algorithms._whole.baselines import PerLayerCheckpoint
 
 POOR = 0.005
-"""Gap (plan over proved bound, minus one) above which all passes are tried."""
+"""Gap (plan over bound, minus one) above which all passes are tried."""
 
 GOOD = 0.0015
 """Gap above which a longer search is worth its time."""

@@ -1,4 +1,4 @@
-"""`Floor`: the proved floor as a pass of the search."""
+"""`Floor`: the floor as a pass of the search; it is certified."""
 
 from __future__ import annotations
 

@@ -15,18 +15,19 @@ from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._bounds.fixed_order import Stages, staged_formulation
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.direct import solve_mixed
+from remat.algorithms._proving.prover import MOST_INSTANTS
 from remat.algorithms._search.lp_rounding import hardest_instants, recompute_on_demand
 from remat.algorithms._search.passes import offer_shaved, variant
 from remat.algorithms._search.state import RunMove, Search, Sequence
 from remat.settings import number, whole
 from remat.units import Ns
 
-ASSUMES = "first runs in the captured order"
-
 
 @frozen
 class MultiInstant(RunMove):
     """A bound for schedules whose first runs keep the captured order, reported in `class_bounds`; and plans.
+
+    If a proof is asked for, trees prove the bound for its class and, at the same instants, a bound for every schedule.
 
     Attributes:
         rounds: largest number of instants.
@@ -46,29 +47,31 @@ class MultiInstant(RunMove):
         if not search.proves or search.enough or size > self.largest:
             return
         with search.charged("bound"):
-            bound = self._bound(search, min(self.rounds, self.largest // size))
+            bound, instants = self._bound(search, min(self.rounds, self.largest // size))
             if bound:
-                search.show(max(bound, search.lower), ASSUMES)
+                search.show(max(bound, search.lower), instants)
 
-    def _bound(self, search: Search, rounds: int) -> Ns | float:
-        """The bound of at most `rounds` instants; 0 if there was no time."""
+    def _bound(self, search: Search, rounds: int) -> tuple[Ns | float, tuple[int, ...]]:
+        """The bound of at most `rounds` instants, 0 if there was no time; and instants that proofs can use."""
         instants = hardest_instants(search, 1)
         bound: Ns | float = 0
+        claim: tuple[int, ...] = ()
         for k in range(rounds):
             if search.clock.expired or not instants:
                 break
             stages = staged_formulation(search.flat, tuple(sorted(instants)), search.budget)
+            claim = stages.instants if len(stages.instants) <= MOST_INSTANTS else claim
             answer = None
             if not stages.impossible:
                 answer = solve_mixed(stages.linear, self.accuracy, self.nodes, clock=search.clock)
             if answer is None or answer.infeasible:
-                return IMPOSSIBLE
+                return IMPOSSIBLE, claim
             bound = max(bound, search.arrays.base_time + answer.bound)
             worst = None if answer.point is None else self._plan(search, stages, answer.point, k)
             if worst is None or not answer.finished:
                 break
             instants.append(worst)
-        return bound
+        return bound, claim
 
     def _plan(self, search: Search, stages: Stages, point: NDArray[np.float64], k: int) -> int | None:
         """Offer the plan of a solution; the instant where it exceeds its budget most, None where it fits."""

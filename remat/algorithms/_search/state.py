@@ -1,4 +1,4 @@
-"""The shared state of passes over run sequences: the arrays of the graph, the best sequences, the proved bound, stop rules.
+"""The shared state of passes over run sequences: the arrays of the graph, the best sequences, the bound, stop rules.
 
 A *pass* (`RunMove`) is a solver that improves a `Search`. Alone it creates a `Search`, improves it and returns its
 plan; in a `Polish` many passes improve the same search. Work is counted in iterations and all random numbers are seeded: the
@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TypedDict
 
 import numpy as np
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from numpy.typing import NDArray
 
 from remat._warn import warn
@@ -22,14 +22,15 @@ from remat.algorithms._arrays.graph_arrays import Flat, Floats, Longs, Seed, fla
 from remat.algorithms._arrays.liveness import memory_profile, total_time
 from remat.algorithms._arrays.streams import Streams
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.evidence import Evidence, Written, stronger
+from remat.algorithms._core.evidence import Evidence, stronger
 from remat.algorithms._core.outcome import IMPOSSIBLE, ClassBound, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import refuse_unless_flat
 from remat.algorithms._core.warm_started import WarmStarted
 from remat.algorithms._core.wording import operand
-from remat.algorithms._proving.certificate import Claim, grow, step_of
+from remat.algorithms._proving.certificate import Claim
 from remat.algorithms._proving.evidence import AllRun
+from remat.algorithms._proving.prover import CAPTURED, MOST_INSTANTS, Prover
 from remat.algorithms._search.kernel_prefetch import await_kernels
 from remat.algorithms._search.ordering import shift
 from remat.algorithms._search.stop import CONDITION, Condition
@@ -41,6 +42,8 @@ from remat.units import Bytes, Ns
 Sequence = NDArray[np.int32]
 
 _POOL = 4  # best distinct sequences kept
+_ORDERS = 2  # of instants whose claim is of the captured order: most for which trees bound every schedule too
+_FREE_ORDER_LEAVES = 8  # their leaves
 
 
 class Stage(TypedDict):
@@ -143,7 +146,7 @@ class Incumbents:
 
 
 class Bounds:
-    """The bounds of a problem.
+    """The bounds of a problem, certified or claimed.
 
     Attributes:
         lower: bound for every schedule [ns], `IMPOSSIBLE` if none exists.
@@ -151,6 +154,7 @@ class Bounds:
         hardness: bound on the recomputation from each instant (node index) that was scanned [ns].
         evidence: of the largest bound that can be proved in integers.
         claims: bounds of mixed formulations, with their instants (node indices).
+        class_claims: instants, by the number of a class bound of the captured order.
     """
 
     def __init__(self, lower: Ns) -> None:
@@ -159,6 +163,12 @@ class Bounds:
         self.hardness: dict[int, Ns] = {}
         self.evidence: Evidence | None = None
         self.claims: list[tuple[Ns | float, tuple[int, ...]]] = []
+        self.class_claims: dict[int, tuple[int, ...]] = {}
+
+    @property
+    def certified(self) -> Ns | float:
+        """What can be proved in integers, 0 where nothing can."""
+        return 0 if self.evidence is None else self.evidence.bound
 
     def raises(self, lower: Ns | float) -> bool:
         """Take a bound for every schedule; returns whether it is better than the previous one."""
@@ -166,6 +176,13 @@ class Bounds:
             return False
         self.lower = lower
         return True
+
+    def of_classes(self) -> tuple[ClassBound, ...]:
+        """The class bounds; what is certified of every schedule is so of each class."""
+        return tuple(
+            evolve(bound, value=max(bound.value, self.certified), evidence=stronger(bound.evidence, self.evidence))
+            for bound in self.class_bounds
+        )
 
     def record_instant(self, at: int, bound: Ns) -> None:
         """Keep the bound of an instant."""
@@ -180,7 +197,7 @@ class Search:
     """A search over run sequences of one problem: the arrays, the incumbents, the bounds, the clock and the seed.
 
     Attributes:
-        arrays: the problem as arrays. incumbents: the best sequences. bounds: proved and claimed bounds.
+        arrays: the problem as arrays. incumbents: the best sequences. bounds: certified or claimed.
         clock, seed: of the solve. streams: random numbers by purpose. who: the solver named in reports.
         proves: whether bounds for every schedule may be claimed.
         trail: a text line per event; equal searches have equal trails.
@@ -259,7 +276,7 @@ class Search:
 
     @property
     def lower(self) -> Ns | float:
-        """The proved bound [ns]."""
+        """The bound, certified or claimed [ns]."""
         return self.bounds.lower
 
     def offer(self, sequence: Sequence, how: str) -> bool:
@@ -297,10 +314,12 @@ class Search:
             best = None if self.best is None else int(self.best_time)
             self.clock.report(self.who, best=best, bound=lower, **self._stage, note=how)
 
-    def show(self, lower: Ns | float, assumes: str) -> None:
-        """Record a bound for a restricted class of schedules, which is reported separately."""
+    def show(self, lower: Ns | float, instants: tuple[int, ...]) -> None:
+        """Record a bound of the captured order, which is reported separately; trees at the instants may prove it."""
         if self.proves:
-            self.bounds.class_bounds.append(ClassBound(value=lower, assumes=assumes))
+            if instants:
+                self.bounds.class_claims[len(self.bounds.class_bounds)] = instants
+            self.bounds.class_bounds.append(ClassBound(value=lower, assumes=CAPTURED))
 
     def leave_out(self, who: object, missing: BackendMissing) -> None:
         """Continue without a pass whose solver is not installed: plan and bound may be worse than with it."""
@@ -320,7 +339,7 @@ class Search:
             schedule=self.schedule(),
             lower=bounds.lower,
             trail=tuple(self.trail),
-            class_bounds=tuple(bounds.class_bounds),
+            class_bounds=bounds.of_classes(),
             evidence=bounds.evidence,
         )
 
@@ -436,26 +455,35 @@ class If(RunMove):
 
 
 def certify(search: Search) -> None:
-    """Prove the claims: a branch-and-bound tree for each claim above the proved bound, the largest claim first."""
-    graph, budget, clock = search.problem.graph, search.budget, search.clock
-    left, step = search.problem.proof_leaves, None
-    for claimed, instants in sorted(search.bounds.claims, key=lambda claim: (-claim[0], claim[1])):
-        certified = 0 if search.bounds.evidence is None else search.bounds.evidence.bound
-        if claimed <= certified or clock.expired:
+    """Prove the claims: a branch-and-bound tree for each claim above the certified bound, the largest claim first."""
+    bounds, leaves = search.bounds, search.problem.proof_leaves
+    prover = Prover(search.problem.graph, search.arrays.base_time, search.clock)
+    for claimed, instants in sorted(bounds.claims, key=lambda claim: (-claim[0], claim[1])):
+        if claimed <= bounds.certified or search.clock.expired:
             break
-        step = step_of(graph) if step is None else step
-        grown = grow(step, Claim(budget, instants, claimed), leaves=left, clock=clock)
-        evidence = Written(graph, grown.proof)
-        names = ", ".join(graph.computes[at].name for at in instants)
-        shown = (
-            "that no schedule exists"
-            if grown.proof.bound is None
-            else f"{grown.proof.bound / max(1, search.arrays.base_time):.5f}"
-        )
-        short = (
-            "" if grown.closed else f", less than the {claimed / max(1, search.arrays.base_time):.5f} that is claimed"
-        )
-        search.trail.append(f"certified at {names}: {shown}{short} ({grown.leaves} leaves)")
-        search.prove(evidence.bound, f"a tree of {grown.leaves} leaves at {names}", evidence=evidence)
-        if grown.closed:
+        if len(instants) <= MOST_INSTANTS and prove_claim(
+            search, prover, Claim(search.budget, instants, claimed), leaves
+        ):
             break
+    for number, instants in bounds.class_claims.items():
+        if not search.clock.expired:
+            certify_class_bound(search, prover, number, instants)
+
+
+def prove_claim(search: Search, prover: Prover, claim: Claim, leaves: int) -> bool:
+    """Grow trees for a claim of every schedule and take what they prove; whether that is all of it."""
+    proved = prover.proved(claim, leaves)
+    search.trail.append(proved.note)
+    search.prove(proved.evidence.bound, proved.how, evidence=proved.evidence)
+    return proved.closed
+
+
+def certify_class_bound(search: Search, prover: Prover, number: int, instants: tuple[int, ...]) -> None:
+    """Prove what is claimed of the captured order; and, by a few leaves at the same instants, a bound for every schedule."""
+    bound = search.bounds.class_bounds[number]
+    proved = prover.proved(Claim(search.budget, instants, bound.value, captured=True), search.problem.proof_leaves)
+    search.trail.append(proved.note)
+    value = max(bound.value, proved.evidence.bound)
+    search.bounds.class_bounds[number] = evolve(bound, value=value, evidence=proved.evidence)
+    if search.bounds.certified < value and not search.clock.expired and prover.orders(instants) <= _ORDERS:
+        prove_claim(search, prover, Claim(search.budget, instants, value), _FREE_ORDER_LEAVES)

@@ -1,6 +1,6 @@
 """Conditions of a search as values: when a pass is run (`pass.if_(no_plan)`), when a search ends (`stop=gap(0.001)`).
 
-A condition depends on the best plan and the proved bound only. Its repr rebuilds it.
+A condition depends on the best plan and the bound, certified or claimed. Its repr rebuilds it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from remat.units import Ns
 
 
 class Standing(Protocol):
-    """The input of a condition: the time of the best plan, infinite without a plan, and the proved bound [ns]."""
+    """The input of a condition: the time of the best plan, infinite without a plan, and the bound [ns]."""
 
     @property
     def best_time(self) -> float: ...
@@ -36,7 +36,7 @@ class Condition(ABC):
 
 @frozen
 class gap(Condition):
-    """Holds when the plan is within a gap of the proved bound, or no schedule exists.
+    """Holds when the plan is within a gap of the bound, or no schedule exists.
 
     Attributes:
         size: plan over bound, minus one.
@@ -52,12 +52,12 @@ class gap(Condition):
         return f"gap({self.size!r})"
 
     def __str__(self) -> str:
-        return f"the plan is within {self.size:.2%} of the proved bound"
+        return f"the plan is within {self.size:.2%} of the bound"
 
 
 @frozen
 class gap_above(Condition):
-    """Holds when the plan exceeds the proved bound by more than a gap, or when no plan is known but one may exist.
+    """Holds when the plan exceeds the bound by more than a gap, or when no plan is known but one may exist.
 
     Attributes:
         size: plan over bound, minus one.

@@ -35,7 +35,7 @@ class BudgetResult:
     Attributes:
         schedule, cost: the best replayed plan, or neither.
         bound: of every schedule of the formulation's class [ns]; infinite: the class holds none, confirmed by a second solve.
-        finished: the gap was reached (or infeasibility proved).
+        finished: the gap was reached (or the solver says infeasible).
         notes: what happened, for the trail.
         point: the plan's point, as a start of the next solve.
     """
@@ -280,7 +280,7 @@ class Watch:
 
     def _report(self, result: BudgetResult, bound: int) -> None:
         time = None if result.cost is None else result.cost.time
-        # the bound is one of a class: it is shown, and never taken as proved
+        # the bound is one of a class: it is shown, and never taken for one of all schedules
         self.clock.report(
             self.who, schedule=result.schedule, best=time, stage="formulation", note=f"bound of the class {bound} ns"
         )

@@ -65,7 +65,7 @@ class Point:
         peak: bytes while the block runs. save: bytes saved while the loss node runs, beyond what it reads and writes.
         schedule: the plan, or None.
         time: of the plan [ns]. used, saved: bytes of its peak, and bytes that it saves.
-        bound: proved for every staged schedule under the two budgets [ns]; 0: none is proved.
+        bound: claimed for every staged schedule under the two budgets [ns]; 0: none.
         notes: the solver's notes.
     """
 

@@ -1,4 +1,4 @@
-"""The common baselines: keep everything, and checkpoint around each layer. Linear time, nothing proved."""
+"""The common baselines: keep everything, and checkpoint around each layer. Linear time, no bounds."""
 
 from __future__ import annotations
 

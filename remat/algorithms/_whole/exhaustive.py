@@ -4,7 +4,7 @@ A* search over states (nodes that have run, resident data). More resident data a
 and can be delayed until memory is needed: a state therefore drops only the inclusion-minimal sets that make the next run fit, and
 it is dominated by a state that has run the same nodes, has at least the same resident data, and is reached no later. The
 heuristic is the time of the nodes that must still run once, which is admissible: the first goal reached is optimal, and the
-smallest estimate in the queue is a proved bound if the search stops early.
+smallest estimate in the queue is a bound if the search stops early.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Residency = tuple[int, ...]
 
 @frozen(kw_only=True)
 class Exhaustive(Solver):
-    """Optimal over every valid schedule, or proved impossible. Exponential: for oracles and for tiny graphs.
+    """Optimal over every valid schedule, or infeasible; without a proof for others. Exponential: for oracles and for tiny graphs.
 
     Attributes:
         max_nodes: graphs with more compute nodes are refused.
-        max_states: expanded states after which the search gives up and states the bound it has proved.
+        max_states: expanded states after which the search gives up and states the bound it has reached.
     """
 
     max_nodes: int = field(default=16, validator=whole(1, "nodes"))
@@ -248,7 +248,7 @@ class _Search:
                 node, key = self.graph.computes[i], (ran | 1 << i, after)
                 arrival = _Arrival(time + node.options[option].time, (ran, residency), Run(node.name, option))
                 frontier.push(key, arrival, self.estimate(key[0]))
-        return Plan(lower=IMPOSSIBLE, trail=(f"Exhaustive: proved impossible, {expanded} states",))
+        return Plan(lower=IMPOSSIBLE, trail=(f"Exhaustive: impossible, {expanded} states",))
 
     def _dominated(self, residency: Residency, settled: list[Residency]) -> bool:
         """Whether a state reached no later has at least the same contents in each cell."""

@@ -1,6 +1,6 @@
 """From a module, a call of it and a budget to a step that can run: capture, cost, graph, solve, lower, each timed.
 
-Also what a budget means in bytes, and the error when no plan fits: the smallest budget with a plan, and the proved floor.
+Also what a budget means in bytes, and the error when no plan fits: the smallest budget with a plan, and what no plan fits.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class StageProgress:
         elapsed: seconds of all stages so far, without imports and compilation.
         done, total: passes of the planner that are done, and how many there are; a total of 0: not known.
         best: time of the best plan so far, as the solver reports it [ns]; None: there is none yet.
-        bound: best proved bound so far [ns].
+        bound: best bound so far, certified or claimed [ns].
         base: time of a step that keeps everything [ns]; 0: not known yet.
     """
 

@@ -1,4 +1,4 @@
-"""The error for a budget without a plan: the smallest budget with one, the proved floor, and what changed since the sample."""
+"""The error for a budget without a plan: the smallest budget with one, what no plan fits, and what changed since the sample."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def infeasible(
     Args:
         budget: what was asked for [bytes].
         smallest: the smallest budget a plan was found for [bytes].
-        floor: below this no schedule fits, proved [bytes].
+        floor: below this no schedule fits, by the floor or by a bound of a solver [bytes].
         seconds: of planning, where they were over before the planner was done; None: it was done.
         overhead: what a call holds outside the plan; `smallest` and `floor` are of the plan alone [bytes].
     """

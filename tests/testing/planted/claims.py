@@ -6,7 +6,7 @@ import numpy as np
 from attrs import evolve
 
 from remat.algorithms import IMPOSSIBLE, ClassBound, HIlp, Plan
-from remat.algorithms._search.multi_instant import ASSUMES
+from remat.algorithms._proving.prover import CAPTURED as ASSUMES
 from remat.ir import Kind, Phase, Schedule, validate
 from remat.testing.oracle import frontier, optimum
 
