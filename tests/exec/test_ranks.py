@@ -36,10 +36,11 @@ BUDGET = 3_000
 
 
 class Net(nn.Module):
-    """A loss of rows of 8 numbers."""
+    """A loss of rows of 8 numbers; one that `draws` cannot be captured."""
 
-    def __init__(self, unused=False):
+    def __init__(self, unused=False, draws=False):
         super().__init__()
+        self.draws = draws
         torch.manual_seed(0)
         layers = [layer for _ in range(4) for layer in (nn.Linear(8, 8), nn.Tanh())]
         self.layers = nn.Sequential(*layers)
@@ -47,14 +48,8 @@ class Net(nn.Module):
             self.unused = nn.Linear(8, 8)
 
     def forward(self, x):
+        x = x * random.random() if self.draws else x
         return self.layers(x).square().mean()
-
-
-class Draws(Net):
-    """What cannot be captured."""
-
-    def forward(self, x):
-        return super().forward(x * random.random())
 
 
 def rows(count, seed=0):
@@ -100,7 +95,8 @@ def check_a_share_is_of_the_step_that_holds_most(rank):
     module, sample = SMALL["mlp"].made()
     sample = tuple(t[: len(t) // (rank + 1)] for t in sample)
     wrapped = remat.exec.wrap(module, sample, "80%", **EASY)
-    DistributedDataParallel(wrapped)(*sample).backward()
+    parallel = DistributedDataParallel(wrapped)
+    parallel(*sample).backward()
     report = remat.exec.report(wrapped)
     (budget, peak), (other, smaller) = gathered((report.budget, report.store_all_peak))
     assert budget == other == int(0.8 * peak) and smaller < peak
@@ -150,7 +146,7 @@ def check_every_option_of_ddp(rank):
     for options in (
         {}, {"static_graph": True}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True},
     ):  # fmt: skip
-        for synced in (True, False):
+        for synced in (True, False)[: 1 if "static_graph" in options else 2]:  # a static graph begins with no `no_sync`
             grads = []
             for module in (Net(unused=True), remat.exec.wrap(Net(unused=True), budget=BUDGET, **EASY)):
                 if "find_unused_parameters" not in options:
@@ -186,19 +182,18 @@ def check_a_later_step_without_a_plan_is_refused_by_all(rank):
 
 
 def check_what_cannot_be_captured_on_one_rank_is_refused_by_all(rank):
-    wrapped = remat.exec.wrap((Net, Draws)[rank](), budget=BUDGET, **EASY)
+    wrapped = remat.exec.wrap(Net(draws=rank == 1), budget=BUDGET, **EASY)
     what = caught(lambda: wrapped(rows(16)))
     assert [rule for _, rule, _ in what] == ["X-RANK", "X-RANDOM"]
     assert "rank 1 of 2" in what[0][2] and "random" in what[0][2]
 
 
 def check_a_rank_may_fall_back_while_the_others_plan(rank):
-    module = Draws() if rank else Net()
-    module.__class__.__name__ = "Net"  # the same module, but for a forward that draws on one rank
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        wrapped = remat.exec.wrap(module, budget=BUDGET, on_uncapturable="bare", **EASY)
-        DistributedDataParallel(wrapped)(rows(16)).backward()
+        wrapped = remat.exec.wrap(Net(draws=rank == 1), budget=BUDGET, on_uncapturable="bare", **EASY)
+        parallel = DistributedDataParallel(wrapped)
+        parallel(rows(16)).backward()
     assert gathered(wrapped.__dict__["_remat"].ran == "plan") == [True, False]
 
 
