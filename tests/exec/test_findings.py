@@ -136,8 +136,14 @@ FINDINGS = {
     "D: a plan for each value and spelling of an argument": here(
         "test_a_number_that_changes_nothing_is_not_planned_again", "test_one_call_spelled_three_ways_has_one_plan"
     ),
-    "D: ranks plan differently": elsewhere("test_ranks_agree_on_a_budget"),
-    "D: the step that rebuilds buckets is over the budget": elsewhere("test_no_step_under_ddp_is_over_the_budget"),
+    "D: ranks plan differently": (
+        "test_ranks.py::check_a_share_is_of_the_step_that_holds_most",
+        "test_ranks.py::check_costs_are_the_largest_and_one_rank_plans",
+        "test_ranks.py::check_a_later_step_without_a_plan_is_refused_by_all",
+    ),
+    "D: the step that rebuilds buckets is over the budget": (
+        "test_ranks.py::check_the_step_that_rebuilds_buckets_is_within_the_budget",
+    ),
 }  # fmt: skip
 """A line of the findings and where it is tested; in this folder."""
 

@@ -157,6 +157,25 @@ def check_every_option_of_ddp(rank):
             assert equal(*grads), (options, synced)
 
 
+def check_the_step_that_rebuilds_buckets_is_within_the_budget(rank):
+    """DDP's second step replaces its buckets; a measurement of that step alone does not see the old ones go."""
+    module, sample = SMALL["mlp"].made()
+    wrapped = remat.exec.wrap(module, sample, "80%", group=None, **EASY | {"cost": "measure"})
+    alone, _ = torch.distributed.new_subgroups(group_size=1)  # what goes over the network is freed by other threads
+    buckets = sum(p.numel() * p.element_size() for p in module.parameters())
+
+    def train():
+        parallel = DistributedDataParallel(wrapped, process_group=alone)
+        for _ in range(4):
+            parallel.zero_grad(set_to_none=True)
+            parallel(*sample).backward()
+        return parallel
+
+    memory = remat.exec.measure_step(train)
+    assert memory.peak <= buckets + remat.exec.report(wrapped).budget
+    assert memory.left == 2 * buckets, (memory.left, buckets, memory.peak)
+
+
 def check_a_first_step_without_a_plan_is_refused_by_all(rank):
     what = caught(lambda: remat.exec.wrap(Net(), rows(400 if rank else 16), BUDGET, **EASY))
     assert [kind for kind, *_ in what] == [Infeasible, Infeasible]
