@@ -30,6 +30,7 @@ from remat.exec._plan.planning import Settings
 from remat.exec._plan.progress import Listener
 from remat.exec._torch.compiled import inside_compiled
 from remat.exec._torch.groups import WORLD, is_group
+from remat.exec._torch.sharded import gathered, share_state
 from remat.exec._trace.diagnosis import refusal
 from remat.ir import PlanFile
 from remat.settings import FLAG, Setting, instance, one_of, optional, whole
@@ -140,7 +141,7 @@ def wrap(
     wrapped = _wrapped(model, state)
     if sample is not None:
         args, kwargs = call_of(sample)
-        with in_training(wrapped), torch.enable_grad():
+        with in_training(wrapped), torch.enable_grad(), gathered(wrapped):
             state.planned_for(state.arguments(wrapped, args, kwargs))
     return wrapped
 
@@ -186,6 +187,7 @@ def _wrapped(model: nn.Module, state: State) -> nn.Module:
     wrapped.__dict__.update(model.__dict__)
     wrapped.__dict__["_remat"] = state
     wrapped.__dict__.pop("_compiled_call_impl", None)  # of `module.compile()`: it would be called past the plan
+    share_state(model, wrapped)
     instance = wrapped.__dict__.pop("forward", None)
     if instance is not None:
         bound = isinstance(instance, types.MethodType) and instance.__self__ is model
@@ -250,7 +252,7 @@ def _class_of(base: type[nn.Module]) -> type[nn.Module]:
 
 def _rebuild(base: type[nn.Module]) -> nn.Module:
     kind = _class_of(base)  # type: ignore[arg-type]  # mypy takes the hash of its objects for that of the class
-    return kind.__new__(kind)
+    return object.__new__(kind)  # a sharded class makes instances of the class it was
 
 
 __all__ = ["RematWarning", "call_of", "in_training", "wrap"]

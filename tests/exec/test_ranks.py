@@ -245,6 +245,72 @@ def check_copies_plan_alone_within_what_was_agreed(rank):
     assert first == second
 
 
+class Residual(nn.Module):
+    """A network of blocks, each with activations of its own to recompute."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        block = lambda: nn.Sequential(*(layer for _ in range(3) for layer in (nn.Linear(8, 8), nn.Tanh())))  # noqa: E731
+        self.blocks = nn.ModuleList(block() for _ in range(3))
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x).square().mean()
+
+
+def sharded_grads(model, rank):
+    """Shards of the gradients of the second of two steps."""
+    for seed in (rank, rank + 2):
+        model.zero_grad()
+        model(rows(32, seed)).backward()
+    return [p.grad.to_local().clone() for p in model.parameters()]
+
+
+def check_blocks_that_are_sharded_one_by_one(rank):
+    from torch.distributed.fsdp import fully_shard
+
+    how = EASY | {"loss_reserve": 0}
+    grads = []
+    for order in ("bare", "budgets first", "shards first"):
+        for reshard in (True, False):
+            model = Residual()
+            for block in model.blocks:
+                if order == "budgets first":
+                    remat.exec.wrap_in_place(block, 9_000, **how)
+                fully_shard(block, reshard_after_forward=reshard)
+                if order == "shards first":
+                    remat.exec.wrap_in_place(block, 9_000, **how)
+            grads.append(sharded_grads(fully_shard(model), rank))
+            if order != "bare":
+                assert all(remat.exec.report(block).reruns > 0 for block in model.blocks)
+                assert [block.remat.report().ran for block in model.blocks] == ["plan"] * 3
+    assert all(equal([grads[0]], [other]) for other in grads[1:])
+
+
+def check_a_module_that_is_sharded_at_the_root(rank):
+    from torch.distributed.fsdp import fully_shard
+
+    bare, model = fully_shard(Residual()), fully_shard(Residual())
+    wrapped = remat.exec.wrap(model, rows(32), "80%", **EASY)
+    assert all(type(p).__name__ == "DTensor" for p in wrapped.parameters())
+    assert equal([sharded_grads(bare, rank)], [sharded_grads(wrapped, rank)])
+    assert remat.exec.report(wrapped).ran == "plan" and remat.exec.report(wrapped).reruns > 0
+    wrapped.set_requires_gradient_sync(False)
+
+
+def check_blocks_sharded_inside_a_wrapped_module_are_refused(rank):
+    from torch.distributed.fsdp import fully_shard
+
+    model = Residual()
+    fully_shard(model.blocks[1])
+    what = caught(lambda: remat.exec.wrap(model, rows(32), "80%", on_uncapturable="raise", **EASY))
+    assert {rule for _, rule, _ in what} <= {"X-MODULE", "X-RANK"}
+    assert all("blocks.1 is sharded on its own" in text for *_, text in what)
+
+
 CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
 
 

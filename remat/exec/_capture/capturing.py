@@ -27,6 +27,7 @@ from remat.exec._capture.reader import read_joint
 from remat.exec._program.program import Program, charged
 from remat.exec._program.refusals import refusing
 from remat.exec._torch import rng
+from remat.exec._torch.sharded import sharded_inside
 from remat.exec._torch.torch_private import FakeTensor
 from remat.exec._trace import structure
 from remat.exec._trace.diagnosis import refusal
@@ -227,6 +228,10 @@ def _check_counters(traced: Traced, program: Program) -> None:
 def _check_plain(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> None:
     plain = (torch.Tensor, nn.Parameter, nn.Buffer, FakeTensor)
     state = [*module.parameters(), *module.buffers()]
+    if path := sharded_inside(module):
+        what = f"{path} is sharded on its own: its parameters are gathered and freed in the middle of the step."
+        fix = "give each such block a budget of its own with `wrap_in_place`, before or after `fully_shard`."
+        raise Uncapturable("X-MODULE", what, fix=fix)
     for tensor in (*state, *tensors):
         if type(tensor) not in plain or tensor.layout is not torch.strided:
             fix = "leave this module bare."
