@@ -113,7 +113,10 @@ FINDINGS = {
     "C: RAFT's scratch attribute": (
         *odds("scratch-tensor-written-before-it-is-read"), *here("test_raft_is_exact_or_refused"),
     ),
-    "C: DTensor parameters": elsewhere("test_parameters_that_are_distributed_tensors_are_planned"),
+    "C: DTensor parameters": (
+        "test_ranks.py::check_a_module_that_is_sharded_at_the_root",
+        "test_ranks.py::check_blocks_that_are_sharded_one_by_one",
+    ),
     "C: messages name neither module nor line": here("test_a_refusal_names_the_path_the_line_and_the_way_out"),
     "C: Llama with masks of ones": here("test_llama_with_a_mask_of_ones_is_exact"),
     # D. Budgets, deadlines, time

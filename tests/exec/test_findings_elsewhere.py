@@ -10,8 +10,7 @@ from torch import nn
 
 import remat.exec
 from remat.zoo import GPT2
-from tests.exec.apart import apart
-from tests.exec.support import LIGHT, SMALL
+from tests.exec.support import LIGHT
 from tests.models.operators import declare_torchvision_operators
 
 EASY = {"cost": "estimate", "solver": LIGHT, "rehearse": False, "on_uncapturable": "raise"}
@@ -71,24 +70,6 @@ def test_a_wrapped_module_compiles():
     grads = torch.autograd.grad(torch.compile(wrapped, backend="eager")(x).sum(), list(module.parameters()))
     assert all(torch.equal(*pair) for pair in zip(expected, grads, strict=True))
     assert sum(breaks.values()) <= 1
-
-
-def check_distributed_tensors(rank):
-    from torch.distributed.fsdp import fully_shard
-
-    module, sample = SMALL["mlp"].made()
-    fully_shard(module)
-    remat.exec.wrap(module, sample, "80%", **EASY)(*sample).backward()
-
-
-@pytest.fixture(scope="module")
-def alone():
-    return apart([check_distributed_tensors])
-
-
-@issue(14, "training stacks: DTensor parameters")
-def test_parameters_that_are_distributed_tensors_are_planned(alone):
-    assert alone["check_distributed_tensors"] == "ok"
 
 
 def test_trainer_compiles(tmp_path):

@@ -184,6 +184,17 @@ class Ranks:
         board.wait({"go": 0})
         self.agreed = True
 
+    def adopt(self, texts: list[str]) -> list[str]:
+        """The texts of the first process, when all have come so far without a refusal."""
+        board = self._open()
+        board.put(f"ready/{self._rank}", "")
+        if self._rank == 0:
+            board.wait({f"ready/{rank}": rank for rank in range(board.members.size)})
+            board.put("texts", json.dumps(texts))
+        (text,) = board.wait({"texts": 0})
+        adopted: list[str] = json.loads(text)
+        return adopted
+
     # -- plans ---------------------------------------------------------------------------------------------------------
 
     def offer(self, fingerprint: str) -> PlanFile | None:
