@@ -302,7 +302,8 @@ def check_a_budget_divided_among_blocks_that_are_sharded_then(rank):
             fully_shard(block)
         fully_shard(each)
     assert equal([sharded_grads(bare, rank)], [sharded_grads(model, rank)])
-    assert [block.remat.report().ran for block in model.blocks] == ["plan"] * 3
+    reports = [block.remat.report() for block in model.blocks]
+    assert all(report.ran == "plan" and report.origin for report in reports)  # the plans of the division
 
 
 def check_a_module_that_is_sharded_at_the_root(rank):

@@ -27,7 +27,7 @@ from remat.exec._capture.reader import read_joint
 from remat.exec._program.program import Program, charged
 from remat.exec._program.refusals import refusing
 from remat.exec._torch import rng
-from remat.exec._torch.sharded import sharded_inside
+from remat.exec._torch.sharded import class_name, sharded_inside
 from remat.exec._torch.torch_private import FakeTensor
 from remat.exec._trace import structure
 from remat.exec._trace.diagnosis import refusal
@@ -172,7 +172,7 @@ def _read(traced: Traced, step: Step, fold_sums: str) -> Captured:
         draft = read_joint(traced.joint, step.module)
         cast = share_casts(draft, lambda source: source[0] != "input" or is_leaf(inputs[source[1]]))
         keep_masks(draft)
-        program = finish(draft, name=type(step.module).__name__)
+        program = finish(draft, name=class_name(step.module))
         _check_counters(traced, program)
         leaves = tuple((at, is_leaf(inputs[at])) for at in cast)
         return _captured(traced, accumulate(program, fold_sums), leaves)

@@ -16,6 +16,14 @@ def is_sharded(module: nn.Module) -> bool:
     return fsdp is not None and isinstance(module, fsdp.FSDPModule)
 
 
+def class_name(module: nn.Module) -> str:
+    """Name of the module's class, of the one it was before it was sharded: a plan is for both."""
+    classes = type(module).__mro__
+    if not is_sharded(module):
+        return classes[0].__name__
+    return classes[classes.index(sys.modules["torch.distributed.fsdp"].FSDPModule) + 1].__name__
+
+
 @contextmanager
 def gathered(module: Any) -> Iterator[None]:
     """Inside, the module's parameters are whole, as they are while it runs; a collective of its group where it is sharded."""
@@ -44,4 +52,4 @@ def sharded_inside(module: nn.Module) -> str:
     return next((path for path, inner in module.named_modules() if path and is_sharded(inner)), "")
 
 
-__all__ = ["gathered", "is_sharded", "sharded_inside", "share_state"]
+__all__ = ["class_name", "gathered", "is_sharded", "sharded_inside", "share_state"]
