@@ -230,7 +230,7 @@ def _check_plain(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> None:
     state = [*module.parameters(), *module.buffers()]
     if path := sharded_inside(module):
         what = f"{path} is sharded on its own: its parameters are gathered and freed in the middle of the step."
-        fix = "give each such block a budget of its own with `wrap_in_place`, before or after `fully_shard`."
+        fix = "divide the budget among such blocks with `apply_budget` before `fully_shard`, or wrap each with `wrap_in_place`."
         raise Uncapturable("X-MODULE", what, fix=fix)
     for tensor in (*state, *tensors):
         if type(tensor) not in plain or tensor.layout is not torch.strided:
