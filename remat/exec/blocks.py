@@ -227,16 +227,17 @@ class _Divider:
     def measured(self, chosen: Sequence[BlockOption]) -> Bytes:
         """The peak of a whole step with these plans, the second of two."""
         self.chosen = tuple(chosen)
-        self.wrap(self.files(), None)
         device = next(self.model.parameters()).device
         try:
+            self.wrap(self.files(), None)
             with self.as_before():
                 self.step().backward()
                 self.model.zero_grad(set_to_none=True)
                 return measure_step(lambda: self.step().backward(), device=device).peak
         finally:
             for block in self.blocks:
-                unwrap(block)
+                if "_remat" in block.__dict__:
+                    unwrap(block)
 
     @contextmanager
     def as_before(self) -> Iterator[None]:

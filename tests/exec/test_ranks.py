@@ -27,7 +27,7 @@ from remat.exec._module import ranks as agreements
 from remat.exec._module.board import Board
 from remat.exec._module.ranks import Ranks, Statement, terms_of
 from remat.exec._plan import planning
-from remat.exec._torch.groups import Members
+from remat.exec._torch.groups import Members, members_of
 from tests.exec.apart import apart
 from tests.exec.support import LIGHT, SMALL
 
@@ -141,6 +141,14 @@ def check_a_plan_is_shared_with_who_meets_the_step_later(rank):
             wrapped(rows(11)).backward()
         torch.distributed.barrier()
     assert ["another process" in origin for origin in gathered(remat.exec.report(wrapped).origin)] == [False, True]
+
+
+def check_plans_of_a_file_run_without_a_solver(rank):
+    file = remat.exec.plans_of(remat.exec.wrap(Net(), rows(16), BUDGET, group=None, **EASY))
+    with mock.patch.object(planning, "solve", side_effect=AssertionError("solved")):
+        wrapped = remat.exec.wrap(Net(), rows(16), plan=file, **EASY)
+    report = remat.exec.report(wrapped)
+    assert report.schedule == file.plans[0].schedule and gathered(report.budget) == [BUDGET, BUDGET]
 
 
 def check_every_option_of_ddp(rank):
@@ -435,6 +443,32 @@ def test_without_its_store_a_process_goes_on_alone_and_says_so():
         ranks.gate()
         assert not ranks.shared
     assert store.check.call_count == 1
+
+
+def test_a_refusal_that_was_a_wait_is_no_lost_store():
+    store = torch.distributed.HashStore()
+    here, there = (Board(members(rank, store=store), 0) for rank in range(2))
+    with mock.patch.object(boards, "LINGER", 0.0):
+        there.refuse(GroupError("X-WAIT", "waited.", ranks=(0,)))
+    with (
+        mock.patch.object(agreements, "is_running", lambda: True),
+        pytest.raises(GroupError, match="X-WAIT: rank 1 of 2"),
+    ):
+        agreed(here).check()
+
+
+@pytest.mark.parametrize("size, backend, alone", [(1, "gloo", True), (8, "fake", True), (2, "gloo", False)])
+def test_who_has_no_peers_is_alone(size, backend, alone):
+    store, distributed = torch.distributed.HashStore(), torch.distributed
+    with (
+        mock.patch.object(distributed, "is_initialized", lambda: True),
+        mock.patch.object(distributed, "get_world_size", lambda group: size),
+        mock.patch.object(distributed, "get_rank", lambda group: 0),
+        mock.patch.object(distributed, "get_backend", lambda group: backend),
+        mock.patch.object(distributed.distributed_c10d, "_get_default_store", lambda: store),
+    ):
+        assert (members_of(mock.Mock(group_name="g")) is None) == alone
+        assert members_of(None) is None
 
 
 def test_terms_take_the_largest_of_every_figure_and_the_first_of_equal_steps():

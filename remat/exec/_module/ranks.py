@@ -293,7 +293,7 @@ class Ranks:
         try:
             yield board
         except GroupError as error:
-            if error.rule != "X-WAIT":
+            if error.rule != "X-WAIT" or (board is not None and error is board.heard):
                 raise
             self._board = self._members = None
             what = (
