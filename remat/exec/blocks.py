@@ -10,7 +10,7 @@ import torch
 from attrs import define, evolve, field, frozen
 from torch import nn
 
-from remat.algorithms._curves.budget_sweep import quick_lowest_budget
+from remat.algorithms._core.startup import importing
 from remat.budget import Share, parse_budget
 from remat.errors import BadArgument, Infeasible
 from remat.exec._capture.capturing import capture
@@ -70,7 +70,7 @@ def apply_budget(
 
     Args:
         model: the whole model, not sharded yet, on its device.
-        sample: a call of it, as of `wrap`.
+        sample: a call of it, as of `wrap`; the largest of the training, whose shares later calls of each block get too.
         budget: most bytes that a step of the model may hold above what lived before it: an int, `"6GiB"`, or `"40%"` of what
             it holds if the blocks keep everything.
         blocks: parts of the model that run one after another, each once in a step.
@@ -201,6 +201,8 @@ class _Divider:
 
     def planned(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[BlockOption, ...]:
         """Options of a block, from its lowest budget to one that keeps everything."""
+        with importing():
+            from remat.algorithms._curves.budget_sweep import quick_lowest_budget  # imports compiled kernels
         captured = capture(block, args, kwargs)
         costed = cost_step(captured, self.settings, self.costs)
         low = quick_lowest_budget(costed.graph, self.settings.solver, seed=self.settings.seed).point.budget

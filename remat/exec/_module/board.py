@@ -184,8 +184,8 @@ def _read(text: str, members: Members) -> RematError:
     rank, fix = record["rank"], record["fix"]
     what = f"rank {rank} of {members.size} cannot go on, so that no rank does. It says: {record['what']}"
     if record["numbers"] is not None:
-        budget, found, floor = record["numbers"]
-        return Infeasible(what, budget=budget, found=found, floor=floor, fix=fix)
+        budget, smallest, floor = record["numbers"]
+        return Infeasible(what, budget=budget, found=smallest, floor=floor, fix=fix)
     return GroupError(record["rule"], what, ranks=(rank,), fix=fix)
 
 
