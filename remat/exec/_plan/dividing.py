@@ -58,11 +58,11 @@ def undominated(options: Sequence[BlockOption]) -> tuple[BlockOption, ...]:
 
 def peak_of(chosen: Sequence[BlockOption]) -> Bytes:
     """Most bytes that blocks hold which run forward in this order and backward in the other."""
-    held = most = 0
+    resident = most = 0
     for option in chosen:
-        most = max(most, held + option.peak)
-        held += option.saved
-    return max(most, held)
+        most = max(most, resident + option.peak)
+        resident += option.saved
+    return max(most, resident)
 
 
 def divide(blocks: Sequence[Sequence[BlockOption]], budget: Bytes) -> tuple[BlockOption, ...] | None:
