@@ -355,7 +355,7 @@ CHECKS = [value for name, value in list(globals().items()) if name.startswith("c
 
 @pytest.fixture(scope="module")
 def together():
-    return apart(CHECKS, ranks=2)
+    return apart(CHECKS, ranks=2, patience=300.0)
 
 
 @pytest.mark.parametrize("name", [check.__name__ for check in CHECKS])
