@@ -182,3 +182,15 @@ class StalePlan(RematError):
     def __init__(self, rule: str, what: str, *, differs: tuple[str, ...], fix: str = "") -> None:
         self.differs = differs
         super().__init__(rule, what, fix=fix)
+
+
+class GroupError(RematError):
+    """Processes of a group that cannot train a step together (rules `X-RANK`, `X-GROUP`, `X-WAIT`).
+
+    Attributes:
+        ranks: of the processes that it is about.
+    """
+
+    def __init__(self, rule: str, what: str, *, ranks: tuple[int, ...], fix: str = "") -> None:
+        self.ranks = ranks
+        super().__init__(rule, what, fix=fix)

@@ -4,6 +4,8 @@ import ast
 import doctest
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 NEEDS = re.compile(r"^<!-- needs: (.*) -->$", re.M)
 """Packages without which the code of a page cannot run."""
+PROCESSES = re.compile(r"^<!-- processes: (.*) -->$", re.M)
+"""How many processes the code of a page is for, if it is for several."""
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -32,10 +36,21 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
         declare_torchvision_operators()
+    if processes := PROCESSES.search(text):
+        run_in_processes("\n".join(FENCE.findall(text)), processes.group(1))
+        return
     for block in FENCE.finditer(text):
         line = text[: block.start()].count("\n") + 2
         code = compile("\n" * (line - 1) + block.group(1), str(page), "exec")
         exec(code, namespace)
+
+
+def run_in_processes(code, count):
+    """Run the code of a page as its reader would; it leaves without tearing gloo down, whose threads now and then never end."""
+    Path("train.py").write_text(f"{code}\nimport os\n\nos._exit(0)\n")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count, "train.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

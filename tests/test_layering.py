@@ -65,6 +65,7 @@ ROOMS = {
         "plan_files": 6,
         "sweeping": 7,
         "in_place": 7,
+        "blocks": 8,
         "inspecting": 7,
     },
 }

@@ -9,6 +9,7 @@ from remat.exec._plan.build import build_graph
 from remat.exec._plan.planning import Planned, Settings, plan_step
 from remat.exec._run.lowering import Lowered, lower
 from remat.exec._run.runtime import StepError
+from remat.exec.blocks import Division, apply_budget
 from remat.exec.in_place import give_plans, unwrap, wrap_in_place
 from remat.exec.inspecting import Inspection
 from remat.exec.plan_files import load_plan, plans_of, save_plan
@@ -22,6 +23,7 @@ __all__ = [
     "Captured",
     "Choice",
     "Device",
+    "Division",
     "Inspection",
     "Lowered",
     "ModelCurve",
@@ -33,6 +35,7 @@ __all__ = [
     "StepError",
     "StepMemory",
     "Weightless",
+    "apply_budget",
     "build_graph",
     "capture",
     "capture_without_weights",

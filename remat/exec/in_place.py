@@ -46,6 +46,11 @@ def unwrap(model: nn.Module) -> nn.Module:
         raise BadArgument(
             "X-ARG", f"unwrap: the module is a {type(model).__name__}, not a wrapped one.", fix="wrap it."
         )
+    if type(model).__mro__[1] is not Wrapped:
+        what = (
+            f"unwrap: the class of the module was changed after it was wrapped, to {type(model).__mro__[0].__name__}."
+        )
+        raise BadArgument("X-ARG", what, fix="unwrap before `fully_shard`.")
     del model.__dict__["_remat"]
     forward = model.__dict__.pop(INSTANCE_FORWARD, None)
     model.__dict__.pop("forward", None)

@@ -7,12 +7,9 @@ import os
 import torch
 from torch import nn
 
-import remat
-from remat.algorithms import IMPOSSIBLE
 from remat.errors import BadArgument
-from remat.exec._cost.machine import machine_of
 from remat.exec._module.plans import Ready, State
-from remat.exec._plan.replaying import fingerprint, tensor_lines
+from remat.exec._module.saved import file_of, plan_to_save
 from remat.ir import PlanFile, SavedPlan, read_plans, write_plans
 
 
@@ -50,40 +47,11 @@ def plans_of(model: nn.Module) -> PlanFile:
     if not ready or not isinstance(budget, int):
         fix = "give `wrap` a budget, and run a training step."
         raise BadArgument("X-REPORT", "the module has no plan to save yet.", fix=fix)
-    (device,) = {entry.captured.program.device for entry in ready[:1]}
-    plans = {plan.fingerprint: plan for plan in (*_loaded(state, device), *(_saved(entry, state) for entry in ready))}
+    program = ready[0].captured.program
+    mine = (plan_to_save(entry.planned, state.settings, entry.rehearsal) for entry in ready)
+    plans = {plan.fingerprint: plan for plan in (*_loaded(state, program.device), *mine)}
     measured = state.settings.cost == "measure"
-    return PlanFile(
-        model=ready[0].captured.program.name,
-        remat=remat.__version__,
-        torch=torch.__version__,
-        machine=machine_of(device),
-        budget=budget,
-        costs_by=state.settings.cost,
-        costs={name: (cost.time, cost.workspace, cost.outputs) for name, cost in state.costs.items() if measured},
-        plans=tuple(plans.values()),
-    )
-
-
-def _saved(ready: Ready, state: State) -> SavedPlan:
-    planned, program, tried = ready.planned, ready.captured.program, ready.rehearsal
-    outcome = planned.outcome
-    assert outcome.schedule is not None and planned.budget is not None
-    return SavedPlan(
-        fingerprint=fingerprint(program),
-        tensors=tensor_lines(program),
-        graph=planned.graph,
-        schedule=outcome.schedule,
-        budget=planned.budget,
-        overhead=planned.captured.overhead,
-        reserve=planned.reserve,
-        retained=planned.retained,
-        audited=planned.audited or state.settings.loss_reserve is not None,
-        lower=0 if outcome.lower == IMPOSSIBLE else int(outcome.lower),
-        planner=planned.planner or state.settings.name(),
-        trail=outcome.trail,
-        rehearsal=None if tried is None else (tried.peak, tried.reserved, tried.time),
-    )
+    return file_of(plans.values(), program, state.settings, state.costs if measured else None)
 
 
 def load_plan(path: str | os.PathLike[str]) -> PlanFile:

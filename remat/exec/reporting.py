@@ -42,7 +42,8 @@ class Report:
         source: the generated functions; empty where the bare module runs.
         plans: number of plans the module has; calls whose captured programs are equal share one.
         guards: number of checks that a call makes before it runs the plan.
-        origin: the file that the plan comes from, and whose times it was made with; empty: it was planned here.
+        origin: the file that the plan comes from, and whose times it was made with, or another process of the group; empty: it
+            was planned here.
         ran: "plan", or why the last call did not run it.
         asked: the budget asked for, where no plan was found for it and the smallest budget found stands for it; else None.
     """

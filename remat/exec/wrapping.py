@@ -24,17 +24,21 @@ from remat.errors import BadArgument, Uncapturable
 from remat.exec._module.after import RematWarning
 from remat.exec._module.calls import Wrapped, make_opaque, planned_call, set_forward
 from remat.exec._module.plans import MOST_PLANS, State
+from remat.exec._module.ranks import Ranks
 from remat.exec._module.saved import saved_plans
 from remat.exec._plan.planning import Settings
 from remat.exec._plan.progress import Listener
 from remat.exec._torch.compiled import inside_compiled
+from remat.exec._torch.groups import WORLD, is_group
+from remat.exec._torch.sharded import gathered, share_state
 from remat.exec._trace.diagnosis import refusal
 from remat.ir import PlanFile
-from remat.settings import FLAG, instance, one_of, whole
+from remat.settings import FLAG, Setting, instance, one_of, optional, whole
 from remat.units import parse_bytes
 
 UNCAPTURABLE = ("raise", "bare")
 STALE = ("raise", "plan")
+GROUP = optional(Setting('"world", a process group, or None', is_group))
 
 
 def wrap(
@@ -54,6 +58,7 @@ def wrap(
     most_plans: int = MOST_PLANS,
     plan: str | os.PathLike[str] | PlanFile | None = None,
     on_stale: str = "raise",
+    group: Any = WORLD,
     progress: bool | Listener | None = None,
     seed: int = 0,
 ) -> nn.Module:
@@ -89,6 +94,8 @@ def wrap(
             again; its times are measured again only on another machine. Without a budget, the one they were made for.
         on_stale: where the first step is none that `plan` is for, or does not fit the budget here: "raise", or "plan": warn and
             plan it. Later steps of other shapes are planned as ever.
+        group: processes that train the module together and agree on its plans at their first training call: "world", all of
+            `torch.distributed` where it is initialized; a process group; or None: this process plans alone.
         progress: who sees the stages of planning, the best plan so far and its gap: None: a terminal on the error stream; True:
             the error stream in any case; False: nobody; or a function that is called with what is said. The log always does.
         seed: of the solver.
@@ -98,6 +105,7 @@ def wrap(
         Uncapturable: the step cannot be captured; it names the module, the line and what to change.
         StalePlan: `plan` is not for this step, this torch or this budget; it says what differs.
         MalformedFile: `plan` is damaged.
+        GroupError: the processes of the group differ, one refused, or one did not come.
         BadArgument: an argument is not one of its values.
     """
     one_of(*STALE).check(on_stale, "wrap: on_stale", rule="X-ARG")
@@ -109,6 +117,7 @@ def wrap(
     instance(nn.Module, "nn.Linear(3, 4)").check(model, "wrap: model", rule="X-ARG")
     FLAG.check(rehearse, "wrap: rehearse", rule="X-ARG")
     whole(1).check(most_plans, "wrap: most_plans", rule="X-ARG")
+    GROUP.check(group, "wrap: group", rule="X-ARG")
     model = _uncompiled(model)
     if isinstance(model, Wrapped):
         raise BadArgument("X-ARG", "the module is wrapped already.", fix="wrap the bare module.")
@@ -126,12 +135,13 @@ def wrap(
     if sample is None:  # a capture does the same
         make_opaque()
     state = State(
-        settings=settings, on_uncapturable=on_uncapturable, rehearse=rehearse, most_plans=most_plans, saved=saved
-    )
+        settings=settings, on_uncapturable=on_uncapturable, rehearse=rehearse, most_plans=most_plans, saved=saved,
+        ranks=Ranks(None if budget is None else group),
+    )  # fmt: skip
     wrapped = _wrapped(model, state)
     if sample is not None:
         args, kwargs = call_of(sample)
-        with in_training(wrapped), torch.enable_grad():
+        with in_training(wrapped), torch.enable_grad(), gathered(wrapped):
             state.planned_for(state.arguments(wrapped, args, kwargs))
     return wrapped
 
@@ -177,6 +187,7 @@ def _wrapped(model: nn.Module, state: State) -> nn.Module:
     wrapped.__dict__.update(model.__dict__)
     wrapped.__dict__["_remat"] = state
     wrapped.__dict__.pop("_compiled_call_impl", None)  # of `module.compile()`: it would be called past the plan
+    share_state(model, wrapped)
     instance = wrapped.__dict__.pop("forward", None)
     if instance is not None:
         bound = isinstance(instance, types.MethodType) and instance.__self__ is model
@@ -241,7 +252,7 @@ def _class_of(base: type[nn.Module]) -> type[nn.Module]:
 
 def _rebuild(base: type[nn.Module]) -> nn.Module:
     kind = _class_of(base)  # type: ignore[arg-type]  # mypy takes the hash of its objects for that of the class
-    return kind.__new__(kind)
+    return object.__new__(kind)  # a sharded class makes instances of the class it was
 
 
 __all__ = ["RematWarning", "call_of", "in_training", "wrap"]

@@ -12,22 +12,24 @@ import torch
 PATIENCE = 120.0
 
 
-def apart(checks, ranks=1):
+def apart(checks, ranks=1, patience=PATIENCE):
     """Run functions `check(rank)` one after another in a group of processes; what each said, by name: "ok" or a traceback.
 
     Args:
         checks: functions of a module, so that a new process finds them.
         ranks: size of the group.
+        patience: how long all checks together may take [s].
     """
     context = torch.multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         workers = [
-            context.Process(target=_run, args=(checks, rank, ranks, folder), daemon=True) for rank in range(ranks)
+            context.Process(target=_run, args=(checks, rank, ranks, folder, patience), daemon=True)
+            for rank in range(ranks)
         ]
         for worker in workers:
             worker.start()
         for worker in workers:
-            worker.join(PATIENCE)
+            worker.join(patience)
             worker.kill()
         return {
             check.__name__: "\n".join(_said(Path(folder), check, rank) for rank in range(ranks)) for check in checks
@@ -39,11 +41,11 @@ def _said(folder, check, rank):
     return file.read_text() if file.exists() else "it did not end"
 
 
-def _run(checks, rank, ranks, folder):
+def _run(checks, rank, ranks, folder, patience):
     torch.set_num_threads(1)
-    patience = datetime.timedelta(seconds=PATIENCE)
+    timeout = datetime.timedelta(seconds=patience)
     store = f"file://{folder}/store"
-    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks, timeout=patience)
+    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks, timeout=timeout)
     for check in checks:
         try:
             check(rank)
@@ -54,7 +56,7 @@ def _run(checks, rank, ranks, folder):
         part.write_text(text)
         part.rename(Path(folder) / f"{check.__name__}.{rank}")
     # Leave only when all are done, and without tearing gloo down: its threads now and then never end.
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + patience
     while time.monotonic() < until and not all(
         (Path(folder) / f"{checks[-1].__name__}.{r}").exists() for r in range(ranks)
     ):

@@ -113,7 +113,10 @@ FINDINGS = {
     "C: RAFT's scratch attribute": (
         *odds("scratch-tensor-written-before-it-is-read"), *here("test_raft_is_exact_or_refused"),
     ),
-    "C: DTensor parameters": elsewhere("test_parameters_that_are_distributed_tensors_are_planned"),
+    "C: DTensor parameters": (
+        "test_ranks.py::check_a_module_that_is_sharded_at_the_root",
+        "test_ranks.py::check_blocks_that_are_sharded_one_by_one",
+    ),
     "C: messages name neither module nor line": here("test_a_refusal_names_the_path_the_line_and_the_way_out"),
     "C: Llama with masks of ones": here("test_llama_with_a_mask_of_ones_is_exact"),
     # D. Budgets, deadlines, time
@@ -136,8 +139,14 @@ FINDINGS = {
     "D: a plan for each value and spelling of an argument": here(
         "test_a_number_that_changes_nothing_is_not_planned_again", "test_one_call_spelled_three_ways_has_one_plan"
     ),
-    "D: ranks plan differently": elsewhere("test_ranks_agree_on_a_budget"),
-    "D: the step that rebuilds buckets is over the budget": elsewhere("test_no_step_under_ddp_is_over_the_budget"),
+    "D: ranks plan differently": (
+        "test_ranks.py::check_a_share_is_of_the_step_that_holds_most",
+        "test_ranks.py::check_costs_are_the_largest_and_one_rank_plans",
+        "test_ranks.py::check_a_later_step_without_a_plan_is_refused_by_all",
+    ),
+    "D: the step that rebuilds buckets is over the budget": (
+        "test_ranks.py::check_the_step_that_rebuilds_buckets_is_within_the_budget",
+    ),
 }  # fmt: skip
 """A line of the findings and where it is tested; in this folder."""
 

@@ -10,8 +10,7 @@ from torch import nn
 
 import remat.exec
 from remat.zoo import GPT2
-from tests.exec.apart import apart
-from tests.exec.support import LIGHT, SMALL
+from tests.exec.support import LIGHT
 from tests.models.operators import declare_torchvision_operators
 
 EASY = {"cost": "estimate", "solver": LIGHT, "rehearse": False, "on_uncapturable": "raise"}
@@ -71,57 +70,6 @@ def test_a_wrapped_module_compiles():
     grads = torch.autograd.grad(torch.compile(wrapped, backend="eager")(x).sum(), list(module.parameters()))
     assert all(torch.equal(*pair) for pair in zip(expected, grads, strict=True))
     assert sum(breaks.values()) <= 1
-
-
-def check_buckets(rank):
-    """The step after the first, in which DDP orders its buckets anew, is within the budget as the others are."""
-    module, sample = SMALL["mlp"].made()
-    wrapped = remat.exec.wrap(module, sample, "80%", **(EASY | {"cost": "measure"}))
-    parallel = nn.parallel.DistributedDataParallel(wrapped)
-    peaks = []
-    for _ in range(4):
-        parallel.zero_grad(set_to_none=True)
-        peaks.append(remat.exec.measure_step(lambda: parallel(*sample).backward()).peak)
-    assert max(peaks) <= remat.exec.report(wrapped).budget
-
-
-def check_distributed_tensors(rank):
-    from torch.distributed.fsdp import fully_shard
-
-    module, sample = SMALL["mlp"].made()
-    fully_shard(module)
-    remat.exec.wrap(module, sample, "80%", **EASY)(*sample).backward()
-
-
-def check_budgets_agree(rank):
-    """A share is of one number, whatever a rank's first batch is."""
-    module, sample = SMALL["mlp"].made()
-    sample = tuple(t[: len(t) // (rank + 1)] for t in sample)
-    wrapped = remat.exec.wrap(module, sample, "80%", **EASY)
-    nn.parallel.DistributedDataParallel(wrapped)(*sample).backward()
-    budgets = [torch.zeros(1, dtype=torch.long) for _ in range(2)]
-    torch.distributed.all_gather(budgets, torch.tensor([remat.exec.report(wrapped).budget]))
-    assert budgets[0] == budgets[1]
-
-
-@pytest.fixture(scope="module")
-def alone():
-    return apart([check_buckets, check_distributed_tensors])
-
-
-@issue(14, "training stacks: the step that rebuilds DDP's buckets is charged")
-def test_no_step_under_ddp_is_over_the_budget(alone):
-    assert alone["check_buckets"] == "ok"
-
-
-@issue(14, "training stacks: DTensor parameters")
-def test_parameters_that_are_distributed_tensors_are_planned(alone):
-    assert alone["check_distributed_tensors"] == "ok"
-
-
-@issue(14, "training stacks: ranks agree")
-def test_ranks_agree_on_a_budget():
-    assert apart([check_budgets_agree], ranks=2)["check_budgets_agree"] == "ok\nok"
 
 
 def test_trainer_compiles(tmp_path):

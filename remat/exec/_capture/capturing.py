@@ -27,6 +27,7 @@ from remat.exec._capture.reader import read_joint
 from remat.exec._program.program import Program, charged
 from remat.exec._program.refusals import refusing
 from remat.exec._torch import rng
+from remat.exec._torch.sharded import class_name, sharded_inside
 from remat.exec._torch.torch_private import FakeTensor
 from remat.exec._trace import structure
 from remat.exec._trace.diagnosis import refusal
@@ -171,7 +172,7 @@ def _read(traced: Traced, step: Step, fold_sums: str) -> Captured:
         draft = read_joint(traced.joint, step.module)
         cast = share_casts(draft, lambda source: source[0] != "input" or is_leaf(inputs[source[1]]))
         keep_masks(draft)
-        program = finish(draft, name=type(step.module).__name__)
+        program = finish(draft, name=class_name(step.module))
         _check_counters(traced, program)
         leaves = tuple((at, is_leaf(inputs[at])) for at in cast)
         return _captured(traced, accumulate(program, fold_sums), leaves)
@@ -227,6 +228,10 @@ def _check_counters(traced: Traced, program: Program) -> None:
 def _check_plain(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> None:
     plain = (torch.Tensor, nn.Parameter, nn.Buffer, FakeTensor)
     state = [*module.parameters(), *module.buffers()]
+    if path := sharded_inside(module):
+        what = f"{path} is sharded on its own: its parameters are gathered and freed in the middle of the step."
+        fix = "divide the budget among such blocks with `apply_budget` before `fully_shard`, or wrap each with `wrap_in_place`."
+        raise Uncapturable("X-MODULE", what, fix=fix)
     for tensor in (*state, *tensors):
         if type(tensor) not in plain or tensor.layout is not torch.strided:
             fix = "leave this module bare."

@@ -15,6 +15,7 @@ from remat.budget import Share
 from remat.errors import Infeasible, StalePlan, Uncapturable
 from remat.exec._capture.capturing import Captured, capture, is_leaf
 from remat.exec._cost.cost import OpCost
+from remat.exec._cost.machine import minor_version
 from remat.exec._module.after import (
     MANY_PLANS,
     RematWarning,
@@ -41,9 +42,19 @@ from remat.exec._module.calls import (
 )
 from remat.exec._module.live import Tensors, Watch, autocast, named
 from remat.exec._module.plan_table import PlanTable
-from remat.exec._module.saved import SavedPlans
-from remat.exec._plan.planning import Outside, Planned, Settings, is_loss_inside, over_budget, plan_captured
+from remat.exec._module.ranks import Ranks, Statement
+from remat.exec._module.saved import SavedPlans, file_of, plan_to_save
+from remat.exec._plan.planning import (
+    Outside,
+    Planned,
+    Settings,
+    cost_step,
+    is_loss_inside,
+    over_budget,
+    plan_captured,
+)
 from remat.exec._plan.progress import Stages, stages_of
+from remat.exec._plan.replaying import Replay, fingerprint
 from remat.exec._plan.smallest import with_changes
 from remat.exec._program.digest import program_digest
 from remat.exec._run import outside as outside_loss
@@ -113,6 +124,7 @@ class State:
         rehearse: whether new plans are rehearsed on the call they were made for.
         most_plans: how many plans are kept; the least recently used is forgotten first.
         saved: plans of a file, which are run where they fit.
+        ranks: what is agreed with the other processes of a group.
         plans: by key.
         costs: measured costs by signature, the most recently used last; at most `MOST_COSTS` for each plan that may be kept.
         library: plans by digest of the program, of the programs that `plans` has; calls with equal programs share a plan.
@@ -126,6 +138,7 @@ class State:
     rehearse: bool = True
     most_plans: int = MOST_PLANS
     saved: SavedPlans | None = None
+    ranks: Ranks = field(factory=Ranks)
     plans: PlanTable[Ready | Bare] = field(init=False)
     costs: dict[str, OpCost] = field(factory=dict)
     library: dict[str, Planned] = field(factory=dict)
@@ -138,13 +151,15 @@ class State:
         self.plans = PlanTable(self.most_plans)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> State:
-        cls, settings = self.__reduce__()
-        state: State = cls(*settings, costs=dict(self.costs), library=dict(self.library), sample=self.sample)
+        cls, (*settings, _) = self.__reduce__()
+        costs, library = dict(self.costs), dict(self.library)
+        state: State = cls(*settings, self.ranks.copied(), costs=costs, library=library, sample=self.sample)
         state.plans = self.plans.copied(_fresh)
         return state
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return State, (self.settings, self.on_uncapturable, self.rehearse, self.most_plans, self.saved)
+        settings = (self.settings, self.on_uncapturable, self.rehearse, self.most_plans, self.saved)
+        return State, (*settings, self.ranks.pickled())
 
     @property
     def entries(self) -> list[Ready | Bare]:
@@ -161,6 +176,7 @@ class State:
         if not torch.is_grad_enabled():
             self.ran = "no gradients are recorded (torch.no_grad)"
             return self.bare(module, args, kwargs)
+        self.ranks.check()
         call = self.arguments(module, args, kwargs)
         ready = self.planned_for(call)
         self.last = ready
@@ -213,7 +229,8 @@ class State:
                     continue
                 call.extra = extra
                 if (outside := learnt(entry.planned, entry.meter)) is not None:
-                    again = self.planned_again(call, entry, outside)
+                    with self.ranks.planning():
+                        again = self.planned_again(call, entry, outside)
                     self.plans.forget(entry)
                     return self.used(call, again)
             return self.used(call, entry)
@@ -221,7 +238,8 @@ class State:
         if not any(tensor.requires_grad for tensor in tensors):
             entry = Bare("nothing requires a gradient")
         else:
-            entry = self.captured_and_planned(call, answers)
+            with self.ranks.planning():
+                entry = self.captured_and_planned(call, answers)
         self.used(call, entry)
         if len(self.plans.of(call.key)) == MANY_PLANS and isinstance(entry, Ready):
             warn_of_many(entry.captured)
@@ -307,10 +325,11 @@ class State:
                 entry = self.plan(call, captured, None, stages)
         except Uncapturable as unplaced:
             error = refusal(unplaced, module)
-            if self.on_uncapturable == "raise":
+            if self.on_uncapturable == "raise" or self.ranks.halfway:
                 raise error from unplaced.__cause__
             name = type(module).__name__
             warn(f"{name} falls back to the unwrapped module, without a budget: {error}", RematWarning)
+            self.agree_bare(call)
             return Bare(str(error))
         warn_of_hooks(module)
         return entry
@@ -327,7 +346,7 @@ class State:
         if planned is None:
             shapes = call.shapes()
             try:
-                planned = self.planned(captured, outside, stages)
+                planned = self.planned(call, captured, outside, stages)
             except Infeasible as error:
                 raise with_changes(error, self.sample, shapes) if self.sample else error from error
             finally:
@@ -347,7 +366,70 @@ class State:
                 stages.bytes["rehearsal"] = ready.rehearsal.peak
             return ready
 
-    def planned(self, captured: Captured, outside: Outside | None, stages: Stages) -> Planned:
+    def planned(self, call: Arguments, captured: Captured, outside: Outside | None, stages: Stages) -> Planned:
+        """A plan that another process of the group shares, where there is one and it fits, else one of this process."""
+        ranks = self.ranks
+        if outside is not None or not ranks.shared:
+            return self.planned_alone(captured, outside, stages)
+        first = not ranks.agreed
+        if first:
+            self.agree(call, captured, stages)
+        planned = self.replayed(captured, stages)
+        if planned is None:
+            planned = self.planned_alone(captured, None, stages)
+            ranks.share(file_of([plan_to_save(planned, self.settings)], captured.program, self.settings))
+        if first:
+            ranks.settle()
+        return planned
+
+    def agree(self, call: Arguments, captured: Captured, stages: Stages) -> None:
+        """Agree with the other processes on the budget and the costs, at their first planned calls."""
+        if self.saved is not None:
+            self.costs = {**self.saved.costs(captured.program.device), **self.costs}
+        with stages.stage("cost"):
+            whole = cost_step(captured, self.settings, self.costs).peak + captured.overhead
+        statement = Statement(
+            about=self.about(call), fingerprint=fingerprint(captured.program), whole=whole, costs=self.costs
+        )
+        terms = self.ranks.agree(statement, self.settings.budget)
+        self.costs.update(terms.costs)
+        self.settings = evolve(self.settings, budget=terms.budget)
+
+    def agree_bare(self, call: Arguments) -> None:
+        """Tell the other processes that this one runs its first step bare, if they are to agree now."""
+        if self.ranks.shared and not self.ranks.agreed:
+            terms = self.ranks.agree(Statement(about=self.about(call)), self.settings.budget)
+            if terms.budget is not None:
+                self.settings = evolve(self.settings, budget=terms.budget)
+            self.ranks.settle()
+
+    def about(self, call: Arguments) -> str:
+        """What all processes of a group must have alike, in words."""
+        settings = self.settings
+        budget = f"{float(settings.budget.of_peak):.4%}" if isinstance(settings.budget, Share) else settings.budget
+        return (
+            f"a {type(call.module).__name__} of {len(call.tensors['param'])} parameters with budget {budget}, "
+            f"cost={settings.cost!r}, on_infeasible={settings.on_infeasible!r} and torch {minor_version(torch.__version__)}"
+        )
+
+    def replayed(self, captured: Captured, stages: Stages) -> Planned | None:
+        """The plan of another process, replayed on this step; None: there is none, or it does not fit here."""
+        with stages.stage("plan"):
+            file = self.ranks.offer(fingerprint(captured.program))
+        if file is None:
+            return None
+        settings, (plan,), asked = self.settings, file.plans, self.settings.budget
+        over = settings.on_infeasible == "best" and isinstance(asked, int) and plan.budget > asked
+        if over:
+            settings = evolve(settings, budget=plan.budget)
+        replay = Replay(plan=plan, origin="another process of the group", same_machine=True)
+        try:
+            planned = plan_captured(captured, settings, known_costs=self.costs, stages=stages, replay=replay)
+        except StalePlan:
+            return None
+        return evolve(planned, asked=asked) if over and isinstance(asked, int) else planned
+
+    def planned_alone(self, captured: Captured, outside: Outside | None, stages: Stages) -> Planned:
         """A plan of the file, where there is one for the step and it fits, else a new one."""
         plan = functools.partial(
             plan_captured, captured, self.settings, known_costs=self.costs, outside=outside, stages=stages
@@ -398,7 +480,7 @@ class State:
         if planned.lowered is not None:
             step = Call(
                 lowered=planned.lowered, requires_grad=captured.requires_grad, differentiable=captured.differentiable,
-                meter=meter, name=str(forward_of(module)),
+                meter=meter, name=str(forward_of(module)), gate=self.ranks.gate if self.ranks.shared else None,
             )  # fmt: skip
         ready = Ready(
             planned=planned, digest=digest, watch=watch, places=places, guard_places=guarded, prologue_places=early, call=step,
@@ -419,5 +501,5 @@ def _fresh(entry: Ready | Bare) -> Ready | Bare:
     if isinstance(entry, Bare):
         return entry
     meter = StepMeter(entry.meter.device, wanted=entry.meter.wanted)
-    call = None if entry.call is None else evolve(entry.call, meter=meter)
+    call = None if entry.call is None else evolve(entry.call, meter=meter, gate=None)
     return evolve(entry, meter=meter, call=call, watch=entry.watch.copy())

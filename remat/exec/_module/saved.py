@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 
 import torch
 from attrs import evolve, frozen
 
+import remat
 from remat._warn import warn
+from remat.algorithms import IMPOSSIBLE
 from remat.errors import BadArgument, StalePlan
 from remat.exec._cost.cost import OpCost
 from remat.exec._cost.machine import machine_of, minor_version
 from remat.exec._module.after import RematWarning
-from remat.exec._plan.replaying import Replay, differences, fingerprint, stale
+from remat.exec._plan.planning import Planned, Settings
+from remat.exec._plan.replaying import Replay, differences, fingerprint, stale, tensor_lines
 from remat.exec._program.program import Program
-from remat.ir import PlanFile, read_plans
+from remat.exec._run.rehearsal import Rehearsal
+from remat.ir import PlanFile, SavedPlan, read_plans
 
 
 @frozen(kw_only=True)
@@ -95,4 +100,49 @@ def saved_plans(plan: str | os.PathLike[str] | PlanFile, on_stale: str) -> Saved
     return plans
 
 
-__all__ = ["SavedPlans", "saved_plans"]
+def plan_to_save(planned: Planned, settings: Settings, rehearsal: Rehearsal | None = None) -> SavedPlan:
+    """What a file holds of a plan, with what a rehearsal measured of it."""
+    program, outcome = planned.captured.program, planned.outcome
+    assert outcome.schedule is not None and planned.budget is not None
+    return SavedPlan(
+        fingerprint=fingerprint(program),
+        tensors=tensor_lines(program),
+        graph=planned.graph,
+        schedule=outcome.schedule,
+        budget=planned.budget,
+        overhead=planned.captured.overhead,
+        reserve=planned.reserve,
+        retained=planned.retained,
+        audited=planned.audited or settings.loss_reserve is not None,
+        lower=0 if outcome.lower == IMPOSSIBLE else int(outcome.lower),
+        planner=planned.planner or settings.name(),
+        trail=outcome.trail,
+        rehearsal=None if rehearsal is None else (rehearsal.peak, rehearsal.reserved, rehearsal.time),
+    )
+
+
+def file_of(
+    plans: Iterable[SavedPlan], program: Program, settings: Settings, costs: Mapping[str, OpCost] | None = None
+) -> PlanFile:
+    """The file of some plans of a module.
+
+    Args:
+        plans: one for each step.
+        program: of one of them, for the name of the module and the device.
+        settings: with a budget in bytes.
+        costs: of operations by signature, where they were measured here.
+    """
+    assert isinstance(settings.budget, int)
+    return PlanFile(
+        model=program.name,
+        remat=remat.__version__,
+        torch=torch.__version__,
+        machine=machine_of(program.device),
+        budget=settings.budget,
+        costs_by=settings.cost,
+        costs={name: (cost.time, cost.workspace, cost.outputs) for name, cost in (costs or {}).items()},
+        plans=tuple(plans),
+    )
+
+
+__all__ = ["SavedPlans", "file_of", "plan_to_save", "saved_plans"]

@@ -174,6 +174,34 @@ def plan_step(
     return plan_captured(captured, settings, known_costs=known_costs, outside=outside, stages=stages)
 
 
+@frozen(kw_only=True, eq=False)
+class Costed:
+    """A captured step with what its operations cost.
+
+    Attributes:
+        program: with sizes as measured.
+        graph: to plan on.
+        loss: what a loss outside the module holds.
+        peak: of a step that keeps everything [bytes].
+    """
+
+    program: Program
+    graph: Graph
+    loss: Outside
+    peak: Bytes
+
+
+def cost_step(
+    captured: Captured, settings: Settings, known_costs: dict[str, OpCost] | None, outside: Outside | None = None
+) -> Costed:
+    """Cost a captured step; arguments as for `plan_step`."""
+    costs = estimate(captured.program) if settings.cost == "estimate" else measure(captured.program, known_costs)
+    program = resized(captured.program, costs)
+    loss = outside or outside_of(program, captured, settings)
+    graph = build_graph(program, costs, loss_reserve=loss.reserve, loss_retained=loss.retained)
+    return Costed(program=program, graph=graph, loss=loss, peak=store_all_peak(graph))
+
+
 def plan_captured(
     captured: Captured,
     settings: Settings,
@@ -190,11 +218,9 @@ def plan_captured(
     """
     stages = Stages(captured.program.name) if stages is None else stages
     with stages.stage("cost"):
-        costs = estimate(captured.program) if settings.cost == "estimate" else measure(captured.program, known_costs)
-        program = resized(captured.program, costs)
-        loss = outside or _saved_outside(replay, settings) or outside_of(program, captured, settings)
-        graph = build_graph(program, costs, loss_reserve=loss.reserve, loss_retained=loss.retained)
-        peak = stages.bytes["cost"] = store_all_peak(graph)
+        costed = cost_step(captured, settings, known_costs, outside or _saved_outside(replay, settings))
+        program, graph, loss, peak = costed.program, costed.graph, costed.loss, costed.peak
+        stages.bytes["cost"] = peak
     with stages.stage("plan"):
         overhead = captured.overhead
         asked = _in_bytes(settings.budget, peak + overhead)

@@ -6,6 +6,7 @@ in a list on the context that the backward empties as it goes: what `save_for_ba
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -49,6 +50,7 @@ class Call:
         differentiable: positions of outputs through which gradients may come back.
         meter: notified where the parts begin and end.
         name: module and line of its forward, for messages.
+        gate: called before the backward hands on its gradients; what it raises, the backward raises.
     """
 
     lowered: Lowered
@@ -56,6 +58,7 @@ class Call:
     differentiable: tuple[int, ...]
     meter: Meter | None = None
     name: str = "the step"
+    gate: Callable[[], None] | None = None
 
 
 def run_step(call: Call, primals: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -110,6 +113,8 @@ class Step(torch.autograd.Function):
                 grads = lowered.backward(ctx.loose, ctx.saved_tensors, tangents, activations)
         if call.meter is not None:
             call.meter.backward_ended()
+        if call.gate is not None:
+            call.gate()
         return (None, None, *grads)
 
 
