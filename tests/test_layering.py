@@ -63,6 +63,7 @@ ROOMS = {
         "reporting": 6,
         "plan_files": 6,
         "sweeping": 7,
+        "estimating": 7,
         "in_place": 7,
         "inspecting": 7,
     },

@@ -17,6 +17,12 @@ from remat.errors import BadArgument
 from remat.ir import Graph, Phase, Schedule, dump, validate
 from remat.units import format_bytes, format_ns
 
+FACTORY = Annotated[
+    str,
+    typer.Argument(metavar="MODULE:FACTORY", help="Function that returns (module, args) or (module, args, kwargs)."),
+]
+"""The first argument of every command that makes a model."""
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -24,12 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 def capture(
-    factory: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:FACTORY", help="Function that returns (module, args) or (module, args, kwargs)."
-        ),
-    ],
+    factory: FACTORY,
     output: Annotated[Path, typer.Option("--output", "-o", help="Write the graph here; gzipped when it ends in .gz.")],
     device_model: Annotated[str, typer.Option(help="Device whose cost model gives times and workspaces.")] = "v100",
     setting: Annotated[

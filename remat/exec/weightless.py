@@ -34,10 +34,12 @@ class Weightless:
 
     Attributes:
         captured: the trace.
+        module: what the factory made, of tensors without memory.
         parameters: bytes of the parameters and buffers the real model would have, each once; they are outside any budget.
     """
 
     captured: Captured
+    module: nn.Module
     parameters: int
 
     def graph(self, device: str | Device = "v100", *, loss_reserve: Bytes | None = None) -> Graph:
@@ -62,7 +64,7 @@ def graph_on(captured: Captured, device: str | Device, *, loss_reserve: Bytes | 
 
 
 def capture_without_weights(
-    factory: Factory, *, differentiable: str = "auto", fold_sums: str = "settled"
+    factory: Factory, *, differentiable: str = "auto", fold_sums: str = "settled", as_run: bool = False
 ) -> Weightless:
     """Build and trace one training step without memory for weights, inputs or activations.
 
@@ -70,6 +72,8 @@ def capture_without_weights(
         factory: builds the module and its sample arguments, without naming a device. Initial values are lost.
         differentiable: as in `remat.exec.capture.capture`.
         fold_sums: likewise.
+        as_run: trace what the kernels of this machine run (each kind of operation runs once, on inputs made for it), in place of
+            what an accelerator that is not here would run.
 
     Raises:
         Uncapturable: the step cannot be one graph.
@@ -87,8 +91,9 @@ def capture_without_weights(
     module, args, kwargs = _parts(result)
     tensors = _tensors(module, args, kwargs)
     _check_fake(tensors)
-    captured = capture(module, args, kwargs, differentiable=differentiable, fold_sums=fold_sums)
-    return Weightless(captured=captured, parameters=_bytes_once([*module.parameters(), *module.buffers()]))
+    captured = capture(module, args, kwargs, differentiable=differentiable, fold_sums=fold_sums, as_run=as_run)
+    parameters = _bytes_once([*module.parameters(), *module.buffers()])
+    return Weightless(captured=captured, module=module, parameters=parameters)
 
 
 def graph_without_weights(factory: Factory, *, device: str | Device = "v100", differentiable: str = "auto") -> Graph:
