@@ -12,7 +12,20 @@ import typer
 
 from remat.errors import RematError
 
-COMMANDS = ("validate", "show", "solve", "prove", "check", "capture", "estimate", "demo", "sweep", "warm_up", "dtr")
+COMMANDS = (
+    "validate",
+    "show",
+    "solve",
+    "prove",
+    "check",
+    "capture",
+    "estimate",
+    "inspect",
+    "demo",
+    "sweep",
+    "warm_up",
+    "dtr",
+)
 """Modules of this package, in the order of the help page."""
 
 app = typer.Typer(help="Train a network under a hard memory budget.", no_args_is_help=True, add_completion=False)
