@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.cli.capture import FACTORY, find, read_setting
-from remat.cli.words import plain
+from remat.cli.words import say
 from remat.units import format_bytes
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ def estimate(
         differentiable=differentiable, depth=max(1, depth), seconds=seconds,
     )  # fmt: skip
     for line in str(result).splitlines():
-        typer.echo(plain(line))
+        say(line)
     for line in table(result.needs.modules) if depth else ():
-        typer.echo(plain(line))
+        say(line)
     if not (result.fits or result.planned):
         raise typer.Exit(3)
 

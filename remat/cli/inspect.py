@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remat.cli.capture import FACTORY, find, read_setting
-from remat.cli.words import plain
+from remat.cli.words import say
 from remat.errors import Uncapturable
 from remat.units import format_bytes
 
 if TYPE_CHECKING:
     from remat.exec._capture.capturing import Captured
-    from remat.exec._plan.anatomy import Anatomy
+    from remat.exec._plan.dissection import Anatomy
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +38,7 @@ def inspect(
     top: Annotated[int, typer.Option(min=0, help="How many lines of saved data, and of guards.")] = 15,
 ) -> None:
     """Take one training step of the model that FACTORY makes apart: exit code 0, or 3 where it cannot be captured."""
-    from remat.exec._plan.anatomy import anatomy
+    from remat.exec._plan.dissection import anatomy
     from remat.exec.weightless import graph_estimated
 
     make = functools.partial(find(factory), **dict(map(read_setting, setting or [])))
@@ -46,11 +46,11 @@ def inspect(
         captured = _captured(make, differentiable, with_weights=with_weights)
     except Uncapturable as error:
         for line in refusal_lines(error, with_weights=with_weights):
-            typer.echo(plain(line))
+            say(line)
         raise typer.Exit(3) from None
     parts = anatomy(captured, graph_estimated(captured))
     for line in lines(captured.program.name, parts, top):
-        typer.echo(plain(line))
+        say(line)
 
 
 def _captured(make: Callable[..., Any], differentiable: str, *, with_weights: bool) -> Captured:

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from remat.cli.arguments import read_budget, read_graph
+from remat.cli.outputs import check_files
+from remat.cli.words import say
 from remat.errors import BadArgument
 
 
@@ -31,6 +33,7 @@ def prove(
     from remat.algorithms._plugins.expression import parse
     from remat.cli.solve import bound_lines
 
+    check_files(output)
     nodes, chosen = read_graph(graph), parse(solver)
     if not isinstance(chosen, Solver):
         raise BadArgument(
@@ -40,11 +43,11 @@ def prove(
     problem = Problem(graph=nodes, budget=limit, deadline=within, proof_leaves=leaves)
     outcome = chosen.solve(problem, seed=seed)
     for line in outcome.trail:
-        typer.echo(line, err=True)
+        say(line, err=True)
     for line in bound_lines(outcome):
-        typer.echo(line)
+        say(line)
     proof = outcome.proof
     if proof is None:
         raise typer.Exit(3)
     proof.dump(output)
-    typer.echo(f"proof      {output}: {proof.theorem}, {proof.leaves} leaves, {len(proof.text)} bytes")
+    say(f"proof      {output}: {proof.theorem}, {proof.leaves} leaves, {len(proof.text)} bytes")

@@ -1,11 +1,29 @@
-"""Names from files and models, as they may be printed: what moves a cursor or turns a line around is written out."""
+"""What is printed: names from files and models may hold what moves a cursor or turns a line around, which is written out."""
 
 from __future__ import annotations
 
 import unicodedata
 
+import typer
+
+LONGEST_MESSAGE = 2000
+"""Characters of an error's message that are printed."""
+
 _HIDDEN = ("Cc", "Cf", "Co", "Cs", "Zl", "Zp")
 """Categories of characters that a terminal obeys or does not show: control, direction, private, surrogates, separators."""
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print a line, or several, on the screen or the error stream."""
+    typer.echo(plain(text), err=err)
+
+
+def complain(error: Exception) -> None:
+    """Print one message, of no more than `LONGEST_MESSAGE` characters."""
+    text = plain(f"error: {error}")
+    if len(text) > LONGEST_MESSAGE:
+        text = f"{text[:LONGEST_MESSAGE]} … ({len(text)} characters)"
+    typer.echo(text, err=True)
 
 
 def plain(text: str) -> str:
@@ -22,4 +40,4 @@ def _escaped(character: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-__all__ = ["plain"]
+__all__ = ["LONGEST_MESSAGE", "complain", "plain", "say"]
