@@ -24,6 +24,7 @@ COMMANDS = (
     "capture",
     "estimate",
     "inspect",
+    "doctor",
     "demo",
     "sweep",
     "warm_up",
