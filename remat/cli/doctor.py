@@ -162,7 +162,7 @@ def verdict(solver: Solver) -> str:
 
 def operations(factory: str, settings: list[str]) -> Iterator[tuple[str, bool]]:
     """What of a model's step does not repeat; with each line, whether it is well."""
-    from remat.exec._cost.determinism import RUNS, determinism
+    from remat.exec._cost.repeating import RUNS, determinism
     from remat.exec.weightless import capture_without_weights
 
     make = functools.partial(find(factory), **dict(map(read_setting, settings)))
