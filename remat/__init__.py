@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from remat import zoo as zoo
     from remat.algorithms import Outcome, Problem, Solver, Transform, auto, best, first, named, pool, warm
     from remat.errors import RematError
+    from remat.exec.estimating import estimate
     from remat.exec.wrapping import wrap
     from remat.ir import Graph, GraphBuilder, Schedule, dump, load
     from remat.ir.validation import validate
@@ -42,6 +43,7 @@ __all__ = [
     "auto",
     "best",
     "dump",
+    "estimate",
     "first",
     "load",
     "named",
@@ -53,6 +55,7 @@ __all__ = [
 
 _NAMES = {
     "remat.exec": ("wrap",),
+    "remat.exec.estimating": ("estimate",),
     "remat.ir": ("Graph", "GraphBuilder", "Schedule", "dump", "load", "validate"),
     "remat.algorithms": ("Outcome", "Problem", "Solver", "Transform", "auto", "best", "first", "pool", "warm"),
     "remat.errors": ("RematError",),

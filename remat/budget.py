@@ -8,7 +8,7 @@ from fractions import Fraction
 from attrs import frozen
 
 from remat.errors import BadArgument
-from remat.units import Bytes, parse_bytes
+from remat.units import LONGEST_TEXT, Bytes, parse_bytes
 
 _PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
 
@@ -32,10 +32,10 @@ def parse_budget(budget: int | str) -> Bytes | Share:
     """
     if not isinstance(budget, str) or "%" not in budget:
         return parse_bytes(budget)
-    match = _PERCENT.fullmatch(budget)
+    match = _PERCENT.fullmatch(budget) if len(budget) <= LONGEST_TEXT else None
     share = Fraction(match.group(1)) / 100 if match else Fraction(0)
     if share == 0:
-        raise BadArgument("U-SIZE", f"{budget!r} is not a share of the peak.", fix='write it like "40%", above 0.')
+        raise BadArgument("U-SIZE", f"{budget!r:.80} is not a share of the peak.", fix='write it like "40%", above 0.')
     return Share(share)
 
 

@@ -18,6 +18,9 @@ GiB: Bytes = 1 << 30
 LARGEST = (1 << 63) - 1
 """The largest size or time a graph may state: one signed 64-bit word, so that compiled solvers can hold it."""
 
+LONGEST_TEXT = 100
+"""Characters of a size or budget in words; longer texts are none."""
+
 _UNITS = {
     "": 1, "b": 1,
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
@@ -38,10 +41,10 @@ def parse_bytes(text: str | int) -> Bytes:
         if text < 0:
             raise BadArgument("U-SIZE", f"{text} B is negative.", fix="give a size of at least 0 bytes.")
         return text
-    match = _SIZE.fullmatch(text)
+    match = _SIZE.fullmatch(text) if len(text) <= LONGEST_TEXT else None
     if match is None or match.group(2).lower() not in _UNITS:
         raise BadArgument(
-            "U-SIZE", f"{text!r} is not a size.", fix='write it like "6GiB", "512MiB", "1.5GB" or "4096".'
+            "U-SIZE", f"{text!r:.80} is not a size.", fix='write it like "6GiB", "512MiB", "1.5GB" or "4096".'
         )
     return int(Fraction(match.group(1)) * _UNITS[match.group(2).lower()])
 

@@ -24,6 +24,7 @@ LONG = frozenset({"remat/exec/wrapping.py:wrap"})
 ENTRY_POINTS = frozenset({
     "remat/exec/wrapping.py:wrap",
     "remat/exec/blocks.py:apply_budget",
+    "remat/exec/estimating.py:estimate",
     "remat/exec/sweeping.py:sweep",
     "remat/exec/sweeping.py:sweep_graph",
     "remat/exec/_plan/planning.py:plan_step",

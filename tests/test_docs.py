@@ -128,3 +128,11 @@ def test_every_room_of_the_algorithms_is_named_in_the_reference():
     page = (ROOT / "docs" / "reference" / "algorithms.md").read_text()
     rooms = [path.parent.name for path in (ROOT / "remat" / "algorithms").glob("_*/__init__.py")]
     assert [room for room in rooms if f"| `{room}` |" not in page] == []
+
+
+def test_every_command_has_its_row_and_every_row_its_command():
+    from remat.cli import COMMANDS
+
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text()
+    rows = re.findall(r"^\| `remat ([\w-]+)", page, re.M)
+    assert rows == [name.replace("_", "-") for name in COMMANDS]

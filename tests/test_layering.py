@@ -64,6 +64,7 @@ ROOMS = {
         "reporting": 6,
         "plan_files": 6,
         "sweeping": 7,
+        "estimating": 7,
         "in_place": 7,
         "blocks": 8,
         "inspecting": 7,

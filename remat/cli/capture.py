@@ -13,9 +13,17 @@ from typing import Annotated, Any
 
 import typer
 
+from remat.cli.outputs import check_files
+from remat.cli.words import say
 from remat.errors import BadArgument
 from remat.ir import Graph, Phase, Schedule, dump, validate
 from remat.units import format_bytes, format_ns
+
+FACTORY = Annotated[
+    str,
+    typer.Argument(metavar="MODULE:FACTORY", help="Function that returns (module, args) or (module, args, kwargs)."),
+]
+"""The first argument of every command that makes a model."""
 
 
 def register(app: typer.Typer) -> None:
@@ -24,12 +32,7 @@ def register(app: typer.Typer) -> None:
 
 
 def capture(
-    factory: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:FACTORY", help="Function that returns (module, args) or (module, args, kwargs)."
-        ),
-    ],
+    factory: FACTORY,
     output: Annotated[Path, typer.Option("--output", "-o", help="Write the graph here; gzipped when it ends in .gz.")],
     device_model: Annotated[str, typer.Option(help="Device whose cost model gives times and workspaces.")] = "v100",
     setting: Annotated[
@@ -44,6 +47,7 @@ def capture(
     from remat.exec._cost.devices import device_model as named
     from remat.exec.weightless import capture_without_weights
 
+    check_files(output)
     device = named(device_model)
     make = functools.partial(find(factory), **dict(map(read_setting, setting or [])))
     start = time.perf_counter()
@@ -52,9 +56,9 @@ def capture(
     seconds = time.perf_counter() - start
     dump(graph, output)
     for line in summary(graph):
-        typer.echo(line)
-    typer.echo(f"weights    {format_bytes(weightless.parameters)}, outside every budget, not allocated here")
-    typer.echo(f"captured   in {seconds:.1f} s, costed as {device.name}, written to {output}")
+        say(line)
+    say(f"weights    {format_bytes(weightless.parameters)}, outside every budget, not allocated here")
+    say(f"captured   in {seconds:.1f} s, costed as {device.name}, written to {output}")
 
 
 def find(text: str) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from remat.cli.arguments import read_budget, read_graph
+from remat.cli.words import say
 from remat.errors import ProofRefused
 from remat.proof.document import Proof
 from remat.units import format_bytes, format_ns
@@ -29,13 +30,13 @@ def check(
     if budget is not None and read_budget(budget, nodes) > verdict.budget:
         what = f"it holds up to {verdict.budget} B, not for {read_budget(budget, nodes)} B."
         raise ProofRefused("T-BUDGET", what, where="proof.budget", fix="prove the bound for the larger budget.")
-    typer.echo(f"graph      {nodes.name}, sha-256 {given.document['graph']}")
-    typer.echo(f"budget     {verdict.budget} B ({format_bytes(verdict.budget)}), and less")
+    say(f"graph      {nodes.name}, sha-256 {given.document['graph']}")
+    say(f"budget     {verdict.budget} B ({format_bytes(verdict.budget)}), and less")
     if verdict.bound is None:
-        typer.echo("proved     there is no schedule")
+        say("proved     there is no schedule")
     else:
-        typer.echo(f"proved     no schedule takes less than {verdict.bound} ns ({format_ns(verdict.bound)})")
+        say(f"proved     no schedule takes less than {verdict.bound} ns ({format_ns(verdict.bound)})")
     if verdict.assumes:
-        typer.echo(f"class      schedules with {verdict.assumes}")
-    typer.echo(f"assumes    {', '.join(given.document['rules'])}")
-    typer.echo(f"theorem    {given.theorem}, {given.leaves} {'sets' if given.theorem == 'floor' else 'leaves'}")
+        say(f"class      schedules with {verdict.assumes}")
+    say(f"assumes    {', '.join(given.document['rules'])}")
+    say(f"theorem    {given.theorem}, {given.leaves} {'sets' if given.theorem == 'floor' else 'leaves'}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,11 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.budget import Share, parse_budget
+from remat.cli.outputs import check_files, check_pictures
+from remat.cli.sweep import MOST_BUDGETS
+from remat.cli.words import say
+from remat.errors import BadArgument
 from remat.units import format_bytes
 
 if TYPE_CHECKING:
     from remat.algorithms.dynamic import Program, Replay
 
+PERCENT = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 PERCENTS = "100,90,80,70,60,50,40,30,20,10"
 
 group = typer.Typer(help="Dynamic tensor rematerialization (DTR): replay logs of programs.", no_args_is_help=True)
@@ -52,15 +58,15 @@ def replay(
     allowed = read_budget(budget, program)
     done = simulate(program, allowed, heuristic, dealloc=dealloc, limit=limit, seed=seed)
     if as_json:
-        typer.echo(json.dumps(record(done) | {"heuristic": heuristic, "dealloc": dealloc, "operators": program.calls}))
+        say(json.dumps(record(done) | {"heuristic": heuristic, "dealloc": dealloc, "operators": program.calls}))
         return
-    typer.echo(f"status     {done.status.value}")
-    typer.echo(f"clock      {done.clock}")
-    typer.echo(f"remat cost {done.remat_cost} ({done.overhead:.3f} times the program's {done.compute})")
-    typer.echo(f"evictions  {done.evictions}")
-    typer.echo(f"remats     {done.remats}")
-    typer.echo(f"peak       {done.peak} ({format_bytes(done.peak)} of {format_bytes(allowed)})")
-    typer.echo(f"accesses   {done.accesses}")
+    say(f"status     {done.status.value}")
+    say(f"clock      {done.clock}")
+    say(f"remat cost {done.remat_cost} ({done.overhead:.3f} times the program's {done.compute})")
+    say(f"evictions  {done.evictions}")
+    say(f"remats     {done.remats}")
+    say(f"peak       {done.peak} ({format_bytes(done.peak)} of {format_bytes(allowed)})")
+    say(f"accesses   {done.accesses}")
 
 
 def read_budget(text: str, program: Program) -> int:
@@ -88,6 +94,19 @@ def record(done: Replay) -> dict[str, object]:
     }
 
 
+def percents(text: str) -> list[float]:
+    """Percents of a list `90,80.5`.
+
+    Raises:
+        BadArgument: C-BUDGETS, when the text is none, or has too many.
+    """
+    parts = text.split(",")
+    if len(parts) > MOST_BUDGETS or not all(PERCENT.fullmatch(part.strip()) for part in parts):
+        what = f"{text!r:.80} is not a list of at most {MOST_BUDGETS} percents."
+        raise BadArgument("C-BUDGETS", what, fix='write "90,80,70".')
+    return [float(part) for part in parts]
+
+
 @group.command("log")
 def log(
     model: Annotated[
@@ -103,11 +122,12 @@ def log(
     seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
 ) -> None:
     """Run a training step and write its log, which the public simulator reads too."""
+    check_files(output)
     from remat.exec.step_log import log_step
     from remat.zoo.dynamic import training_step
 
     instructions = log_step(training_step(model, seed), output, cost=cost)
-    typer.echo(f"log        {output}: {len(instructions)} instructions")
+    say(f"log        {output}: {len(instructions)} instructions")
 
 
 @group.command("curves")
@@ -129,7 +149,9 @@ def curves(
     from remat.viz.replays import ReplayMark, draw_replays
 
     names = heuristic or ["h_dtr", "h_dtr_eq", "h_local", "lru", "msps", "size"]
-    shares = [float(part) for part in budgets.split(",")]
+    shares = percents(budgets)
+    check_files(output, draw)
+    check_pictures(draw)
     rows: list[tuple[object, ...]] = []
     panels: dict[str, dict[str, list[ReplayMark]]] = {}
     for path in logs:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.cli.arguments import read_budget, read_graph
+from remat.cli.outputs import check_files
+from remat.cli.words import say
 from remat.errors import BadArgument
 from remat.ir.json_document import write_whole
 
@@ -44,6 +46,7 @@ def prove(
     from remat.algorithms._plugins.expression import parse
     from remat.cli.solve import bound_lines
 
+    check_files(output, class_proof, vipr)
     nodes, chosen = read_graph(graph), parse(solver)
     if not isinstance(chosen, Solver):
         raise BadArgument(
@@ -53,9 +56,9 @@ def prove(
     problem = Problem(graph=nodes, budget=limit, deadline=within, proof_leaves=leaves)
     outcome = chosen.solve(problem, seed=seed)
     for line in outcome.trail:
-        typer.echo(line, err=True)
+        say(line, err=True)
     for line in bound_lines(outcome):
-        typer.echo(line)
+        say(line)
     if outcome.proof is None:
         raise typer.Exit(3)
     write_proof(outcome.proof, output, "proof")
@@ -68,14 +71,14 @@ def prove(
 def write_proof(proof: Proof, path: Path, word: str) -> None:
     """Write a proof, and say what was written."""
     proof.dump(path)
-    typer.echo(f"{word:10} {path}: {proof.theorem}, {proof.leaves} leaves, {len(proof.text)} bytes")
+    say(f"{word:10} {path}: {proof.theorem}, {proof.leaves} leaves, {len(proof.text)} bytes")
 
 
 def write_class_proof(outcome: Outcome, path: Path) -> None:
     """Write the proof of the largest certified bound of a class; exit code 3 where there is none."""
     proofs = [bound.proof for bound in outcome.class_bounds if bound.proof is not None]
     if not proofs:
-        typer.echo("no bound of a class is certified", err=True)
+        say("no bound of a class is certified", err=True)
         raise typer.Exit(3)
     write_proof(max(proofs, key=lambda proof: math.inf if proof.bound is None else proof.bound), path, "class")
 
@@ -85,4 +88,4 @@ def write_vipr(proof: Proof, graph: Graph, path: Path) -> None:
     for number, text in enumerate(proof.vipr(graph), 1):
         part = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
         write_whole(part, text.encode())
-        typer.echo(f"vipr       {part}: {len(text)} bytes")
+        say(f"vipr       {part}: {len(text)} bytes")

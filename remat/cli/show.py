@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from remat.cli.arguments import kind_of, plan_at, read, read_graph, read_link
+from remat.cli.arguments import kind_of, plan_at, read, read_budget, read_graph, read_link
+from remat.cli.outputs import check_files, check_pictures
+from remat.cli.words import plain, say
 from remat.errors import BadArgument
 from remat.ir import Graph, PlanFile, Schedule, print_text, validate
+from remat.units import format_bytes
 from remat.viz.text import plan_lines, summary
 
 
@@ -27,28 +31,42 @@ def show(
     link: Annotated[str | None, typer.Option(help="Link for copies, as in `remat validate`.")] = None,
     text: Annotated[bool, typer.Option(help="Print the whole text form (of plans: the schedule).")] = False,
     plan: Annotated[int, typer.Option(help="Which of the plans of a file, from 0.")] = 0,
+    budget: Annotated[
+        str | None, typer.Option(help='Say whether it is kept, and draw it: "6GiB", or "40%" of the plain peak.')
+    ] = None,
 ) -> None:
     """Show FILE: a summary, the text form, or pictures."""
+    check_files(dot, memory, gantt)
+    check_pictures(memory, gantt)
     content = read(file)
     saved = plan_at(content, plan) if isinstance(content, PlanFile) else None
     lines = plan_lines(content) if isinstance(content, PlanFile) else summary(content)
     if text:
-        typer.echo(print_text(content.plans[plan].schedule if isinstance(content, PlanFile) else content), nl=False)
+        _print_exactly(print_text(content.plans[plan].schedule if isinstance(content, PlanFile) else content))
     else:
         for line in lines:
-            typer.echo(line)
+            say(line)
     if dot is not None:
         _write_dot(file, content if saved is None else saved.graph, dot)
-    if memory is None and gantt is None:
+    if memory is None and gantt is None and budget is None:
         return
     from remat.viz.pictures import draw_gantt, draw_memory
 
     nodes, schedule = _both(file, content, graph) if saved is None else (saved.graph, saved.schedule)
     cost = validate(nodes, schedule, None, None if link is None else read_link(link))
+    limit = None if budget is None else read_budget(budget, nodes)
+    if limit is not None:
+        over = f"passed by {cost.peak - limit} B" if cost.peak > limit else "kept"
+        say(f"budget     {limit} B ({format_bytes(limit)}), {over}: the peak is {cost.peak} B")
     if memory is not None:
-        draw_memory(cost, memory)
+        draw_memory(cost, memory, budget=limit)
     if gantt is not None:
         draw_gantt(cost, gantt)
+
+
+def _print_exactly(text: str) -> None:
+    """The text form as it is, for a file or another program; a terminal gets no control characters."""
+    sys.stdout.write(plain(text) if sys.stdout.isatty() else text)
 
 
 def _both(file: Path, content: Graph | Schedule | PlanFile, graph: Path | None) -> tuple[Graph, Schedule]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.cli.arguments import read_budget, read_graph, read_link, read_solver
+from remat.cli.outputs import check_files
+from remat.cli.words import say
 from remat.ir import dump
 from remat.units import format_bytes, format_ns
 
@@ -34,26 +36,27 @@ def solve(
     """Plan GRAPH under a budget: exit code 0 with a schedule, 3 without."""
     from remat.algorithms._core.problem import Problem
 
+    check_files(output, proof)
     nodes = read_graph(graph)
     chosen = read_solver(solver)
     if explain:
-        typer.echo("\n".join(chosen.outline(nodes)))
+        say("\n".join(chosen.outline(nodes)))
         return
     limit = read_budget(budget, nodes)
     problem = Problem(graph=nodes, budget=limit, link=None if link is None else read_link(link), deadline=within)
     outcome = chosen.solve(problem, seed=seed, proof=proof is not None)
     for line in outcome.trail:
-        typer.echo(line, err=True)
-    typer.echo(f"status     {outcome.status.value}")
-    typer.echo(f"budget     {limit} B ({format_bytes(limit)})")
+        say(line, err=True)
+    say(f"status     {outcome.status.value}")
+    say(f"budget     {limit} B ({format_bytes(limit)})")
     if outcome.cost is not None:
         cost = outcome.cost
-        typer.echo(f"time       {cost.time} ns ({format_ns(cost.time)}), of which {cost.recomputation} ns recomputed")
-        typer.echo(f"peak       {cost.peak} B ({format_bytes(cost.peak)})")
+        say(f"time       {cost.time} ns ({format_ns(cost.time)}), of which {cost.recomputation} ns recomputed")
+        say(f"peak       {cost.peak} B ({format_bytes(cost.peak)})")
     for line in bound_lines(outcome):
-        typer.echo(line)
+        say(line)
     if outcome.gap is not None:
-        typer.echo(f"gap        {outcome.gap:.4%}")
+        say(f"gap        {outcome.gap:.4%}")
     if proof is not None and outcome.proof is not None:
         outcome.proof.dump(proof)
     if outcome.schedule is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat.cli.arguments import read_budget, read_graph, read_link, read_solver
+from remat.cli.outputs import check_files, check_pictures
 from remat.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from remat.units import Bytes
     from remat.viz.curve import Mark
 
+MOST_BUDGETS = 1000
+"""Of one call."""
 COLUMNS = ("solver", "budget", "status", "time", "recomputation", "idle", "peak", "lower", "word")
 
 
@@ -49,8 +53,11 @@ def sweep(
     from remat.algorithms._core.clock import Clock
     from remat.algorithms._curves.budget_sweep import sweep as planned
 
+    texts = spread(budgets)
+    check_files(output, draw)
+    check_pictures(draw)
     nodes = read_graph(graph)
-    limits = [read_budget(budget, nodes) for budget in spread(budgets)]
+    limits = [read_budget(budget, nodes) for budget in texts]
     way = None if link is None else read_link(link)
     chosen = {text: read_solver(text) for text in solver or ["auto"]}
     rows: list[tuple[object, ...]] = []
@@ -91,21 +98,34 @@ def spread(text: str) -> list[str]:
         BadArgument: C-BUDGETS, when the text is neither.
     """
     parts = [part.strip() for part in text.split(":")]
+    _check_count(parts)
     budgets = _range(*parts) if len(parts) == 3 else text.split(",") if len(parts) == 1 else []
     budgets = [budget for budget in budgets if budget.strip()]
     if not budgets:
         raise BadArgument(
-            "C-BUDGETS", f"{text!r} is not a list of budgets.", fix='write "80%,60%,2GiB", or "90%:20%:8".'
+            "C-BUDGETS", f"{text!r:.80} is not a list of budgets.", fix='write "80%,60%,2GiB", or "90%:20%:8".'
         )
     return budgets
 
 
+def _check_count(parts: list[str]) -> None:
+    """Refuse more than `MOST_BUDGETS` before a list of them is made."""
+    asked = parts[0].count(",") + 1
+    if len(parts) == 3 and parts[2].isdecimal():
+        asked = int(parts[2]) if len(parts[2]) <= len(str(MOST_BUDGETS)) else MOST_BUDGETS + 1
+    if asked > MOST_BUDGETS:
+        what = f"more than {MOST_BUDGETS} budgets are asked for."
+        raise BadArgument("C-BUDGETS", what, fix="ask for fewer: a plan serves every larger budget too.")
+
+
 def _range(low: str, high: str, count: str) -> list[str]:
     """Budgets from one to another, evenly; none when the texts are not numbers."""
-    steps = int(count) - 1 if count.isdigit() else 0
+    steps = int(count) - 1 if count.isdecimal() else 0
     try:
         first, last = float(low.removesuffix("%")), float(high.removesuffix("%"))
     except ValueError:
+        return []
+    if not (math.isfinite(first) and math.isfinite(last)):
         return []
     budgets = [first + (last - first) * k / steps for k in range(steps + 1)] if steps > 0 else []
     percent = low.endswith("%") and high.endswith("%")

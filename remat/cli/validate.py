@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from remat.cli.arguments import kind_of, read, read_budget, read_link, read_schedule
+from remat.cli.words import say
 from remat.errors import BadArgument
 from remat.ir import Graph, PlanFile, validate
 from remat.viz.text import cost_lines
@@ -44,7 +45,7 @@ def validate_files(
     limit = None if budget is None else read_budget(budget, content)
     cost = validate(content, read_schedule(schedule), limit, None if link is None else read_link(link))
     for line in cost_lines(content, cost):
-        typer.echo(line)
+        say(line)
 
 
 def _validate_plans(plans: PlanFile, budget: str | None) -> None:
@@ -53,6 +54,6 @@ def _validate_plans(plans: PlanFile, budget: str | None) -> None:
         limit = plan.budget if budget is None else read_budget(budget, plan.graph)
         cost = validate(plan.graph, plan.schedule, max(0, limit - plan.overhead))
         if len(plans.plans) > 1:
-            typer.echo(f"plan {place}")
+            say(f"plan {place}")
         for line in cost_lines(plan.graph, cost):
-            typer.echo(line)
+            say(line)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from remat.cli.words import say
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -17,7 +19,5 @@ def compile_kernels() -> None:
 
     seconds = warm_up()
     folder = cache_folder()
-    typer.echo(f"compiled   {seconds:.1f} s")
-    typer.echo(
-        f"cached     {'nowhere: set NUMBA_CACHE_DIR to a folder that can be written' if folder is None else folder}"
-    )
+    say(f"compiled   {seconds:.1f} s")
+    say(f"cached     {'nowhere: set NUMBA_CACHE_DIR to a folder that can be written' if folder is None else folder}")

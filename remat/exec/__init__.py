@@ -10,6 +10,7 @@ from remat.exec._plan.planning import Planned, Settings, plan_step
 from remat.exec._run.lowering import Lowered, lower
 from remat.exec._run.runtime import StepError
 from remat.exec.blocks import Division, apply_budget
+from remat.exec.estimating import Estimate
 from remat.exec.in_place import give_plans, unwrap, wrap_in_place
 from remat.exec.inspecting import Inspection
 from remat.exec.plan_files import load_plan, plans_of, save_plan
@@ -24,6 +25,7 @@ __all__ = [
     "Choice",
     "Device",
     "Division",
+    "Estimate",
     "Inspection",
     "Lowered",
     "ModelCurve",

@@ -16,6 +16,7 @@ from torch import nn
 
 from remat.errors import RematError, Uncapturable
 from remat.exec._capture.capturing import Captured, capture
+from remat.exec._cost.cost import estimate
 from remat.exec._cost.devices import Device, device_model
 from remat.exec._plan.build import build_graph
 from remat.exec._plan.planning import Settings, outside_of
@@ -34,10 +35,12 @@ class Weightless:
 
     Attributes:
         captured: the trace.
+        module: what the factory made, of tensors without memory.
         parameters: bytes of the parameters and buffers the real model would have, each once; they are outside any budget.
     """
 
     captured: Captured
+    module: nn.Module
     parameters: int
 
     def graph(self, device: str | Device = "v100", *, loss_reserve: Bytes | None = None) -> Graph:
@@ -61,8 +64,15 @@ def graph_on(captured: Captured, device: str | Device, *, loss_reserve: Bytes | 
     return build_graph(program, model.costs(program), loss_reserve=loss.reserve, loss_retained=loss.retained)
 
 
+def graph_estimated(captured: Captured) -> Graph:
+    """The graph of a captured step with the sizes of the trace, and times for ranking."""
+    program = captured.program
+    loss = outside_of(program, captured, Settings(budget=None))
+    return build_graph(program, estimate(program), loss_reserve=loss.reserve, loss_retained=loss.retained)
+
+
 def capture_without_weights(
-    factory: Factory, *, differentiable: str = "auto", fold_sums: str = "settled"
+    factory: Factory, *, differentiable: str = "auto", fold_sums: str = "settled", as_run: bool = False
 ) -> Weightless:
     """Build and trace one training step without memory for weights, inputs or activations.
 
@@ -70,6 +80,8 @@ def capture_without_weights(
         factory: builds the module and its sample arguments, without naming a device. Initial values are lost.
         differentiable: as in `remat.exec.capture.capture`.
         fold_sums: likewise.
+        as_run: trace what the kernels of this machine run (each kind of operation runs once, on inputs made for it), in place of
+            what an accelerator that is not here would run.
 
     Raises:
         Uncapturable: the step cannot be one graph.
@@ -84,11 +96,12 @@ def capture_without_weights(
             first = (str(error).strip().splitlines() or [""])[0]
             what = f"the factory failed under fake tensors with {type(error).__name__}: {first:.300}"
             raise RematError("X-FACTORY", what, fix="let it read no values of tensors and name no device.") from error
-    module, args, kwargs = _parts(result)
+    module, args, kwargs = parts_of(result)
     tensors = _tensors(module, args, kwargs)
     _check_fake(tensors)
-    captured = capture(module, args, kwargs, differentiable=differentiable, fold_sums=fold_sums)
-    return Weightless(captured=captured, parameters=_bytes_once([*module.parameters(), *module.buffers()]))
+    captured = capture(module, args, kwargs, differentiable=differentiable, fold_sums=fold_sums, as_run=as_run)
+    parameters = _bytes_once([*module.parameters(), *module.buffers()])
+    return Weightless(captured=captured, module=module, parameters=parameters)
 
 
 def graph_without_weights(factory: Factory, *, device: str | Device = "v100", differentiable: str = "auto") -> Graph:
@@ -105,7 +118,12 @@ def _nothing(origin: object) -> torch.Tensor:
 _FIX = "return (module, args) or (module, args, kwargs)."
 
 
-def _parts(result: object) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+def parts_of(result: object) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """Module, arguments and keyword arguments, from what a factory returned.
+
+    Raises:
+        RematError: X-FACTORY, when it is something else.
+    """
     if not isinstance(result, tuple) or len(result) not in (2, 3) or not isinstance(result[0], nn.Module):
         raise RematError("X-FACTORY", f"the factory returned a {type(result).__name__} of another form.", fix=_FIX)
     module, args = result[:2]
@@ -137,4 +155,12 @@ def _bytes_once(tensors: list[torch.Tensor]) -> int:
     return sum(sizes.values())
 
 
-__all__ = ["Factory", "Weightless", "capture_without_weights", "graph_on", "graph_without_weights"]
+__all__ = [
+    "Factory",
+    "Weightless",
+    "capture_without_weights",
+    "graph_estimated",
+    "graph_on",
+    "graph_without_weights",
+    "parts_of",
+]

@@ -15,17 +15,20 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from remat._warn import warn
 from remat.algorithms import Solver
 from remat.algorithms._core.startup import importing
 from remat.budget import parse_budget
 from remat.errors import BadArgument, Uncapturable
+from remat.exec._cost.optimizers import Maker
 from remat.exec._module.after import RematWarning
 from remat.exec._module.calls import Wrapped, make_opaque, planned_call, set_forward
 from remat.exec._module.plans import MOST_PLANS, State
 from remat.exec._module.ranks import Ranks
 from remat.exec._module.saved import saved_plans
+from remat.exec._plan.automatic import AUTO, auto_budget
 from remat.exec._plan.planning import Settings
 from remat.exec._plan.progress import Listener
 from remat.exec._torch.compiled import inside_compiled
@@ -60,6 +63,7 @@ def wrap(
     on_stale: str = "raise",
     group: Any = WORLD,
     progress: bool | Listener | None = None,
+    optimizer: str | Maker | Optimizer | None = None,
     seed: int = 0,
 ) -> nn.Module:
     """A module that computes what `model` computes, bit for bit, and whose training step holds at most `budget`.
@@ -69,8 +73,8 @@ def wrap(
         sample: a call to plan for: a tensor, a tuple of arguments, or a mapping of keyword arguments. Its values decide which
             branches are planned where the forward asks for values of tensors. None: the first training call is planned for.
         budget: most bytes the step may hold above what lived before it (parameters, inputs, buffers, gradients already
-            there): an int, `"6GiB"`, `"40%"` of what the first step planned holds if it keeps everything, or None: plan
-            nothing, report only.
+            there): an int, `"6GiB"`, `"40%"` of what the first step planned holds if it keeps everything, `"auto"`: what the
+            device has free now, less what `optimizer` will take, or None: plan nothing, report only.
         loss: computes the loss from the module and the sample, `loss(module, *args, **kwargs)`, where the module does not
             return it; the wrapped module is then called with the same arguments and, while it trains, returns what `loss`
             returns.
@@ -98,6 +102,7 @@ def wrap(
             `torch.distributed` where it is initialized; a process group; or None: this process plans alone.
         progress: who sees the stages of planning, the best plan so far and its gap: None: a terminal on the error stream; True:
             the error stream in any case; False: nobody; or a function that is called with what is said. The log always does.
+        optimizer: for `budget="auto"`: yours, or as for `remat.estimate`; "none": none, or one whose states are there already.
         seed: of the solver.
 
     Raises:
@@ -119,12 +124,16 @@ def wrap(
     whole(1).check(most_plans, "wrap: most_plans", rule="X-ARG")
     GROUP.check(group, "wrap: group", rule="X-ARG")
     model = _uncompiled(model)
+    if optimizer is not None and budget != AUTO:
+        raise BadArgument("X-ARG", 'wrap: optimizer goes with budget="auto" alone.', fix="leave it out.")
     if isinstance(model, Wrapped):
         raise BadArgument("X-ARG", "the module is wrapped already.", fix="wrap the bare module.")
     try:
         _check_module(model)
     except Uncapturable as error:
         raise refusal(error, model) from None
+    if budget == AUTO:
+        budget = auto_budget(model, optimizer)
     reserve = None if loss_reserve is None else parse_bytes(loss_reserve)
     settings = Settings(
         budget=None if budget is None else parse_budget(budget), loss_reserve=reserve, step=loss, solver=solver, seconds=seconds,

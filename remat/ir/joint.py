@@ -5,16 +5,14 @@ The form leaves parameters, inputs and tangents outside. A tangent of no bytes i
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-import zlib
-from pathlib import Path
 from typing import Any
 
 from remat.errors import IllFormed, MalformedFile
 from remat.ir.build import GraphBuilder
 from remat.ir.graph import Graph
+from remat.ir.json_document import read_unzipped
 from remat.ir.node import Kind, Phase
 
 _PHASES = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD)
@@ -33,10 +31,10 @@ def read_joint_graph(path: str | os.PathLike[str]) -> Graph:
     Raises:
         MalformedFile: when it is not one, or breaks a `G-…` rule.
     """
-    raw = Path(path).read_bytes()
+    raw = read_unzipped(path)
     try:
-        document = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
-    except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
+        document = json.loads(raw)
+    except (ValueError, RecursionError) as error:
         what = f"not JSON ({type(error).__name__}: {error})."
         raise MalformedFile("F-JSON", what, where="$", fix="write it again, whole.") from error
     schema = document.get("schema") if isinstance(document, dict) else None

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar, cast
 
 from remat.errors import IllFormed, MalformedFile
+from remat.units import Bytes, GiB, MiB, format_bytes
 
 T = TypeVar("T")
+
+LARGEST_FILE: Bytes = GiB
+"""Most bytes of a file that are read, unzipped: a graph of 100,000 nodes takes a tenth of that."""
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -37,16 +42,38 @@ def read_unzipped(path: str | os.PathLike[str]) -> bytes:
     """The bytes of a file, unzipped where it is gzipped.
 
     Raises:
-        MalformedFile: F-GZIP; OSError when the file cannot be read.
+        MalformedFile: F-GZIP; F-SIZE; OSError when the file cannot be read.
     """
-    raw = Path(path).read_bytes()
-    if raw[:2] != b"\x1f\x8b":
-        return raw
+    with open(path, "rb") as file:
+        raw = _at_most(file)
+    return unzipped(raw) if raw[:2] == b"\x1f\x8b" else raw
+
+
+def unzipped(raw: bytes) -> bytes:
+    """The contents of a gzip file.
+
+    Raises:
+        MalformedFile: F-GZIP, when it is not a whole one; F-SIZE, when they are more than `LARGEST_FILE`.
+    """
     try:
-        return gzip.decompress(raw)
+        with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
+            return _at_most(cast(IO[bytes], file))
     except (OSError, EOFError, ValueError, gzip.zlib.error) as error:  # type: ignore[attr-defined]
         what = f"not a whole gzip file ({error})."
         raise MalformedFile("F-GZIP", what, where="the file", fix="copy it again.") from error
+
+
+def _at_most(file: IO[bytes]) -> bytes:
+    """What a file holds, up to `LARGEST_FILE`."""
+    chunks: list[bytes] = []
+    size = 0
+    while chunk := file.read(MiB):
+        size += len(chunk)
+        if size > LARGEST_FILE:
+            what = f"more than {format_bytes(LARGEST_FILE)}: no graph, schedule, plan or proof is so large."
+            raise MalformedFile("F-SIZE", what, where="the file", fix="look at what it is.")
+        chunks.append(chunk)
+    return b"".join(chunks)
 
 
 def as_text(raw: bytes | str) -> str:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-import zlib
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from attrs import field, frozen
 
-from remat.errors import ProofRefused
+from remat.errors import MalformedFile, ProofRefused
 from remat.ir import Graph
 from remat.ir.interchange import graph_to_json
-from remat.ir.json_document import write_whole
+from remat.ir.json_document import read_unzipped, write_whole
 from remat.proof.check import RULES, Refused, Verdict, check, plain, read_text
 from remat.proof.vipr import vipr_texts
 from remat.units import Bytes, Ns
@@ -99,14 +96,11 @@ class Proof:
             ProofRefused: T-JSON, when the file is no whole JSON of objects, lists, texts and whole numbers; OSError when it
                 cannot be read.
         """
-        raw = Path(path).read_bytes()
         try:
-            if raw[:2] == b"\x1f\x8b":
-                raw = gzip.decompress(raw)
-            document = read_text(raw, f"file {path}")
+            document = read_text(read_unzipped(path), f"file {path}")
             plain(document, "proof")
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise refused(Refused(f"not a whole gzip file ({error})", f"file {path}")) from None
+        except MalformedFile as error:
+            raise refused(Refused(error.what.partition(": ")[2], f"file {path}")) from None
         except Refused as refusal:
             raise refused(refusal) from None
         return cls(document)

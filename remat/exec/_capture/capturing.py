@@ -105,6 +105,7 @@ def capture(
     fold_sums: str = "settled",
     watched: tuple[Any, ...] = (),
     answers: tuple[Scalar, ...] = (),
+    as_run: bool | None = None,
 ) -> Captured:
     """Trace one training step of `module` on arguments like these; nothing of the module or the arguments changes.
 
@@ -119,6 +120,7 @@ def capture(
             (see `fold_sums.py`).
         watched: functions and objects besides the module whose Python state the step may depend on.
         answers: values of the first late reads, where they are known from a call that took another branch.
+        as_run: whether the trace must agree with the kernels of this machine; None: where the module has tensors with memory.
 
     Raises:
         Uncapturable: the step cannot be one graph; the message names the operation or the reason.
@@ -126,7 +128,7 @@ def capture(
     function = step or type(module).forward
     try:
         asked = _step(module, args, kwargs or {}, function, differentiable)
-        return _captured_step(evolve(asked, watched=watched, answers=answers), fold_sums)
+        return _captured_step(evolve(asked, watched=watched, answers=answers), fold_sums, as_run)
     except Uncapturable as error:
         raise refusal(error, module) from error
 
@@ -149,7 +151,7 @@ def _step(
     )  # fmt: skip
 
 
-def _captured_step(step: Step, fold_sums: str) -> Captured:
+def _captured_step(step: Step, fold_sums: str, as_run: bool | None) -> Captured:
     results: list[Captured] = []
 
     def traced(kernels: Kernels | None) -> Program:
@@ -158,10 +160,12 @@ def _captured_step(step: Step, fold_sums: str) -> Captured:
         return results[0].program
 
     tensors = (*step.module.parameters(), *step.module.buffers(), *step.tensors)
-    if any(isinstance(tensor, FakeTensor) for tensor in tensors):
-        traced(None)
-    else:
+    if as_run is None:
+        as_run = not any(isinstance(tensor, FakeTensor) for tensor in tensors)
+    if as_run:
         traced_as_run(traced)
+    else:
+        traced(None)
     return results[0]
 
 

@@ -16,8 +16,8 @@ from attrs import evolve, field, frozen
 from remat.errors import BadArgument
 from remat.exec._cost.cost import OpCost, flops
 from remat.exec._program.program import Op, Program, Role, Spec, refs
-from remat.settings import NAME, whole
-from remat.units import Bytes, MiB, Ns
+from remat.settings import NAME, optional, whole
+from remat.units import Bytes, GiB, MiB, Ns
 
 LARGEST_CONVOLUTION_WORKSPACE: Bytes = 128 * MiB
 """Largest workspace of a convolution."""
@@ -46,6 +46,8 @@ class Device:
         bytes_per_second: bytes read and written [1/s].
         launch: of every call that runs on the device [ns].
         granule: what its allocator hands out is a multiple of this [bytes].
+        half_flops_per_second: the same of products in types of two bytes or less; None: as of all others [1/s].
+        memory: what it has, as its driver reports it; None: not stated [bytes].
         source: where the figures are from.
     """
 
@@ -56,6 +58,8 @@ class Device:
     bytes_per_second: int = field(validator=whole(1, "bytes/s"))
     launch: Ns = field(default=5000, validator=whole(0, "ns"))
     granule: Bytes = field(default=512, validator=whole(1, "bytes"))
+    half_flops_per_second: int | None = field(default=None, validator=optional(whole(1, "flops/s")))
+    memory: Bytes | None = field(default=None, validator=optional(whole(1, "bytes")))
     source: str = ""
 
     def costs(self, program: Program) -> Mapping[str, OpCost]:
@@ -71,12 +75,18 @@ class Device:
             return OpCost()
         outputs = [program.values[name].spec for name in op.outputs if name is not None]
         moving = Fraction(moved(program, op) * 10**9, self.bytes_per_second)
-        counting = Fraction(flops(program, op, outputs) * 10**9, self.flops_per_second)
+        counting = Fraction(flops(program, op, outputs) * 10**9, self._rate(outputs))
         time = self.launch + int(max(moving, counting))
         for into, *_ in op.adds:
             added = 3 * _weight(program.values[into].spec)
             time += self.launch + added * 10**9 // self.bytes_per_second
         return OpCost(time=time, workspace=workspace(program, op))
+
+    def _rate(self, outputs: list[Spec]) -> int:
+        """Arithmetic in the type of the outputs [1/s]."""
+        half = self.half_flops_per_second
+        short = bool(outputs) and all(spec.dtype.is_floating_point and spec.dtype.itemsize <= 2 for spec in outputs)
+        return half if short and half is not None else self.flops_per_second
 
     def resized(self, program: Program) -> Program:
         """The program with storages as the device's allocator would give them, and no state of a generator among them."""
@@ -88,15 +98,46 @@ class Device:
         return evolve(program, storages=storages)
 
 
+def _nvidia(name: str, rates: tuple[float, float, float], memory: float) -> Device:
+    """An accelerator of NVIDIA: arithmetic in single and in half precision [Tflop/s], traffic [GB/s], memory [GiB]."""
+    single, half, traffic = rates
+    return Device(
+        name=name,
+        flops_per_second=round(single * 10**12),
+        half_flops_per_second=round(half * 10**12),
+        bytes_per_second=round(traffic * 10**9),
+        memory=round(memory * 10) * GiB // 10,
+        source=f"NVIDIA {name} data sheet, dense: {single:g} Tflop/s in float32, {half:g} in half, {traffic:g} GB/s",
+    )
+
+
+_VOLTA = Device(
+    name="v100",
+    flops_per_second=14 * 10**12,
+    bytes_per_second=900 * 10**9,
+    memory=157 * GiB // 10,
+    source="NVIDIA V100 data sheet, single precision: 14 to 15.7 Tflop/s, 900 GB/s",
+)
+
 DEVICES: dict[str, Device] = {
-    "v100": Device(
-        name="v100",
-        flops_per_second=14 * 10**12,
-        bytes_per_second=900 * 10**9,
-        source="NVIDIA V100 data sheet, single precision: 14 to 15.7 Tflop/s, 900 GB/s",
-    ),
+    device.name: device
+    for device in (
+        _VOLTA,
+        evolve(_VOLTA, name="v100-32gb", memory=317 * GiB // 10),
+        _nvidia("t4", (8.1, 65, 320), 14.5),
+        _nvidia("l4", (30.3, 121, 300), 21.9),
+        _nvidia("rtx3090", (35.6, 71, 936), 23.6),
+        _nvidia("rtx4090", (82.6, 165.2, 1008), 23.5),
+        _nvidia("a100-40gb", (19.5, 312, 1555), 39.3),
+        _nvidia("a100", (19.5, 312, 2039), 79.1),
+        _nvidia("h100", (67, 989, 3350), 79.1),
+        _nvidia("h200", (67, 989, 4800), 139.7),
+    )
 }
-"""Devices by name; a `Device` that is added here can be given to `remat capture --device-model`."""
+"""Devices by name; a `Device` that is added here can be given to `remat capture --device-model`.
+
+Memory is what CUDA reports as the total capacity, cut to a tenth of a GiB: 2 to 5 % less than the card's name says.
+"""
 
 
 def device_model(name: str | Device) -> Device:
@@ -107,10 +148,10 @@ def device_model(name: str | Device) -> Device:
     """
     if isinstance(name, Device):
         return name
-    if name not in DEVICES:
+    if name.lower() not in DEVICES:
         fix = f"give one of {', '.join(sorted(DEVICES))}, or a remat.exec.Device of your own."
         raise BadArgument("X-DEVICE-MODEL", f"there is no device model {name!r}.", fix=fix)
-    return DEVICES[name]
+    return DEVICES[name.lower()]
 
 
 def moved(program: Program, op: Op) -> Bytes:

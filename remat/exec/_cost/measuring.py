@@ -68,7 +68,7 @@ def _time(program: Program, op: Op) -> tuple[Ns, tuple[Bytes | None, ...]]:
     """Median time of a call, after one to warm up that says how large the outputs really are."""
     if op.role is Role.RNG:
         return _median(lambda: rng.save(program.device), program.device), ()
-    call = _prepared(program, op)
+    call = prepared(program, op)
     try:
         sizes = _sizes(program, op, call())
     except (RuntimeError, IndexError, ValueError) as error:
@@ -127,7 +127,7 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _prepared(program: Program, op: Op) -> Callable[[], Any]:
+def prepared(program: Program, op: Op) -> Callable[[], Any]:
     """One call of an operation, with what is added to its outputs, on inputs made for it."""
     target: Any = torch_private.entry(op.target) if isinstance(op.target, torch_private.OpOverload) else op.target
     generator = torch.Generator(program.device).manual_seed(0)
@@ -160,7 +160,7 @@ def _peaks(program: Program, first: Mapping[str, Op]) -> dict[str, Bytes]:
     if program.device.type == "cuda":
         return peaks | {text: _cuda_peak(program, op) for text, op in todo.items()}
     for text, op in todo.items():
-        call = _prepared(program, op)
+        call = prepared(program, op)
         events: list[recording.Event] = []
         with recording.recorded(events):
             out = call()
@@ -170,7 +170,7 @@ def _peaks(program: Program, first: Mapping[str, Op]) -> dict[str, Bytes]:
 
 
 def _cuda_peak(program: Program, op: Op) -> Bytes:
-    call = _prepared(program, op)
+    call = prepared(program, op)
     torch.cuda.synchronize(program.device)
     torch.cuda.reset_peak_memory_stats(program.device)
     before = torch.cuda.memory_allocated(program.device)

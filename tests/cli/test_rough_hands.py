@@ -1,0 +1,189 @@
+"""The command line refuses early, prints one short message, and obeys no name."""
+
+import gzip
+import io
+import json
+import os
+import sys
+
+import pytest
+
+from remat.cli import main
+from remat.cli.outputs import check_files
+from remat.cli.sweep import MOST_BUDGETS
+from remat.cli.words import LONGEST_MESSAGE, plain
+from remat.errors import BadArgument, MalformedFile, ProofRefused
+from remat.ir import GraphBuilder, Kind, Schedule, dump, json_document, load
+from remat.proof.document import Proof
+
+NAMES = {"plain": "a", "colour": "a\x1b[31m", "turned": "a\u202egnp", "bell": "a\x07"}
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    b = GraphBuilder("tiny")
+    b.data("x", 0, Kind.INPUT)
+    b.data("a", 4)
+    b.data("t", 1, Kind.TANGENT)
+    b.data("g", 4, Kind.PARAM_GRAD)
+    b.forward("F", reads=["x"], writes=["a"], time=2)
+    b.loss("L", reads=["a"], writes=["t"], time=1)
+    b.backward("B", reads=["t", "a"], writes=["g"], time=3, twin="F")
+    graph = b.build()
+    dump(graph, tmp_path / "g.json")
+    dump(Schedule.from_runs(graph, ["F", "L", "B"]), tmp_path / "s.json")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(capsys, *words):
+    code = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+LONG_WORK = [
+    ["solve", "g.json", "--budget", "9", "-o"],
+    ["solve", "g.json", "--budget", "9", "--proof"],
+    ["prove", "g.json", "--budget", "9", "-o"],
+    ["sweep", "g.json", "-o"],
+    ["sweep", "g.json", "--draw"],
+    ["show", "g.json", "--memory"],
+    ["show", "g.json", "--dot"],
+    ["apply", "Linearise()", "g.json", "-o"],
+    ["capture", "no.module:there", "-o"],
+    ["dtr", "log", "lstm", "-o"],
+    ["dtr", "curves", "nowhere.log", "-o"],
+]
+
+
+@pytest.mark.parametrize("words", LONG_WORK, ids=lambda words: " ".join(words[::2]))
+def test_outputs_are_looked_at_before_anything_is_read(files, capsys, words, monkeypatch):
+    def never(*_):
+        pytest.fail("work began")
+
+    for module in ("solve", "prove", "sweep", "apply", "show"):
+        for name in ("read_graph", "read"):
+            monkeypatch.setattr(f"remat.cli.{module}.{name}", never, raising=False)
+    (files / "taken").mkdir()
+    for place, reason in (
+        ("no/such/folder.png", "there is no folder"),
+        ("taken", "it is a folder"),
+        ("/dev/null", "regular"),
+    ):
+        code, out, err = call(capsys, *words, place)
+        assert (
+            code == 1 and not out and err.startswith(f"error: C-OUTPUT: {place} cannot be written: ") and reason in err
+        )
+
+
+def test_a_folder_that_takes_no_files_and_an_output_named_twice_are_refused(files, monkeypatch):
+    check_files(files / "new.json", None, files / "g.json")
+    with pytest.raises(BadArgument, match="named for two outputs"):
+        check_files(files / "new.json", files / "new.json")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(BadArgument, match="takes no files"):
+        check_files(files / "new.json")
+
+
+@pytest.mark.parametrize("words", [["sweep", "--draw"], ["show", "--memory"], ["show", "--gantt"]])
+def test_a_picture_that_is_none_is_refused_first(files, capsys, words):
+    code, out, err = call(capsys, words[0], "nowhere.json", words[1], "x.foo")
+    assert code == 1 and not out and err.startswith("error: C-PICTURE: x.foo does not end like a picture.")
+
+
+def test_a_bomb_is_refused_by_a_limit(files, capsys, monkeypatch):
+    monkeypatch.setattr(json_document, "LARGEST_FILE", 1 << 20)
+    for name, raw in (("bomb.json.gz", gzip.compress(b" " * (1 << 24))), ("endless.json", b" " * ((1 << 20) + 1))):
+        (files / name).write_bytes(raw)
+        with pytest.raises(MalformedFile, match=r"F-SIZE: at the file: more than 1\.00 MiB"):
+            load(files / name)
+        with pytest.raises(ProofRefused, match=r"more than 1\.00 MiB"):
+            Proof.load(files / name)
+        code, out, err = call(capsys, "show", files / name)
+        assert code == 1 and not out and "F-SIZE" in err
+    (files / "fits.json.gz").write_bytes(gzip.compress((files / "g.json").read_bytes()))
+    assert load(files / "fits.json.gz") == load(files / "g.json")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "plain"])
+def test_names_do_not_command_the_terminal(files, capsys, name, monkeypatch):
+    document = json.loads((files / "g.json").read_text().replace('"F"', json.dumps(NAMES[name])))
+    (files / "odd.json").write_text(json.dumps(document))
+    assert NAMES[name] in {node.name for node in load(files / "odd.json").computes}
+    for words in (["validate", "odd.json", "s.json"], ["show", "odd.json"], ["show", "odd.json", "--budget", "9"]):
+        _, out, err = call(capsys, *words)
+        assert plain(out + err) == out + err
+    raw = call(capsys, "show", "odd.json", "--text")[1]
+    assert NAMES[name] in raw
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert plain(NAMES[name]) in call(capsys, "show", "odd.json", "--text")[1]
+
+
+def test_escapes_leave_what_is_shown():
+    assert plain("blocks.0 — größer\t≤ 3\n日本") == "blocks.0 — größer\t≤ 3\n日本"
+    assert plain("\x1b\r\x9b\u2028\U000e0041") == "\\x1b\\x0d\\x9b\\u2028\\U000e0041"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "90%:20%:1000000000",
+        f"90%:20%:{'9' * 5000}",
+        "1," * (MOST_BUDGETS + 1) + "1",
+        "90%:inf%:8",
+        "nan:1:8",
+        "9:8:²",
+        "",
+    ],
+)
+def test_endless_lists_of_budgets_are_refused(files, capsys, text):
+    code, out, err = call(capsys, "sweep", "g.json", "--budgets", text)
+    assert code == 1 and not out and err.startswith("error: C-BUDGETS") and len(err) < 300
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "9" * 5000 + "%", "0" * 101])
+def test_a_number_without_end_is_no_budget(files, capsys, text):
+    code, _, err = call(capsys, "solve", "g.json", "--budget", text)
+    assert code == 1 and "U-SIZE" in err and len(err) < 300
+    assert call(capsys, "dtr", "curves", "x.log", "--budgets", text)[2].startswith("error: C-BUDGETS")
+
+
+def test_messages_are_short(files, capsys):
+    code, _, err = call(capsys, "solve", "g" * 3000, "--budget", "9")
+    assert code == 1 and len(err) < LONGEST_MESSAGE + 50 and err.count("\n") == 1
+
+
+def test_show_says_whether_a_budget_is_kept(files, capsys):
+    code, out, _ = call(capsys, "show", "g.json", "--budget", "9")
+    assert code == 0 and "budget     9 B (9 B), kept: the peak is 9 B" in out
+    code, out, _ = call(capsys, "show", "s.json", "--graph", "g.json", "--budget", "50%", "--memory", "m.svg")
+    assert code == 0 and "passed by 5 B" in out and "<svg" in (files / "m.svg").read_text()
+    assert call(capsys, "show", "s.json", "--budget", "9")[2].startswith("error: C-GRAPH")
+
+
+def test_apply_shows_and_writes_the_graph_of_a_transform(files, capsys):
+    code, out, _ = call(capsys, "apply", "Linearise()", "g.json", "-o", "chain.json")
+    assert code == 0 and "proofs     " in out and "budget     9 B" in out
+    assert load(files / "chain.json").layers
+    assert call(capsys, "apply", "StoreAll()", "g.json")[2].startswith("error: A-EXPR")
+    code, _, err = call(capsys, "apply", "UnitCost()", "g.json")
+    assert code == 3 and err.startswith("refused    ")
+
+
+def test_an_interruption_is_one_word(files, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("remat.cli.solve.read_graph", interrupted)
+    assert call(capsys, "solve", "g.json", "--budget", "9") == (130, "", "interrupted\n")
+
+
+def test_a_reader_that_goes_away_is_no_error(files, monkeypatch, capsys):
+    class Closed(io.StringIO):
+        def write(self, _text):
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Closed())
+    assert main(["show", "g.json"]) == 1
+    assert capsys.readouterr().err == ""
