@@ -56,6 +56,7 @@ ROOMS = {
         "_capture": 3,
         "_run": 3,
         "_plan": 4,
+        "_dtr": 4,
         "_module": 5,
         "wrapping": 6,
         "step_log": 6,
@@ -64,6 +65,7 @@ ROOMS = {
         "plan_files": 6,
         "sweeping": 7,
         "in_place": 7,
+        "under_dtr": 7,
         "inspecting": 7,
     },
 }

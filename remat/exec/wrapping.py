@@ -128,7 +128,7 @@ def wrap(
     state = State(
         settings=settings, on_uncapturable=on_uncapturable, rehearse=rehearse, most_plans=most_plans, saved=saved
     )
-    wrapped = _wrapped(model, state)
+    wrapped = with_state(model, state)
     if sample is not None:
         args, kwargs = call_of(sample)
         with in_training(wrapped), torch.enable_grad():
@@ -171,7 +171,7 @@ def _check_module(model: nn.Module) -> None:
             raise Uncapturable("X-LAZY", what, fix="call the module once (under torch.no_grad()) before you wrap it.")
 
 
-def _wrapped(model: nn.Module, state: State) -> nn.Module:
+def with_state(model: nn.Module, state: Any) -> nn.Module:
     """A module of the wrapped class that shares everything with `model`."""
     wrapped = _rebuild(type(model))
     wrapped.__dict__.update(model.__dict__)
@@ -244,4 +244,4 @@ def _rebuild(base: type[nn.Module]) -> nn.Module:
     return kind.__new__(kind)
 
 
-__all__ = ["RematWarning", "call_of", "in_training", "wrap"]
+__all__ = ["RematWarning", "call_of", "in_training", "with_state", "wrap"]

@@ -85,7 +85,9 @@ def flatten(tree: Any, opaque: Opaque = lambda _value: False) -> tuple[list[Any]
                 forms.append(Whole(type(leaf), take(_parts(leaf))))
         return Layout(spec, tuple(forms))
 
-    return leaves, take(tree)
+    layout = take(tree)
+    del take  # it refers to itself, and would keep the leaves until the garbage collector runs
+    return leaves, layout
 
 
 def unflatten(leaves: list[Any], layout: Layout) -> Any:
