@@ -24,10 +24,10 @@ from remat.errors import BadArgument
 Run = Callable[[list[Any]], Sequence[Any]]
 """Computes the payloads of a call's results from those of its arguments."""
 
-LIMIT = 20.0
+LIMIT = 10.0
 """Cost of a step, recomputation included, over its cost without: more is thrashing."""
 
-PATIENCE = 200
+PATIENCE = 4
 """Recomputations for each call of a step that are no thrashing, whatever they cost by the model of costs."""
 
 
@@ -85,26 +85,28 @@ class Stored:
 
     Attributes:
         size: bytes. charged: bytes that the runtime counts for it now.
-        refs: references of the program. handles: those among them that follow the storage when it is overwritten, by id.
+        refs: references of the program. handles: the same, by id.
         locks: runs under way that need it, and pins. pinned: never evicted.
-        material: in memory. overwritten: an operator wrote in place: the memory is that of a later storage.
+        material: in memory.
         cost: of its calls. access: when it was accessed last. node: of its class.
-        up, down: storages that its calls read, and that are made from it, by id. values: its values, by id.
+        up, down: storages that its calls read, and that are made from it, by id. gone: classes of those among them that are not
+        in memory, by id. values: its values, by id.
         source, version: of one that is never evicted: what the program has of it, and how often that may have been written
         (-1: any number of times). readers: calls that read it.
     """
 
-    __slots__ = ("__weakref__", "access", "charged", "core", "cost", "down", "handles", "locks", "material", "node",
-                 "overwritten", "pinned", "readers", "refs", "size", "source", "up", "values", "version")  # fmt: skip
+    __slots__ = ("__weakref__", "access", "charged", "core", "cost", "down", "gone", "handles", "locks", "material", "node",
+                 "pinned", "readers", "refs", "size", "source", "up", "values", "version")  # fmt: skip
 
     def __init__(self, core: Core, size: int) -> None:
         self.core, self.size, self.charged = core, size, 0
         self.refs = self.locks = self.cost = 0
         self.access = -1
-        self.pinned = self.material = self.overwritten = False
+        self.pinned = self.material = False
         self.node: Node | None = None
         self.up: dict[int, Stored] = {}
         self.down: dict[int, weakref.ref[Stored]] = {}
+        self.gone: dict[int, Node] = {}
         self.values: dict[int, weakref.ref[Value]] = {}
         self.handles: dict[int, weakref.ref[Handle]] = {}
         self.source: Any = None
@@ -131,6 +133,9 @@ class Stored:
         self.charged, self.material = 0, False  # a collector may ask handles on it to let go afterwards
         core.pool.pop(id(self), None)
         core.small.pop(id(self), None)
+        for parent in self.up.values():
+            parent.gone.pop(id(self), None)
+            parent.down.pop(id(self), None)
 
 
 class Value:
@@ -147,15 +152,18 @@ class Value:
 
 
 class Handle:
-    """A reference of the program to a value; with `follows`, to whatever its storage is overwritten with."""
+    """A reference of the program to a value; where its storage is overwritten, to the value that is there then.
 
-    __slots__ = ("__weakref__", "follows", "value")
+    Attributes:
+        value: what it refers to. saved: the value is wanted as it is now; stale: part of it was overwritten since.
+    """
 
-    def __init__(self, value: Value, *, follows: bool = True) -> None:
-        self.value, self.follows = value, follows
+    __slots__ = ("__weakref__", "saved", "stale", "value")
+
+    def __init__(self, value: Value, *, saved: bool = False) -> None:
+        self.value, self.saved, self.stale = value, saved, False
         value.storage.refs += 1
-        if follows:
-            value.storage.handles[id(self)] = weakref.ref(self)
+        value.storage.handles[id(self)] = weakref.ref(self)
 
     def __del__(self) -> None:
         storage = self.value.storage
@@ -170,18 +178,20 @@ class Call:
         args: values it reads. run: computes the payloads of its results. outs: its results, as far as they are needed.
         cost: of a run. size: bytes of all results in storages of their own. work: bytes beyond these.
         takes: values whose storages it overwrites: each of the first results has the memory of one of these.
+        written: at its first run, the values that it writes to.
         name: of the operator, for messages. spare: bytes that are made free besides as far as that goes. room: bytes to make room for at the first run, where its results are not declared;
         describe: says then from their payloads what they are. values: they themselves, for whoever called.
     """
 
     __slots__ = ("__weakref__", "args", "cost", "describe", "name", "outs", "room", "run", "size", "spare", "takes",
-                 "values", "work")  # fmt: skip
+                 "values", "work", "written")  # fmt: skip
 
     def __init__(self, args: tuple[Value, ...], run: Run, *, cost: int, work: int = 0, name: str = "") -> None:
         self.args, self.run, self.cost, self.work, self.name = args, run, cost, work, name
         self.outs: tuple[weakref.ref[Value] | None, ...] = ()
         self.size = self.room = self.spare = 0
         self.takes: tuple[Value, ...] = ()
+        self.written: tuple[Value, ...] = ()
         self.describe: Callable[[Sequence[Any]], Sequence[Out | None]] | None = None
         self.values: list[Value | None] = []
 
@@ -227,6 +237,7 @@ class Core:
         self._sizes = self._stored = 0
         self._measure = score.measure
         self.view_of: Callable[[Value], Run] | None = None
+        self.overlap: Callable[[Value, Value], bool] = lambda _first, _second: True
 
     # -- what the program does -----------------------------------------------------------------------------------------
 
@@ -463,7 +474,9 @@ class Core:
         self._arrive(call, outs, results, frame.target)
         for root, out in zip(call.takes, outs, strict=False):
             if root.storage in taken:
-                self._hand_over(root.storage, out, first=first)
+                if first and out is not None:
+                    self._follow_all(root.storage, out, call.written)
+                self._withdraw(root.storage)
         for arg, locked in zip(call.args, frame.locked, strict=True):
             if locked:
                 self.unlock(arg.storage)
@@ -498,16 +511,18 @@ class Core:
             if storage.node is not None:
                 storage.node.root().value -= storage.cost
                 storage.node = None
+                for other in storage.near():
+                    other.gone.pop(id(storage), None)
 
-    def _hand_over(self, storage: Stored, out: Value | None, *, first: bool) -> None:
-        """The memory of a storage is that of the storage of `out` from now on; so are the handles, at the first run."""
-        if first and out is not None:
-            storage.overwritten = True
-            for ref in list(storage.handles.values()):
-                handle = ref()
-                if handle is not None:
-                    self._follow(handle, out)
-        self._withdraw(storage)
+    def _follow_all(self, storage: Stored, out: Value, written: tuple[Value, ...]) -> None:
+        """The memory of a storage is that of the storage of `out` from now on, and what refers to it follows."""
+        for ref in list(storage.handles.values()):
+            handle = ref()
+            if handle is None:
+                continue
+            if handle.saved and not handle.stale:
+                handle.stale = any(value.storage is storage and self.overlap(value, handle.value) for value in written)
+            self._follow(handle, out)
 
     def _follow(self, handle: Handle, out: Value) -> None:
         old = handle.value
@@ -530,6 +545,7 @@ class Core:
             return
         storage.node = node = Node(storage.cost)
         for other in storage.near():
+            other.gone[id(storage)] = node
             if not other.material and other.node is not None:
                 theirs, mine = other.node.root(), node.root()
                 if theirs is not mine:
@@ -544,12 +560,7 @@ class Core:
         if measure == "no":
             return 1
         if measure == "eq":
-            roots: dict[int, int] = {}
-            for other in storage.near():
-                if not other.material and other.node is not None:
-                    top = other.node.root()
-                    roots[id(top)] = top.value
-            return storage.cost + sum(roots.values())
+            return storage.cost + _value_of(storage.gone) if storage.gone else storage.cost
         cost = storage.cost + _walk(storage, down=False)
         return cost + _walk(storage, down=True) if measure == "e*" else cost
 
@@ -567,8 +578,14 @@ class Core:
         if type(score) is not Family:
             return self._chosen(storages)
         best, victim = math.inf, storages[-1]
+        sized, aged, classes, local = score.size, score.staleness, self._measure == "eq", self._measure == "local"
         for storage in storages:
-            value = score.value(self._cost(storage), storage.size, clock - storage.access, storage.access)
+            if classes:
+                cost = storage.cost + _value_of(storage.gone) if storage.gone else storage.cost
+            else:
+                cost = storage.cost if local else self._cost(storage)
+            divisor = (storage.size if sized else 1) * (clock - storage.access if aged else 1)
+            value = cost / divisor if divisor > 0 else math.inf  # as `Family.value` has it
             if value <= best:
                 best, victim = value, storage
                 if value == 0:
@@ -599,6 +616,18 @@ def _link(parent: Stored, child: Stored) -> None:
     if parent is not child and not parent.pinned:
         child.up[id(parent)] = parent
         parent.down[id(child)] = weakref.ref(child)
+        if child.node is not None:
+            parent.gone[id(child)] = child.node
+        if parent.node is not None:
+            child.gone[id(parent)] = parent.node
+
+
+def _value_of(gone: dict[int, Node]) -> int:
+    """Cost of the distinct classes of some nodes."""
+    if len(gone) == 1:
+        (node,) = gone.values()
+        return node.root().value
+    return sum(root.value for root in {node.root() for node in gone.values()})
 
 
 def _walk(storage: Stored, *, down: bool) -> int:

@@ -69,7 +69,7 @@ class _Saver:
 
     def __call__(self, tensor: torch.Tensor) -> _Saved | _SavedPlain:
         if isinstance(tensor, RematTensor):
-            return _Saved(Handle(tensor._handle.value, follows=False), tuple(tensor.shape), tensor._runtime)
+            return _Saved(Handle(tensor._handle.value, saved=True), tuple(tensor.shape), tensor._runtime)
         return _SavedPlain(tensor, version_of(tensor), self.runtime)
 
 
@@ -80,7 +80,7 @@ def _unpacked(saved: _Saved | _SavedPlain) -> torch.Tensor:
         RuntimeError: it was written since, as torch says it.
     """
     if isinstance(saved, _Saved):
-        if saved.handle.value.storage.overwritten:
+        if saved.handle.stale:
             raise RuntimeError(_modified(saved.shape))
         return saved.runtime.standing_for(saved.handle.value)
     if version_of(saved.tensor) != saved.version:

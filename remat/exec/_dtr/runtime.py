@@ -62,7 +62,7 @@ class Runtime:
     def __init__(self, budget: Bytes, score: Score, device: torch.device, *, limit: float, seed: int = 0) -> None:
         self.budget, self.device = budget, device
         self.core = Core(budget, score, limit=limit, seed=seed, tiny=TINY)
-        self.core.view_of = _view_of
+        self.core.view_of, self.core.overlap = _view_of, overlap
         self.needs = NeedsTable(device)
         self.worked: Bytes | None = None
         self.times = Times()
@@ -309,9 +309,10 @@ class Runtime:
             self._remember_generators(operator, given)
         needs = self.needs.of(func, facts, given.form, given.tensors)
         made = Call((*values, *roots), self._learning(operator, needs), cost=needs.cost, name=str(func))
-        made.takes = tuple(roots)
+        made.takes, made.written = tuple(roots), tuple(values[at] for at in given.written)
         made.room = needs.size + sum(root.storage.size for root in roots)
         results = self._perform(made, operator, needs)
+        made.written = ()
         form, at_results = operator.result
         fresh = iter(results[len(roots) :])
         result = fill(form, [given.tensors[at] if at >= 0 else self._wrapped(next(fresh)) for at in at_results])
@@ -510,6 +511,29 @@ def _view_of(value: Value) -> Run:
         return [empty.set_(root.untyped_storage(), offset, shape, stride)]
 
     return run
+
+
+def overlap(first: Value, second: Value) -> bool:
+    """Whether two values in one storage have elements in common; True where that is not clear from their strides."""
+    mine, theirs = first.payload, second.payload
+    if mine is None or theirs is None or mine.dtype != theirs.dtype or mine.stride() != theirs.stride():
+        return True
+    shapes = [mine.shape, theirs.shape]
+    order = sorted((stride, at) for at, stride in enumerate(mine.stride()) if max(shape[at] for shape in shapes) > 1)
+    begin, end, room = mine.storage_offset(), theirs.storage_offset(), None
+    for stride, at in reversed(order):
+        if stride == 0:
+            return True
+        places = (begin // stride, end // stride)
+        begin, end = begin % stride, end % stride
+        if room is not None and any(
+            place + shape[at] > room // stride for place, shape in zip(places, shapes, strict=True)
+        ):
+            return True
+        if places[0] + shapes[0][at] <= places[1] or places[1] + shapes[1][at] <= places[0]:
+            return False
+        room = stride
+    return True
 
 
 def detached(tensor: torch.Tensor) -> torch.Tensor:

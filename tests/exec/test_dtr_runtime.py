@@ -1,0 +1,72 @@
+"""`remat.exec.dtr`: what plain torch computes, to the last bit, within the budget, on steps that differ from call to call."""
+
+import copy
+import gc
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import remat.exec
+from remat.errors import BadArgument, Infeasible
+from remat.exec import StepError
+from tests.exec.dynamic_models import MODELS, made
+from tests.exec.support import clone
+
+
+def train(module, sample, steps, measure=False):
+    """What each step leaves, and the peaks by the allocator."""
+    torch.manual_seed(0)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+    traces, peaks = [], []
+    for _ in range(steps):
+        call, losses = sample(), []
+        module.zero_grad()
+
+        def step(call=call, losses=losses):
+            losses.append(module(*call))
+            losses[0].backward()
+
+        if measure:
+            peaks.append(remat.exec.measure_step(step).peak)
+        else:
+            step()
+        gradients = [p.grad for p in module.parameters()]
+        assert {type(t) for t in (*losses, *gradients) if t is not None} == {torch.Tensor}
+        traces.append([clone(t) for t in (*losses, *gradients, *module.buffers())] + [torch.get_rng_state()])
+        optimizer.step()
+    return traces, peaks
+
+
+def same(first, second):
+    pairs = [pair for one, other in zip(first, second, strict=True) for pair in zip(one, other, strict=True)]
+    return all((x is None) == (y is None) and (x is None or torch.equal(x, y)) for x, y in pairs)
+
+
+@pytest.mark.parametrize(
+    "name, shares", [("mlp", (120, 70)), ("gpt2", (120, 75)), ("lstm", (120, 92)), ("tree-lstm", (120,)),
+                     ("experts", (120, 92)), ("resnet", (160, 110))]
+)  # fmt: skip
+def test_steps_are_those_of_plain_torch_within_the_budget(name, shares):
+    assert name in MODELS
+    model, sample = made(name)
+    expected, peaks = train(model, sample, 4, measure=True)
+    remats = []
+    for share in shares:
+        model, sample = made(name)
+        budget = max(peaks) * share // 100
+        wrapped = remat.exec.dtr(model, budget)
+        first, _ = train(wrapped, sample, 1)  # kinds of operations are measured at their first run
+        report = remat.exec.dtr_report(wrapped)
+        model.load_state_dict(made(name)[0].state_dict())
+        sample = made(name)[1]
+        traces, measured = train(wrapped, sample, 4, measure=True)
+        assert same(traces, expected) and same(first, expected[:1])
+        assert max(measured) <= budget
+        report = remat.exec.dtr_report(wrapped)
+        assert 0.98 <= report.peak / measured[-1] <= 1.02
+        assert report.peak <= budget and report.operations > 50
+        remats.append(report.rematerializations)
+    assert len(shares) == 1 or remats[-1] > 0
