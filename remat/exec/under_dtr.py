@@ -21,6 +21,7 @@ from remat.errors import BadArgument
 from remat.exec._dtr.runtime import Runtime
 from remat.exec._dtr.stepping import DtrReport, device_of, report_of, run_forward
 from remat.exec._module.calls import Wrapped, bare_forward, captured_step, is_bare
+from remat.exec._module.plans import State
 from remat.exec._torch.compiled import running_eagerly
 from remat.exec._trace import structure
 from remat.exec.wrapping import with_state
@@ -119,10 +120,10 @@ def dtr_report(model: nn.Module) -> DtrReport:
         BadArgument: X-REPORT, where no step of the module ran under DTR.
     """
     state = model.__dict__.get("_remat")
-    runtime = getattr(state, "runtime", None)
-    if not isinstance(runtime, Runtime):
+    runtime = state.runtime if isinstance(state, (State, DtrState)) else None
+    if runtime is None or not isinstance(state, (State, DtrState)):
         raise BadArgument("X-REPORT", "no step of the module has run under DTR.", fix="run a training step.")
-    return report_of(runtime, getattr(state, "dtr_reason", ""))
+    return report_of(runtime, state.ran if isinstance(state, State) else "")
 
 
 __all__ = ["DtrReport", "DtrState", "dtr", "dtr_report"]

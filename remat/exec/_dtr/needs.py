@@ -27,6 +27,9 @@ LAUNCH: Ns = 2000
 BYTES_PER_NS, FLOPS_PER_NS = 8, 20
 """The model of costs: a core reads and writes 8 GB/s, and computes 20 Gflop/s."""
 
+SCALARS: Bytes = 64
+"""What an operation element by element may take for its numbers."""
+
 GRANULE: dict[str, Bytes] = {"cuda": 512}
 """What an allocator hands out is a multiple of this."""
 
@@ -95,7 +98,7 @@ class NeedsTable:
         computed = _flops(func, form, results)
         cost = LAUNCH + max((read + written) // BYTES_PER_NS, computed // FLOPS_PER_NS)
         if facts.pointwise and len({tensor.dtype for tensor in (*tensors, *results[1]) if tensor.dim()}) <= 1:
-            return Needs(outs, cost, measured=True)
+            return Needs(outs, cost, estimate=SCALARS)
         return Needs(outs, cost, estimate=2 * (read + written) + _columns(func, form, tensors))
 
     def _shapes(

@@ -64,6 +64,7 @@ class Runtime:
         self.core = Core(budget, score, limit=limit, seed=seed, tiny=TINY)
         self.core.view_of, self.core.overlap = _view_of, overlap
         self.needs = NeedsTable(device)
+        self._state_bytes = rng.state_bytes(device)
         self.worked: Bytes | None = None
         self.times = Times()
         self.in_forward = False
@@ -141,10 +142,11 @@ class Runtime:
 
     def _perform(self, made: Call, operator: Operator, needs: Needs) -> list[Value | None]:
         """The first run of a call, and its results; those that it reads of the program note it."""
-        made.work, made.spare = needs.work, needs.estimate
+        aside = self._state_bytes if operator.states else 0  # a rerun puts the present state aside
+        made.work, made.spare = needs.work + aside, needs.estimate
 
         def describe(results: Sequence[torch.Tensor]) -> list[Out | None]:
-            made.work, made.spare = needs.work, needs.estimate  # as they were measured meanwhile
+            made.work, made.spare = needs.work + aside, needs.estimate  # as they were measured meanwhile
             return self._described(made, results)
 
         made.describe = describe
@@ -224,10 +226,9 @@ class Runtime:
             return
         generator = named.get("generator")
         sources = [generator] if generator is not None else sorted({torch.device("cpu"), self.device}, key=str)
-        size = rng.CPU_STATE if self.device.type == "cpu" else 0
-        self.core.make_room(size)
+        self.core.make_room(self._state_bytes)
         operator.states = states_of(sources)
-        operator.weight = self.core.constant(None, size)
+        operator.weight = self.core.constant(None, self._state_bytes)
 
     # -- writes --------------------------------------------------------------------------------------------------------
 
