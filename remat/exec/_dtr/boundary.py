@@ -45,9 +45,10 @@ def region(runtime: Runtime) -> Iterator[None]:
 
 @frozen(eq=False)
 class _Saved:
-    """A saved tensor: the value as it was then."""
+    """A saved tensor: the value as it was then; of one in memory of the program, how often that had been written."""
 
     handle: Handle
+    version: int
     shape: tuple[int, ...]
     runtime: Runtime
 
@@ -69,7 +70,8 @@ class _Saver:
 
     def __call__(self, tensor: torch.Tensor) -> _Saved | _SavedPlain:
         if isinstance(tensor, RematTensor):
-            return _Saved(Handle(tensor._handle.value, saved=True), tuple(tensor.shape), tensor._runtime)
+            handle = Handle(tensor._handle.value, saved=True)
+            return _Saved(handle, _version(handle), tuple(tensor.shape), tensor._runtime)
         return _SavedPlain(tensor, version_of(tensor), self.runtime)
 
 
@@ -80,7 +82,7 @@ def _unpacked(saved: _Saved | _SavedPlain) -> torch.Tensor:
         RuntimeError: it was written since, as torch says it.
     """
     if isinstance(saved, _Saved):
-        if saved.handle.stale:
+        if saved.handle.stale or _version(saved.handle) != saved.version:
             raise RuntimeError(_modified(saved.shape))
         return saved.runtime.standing_for(saved.handle.value)
     if version_of(saved.tensor) != saved.version:
@@ -90,6 +92,11 @@ def _unpacked(saved: _Saved | _SavedPlain) -> torch.Tensor:
         return saved.runtime.enter(saved.tensor)
     finally:
         saved.runtime.in_forward = before
+
+
+def _version(handle: Handle) -> int:
+    source = handle.value.storage.source
+    return 0 if source is None else version_of(source)
 
 
 def _modified(shape: tuple[int, ...]) -> str:

@@ -17,6 +17,7 @@ from attrs import define, field
 
 from remat.algorithms._dtr.online import Out
 from remat.exec._dtr.operators import Facts, Slot, fill, split
+from remat.exec._run.runtime import StepError
 from remat.exec._torch import recording
 from remat.exec._torch.torch_private import OpOverload, no_modes, shapes_depend_on_values, storage_key
 from remat.exec._torch.wrappers import arithmetic, fake_mode
@@ -87,6 +88,9 @@ class NeedsTable:
         if results is None:
             bound = 0 if facts.writes else self._bound(func, tensors, read)
             return Needs([Out(bound)] if bound else [], LAUNCH + (read + bound) // BYTES_PER_NS, estimate=read + bound, fixed=False)
+        if any(result.layout is not torch.strided for result in results[1]):
+            what = f"{func} returns a tensor that is not strided, which DTR's runtime cannot keep."
+            raise StepError("X-TENSOR", what, fix="use plain strided tensors (no sparse gradients).")
         keys = [storage_key(tensor) for tensor in results[0]]
         outs: list[Out] = []
         for place, result in enumerate(results[1]):

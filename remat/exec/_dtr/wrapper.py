@@ -36,6 +36,10 @@ class RematTensor(torch.Tensor):
         """As of a plain tensor."""
         return repr(self.plain())
 
+    def __format__(self, format_spec: str) -> str:
+        """As of a plain tensor."""
+        return format(self.plain(), format_spec)
+
     def numpy(self, *, force: bool = False) -> Any:
         """As of a plain tensor."""
         return _as_asked(self, force=force).numpy(force=force)
