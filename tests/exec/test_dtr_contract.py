@@ -56,7 +56,7 @@ def trained(module, run=step, steps=2, x=X):
     return traces
 
 
-def both(build, run=step, x=X):
+def both(build, run=step, x=X, recomputes=True):
     """Two steps (gradients accumulate) under plain torch and under DTR at some budgets: the same bits, with recomputation."""
     torch.manual_seed(0)
     module = build()
@@ -72,9 +72,12 @@ def both(build, run=step, x=X):
             except Infeasible:
                 break
         for mine, theirs in zip(traces, expected, strict=True):
-            assert all((a is None) == (b is None) and (a is None or torch.equal(a, b)) for a, b in zip(mine, theirs, strict=True))
+            assert all(
+                (a is None) == (b is None) and (a is None or torch.equal(a, b))
+                for a, b in zip(mine, theirs, strict=True)
+            )
         remats += remat.exec.dtr_report(wrapped).rematerializations
-    assert remats > 0
+    assert remats > 0 or not recomputes
     return wrapped
 
 
@@ -251,7 +254,7 @@ def test_what_is_read_inside_has_its_values():
             x.numpy()
         return x
 
-    both(lambda: Body(read))
+    both(lambda: Body(read), recomputes=False)  # what is read outside is not evicted any more
     assert texts[:8] == texts[8:16]
     assert torch.equal(pickle.loads(texts[8][6]), pickle.loads(texts[0][6]))
 
@@ -270,7 +273,7 @@ def test_what_torch_refuses_is_refused():
     def reshaped(module, x):
         return (x * 1).t_().t()
 
-    with pytest.raises(StepError, match="X-WRITE: aten.t_.default changes the form of a tensor in place"):
+    with pytest.raises(StepError, match=r"X-WRITE: aten\.t_\.default changes the form of a tensor in place"):
         step(remat.exec.dtr(Body(reshaped), "1MiB"), X)
 
     class Sparse(nn.Module):
@@ -369,7 +372,13 @@ def test_nothing_grows_over_many_steps():
         kept = []
         for _ in range(30):
             step(wrapped, X)
-            kept.append((sum(type(thing) is Stored for thing in gc.get_objects()), runtime.core.memory, len(runtime.needs.table)))
+            kept.append(
+                (
+                    sum(type(thing) is Stored for thing in gc.get_objects()),
+                    runtime.core.memory,
+                    len(runtime.needs.table),
+                )
+            )
     finally:
         gc.enable()
     assert len(set(kept)) == 1

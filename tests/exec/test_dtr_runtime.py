@@ -1,17 +1,9 @@
 """`remat.exec.dtr`: what plain torch computes, to the last bit, within the budget, on steps that differ from call to call."""
 
-import copy
-import gc
-import pickle
-
-import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import remat.exec
-from remat.errors import BadArgument, Infeasible
-from remat.exec import StepError
 from tests.exec.dynamic_models import MODELS, made
 from tests.exec.support import clone
 

@@ -18,7 +18,7 @@ BUDGET = 60_000
 
 def test_what_cannot_be_captured_runs_under_dtr_by_default():
     model, sample = made("experts")
-    expected, peaks = train(model, sample, 3, measure=True)
+    expected, _ = train(model, sample, 3)
     model, sample = made("experts")
     with pytest.warns(RematWarning, match="runs under DTR .* within the budget but without a plan: X-TRACE"):
         wrapped = remat.exec.wrap(model, sample(), BUDGET)

@@ -139,7 +139,7 @@ class Stored:
 
 
 class Value:
-    """A tensor as the runtime knows it: result `index` of a call (None: a constant), in a storage; its payload while it is there."""
+    """A tensor as the runtime knows it: result `index` of a call (None: of none, a constant), and its payload while that is there."""
 
     __slots__ = ("__weakref__", "call", "index", "payload", "storage")
 
@@ -179,8 +179,9 @@ class Call:
         cost: of a run. size: bytes of all results in storages of their own. work: bytes beyond these.
         takes: values whose storages it overwrites: each of the first results has the memory of one of these.
         written: at its first run, the values that it writes to.
-        name: of the operator, for messages. spare: bytes that are made free besides as far as that goes. room: bytes to make room for at the first run, where its results are not declared;
-        describe: says then from their payloads what they are. values: they themselves, for whoever called.
+        name: of the operator, for messages. spare: bytes that are made free besides as far as that goes.
+        room: bytes to make room for at the first run, where its results are not declared; describe: says then from their
+        payloads what they are. values: they themselves, for whoever called.
     """
 
     __slots__ = ("__weakref__", "args", "cost", "describe", "name", "outs", "room", "run", "size", "spare", "takes",
@@ -222,7 +223,9 @@ class Core:
         compute, calls: cost and number of first runs. remat_cost, remats: of the others. evictions: storages taken out.
     """
 
-    def __init__(self, budget: int | None, score: Score, *, limit: float = LIMIT, seed: int = 0, tiny: float = 0.0) -> None:
+    def __init__(
+        self, budget: int | None, score: Score, *, limit: float = LIMIT, seed: int = 0, tiny: float = 0.0
+    ) -> None:
         self.budget = math.inf if budget is None else budget
         self.score, self.limit, self.tiny = score, limit, tiny
         self.reserve = 0

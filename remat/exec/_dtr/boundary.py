@@ -127,7 +127,7 @@ class Leave(torch.autograd.Function):
             return gradient
         ctx.runtime.core.reserve = 0
         if torch.is_grad_enabled() and gradient.requires_grad:
-            return Enter.apply(gradient, ctx.runtime)
+            return Enter.apply(gradient, ctx.runtime)  # type: ignore[no-untyped-call]
         return ctx.runtime.enter(gradient)
 
 

@@ -80,14 +80,17 @@ class NeedsTable:
             needs = self.table[key] = self._learned(func, facts, form, tensors)
         return needs
 
-    def _learned(
-        self, func: OpOverload, facts: Facts, form: tuple[Any, Any], tensors: Sequence[torch.Tensor]
-    ) -> Needs:
+    def _learned(self, func: OpOverload, facts: Facts, form: tuple[Any, Any], tensors: Sequence[torch.Tensor]) -> Needs:
         read = sum(map(weight, tensors))
         results = None if shapes_depend_on_values(func, fill(form[0], tensors)) else self._shapes(func, form, tensors)
         if results is None:
             bound = 0 if facts.writes else self._bound(func, tensors, read)
-            return Needs([Out(bound)] if bound else [], LAUNCH + (read + bound) // BYTES_PER_NS, estimate=read + bound, fixed=False)
+            return Needs(
+                [Out(bound)] if bound else [],
+                LAUNCH + (read + bound) // BYTES_PER_NS,
+                estimate=read + bound,
+                fixed=False,
+            )
         if any(result.layout is not torch.strided for result in results[1]):
             what = f"{func} returns a tensor that is not strided, which DTR's runtime cannot keep."
             raise StepError("X-TENSOR", what, fix="use plain strided tensors (no sparse gradients).")
@@ -113,9 +116,7 @@ class NeedsTable:
             self._mode = fake_mode()
         try:
             with no_modes(), torch.no_grad(), self._mode:
-                args = [
-                    torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors
-                ]
+                args = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
                 out = func(*fill(form[0], args), **fill(form[1], args))
         except Exception:  # noqa: BLE001 - the run itself says what is wrong, if anything is
             return None
@@ -164,7 +165,9 @@ class NeedsTable:
     def _note(self, needs: Needs, peak: Bytes, out: Any) -> None:
         results: list[torch.Tensor] = []
         split(out, results)
-        size = sum(self.rounded(size) for size in {storage_key(result): bytes_of(result) for result in results}.values())
+        size = sum(
+            self.rounded(size) for size in {storage_key(result): bytes_of(result) for result in results}.values()
+        )
         work = max(0, peak - (needs.size if needs.fixed else size))
         needs.work = max(needs.work, work)
         needs.measured, needs.estimate = needs.fixed, 0 if needs.fixed else needs.estimate

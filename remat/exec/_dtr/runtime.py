@@ -96,7 +96,8 @@ class Runtime:
     def _dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         facts = facts_of(func)
         tensors: list[torch.Tensor] = []
-        written, places = [], dict(zip(facts.order, args, strict=False)) | kwargs
+        written: list[int] = []
+        places = dict(zip(facts.order, args, strict=False)) | kwargs
         parts: dict[str, Any] = {}
         for name, value in places.items():
             first = len(tensors)
@@ -303,9 +304,7 @@ class Runtime:
         operator = Operator(func, *given.form, self.device, self.times, count=count)
         operator.writes = given.written
         operator.roots = tuple((id(root.storage), count + number) for number, root in enumerate(roots))
-        operator.of_root = [
-            [at for at, value in enumerate(values) if value.storage is root.storage] for root in roots
-        ]
+        operator.of_root = [[at for at, value in enumerate(values) if value.storage is root.storage] for root in roots]
         if facts.draws:
             self._remember_generators(operator, given)
         needs = self.needs.of(func, facts, given.form, given.tensors)

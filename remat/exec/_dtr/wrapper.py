@@ -23,7 +23,9 @@ class RematTensor(torch.Tensor):
     __torch_function__ = PLAIN_FUNCTIONS
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]  # torch's own is no class method
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Hand an operation to the runtime of the first such tensor among its arguments."""
         return runtime_of(args, kwargs or {}).dispatch(func, args, kwargs or {})
 
@@ -32,7 +34,7 @@ class RematTensor(torch.Tensor):
         result: torch.Tensor = self._runtime.hand_out(self._handle.value)
         return result
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> Any:
         """As of a plain tensor."""
         return repr(self.plain())
 

@@ -11,13 +11,13 @@ from torch.utils.flop_counter import flop_registry
 
 T = TypeVar("T", bound=torch.Tensor)
 
-PLAIN_FUNCTIONS = torch._C._disabled_torch_function_impl
+PLAIN_FUNCTIONS: Any = torch._C._disabled_torch_function_impl
 """`__torch_function__` of a class whose functions are those of plain tensors."""
 
 
 def like(kind: type[T], tensor: torch.Tensor) -> T:
     """A tensor of another class without memory, with the shape, strides, type and device of `tensor`."""
-    result: T = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+    result: T = torch.Tensor._make_wrapper_subclass(
         kind,
         tensor.shape,
         strides=tensor.stride(),
@@ -42,7 +42,7 @@ def fake_mode() -> FakeTensorMode:
 
 def arithmetic(func: Any) -> Callable[..., Any] | None:
     """The formula for the multiplications and additions of an operation, or None."""
-    return flop_registry.get(func.overloadpacket)  # type: ignore[no-any-return]
+    return flop_registry.get(func.overloadpacket)
 
 
 def storage_copy(tensor: torch.Tensor) -> torch.Tensor:

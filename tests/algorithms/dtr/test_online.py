@@ -14,7 +14,6 @@ from tests.algorithms.dtr.logs import random_log
 SCORES = ("h_dtr_eq", "h_local", "lru", "size", "random", "h'(yes, no, eq)", "h'(no, yes, local)")
 
 
-
 class Replayed:
     """A program of the simulator through the online runtime, call by call; everything it ever made is kept."""
 
