@@ -24,6 +24,7 @@ LONG = frozenset({"remat/exec/wrapping.py:wrap"})
 ENTRY_POINTS = frozenset({
     "remat/exec/wrapping.py:wrap",
     "remat/exec/sweeping.py:sweep",
+    "remat/exec/under_dtr.py:dtr",
     "remat/exec/sweeping.py:sweep_graph",
     "remat/exec/_plan/planning.py:plan_step",
     "remat/exec/_capture/capturing.py:capture",

@@ -118,7 +118,7 @@ class Runtime:
         return self._compute(func, facts, given)
 
     def _same(self, func: OpOverload, value: Value) -> RematTensor:
-        """Another tensor for the same value; a constant that the forward made itself counts."""
+        """Another tensor for the same value; a constant that the forward record itself counts."""
         if func._schema.name == "aten::lift_fresh" and value.call is None:
             self.track(value.payload)
         self.core.get(value)
@@ -136,35 +136,35 @@ class Runtime:
             needs = self.needs.of(func, facts, given.form, given.tensors)
             if facts.draws:
                 self._remember_generators(operator, given)
-        made = Call(tuple(values), self._learning(operator, needs), cost=needs.cost, name=str(func))
-        made.room = needs.size
-        results = self._perform(made, operator, needs)
+        record = Call(tuple(values), self._learning(operator, needs), cost=needs.cost, name=str(func))
+        record.room = needs.size
+        results = self._perform(record, operator, needs)
         return fill(operator.result, [self._wrapped(value) for value in results])
 
-    def _perform(self, made: Call, operator: Operator, needs: Needs) -> list[Value | None]:
+    def _perform(self, record: Call, operator: Operator, needs: Needs) -> list[Value | None]:
         """The first run of a call, and its results; those that it reads of the program note it."""
         aside = self._state_bytes if operator.states else 0  # a rerun puts the present state aside
-        made.work, made.spare = needs.work + aside, needs.estimate
+        record.work, record.spare = needs.work + aside, needs.estimate
 
         def describe(results: Sequence[torch.Tensor]) -> list[Out | None]:
-            made.work, made.spare = needs.work + aside, needs.estimate  # as they were measured meanwhile
-            return self._described(made, results)
+            record.work, record.spare = needs.work + aside, needs.estimate  # as they were measured meanwhile
+            return self._described(record, results)
 
-        made.describe = describe
-        self.core.perform(made)
-        for at, value in enumerate(made.args):
+        record.describe = describe
+        self.core.perform(record)
+        for at, value in enumerate(record.args):
             storage = value.storage
             if storage.pinned and at not in operator.once:
-                storage.readers.append(weakref.ref(made))
+                storage.readers.append(weakref.ref(record))
                 if storage.source is not None:
                     operator.versions.append((at, storage.source, version_of(storage.source)))
-        results, made.values = made.values, []
+        results, record.values = record.values, []
         return results
 
-    def _described(self, made: Call, results: Sequence[torch.Tensor]) -> list[Out | None]:
+    def _described(self, record: Call, results: Sequence[torch.Tensor]) -> list[Out | None]:
         """What results are, from their payloads: sizes, and whose storages they share."""
-        keys = [storage_key(value.payload) for value in made.args]
-        outs: list[Out | None] = [Out(root.storage.size) for root in made.takes]
+        keys = [storage_key(value.payload) for value in record.args]
+        outs: list[Out | None] = [Out(root.storage.size) for root in record.takes]
         fresh: dict[int, int] = {}
         for place, result in enumerate(results[len(outs) :], len(outs)):
             key = storage_key(result)
@@ -276,9 +276,11 @@ class Runtime:
 
     def _preserve(self, storage: Stored, values: Sequence[Value]) -> None:
         """Calls that read a storage which is about to be written read a copy of it from now on."""
-        readers = [made for ref in storage.readers if (made := ref()) is not None and any(o and o() for o in made.outs)]
+        readers = [
+            record for ref in storage.readers if (record := ref()) is not None and any(o and o() for o in record.outs)
+        ]
         storage.readers.clear()
-        readers = [made for made in readers if any(arg.storage is storage for arg in made.args)]
+        readers = [record for record in readers if any(arg.storage is storage for arg in record.args)]
         if not readers:
             return
         payload = next(value.payload for value in values if value.storage is storage)
@@ -287,13 +289,13 @@ class Runtime:
         copied = storage_copy(payload)
         kept = self.core.constant(copied, size)
         again: dict[int, Value] = {}
-        for made in readers:
-            operator = _operator_of(made)
-            for arg in made.args:
+        for record in readers:
+            operator = _operator_of(record)
+            for arg in record.args:
                 if arg.storage is storage and id(arg) not in again:
                     again[id(arg)] = Value(kept.storage, None, 0, over(copied, arg.payload))
-            operator.versions = [item for item in operator.versions if made.args[item[0]].storage is not storage]
-            made.args = tuple(again.get(id(arg), arg) for arg in made.args)
+            operator.versions = [item for item in operator.versions if record.args[item[0]].storage is not storage]
+            record.args = tuple(again.get(id(arg), arg) for arg in record.args)
 
     def _overwrite(self, func: OpOverload, facts: Facts, given: Given) -> Any:
         """A write to memory of the step: the storage as it is afterwards is a new one in the same memory."""
@@ -308,11 +310,11 @@ class Runtime:
         if facts.draws:
             self._remember_generators(operator, given)
         needs = self.needs.of(func, facts, given.form, given.tensors)
-        made = Call((*values, *roots), self._learning(operator, needs), cost=needs.cost, name=str(func))
-        made.takes, made.written = tuple(roots), tuple(values[at] for at in given.written)
-        made.room = needs.size + sum(root.storage.size for root in roots)
-        results = self._perform(made, operator, needs)
-        made.written = ()
+        record = Call((*values, *roots), self._learning(operator, needs), cost=needs.cost, name=str(func))
+        record.takes, record.written = tuple(roots), tuple(values[at] for at in given.written)
+        record.room = needs.size + sum(root.storage.size for root in roots)
+        results = self._perform(record, operator, needs)
+        record.written = ()
         form, at_results = operator.result
         fresh = iter(results[len(roots) :])
         result = fill(form, [given.tensors[at] if at >= 0 else self._wrapped(next(fresh)) for at in at_results])
@@ -454,19 +456,19 @@ class Runtime:
             what = (
                 f"{name} needs {format_bytes(error.need)} while {format_bytes(error.kept)} cannot be evicted: "
                 f"{format_bytes(need)} ({need} B) at once, and the budget is {format_bytes(self.budget)} "
-                f"({self.budget} B). {self._known()}"
+                f"({self.budget} B). {self._what_worked()}"
             )
             fix = "give more, or make the batch smaller."
             raise Infeasible(what, budget=self.budget, found=self.worked, floor=need, fix=fix) from None
         except Thrashing:
             what = (
                 f"recomputation costs more than {self.core.limit:g} times the step: {self.core.remats} recomputations of "
-                f"{self.core.calls} operations within {format_bytes(self.budget)} ({self.budget} B). {self._known()}"
+                f"{self.core.calls} operations within {format_bytes(self.budget)} ({self.budget} B). {self._what_worked()}"
             )
             fix = "give more, or another score."
             raise Infeasible(what, budget=self.budget, found=self.worked, floor=0, fix=fix) from None
 
-    def _known(self) -> str:
+    def _what_worked(self) -> str:
         if self.worked is None:
             return "No step has ended within it yet."
         return f"The smallest budget known to work is that of the steps before: {format_bytes(self.worked)} ({self.worked} B)."
@@ -487,8 +489,8 @@ class _Learning:
         return results
 
 
-def _operator_of(made: Call) -> Operator:
-    run: Any = made.run
+def _operator_of(record: Call) -> Operator:
+    run: Any = record.run
     operator: Operator = run.operator if isinstance(run, _Learning) else run
     return operator
 
