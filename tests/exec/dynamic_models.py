@@ -47,7 +47,7 @@ class Squared(nn.Module):
 
 
 def tree(draw, depth):
-    deep = depth > 0 and (depth > 3 or torch.rand((), generator=draw).item() < 0.8)
+    deep = depth > 0 and (depth > 2 or torch.rand((), generator=draw).item() < 0.8)
     return [tree(draw, depth - 1), tree(draw, depth - 1)] if deep else int(torch.randint(50, (), generator=draw))
 
 
@@ -67,12 +67,12 @@ def gpt2(draw):
 
 
 def lstm(draw):
-    return Lengths(), lambda: (torch.randn(int(torch.randint(5, 25, (), generator=draw)), 4, 8, generator=draw),)
+    return Lengths(), lambda: (torch.randn(int(torch.randint(5, 16, (), generator=draw)), 4, 8, generator=draw),)
 
 
 def tree_lstm(draw):
     model = Loss(TreeLSTM(width=16), functional.cross_entropy)
-    return model, lambda: (tree(draw, 5), torch.tensor([1]))
+    return model, lambda: (tree(draw, 4), torch.tensor([1]))
 
 
 def experts(draw):
@@ -80,7 +80,7 @@ def experts(draw):
 
 
 def resnet(draw):
-    model = ResNet(blocks=(1, 1, 1, 1), width=8)
+    model = ResNet(blocks=(1, 1), width=8)
     return model, lambda: (torch.randn(4, 3, 32, 32, generator=draw), torch.randint(10, (4,), generator=draw))
 
 

@@ -38,13 +38,13 @@ def same(first, second):
 
 
 @pytest.mark.parametrize(
-    "name, shares", [("mlp", (120, 70)), ("gpt2", (120, 75)), ("lstm", (120, 92)), ("tree-lstm", (120,)),
+    "name, shares", [("mlp", (120, 70)), ("gpt2", (120, 75)), ("lstm", (120, 85)), ("tree-lstm", (120,)),
                      ("experts", (120, 92)), ("resnet", (160, 97))]
 )  # fmt: skip
 def test_steps_are_those_of_plain_torch_within_the_budget(name, shares):
     assert name in MODELS
     model, sample = made(name)
-    expected, peaks = train(model, sample, 4, measure=True)
+    expected, peaks = train(model, sample, 3, measure=True)
     remats = []
     for share in shares:
         model, sample = made(name)
@@ -54,7 +54,7 @@ def test_steps_are_those_of_plain_torch_within_the_budget(name, shares):
         report = remat.exec.dtr_report(wrapped)
         model.load_state_dict(made(name)[0].state_dict())
         sample = made(name)[1]
-        traces, measured = train(wrapped, sample, 4, measure=True)
+        traces, measured = train(wrapped, sample, 3, measure=True)
         assert same(traces, expected) and same(first, expected[:1])
         assert max(measured) <= budget
         report = remat.exec.dtr_report(wrapped)

@@ -139,7 +139,7 @@ class Stored:
 
 
 class Value:
-    """A tensor as the runtime knows it: result `index` of a call (None: of none, a constant), and its payload while that is there."""
+    """A tensor as the runtime knows it: result `index` of a call (None: a constant), and its payload while that is there."""
 
     __slots__ = ("__weakref__", "call", "index", "payload", "storage")
 

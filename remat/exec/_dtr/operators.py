@@ -64,6 +64,7 @@ class Facts:
         draws: it may draw random numbers. reshapes: it changes the form of an argument in place.
         scalar: it returns no tensors. pointwise: it computes element by element.
         once: arguments that it writes to without saying so, at its first run alone.
+        name: for messages.
     """
 
     writes: frozenset[str]
@@ -75,6 +76,7 @@ class Facts:
     scalar: bool
     pointwise: bool
     once: frozenset[str]
+    name: str
 
 
 _SAME = {"aten::detach", "aten::alias", "aten::lift_fresh", "aten::lift"}
@@ -99,6 +101,7 @@ def facts_of(func: OpOverload) -> Facts:
         scalar=not any("Tensor" in str(result.type) for result in schema.returns),
         pointwise=torch.Tag.pointwise in func.tags,
         once=_STATISTICS if "batch_norm" in name and "backward" not in name and not writes else frozenset(),
+        name=str(func),
     )
 
 

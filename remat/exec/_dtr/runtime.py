@@ -24,8 +24,8 @@ from remat.exec._dtr.wrapper import RematTensor, wrapper_of
 from remat.exec._program.kernels import copy_to_layout, no_autocast
 from remat.exec._run.runtime import StepError
 from remat.exec._torch import rng
-from remat.exec._torch.torch_private import OpOverload, no_modes, storage_key
-from remat.exec._torch.wrappers import over, storage_copy
+from remat.exec._torch.torch_private import OpOverload, storage_key
+from remat.exec._torch.wrappers import outside_modes, over, storage_copy
 from remat.units import Bytes, format_bytes
 
 VIEW = Needs([], cost=1, measured=True)
@@ -86,15 +86,16 @@ class Runtime:
         began = time.perf_counter_ns()
         self._depth += 1
         try:
-            with self.errors(str(func)):
-                return self._dispatch(func, args, kwargs)
+            facts = facts_of(func)
+            with self.errors(facts.name):
+                return self._dispatch(func, facts, (args, kwargs))
         finally:
             self._depth -= 1
             if not self._depth:
                 self.times.spent += time.perf_counter_ns() - began
 
-    def _dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        facts = facts_of(func)
+    def _dispatch(self, func: OpOverload, facts: Facts, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+        args, kwargs = arguments
         tensors: list[torch.Tensor] = []
         written: list[int] = []
         places = dict(zip(facts.order, args, strict=False)) | kwargs
@@ -136,7 +137,7 @@ class Runtime:
             needs = self.needs.of(func, facts, given.form, given.tensors)
             if facts.draws:
                 self._remember_generators(operator, given)
-        record = Call(tuple(values), self._learning(operator, needs), cost=needs.cost, name=str(func))
+        record = Call(tuple(values), self._learning(operator, needs), cost=needs.cost, name=facts.name)
         record.room = needs.size
         results = self._perform(record, operator, needs)
         return fill(operator.result, [self._wrapped(value) for value in results])
@@ -310,7 +311,7 @@ class Runtime:
         if facts.draws:
             self._remember_generators(operator, given)
         needs = self.needs.of(func, facts, given.form, given.tensors)
-        record = Call((*values, *roots), self._learning(operator, needs), cost=needs.cost, name=str(func))
+        record = Call((*values, *roots), self._learning(operator, needs), cost=needs.cost, name=facts.name)
         record.takes, record.written = tuple(roots), tuple(values[at] for at in given.written)
         record.room = needs.size + sum(root.storage.size for root in roots)
         results = self._perform(record, operator, needs)
@@ -371,7 +372,7 @@ class Runtime:
 
     def standing_for(self, value: Value) -> RematTensor:
         """A wrapper tensor for a value, which is computed again if need be."""
-        with self.errors("reading a saved tensor"), no_autocast(self.device), no_modes():
+        with self.errors("reading a saved tensor"), no_autocast(self.device), outside_modes():
             self.core.get(value)
             return wrapper_of(value, self)
 
@@ -381,7 +382,7 @@ class Runtime:
 
     def hand_out(self, value: Value) -> torch.Tensor:
         """A plain tensor with a value, in the same memory, which is not evicted any more."""
-        with self.errors("reading a tensor"), no_autocast(self.device), no_modes():
+        with self.errors("reading a tensor"), no_autocast(self.device), outside_modes():
             payload: torch.Tensor = self.core.get(value)
             storage = value.storage
             given = detached(payload)
@@ -397,7 +398,12 @@ class Runtime:
 
     def copy_out(self, value: Value, stride: tuple[int, ...]) -> torch.Tensor:
         """A plain tensor of its own with a value, with these strides."""
-        with self.errors("handing out a gradient"), no_modes(), self.resident([value]) as payloads, torch.no_grad():
+        with (
+            self.errors("handing out a gradient"),
+            outside_modes(),
+            self.resident([value]) as payloads,
+            torch.no_grad(),
+        ):
             (payload,) = payloads
             self.core.make_room(self.needs.rounded(payload.numel() * payload.element_size()))
             copied = copy_to_layout(payload, tuple(payload.shape), stride)
@@ -540,5 +546,5 @@ def overlap(first: Value, second: Value) -> bool:
 
 def detached(tensor: torch.Tensor) -> torch.Tensor:
     """Another tensor in the same memory, outside the graph."""
-    with torch.no_grad(), no_modes():
+    with torch.no_grad(), outside_modes():
         return tensor.detach()

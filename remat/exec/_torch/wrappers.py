@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes as no_modes
 from torch.utils.flop_counter import flop_registry
 
 T = TypeVar("T", bound=torch.Tensor)
@@ -28,6 +30,11 @@ def like(kind: type[T], tensor: torch.Tensor) -> T:
         requires_grad=False,
     )
     return result
+
+
+def outside_modes() -> AbstractContextManager[Any]:
+    """A context in which no dispatch mode sees what runs; where there is none, it costs nothing."""
+    return no_modes() if torch._C._len_torch_dispatch_stack() else nullcontext()
 
 
 def below_autograd() -> Any:
@@ -59,4 +66,13 @@ def over(base: torch.Tensor, form: torch.Tensor) -> torch.Tensor:
     return empty.set_(base.untyped_storage(), form.storage_offset(), form.shape, form.stride())
 
 
-__all__ = ["PLAIN_FUNCTIONS", "arithmetic", "below_autograd", "fake_mode", "like", "over", "storage_copy"]
+__all__ = [
+    "PLAIN_FUNCTIONS",
+    "arithmetic",
+    "below_autograd",
+    "fake_mode",
+    "like",
+    "outside_modes",
+    "over",
+    "storage_copy",
+]
