@@ -255,8 +255,11 @@ def test_what_is_read_inside_has_its_values():
         return x
 
     both(lambda: Body(read), recomputes=False)  # what is read outside is not evicted any more
-    assert texts[:8] == texts[8:16]
-    assert torch.equal(pickle.loads(texts[8][6]), pickle.loads(texts[0][6]))
+    plain, under = texts[:8], texts[8:16]
+    assert all(
+        torch.equal(pickle.loads(one[6]), pickle.loads(other[6])) for one, other in zip(plain, under, strict=True)
+    )
+    assert [text[:6] + text[7:] for text in plain] == [text[:6] + text[7:] for text in under]
 
 
 def test_what_torch_refuses_is_refused():
@@ -370,18 +373,14 @@ def test_nothing_grows_over_many_steps():
     gc.disable()
     try:
         kept = []
-        for _ in range(30):
-            step(wrapped, X)
-            kept.append(
-                (
-                    sum(type(thing) is Stored for thing in gc.get_objects()),
-                    runtime.core.memory,
-                    len(runtime.needs.table),
-                )
-            )
+        for _ in range(2):
+            for _ in range(10):
+                step(wrapped, X)
+            storages = sum(type(thing) is Stored for thing in gc.get_objects())
+            kept.append((storages, runtime.core.memory, len(runtime.needs.table)))
     finally:
         gc.enable()
-    assert len(set(kept)) == 1
+    assert kept[0] == kept[1]
     assert remat.exec.dtr_report(wrapped).rematerializations > 0
 
 

@@ -200,4 +200,4 @@ def hand_out_gradients(tensor: torch.Tensor) -> None:
     ref = _HOOKED.get(key)
     if ref is None or ref() is not tensor:
         _HOOKED[key] = weakref.ref(tensor, lambda _: _HOOKED.pop(key, None))
-        tensor.register_hook(_GradientHook(tensor))  # type: ignore[no-untyped-call]
+        tensor.register_hook(_GradientHook(tensor))

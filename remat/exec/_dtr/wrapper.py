@@ -34,7 +34,7 @@ class RematTensor(torch.Tensor):
         result: torch.Tensor = self._runtime.hand_out(self._handle.value)
         return result
 
-    def __repr__(self, *, tensor_contents: Any = None) -> Any:
+    def __repr__(self, *, tensor_contents: Any = None) -> Any:  # type: ignore[override]  # torch leaves its own untyped
         """As of a plain tensor."""
         return repr(self.plain())
 
