@@ -111,17 +111,20 @@ class Runtime:
             raise StepError("X-TENSOR", what, fix="use plain strided tensors (no sparse gradients).")
         given = Given(form, tensors, [self.value_of(tensor) for tensor in tensors], tuple(written))
         if facts.same and len(tensors) == 1:
-            return self._same(func, given.values[0])
+            return self._same(func, tensors[0])
         if written:
             return self._write(func, facts, given)
         if facts.scalar:
             return self._unrecorded(func, given)
         return self._compute(func, facts, given)
 
-    def _same(self, func: OpOverload, value: Value) -> RematTensor:
-        """Another tensor for the same value; a constant that the forward record itself counts."""
-        if func._schema.name == "aten::lift_fresh" and value.call is None:
-            self.track(value.payload)
+    def _same(self, func: OpOverload, tensor: torch.Tensor) -> torch.Tensor:
+        """Another tensor for the same value; of a plain tensor a plain one, which torch may look into (`numpy` asks for one)."""
+        if not isinstance(tensor, RematTensor):
+            if func._schema.name == "aten::lift_fresh":  # the forward brought it into being
+                self.track(tensor)
+            return call(func, (tensor,), {})  # type: ignore[no-any-return]
+        value = self.value_of(tensor)
         self.core.get(value)
         return wrapper_of(value, self)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from remat.algorithms._dtr.online import Handle, Value
-from remat.exec._torch.wrappers import PLAIN_FUNCTIONS, like
+from remat.exec._torch.wrappers import PLAIN_FUNCTIONS, like, outside_modes
 
 
 class RematTensor(torch.Tensor):
@@ -36,46 +36,56 @@ class RematTensor(torch.Tensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> Any:  # type: ignore[override]  # torch leaves its own untyped
         """As of a plain tensor."""
-        return repr(self.plain())
+        with outside_modes():
+            return repr(self.plain())
 
     def __format__(self, format_spec: str) -> str:
         """As of a plain tensor."""
-        return format(self.plain(), format_spec)
+        with outside_modes():
+            return format(self.plain(), format_spec)
 
     def numpy(self, *, force: bool = False) -> Any:
         """As of a plain tensor."""
-        return _as_asked(self, force=force).numpy(force=force)
+        with outside_modes():
+            return _as_asked(self, force=force).numpy(force=force)
 
     def __array__(self, dtype: Any = None) -> Any:
         """As of a plain tensor."""
-        return _as_asked(self).__array__(dtype)
+        with outside_modes():
+            return _as_asked(self).__array__(dtype)
 
     def tolist(self) -> Any:
         """As of a plain tensor."""
-        return self.plain().tolist()
+        with outside_modes():
+            return self.plain().tolist()
 
     def data_ptr(self) -> int:
         """Where its values are, from now on."""
-        return self.plain().data_ptr()
+        with outside_modes():
+            return self.plain().data_ptr()
 
     def untyped_storage(self) -> Any:
         """The memory of its values, from now on."""
-        return self.plain().untyped_storage()
+        with outside_modes():
+            return self.plain().untyped_storage()
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
         """As of a plain tensor."""
-        return _as_asked(self).__dlpack__(*args, **kwargs)
+        with outside_modes():
+            return _as_asked(self).__dlpack__(*args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """A plain tensor is what is pickled."""
-        return self.plain().requires_grad_(self.requires_grad).__reduce_ex__(protocol)
+        with outside_modes():
+            return self.plain().requires_grad_(self.requires_grad).__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         """A copy as a plain tensor; of one inside the graph none, as of a plain tensor."""
         if self.grad_fn is not None:
             what = "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment."
             raise RuntimeError(what)
-        copied = self.plain().clone().requires_grad_(self.requires_grad)
+        with outside_modes():
+            copied = self.plain().clone().requires_grad_(self.requires_grad)
         memo[id(self)] = copied
         return copied
 
