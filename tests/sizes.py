@@ -26,6 +26,7 @@ ENTRY_POINTS = frozenset({
     "remat/exec/blocks.py:apply_budget",
     "remat/exec/estimating.py:estimate",
     "remat/exec/sweeping.py:sweep",
+    "remat/exec/under_dtr.py:dtr",
     "remat/exec/sweeping.py:sweep_graph",
     "remat/exec/_plan/planning.py:plan_step",
     "remat/exec/_capture/capturing.py:capture",

@@ -57,6 +57,7 @@ ROOMS = {
         "_capture": 3,
         "_run": 3,
         "_plan": 4,
+        "_dtr": 4,
         "_module": 5,
         "wrapping": 6,
         "step_log": 6,
@@ -67,6 +68,7 @@ ROOMS = {
         "estimating": 7,
         "in_place": 7,
         "blocks": 8,
+        "under_dtr": 7,
         "inspecting": 7,
     },
 }

@@ -16,6 +16,7 @@ from remat.exec.inspecting import Inspection
 from remat.exec.plan_files import load_plan, plans_of, save_plan
 from remat.exec.reporting import Report, report
 from remat.exec.sweeping import Choice, ModelCurve, sweep, sweep_graph
+from remat.exec.under_dtr import DtrReport, dtr, dtr_report
 from remat.exec.weightless import Weightless, capture_without_weights, graph_without_weights
 from remat.exec.wrapping import RematWarning, wrap
 
@@ -25,6 +26,7 @@ __all__ = [
     "Choice",
     "Device",
     "Division",
+    "DtrReport",
     "Estimate",
     "Inspection",
     "Lowered",
@@ -41,6 +43,8 @@ __all__ = [
     "build_graph",
     "capture",
     "capture_without_weights",
+    "dtr",
+    "dtr_report",
     "estimate",
     "give_plans",
     "graph_without_weights",

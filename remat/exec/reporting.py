@@ -9,7 +9,7 @@ from torch import nn
 
 from remat.algorithms import IMPOSSIBLE
 from remat.errors import BadArgument
-from remat.exec._module.plans import Bare, Ready, State
+from remat.exec._module.plans import Bare, Dynamic, Ready, State
 from remat.exec._plan.progress import seconds_by_stage
 from remat.ir import Cost, Graph, Schedule
 from remat.units import Bytes, Ns, format_bytes, format_ns
@@ -144,6 +144,9 @@ def report(model: nn.Module) -> Report:
         raise BadArgument(
             "X-REPORT", "nothing has been planned yet (plans are not pickled).", fix="run a training step."
         )
+    if isinstance(ready, Dynamic):
+        what = f"the step runs under DTR, without a plan: {ready.reason}"
+        raise BadArgument("X-REPORT", what, fix="ask remat.exec.dtr_report.")
     if isinstance(ready, Bare):
         raise BadArgument(
             "X-REPORT", f"the module falls back to the unwrapped one: {ready.reason}", fix="see the reason."

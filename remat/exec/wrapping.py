@@ -39,7 +39,7 @@ from remat.ir import PlanFile
 from remat.settings import FLAG, Setting, instance, one_of, optional, whole
 from remat.units import parse_bytes
 
-UNCAPTURABLE = ("raise", "bare")
+UNCAPTURABLE = ("raise", "bare", "dtr")
 STALE = ("raise", "plan")
 GROUP = optional(Setting('"world", a process group, or None', is_group))
 
@@ -86,8 +86,9 @@ def wrap(
             (quick and repeatable; workspaces are then taken as nothing, so the budget may be passed by them).
         differentiable: "loss": gradients come through the one 0-dim output; "all": through all outputs; "auto": through the
             loss where there is exactly one 0-dim output that requires a gradient, else through all.
-        on_uncapturable: where the step cannot be captured: "raise" (the default where there is a budget), or "bare": warn and
-            run the bare module, without a budget (the default where there is none).
+        on_uncapturable: where the step cannot be captured: "dtr" (the default where there is a budget): warn and run it under
+            dynamic rematerialization, within the budget and without a plan (see `dtr`); "raise"; or "bare": warn and run the
+            bare module, without a budget (the default where there is none).
         on_infeasible: where no plan within the budget is found: "raise", or "best": warn and run within the smallest budget
             that a plan was found for.
         rehearse: run each new plan twice on the sample before the first real step, to measure its peak and time for the
@@ -107,7 +108,8 @@ def wrap(
 
     Raises:
         Infeasible: no plan within the budget was found; it says the smallest that was found, and below what there is none.
-        Uncapturable: the step cannot be captured; it names the module, the line and what to change.
+        Uncapturable: the step cannot be captured, and may not or cannot run under DTR; it names the module, the line and what to
+            change.
         StalePlan: `plan` is not for this step, this torch or this budget; it says what differs.
         MalformedFile: `plan` is damaged.
         GroupError: the processes of the group differ, one refused, or one did not come.
@@ -117,8 +119,10 @@ def wrap(
     saved = None if plan is None else saved_plans(plan, on_stale)
     if budget is None and saved is not None:
         budget = saved.file.budget
-    on_uncapturable = on_uncapturable or ("bare" if budget is None else "raise")
+    on_uncapturable = on_uncapturable or ("bare" if budget is None else "dtr")
     one_of(*UNCAPTURABLE).check(on_uncapturable, "wrap: on_uncapturable", rule="X-ARG")
+    if on_uncapturable == "dtr" and budget is None:
+        raise BadArgument("X-ARG", 'wrap: on_uncapturable="dtr" without a budget.', fix="give a budget in bytes.")
     instance(nn.Module, "nn.Linear(3, 4)").check(model, "wrap: model", rule="X-ARG")
     FLAG.check(rehearse, "wrap: rehearse", rule="X-ARG")
     whole(1).check(most_plans, "wrap: most_plans", rule="X-ARG")
@@ -147,7 +151,7 @@ def wrap(
         settings=settings, on_uncapturable=on_uncapturable, rehearse=rehearse, most_plans=most_plans, saved=saved,
         ranks=Ranks(None if budget is None else group),
     )  # fmt: skip
-    wrapped = _wrapped(model, state)
+    wrapped = with_state(model, state)
     if sample is not None:
         args, kwargs = call_of(sample)
         with in_training(wrapped), torch.enable_grad(), gathered(wrapped):
@@ -190,7 +194,7 @@ def _check_module(model: nn.Module) -> None:
             raise Uncapturable("X-LAZY", what, fix="call the module once (under torch.no_grad()) before you wrap it.")
 
 
-def _wrapped(model: nn.Module, state: State) -> nn.Module:
+def with_state(model: nn.Module, state: Any) -> nn.Module:
     """A module of the wrapped class that shares everything with `model`."""
     wrapped = _rebuild(type(model))
     wrapped.__dict__.update(model.__dict__)
@@ -264,4 +268,4 @@ def _rebuild(base: type[nn.Module]) -> nn.Module:
     return object.__new__(kind)  # a sharded class makes instances of the class it was
 
 
-__all__ = ["RematWarning", "call_of", "in_training", "wrap"]
+__all__ = ["RematWarning", "call_of", "in_training", "with_state", "wrap"]

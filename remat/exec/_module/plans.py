@@ -11,11 +11,15 @@ from attrs import define, evolve, field, frozen
 from torch import nn
 
 from remat._warn import warn
+from remat.algorithms._dtr.online import LIMIT
+from remat.algorithms._dtr.scores import h_dtr_eq
 from remat.budget import Share
 from remat.errors import Infeasible, StalePlan, Uncapturable
 from remat.exec._capture.capturing import Captured, capture, is_leaf
 from remat.exec._cost.cost import OpCost
 from remat.exec._cost.machine import minor_version
+from remat.exec._dtr.runtime import Runtime
+from remat.exec._dtr.stepping import device_of, run_forward
 from remat.exec._module.after import (
     MANY_PLANS,
     RematWarning,
@@ -61,6 +65,7 @@ from remat.exec._run import outside as outside_loss
 from remat.exec._run.meter import StepMeter
 from remat.exec._run.rehearsal import Rehearsal, rehearse
 from remat.exec._run.runtime import Call, run_step
+from remat.exec._torch.compiled import running_eagerly
 from remat.exec._torch.places import forward_of
 from remat.exec._trace import structure
 from remat.exec._trace.diagnosis import refusal
@@ -72,6 +77,11 @@ MOST_PLANS = 64
 
 MOST_COSTS = 2000
 """How many measured costs it keeps for each of them: a step of a thousand operations has a few hundred signatures."""
+NOT_UNDER_DTR = ("X-DEVICE", "X-MODULE", "X-OP", "X-TENSOR")
+"""What stops a capture and DTR alike: several devices, scripted code, operations and tensors of other kinds."""
+
+REFUSED = 2
+"""So many forms of calls that cannot be captured, and none that can, and no other is tried: all run under DTR."""
 
 
 @frozen(eq=False)
@@ -79,6 +89,11 @@ class Bare:
     """A combination of shapes falls back to the unwrapped module, and why."""
 
     reason: str
+
+
+@frozen(eq=False)
+class Dynamic(Bare):
+    """A combination of shapes runs under DTR, within the budget, and why."""
 
 
 @frozen(kw_only=True, eq=False)
@@ -120,7 +135,7 @@ class State:
 
     Attributes:
         settings: how to plan.
-        on_uncapturable: "raise" or "bare".
+        on_uncapturable: "raise", "bare" or "dtr".
         rehearse: whether new plans are rehearsed on the call they were made for.
         most_plans: how many plans are kept; the least recently used is forgotten first.
         saved: plans of a file, which are run where they fit.
@@ -131,6 +146,7 @@ class State:
         last: the plan of the last call.
         ran: "plan" if the last call ran its plan, else why not.
         sample: names and shapes of the tensors of the first call planned for.
+        runtime: of the calls that run under DTR, once there are any.
     """
 
     settings: Settings
@@ -145,6 +161,7 @@ class State:
     last: Ready | Bare | None = None
     ran: str = "plan"
     sample: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    runtime: Runtime | None = None
     _tensors: Tensors | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -182,7 +199,7 @@ class State:
         self.last = ready
         if isinstance(ready, Bare) or ready.call is None:
             self.ran = ready.reason if isinstance(ready, Bare) else "no budget was given"
-            return self.bare(module, args, kwargs)
+            return self.unplanned(call, ready)
         self.ran = "plan"
         return self.run(call, ready)
 
@@ -198,6 +215,26 @@ class State:
     def bare(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the bare module, or the loss function around it."""
         return captured_step(self.step_of(module), module, *args, **kwargs)
+
+    def unplanned(self, call: Arguments, entry: Ready | Bare) -> Any:
+        """Run the bare module as it is, or under DTR."""
+        if isinstance(entry, Dynamic):
+            return self.dynamic(call)
+        return self.bare(call.module, call.args, call.kwargs)
+
+    def dynamic(self, call: Arguments) -> Any:
+        """Run the bare module under DTR."""
+        budget = self.settings.budget
+        assert isinstance(budget, int)
+        if self.runtime is None:
+            device = device_of(tensor for tensors in call.tensors.values() for tensor in tensors)
+            self.runtime = Runtime(budget, h_dtr_eq, device, limit=LIMIT, seed=self.settings.seed)
+
+        def forward() -> Any:
+            return self.bare(call.module, call.args, call.kwargs)
+
+        with running_eagerly():
+            return run_forward(self.runtime, forward, call.module, self.settings.loss_reserve)
 
     def arguments(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """A call, its tensors and its key; keywords in the order of the signature, however the call spells them."""
@@ -288,7 +325,7 @@ class State:
                 return self.finished(call, ready, outputs)
             other = self.planned_for(call, answers)
             if isinstance(other, Bare) or other.call is None:
-                return self.bare(call.module, call.args, call.kwargs)
+                return self.unplanned(call, other)
             ready = self.last = other
 
     def finished(self, call: Arguments, ready: Ready, outputs: tuple[torch.Tensor, ...]) -> Any:
@@ -314,6 +351,8 @@ class State:
     def captured_and_planned(self, call: Arguments, answers: tuple[Scalar, ...]) -> Ready | Bare:
         """Capture and plan a call that there is no plan for."""
         module = call.module
+        if (reason := self._never_captured()) is not None:
+            return Dynamic(reason)
         try:
             with stages_of(type(module).__name__, self.settings.progress) as stages:
                 with stages.stage("capture"):
@@ -328,11 +367,43 @@ class State:
             if self.on_uncapturable == "raise" or self.ranks.halfway:
                 raise error from unplaced.__cause__
             name = type(module).__name__
+            if self.on_uncapturable == "dtr":
+                dynamic = self._under_dtr(call, error)
+                self.agree_unplanned(call)
+                return dynamic
             warn(f"{name} falls back to the unwrapped module, without a budget: {error}", RematWarning)
-            self.agree_bare(call)
+            self.agree_unplanned(call)
             return Bare(str(error))
         warn_of_hooks(module)
         return entry
+
+    def _never_captured(self) -> str | None:
+        """Why steps run under DTR, where the first few could not be captured: further ones are not tried."""
+        if self.on_uncapturable != "dtr" or len(self.plans) < REFUSED:
+            return None
+        reasons = [entry.reason for entry in self.plans if isinstance(entry, Dynamic)]
+        return reasons[-1] if len(reasons) == len(self.plans) else None
+
+    def _under_dtr(self, call: Arguments, error: Uncapturable) -> Dynamic:
+        """Have calls of this form run under DTR, and say so.
+
+        Raises:
+            Uncapturable: a budget that is a share of an unknown peak, or what DTR does not run.
+        """
+        if error.rule in NOT_UNDER_DTR:
+            raise error from error.__cause__
+        if isinstance(self.settings.budget, Share):
+            fix = f"{error.fix} Or give the budget in bytes: the step then runs under DTR."
+            refused = Uncapturable(error.rule, error.what, fix=fix)
+            refused.where = error.where
+            raise refused
+        device_of(tensor for tensors in call.tensors.values() for tensor in tensors)
+        what = (
+            f"{type(call.module).__name__} runs under DTR (dynamic rematerialization), within the budget but without a plan: "
+            f'{error} on_uncapturable="raise" refuses instead.'
+        )
+        warn(what, RematWarning)
+        return Dynamic(str(error))
 
     def planned_again(self, call: Arguments, ready: Ready, outside: Outside) -> Ready:
         """A new plan with the memory of the loss as an audit measured it."""
@@ -395,8 +466,8 @@ class State:
         self.costs.update(terms.costs)
         self.settings = evolve(self.settings, budget=terms.budget)
 
-    def agree_bare(self, call: Arguments) -> None:
-        """Tell the other processes that this one runs its first step bare, if they are to agree now."""
+    def agree_unplanned(self, call: Arguments) -> None:
+        """Tell the other processes that this one runs its first step without a plan, if they are to agree now."""
         if self.ranks.shared and not self.ranks.agreed:
             terms = self.ranks.agree(Statement(about=self.about(call)), self.settings.budget)
             if terms.budget is not None:

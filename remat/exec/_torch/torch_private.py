@@ -68,7 +68,8 @@ def reader_of_real(error: Exception) -> str | None:
 def shapes_depend_on_values(overload: OpOverload, args: Any) -> bool:
     """Whether the shapes of the results depend on values: by the operation's tag, or because a mask selects."""
     if overload.name() == "aten::index.Tensor":
-        return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+        indices = (index for index in args[1] if isinstance(index, torch.Tensor))
+        return any(index.dtype in (torch.bool, torch.uint8) for index in indices)
     return torch.Tag.dynamic_output_shape in overload.tags or torch.Tag.data_dependent_output in overload.tags
 
 
@@ -93,7 +94,10 @@ class ShapesOnly(FakeTensorMode):
 
 def flatten(tree: Any) -> tuple[list[Any], TreeSpec]:
     """Leaves of nested containers, registered classes among them, and what rebuilds them."""
-    return tree_flatten(tree, is_leaf=_is_size)
+    leaves, spec = tree_flatten(tree, is_leaf=_is_size)
+    result = list(leaves)
+    leaves.clear()  # torch's own recursive function keeps the list until the garbage collector runs, and with it what is in it
+    return result, spec
 
 
 def _is_size(value: Any) -> bool:

@@ -85,7 +85,9 @@ def flatten(tree: Any, opaque: Opaque = lambda _value: False) -> tuple[list[Any]
                 forms.append(Whole(type(leaf), take(_parts(leaf))))
         return Layout(spec, tuple(forms))
 
-    return leaves, take(tree)
+    layout, result = take(tree), list(leaves)
+    leaves.clear()  # `take` refers to itself, and would keep them until the garbage collector runs
+    return result, layout
 
 
 def unflatten(leaves: list[Any], layout: Layout) -> Any:

@@ -1,0 +1,1 @@
+"""Dynamic tensor rematerialization while a step runs: wrapper tensors over the runtime core of `remat.algorithms`."""

@@ -1,0 +1,203 @@
+"""Where plain tensors become wrapper tensors and come back: the mode of a forward, what autograd saves, outputs, gradients."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from attrs import frozen
+
+from remat.algorithms._dtr.online import Handle, Value
+from remat.exec._dtr.operators import version_of
+from remat.exec._dtr.runtime import Runtime
+from remat.exec._dtr.wrapper import RematTensor
+from remat.exec._torch.torch_private import DispatchMode
+
+
+class _Region(DispatchMode):
+    """Hands every operation of a forward to the runtime, those on plain tensors too."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.runtime = runtime
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.runtime.dispatch(func, args, kwargs or {})
+
+
+@contextmanager
+def region(runtime: Runtime) -> Iterator[None]:
+    """Inside, what the forward makes is under the runtime, and so is what autograd saves."""
+    runtime.on_gradients_of = hand_out_gradients
+    before, runtime.in_forward = runtime.in_forward, True
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(_Saver(runtime), _unpacked), _Region(runtime):
+            yield
+    finally:
+        runtime.in_forward = before
+
+
+# -- what autograd saves ---------------------------------------------------------------------------------------------------
+
+
+@frozen(eq=False)
+class _Saved:
+    """A saved tensor: the value as it was then; of one in memory of the program, how often that had been written."""
+
+    handle: Handle
+    version: int
+    shape: tuple[int, ...]
+    runtime: Runtime
+
+
+@frozen(eq=False)
+class _SavedPlain:
+    """A saved plain tensor, and how often it had been written."""
+
+    tensor: torch.Tensor
+    version: int
+    runtime: Runtime
+
+
+@frozen(eq=False)
+class _Saver:
+    """What autograd calls with each tensor that it saves in a forward."""
+
+    runtime: Runtime
+
+    def __call__(self, tensor: torch.Tensor) -> _Saved | _SavedPlain:
+        if isinstance(tensor, RematTensor):
+            handle = Handle(tensor._handle.value, saved=True)
+            return _Saved(handle, _version(handle), tuple(tensor.shape), tensor._runtime)
+        return _SavedPlain(tensor, version_of(tensor), self.runtime)
+
+
+def _unpacked(saved: _Saved | _SavedPlain) -> torch.Tensor:
+    """A saved tensor, for the backward.
+
+    Raises:
+        RuntimeError: it was written since, as torch says it.
+    """
+    if isinstance(saved, _Saved):
+        if saved.handle.stale or _version(saved.handle) != saved.version:
+            raise RuntimeError(_modified(saved.shape))
+        return saved.runtime.standing_for(saved.handle.value)
+    if version_of(saved.tensor) != saved.version:
+        raise RuntimeError(_modified(tuple(saved.tensor.shape)))
+    saved.runtime.in_forward, before = True, saved.runtime.in_forward
+    try:
+        return saved.runtime.enter(saved.tensor)
+    finally:
+        saved.runtime.in_forward = before
+
+
+def _version(handle: Handle) -> int:
+    source = handle.value.storage.source
+    return 0 if source is None else version_of(source)
+
+
+def _modified(shape: tuple[int, ...]) -> str:
+    return (
+        "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor of shape "
+        f"{list(shape)} was written after it was saved."
+    )
+
+
+# -- outputs and gradients -------------------------------------------------------------------------------------------------
+
+
+class Leave(torch.autograd.Function):
+    """From a wrapper tensor to a plain one; its gradient goes the other way."""
+
+    @staticmethod
+    def forward(ctx: Any, wrapper: RematTensor) -> torch.Tensor:
+        """The plain tensor."""
+        ctx.runtime = wrapper._runtime
+        ctx.set_materialize_grads(False)
+        return ctx.runtime.hand_out(wrapper._handle.value)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        """The gradient comes into the step."""
+        (gradient,) = gradients
+        if gradient is None or isinstance(gradient, RematTensor):
+            return gradient
+        ctx.runtime.core.reserve = 0
+        if torch.is_grad_enabled() and gradient.requires_grad:
+            return Enter.apply(gradient, ctx.runtime)  # type: ignore[no-untyped-call]
+        return ctx.runtime.enter(gradient)
+
+
+class Enter(torch.autograd.Function):
+    """From a plain tensor to a wrapper tensor; its gradient goes the other way."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, runtime: Runtime) -> RematTensor:
+        """The wrapper tensor."""
+        ctx.set_materialize_grads(False)
+        return runtime.enter(tensor.detach())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        """The gradient comes out of the step."""
+        (gradient,) = gradients
+        return (plain_gradient(gradient) if isinstance(gradient, RematTensor) else gradient), None
+
+
+def plain_output(tensor: torch.Tensor) -> torch.Tensor:
+    """An output of a forward as a plain tensor with the same place in the graph."""
+    if not isinstance(tensor, RematTensor):
+        return tensor
+    if tensor.requires_grad:
+        return Leave.apply(tensor)  # type: ignore[no-any-return, no-untyped-call]
+    return tensor.plain()
+
+
+def plain_gradient(gradient: RematTensor, stride: tuple[int, ...] | None = None) -> torch.Tensor:
+    """A gradient as a plain tensor, in memory of its own; `stride`: of the leaf that keeps it."""
+    if torch.is_grad_enabled() and gradient.requires_grad:
+        return Leave.apply(gradient)  # type: ignore[no-any-return, no-untyped-call]
+    runtime: Runtime = gradient._runtime
+    value: Value = gradient._handle.value
+    shape = tuple(gradient.shape)
+    if not value.storage.pinned and (stride is None or _same_layout(shape, tuple(gradient.stride()), stride)):
+        return runtime.hand_out(value)
+    return runtime.copy_out(value, _contiguous(shape) if stride is None else stride)
+
+
+def _same_layout(shape: tuple[int, ...], first: tuple[int, ...], second: tuple[int, ...]) -> bool:
+    return all(size == 1 or mine == theirs for size, mine, theirs in zip(shape, first, second, strict=True))
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(1, size)
+    return tuple(reversed(strides))
+
+
+class _GradientHook:
+    """Gives gradients of a plain tensor out as plain tensors, of a leaf in the layout in which they are kept."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._stride = tuple(tensor.stride()) if tensor.is_leaf else None
+
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor | None:
+        return plain_gradient(gradient, self._stride) if isinstance(gradient, RematTensor) else None
+
+
+_HOOKED: dict[int, weakref.ref[torch.Tensor]] = {}
+"""Plain tensors that have the hook, by id."""
+
+
+def hand_out_gradients(tensor: torch.Tensor) -> None:
+    """Have gradients of a plain tensor come out of the step as plain tensors."""
+    key = id(tensor)
+    ref = _HOOKED.get(key)
+    if ref is None or ref() is not tensor:
+        _HOOKED[key] = weakref.ref(tensor, lambda _: _HOOKED.pop(key, None))
+        tensor.register_hook(_GradientHook(tensor))

@@ -1,0 +1,155 @@
+"""A forward under DTR: what comes in, what goes out, and what the module keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import nn
+
+from remat.errors import Uncapturable
+from remat.exec._dtr.boundary import plain_output, region
+from remat.exec._dtr.runtime import Runtime
+from remat.exec._dtr.wrapper import RematTensor
+from remat.exec._trace import structure
+from remat.units import Bytes, Ns, format_bytes
+
+
+@frozen(kw_only=True)
+class DtrReport:
+    """What a step under DTR did; `str` gives a table.
+
+    Attributes:
+        budget: [bytes]. peak: most bytes the step held, by the runtime's count [bytes].
+        operations: operations run for the first time. evictions: storages taken out of memory, those let go of included.
+        rematerializations: operations run again. overhead: cost of a step by the model of costs, over its cost without them.
+        runtime: time of the runtime itself for each operation [ns], without the kernels.
+        reason: why the step runs under DTR; empty: it was asked for.
+    """
+
+    budget: Bytes
+    peak: Bytes
+    operations: int
+    evictions: int
+    rematerializations: int
+    overhead: float
+    runtime: Ns
+    reason: str = ""
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name.ljust(width)}  {value}" for name, value in rows)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The table: name and value."""
+        rows = [
+            ("budget", format_bytes(self.budget)),
+            ("peak", format_bytes(self.peak)),
+            ("operations", str(self.operations)),
+            ("evictions", str(self.evictions)),
+            ("rematerializations", f"{self.rematerializations} ({self.overhead - 1:+.1%} by the model of costs)"),
+            ("runtime", f"{self.runtime / 1000:.0f} us an operation"),
+        ]
+        return [*rows, ("under DTR because", self.reason)] if self.reason else rows
+
+
+def report_of(runtime: Runtime, reason: str = "") -> DtrReport:
+    """What the last step of a runtime did so far."""
+    core = runtime.core
+    return DtrReport(
+        budget=runtime.budget,
+        peak=core.peak,
+        operations=core.calls,
+        evictions=core.evictions,
+        rematerializations=core.remats,
+        overhead=(core.compute + core.remat_cost) / core.compute if core.compute else 1.0,
+        runtime=max(0, runtime.times.spent - runtime.times.kernels) // max(1, core.calls),
+        reason=reason,
+    )
+
+
+def device_of(tensors: Iterable[torch.Tensor]) -> torch.device:
+    """The device of a step.
+
+    Raises:
+        Uncapturable: X-DEVICE, where parameters lie on several.
+    """
+    devices = dict.fromkeys(tensor.device for tensor in tensors)
+    others = [device for device in devices if device.type != "cpu"]
+    if len(others) > 1 or any(device.type == "meta" for device in devices):
+        what = f"tensors lie on {', '.join(map(str, devices))}."
+        raise Uncapturable("X-DEVICE", what, fix="put the module on one device.")
+    return others[0] if others else torch.device("cpu")
+
+
+def run_forward(runtime: Runtime, forward: Callable[[], Any], module: nn.Module, reserve: Bytes | None) -> Any:
+    """Run a forward under DTR.
+
+    Args:
+        runtime: its storages and budget.
+        forward: a call without arguments.
+        module: whose buffers and attributes are plain tensors afterwards.
+        reserve: bytes for a loss outside; None: twice the outputs that require a gradient.
+    """
+    if not runtime.in_forward:
+        runtime.begin()
+    with region(runtime):
+        out = forward()
+    leaves, layout = structure.flatten(out, opaque=lambda value: isinstance(value, nn.Module))
+    plain: dict[int, torch.Tensor] = {}
+
+    def plain_of(leaf: Any) -> Any:
+        if not isinstance(leaf, RematTensor):
+            return leaf
+        if id(leaf) not in plain:
+            plain[id(leaf)] = plain_output(leaf)
+        return plain[id(leaf)]
+
+    if not runtime.in_forward:
+        _clean(module, plain_of)
+        results = [plain_of(leaf) for leaf in leaves]
+        _reserve(runtime, results, reserve)
+        out = structure.unflatten(results, layout) if any(isinstance(leaf, RematTensor) for leaf in leaves) else out
+        runtime.end_forward()
+    return out
+
+
+def _reserve(runtime: Runtime, results: list[Any], reserve: Bytes | None) -> None:
+    """Set room apart for a loss outside and for the gradients of the outputs, until these arrive."""
+    outputs = [leaf for leaf in results if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    needed = 2 * sum(tensor.numel() * tensor.element_size() for tensor in outputs) if reserve is None else reserve
+    with runtime.errors("what comes after the forward"):
+        runtime.core.make_room(needed)
+    runtime.core.reserve = needed
+
+
+def _clean(module: nn.Module, plain_of: Callable[[Any], Any]) -> None:
+    """Buffers and attributes that the forward set become plain tensors."""
+    for inner in module.modules():
+        attributes = object.__getattribute__(inner, "__dict__")
+        for table in (attributes["_buffers"], attributes):
+            for name, value in list(table.items()):
+                if isinstance(value, (RematTensor, list, tuple, dict)) and name not in _TABLES:
+                    cleaned = _cleaned(value, plain_of)
+                    if cleaned is not value:
+                        table[name] = cleaned
+
+
+_TABLES = ("_parameters", "_buffers", "_modules")
+
+
+def _cleaned(value: Any, plain_of: Callable[[Any], Any]) -> Any:
+    """A value whose wrapper tensors, also in lists, tuples and dicts, are plain; the value itself where it has none."""
+    if isinstance(value, RematTensor):
+        return plain_of(value)
+    if type(value) in (list, dict):
+        for key, item in enumerate(value) if isinstance(value, list) else list(value.items()):
+            cleaned = _cleaned(item, plain_of)
+            if cleaned is not item:
+                value[key] = cleaned
+    elif type(value) is tuple and any(isinstance(item, RematTensor) for item in value):
+        return tuple(_cleaned(item, plain_of) for item in value)
+    return value

@@ -1,0 +1,74 @@
+"""`wrap` of what cannot be captured: with a budget in bytes it runs under DTR, within the budget, and says so."""
+
+import copy
+import pickle
+import warnings
+
+import pytest
+import torch
+
+import remat.exec
+from remat.errors import BadArgument, Uncapturable
+from remat.exec import RematWarning
+from tests.exec.dynamic_models import made
+from tests.exec.test_dtr_runtime import same, train
+
+BUDGET = 60_000
+
+
+def test_what_cannot_be_captured_runs_under_dtr_by_default():
+    model, sample = made("experts")
+    expected, _ = train(model, sample, 3)
+    model, sample = made("experts")
+    with pytest.warns(RematWarning, match="runs under DTR .* within the budget but without a plan: X-TRACE"):
+        wrapped = remat.exec.wrap(model, sample(), BUDGET)
+    train(wrapped, made("experts")[1], 1)
+    model.load_state_dict(made("experts")[0].state_dict())
+    traces, measured = train(wrapped, made("experts")[1], 3, measure=True)
+    assert same(traces, expected)
+    assert max(measured) <= BUDGET
+    report = remat.exec.dtr_report(wrapped)
+    assert report.budget == BUDGET and report.reason.startswith("X-TRACE") and "under DTR because" in str(report)
+    with pytest.raises(BadArgument, match=r"runs under DTR.*dtr_report"):
+        remat.exec.report(wrapped)
+    assert wrapped.remat.fallbacks[0].startswith("X-TRACE")
+
+
+def test_after_a_few_refusals_nothing_more_is_captured():
+    model, _ = made("experts")
+    wrapped = remat.exec.wrap(model, budget=BUDGET)
+    for rows, expected in ((8, 1), (9, 1), (10, 0), (11, 0)):
+        with warnings.catch_warnings(record=True) as said:
+            wrapped(torch.randn(rows, 16)).backward()
+        assert sum("runs under DTR" in str(warning.message) for warning in said) == expected
+
+
+def test_a_copy_and_a_pickle_run_under_dtr_too():
+    model, sample = made("experts")
+    with pytest.warns(RematWarning, match="under DTR"):
+        wrapped = remat.exec.wrap(model, sample(), BUDGET)
+    (rows,) = sample()
+    expected = wrapped(rows)
+    expected.backward()
+    for other in (copy.deepcopy(wrapped), pickle.loads(pickle.dumps(wrapped))):
+        with warnings.catch_warnings(record=True):
+            loss = other(rows)
+        loss.backward()
+        assert torch.equal(loss, expected)
+        assert remat.exec.dtr_report(other).operations > 0
+
+
+def test_a_share_of_an_unknown_peak_is_refused_with_the_way_out():
+    model, sample = made("experts")
+    with pytest.raises(Uncapturable, match=r"X-TRACE.*Or give the budget in bytes: the step then runs under DTR"):
+        remat.exec.wrap(model, sample(), "50%")
+
+
+def test_raise_and_bare_are_as_before():
+    model, sample = made("experts")
+    with pytest.raises(Uncapturable, match="X-TRACE"):
+        remat.exec.wrap(model, sample(), BUDGET, on_uncapturable="raise")
+    with pytest.warns(RematWarning, match="falls back to the unwrapped module, without a budget"):
+        remat.exec.wrap(model, sample(), BUDGET, on_uncapturable="bare")
+    with pytest.raises(BadArgument, match=r"X-ARG.*without a budget"):
+        remat.exec.wrap(model, sample(), on_uncapturable="dtr")
