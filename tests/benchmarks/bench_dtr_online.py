@@ -1,4 +1,4 @@
-"""`make bench-dtr-online`: slowdown against budget of steps under DTR, and what the runtime costs for each operation.
+"""Slowdown against budget of steps under DTR, and what the runtime costs for each operation.
 
     python -m tests.benchmarks.bench_dtr_online [--models gpt2,experts] [--steps 3]       the table, build/bench/dtr-online.json
 

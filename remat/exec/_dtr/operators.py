@@ -124,7 +124,8 @@ class Operator:
         writes: places of the tensors that it writes to. roots: the storages of these, and the places of their payloads.
         states: of the generators at its first run. once: places of tensors that reruns leave out.
         versions: of the program's tensors that it reads: (place, tensor, version).
-        weights: what the states and numbers count for. of_root: places of the tensors in each of the roots. count: number of tensors.
+        weights: what the states and numbers count for. of_root: places of the tensors in each of the roots.
+        count: number of tensors.
         result: of the first run, with slots for tensors; of a write also the places of what is returned as it was given.
     """
 
