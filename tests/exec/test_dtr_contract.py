@@ -186,6 +186,29 @@ def test_a_second_backward_and_gradients_of_gradients():
     both(Body, penalty)
 
 
+class Unrolled(nn.Module):
+    """A generator against a critic that takes a step within the forward, its slope penalized: gradients of gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = nn.Sequential(nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 24))
+        self.critic = nn.Sequential(nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 1))
+
+    def forward(self, x):
+        weights = list(self.critic.parameters())
+        made = self.generator(x)
+        drawn = made.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(self.critic(drawn).sum(), drawn, create_graph=True)
+        loss = self.critic(drawn).mean() - self.critic(x).mean() + (slope.norm(dim=1) - 1).square().mean()
+        slopes = torch.autograd.grad(loss, weights, create_graph=True)
+        first, bias, second, rest = (weight - 0.1 * slope for weight, slope in zip(weights, slopes, strict=True))
+        return -functional.linear(torch.tanh(functional.linear(made, first, bias)), second, rest).mean()
+
+
+def test_an_unrolled_gan():
+    both(Unrolled)
+
+
 def test_autocast_and_bfloat16():
     def run(module, x):
         with torch.autocast("cpu", dtype=torch.bfloat16):

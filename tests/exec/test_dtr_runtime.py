@@ -62,7 +62,8 @@ def test_steps_are_those_of_plain_torch_within_the_budget(name, shares):
         traces, measured = train(wrapped, sample, 3, measure=True, after=after)
         assert same(traces, expected) and same(first, expected[:1])
         assert max(measured) <= budget
-        assert all(0.98 <= report.peak / peak <= 1.02 for report, peak in zip(reports, measured, strict=True))
+        assert all(peak <= report.peak for report, peak in zip(reports, measured, strict=True))
+        assert max(measured) >= 0.98 * max(report.peak for report in reports)
         assert all(report.peak <= budget and report.operations > 50 for report in reports)
         remats.append(sum(report.rematerializations for report in reports))
     assert len(shares) == 1 or remats[-1] > 0

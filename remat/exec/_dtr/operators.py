@@ -64,7 +64,7 @@ class Facts:
         draws: it may draw random numbers. reshapes: it changes the form of an argument in place.
         scalar: it returns no tensors. pointwise: it computes element by element.
         once: arguments that it writes to without saying so, at its first run alone.
-        name: for messages.
+        name: for messages. tensors: places of arguments that are one tensor each, and may come as a number.
     """
 
     writes: frozenset[str]
@@ -77,6 +77,7 @@ class Facts:
     pointwise: bool
     once: frozenset[str]
     name: str
+    tensors: tuple[int, ...]
 
 
 _SAME = {"aten::detach", "aten::alias", "aten::lift_fresh", "aten::lift"}
@@ -102,6 +103,7 @@ def facts_of(func: OpOverload) -> Facts:
         pointwise=torch.Tag.pointwise in func.tags,
         once=_STATISTICS if "batch_norm" in name and "backward" not in name and not writes else frozenset(),
         name=str(func),
+        tensors=tuple(at for at, arg in enumerate(schema.arguments) if str(arg.type) == "Tensor"),
     )
 
 
@@ -122,7 +124,8 @@ class Operator:
         writes: places of the tensors that it writes to. roots: the storages of these, and the places of their payloads.
         states: of the generators at its first run. once: places of tensors that reruns leave out.
         versions: of the program's tensors that it reads: (place, tensor, version).
-        weight: what the states count for. of_root: places of the tensors in each of the roots. count: number of tensors.
+        weights: what the states and numbers count for. of_root: places of the tensors in each of the roots.
+        count: number of tensors.
         result: of the first run, with slots for tensors; of a write also the places of what is returned as it was given.
     """
 
@@ -137,7 +140,7 @@ class Operator:
     states: list[tuple[Any, Any]] = field(factory=list)
     versions: list[tuple[int, torch.Tensor, int]] = field(factory=list)
     of_root: list[list[int]] = field(factory=list)
-    weight: Any = None
+    weights: list[Any] = field(factory=list)
     result: Any = None
     ran: bool = False
     count: int = 0

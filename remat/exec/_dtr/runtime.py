@@ -30,6 +30,8 @@ from remat.units import Bytes, format_bytes
 
 VIEW = Needs([], cost=1, measured=True)
 """A view needs nothing."""
+NUMBERS, NUMBER = (int, float, bool, complex), 16
+"""A number of Python's in place of a tensor is a tensor of so many bytes at most, which autograd may keep."""
 TINY = 0.01
 """Storages below this share of the mean size are evicted last."""
 
@@ -140,6 +142,11 @@ class Runtime:
             needs = self.needs.of(func, facts, given.form, given.tensors)
             if facts.draws:
                 self._remember_generators(operator, given)
+        if self.in_forward and any(
+            at < len(given.form[0]) and type(given.form[0][at]) in NUMBERS for at in facts.tensors
+        ):
+            self.core.make_room(NUMBER)
+            operator.weights.append(self.core.constant(None, NUMBER))
         record = Call(tuple(values), self._learning(operator, needs), cost=needs.cost, name=facts.name)
         record.room = needs.size
         results = self._perform(record, operator, needs)
@@ -233,7 +240,7 @@ class Runtime:
         sources = [generator] if generator is not None else sorted({torch.device("cpu"), self.device}, key=str)
         self.core.make_room(self._state_bytes)
         operator.states = states_of(sources)
-        operator.weight = self.core.constant(None, self._state_bytes)
+        operator.weights.append(self.core.constant(None, self._state_bytes))
 
     # -- writes --------------------------------------------------------------------------------------------------------
 
@@ -340,7 +347,10 @@ class Runtime:
         if seen is not None and seen[0] is tensor:
             return seen[1]
         value = self._constant(tensor)
-        self._seen[id(tensor)] = (tensor, value)
+        if tensor.dim() or tensor.requires_grad:
+            self._seen[id(tensor)] = (tensor, value)
+        else:  # a number of Python's, most often, which torch has just made a tensor of
+            self.track(value.payload)
         return value
 
     def _check_unwritten(self, storage: Stored) -> None:

@@ -68,8 +68,7 @@ def reader_of_real(error: Exception) -> str | None:
 def shapes_depend_on_values(overload: OpOverload, args: Any) -> bool:
     """Whether the shapes of the results depend on values: by the operation's tag, or because a mask selects."""
     if overload.name() == "aten::index.Tensor":
-        indices = (index for index in args[1] if isinstance(index, torch.Tensor))
-        return any(index.dtype in (torch.bool, torch.uint8) for index in indices)
+        return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
     return torch.Tag.dynamic_output_shape in overload.tags or torch.Tag.data_dependent_output in overload.tags
 
 
