@@ -226,7 +226,7 @@ def check_the_smallest_budget_with_a_plan_is_agreed(rank):
 
 
 def check_what_cannot_be_captured_on_one_rank_is_refused_by_all(rank):
-    wrapped = remat.exec.wrap(Net(draws=rank == 1), budget=BUDGET, **EASY)
+    wrapped = remat.exec.wrap(Net(draws=rank == 1), budget=BUDGET, on_uncapturable="raise", **EASY)
     what = caught(lambda: wrapped(rows(16)))
     assert [rule for _, rule, _ in what] == ["X-RANK", "X-RANDOM"]
     assert "rank 1 of 2" in what[0][2] and "random" in what[0][2]
@@ -236,6 +236,15 @@ def check_a_rank_may_fall_back_while_the_others_plan(rank):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         wrapped = remat.exec.wrap(Net(draws=rank == 1), budget=BUDGET, on_uncapturable="bare", **EASY)
+        parallel = DistributedDataParallel(wrapped)
+        parallel(rows(16)).backward()
+    assert gathered(wrapped.__dict__["_remat"].ran == "plan") == [True, False]
+
+
+def check_a_rank_may_run_without_a_graph_while_the_others_plan(rank):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wrapped = remat.exec.wrap(Net(draws=rank == 1), budget=BUDGET, on_uncapturable="dtr", **EASY)
         parallel = DistributedDataParallel(wrapped)
         parallel(rows(16)).backward()
     assert gathered(wrapped.__dict__["_remat"].ran == "plan") == [True, False]

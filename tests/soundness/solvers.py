@@ -2,6 +2,7 @@
 
 from remat.algorithms import (
     Condense,
+    Corrected,
     Exhaustive,
     From,
     Given,
@@ -81,6 +82,7 @@ def made():
         "warm": warm(HIlp(), seed=StoreAll()),
         "From": From(StoreAll()),
         "Polish": Polish((MultiStart(), SingleInstant())),
+        "Corrected": Corrected(Condense(Intervals(2), lower=_sweep(StoreAll())), HIlp(warm_start=False)),
         "Given": hierarchical(Given(()), lower=block, top=StoreAll()),
     }
 
