@@ -1,4 +1,4 @@
-"""Processes of this library: interpreters that see the package that this one sees, and end with it."""
+"""Child processes: interpreters with the same package on their path, which end when the parent ends."""
 
 from __future__ import annotations
 

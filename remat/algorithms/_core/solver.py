@@ -320,7 +320,7 @@ class First(_Several):
 class Best(_Several):
     """Ask all and merge. Associative, commutative, idempotent; never worse than any of its parts.
 
-    When the time is over, nobody else is asked but the last one, and that one only where there is no plan yet.
+    When the time is over, only the last part is asked, and only if there is no plan yet.
     """
 
     _how: ClassVar[str] = "all, and the best of them:"

@@ -1,4 +1,4 @@
-"""What a back end is: it solves a formulation under limits. Those of this library are in `backends.py` and `cp_sat.py`.
+"""The interface of back ends, which solve formulations under limits. This library has `backends.py`, `cp_sat.py`, `in_child.py`.
 
 Another package registers its own under the entry-point group `remat.backends`; `remat.testing.check_backend` tries the laws.
 """
@@ -61,7 +61,7 @@ Seen = Callable[[Floats | None, int], bool]
 
 @frozen(kw_only=True)
 class Hints:
-    """What a solve may use, and whom it tells. A back end without starts ignores the first two.
+    """Optional inputs of a solve, and its listener. A back end without starts ignores the first two.
 
     Attributes:
         start: a feasible point in the columns of the formulation (integral ones count).
@@ -107,7 +107,7 @@ class Backend(ABC):
             model: with its budgets set; `model.linear` and `model.right` are the formulation in exact integers,
                 `model.problem` is the same for CVXPY.
             limits: when to stop.
-            hints: a start, a cut-off, who listens.
+            hints: a start, a cut-off, a listener.
         """
 
 
@@ -130,8 +130,8 @@ def below(answer: Answer, cutoff: float, model: MilpModel) -> Answer:
 
 
 @contextmanager
-def interruption_noted(press: Callable[[], None]) -> Iterator[None]:
-    """Within the block Ctrl-C calls `press` only: an exception must not cross the frames of a solver in C++."""
+def deferred_interruption(press: Callable[[], None]) -> Iterator[None]:
+    """Within the block, Ctrl-C only calls `press`: an exception must not cross the C++ frames of a solver."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

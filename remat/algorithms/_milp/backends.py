@@ -26,7 +26,7 @@ from remat.algorithms._milp.backend import (
     Limits,
     Seen,
     below,
-    interruption_noted,
+    deferred_interruption,
     missing,
 )
 from remat.algorithms._milp.cvxpy_model import MilpModel
@@ -157,7 +157,7 @@ class _Watch:
             solver.cbMipImprovingSolution.subscribe(self.improved)
             solver.cbMipInterrupt.subscribe(self.polled)
             solver.cbSimplexInterrupt.subscribe(self.polled)
-            with interruption_noted(self.pressed):
+            with deferred_interruption(self.pressed):
                 solver.run()
         else:
             solver.run()

@@ -1,4 +1,4 @@
-"""The other side of `InChild`: the process that solves. It reads one task and writes what it sees, then its answer.
+"""The process that solves for `InChild`: it reads one task, writes incumbents and bounds as they come, then its answer.
 
 Messages are pickled pairs of a word and a value: `ready` once the task is read; `seen`, an incumbent or None and a bound;
 `answer`; `failed`, an exception; `unreadable`, why the task could not be read.
@@ -34,7 +34,7 @@ class Task:
         linear, relaxed, budget, save: of the model.
         limits: when to stop.
         hints: without a listener.
-        heard: whether somebody listens.
+        listens: whether incumbents and bounds are to be sent.
     """
 
     backend: Backend
@@ -44,13 +44,13 @@ class Task:
     save: Bytes
     limits: Limits
     hints: Hints
-    heard: bool
+    listens: bool
 
     def solve(self, channel: _Channel) -> Answer:
-        """The answer; what is seen on the way goes to the channel."""
+        """The answer; incumbents and bounds go to the channel."""
         model = model_of(self.linear, relaxed=self.relaxed)
         model.set(self.budget, self.save)
-        hints = evolve(self.hints, seen=channel.seen) if self.heard else self.hints
+        hints = evolve(self.hints, seen=channel.seen) if self.listens else self.hints
         return self.backend.solve(model, self.limits, hints)
 
 
@@ -66,7 +66,7 @@ class _Channel:
         self._stream.flush()
 
     def seen(self, point: Floats | None, bound: int) -> bool:
-        """Pass on what is new; the parent ends this process to stop the solver."""
+        """Send an incumbent or a better bound; the parent ends this process to stop the solver."""
         if point is not None or bound > self._bound:
             self._bound = max(bound, self._bound)
             self.send("seen", (point, bound))
@@ -95,7 +95,7 @@ def serve() -> None:
 
 
 def _portable(error: Exception) -> Exception:
-    """The exception, or one of its words where it cannot be pickled."""
+    """The exception, or one with its message if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001 - as above

@@ -16,7 +16,7 @@ from attrs import field, frozen
 
 from remat.algorithms._core.startup import importing
 from remat.algorithms._milp.answer import Answer, Floats, less_tolerance
-from remat.algorithms._milp.backend import NO_HINTS, Backend, Hints, Limits, below, interruption_noted, missing
+from remat.algorithms._milp.backend import NO_HINTS, Backend, Hints, Limits, below, deferred_interruption, missing
 from remat.algorithms._milp.cvxpy_model import MilpModel
 from remat.algorithms._milp.linear import Linear
 from remat.errors import BackendMissing, BadArgument
@@ -64,14 +64,14 @@ class CpSat(Backend):
         if any(low > high for _, _, low, high in rows):
             answer = Answer(infeasible=True, finished=True, note="CP-SAT: a row holds at no point")
         else:
-            stated, columns = _stated(cp, linear, rows, hints.start)
-            wrong = stated.validate()
+            problem, columns = _problem(cp, linear, rows, hints.start)
+            wrong = problem.validate()
             if wrong:
                 return Answer(note=f"CP-SAT: {wrong:.200}")
-            answer = self._solved(cp, stated, columns, limits, hints)
+            answer = self._solved(cp, problem, columns, limits, hints)
         return answer if hints.cutoff is None else below(answer, hints.cutoff, model)
 
-    def _solved(self, cp: Any, stated: Any, columns: list[Any], limits: Limits, hints: Hints) -> Answer:
+    def _solved(self, cp: Any, problem: Any, columns: list[Any], limits: Limits, hints: Hints) -> Answer:
         solver = cp.CpSolver()
         parameters = solver.parameters
         parameters.num_workers, parameters.random_seed = self.threads, self.seed
@@ -86,15 +86,15 @@ class CpSat(Backend):
         watch = _Watch(hints, solver)
         if hints.seen is not None:
             solver.best_bound_callback = watch.bounded
-        with interruption_noted(watch.pressed):
-            status = solver.solve(stated, watch.callback(cp, columns))
+        with deferred_interruption(watch.pressed):
+            status = solver.solve(problem, watch.callback(cp, columns))
         if watch.interrupted:
             raise KeyboardInterrupt
         word = str(solver.status_name(status))
         feasible = word in ("OPTIMAL", "FEASIBLE")
         return Answer(
             point=np.array([solver.value(column) for column in columns], float) if feasible else None,
-            bound=_whole(solver.best_objective_bound) if word != "INFEASIBLE" and stated.has_objective() else 0,
+            bound=_whole(solver.best_objective_bound) if word != "INFEASIBLE" and problem.has_objective() else 0,
             finished=word == "OPTIMAL",
             infeasible=word == "INFEASIBLE",
             note=f"CP-SAT: {word.lower()}",
@@ -115,20 +115,20 @@ Row = tuple[list[int], list[int], int, int]
 """Columns, values, and the least and the largest sum that they may have."""
 
 
-def _stated(cp: Any, linear: Linear, rows: list[Row], start: Floats | None) -> tuple[Any, list[Any]]:
+def _problem(cp: Any, linear: Linear, rows: list[Row], start: Floats | None) -> tuple[Any, list[Any]]:
     """The model of CP-SAT, and its columns."""
-    stated = cp.CpModel()
-    columns = [stated.new_bool_var("") for _ in range(len(linear.cost))]
+    problem = cp.CpModel()
+    columns = [problem.new_bool_var("") for _ in range(len(linear.cost))]
     for places, values, low, high in rows:
         if places:
-            stated.add_linear_constraint(cp.LinearExpr.weighted_sum([columns[c] for c in places], values), low, high)
+            problem.add_linear_constraint(cp.LinearExpr.weighted_sum([columns[c] for c in places], values), low, high)
     priced = np.flatnonzero(linear.cost).tolist()
     if priced:
-        stated.minimize(cp.LinearExpr.weighted_sum([columns[c] for c in priced], linear.cost[priced].tolist()))
+        problem.minimize(cp.LinearExpr.weighted_sum([columns[c] for c in priced], linear.cost[priced].tolist()))
     if start is not None:
         for column in np.flatnonzero(linear.integral).tolist():
-            stated.add_hint(columns[column], round(float(start[column])))
-    return stated, columns
+            problem.add_hint(columns[column], round(float(start[column])))
+    return problem, columns
 
 
 def _rows(model: MilpModel) -> Iterator[Row]:

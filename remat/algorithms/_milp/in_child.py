@@ -1,7 +1,7 @@
 """`InChild(backend)`: a back end that solves in a process of its own.
 
-For packages that cannot share a process: OR-Tools and highspy each bring a HiGHS, and which is loaded first excludes the other.
-It also makes any back end stop when it is told to, and survives one that crashes. A solve starts an interpreter: about a second.
+For packages that cannot share a process: OR-Tools and highspy each bring a HiGHS, and the one that is loaded first excludes the
+other. Any back end can be stopped there, and may crash without harm. Each solve starts an interpreter: about a second.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class InChild(Backend):
     def solve(self, model: MilpModel, limits: Limits, hints: Hints = NO_HINTS) -> Answer:
         """Solve; see `Backend.solve`.
 
-        What the process has reported counts where it is stopped, or ends without an answer: then there is a warning too.
+        If the process is stopped, the answer has the incumbent and the bound that it reported last; likewise, with a warning,
+        if it ends without an answer.
 
         Raises:
             BadArgument: A-CHILD, when the back end cannot be sent to another process.
@@ -72,7 +73,7 @@ class InChild(Backend):
         self.check()
         task = Task(
             backend=self.backend, linear=model.linear, relaxed=model.relaxed, budget=model.budget, save=model.save,
-            limits=limits, hints=evolve(hints, seen=None), heard=hints.seen is not None,
+            limits=limits, hints=evolve(hints, seen=None), listens=hints.seen is not None,
         )  # fmt: skip
         with _Process(task) as process:
             return process.answer(hints.seen)
