@@ -24,7 +24,7 @@ for path, share in zip(sys.argv[1::2], map(float, sys.argv[2::2])):
     print(outcome.lower, dumps(outcome.schedule))
 """
 
-PROBLEMS = ("unet", 0.5, "resnet101", 0.35, "gpt12", 0.35)
+PROBLEMS = ("unet", 0.5, "gpt12", 0.35)
 
 
 def planned(hashes: str) -> bytes:
@@ -49,6 +49,6 @@ def busy_cores() -> Iterator[None]:
 @pytest.mark.slow
 def test_the_same_plan_byte_for_byte_in_other_processes_and_on_a_busy_machine():
     alone = planned("1")
-    assert alone.count(b"\n") >= 3
+    assert alone.count(b"\n") >= 2
     with busy_cores():
         assert planned("2") == alone
