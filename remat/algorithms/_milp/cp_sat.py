@@ -82,7 +82,7 @@ class CpSat(Backend):
         if limits.nodes is not None:
             parameters.max_number_of_conflicts = limits.nodes
         if hints.second:
-            parameters.cp_presolve, parameters.random_seed = False, self.seed + 1
+            parameters.cp_model_presolve, parameters.random_seed = False, self.seed + 1
         watch = _Watch(hints, solver)
         if hints.seen is not None:
             solver.best_bound_callback = watch.bounded
