@@ -126,13 +126,14 @@ def fault(solver, problem, best, known=None):
 
 
 def _class_fault(outcome, problem, known):
-    """A bound beside that is above the optimum of its class."""
+    """A bound of a class above the optimum of that class; a class that is too large to enumerate is not judged."""
     for bound in outcome.class_bounds:
         among = CLASSES.get(bound.assumes)
         if among is not None and problem.link is None:
             if among not in known:
                 known[among] = frontier(problem.graph, among)
-            best = optimum(known[among], problem.budget)
+            points = known[among]
+            best = None if points is None else optimum(points, problem.budget)
             if best is not None and bound.value > best.time:
                 return CLASS, f"{bound}; the optimum of the class is {best.time}: {'; '.join(outcome.trail)[:400]}"
     return None
