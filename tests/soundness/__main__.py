@@ -36,20 +36,39 @@ def fingerprint():
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
-def kept(mark):
-    """Verdicts of a run that was stopped, by seed; a line that was cut off is judged again."""
-    lines = LINES.read_text().splitlines() if LINES.exists() else []
-    if not lines or json.loads(lines[0]) != {"sources": mark}:
-        LINES.parent.mkdir(parents=True, exist_ok=True)
-        LINES.write_text(json.dumps({"sources": mark}) + "\n")
-        return {}
-    verdicts = [Verdict(**json.loads(line)) for line in lines[1:] if line.endswith("}")]
-    return {verdict.seed: verdict for verdict in verdicts}
+class Kept:
+    """Verdicts of a run, by seed, as its workers write them down; of a run that was stopped too, with the same sources."""
+
+    def __init__(self, mark):
+        self.verdicts, self.read = {}, 0
+        head = json.dumps({"sources": mark}) + "\n"
+        if not LINES.exists() or not LINES.read_text().startswith(head):
+            LINES.parent.mkdir(parents=True, exist_ok=True)
+            LINES.write_text(head)
+        elif not LINES.read_bytes().endswith(b"\n"):
+            keep_line("")  # a line that was cut off stays alone, and its graph is judged again
+        self.read = len(head)
+
+    def refresh(self):
+        """Read what was written since."""
+        with LINES.open("rb") as file:
+            file.seek(self.read)
+            whole = file.read().rpartition(b"\n")[0]
+        self.read += len(whole)
+        for line in whole.decode().splitlines():
+            if line.endswith("}"):
+                verdict = Verdict(**json.loads(line))
+                self.verdicts[verdict.seed] = verdict
+        return self.verdicts
+
+
+def keep_line(text):
+    with LINES.open("a") as file:
+        file.write(text + "\n")
 
 
 def keep(verdict):
-    with LINES.open("a") as file:
-        file.write(json.dumps(asdict(verdict)) + "\n")
+    keep_line(json.dumps(asdict(verdict)))
 
 
 def work(seeds):
@@ -83,27 +102,26 @@ class Worker:
 
 def run(seeds, mark, processes):
     """Judge seeds in so many processes; verdicts by seed."""
-    workers = []
+    kept, workers = Kept(mark), []
     while True:
-        verdicts = kept(mark)
         for worker in list(workers):
-            end = worker.ended(verdicts)
+            end = worker.ended(kept.refresh())
             if end is None:
                 continue
             workers.remove(worker)
-            left = sorted(set(worker.seeds) - kept(mark).keys())
+            left = sorted(set(worker.seeds) - kept.refresh().keys())
             if left:
                 keep(Verdict(seed=left[0], faults=[["?", 0, CRASH, f"the process ended with {end}"]]))
         busy = {seed for worker in workers for seed in worker.seeds}
-        missing = sorted(set(seeds) - kept(mark).keys() - busy)
+        missing = sorted(set(seeds) - kept.refresh().keys() - busy)
         if not missing and not workers:
-            return kept(mark)
+            return kept.verdicts
         while missing and len(workers) < processes:
             size = max(1, min(BATCH, len(missing) // processes))
             workers.append(Worker(missing[:size]))
             del missing[:size]
             print(f"{len(seeds) - len(missing)} of {len(seeds)} begun", file=sys.stderr, flush=True)
-        time.sleep(0.5)
+        time.sleep(1.0)
 
 
 def table(verdicts):
