@@ -59,13 +59,16 @@ format: venv
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# make bench-exec, bench-wrap, bench-plan, bench-proofs, bench-dtr, bench-ir, bench-chains, bench-ilp: a table, JSON in build/bench, exit 1 on a missed bar.
+# make bench-exec, bench-wrap, bench-plan, bench-proofs, bench-dtr, bench-peers, bench-ir, bench-chains, bench-ilp: a table, JSON in build/bench, exit 1 on a missed bar.
 bench-%: venv
 	@mkdir -p build/bench
 	$(BIN)/python -m tests.benchmarks.bench_$* $(FLAGS)
 
 # Every model of tests/models, one process each; goes on where it stopped (FLAGS="--fresh": from the start; --only NAME: one).
 bench-models: models-venv
+
+# Other ways to make a step smaller beside ours, on nine models; one process a model.
+bench-peers: models-venv
 
 # Training stacks, bare and within a budget: a table, exit 1 where a row is not planned once, exact and within the budget.
 INTEGRATIONS_STAMP := $(VENV)/.installed-integrations
