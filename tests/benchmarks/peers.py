@@ -59,10 +59,29 @@ def _bert() -> nn.Module:
     )  # fmt: skip
 
 
-def _bert_call() -> dict[str, Any]:
+def _padded() -> dict[str, Any]:
     tokens, mask = torch.randint(512, (4, 96)), torch.ones(4, 96, dtype=torch.long)
     mask[1, 64:] = 0
     return {"input_ids": tokens, "attention_mask": mask, "labels": tokens}
+
+
+def _llama() -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=512, hidden_size=192, num_hidden_layers=6, num_attention_heads=6, num_key_value_heads=2,
+            intermediate_size=512, max_position_embeddings=128, attention_dropout=0.1, use_cache=False,
+        )
+    )  # fmt: skip
+
+
+def _t5() -> nn.Module:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    return T5ForConditionalGeneration(
+        T5Config(vocab_size=512, d_model=128, d_kv=32, d_ff=512, num_layers=4, num_heads=4, use_cache=False)
+    )
 
 
 def _vit() -> nn.Module:
@@ -126,7 +145,9 @@ CASES = {
         call=lambda: {"tokens": _tokens(4, 128), "targets": _tokens(4, 128)},
         layers=lambda module: module.blocks,
     ),
-    "bert": Case(build=_bert, call=_bert_call, layers=lambda module: module.bert.encoder.layer),
+    "bert": Case(build=_bert, call=_padded, layers=lambda module: module.bert.encoder.layer),
+    "llama": Case(build=_llama, call=_padded, layers=lambda module: module.model.layers),
+    "t5": Case(build=_t5, call=_padded, layers=lambda module: (*module.encoder.block, *module.decoder.block)),
     "vit": Case(
         build=_vit,
         call=lambda: {"pixel_values": torch.randn(4, 3, 96, 96), "labels": _tokens(4, words=10)},
@@ -179,9 +200,14 @@ def _named(module: nn.Module, kind: str) -> list[nn.Module]:
 
 
 def per_layer(module: nn.Module, layers: Layers) -> nn.Module:
-    """`torch.utils.checkpoint`, not reentrant, around each layer."""
-    for layer in layers(module):
-        layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
+    """`torch.utils.checkpoint`, not reentrant, around each layer: by the package's own switch where it has one."""
+    if hasattr(module, "gradient_checkpointing_enable"):  # transformers
+        module.gradient_checkpointing_enable({"use_reentrant": False})
+    elif hasattr(module, "enable_gradient_checkpointing"):  # diffusers
+        module.enable_gradient_checkpointing()
+    else:
+        for layer in layers(module):
+            layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
     return module
 
 
