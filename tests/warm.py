@@ -1,4 +1,4 @@
-"""`python -m tests.warm`: every solver on random graphs, so that the tests find compiled kernels; CI runs it beside the check of types."""
+"""`python -m tests.warm`: every solver on random graphs, so that tests find compiled kernels; CI runs it beside mypy."""
 
 import warnings
 
