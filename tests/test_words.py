@@ -12,7 +12,6 @@ DIALECT = {"programme", "programmes", "beside", "bonce", "bwdonly", "primed", "a
 """Words for which the field has others; see the names in docs/glossary.md."""
 
 NOT_YET = (
-    "algorithms/_core",
     "algorithms/_dtr",
     "algorithms/_proving",
     "errors.py",
