@@ -14,7 +14,6 @@ DIALECT = {"programme", "programmes", "beside", "bonce", "bwdonly", "primed", "a
 NOT_YET = (
     "algorithms/_dtr",
     "errors.py",
-    "exec/_trace",
     "exec/step_log.py",
     "zoo/catalog.py",
 )
