@@ -331,7 +331,7 @@ def test_a_budget_that_is_too_small_says_what_is_needed_and_what_is_known():
     wrapped = remat.exec.dtr(Body(), 6_000)
     with pytest.raises(Infeasible, match=r"No step has ended within it yet") as caught:
         step(wrapped, X)
-    assert caught.value.budget == 6_000 < caught.value.floor and caught.value.found is None
+    assert caught.value.budget == 6_000 < caught.value.floor and caught.value.smallest is None
     wrapped = remat.exec.dtr(Body(), 60_000)
     peaks = []
     for _ in range(2):
@@ -341,7 +341,7 @@ def test_a_budget_that_is_too_small_says_what_is_needed_and_what_is_known():
     wrapped.zero_grad()
     with pytest.raises(Infeasible, match="smallest budget known to work") as caught:
         step(wrapped, torch.randn(400, 24))
-    assert caught.value.found == max(peaks) <= 60_000 < caught.value.floor
+    assert caught.value.smallest == max(peaks) <= 60_000 < caught.value.floor
     wrapped.zero_grad()
     assert torch.equal(step(wrapped, X), Body.forward(wrapped, X))  # it can be used as before
 
