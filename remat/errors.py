@@ -1,6 +1,6 @@
-"""Every error this library raises: the rule that was broken, where, with which numbers, and the way out.
+"""All errors of this library: the broken rule, the place, the numbers, and the remedy.
 
-One family, so that `except RematError` catches all of them. The facts are attributes; the message is built from them.
+They share a base, so that `except RematError` catches all. The facts are attributes, from which the message is built.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ class RematError(Exception):
 
     Attributes:
         rule: id of the broken rule (`G-…` of graphs, `S-…` of schedules, `F-…` of files, …).
-        fix: what to do about it, one sentence.
+        fix: the remedy, one sentence.
     """
 
     def __init__(self, rule: str, what: str, *, fix: str = "") -> None:
@@ -21,7 +21,7 @@ class RematError(Exception):
         super().__init__(f"{rule}: {what}" + (f" Fix: {fix}" if fix else ""))
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Errors cross process borders (worker pools): rebuild without calling a subclass' own signature.
+        # Errors are pickled between processes (worker pools): rebuild without the signature of the subclass.
         return (_rebuild, (type(self), self.args, self.__dict__.copy()))
 
 
@@ -37,11 +37,11 @@ class BadArgument(RematError, ValueError):
 
 
 class IllFormed(BadArgument):
-    """A value, node, graph, layer or link that breaks a `G-…` rule; refused at birth."""
+    """A value, node, graph, layer or link that breaks a `G-…` rule; refused when it is created."""
 
 
 class MalformedFile(RematError):
-    """A file or text that is not what it claims to be (rules `F-…`).
+    """A file or text of another format than it should have (rules `F-…`).
 
     Attributes:
         where: place in the document, as a path of keys (`computes[3].time`) or a line.
@@ -56,7 +56,7 @@ class InvalidSchedule(RematError):
     """A schedule that breaks a replay rule (`S-…`).
 
     Attributes:
-        step: index of the offending step in the schedule; its length when the end of the schedule is at fault.
+        step: index of the offending step in the schedule; the length of the schedule where its end is at fault.
         place: text of the offending step, e.g. `F7` or `drop a0`.
     """
 
@@ -92,7 +92,7 @@ class KeptDropped(InvalidSchedule):
 
 
 class NotResident(InvalidSchedule):
-    """S-DROP: a drop, offload or prefetch of something that is not there to be dropped, offloaded or prefetched."""
+    """S-DROP: a drop or offload of a datum that is not resident, or a prefetch of one that is not offloaded."""
 
 
 class Unfinished(InvalidSchedule):
@@ -123,11 +123,11 @@ class BudgetExceeded(InvalidSchedule):
 
 
 class LinkViolation(InvalidSchedule):
-    """S-LINK: a copy that its link cannot make (no link given, or memory for it never comes free)."""
+    """S-LINK: a copy that the link cannot make (no link given, or memory for it is never free)."""
 
 
 class ProofRefused(RematError):
-    """A proof of a lower bound that does not prove what it claims (`T-…`).
+    """A proof of a lower bound that does not prove its claim (`T-…`).
 
     Attributes:
         where: place in the proof (`proof.trees[0].rows[3]`), in the graph, or the file.
@@ -150,12 +150,12 @@ class Infeasible(RematError):
     """No schedule under the budget was found.
 
     Attributes:
-        budget: bytes asked for. found: smallest budget a plan was found for, or None. floor: there is no plan below [bytes].
+        budget: bytes asked for. smallest: the smallest budget with a plan, or None. floor: below it there is no plan [bytes].
     """
 
-    def __init__(self, what: str, *, budget: int, found: int | None, floor: int, fix: str = "") -> None:
+    def __init__(self, what: str, *, budget: int, smallest: int | None, floor: int, fix: str = "") -> None:
         self.budget = budget
-        self.found = found
+        self.smallest = smallest
         self.floor = floor
         super().__init__("B-INFEASIBLE", what, fix=fix)
 
@@ -173,10 +173,10 @@ class Uncapturable(RematError):
 
 
 class StalePlan(RematError):
-    """A plan of a file that is not for this step, this version of torch or this budget (rules `X-STALE`, `X-FIT`).
+    """A plan from a file that does not fit this step, this version of torch or this budget (rules `X-STALE`, `X-FIT`).
 
     Attributes:
-        differs: what differs, one sentence each.
+        differs: the differences, one sentence each.
     """
 
     def __init__(self, rule: str, what: str, *, differs: tuple[str, ...], fix: str = "") -> None:
@@ -188,7 +188,7 @@ class GroupError(RematError):
     """Processes of a group that cannot train a step together (rules `X-RANK`, `X-GROUP`, `X-WAIT`).
 
     Attributes:
-        ranks: of the processes that it is about.
+        ranks: of the processes concerned.
     """
 
     def __init__(self, rule: str, what: str, *, ranks: tuple[int, ...], fix: str = "") -> None:

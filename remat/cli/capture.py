@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import ast
-import functools
-import importlib
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from remat.cli.factories import DIFFERENTIABLE, FACTORY, SETTINGS, factory_of
 from remat.cli.outputs import check_files
 from remat.cli.words import say
-from remat.errors import BadArgument
 from remat.ir import Graph, Phase, Schedule, dump, validate
 from remat.units import format_bytes, format_ns
-
-FACTORY = Annotated[
-    str,
-    typer.Argument(metavar="MODULE:FACTORY", help="Function that returns (module, args) or (module, args, kwargs)."),
-]
-"""The first argument of every command that makes a model."""
 
 
 def register(app: typer.Typer) -> None:
@@ -35,13 +24,8 @@ def capture(
     factory: FACTORY,
     output: Annotated[Path, typer.Option("--output", "-o", help="Write the graph here; gzipped when it ends in .gz.")],
     device_model: Annotated[str, typer.Option(help="Device whose cost model gives times and workspaces.")] = "v100",
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Argument of the factory, as a Python literal."),
-    ] = None,
-    differentiable: Annotated[
-        str, typer.Option(help="Outputs that gradients come back through: auto, loss or all.")
-    ] = "auto",
+    setting: SETTINGS = None,
+    differentiable: DIFFERENTIABLE = "auto",
 ) -> None:
     """Capture one training step of the model that FACTORY makes; nothing is allocated and nothing runs."""
     from remat.exec._cost.devices import device_model as named
@@ -49,7 +33,7 @@ def capture(
 
     check_files(output)
     device = named(device_model)
-    make = functools.partial(find(factory), **dict(map(read_setting, setting or [])))
+    make = factory_of(factory, setting)
     start = time.perf_counter()
     weightless = capture_without_weights(make, differentiable=differentiable)
     graph = weightless.graph(device)
@@ -59,49 +43,6 @@ def capture(
         say(line)
     say(f"weights    {format_bytes(weightless.parameters)}, outside every budget, not allocated here")
     say(f"captured   in {seconds:.1f} s, costed as {device.name}, written to {output}")
-
-
-def find(text: str) -> Callable[..., Any]:
-    """The function `package.module:name`; modules of the current directory count too.
-
-    Raises:
-        BadArgument: C-FACTORY, when there is none.
-    """
-    module, _, name = text.partition(":")
-    if not module or not name:
-        raise _not_a_factory(f"{text!r} is not of the form MODULE:FACTORY.")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        target: Any = importlib.import_module(module)
-        for part in name.split("."):
-            target = getattr(target, part)
-    except ModuleNotFoundError as error:
-        raise _not_a_factory(f"there is no module {error.name!r}.") from error
-    except AttributeError as error:
-        raise _not_a_factory(f"{error}.") from error
-    if not callable(target):
-        raise _not_a_factory(f"{text} is a {type(target).__name__}, not a function.")
-    return target  # type: ignore[no-any-return]
-
-
-def _not_a_factory(what: str) -> BadArgument:
-    return BadArgument("C-FACTORY", what, fix="give it like remat.zoo.large:gpt24.")
-
-
-def read_setting(text: str) -> tuple[str, Any]:
-    """Name and value of `layers=400`.
-
-    Raises:
-        BadArgument: C-SETTING, when the text is not one.
-    """
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise BadArgument("C-SETTING", f"{text!r} is not a setting.", fix="write it like layers=400.")
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return name, value
 
 
 def summary(graph: Graph) -> list[str]:

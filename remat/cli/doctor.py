@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.metadata
 import platform
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import remat
-from remat.cli.capture import find, read_setting
+from remat.cli.factories import METAVAR, SETTINGS, factory_of
 from remat.cli.words import say
 from remat.errors import BackendMissing, RematError
 
@@ -32,14 +31,9 @@ def register(app: typer.Typer) -> None:
 def doctor(
     factory: Annotated[
         str | None,
-        typer.Argument(
-            metavar="MODULE:FACTORY", help="Also run each kind of operation of this model's step several times."
-        ),
+        typer.Argument(metavar=METAVAR, help="Also run each kind of operation of this model's step several times."),
     ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Argument of the factory, as a Python literal."),
-    ] = None,
+    setting: SETTINGS = None,
 ) -> None:
     """Look at this installation: exit code 0, or 1 where something that is installed does not work or does not repeat."""
     bad = False
@@ -165,7 +159,7 @@ def operations(factory: str, settings: list[str]) -> Iterator[tuple[str, bool]]:
     from remat.exec._cost.repeating import RUNS, determinism
     from remat.exec.weightless import capture_without_weights
 
-    make = functools.partial(find(factory), **dict(map(read_setting, settings)))
+    make = factory_of(factory, settings)
     result = determinism(capture_without_weights(make, as_run=True).captured.program)
     yield f"model      {result.tried} kinds of operations, each run {RUNS} times on the same inputs", True
     for op, count in zip(result.varying, result.counts, strict=True):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.capture import FACTORY, find, read_setting
+from remat.cli.factories import DIFFERENTIABLE, FACTORY, SETTINGS, factory_of
 from remat.cli.words import say
 from remat.units import format_bytes
 
@@ -36,19 +35,14 @@ def estimate(
     reserve: Annotated[
         str | None, typer.Option(help="Left free for the driver; by default 1 GiB on accelerators.")
     ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Argument of the factory, as a Python literal."),
-    ] = None,
+    setting: SETTINGS = None,
     batch: Annotated[
         str | None,
         typer.Option(
             help="Argument of the factory that is the number of samples; by default batch or batch_size; none: none."
         ),
     ] = None,
-    differentiable: Annotated[
-        str, typer.Option(help="Outputs that gradients come back through: auto, loss or all.")
-    ] = "auto",
+    differentiable: DIFFERENTIABLE = "auto",
     depth: Annotated[int, typer.Option(min=0, help="Parts of their paths that tell modules apart; 0: no table.")] = 1,
     seconds: Annotated[float, typer.Option(min=0, help="Deadline of each planning.")] = 10.0,
 ) -> None:
@@ -56,7 +50,7 @@ def estimate(
     from remat.exec.estimating import batch_argument
     from remat.exec.estimating import estimate as estimated
 
-    make = functools.partial(find(factory), **dict(map(read_setting, setting or [])))
+    make = factory_of(factory, setting)
     samples = batch_argument(make) if batch is None else None if batch == NO_BATCH else batch
     result = estimated(
         make, device=device, optimizer=optimizer, memory=memory, reserve=reserve, batch=samples,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.capture import FACTORY, find, read_setting
+from remat.cli.factories import DIFFERENTIABLE, FACTORY, SETTINGS, factory_of
 from remat.cli.words import say
 from remat.errors import Uncapturable
 from remat.units import format_bytes
@@ -25,13 +24,8 @@ def register(app: typer.Typer) -> None:
 
 def inspect(
     factory: FACTORY,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Argument of the factory, as a Python literal."),
-    ] = None,
-    differentiable: Annotated[
-        str, typer.Option(help="Outputs that gradients come back through: auto, loss or all.")
-    ] = "auto",
+    setting: SETTINGS = None,
+    differentiable: DIFFERENTIABLE = "auto",
     with_weights: Annotated[
         bool, typer.Option("--with-weights", help="Build the model with memory: its forward may then read values.")
     ] = False,
@@ -41,7 +35,7 @@ def inspect(
     from remat.exec._plan.dissection import anatomy
     from remat.exec.weightless import graph_estimated
 
-    make = functools.partial(find(factory), **dict(map(read_setting, setting or [])))
+    make = factory_of(factory, setting)
     try:
         captured = _captured(make, differentiable, with_weights=with_weights)
     except Uncapturable as error:

@@ -152,7 +152,7 @@ class _Divider:
                 f"holds {format_bytes(least)} ({least} B), and {reserve} B are reserved."
             )
             raise Infeasible(
-                what, budget=asked, found=least + reserve, floor=0, fix=f"give at least {least + reserve} bytes."
+                what, budget=asked, smallest=least + reserve, floor=0, fix=f"give at least {least + reserve} bytes."
             )
         for _ in range(TRIES):
             chosen = divide(options, allowed - outside)

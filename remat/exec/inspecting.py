@@ -42,8 +42,8 @@ class Inspection:
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
-        """Why calls ran the bare module, each reason once; of the last call first."""
-        reasons = [entry.reason for entry in self.state.entries if isinstance(entry, Bare)]
+        """Why calls ran without a plan, each reason once, of the last call first; one that ran under DTR begins with "DTR: "."""
+        reasons = [entry.ran for entry in self.state.entries if isinstance(entry, Bare)]
         if self.state.ran != "plan" and self.state.last is not None:
             reasons.insert(0, self.state.ran)
         return tuple(dict.fromkeys(reasons))

@@ -44,7 +44,7 @@ class Report:
         guards: number of checks that a call makes before it runs the plan.
         origin: the file that the plan comes from, and whose times it was made with, or another process of the group; empty: it
             was planned here.
-        ran: "plan", or why the last call did not run it.
+        ran: "plan", or why the last call did not run it; where it ran under DTR, that begins with "DTR: ".
         asked: the budget asked for, where no plan was found for it and the smallest budget found stands for it; else None.
     """
 

@@ -1,10 +1,10 @@
-"""`log_step`: what a real PyTorch step does, as a log that DTR's simulators read (Kirisame et al., ICLR 2021, appendix C.6).
+"""`log_step`: the log of a real PyTorch step, in the format of DTR's simulators (Kirisame et al., ICLR 2021, appendix C.6).
 
-Every operation below autograd is seen by a dispatch mode. What counts is the storage: a tensor whose storage no operation of
-the step made is a constant; a result that shares the storage of an argument is an alias of it; a storage is released when
-torch frees it, whoever held it (Python, autograd). An operation that writes in place makes a new tensor for what it writes
-to, as the format has it; later reads of other views of that storage are logged as views of the new one, so that they see
-what was written.
+A dispatch mode records every operation below autograd. Tensors are told apart by their storages: a storage that no operation
+of the step created is a constant; a result that shares the storage of an argument is an alias of it; a storage is released
+when torch frees it, whether Python or autograd referred to it. An operation that writes in place creates a new tensor for its
+target, as the format requires; later reads of other views of that storage are logged as views of the new tensor, so that they
+see the written values.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from remat.errors import BadArgument
 from remat.exec._torch.torch_private import DispatchMode, OpOverload, flatten, storage_key
 
 Cost = Callable[[OpOverload, list[torch.Tensor], list[torch.Tensor], int], int]
-"""Cost of an operation from itself, its tensors, its results, and how long it took [ns]."""
+"""Cost of an operation, given the operation, its arguments, its results, and its time [ns]."""
 
 
 def measured(operation: OpOverload, args: list[torch.Tensor], results: list[torch.Tensor], took: int) -> int:
-    """How long it took, 1 ns at least."""
+    """The time of the operation, at least 1 ns."""
     return max(1, took)
 
 
 def by_bytes(operation: OpOverload, args: list[torch.Tensor], results: list[torch.Tensor], took: int) -> int:
-    """Bytes read and written, 1 at least: the same at every run. Views cost 1."""
-    if not results or all(any(_shares(one, arg) for arg in args) for one in results):
+    """Bytes read and written, at least 1: the same in every run. Views cost 1."""
+    if not results or all(any(_shares(result, arg) for arg in args) for result in results):
         return 1
     return 1 + sum(tensor.numel() * tensor.element_size() for tensor in (*args, *results))
 
@@ -59,10 +59,10 @@ def log_step(
     """Run a step once and log it.
 
     Args:
-        step: a call without arguments: forward, loss and backward. What it returns counts as referenced at the end, like all
-            that outlives it (gradients of parameters).
-        path: file to write the log to, one JSON object a line; None: write nothing.
-        cost: of an operation: `time` (measured), `bytes` (read and written, the same at every run), or a function.
+        step: a function without arguments: forward, loss and backward. Its result counts as referenced at the end, like
+            everything that outlives the step (gradients of parameters).
+        path: file for the log, one JSON object per line; None: no file.
+        cost: of an operation: `time` (measured), `bytes` (read and written, the same in every run), or a function.
 
     Raises:
         BadArgument: X-ARG, for another cost.
@@ -80,21 +80,21 @@ def log_step(
 
 
 @define
-class _Stored:
-    """What is known of a storage: the name of the tensor that is all of it, and of its views by their place in it."""
+class _Storage:
+    """A live storage: the name of the tensor that covers it, and the names of its views by their geometry."""
 
     root: str
     views: dict[tuple[object, ...], str] = field(factory=dict)
 
 
 class StepLog(DispatchMode):
-    """The mode that writes the log; `end` before what the step returned is let go."""
+    """The mode that writes the log; call `end` before the result of the step is released."""
 
     def __init__(self, cost: Cost) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.log: list[Instruction] = [Annotate("START")]
         self._cost = cost
-        self._known: dict[int, _Stored] = {}
+        self._storages: dict[int, _Storage] = {}
         self._watched: list[weakref.finalize[Any, Any]] = []
         self._number = 0
 
@@ -102,7 +102,7 @@ class StepLog(DispatchMode):
         """Stop watching storages."""
         for watch in self._watched:
             watch.detach()
-        self._known.clear()
+        self._storages.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and log it."""
@@ -111,7 +111,7 @@ class StepLog(DispatchMode):
         began = time.perf_counter_ns()
         out = func(*args, **(kwargs or {}))
         took = time.perf_counter_ns() - began
-        results = [one for one in flatten(out)[0] if isinstance(one, torch.Tensor)]
+        results = [leaf for leaf in flatten(out)[0] if isinstance(leaf, torch.Tensor)]
         self._operation(func, (tensors, names, written), results, self._cost(func, tensors, results, took))
         return out
 
@@ -119,7 +119,7 @@ class StepLog(DispatchMode):
                    results: list[torch.Tensor], cost: int) -> None:  # fmt: skip
         tensors, names, written = given
         changed = {storage_key(tensors[place]) for place in written}
-        fresh = [one for one in results if storage_key(one) not in changed]
+        fresh = [result for result in results if storage_key(result) not in changed]
         if fresh or not written:
             self._call(func, tensors, names, fresh, cost)
             cost = 0
@@ -129,45 +129,45 @@ class StepLog(DispatchMode):
     def _divided(
         self, tensors: list[torch.Tensor], results: list[torch.Tensor]
     ) -> tuple[list[tuple[str, torch.Tensor, int]], list[torch.Tensor]]:
-        """Results with their new names and the arguments that they look at (-1: none), and views of results before them."""
+        """Results with new names and the places of the arguments they are views of (-1: none), and views of earlier results."""
         keys = [storage_key(tensor) for tensor in tensors]
         named: list[tuple[str, torch.Tensor, int]] = []
         late: list[torch.Tensor] = []
         for result in results:
             key = storage_key(result)
             if any(key == storage_key(other) for _, other, place in named if place < 0):
-                late.append(result)  # a second result in a storage that this call makes: a view of the first
+                late.append(result)  # a second result in a new storage: a view of the first
                 continue
             named.append((self._new_name(), result, keys.index(key) if key in keys else -1))
         return named, late
 
     def _call(self, func: OpOverload, tensors: list[torch.Tensor], names: list[str],
               results: list[torch.Tensor], cost: int) -> None:  # fmt: skip
-        made, late = self._divided(tensors, results)
-        if not made:  # it only reads, `item` for instance: a result of no bytes stands for that
+        named, late = self._divided(tensors, results)
+        if not named:  # it only reads, `item` for instance: it is logged with a result of no bytes
             nothing = self._new_name()
             self._write(func, names, [(nothing, 0, -1)], cost)
             self.log.append(Release(nothing))
             return
-        self._write(func, names, [(name, 0 if at >= 0 else _bytes(one), at) for name, one, at in made], cost)
-        for name, one, place in made:
+        self._write(func, names, [(name, 0 if at >= 0 else _bytes(result), at) for name, result, at in named], cost)
+        for name, result, place in named:
             if place < 0:
-                self._watch(one, name)
-            self._bind(one, name)
-        for one in late:
-            self._name_of(one)
+                self._watch(result, name)
+            self._bind(result, name)
+        for result in late:
+            self._name_of(result)
 
-    def _write(self, func: OpOverload | str, names: list[str], made: list[tuple[str, int, int]], cost: int) -> None:
-        self.log.append(Call(tuple(name for name, *_ in made), str(func), tuple(names), cost))
-        for name, size, place in made:
+    def _write(self, func: OpOverload | str, names: list[str], results: list[tuple[str, int, int]], cost: int) -> None:
+        self.log.append(Call(tuple(name for name, *_ in results), str(func), tuple(names), cost))
+        for name, size, place in results:
             self.log += (Memory(name, size), Alias(name, place))
 
     def _mutate(self, func: OpOverload, tensors: list[torch.Tensor], names: list[str],
                 written: list[int], cost: int) -> None:  # fmt: skip
         places = list({storage_key(tensors[place]): place for place in reversed(written)}.values())[::-1]
         self.log.append(Mutate(str(func), tuple(names), tuple(places), cost))
-        for place in places:  # the name stands for the whole storage as it is now; other views of it are made anew
-            stored = self._known[storage_key(tensors[place])]
+        for place in places:  # the name now stands for the whole storage as written; other views are created again
+            stored = self._storages[storage_key(tensors[place])]
             for name in dict.fromkeys((stored.root, *stored.views.values())):
                 if name != names[place]:
                     self.log.append(Release(name))
@@ -175,8 +175,8 @@ class StepLog(DispatchMode):
             stored.views = {_view(tensors[place]): names[place]}
 
     def _name_of(self, tensor: torch.Tensor) -> str:
-        """The name of a tensor; a storage never seen is a constant, and a view never seen a view of the whole."""
-        stored = self._known.get(storage_key(tensor))
+        """The name of a tensor; a new storage is a constant, and a new view is a view of the whole storage."""
+        stored = self._storages.get(storage_key(tensor))
         if stored is None:
             name = self._new_name()
             self.log += (Constant(name), Memory(name, _bytes(tensor)))
@@ -190,22 +190,22 @@ class StepLog(DispatchMode):
         return stored.views[_view(tensor)]
 
     def _bind(self, tensor: torch.Tensor, name: str) -> None:
-        views = self._known[storage_key(tensor)].views
+        views = self._storages[storage_key(tensor)].views
         before = views.get(_view(tensor))
-        if before is not None and before != self._known[storage_key(tensor)].root:
+        if before is not None and before != self._storages[storage_key(tensor)].root:
             self.log.append(Release(before))
         views[_view(tensor)] = name
 
     def _watch(self, tensor: torch.Tensor, name: str) -> None:
-        """Know a storage by its first tensor from now on, until torch frees it."""
+        """Track a storage under the name of its first tensor until torch frees it."""
         storage, key = tensor.untyped_storage(), storage_key(tensor)
-        self._known[key] = _Stored(name)
+        self._storages[key] = _Storage(name)
         watch = weakref.finalize(storage, self._freed, key)
         watch.atexit = False
         self._watched.append(watch)
 
     def _freed(self, key: int) -> None:
-        stored = self._known.pop(key, None)
+        stored = self._storages.pop(key, None)
         if stored is not None:
             self.log += [Release(name) for name in dict.fromkeys((stored.root, *stored.views.values()))]
 
@@ -215,11 +215,11 @@ class StepLog(DispatchMode):
 
 
 def _arguments(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> tuple[list[torch.Tensor], list[int]]:
-    """Tensors an operation is given, in order, and the places of those that it writes to."""
+    """The tensors among the arguments of an operation, in order, and the places of those that it writes to."""
     tensors: list[torch.Tensor] = []
     written: list[int] = []
     schema = func._schema.arguments
-    by_name = {one.name: one for one in schema}
+    by_name = {argument.name: argument for argument in schema}
     given = [
         *zip(schema, args, strict=False),
         *((by_name[name], value) for name, value in kwargs.items() if name in by_name),
@@ -234,7 +234,7 @@ def _arguments(func: OpOverload, args: Any, kwargs: dict[str, Any]) -> tuple[lis
 
 
 def _view(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Where a tensor stands in its storage."""
+    """The geometry of a tensor in its storage."""
     return tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
 
 
@@ -242,5 +242,5 @@ def _bytes(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage().nbytes())
 
 
-def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return storage_key(one) == storage_key(other)
+def _shares(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return storage_key(first) == storage_key(second)

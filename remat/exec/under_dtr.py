@@ -123,7 +123,7 @@ def dtr_report(model: nn.Module) -> DtrReport:
     runtime = state.runtime if isinstance(state, (State, DtrState)) else None
     if runtime is None or not isinstance(state, (State, DtrState)):
         raise BadArgument("X-REPORT", "no step of the module has run under DTR.", fix="run a training step.")
-    return report_of(runtime, state.ran if isinstance(state, State) else "")
+    return report_of(runtime, state.reason_for_dtr if isinstance(state, State) else "")
 
 
 __all__ = ["DtrReport", "DtrState", "dtr", "dtr_report"]

@@ -16,7 +16,8 @@ class RematArguments:
         plan: a file of plans to begin with; None: that of the checkpoint which the training resumes from, if it has one.
         save_plans: whether plans are saved with checkpoints.
         on_infeasible: where no plan within the budget is found: "raise", or "best".
-        on_uncapturable: where the step cannot be captured: "raise", "dtr" (within the budget, without a plan), or "bare".
+        on_uncapturable: where the step cannot be captured: "raise", "dtr" (within the budget, without a plan), or "bare"; None:
+            the default of `wrap`.
         differentiable: "auto", "loss" or "all": through which outputs gradients come back; TRL's trainers compute their loss
             of several, so that there "auto" means "all".
         loss_reserve: what a loss outside the model may hold, `"64MiB"` say; None: audited.
@@ -29,7 +30,9 @@ class RematArguments:
     plan: str | None = dataclasses.field(default=None, metadata={"help": "File of plans to begin with."})
     save_plans: bool = dataclasses.field(default=True, metadata={"help": "Save plans with checkpoints."})
     on_infeasible: str = dataclasses.field(default="raise", metadata={"help": "raise, or best."})
-    on_uncapturable: str = dataclasses.field(default="raise", metadata={"help": "raise, dtr, or bare."})
+    on_uncapturable: str | None = dataclasses.field(
+        default=None, metadata={"help": "raise, dtr, or bare; by default dtr."}
+    )
     differentiable: str = dataclasses.field(default="auto", metadata={"help": "auto, loss or all."})
     loss_reserve: str | None = dataclasses.field(default=None, metadata={"help": 'Bytes of a loss outside, "64MiB".'})
     cost: str = dataclasses.field(default="measure", metadata={"help": "measure, or estimate."})

@@ -16,7 +16,7 @@ from math import gcd
 from pathlib import Path
 from typing import Any, NamedTuple
 
-RULES = ["S-END", "S-KEEP", "S-LINK", "S-MEM", "S-ONCE", "S-ORDER", "S-PHASE", "S-READ"]  # what every theorem assumes
+RULES = ["S-END", "S-KEEP", "S-LINK", "S-MEM", "S-ONCE", "S-ORDER", "S-PHASE", "S-READ"]  # of every theorem
 HEAD, TREES = {"format", "theorem", "rules", "graph", "budget", "bound"}, {"instants", "bits", "trees"}
 THEOREMS = {"floor": {"node", "family"}, "instants": TREES, "captured": TREES}
 KEPT, OUTSIDE = {"tangent", "param_grad", "input_grad", "output", "updated_buffer"}, {"input", "buffer"}
@@ -53,25 +53,25 @@ class Refused(ValueError):
 
 @contextmanager
 def at(place: str) -> Iterator[None]:
-    """Puts the place before what is refused inside; what has not the form that is read inside is refused."""
+    """Prefixes refusals inside with the place; input that cannot be parsed inside is refused too."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
-        what = error.what if isinstance(error, Refused) else f"not of the form that is read here ({error!r:.99})"
+        what = error.what if isinstance(error, Refused) else f"cannot be parsed ({error!r:.99})"
         raise Refused(what, place + getattr(error, "where", "")) from None
 
 
 def need(holds: object, what: str) -> None:
-    """Refuse unless it holds."""
+    """Refuse unless a condition holds."""
     if not holds:
         raise Refused(what)
 
 
 def read_text(text: bytes, where: str) -> Any:
-    """The JSON of a text; a key may not stand twice."""
+    """The JSON value of a text without repeated keys."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        need(len(dict(pairs)) == len(pairs), f"a key stands twice among {[key for key, _ in pairs]!s:.80}")
+        need(len(dict(pairs)) == len(pairs), f"a repeated key among {[key for key, _ in pairs]!s:.80}")
         return dict(pairs)
 
     with at(where):
@@ -81,9 +81,9 @@ def read_text(text: bytes, where: str) -> Any:
 def plain(value: Any, where: str) -> None:
     """Refuse booleans, floats, and ints below 0 or of more than 1,024 bits."""
     if isinstance(value, (list, dict)):
-        for i, one in value.items() if isinstance(value, dict) else enumerate(value):
-            if type(one) is not int or not 0 <= one < 1 << 1024:
-                plain(one, f"{where}[{i}]")
+        for i, item in value.items() if isinstance(value, dict) else enumerate(value):
+            if type(item) is not int or not 0 <= item < 1 << 1024:
+                plain(item, f"{where}[{i}]")
     elif value is not None and type(value) is not str:
         raise Refused(f"{value!r:.40} is no int of at least 0 and at most 1,024 bits", where)
 
@@ -108,9 +108,9 @@ def datum_of(i: int, d: Any) -> list[Any]:
 
 
 def refuse_malformed(nodes: list[list[Any]], data: list[list[Any]]) -> None:
-    """Refuse names that are no texts or stand twice in a list, and numbers that are no ints of 63 bits."""
+    """Refuse names that are no strings or repeated in a list, and numbers that are no ints of 63 bits."""
     lists = sum((n[4:6] for n in nodes), list[Any]()) + [d[3] for d in data] + [[row[0] for row in nodes + data]]
-    need(all(type(x) is list and {*map(type, x)} <= {str} and len({*x}) == len(x) for x in lists), "not unlike names")
+    need(all(type(x) is list and {*map(type, x)} <= {str} and len({*x}) == len(x) for x in lists), "no distinct names")
     numbers = [x for n in nodes for x in n[2:4]] + [d[1] for d in data]
     need(all(type(x) is int and 0 <= x < 1 << 63 for x in numbers), "a size or time that is no int of 63 bits")
 
@@ -119,18 +119,18 @@ Links = list[list[int]]
 
 
 def links(nodes: list[list[Any]], data: list[list[Any]]) -> tuple[Links, Links, Links]:
-    """What nodes read and write, and who writes data, by their numbers; both must say the same."""
+    """Reads and writes of nodes and writers of data, by their numbers; writes and writers must agree."""
     names, places = ({row[0]: i for i, row in enumerate(rows)} for rows in (nodes, data))
     reads, writes = ([[places[x] for x in n[i]] for n in nodes] for i in (4, 5))
     writers = [[names[w] for w in d[3]] for d in data]
     need(all(several == sorted(several) for several in writers), "writers out of the graph's order")
-    told = {(v, d) for v, data_of in enumerate(writes) for d in data_of}
-    need(told == {(v, d) for d, several in enumerate(writers) for v in several}, "disagrees on who writes")
+    pairs = {(v, d) for v, data_of in enumerate(writes) for d in data_of}
+    need(pairs == {(v, d) for d, several in enumerate(writers) for v in several}, "writes and writers disagree")
     return reads, writes, writers
 
 
 def dependencies(nodes: list[list[Any]], reads: Links, writes: Links, writers: Links) -> list[set[int]]:
-    """Whom a node depends on: makers of what it reads, earlier writers of its sums, the last to draw where it draws."""
+    """Nodes a node depends on: producers of its reads, earlier writers of its sums, the previous draw where it draws."""
     before, last = list[set[int]](), set[int]()
     for v, n in enumerate(nodes):
         makers = {w for d in reads[v] for w in writers[d]}
@@ -187,21 +187,21 @@ class Step:
         return [[t, *rest] for t in free for rest in self.orders([u for u in left if u != t])] if left else [[]]
 
     def family(self, node: int | None, family: list[Any], budget: int) -> None:
-        """A proof of a floor: no set of the family is ever resident together where every run fits the budget."""
-        members, known = {frozenset(one) for one in family}, {d for one in family for d in one}
-        need(all(members) and all(self.producer[d] >= 0 and not self.stays[d] for d in known), "what does not count")
+        """A proof of a floor: no set of the family is ever resident as a whole where every run fits the budget."""
+        members, united = {frozenset(data) for data in family}, {d for data in family for d in data}
+        need(all(members) and all(self.producer[d] >= 0 and not self.stays[d] for d in united), "it does not count")
 
-        def impossible(v: int, beside: set[int]) -> bool:
-            found, past = beside.union(d for d in self.reads[v] if not self.stays[d]), self.past[v]
+        def impossible(v: int, others: set[int]) -> bool:
+            resident, past = others.union(d for d in self.reads[v] if not self.stays[d]), self.past[v]
             kept = (d for d, stays in enumerate(self.stays) if stays and past >> self.producer[d] & 1)
-            fits = self.charge[v] + sum(self.size[d] for d in (*found, *kept)) <= budget
-            return not fits or frozenset(found & known) in members or any(one <= found for one in members)
+            fits = self.charge[v] + sum(self.size[d] for d in (*resident, *kept)) <= budget
+            return not fits or frozenset(resident & united) in members or any(data <= resident for data in members)
 
-        for i, one in enumerate(family):
-            for v in {self.producer[d] for d in one}:
-                need(impossible(v, {d for d in one if self.producer[d] != v}), f"family[{i}] may begin at node {v}")
+        for i, data in enumerate(family):
+            for v in {self.producer[d] for d in data}:
+                need(impossible(v, {d for d in data if self.producer[d] != v}), f"family[{i}] may begin at node {v}")
         holds = self.kept > budget if node is None else node in self.required and impossible(node, set())
-        need(holds, f"node {node} may run; null: what is kept fits")
+        need(holds, f"node {node} may run; null: the kept data fit")
 
 
 class Formulation:
@@ -218,22 +218,22 @@ class Formulation:
         self.done, self.ahead = [*self.done, set(nodes)], [*self.ahead, set()]
 
     def variable(self, name: str, k: int, i: int) -> Expr:
-        """A variable, or what it is known to be."""
+        """A variable, or the constant that it equals."""
         step, v = self.step, self.step.producer[i] if name == "s" else i
         name = "z" if name == "s" and step.stays[i] else name
         if v < 0 or v in self.ahead[k] or (name == "y" and not step.again[v]):
             return {}
-        known = v in self.done[k] if name == "z" else name == "s" and i in step.reads[self.order[k]]
-        return {(): 1} if known else {(name, k, v if name == "z" else i): 1}
+        always = v in self.done[k] if name == "z" else name == "s" and i in step.reads[self.order[k]]
+        return {(): 1} if always else {(name, k, v if name == "z" else i): 1}
 
     def key(self, name: str, k: int, i: int) -> Key:
-        """The variable that a proof names."""
+        """A variable as a proof names it."""
         need(name in ("s", "y", "z") and k < len(self.order), f"{name!s:.20} is no variable")
         need(self.variable(name, k, i) == {(name, k, i): 1}, f"{name} {k} {i} is no variable but a constant")
         return name, k, i
 
     def row(self, name: str, k: int, i: int = -1, j: int = -1) -> Expr:
-        """The row of a fact: its name, the instant, the datum or node, the reader or dependency."""
+        """The row of a fact, given by its name, the instant, the datum or node, the reader or dependency."""
         step, row = self.step, ROWS.get(name, "")
         need(k < len(self.order) - (name == "next"), "no such instant")
         if name == "mem" and i == -1:
@@ -241,7 +241,7 @@ class Formulation:
             return added((step.charge[self.order[k]] - self.budget, {(): 1}), *sizes)
         need(row and i >= 0 and (j >= 0) == ("c" in row or "u" in row), "no fact")
         p = step.producer[i] if "d" in row else -1
-        need(p >= 0 if "d" in row else i in step.required, "what does not count")
+        need(p >= 0 if "d" in row else i in step.required, "it does not count")
         need("c" not in row or (j in step.required and i in step.reads[j]), "no reader that counts")
         need("u" not in row or j in step.before[i], "no dependency")
         who = {"d": i, "p": p, "c": j, "v": i, "u": j}
@@ -249,18 +249,18 @@ class Formulation:
         return added(*((int(sign), variable) for sign, variable in terms))
 
     def cut(self, rows: Any, flip: Any, by: int, above: list[Expr]) -> Expr:
-        """Mixed-integer rounding: a combination, some variables complemented, divided by an integer, in 0/1 variables."""
-        row, flips = combined(rows, above), {self.key(*one) for one in flip}
+        """Mixed-integer rounding of a combination over 0/1 variables, some complemented, divided by an integer."""
+        row, flips = combined(rows, above), {self.key(*variable) for variable in flip}
         need(len(flips) == len(flip) and all(row.get(x) for x in flips), "a complement outside the combination")
         row = complemented(row, flips)
         quotient, rest = divmod(-row.pop(()), by)
-        found = {x: a // by * (by - rest) + max(0, a % by - rest) for x, a in row.items()}
-        found = complemented(found | {(): -quotient * (by - rest)}, flips)
-        divisor = gcd(*(a for x, a in found.items() if x)) or 1
-        return {x: -(-a // divisor) for x, a in found.items() if a}
+        rounded = {x: a // by * (by - rest) + max(0, a % by - rest) for x, a in row.items()}
+        rounded = complemented(rounded | {(): -quotient * (by - rest)}, flips)
+        divisor = gcd(*(a for x, a in rounded.items() if x)) or 1
+        return {x: -(-a // divisor) for x, a in rounded.items() if a}
 
     def least(self, row: Expr, fixed: Expr, unit: int) -> int:
-        """The least value of a row, plus the time of reruns [1/unit ns; 0: without], with some variables fixed."""
+        """The minimum of a row plus the time of reruns [1/unit ns; 0: without], some variables being fixed."""
         value = row.pop((), 0)
         for x in row.keys() | fixed.keys():
             a = row.get(x, 0) + (self.step.time[x[2]] * unit if x[0] == "y" else 0)
@@ -268,19 +268,19 @@ class Formulation:
         return value
 
     def check_tree(self, tree: Any, unit: int, bound: int | None) -> None:
-        """Derive the rows in turn; check that each leaf shows a time of at least `bound`; None: that there is no schedule."""
-        rows, cases = list[Expr](), [Expr()]  # what is fixed in each case that is left, the next one last
+        """Derive the rows in order; check that each leaf proves a time of at least `bound`, or, None, that no schedule exists."""
+        rows, cases = list[Expr](), [Expr()]  # fixed variables of each open case, the next case last
         need({*tree} == {"order", "rows", "tree"}, f"the keys {[*tree]}")
         for j, fact in enumerate(tree["rows"]):
             with at(f".rows[{j}]"):
                 rows.append(self.cut(**fact, above=rows) if isinstance(fact, dict) else self.row(*fact))
         for i, (kind, *of) in enumerate(tree["tree"]):
             with at(f".tree[{i}]"):
-                need(cases, "the tree has ended before")
+                need(cases, "an entry after the end of the tree")
                 fixed = cases.pop()
                 if kind == "branch":
                     x = self.key(*of)
-                    need(x not in fixed, "a branch on what is fixed here")
+                    need(x not in fixed, "a branch on a fixed variable")
                     cases += [fixed | {x: 1}, fixed | {x: 0}]
                     continue
                 need(kind == "ray" or (kind == "cost" and bound is not None), f"{kind!s:.20} is no leaf of this tree")
@@ -312,7 +312,7 @@ def combined(pairs: list[Any], rows: list[Expr]) -> Expr:
 
 
 def check(graph: Any, proof: Any) -> Verdict:
-    """What a proof proves of a graph, both as JSON documents; raises `Refused`, with the place."""
+    """The statement that a proof proves of a graph, both as JSON documents; raises `Refused`, with the place."""
     with at("graph"):
         step = Step(graph)
     plain(proof, "proof")

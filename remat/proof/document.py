@@ -22,7 +22,7 @@ from remat.units import Bytes, Ns
 class Proof:
     """A proof that no schedule of a graph within a budget is faster than a bound, or that there is none.
 
-    Nothing in it is believed before `check`; the form is documented in `docs/reference/proofs.md`.
+    Nothing in it is trusted before `check`; the format is documented in `docs/reference/proofs.md`.
 
     Attributes:
         document: the JSON document (`remat-proof/1`); not to be changed.
@@ -37,12 +37,12 @@ class Proof:
 
     @property
     def budget(self) -> Bytes:
-        """It holds for this budget and all smaller ones [bytes]."""
+        """The proof is valid for this budget and all smaller ones [bytes]."""
         return int(self.document["budget"])
 
     @property
     def bound(self) -> Ns | None:
-        """What it claims: no schedule takes less [ns]; None: there is no schedule."""
+        """The claimed bound: no schedule takes less [ns]; None: there is no schedule."""
         bound = self.document["bound"]
         return None if bound is None else int(bound)
 
@@ -59,10 +59,10 @@ class Proof:
         return json.dumps(self.document, separators=(",", ":"))
 
     def check(self, graph: Graph) -> Verdict:
-        """What it proves of a graph, by the independent checker.
+        """The statement that it proves of a graph, by the independent checker.
 
         Raises:
-            ProofRefused: with the place, when it does not prove what it claims.
+            ProofRefused: with the place, when it does not prove its claim.
         """
         return self._checked_by_graph(graph)
 
@@ -73,19 +73,19 @@ class Proof:
             raise refused(refusal) from None
 
     def vipr(self, graph: Graph) -> list[str]:
-        """Its trees as texts in VIPR 1.0, one for each order of the instants; checked before.
+        """Its trees as texts in VIPR 1.0, one for each order of the instants; the proof is checked first.
 
         A text derives the bound, less the time of the nodes that must run, from rows; that the rows hold for every schedule is
         not in it.
 
         Raises:
-            ProofRefused: T-VIPR, of a floor or without instants; or it does not prove what it claims.
+            ProofRefused: T-VIPR, of a floor or without instants; or it does not prove its claim.
         """
         self.check(graph)
         return vipr_texts(graph_to_json(graph), self.document)
 
     def dump(self, path: str | os.PathLike[str]) -> None:
-        """Write it, whole or not at all; gzipped when the name ends in `.gz`."""
+        """Write it atomically; gzipped when the name ends in `.gz`."""
         write_whole(path, self.text.encode())
 
     @classmethod

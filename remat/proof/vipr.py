@@ -78,7 +78,7 @@ def _text(step: Step, proof: Any, tree: Any) -> str:
 
 
 def _name(parts: Iterable[object]) -> str:
-    """A name without blanks, `mem_0`."""
+    """A name without spaces, `mem_0`."""
     return "_".join(map(str, parts))
 
 
@@ -142,19 +142,19 @@ class Derivation:
         shift = split.pop(())
         low = self._derive("L", quotient - shift, split, "asm")
         high = self._derive("G", quotient - shift + 1, split, "asm")
-        found = {x: a // by * (by - rest) + max(0, a % by - rest) for x, a in row.items()}
-        found = complemented({**found, (): -quotient * (by - rest)}, flips)
-        right = -found.pop(())
+        rounded = {x: a // by * (by - rest) + max(0, a % by - rest) for x, a in row.items()}
+        rounded = complemented({**rounded, (): -quotient * (by - rest)}, flips)
+        right = -rounded.pop(())
         below = {low: by - rest} | dict(self._positive(x, by - row[x] % by, flips) for x in over)
         above = self._summed((self._at[i], m) for i, m in pairs) | {high: -rest}
         above |= dict(self._positive(x, a % by, flips) for x, a in row.items() if x not in over)
-        cases = [self._derive("L", right, found, f"lin {_sparse(case.items())}") for case in (below, above)]
-        joined = self._derive("L", right, found, f"uns {cases[0]} {low} {cases[1]} {high}")
-        divisor = gcd(*found.values()) or 1
-        found = {x: a // divisor for x, a in found.items()}
+        cases = [self._derive("L", right, rounded, f"lin {_sparse(case.items())}") for case in (below, above)]
+        joined = self._derive("L", right, rounded, f"uns {cases[0]} {low} {cases[1]} {high}")
+        divisor = gcd(*rounded.values()) or 1
+        rounded = {x: a // divisor for x, a in rounded.items()}
         reason = f"rnd {_sparse([(joined, Fraction(1, divisor))])}"
-        self._at[number] = self._derive("L", right // divisor, found, reason)
-        self._rows[number] = {**found, (): -(right // divisor)}
+        self._at[number] = self._derive("L", right // divisor, rounded, reason)
+        self._rows[number] = {**rounded, (): -(right // divisor)}
 
     def _positive(self, x: Key, a: int, flips: set[Key]) -> tuple[int, int]:
         """The bound of a variable with the multiplier that makes it -a x <= 0; complemented: -a (1 - x) <= 0."""
@@ -170,8 +170,8 @@ class Derivation:
         return dict(total)
 
     def tree(self, entries: Sequence[Sequence[Any]], unit: int, bound: int | None) -> None:
-        """Leaves, and what follows from both children of each branching; the last line is of the root."""
-        open_: list[tuple[_Case, int | None]] = []  # branchings above this entry, with what the child of 0 has shown
+        """Leaves, and the conclusion from both children of each branching; the last line is the root's."""
+        open_: list[tuple[_Case, int | None]] = []  # branchings above this entry, with the line of the 0 child
         for kind, *of in entries:
             if kind == "branch":
                 x = tuple(of)
@@ -187,25 +187,25 @@ class Derivation:
                 open_[-1] = (open_[-1][0], last)
 
     def _joined(self, bound: int | None, reason: str) -> int:
-        """What both cases show: a time of at least the bound, or that there is no schedule."""
+        """The conclusion of both cases: a time of at least the bound, or that there is no schedule."""
         return self._derive("G", 1, {}, reason) if bound is None else self._derive("G", bound, None, reason)
 
     def _leaf(
         self, pairs: Sequence[Sequence[int]], fixed: Mapping[Key, tuple[int, int]], unit: int, bound: int | None
     ) -> int:
-        """What multipliers of rows show in a case; unit 0: a ray."""
+        """The conclusion of multipliers of rows in a case; unit 0: a ray."""
         row = combined([*pairs], self._rows)
         value = row.pop((), 0)
         multipliers = self._summed((self._at[i], -m) for i, m in pairs)
         for x, j in self.columns.items():
             a = row.get(x, 0) + self.cost.get(x, 0) * unit
-            known, assumed = fixed.get(x, (None, -1))
-            fitting = known == (1 if a > 0 else 0)
+            value_of, assumed = fixed.get(x, (None, -1))
+            fitting = value_of == (1 if a > 0 else 0)
             multipliers[assumed if fitting else 2 * j + (a < 0)] = a
-            value += min(a, 0) if known is None else a * known
+            value += min(a, 0) if value_of is None else a * value_of
         if not unit:
             return self._derive("G", value, {}, f"lin {_sparse(multipliers.items())}")
         reason = _sparse((index, Fraction(m, unit)) for index, m in multipliers.items())
-        assert bound is not None  # of a proof that there is no schedule, leaves are rays
-        kind = "rnd" if any(multipliers.values()) else "lin"  # nothing combined is 0 = 0, which is not rounded
+        assert bound is not None  # in a proof that there is no schedule, all leaves are rays
+        kind = "rnd" if any(multipliers.values()) else "lin"  # an empty combination is 0 = 0, which is not rounded
         return self._derive("G", bound, None, f"{kind} {reason}")

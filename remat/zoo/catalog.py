@@ -1,4 +1,4 @@
-"""The seven models that the exactness and memory suites run, in two sizes, each with a sample of a training call."""
+"""The seven models of the exactness and memory suites, in two sizes, each with a sample of a training call."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from remat.zoo.resnet import ResNet
 from remat.zoo.unet import UNet
 
 SIZES = ("small", "medium")
-"""`small`: a step takes milliseconds. `medium`: a bare step holds at least 16 MiB in float32."""
+"""`small`: a step takes milliseconds. `medium`: an unwrapped step holds at least 16 MiB in float32."""
 
 
 @frozen
@@ -24,8 +24,8 @@ class Case:
 
     Attributes:
         name: for tables.
-        build: makes the module; weights follow the global generator.
-        sample: makes the arguments of one call, which returns the loss (alone or first).
+        build: creates the module; weights are drawn from the global generator.
+        sample: creates the arguments of one call, which returns the loss (alone or first).
         tied: names of parameters used in several places, whose gradients are sums of several terms.
     """
 
@@ -34,10 +34,10 @@ class Case:
     sample: Callable[[], tuple[Tensor, ...]]
     tied: tuple[str, ...] = ()
 
-    def made(
+    def instantiate(
         self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu", seed: int = 0
     ) -> tuple[nn.Module, tuple[Tensor, ...]]:
-        """Module and sample from a seed, on a device; floating-point tensors of a type. The global generator is put back."""
+        """Module and sample from a seed, on a device, with floating-point tensors of one type; restores the global generator."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module, sample = self.build(), self.sample()

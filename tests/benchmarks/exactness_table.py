@@ -22,20 +22,20 @@ HOW = {"cost": "estimate", "solver": quick, "rehearse": False, "on_uncapturable"
 
 
 def budgets(case):
-    module, sample = case.made(torch.float64)
+    module, sample = case.instantiate(torch.float64)
     try:
         remat.exec.wrap(module, sample, 1, **HOW)
     except Infeasible as refused:
-        return {"keep all": "100%", "50 %": "50%", "smallest": refused.found}
+        return {"keep all": "100%", "50 %": "50%", "smallest": refused.smallest}
     raise AssertionError("a budget of one byte cannot have a plan")
 
 
 def exactness_rows():
     for name, case in SMALL.items():
-        bare, sample = case.made(torch.float64)
+        bare, sample = case.instantiate(torch.float64)
         expected = train(bare, sample)
         for label, budget in budgets(case).items():
-            module, same = case.made(torch.float64)
+            module, same = case.instantiate(torch.float64)
             wrapped = remat.exec.wrap(module, same, budget, **HOW)
             found = train(wrapped, same)
             wrong = differences(expected, found, case.tied)
@@ -48,7 +48,7 @@ def exactness_rows():
 
 def peak_rows():
     for name, case in MEDIUM.items():
-        rig = Rig(*case.made())
+        rig = Rig(*case.instantiate())
         bare = rig.measured(rig.bare_step).peak
         tried = {"keep all": rig.peak, "70 %": rig.peak * 7 // 10, "50 %": rig.peak // 2, "smallest": rig.smallest}
         for label, budget in tried.items():

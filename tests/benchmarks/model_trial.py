@@ -119,7 +119,7 @@ def run(model: Model, dtype: torch.dtype, share: str) -> Trial:
         except Infeasible as error:
             if trial.asked is None:
                 trial.asked, trial.floor, trial.message = error.budget, error.floor, str(error)
-            trial.status, budget = "infeasible", error.found
+            trial.status, budget = "infeasible", error.smallest
             if budget is None:
                 break
         else:

@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from remat.cli import main
-from remat.cli.capture import find, read_setting
+from remat.cli.factories import find, read_setting
 from remat.errors import RematError
 from remat.exec.weightless import graph_without_weights
 from remat.ir import load

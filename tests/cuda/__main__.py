@@ -52,8 +52,8 @@ def furthest(one, two):
 
 
 def exactness(case, budget):
-    runs = [steps(*case.made(torch.float64, "cuda")) for _ in range(2)]
-    module, sample = case.made(torch.float64, "cuda")
+    runs = [steps(*case.instantiate(torch.float64, "cuda")) for _ in range(2)]
+    module, sample = case.instantiate(torch.float64, "cuda")
     wrapped = remat.exec.wrap(module, sample, budget, solver=quick, on_uncapturable="raise")
     noise, off = furthest(*runs), furthest(runs[0], steps(wrapped, sample))
     tied = 1e-15 if case.tied else 0.0
@@ -71,7 +71,7 @@ def step(module, sample):
 
 
 def peak(case, budget):
-    module, sample = case.made(torch.float32, "cuda")
+    module, sample = case.instantiate(torch.float32, "cuda")
     wrapped = remat.exec.wrap(module, sample, budget, solver=quick, on_uncapturable="raise")
     for _ in range(3):
         step(wrapped, sample)

@@ -77,8 +77,8 @@ def differences(bare, wrapped, tied=()):
 
 def assert_same(case, budget, iterations=3, **how):
     """A wrapped model of the case trains as the bare one, in float64; returns the wrapped model."""
-    bare, sample = case.made(torch.float64)
-    other, same_sample = case.made(torch.float64)
+    bare, sample = case.instantiate(torch.float64)
+    other, same_sample = case.instantiate(torch.float64)
     options = {"cost": "estimate", "solver": LIGHT, "rehearse": False, "on_uncapturable": "raise"} | how
     wrapped = remat.exec.wrap(other, same_sample, budget, **options)
     assert differences(train(bare, sample, iterations), train(wrapped, same_sample, iterations), case.tied) == []

@@ -83,7 +83,7 @@ def test_a_budget_that_no_division_fits_is_refused_with_the_bytes_that_do(whole)
     model = Net()
     with pytest.raises(Infeasible) as refusal:
         remat.exec.apply_budget(model, SAMPLE, whole // 8, blocks=model.blocks, reserve=1000, **EASY)
-    assert whole // 8 < refusal.value.found < whole + 1000
+    assert whole // 8 < refusal.value.smallest < whole + 1000
     assert not any("_remat" in block.__dict__ for block in model.blocks)
 
 

@@ -15,7 +15,7 @@ from tests.exec.support import SMALL, Rig
 
 
 def graph_of(name, **how):
-    module, sample = SMALL[name].made()
+    module, sample = SMALL[name].instantiate()
     captured = remat.exec.capture(module, sample, **how)
     return captured, remat.exec.build_graph(captured.program, remat.exec.estimate(captured.program))
 
@@ -67,7 +67,7 @@ def test_batch_norm_statistics_are_no_reason_for_a_copy():
 
 def test_a_loss_outside_makes_tangents_of_the_outputs():
     captured, _ = graph_of("gpt2")
-    module, (tokens, _) = SMALL["gpt2"].made()
+    module, (tokens, _) = SMALL["gpt2"].instantiate()
     captured = remat.exec.capture(module, (tokens,))
     graph = remat.exec.build_graph(captured.program, {}, loss_reserve=1000, loss_retained=10)
     (tangent,) = (datum for datum in graph.data if datum.kind is Kind.TANGENT)
@@ -76,7 +76,7 @@ def test_a_loss_outside_makes_tangents_of_the_outputs():
 
 
 def test_capture_leaves_no_trace():
-    module, sample = SMALL["resnet"].made()
+    module, sample = SMALL["resnet"].instantiate()
     before = {name: (one, one.clone()) for name, one in module.state_dict(keep_vars=True).items()}
     attributes = {inner: dict(inner.__dict__) for inner in module.modules()}
     state = torch.get_rng_state()
@@ -170,7 +170,7 @@ def test_an_input_written_in_place_is_written_and_one_with_a_gradient_is_refused
 
 
 def test_measuring_happens_once_per_signature_and_touches_nothing():
-    module, sample = SMALL["gpt2"].made()
+    module, sample = SMALL["gpt2"].instantiate()
     captured = remat.exec.capture(module, sample)
     state = torch.get_rng_state()
     known = {}
@@ -186,7 +186,7 @@ def test_measuring_happens_once_per_signature_and_touches_nothing():
 def test_a_kernel_that_returns_a_small_result_in_a_large_block_is_charged_the_block():
     rig = Rig(nn.Sequential(nn.Linear(64, 64)), (torch.randn(64, 64),))
     assert rig.peak > 0
-    module, sample = SMALL["mlp"].made()
+    module, sample = SMALL["mlp"].instantiate()
     rig = Rig(module, sample)
     assert rig.graph.datum("mse_loss.out").size == sample[1].numel() * 4
 
@@ -228,7 +228,7 @@ def test_layouts_that_autograd_keeps():
 
 
 def test_the_code_is_flat_and_frees_at_the_last_use():
-    rig = Rig(*SMALL["mlp"].made(), cost="estimate")
+    rig = Rig(*SMALL["mlp"].instantiate(), cost="estimate")
     lowered = remat.exec.lower(rig.program, rig.plan(rig.peak).schedule)
     lines = lowered.source.splitlines()
     assert lines[0] == "def forward(primals):" and any(line.startswith("def backward(") for line in lines)
@@ -241,7 +241,7 @@ def test_the_code_is_flat_and_frees_at_the_last_use():
 def test_a_schedule_with_copies_is_refused():
     from remat.ir import Offload, Schedule
 
-    rig = Rig(*SMALL["mlp"].made(), cost="estimate")
+    rig = Rig(*SMALL["mlp"].instantiate(), cost="estimate")
     steps = list(StoreAll().solve(problem(rig)).schedule.steps)
     steps.insert(3, Offload(rig.graph.computes[0].writes[0]))
     with pytest.raises(RematError, match="copies"):

@@ -42,9 +42,9 @@ def test_two_captures_of_a_step_are_equal_whatever_an_unused_argument_is():
 
 @pytest.mark.parametrize("name", SMALL)
 def test_every_case_of_the_zoo_is_equal_to_itself_and_to_no_other(name):
-    first, second = (program_digest(capture(*SMALL[name].made(torch.float64)).program) for _ in range(2))
+    first, second = (program_digest(capture(*SMALL[name].instantiate(torch.float64)).program) for _ in range(2))
     assert first == second
-    assert first != program_digest(capture(*SMALL[name].made(torch.float32)).program)
+    assert first != program_digest(capture(*SMALL[name].instantiate(torch.float32)).program)
     assert len(first) == 64
 
 

@@ -331,7 +331,7 @@ def test_a_budget_that_is_too_small_says_what_is_needed_and_what_is_known():
     wrapped = remat.exec.dtr(Body(), 6_000)
     with pytest.raises(Infeasible, match=r"No step has ended within it yet") as caught:
         step(wrapped, X)
-    assert caught.value.budget == 6_000 < caught.value.floor and caught.value.found is None
+    assert caught.value.budget == 6_000 < caught.value.floor and caught.value.smallest is None
     wrapped = remat.exec.dtr(Body(), 60_000)
     peaks = []
     for _ in range(2):
@@ -341,7 +341,7 @@ def test_a_budget_that_is_too_small_says_what_is_needed_and_what_is_known():
     wrapped.zero_grad()
     with pytest.raises(Infeasible, match="smallest budget known to work") as caught:
         step(wrapped, torch.randn(400, 24))
-    assert caught.value.found == max(peaks) <= 60_000 < caught.value.floor
+    assert caught.value.smallest == max(peaks) <= 60_000 < caught.value.floor
     wrapped.zero_grad()
     assert torch.equal(step(wrapped, X), Body.forward(wrapped, X))  # it can be used as before
 
@@ -452,3 +452,35 @@ def test_facts_of_operators():
     assert facts_of(aten.bernoulli_.float).draws and not facts_of(aten.mm.default).draws
     assert facts_of(aten.native_batch_norm.default).once == {"running_mean", "running_var"}
     assert facts_of(aten._local_scalar_dense.default).scalar and facts_of(aten.t_.default).reshapes
+
+
+def operation_with_shapes(name, shapes):
+    """An operation that doubles, and what says its shapes."""
+
+    @torch.library.custom_op(f"remat_tests::{name}", mutates_args=())
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    if shapes is not None:
+        double.register_fake(shapes)
+    double.register_autograd(lambda ctx, gradient: gradient * 2)
+    return lambda module, x: double(x)
+
+
+def without_shapes(x):
+    raise NotImplementedError("sizes follow from values")
+
+
+def faulty(x):
+    return x.no_such_attribute
+
+
+@pytest.mark.parametrize("shapes", [None, without_shapes], ids=["none", "refusing"])
+def test_an_operation_without_a_shape_function_runs(shapes):
+    name = "plain" if shapes is None else "refusing"
+    both(lambda: Body(operation_with_shapes(name, shapes)))
+
+
+def test_a_faulty_shape_function_is_not_taken_for_none():
+    with pytest.raises(AttributeError, match="no_such_attribute"):
+        step(remat.exec.dtr(Body(operation_with_shapes("faulty", faulty)), "1MiB"), X)

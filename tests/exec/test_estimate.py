@@ -35,7 +35,7 @@ def measured(module, sample, optimizer):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_an_estimate_is_what_a_step_of_the_real_model_holds(case):
     estimate = remat.estimate(lambda: (case.build(), case.sample()), optimizer="adamw", memory="1GiB")
-    module, sample = case.made()
+    module, sample = case.instantiate()
     before, peak = measured(module, sample, torch.optim.AdamW(p for p in module.parameters() if p.requires_grad))
     assert estimate.needs.outside == before
     assert max(estimate.needs.step, estimate.needs.update) == pytest.approx(peak, rel=0.01)
@@ -46,7 +46,7 @@ def test_the_parts_of_an_estimate_sum_up():
     case = CASES[0]
     needs = remat.estimate(lambda: (case.build(), case.sample()), device="H100", depth=9).needs
     assert needs.activations + needs.temporaries + needs.gradients_at_peak + needs.workspace == needs.step
-    module, _ = case.made()
+    module, _ = case.instantiate()
     assert sum(row.parameters for row in needs.modules) == sum(p.nbytes for p in module.parameters())
     assert sum(row.gradients for row in needs.modules) == needs.gradients
     assert sum(row.at_peak for row in needs.modules) == needs.activations + needs.temporaries

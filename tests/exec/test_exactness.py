@@ -23,10 +23,10 @@ def test_half_of_the_memory_changes_nothing(name):
 @pytest.mark.parametrize("name", SMALL)
 def test_the_smallest_budget_with_a_plan_changes_nothing(name):
     case = SMALL[name]
-    module, sample = case.made(torch.float64)
+    module, sample = case.instantiate(torch.float64)
     with pytest.raises(Infeasible) as refused:
         remat.exec.wrap(module, sample, 1, cost="estimate", solver=LIGHT)
-    found, floor = refused.value.found, refused.value.floor
+    found, floor = refused.value.smallest, refused.value.floor
     assert 1 < floor <= found
     wrapped = assert_same(case, found)
     assert floor <= remat.exec.report(wrapped).predicted_peak <= found
@@ -35,7 +35,7 @@ def test_the_smallest_budget_with_a_plan_changes_nothing(name):
 @pytest.mark.parametrize("name", SMALL)
 def test_evicting_every_forward_value_changes_nothing(name):
     case = SMALL[name]
-    bare, sample = case.made(torch.float64)
-    rig = Rig(*case.made(torch.float64), cost="estimate")
+    bare, sample = case.instantiate(torch.float64)
+    rig = Rig(*case.instantiate(torch.float64), cost="estimate")
     forward = rig.forward(evicting(rig.graph))
     assert differences(train(bare, sample), train(rig.module, rig.sample, call=forward), case.tied) == []

@@ -80,8 +80,8 @@ def test_each_line_has_its_tests(line):
 
 def pair(name="mlp", budget="70%"):
     """Bare and wrapped of one case with their samples, in float32, equal to the last bit."""
-    bare, sample = SMALL[name].made()
-    module, _ = SMALL[name].made()
+    bare, sample = SMALL[name].instantiate()
+    module, _ = SMALL[name].instantiate()
     return bare, remat.exec.wrap(module, sample, budget, **EASY), sample
 
 
@@ -178,7 +178,7 @@ def test_averages_follow():
 
 def test_a_state_is_loaded_both_ways():
     bare, wrapped, sample = pair()
-    other, _ = SMALL["mlp"].made()
+    other, _ = SMALL["mlp"].instantiate()
     buffer = io.BytesIO()
     with torch.no_grad():
         for p in other.parameters():
@@ -424,8 +424,8 @@ def test_peft_adapts_before_and_after(order):
         torch.manual_seed(1)
         return peft.inject_adapter_in_model(settings, module)
 
-    bare, sample = SMALL["mlp"].made()
-    module, _ = SMALL["mlp"].made()
+    bare, sample = SMALL["mlp"].instantiate()
+    module, _ = SMALL["mlp"].instantiate()
     bare = adapted(bare)
     if order == "before":
         wrapped = remat.exec.wrap(adapted(module), sample, "100%", **EASY)

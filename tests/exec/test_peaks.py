@@ -12,7 +12,7 @@ from tests.exec.support import LIGHT, MEDIUM, Rig
 
 @pytest.fixture(scope="module", params=MEDIUM)
 def rig(request):
-    return Rig(*MEDIUM[request.param].made())
+    return Rig(*MEDIUM[request.param].instantiate())
 
 
 def test_the_bare_model_is_large_enough_to_tell(rig):
@@ -84,5 +84,5 @@ def test_a_budget_that_what_a_call_holds_besides_its_plan_takes_up_is_refused_wi
     ) as caught:
         remat.exec.wrap(Undone(), x, overhead // 2, **how)
     assert caught.value.budget == overhead // 2
-    report = remat.exec.report(remat.exec.wrap(Undone(), x, caught.value.found, **how))
-    assert report.predicted_peak <= report.budget == caught.value.found
+    report = remat.exec.report(remat.exec.wrap(Undone(), x, caught.value.smallest, **how))
+    assert report.predicted_peak <= report.budget == caught.value.smallest

@@ -28,8 +28,8 @@ def test_random_state_dropout_gradients_stay_right_over_iterations():
 
 def test_batch_norm_planning_leaves_the_statistics_and_training_updates_them_once():
     case = SMALL["resnet"]
-    bare, one = case.made(torch.float64)
-    other, two = case.made(torch.float64)
+    bare, one = case.instantiate(torch.float64)
+    other, two = case.instantiate(torch.float64)
     before = {name: b.clone() for name, b in other.named_buffers()}
     state = torch.get_rng_state()
     remat.exec.wrap(other, two, "100%", cost="measure")
@@ -44,8 +44,8 @@ def test_batch_norm_planning_leaves_the_statistics_and_training_updates_them_onc
 
 def test_several_forwards_before_one_backward_each_hold_their_own():
     case = SMALL["gpt2"]
-    bare, one = case.made(torch.float64)
-    other, two = case.made(torch.float64)
+    bare, one = case.instantiate(torch.float64)
+    other, two = case.instantiate(torch.float64)
     wrapped = remat.exec.wrap(other, two, "60%", **EASY)
     results = []
     for module, sample in ((bare, one), (wrapped, two)):
@@ -60,7 +60,7 @@ def test_several_forwards_before_one_backward_each_hold_their_own():
 
 @pytest.mark.parametrize("share", [100, 80, 65, 55])
 def test_budget_no_plan_is_over_by_prediction_or_in_practice(share):
-    module, sample = SMALL["unet"].made()
+    module, sample = SMALL["unet"].instantiate()
     wrapped = remat.exec.wrap(module, sample, f"{share}%", solver=quick)
     report = remat.exec.report(wrapped)
     assert report.predicted_peak <= report.budget == report.store_all_peak * share // 100
@@ -74,11 +74,11 @@ def test_status_a_solver_that_finds_nothing_proves_nothing():
         def plan(self, problem, clock, seed):
             return Plan()
 
-    module, sample = SMALL["mlp"].made()
+    module, sample = SMALL["mlp"].instantiate()
     with pytest.raises(Infeasible) as refused:
         remat.exec.wrap(module, sample, "90%", **(EASY | {"solver": FindsNothing()}))
     assert "was found" in str(refused.value)
-    assert refused.value.floor <= refused.value.budget < refused.value.found
+    assert refused.value.floor <= refused.value.budget < refused.value.smallest
     remat.exec.wrap(module, sample, "90%", **EASY)
 
 
@@ -97,7 +97,7 @@ def test_classic_attention_with_split_qkv_masks_and_dropout_of_zero():
 @pytest.mark.parametrize("name", ["unet", "encoder-decoder"])
 def test_skips_and_cross_attention_are_planned_within_seconds(name):
     case = {one.name: one for one in cases("medium")}[name]
-    rig = Rig(*case.made(), cost="estimate")
+    rig = Rig(*case.instantiate(), cost="estimate")
     start = time.process_time()
     outcome = rig.plan(rig.peak * 70 // 100)
     assert time.process_time() - start < 20
@@ -105,8 +105,8 @@ def test_skips_and_cross_attention_are_planned_within_seconds(name):
 
 
 def test_outputs_the_user_keeps_are_not_emptied():
-    module, sample = SMALL["in-place"].made(torch.float64)
-    bare, other = SMALL["in-place"].made(torch.float64)
+    module, sample = SMALL["in-place"].instantiate(torch.float64)
+    bare, other = SMALL["in-place"].instantiate(torch.float64)
     loss, kept = remat.exec.wrap(module, sample, "60%", **EASY)(*sample)
     before = kept.detach().clone()
     loss.backward()

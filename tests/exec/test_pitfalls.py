@@ -148,7 +148,7 @@ def test_random_numbers_of_a_replay_are_those_of_the_first_run():
 
 
 def test_a_state_is_saved_only_where_a_draw_is_replayed():
-    rig = Rig(*SMALL["mlp"].made(), cost="estimate")
+    rig = Rig(*SMALL["mlp"].instantiate(), cost="estimate")
     keeping = remat.exec.lower(rig.program, rig.plan(rig.peak).schedule)
     assert "_save_state" not in keeping.source
     assert "_save_state" in remat.exec.lower(rig.program, evicting(rig.graph)).source
@@ -318,7 +318,7 @@ def test_tangents_are_charged_to_the_end_of_the_backward():
 
 
 def test_activations_die_as_the_backward_passes_them():
-    rig = Rig(*SMALL["mlp"].made(), cost="estimate")
+    rig = Rig(*SMALL["mlp"].instantiate(), cost="estimate")
     step = rig.forward(rig.plan(rig.peak).schedule)
     for finish in (lambda out: out[0].backward(), lambda out: None):
         out = step(*rig.sample)
@@ -363,7 +363,7 @@ def _problem(rig):
 
 
 def test_a_saved_generator_state_is_data_of_its_size():
-    rig = Rig(*SMALL["mlp"].made(), cost="estimate")
+    rig = Rig(*SMALL["mlp"].instantiate(), cost="estimate")
     states = [datum for datum in rig.graph.data if datum.kind is Kind.RNG_STATE]
     draws = [node for node in rig.graph.computes if node.draws and not node.run_once]
     assert len(states) == len(draws) == 4

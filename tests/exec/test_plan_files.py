@@ -125,7 +125,7 @@ def test_a_plan_of_one_process_runs_in_another_without_a_solver(tmp_path):
 
 def test_every_small_case_is_replayed_exactly(tmp_path):
     for name, case in SMALL.items():
-        module, sample = case.made(torch.float64)
+        module, sample = case.instantiate(torch.float64)
         wrapped = remat.exec.wrap(copy.deepcopy(module), sample, "90%", on_infeasible="best", cost="estimate", **EASY)
         remat.exec.save_plan(wrapped, tmp_path / name)
         with without_solvers():

@@ -31,11 +31,11 @@ QUICK = {"cost": "estimate"}
 
 @pytest.fixture(scope="module")
 def gpt2():
-    return Rig(*SMALL["gpt2"].made(torch.float64), cost="estimate").graph
+    return Rig(*SMALL["gpt2"].instantiate(torch.float64), cost="estimate").graph
 
 
 def planned(name="gpt2", budget="60%", stages=None, **settings):
-    module, sample = SMALL[name].made(torch.float64)
+    module, sample = SMALL[name].instantiate(torch.float64)
     asked = Settings(budget=None if budget is None else parse_budget(budget), **QUICK | settings)
     return plan_step(module, sample, {}, asked, stages=stages)
 
@@ -153,18 +153,18 @@ def test_where_there_is_a_plan_nothing_stands_for_it():
 
 
 def test_an_infeasible_call_says_what_changed_since_the_sample():
-    error = Infeasible("no plan.", budget=1, found=3, floor=2, fix="give more.")
+    error = Infeasible("no plan.", budget=1, smallest=3, floor=2, fix="give more.")
     sample = [("tokens", (4, 32)), ("mask", (4, 32)), ("scale", ())]
     call = [("tokens", (4, 64)), ("scale", ()), ("labels", (4,))]
     told = with_changes(error, sample, call)
     sentence = "Since the sample: tokens is (4, 64), was (4, 32); mask (4, 32) is not given; labels (4,) is new."
     assert changed_since(sample, call) == sentence
     assert str(told) == f"B-INFEASIBLE: no plan. {sentence} Fix: give more."
-    assert (told.budget, told.found, told.floor) == (1, 3, 2)
+    assert (told.budget, told.smallest, told.floor) == (1, 3, 2)
 
 
 def test_where_nothing_changed_nothing_is_said():
-    error = Infeasible("no plan.", budget=1, found=3, floor=2)
+    error = Infeasible("no plan.", budget=1, smallest=3, floor=2)
     assert with_changes(error, [("x", (1,))], [("x", (1,))]) is error
 
 
@@ -324,7 +324,7 @@ def test_a_refusal_names_the_operation_that_could_not_be_costed(monkeypatch):
 
 
 def test_the_report_shows_the_seconds_of_every_stage():
-    module, sample = SMALL["gpt2"].made()
+    module, sample = SMALL["gpt2"].instantiate()
     wrapped = remat.exec.wrap(module, sample, "60%", solver=LIGHT, **QUICK)
     report = remat.exec.report(wrapped)
     rows = dict(report.rows())
@@ -334,7 +334,7 @@ def test_the_report_shows_the_seconds_of_every_stage():
 
 
 def test_the_report_says_how_the_last_call_ran_and_what_it_checks():
-    module, sample = SMALL["gpt2"].made()
+    module, sample = SMALL["gpt2"].instantiate()
     report = remat.exec.report(remat.exec.wrap(module, sample, "60%", solver=LIGHT, rehearse=False, **QUICK))
     assert "guards" not in dict(report.rows()) and dict(report.rows())["last call ran"] == "the plan"
     other = dict(evolve(report, guards=3, ran="bare: no gradient is wanted").rows())

@@ -93,7 +93,7 @@ def caught(step):
 
 
 def check_a_share_is_of_the_step_that_holds_most(rank):
-    module, sample = SMALL["mlp"].made()
+    module, sample = SMALL["mlp"].instantiate()
     sample = tuple(t[: len(t) // (rank + 1)] for t in sample)
     wrapped = remat.exec.wrap(module, sample, "80%", **EASY)
     parallel = DistributedDataParallel(wrapped)
@@ -104,7 +104,7 @@ def check_a_share_is_of_the_step_that_holds_most(rank):
 
 
 def check_costs_are_the_largest_and_one_rank_plans(rank):
-    module, sample = SMALL["mlp"].made()
+    module, sample = SMALL["mlp"].instantiate()
     real, planner = planning.measure, mock.Mock(side_effect=planning.solve)
 
     def measure(program, cache=None):
@@ -171,7 +171,7 @@ def check_the_step_that_rebuilds_buckets_is_within_the_budget(rank):
 
     Nor does one that sees their construction, where a thread of gloo frees them: the least of some is what counts.
     """
-    module, sample = SMALL["mlp"].made()
+    module, sample = SMALL["mlp"].instantiate()
     wrapped = remat.exec.wrap(module, sample, "80%", group=None, **EASY | {"cost": "measure"})
     alone, _ = torch.distributed.new_subgroups(group_size=1)
     buckets = sum(p.numel() * p.element_size() for p in module.parameters())
@@ -397,13 +397,13 @@ def test_long_texts_arrive_whole():
 def test_a_refusal_is_heard_by_who_waits():
     store = torch.distributed.HashStore()
     here, there = (Board(members(rank, timeout=20, store=store), 0) for rank in range(2))
-    error = Infeasible("none.", budget=3, found=5, floor=4, fix="give 5.")
+    error = Infeasible("none.", budget=3, smallest=5, floor=4, fix="give 5.")
     thread = threading.Thread(target=there.refuse, args=(error,))
     thread.start()
     with pytest.raises(Infeasible, match=r"rank 1 of 2 cannot go on.*B-INFEASIBLE: none. Fix: give 5.") as refusal:
         here.wait({"a": 1})
     thread.join()
-    assert (refusal.value.budget, refusal.value.found, refusal.value.floor) == (3, 5, 4)
+    assert (refusal.value.budget, refusal.value.smallest, refusal.value.floor) == (3, 5, 4)
 
 
 @pytest.mark.parametrize(

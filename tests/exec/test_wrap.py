@@ -24,13 +24,13 @@ EASY = {"cost": "estimate", "solver": quick, "rehearse": False, "on_uncapturable
 
 def made(name="mlp"):
     """Bare and wrapped of one case, with samples, in float64."""
-    bare, one = SMALL[name].made(torch.float64)
-    other, two = SMALL[name].made(torch.float64)
+    bare, one = SMALL[name].instantiate(torch.float64)
+    other, two = SMALL[name].instantiate(torch.float64)
     return bare, one, remat.exec.wrap(other, two, "60%", **EASY), two
 
 
 def test_state_parameters_and_class_are_the_modules_own():
-    module, sample = SMALL["gpt2"].made()
+    module, sample = SMALL["gpt2"].instantiate()
     wrapped = remat.exec.wrap(module, sample, "70%", **EASY)
     assert wrapped.state_dict().keys() == module.state_dict().keys()
     assert [n for n, _ in wrapped.named_parameters()] == [n for n, _ in module.named_parameters()]
@@ -126,22 +126,22 @@ def test_gradients_of_a_subset_and_hooks_on_parameters():
 
 
 def test_hooks_of_the_module_run_every_time_and_those_inside_are_warned_of():
-    module, sample = SMALL["mlp"].made()
+    module, sample = SMALL["mlp"].instantiate()
     calls = []
     module.register_forward_hook(lambda *_: calls.append("outer"))
     wrapped = remat.exec.wrap(module, sample, "100%", **EASY)
     wrapped(*sample)
     wrapped(*sample)
     assert calls == ["outer", "outer"]
-    module, sample = SMALL["mlp"].made()
+    module, sample = SMALL["mlp"].instantiate()
     module.body[0].register_forward_hook(lambda *_: None)
     with pytest.warns(RematWarning, match=r"body\.0"):
         remat.exec.wrap(module, sample, "100%", **EASY)
 
 
 def test_autocast_and_a_gradient_scaler():
-    bare, one = SMALL["mlp"].made()
-    other, two = SMALL["mlp"].made()
+    bare, one = SMALL["mlp"].instantiate()
+    other, two = SMALL["mlp"].instantiate()
     results = []
     for module, sample in ((bare, one), (remat.exec.wrap(other, two, "100%", **EASY), two)):
         torch.manual_seed(0)
@@ -163,8 +163,8 @@ def test_autocast_and_a_gradient_scaler():
 
 def gpt_pair():
     case = SMALL["gpt2"]
-    bare, (tokens, targets) = case.made(torch.float64)
-    other, _ = case.made(torch.float64)
+    bare, (tokens, targets) = case.instantiate(torch.float64)
+    other, _ = case.instantiate(torch.float64)
     return bare, other, tokens, targets
 
 
@@ -232,7 +232,7 @@ def test_a_loss_outside_is_estimated_audited_and_planned_for_anew():
 
 
 def test_budgets_are_bytes_text_shares_or_nothing():
-    module, sample = SMALL["mlp"].made()
+    module, sample = SMALL["mlp"].instantiate()
     peak = remat.exec.report(remat.exec.wrap(module, sample, "100%", **EASY)).store_all_peak
     for budget, meant in ((peak, peak), ("0.25MiB", 2**18), ("77.5%", int(peak * 0.775)), ("150 %", int(peak * 1.5))):
         assert remat.exec.report(remat.exec.wrap(module, sample, budget, **EASY)).budget == meant
@@ -242,8 +242,8 @@ def test_budgets_are_bytes_text_shares_or_nothing():
 
 
 def test_no_budget_plans_nothing_and_reports():
-    bare, one = SMALL["mlp"].made(torch.float64)
-    other, two = SMALL["mlp"].made(torch.float64)
+    bare, one = SMALL["mlp"].instantiate(torch.float64)
+    other, two = SMALL["mlp"].instantiate(torch.float64)
     wrapped = remat.exec.wrap(other, two, None, **EASY)
     assert differences(train(bare, one), train(wrapped, two)) == []
     report = remat.exec.report(wrapped)
@@ -253,17 +253,17 @@ def test_no_budget_plans_nothing_and_reports():
 
 
 def test_an_infeasible_budget_says_what_would_do_and_what_cannot():
-    module, sample = SMALL["mlp"].made()
+    module, sample = SMALL["mlp"].instantiate()
     with pytest.raises(Infeasible) as refused:
         remat.exec.wrap(module, sample, "1KiB", **EASY)
     error = refused.value
-    assert error.budget == 1024 < error.floor <= error.found
-    assert str(error.found) in str(error) and str(error.floor) in str(error)
-    assert remat.exec.report(remat.exec.wrap(module, sample, error.found, **EASY)).predicted_peak <= error.found
+    assert error.budget == 1024 < error.floor <= error.smallest
+    assert str(error.smallest) in str(error) and str(error.floor) in str(error)
+    assert remat.exec.report(remat.exec.wrap(module, sample, error.smallest, **EASY)).predicted_peak <= error.smallest
 
 
 def test_the_report_says_who_planned_and_shows_the_code():
-    module, sample = SMALL["gpt2"].made()
+    module, sample = SMALL["gpt2"].instantiate()
     wrapped = remat.exec.wrap(module, sample, "80%", cost="estimate", solver=PerLayerCheckpoint())
     report = remat.exec.report(wrapped)
     assert report.planner == repr(PerLayerCheckpoint())
@@ -327,7 +327,7 @@ def test_a_forward_that_sets_attributes_is_refused_and_leaves_none_behind():
 
 
 def test_arguments_are_checked():
-    module, sample = SMALL["mlp"].made()
+    module, sample = SMALL["mlp"].instantiate()
     for wrong in ({"cost": "guess"}, {"differentiable": "some"}, {"on_uncapturable": "ignore"}):
         with pytest.raises(BadArgument, match="X-ARG"):
             remat.exec.wrap(module, sample, "100%", **(EASY | wrong))
@@ -388,7 +388,7 @@ def _train_in_parallel(rank, folder):
     torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=patience)
     grads = []
     for wrapped in (False, True):
-        module, (x, y) = SMALL["mlp"].made(torch.float64)
+        module, (x, y) = SMALL["mlp"].instantiate(torch.float64)
         if wrapped:
             module = remat.exec.wrap(module, (x[:48], y[:48]), "100%", **EASY)
         parallel = nn.parallel.DistributedDataParallel(module)

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from torch import nn
 
 import remat.exec
 from remat.errors import BadArgument, Uncapturable
@@ -31,7 +32,44 @@ def test_what_cannot_be_captured_runs_under_dtr_by_default():
     assert report.budget == BUDGET and report.reason.startswith("X-TRACE") and "under DTR because" in str(report)
     with pytest.raises(BadArgument, match=r"runs under DTR.*dtr_report"):
         remat.exec.report(wrapped)
-    assert wrapped.remat.fallbacks[0].startswith("X-TRACE")
+    (reason,) = wrapped.remat.fallbacks
+    assert reason == wrapped.remat.state.ran and reason.startswith("DTR: X-TRACE")
+
+
+class Branching(nn.Module):
+    """The parity of a buffer decides between a branch that has a graph and one that has none."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, rows):
+        hidden = self.linear(rows)
+        if (hidden.sum() > 0).item():
+            return hidden.sin().square().mean()
+        return hidden[(hidden.sum(1) < 0).nonzero().squeeze(1)].square().mean()
+
+
+def test_the_report_names_dtr_where_a_call_takes_a_branch_without_a_graph():
+    torch.manual_seed(0)
+    model, rows = Branching(), torch.ones(8, 16)
+    with torch.no_grad():
+        model.linear.bias.fill_(1.0)
+    wrapped = remat.exec.wrap(model, rows, BUDGET, cost="estimate", rehearse=False)
+    assert torch.equal(wrapped(rows), model(rows))
+    assert remat.exec.report(wrapped).ran == "plan" and wrapped.remat.fallbacks == ()
+    with torch.no_grad():
+        model.linear.bias.fill_(-1.0)
+    with pytest.warns(RematWarning, match="runs under DTR"):
+        assert torch.equal(wrapped(rows), model(rows))
+    assert wrapped.remat.plans[0].ran.startswith("DTR: X-")
+    with pytest.raises(BadArgument, match="runs under DTR"):
+        remat.exec.report(wrapped)
+    reason = remat.exec.dtr_report(wrapped).reason
+    assert reason.startswith("X-") and wrapped.remat.fallbacks == (f"DTR: {reason}",)
+    with torch.no_grad():
+        wrapped(rows)
+    assert remat.exec.dtr_report(wrapped).reason == reason
 
 
 def test_after_a_few_refusals_nothing_more_is_captured():

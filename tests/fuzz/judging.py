@@ -127,8 +127,8 @@ def wrapped_within(program, module, sample):
         try:
             return in_mode(program, wrap, module, sample, budget, **options)
         except Infeasible as error:
-            assert error.budget < error.found and error.floor <= error.found, str(error)
-            budget, refusal = error.found, error
+            assert error.budget < error.smallest and error.floor <= error.smallest, str(error)
+            budget, refusal = error.smallest, error
     raise refusal
 
 

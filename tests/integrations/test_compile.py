@@ -140,7 +140,7 @@ def test_the_door_is_an_entry_point():
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_a_model_behind_the_door_is_exact(name):
     case = SMALL[name]
-    bare, sample = case.made(torch.float64)
+    bare, sample = case.instantiate(torch.float64)
     model = copy.deepcopy(bare)
     door = compiled(model, "90%", on_infeasible="best")
     assert differences(train(bare, sample, 2), train(model, sample, 2, call=door.__call__), case.tied) == []

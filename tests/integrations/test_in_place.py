@@ -12,6 +12,7 @@ from torch import nn
 
 import remat.exec
 from remat.errors import BadArgument
+from remat.integrations import RematArguments
 from tests.exec.support import LIGHT
 
 EASY = {"solver": LIGHT, "rehearse": False, "cost": "estimate", "on_uncapturable": "raise"}
@@ -112,3 +113,10 @@ def test_plans_are_given_to_what_is_wrapped_already(tmp_path):
     assert remat.exec.report(other).origin
     with pytest.raises(BadArgument, match="X-ARG"):
         remat.exec.give_plans(Net(), tmp_path / "plan.json")
+
+
+def test_a_training_script_has_the_defaults_of_wrap():
+    defaults = inspect.signature(remat.exec.wrap).parameters
+    settings = RematArguments("80%").settings()
+    assert "on_uncapturable" in settings
+    assert settings == {name: defaults[name].default for name in settings}

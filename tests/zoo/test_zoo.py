@@ -12,13 +12,13 @@ def test_every_case_gives_a_finite_loss_and_the_same_one_for_the_same_seed(size,
     case = cases(size)[at]
     losses = []
     for _ in range(2):
-        module, sample = case.made()
+        module, sample = case.instantiate()
         torch.manual_seed(1)
         out = module(*sample)
         losses.append(out[0] if isinstance(out, tuple) else out)
     assert losses[0].dim() == 0 and torch.isfinite(losses[0])
     assert torch.equal(*losses)
-    names = dict(case.made()[0].named_parameters())
+    names = dict(case.instantiate()[0].named_parameters())
     assert all(name in names for name in case.tied)
 
 

@@ -1,7 +1,7 @@
-"""The clock a solver works under: how long it may run, whether it was stopped, and where it reports progress.
+"""The clock of a solver: how long it may run, whether it was stopped, and where it reports progress.
 
 Deadlines are cooperative: a solver asks `clock.expired` between pieces of work and hands its best plan to `clock.report`, so
-that an interruption loses nothing. Tests give a clock of their own (`now=`), so that laws do not depend on the machine.
+that an interruption loses nothing. Tests supply their own time source (`now=`), so that laws do not depend on the machine.
 Seconds spent compiling kernels are not counted: on a fresh machine they would use up a deadline before planning begins.
 """
 
@@ -22,15 +22,15 @@ _LIMIT = optional(SECONDS)
 
 @frozen(kw_only=True)
 class Progress:
-    """How far a solver is.
+    """The progress of a solver.
 
     Attributes:
         who: the solver. elapsed: seconds since the clock started.
-        stage: what it is at: the pass of a search, the part of a combinator, `sweep` of a curve.
-        done, total: pieces of work that are done, and how many there are; a total of 0: not known.
+        stage: what it is doing: the pass of a search, the part of a combinator, `sweep` of a curve.
+        done, total: completed pieces of work, and how many there are; a total of 0: not known.
         best: time of the best plan so far by the solver's own account, or None [ns].
         bound: best bound so far, certified or claimed [ns].
-        note: a few words for people, or empty.
+        note: a short text for the user, or empty.
     """
 
     who: str
@@ -44,15 +44,14 @@ class Progress:
 
     @property
     def gap(self) -> float | None:
-        """Gap between plan and bound as a fraction of the bound, when there are both."""
+        """Gap between plan and bound as a fraction of the bound, where both exist."""
         return None if self.best is None or self.bound <= 0 or math.isinf(self.bound) else self.best / self.bound - 1
 
 
 class Clock:
-    """Time left, a stop flag, the best plan reported, the listener, and what the work was charged for.
+    """Time left, a stop flag, the best plan reported so far, the listener, and the time spent by purpose.
 
-    `spent` has seconds by purpose, as solvers tell them apart (`plan`, `bound`), without imports and compilation; those of nested
-    clocks included.
+    `spent` holds seconds by purpose (`plan`, `bound`), without imports and compilation; it includes those of nested clocks.
 
     Args:
         seconds: how long the work may take; None: no limit.
@@ -81,7 +80,7 @@ class Clock:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since this clock was made, without those of compilation."""
+        """Seconds since this clock was created, compilation excluded."""
         return self._now() - self._start
 
     @property
@@ -99,27 +98,27 @@ class Clock:
 
     @property
     def stopped(self) -> bool:
-        """Whether the work was stopped, by the user or by who gave this clock."""
+        """Whether the work was stopped, by the user or by the owner of this clock."""
         return self._stopped or (self._parent is not None and self._parent.stopped)
 
     def charge(self, purpose: str, seconds: float) -> None:
-        """Add seconds to what was spent on a purpose, here and in the clocks this one was nested in."""
+        """Add seconds to the time spent on a purpose, here and in the enclosing clocks."""
         self.spent[purpose] = self.spent.get(purpose, 0.0) + seconds
         if self._parent is not None:
             self._parent.charge(purpose, seconds)
 
     def stop(self) -> None:
-        """Stop the work of this clock and of every clock it was nested in."""
+        """Stop the work of this clock and of every enclosing clock."""
         self._stopped = True
         if self._parent is not None:
             self._parent.stop()
 
     def nested(self, seconds: float | None = None) -> Clock:
-        """A clock for a part of the work: no more time than is left here, and stops this one when stopped by the user."""
+        """A clock for a part of the work: at most the time left here; when the user stops it, this clock stops too."""
         return Clock(seconds, now=self._now, listener=self._listener, parent=self)
 
     def aside(self, seconds: float | None = None) -> Clock:
-        """A nested clock for work on another problem: its plans and bounds are none of this one, listeners hear the rest."""
+        """A nested clock for work on another problem: its plans and bounds are not recorded here; listeners receive the rest."""
         listener = self._listener
         heard = None if listener is None else lambda progress: listener(evolve(progress, best=None, bound=0))
         return Clock(seconds, now=self._now, listener=heard, parent=self)
@@ -136,10 +135,10 @@ class Clock:
         total: int = 0,
         note: str = "",
     ) -> None:
-        """Say what was reached; `schedule` becomes the plan that is kept when the work is interrupted.
+        """Report progress; `schedule` becomes the plan that is kept when the work is interrupted.
 
-        A solver reports only improvements of its own plan. `best` is its own account of the plan's time (shown, never
-        less_tolerance); the other arguments are those of `Progress`.
+        A solver reports only improvements of its own plan. `best` is the time that the solver computed for it (displayed, never
+        used as a result); the other arguments are those of `Progress`.
         """
         if schedule is not None:
             self.best = schedule
@@ -159,7 +158,7 @@ class Clock:
 
 
 def lower_clock(clock: Clock | None) -> Clock:
-    """For the levels below one that has this clock: at most half of what is left, so that the level itself is planned too."""
+    """For the levels below the one that has this clock: at most half of the time left, so that this level is planned too."""
     if clock is None:
         return Clock()
     return clock.aside(clock.remaining / 2 if math.isfinite(clock.remaining) else None)

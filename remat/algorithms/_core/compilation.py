@@ -1,8 +1,8 @@
 """Time spent compiling kernels, apart from planning: on an empty cache it is longer than most plans take.
 
-`with CompileClock() as compiled: …` says in `compiled.seconds` how long the thread compiled in the block, or waited for
+`with CompileClock() as compiled: …` measures in `compiled.seconds` how long the thread compiled in the block, or waited for
 kernels that another process compiled. Deadlines leave these seconds out (see `Clock`). Importing this imports no compiler:
-`remat.algorithms._arrays.jit` tells it when numba begins and ends. Loading kernels from the cache is not counted.
+`remat.algorithms._arrays.jit` reports when numba begins and ends. Loading kernels from the cache is not counted.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ class CompileTally:
 
     def __init__(self) -> None:
         self._depth = 0
-        self._state: tuple[float, float | None] = 0.0, None  # seconds ended, start of what goes on; replaced as a whole
+        self._state: tuple[float, float | None] = (
+            0.0,
+            None,
+        )  # completed seconds, start of the running one; replaced as a whole
 
     @property
     def seconds(self) -> float:
-        """Wall seconds so far, those of a compilation that goes on included."""
+        """Wall seconds so far, including a compilation that is still running."""
         ended, since = self._state
         return ended if since is None else ended + time.monotonic() - since
 

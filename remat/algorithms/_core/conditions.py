@@ -10,7 +10,7 @@ from remat.settings import whole
 
 @frozen
 class nodes_at_most:
-    """Test: the graph has at most so many compute nodes."""
+    """Test: the graph has at most a given number of compute nodes."""
 
     limit: int = field(validator=whole(0, "nodes"))
 

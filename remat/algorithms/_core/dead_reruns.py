@@ -1,4 +1,4 @@
-"""Reruns for nothing: what they make is not read before it is made again."""
+"""Dead reruns: their results are not read before they are computed again."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from remat.ir import Graph, Run
 
 
 def without_dead_reruns(graph: Graph, runs: Sequence[Run]) -> list[Run]:
-    """`runs` without the reruns for nothing; first runs stay, and so do contributions to sums, which come in turns.
+    """`runs` without dead reruns. First runs stay, and so do contributions to sums, which have to come in order.
 
-    One pass from the end: a run that is left out reads nothing, so a second pass would find no more. `tw_remat.cleaned` does
-    this on arrays of a flat graph, and also leaves out reruns that only make kept data again.
+    One pass from the end suffices: a removed run reads nothing, so a second would remove nothing more. `tw_remat.cleaned` does
+    this on arrays of a flat graph, and also removes reruns that only recompute kept data.
     """
     sums = {datum.name for datum in graph.data if len(datum.writers) > 1}
     first: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""What a bound can be proved from: made when it is found, written down as a proof when somebody asks for the proof."""
+"""What a bound can be proved from: collected when the bound is found, written as a proof document on request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from remat.units import Bytes, Ns
 
 
 class Evidence(ABC):
-    """Everything that a proof of one bound needs; writing and checking wait until they are asked for, and are done once.
+    """Everything that a proof of a bound needs. The proof is written and checked once, on first request.
 
     Args:
         graph: of the problem.
@@ -32,7 +32,7 @@ class Evidence(ABC):
         """The proof, once the independent checker has accepted it.
 
         Args:
-            assumes: the class of schedules to which it may be restricted; empty: it must hold for every schedule.
+            assumes: the class of schedules to which the proof may be restricted; empty: it must hold for every schedule.
 
         Raises:
             ProofRefused: it does not prove what it says, or it does so for another class of schedules, which is a bug of who gave
@@ -49,12 +49,12 @@ class Evidence(ABC):
         return self._proof
 
     def holds_for(self, graph: Graph, budget: Bytes) -> bool:
-        """Whether it is of this graph, and of this budget or a larger one."""
+        """Whether the evidence is for this graph, and for this budget or a larger one."""
         return budget <= self.budget and (graph is self.graph or graph == self.graph)
 
 
 class Written(Evidence):
-    """A proof that is written already."""
+    """A proof that already exists as a document."""
 
     def __init__(self, graph: Graph, proof: Proof) -> None:
         super().__init__(graph, proof.budget, float("inf") if proof.bound is None else proof.bound)
@@ -65,8 +65,8 @@ class Written(Evidence):
         return self._written
 
 
-def stronger(one: Evidence | None, other: Evidence | None) -> Evidence | None:
-    """The evidence of the larger bound; the first of two alike."""
-    if one is None or other is None:
-        return other if one is None else one
-    return other if other.bound > one.bound else one
+def stronger(first: Evidence | None, second: Evidence | None) -> Evidence | None:
+    """The evidence of the larger bound; of equal bounds, the first."""
+    if first is None or second is None:
+        return second if first is None else first
+    return second if second.bound > first.bound else first

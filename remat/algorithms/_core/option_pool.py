@@ -16,7 +16,7 @@ _part = either(instance(Solver, "quick"), instance(OptionSource, "quick.sweep(pe
 
 @frozen
 class Pool(OptionSource):
-    """The options of all parts together; solvers among them are swept by `pool(...).sweep(...)`."""
+    """The options of all parts together; `pool(...).sweep(...)` sweeps the solvers among them."""
 
     parts: tuple[Solver | OptionSource, ...] = field(validator=tuple_of(_part))
 
@@ -24,12 +24,12 @@ class Pool(OptionSource):
         return f"pool({', '.join(map(repr, self.parts))})"
 
     def sweep(self, *, peaks: int = 8, saves: int = 6) -> Pool:
-        """Each solver of the pool under many budgets; parts that are swept already stay as they are."""
+        """Each solver of the pool under many budgets; parts that already are sweeps stay unchanged."""
         swept = (part.sweep(peaks=peaks, saves=saves) if isinstance(part, Solver) else part for part in self.parts)
         return Pool(tuple(swept))
 
     def options(self, block: Graph, *, clock: Clock | None = None, seed: int = 0) -> tuple[LayerOption, ...]:
-        """The union, without what another option dominates.
+        """The union, without dominated options.
 
         Raises:
             BadArgument: A-POOL, when a solver of the pool is not swept.

@@ -1,7 +1,7 @@
 """Many budgets give options: `s.sweep(peaks=, saves=)` offers a block to the level above.
 
 A block is a flat graph whose loss node stands for the rest of the network (`remat.ir.part`). A schedule of it is an option:
-so much time, so much memory while it runs, so much held in between. Reference: Rockmate, section 3.3 (block budgets);
+its time, its memory while it runs, and the memory it keeps in between. Reference: Rockmate, section 3.3 (block budgets);
 HiRemate, section 3.2.
 """
 
@@ -33,13 +33,13 @@ class OptionSource(ABC):
 
         Args:
             block: a flat graph; its loss node stands for the rest of the network.
-            clock: how long to search; what is found by then is offered.
+            clock: how long to search; the options found by then are returned.
             seed: the same block and seed give the same options.
         """
 
 
 def undominated(options: Iterable[LayerOption]) -> tuple[LayerOption, ...]:
-    """The options that none of the others dominates, in order of time; of equal ones the first stays."""
+    """The options that no other option dominates, in order of time; of equal options the first stays."""
     ranked = sorted(options, key=_rank)
     kept: list[LayerOption] = []
     for option in ranked:
@@ -71,10 +71,10 @@ def _rank(option: LayerOption) -> tuple[object, ...]:
 
 @runtime_checkable
 class Solves(Protocol):
-    """What a sweep asks of its solver."""
+    """What a sweep requires of its solver."""
 
     def refuses(self, graph: Graph) -> str | None:
-        """Why it cannot treat the graph, or None."""
+        """Why the solver cannot treat the graph, or None."""
 
     def solve(self, problem: Problem, *, clock: Clock | None = None, seed: int = 0) -> Outcome:
         """The solver's plan, replayed."""
@@ -82,12 +82,12 @@ class Solves(Protocol):
 
 @frozen
 class Sweep(OptionSource):
-    """One solver under many budgets of a block: so much at most while it runs, so much at most in between.
+    """One solver under many budgets of a block: limits on the memory while it runs, and on the memory it keeps in between.
 
     Attributes:
         solver: plans the block.
         peaks: number of budgets for the peak, evenly from the least that a run of any node needs to what `StoreAll` needs.
-        saves: number of budgets for what is held while the loss node runs, evenly from the outputs to all that is saved.
+        saves: number of budgets for the memory kept while the loss node runs, evenly from the outputs to all saved tensors.
     """
 
     solver: Solves = field(validator=instance(Solves, "quick"))
@@ -113,7 +113,7 @@ class Sweep(OptionSource):
         return undominated(options.values())
 
     def _problems(self, block: Graph) -> Iterator[Problem]:
-        """The largest budgets first. What may be held is limited by a workspace of the loss node."""
+        """The largest budgets first. The memory kept in between is limited by a workspace of the loss node."""
         everything = Schedule.from_runs(block, range(len(block)))
         high = validate(block, everything).peak
         sizes = {datum.name: 0 if datum.outside else datum.size for datum in block.data}
@@ -123,15 +123,15 @@ class Sweep(OptionSource):
         )
         written = sum(sizes[name] for name in loss.writes)
         least = sum(sizes[name] for name in loss.reads)
-        most = _held_at(block, everything)
+        most = _resident_at_loss(block, everything)
         for peak in _even(min(low, high), high, self.peaks):
-            for save in dict.fromkeys(min(peak, held) for held in _even(least, max(least, most), self.saves)):
+            for save in dict.fromkeys(min(peak, saved) for saved in _even(least, max(least, most), self.saves)):
                 room = max(0, peak - written - save)
                 yield Problem(graph=_with_workspace(block, room), budget=peak)
 
 
 def _both_halves(block: Graph, schedule: Schedule) -> bool:
-    """Whether it runs a backward node: where nothing is kept of the backward, a plan may leave it out, and is no option."""
+    """Whether the schedule runs a backward node. A plan may omit them where none of their data is kept; that is no option."""
     return any(block.node(run.node).phase is Phase.BACKWARD for run in schedule.runs)
 
 
@@ -142,7 +142,7 @@ def _even(low: Bytes, high: Bytes, count: int) -> list[Bytes]:
     return list(dict.fromkeys(high - (high - low) * i // (count - 1) for i in range(count)))
 
 
-def _held_at(block: Graph, schedule: Schedule) -> Bytes:
+def _resident_at_loss(block: Graph, schedule: Schedule) -> Bytes:
     """Bytes resident while the loss node runs, without what it writes."""
     loss = block.computes[block.loss]
     cost = validate(block, schedule)

@@ -1,4 +1,4 @@
-"""What a solver answers: a plan that nobody believes yet, and the outcome of its replay.
+"""The answers of solvers: a plan that is not validated yet, and the outcome of its replay.
 
 An `Outcome` is two numbers and a witness: the time of a validated schedule, and a bound for every schedule of the
 problem. Everything else (status, gap) is derived from them.
@@ -36,7 +36,7 @@ _BOUND = Setting("an int of at least 0 (ns), or IMPOSSIBLE", _is_bound)
 
 
 class Status(Enum):
-    """What two numbers say about a problem."""
+    """The status that the two numbers of an outcome imply."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -53,8 +53,8 @@ class ClassBound:
 
     Attributes:
         value: every schedule of the class takes at least this long [ns]; infinite: the class holds none.
-        assumes: what the class is, e.g. `first runs in the captured order`.
-        evidence: what `proof` is written from: of the same class, or for every schedule; None: all of the bound is claimed.
+        assumes: the class, e.g. `first runs in the captured order`.
+        evidence: what `proof` is written from, for the same class or for every schedule; None: the whole bound is claimed.
     """
 
     value: Ns | float = field(validator=_BOUND)
@@ -63,21 +63,21 @@ class ClassBound:
 
     @property
     def proof(self) -> Proof | None:
-        """A proof of a bound of the class; written, and checked here, when it is first asked for.
+        """A proof of a bound of the class; written and checked on first access.
 
         Raises:
-            ProofRefused: the checker does not accept it, or it is of another class, which is a bug of who gave it.
+            ProofRefused: the checker does not accept it, or it is for another class, which is a bug of its author.
         """
         return None if self.evidence is None else self.evidence.proof(self.assumes)
 
     @property
     def certified(self) -> Ns | float | None:
-        """What `proof` proves of the class [ns], `IMPOSSIBLE` when it is that it holds none; None: nothing."""
+        """The bound of the class that `proof` proves [ns]; `IMPOSSIBLE`: the class is empty; None: there is no proof."""
         return _proved_by(self.proof)
 
     @property
     def word(self) -> str:
-        """What the bound is: `certified` or `claimed`. No proof is written for it."""
+        """`certified` or `claimed`; reading it writes no proof."""
         return _word(self.evidence, self.value)
 
 
@@ -92,12 +92,12 @@ def _proved_by(proof: Proof | None) -> Ns | float | None:
 
 
 def _word(evidence: Evidence | None, bound: Ns | float) -> str:
-    """`certified` where the evidence is of all of a bound, else `claimed`."""
+    """`certified` where the evidence covers the whole bound, else `claimed`."""
     return "certified" if evidence is not None and evidence.bound >= bound else "claimed"
 
 
 def _united(bounds: tuple[ClassBound, ...]) -> tuple[ClassBound, ...]:
-    """Each bound once, with the stronger evidence of those alike."""
+    """Each bound once; of equal bounds, the one with the stronger evidence."""
     united: dict[ClassBound, ClassBound] = {}
     for bound in bounds:
         alike = united.get(bound, bound)
@@ -107,14 +107,14 @@ def _united(bounds: tuple[ClassBound, ...]) -> tuple[ClassBound, ...]:
 
 @frozen(kw_only=True)
 class Plan:
-    """What a solver's `plan` returns; nothing in it is believed before the replay but `lower`, which must hold.
+    """What a solver's `plan` returns. All of it is checked by the replay, except `lower`, which must hold.
 
     Attributes:
         schedule: the proposed schedule, or None.
         lower: a bound for every schedule of the problem [ns]; `IMPOSSIBLE`: there is none.
-        trail: what to say about how it was found.
+        trail: how the plan was found, in words.
         class_bounds: bounds of restricted classes.
-        evidence: what the bound, or a lower one, can be proved from; None: it is claimed.
+        evidence: what the bound, or a smaller one, can be proved from; None: the bound is claimed.
     """
 
     schedule: Schedule | None = field(default=None, validator=optional(instance(Schedule, "Schedule.from_runs(…)")))
@@ -131,7 +131,7 @@ class Outcome:
     Attributes:
         schedule, cost: the best validated schedule and its replayed cost, or neither.
         lower: a bound for every schedule of this problem [ns], *certified* or *claimed*; `IMPOSSIBLE`: there is none.
-        trail: who was asked, who refused and why, who is optimal in which class.
+        trail: which solvers were asked, which refused and why, and which are optimal in which class.
         class_bounds: bounds that hold for a class of schedules only.
         evidence: what `proof` is written from; None: all of the bound is claimed.
     """
@@ -164,21 +164,21 @@ class Outcome:
 
     @property
     def proof(self) -> Proof | None:
-        """A proof of a lower bound that others can check; written, and checked here, when it is first asked for.
+        """A proof of a lower bound that anyone can check; written and checked on first access.
 
         Raises:
-            ProofRefused: the checker does not accept it, which is a bug of who gave it.
+            ProofRefused: the checker does not accept it, which is a bug of its author.
         """
         return None if self.evidence is None else self.evidence.proof()
 
     @property
     def certified(self) -> Ns | float | None:
-        """What `proof` proves [ns], `IMPOSSIBLE` when it is that there is no schedule; None: nothing, `lower` is claimed."""
+        """The bound that `proof` proves [ns]; `IMPOSSIBLE`: there is no schedule; None: there is no proof, `lower` is claimed."""
         return _proved_by(self.proof)
 
     @property
     def word(self) -> str:
-        """What the bound is: `certified`, exact and with a proof, or `claimed`, by a solver and lowered by its tolerance.
+        """`certified`: exact and with a proof; or `claimed`: computed by a solver and lowered by its tolerance.
 
         No proof is written for it.
         """
@@ -186,14 +186,14 @@ class Outcome:
 
     @property
     def status(self) -> Status:
-        """The word for the two numbers."""
+        """The status that the two numbers imply."""
         if self.cost is not None:
             return Status.OPTIMAL if self.lower == self.cost.time else Status.FEASIBLE
         return Status.INFEASIBLE if self.lower == IMPOSSIBLE else Status.NOT_FOUND
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is left to ask: a schedule is there, or none exists by the bound."""
+        """Whether no further solver is needed: there is a schedule, or by the bound none exists."""
         return self.cost is not None or self.lower == IMPOSSIBLE
 
     def _rank(self) -> tuple[Ns | float, Bytes, str]:
@@ -206,7 +206,7 @@ class Outcome:
         """The better schedule with the better bound.
 
         Raises:
-            UnsoundBound: when one's bound is above the other's schedule.
+            UnsoundBound: when the bound of one outcome is above the schedule of the other.
         """
         if self.upper != other.upper:
             winner = self if self.upper < other.upper else other

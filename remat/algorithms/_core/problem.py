@@ -1,4 +1,4 @@
-"""What a solver is asked."""
+"""The problem that a solver solves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Problem:
         budget: most bytes live in any step, inputs and buffers not counted.
         link: the link to the host; None: schedules may hold no copies.
         deadline: seconds of planning; None: no limit.
-        proof_leaves: leaves to which the trees of a proof of the bound may grow; 0: only what is proved on the way is.
+        proof_leaves: most leaves of the branch trees of a proof; 0: no trees are grown for a proof.
     """
 
     graph: Graph = field(validator=instance(Graph, "a captured one"))

@@ -19,7 +19,7 @@ def interpreter(
     stderr: int | IO[Any] = subprocess.DEVNULL,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start an interpreter that runs `code`; its standard input is a pipe, which ends when this process ends.
+    """Start an interpreter that runs `code`; its standard input is a pipe, which is closed when this process ends.
 
     Args:
         code: what it runs.
@@ -32,7 +32,7 @@ def interpreter(
     """
     paths = [str(Path(remat.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **(environment or {})}
-    # a session of its own: Ctrl-C is for the parent to treat
+    # in a new session: the parent alone handles Ctrl-C
     return subprocess.Popen(
         [sys.executable, "-P", "-c", code],
         stdin=subprocess.PIPE, stdout=stdout, stderr=stderr, env=variables, start_new_session=True,
@@ -40,14 +40,14 @@ def interpreter(
 
 
 def end_with_parent() -> None:
-    """In such an interpreter: wait until the parent has ended, or has closed the pipe, then end at once."""
+    """In a child: wait until the parent has ended, or has closed the pipe, then exit at once."""
     while os.read(0, 1):
         pass
     os._exit(1)  # the main thread may be inside a compiler or a solver
 
 
 def ended(process: subprocess.Popen[bytes]) -> int:
-    """End a process that was started here, if it has not ended; returns its exit code."""
+    """Terminate a child that is still running; returns its exit code."""
     if process.poll() is None:
         process.kill()
     code = process.wait()

@@ -1,11 +1,11 @@
-"""What a solver is, and the solvers that its operators make.
+"""The protocol of solvers, and the combinators that its operators build.
 
-Solvers propose and the validator disposes: an author writes `refuses` and `plan`; `solve` is final, replays whatever `plan`
+Solvers propose, the validator decides: an author writes `refuses` and `plan`; `solve` is final, replays whatever `plan`
 returns and reports the replay's cost.
 
 | written | means |
 |---|---|
-| `a | b`, `first(a, b)` | ask in turn, merge, until a schedule is found or none can exist; the last without time too |
+| `a | b`, `first(a, b)` | ask in turn and merge until a schedule is found or none can exist; the last even after the deadline |
 | `best(a, b)` | ask all, merge |
 | `s.within(seconds)` | a deadline |
 | `s.when(test)` | only where a test of the graph holds |
@@ -37,10 +37,10 @@ from remat.ir import Graph, Schedule, validate
 from remat.settings import FLAG, SECONDS, SEED, function, instance, tuple_of
 
 logger = logging.getLogger(__name__)
-"""Hears of every solve that ends (DEBUG): its seconds, its plan's time and its bound."""
+"""Logs every completed solve (DEBUG): its seconds, its plan's time and its bound."""
 
 PROOF_LEAVES = 1000
-"""Leaves to which the trees of a proof may grow where `proof=True` asks for one."""
+"""Most leaves of the branch trees of a proof where `proof=True` asks for one."""
 
 _PROBLEM = instance(Problem, "Problem(graph=…, budget=…)")
 _PLAN = instance(Plan, "Plan(schedule=…)")
@@ -52,10 +52,10 @@ class Solver(ABC):
     __slots__ = ()
 
     models_link: ClassVar[bool] = False
-    """Whether its bounds hold for schedules with copies too; elsewhere they are not taken over for a problem with a link."""
+    """Whether its bounds hold for schedules with copies too; otherwise they are ignored for a problem with a link."""
 
     def refuses(self, graph: Graph) -> str | None:
-        """Why this solver cannot treat the graph, with the way out; None when it can."""
+        """Why this solver cannot treat the graph, with a remedy; None when it can."""
         del graph
         return None
 
@@ -76,15 +76,15 @@ class Solver(ABC):
         Args:
             problem: what to solve.
             clock: limits; None: the problem's deadline.
-            seed: of what is random.
-            proof: grow a proof of the bound: what is claimed becomes certified, or is certified in part.
+            seed: of all random choices.
+            proof: grow a proof of the bound: a claimed bound becomes certified, or certified in part.
 
         Returns:
             The outcome; its cost comes from the validator alone. An interruption (Ctrl-C) keeps the best plan reported.
 
         Raises:
-            BadArgument: A-SETTING, when the problem is none, or the solver's answer no plan.
-            InvalidSchedule: any broken rule but the budget's, which is a bug of the solver.
+            BadArgument: A-SETTING, when `problem` is no Problem, or the solver's answer no Plan.
+            InvalidSchedule: a broken rule other than the budget, which is a bug of the solver.
         """
         _PROBLEM.check(problem, "solve: problem")
         SEED.check(seed, "solve: seed")
@@ -128,17 +128,17 @@ class Solver(ABC):
         return Outcome(schedule=plan.schedule, cost=cost, trail=plan.trail or (f"{self!r} planned it",), **bounds)
 
     def outline(self, graph: Graph) -> tuple[str, ...]:
-        """What it would do with a graph, in words, a line each; nothing is planned. Solvers made of solvers say more."""
+        """What it would do with a graph, in lines of text; nothing is planned. Combinators describe their parts."""
         reason = self.refuses(graph)
         return (repr(self) if reason is None else f"{self!r} refuses: {reason}",)
 
     @property
     def takes_start(self) -> bool:
-        """Whether a schedule to start from is of use to it, or to a part of it."""
+        """Whether it, or a part of it, can use an initial schedule."""
         return False
 
     def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
-        """Plan, with `start` (validated, under the budget) as the incumbent where that is of use; see `takes_start`."""
+        """Plan, with `start` (validated, under the budget) as the incumbent where it can use one; see `takes_start`."""
         del start
         return self.plan(problem, clock, seed)
 
@@ -147,7 +147,7 @@ class Solver(ABC):
         return first(self, other)
 
     def within(self, seconds: float) -> Solver:
-        """This solver with a deadline of its own; nested deadlines: the earlier counts."""
+        """This solver with its own deadline; of nested deadlines, the earlier counts."""
         return Within(self, seconds)
 
     def sweep(self, *, peaks: int = 8, saves: int = 6) -> OptionSource:
@@ -155,7 +155,7 @@ class Solver(ABC):
         return Sweep(self, peaks=peaks, saves=saves)
 
     def when(self, test: Callable[[Graph], bool]) -> Solver:
-        """This solver where `test(graph)` holds; it refuses elsewhere. Give a test whose repr names it."""
+        """This solver where `test(graph)` holds; it refuses other graphs. The repr of `test` should name it."""
         return When(self, test)
 
 
@@ -174,7 +174,7 @@ class FromStart(Solver):
 
 
 def _evidence_of(problem: Problem, evidence: Evidence | None) -> Evidence | None:
-    """Evidence where it is of this problem; with a link there is none: no theorem knows copies."""
+    """The evidence where it is for this problem; with a link there is none: no theorem covers copies."""
     if evidence is None or problem.link is not None or not evidence.holds_for(problem.graph, problem.budget):
         return None
     return evidence
@@ -183,8 +183,8 @@ def _evidence_of(problem: Problem, evidence: Evidence | None) -> Evidence | None
 def is_interruption(error: KeyboardInterrupt | SystemError) -> bool:
     """Whether this is Ctrl-C.
 
-    A signal that arrives while a compiled kernel runs is treated while its result is turned into Python's objects, and then
-    comes out as a SystemError (`returned a result with an exception set`) whose cause is the KeyboardInterrupt.
+    A signal that arrives while a compiled kernel runs is handled while its result is converted to Python objects, and is then
+    raised as a SystemError (`returned a result with an exception set`) whose cause is the KeyboardInterrupt.
     """
     return any(isinstance(part, KeyboardInterrupt) for part in (error, error.__cause__, error.__context__))
 
@@ -197,7 +197,7 @@ def refuse_unless_flat(graph: Graph) -> str | None:
 
 
 def as_plan(outcome: Outcome) -> Plan:
-    """What an outcome says, as a plan of the solver that asked for it."""
+    """An outcome, as a plan of the solver that asked for it."""
     return Plan(
         schedule=outcome.schedule,
         lower=outcome.lower,
@@ -221,7 +221,7 @@ a_solver = instance(Solver, "StoreAll()")
 
 @frozen
 class _Started(Solver):
-    """A solver bound to its start, so that its plan passes through the one `solve`."""
+    """A solver bound to its initial schedule, so that its plan passes through the same `solve`."""
 
     main: Solver = field(validator=a_solver)
     start: Schedule
@@ -244,15 +244,15 @@ class _Started(Solver):
 
 
 def with_start(solver: Solver, start: Schedule | None) -> Solver:
-    """The solver bound to a start, where there is one and it takes one."""
+    """The solver bound to an initial schedule, where there is one and the solver takes one."""
     return solver if start is None or not solver.takes_start else _Started(solver, start)
 
 
 @frozen
 class _Several(FromStart):
-    """Asks solvers in turn and merges what they say, until it is enough."""
+    """Asks solvers in turn and merges their outcomes, until the result suffices."""
 
-    models_link: ClassVar[bool] = True  # its parts were asked one by one
+    models_link: ClassVar[bool] = True  # each part was asked separately
 
     _how: ClassVar[str]
 
@@ -272,7 +272,7 @@ class _Several(FromStart):
         return any(solver.takes_start for solver in self.solvers)
 
     def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
-        """The merged outcome of those asked before it was enough, or the time was over; the start goes to all that take one."""
+        """The merged outcome of the solvers asked before the result sufficed or time was over; all that take a start get it."""
         outcome = Outcome()
         for done, solver in enumerate(self.solvers, 1):
             if done > 1 and self._skips(outcome, clock, last=done == len(self.solvers)):
@@ -293,7 +293,7 @@ class _Several(FromStart):
         return as_plan(outcome)
 
     def _skips(self, outcome: Outcome, clock: Clock, *, last: bool) -> bool:
-        """Whether a part after the first is not asked any more: a last one that plans at once is an anytime fallback."""
+        """Whether a part after the first is skipped; a last part that plans at once is an anytime fallback and is not."""
         return clock.stopped or (clock.expired and (outcome.settled or not last))
 
     def _enough(self, outcome: Outcome) -> bool:
@@ -304,7 +304,7 @@ class _Several(FromStart):
 class First(_Several):
     """Ask in turn and merge, until the outcome is settled. Associative, idempotent; keeps proofs.
 
-    When the time is over the last one is asked all the same: one that plans at once makes a fallback that no deadline skips.
+    When the time is over, the last part is asked nevertheless: a part that plans at once is a fallback that no deadline skips.
     """
 
     _how: ClassVar[str] = "in turn, until there is a plan or none can exist:"
@@ -333,7 +333,7 @@ class Best(_Several):
 class Within(FromStart):
     """A solver with a deadline in seconds."""
 
-    models_link: ClassVar[bool] = True  # its parts were asked one by one
+    models_link: ClassVar[bool] = True  # each part was asked separately
 
     solver: Solver = field(validator=a_solver)
     seconds: float = field(validator=SECONDS)
@@ -363,7 +363,7 @@ class Within(FromStart):
 class When(FromStart):
     """A solver where a test of the graph holds."""
 
-    models_link: ClassVar[bool] = True  # its parts were asked one by one
+    models_link: ClassVar[bool] = True  # each part was asked separately
 
     solver: Solver = field(validator=a_solver)
     test: Callable[[Graph], bool] = field(validator=function("is_flat"))
@@ -394,7 +394,7 @@ class When(FromStart):
 
 
 def first(*solvers: Solver) -> Solver:
-    """The first that fits: ask in turn, merge, until a schedule is found or none can exist."""
+    """The first that fits: ask in turn and merge until a schedule is found or none can exist."""
     return First(_flattened(First, solvers))
 
 

@@ -1,6 +1,6 @@
-"""What a process pays once, whatever it plans: importing the libraries of the solvers and compiling their kernels.
+"""The one-time costs of a process, whatever it plans: importing the solver libraries and compiling their kernels.
 
-A deadline of planning leaves both out, and a report shows them apart: a clock of `planning_time` stands still meanwhile.
+A deadline of planning excludes both, and a report shows them separately: a clock of `planning_time` stands still meanwhile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Transforms: problems made of problems. `t >> s` transforms, solves, and lifts the schedule back.
+"""Transforms: problems derived from problems. `t >> s` transforms, solves, and lifts the schedule back.
 
 A bound found on the transformed problem is lifted only where the transform keeps proofs: where every schedule of the
 original problem corresponds to one of the transformed problem that is no slower.
@@ -24,13 +24,13 @@ from remat.settings import instance, tuple_of
 
 @frozen(kw_only=True)
 class Applied:
-    """A transformed problem and the way back.
+    """A transformed problem and the map back.
 
     Attributes:
         problem: the transformed problem.
         lift: turns a schedule of the transformed problem into one of the original; the result is replayed.
-        note: what the transform could and could not do, for the trail; empty: nothing to say.
-        carry: the other way, for a schedule to start from; None: there is none. The result is replayed, and left aside where
+        note: what the transform could and could not do, for the trail; empty: no note.
+        carry: the opposite direction, for an initial schedule; None: not available. The result is replayed, and ignored where
             it does not fit.
     """
 
@@ -41,7 +41,7 @@ class Applied:
 
 
 class Transform(ABC):
-    """Turns a problem into another one. Subclasses are frozen attrs classes of settings; their repr rebuilds them."""
+    """Turns a problem into another. Subclasses are frozen attrs classes of settings; their repr rebuilds them."""
 
     __slots__ = ()
 
@@ -58,12 +58,12 @@ class Transform(ABC):
 
     @abstractmethod
     def apply(self, problem: Problem, *, clock: Clock | None = None, seed: int = 0) -> Applied:
-        """The transformed problem and the way back.
+        """The transformed problem and the map back.
 
         Args:
             problem: what to transform; never changed.
-            clock: where other solvers are asked on the way, they work under it, as `clock.aside()`; None: without a limit.
-            seed: of what is random on the way.
+            clock: limit for the solvers that the transform itself runs, as `clock.aside()`; None: no limit.
+            seed: of the random choices of the transform.
         """
 
     @overload
@@ -99,11 +99,11 @@ class Then(Transform):
         return all(part.carries_starts for part in self.parts)
 
     def refuses(self, graph: Graph) -> str | None:
-        """What the first part refuses; later parts are asked when their graph is there."""
+        """What the first part refuses; later parts are asked once their graph exists."""
         return self.parts[0].refuses(graph)
 
     def apply(self, problem: Problem, *, clock: Clock | None = None, seed: int = 0) -> Applied:
-        """The last part's problem, and all ways back."""
+        """The last part's problem, and the composition of all maps back."""
         steps: list[Applied] = []
         for part in self.parts:
             reason = part.refuses(problem.graph)
@@ -156,11 +156,11 @@ class Through(FromStart):
         return f"{self.transform!r} >> {self.solver!r}"
 
     def refuses(self, graph: Graph) -> str | None:
-        """What the transform refuses; what the solver refuses is known once its graph is there, and stands in the trail."""
+        """What the transform refuses; what the solver refuses is known once its graph exists, and is noted in the trail."""
         return self.transform.refuses(graph)
 
     def outline(self, graph: Graph) -> tuple[str, ...]:
-        """The transform and the solver; what the latter would do is known once its graph is there."""
+        """The transform and the solver; what the solver would do is known once its graph exists."""
         if self.refuses(graph) is not None:
             return super().outline(graph)
         return (f"{self.transform!r}, then on its graph", f"  {self.solver!r}")
@@ -173,7 +173,7 @@ class Through(FromStart):
     def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
         """The lifted schedule; the bound, where the transform keeps proofs.
 
-        The start is used as the transform carries it, where that fits the transformed problem.
+        The start is carried through the transform, and used where the result fits the transformed problem.
         """
         try:
             applied = self.transform.apply(problem, clock=clock, seed=seed)

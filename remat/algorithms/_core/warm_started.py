@@ -16,7 +16,7 @@ from remat.settings import Setting
 
 
 class WarmStarted(FromStart):
-    """A solver that can start from a validated schedule. Authors write `plan_from`; without a start `plan` runs cold."""
+    """A solver that can start from a validated schedule. Authors write `plan_from`; `plan` has no start."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ class Warm(FromStart):
     A start passes through `within`, `when`, `|`, `best` and `warm`, and through transforms that can carry it.
     """
 
-    models_link: ClassVar[bool] = True  # its parts were asked one by one
+    models_link: ClassVar[bool] = True  # each part was asked separately
 
     main: Solver = field(validator=_TAKES_START)
     seed_solver: Solver = field(validator=a_solver)

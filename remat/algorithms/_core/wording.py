@@ -1,4 +1,4 @@
-"""Text that solvers made of solvers share: lines of an outline, and the repr of a part."""
+"""Text that combinators share: lines of an outline, and the repr of an operand."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ def indented(head: str, *parts: tuple[str, ...]) -> tuple[str, ...]:
     return (head, *(f"  {line}" for lines in parts for line in lines))
 
 
-def operand(one: object) -> str:
-    """The repr of a part before a method call: in brackets where it is an operation itself (`t >> s`)."""
-    text = repr(one)
+def operand(part: object) -> str:
+    """The repr of a part before a method call, in parentheses where the part is an operation itself (`t >> s`)."""
+    text = repr(part)
     depth = 0
     for i, letter in enumerate(text):
         depth += (letter in "([{") - (letter in ")]}")

@@ -1,8 +1,8 @@
 """A branch tree over the relaxed formulation: best bound first, under a limit of leaves, with rounding cuts at the root.
 
-The tree can be stopped at any time: what it proves is the least bound of its leaves. Variables are chosen by pseudo-costs that
-are made reliable by a few short solves (Achterberg, Koch and Martin, *Branching rules revisited*, 2005). Nothing is believed:
-leaves keep multipliers, and `certificate.py` evaluates them in integers.
+The tree can be stopped at any time: it proves the smallest bound of its leaves. Variables are chosen by reliability branching:
+pseudo-costs initialized by a few short solves (Achterberg, Koch and Martin, *Branching rules revisited*, 2005). Results of the
+solver are not trusted: leaves keep multipliers, and `certificate.py` evaluates them in integers.
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ from remat.algorithms._proving.rounding import Cut, Separation
 from remat.algorithms._proving.rows import Floats, Rows
 from remat.proof.check import Key
 
-SCALE = 1000.0  # costs are scaled so that they sum to this
-ROUNDS, PER_ROUND = 40, 100  # of separation at the root, and cuts of each
-ACTIVE = 16  # cuts of the largest multipliers that are rounded again
-PROBES, SHORT, RELIABLE = 8, 60, 4  # short solves at a node, their iterations, and after how many a variable needs none
+SCALE = 1000.0  # costs are scaled to this sum
+ROUNDS, PER_ROUND = 40, 100  # separation rounds at the root, and cuts per round
+ACTIVE = 16  # cuts with the largest multipliers, which are rounded again
+PROBES, SHORT, RELIABLE = (
+    8,
+    60,
+    4,
+)  # short solves per node, their iterations, and the number after which a variable is reliable
 LONG = 20_000  # iterations of a full solve
 WHOLE = 1e-6
 
@@ -32,11 +36,11 @@ class TreeNode:
     """A node of the tree.
 
     Attributes:
-        fixed: what is fixed there.
-        bound: of the cost [ns], infinite where the relaxation is infeasible; as the solver says.
+        fixed: the variables fixed there.
+        bound: of the cost [ns] as the solver reports it, infinite where the relaxation is infeasible.
         duals: multipliers of the rows, scaled; where infeasible, a ray.
-        ray: whether it is one. above: multipliers of its parent, which hold here too.
-        key: the variable it branches on; empty: it is a leaf. low, high: the children, of 0 and of 1.
+        ray: whether `duals` is one. above: multipliers of its parent, which are valid here too.
+        key: the branching variable; empty: a leaf. low, high: the children, for 0 and for 1.
     """
 
     fixed: dict[Key, int]
@@ -74,7 +78,7 @@ class Tree:
 
     Args:
         rows: of the formulation.
-        target: recomputation at which nothing more is wanted [ns]; infinite: only that there is no schedule counts.
+        target: recomputation at which the proof is complete [ns]; infinite: only infeasibility is of interest.
     """
 
     def __init__(self, rows: Rows, target: float) -> None:
@@ -95,7 +99,7 @@ class Tree:
 
     @property
     def bound(self) -> float:
-        """The least bound of the open leaves, infinite without one [ns]; closed ones are above the target."""
+        """The smallest bound of the open leaves [ns], infinite without open leaves; closed leaves are above the target."""
         return self._open[0][0] if self._open else math.inf
 
     def _push(self, node: TreeNode) -> None:
@@ -106,7 +110,7 @@ class Tree:
     # -- the root ------------------------------------------------------------------------------------------------------
 
     def _cut(self) -> None:
-        """Rounds of cuts, while they raise the bound."""
+        """Separate rounds of cuts while they raise the bound."""
         separation, stalled, start = Separation.of(self.rows), 0, self.root.bound
         for _ in range(ROUNDS):
             before = self.root
@@ -122,7 +126,7 @@ class Tree:
             self.scale = np.concatenate([self.scale, scale])
             self.cuts += cuts
             self.root = self._node({}, None)
-            if self.root.bound < before.bound:  # rounding: the old multipliers hold as well
+            if self.root.bound < before.bound:  # numerical noise: the earlier multipliers are valid too
                 self.root.bound = before.bound
             raised = self.root.bound - before.bound
             stalled = stalled + 1 if raised < 1e-3 * max(1.0, self.root.bound - start) else 0
@@ -151,7 +155,7 @@ class Tree:
         return TreeNode(fixed, bound, relaxed.duals, point=relaxed.point)
 
     def grow(self) -> bool:
-        """Branch on the open leaf of the least bound; whether there was one that could be branched on."""
+        """Branch on the open leaf with the smallest bound; returns whether there was one to branch on."""
         _, _, node = heapq.heappop(self._open)
         point = node.point
         column = None if point is None else self._choose(node)
@@ -174,7 +178,7 @@ class Tree:
         return True
 
     def _choose(self, node: TreeNode) -> int | None:
-        """The column to branch on; None: the point is a schedule's, or as good as one."""
+        """The column to branch on; None: the point is integral up to the tolerance."""
         point = node.point
         assert point is not None
         columns = np.flatnonzero((point > WHOLE) & (point < 1 - WHOLE))

@@ -20,13 +20,13 @@ from remat.proof.document import Proof, head
 from remat.units import Bytes, Ns
 
 EXACT, SHORT = 60, (24, 40)
-"""Bits of multipliers: what is proved with `EXACT` counts; fewer are kept where they prove as much."""
+"""Bits of multipliers: the result with `EXACT` counts; fewer are kept where they prove as much."""
 
 RAYS = (60, 90, 120)
 """Bits of the largest multiplier of a ray: memory rows may have multipliers that are 1e-8 of it."""
 
 SLACK = ((128, 1e-4), (32, 2e-5))
-"""From so many leaves on: what may be missing, in parts of the time of the nodes that must run. Before: nothing."""
+"""By number of leaves: the gap that is accepted, as a fraction of the time of the nodes that must run; before: none."""
 
 EFFORT = 2e8
 """Simplex iterations times rows of all trees together; 1e7 are about a second."""
@@ -49,7 +49,7 @@ def step_of(graph: Graph) -> Step:
 
 
 def least(formulation: Formulation, row: Expr, fixed: dict[Key, int], unit: int, *, costs: bool) -> int:
-    """The least value of a row, plus the costs [1/unit ns], over 0/1 points with some variables fixed."""
+    """The minimum of a row plus the costs [1/unit ns] over 0/1 points, some variables being fixed."""
     time = formulation.step.time
     value = row.get((), 0)
     for x in row.keys() | fixed.keys():
@@ -73,7 +73,7 @@ class Written:
         return Leaf(pairs, least(self.formulation, row, fixed, 1 << bits, costs=True), ray=False)
 
     def ray_leaf(self, ray: Floats, fixed: dict[Key, int]) -> Leaf | None:
-        """The leaf of a ray, whatever its sign; None when it proves nothing in integers."""
+        """The leaf of a ray, of either sign; None when it proves nothing in integers."""
         for bits in RAYS:
             for sign in (1.0, -1.0):
                 share = np.maximum(sign * ray, 0.0)
@@ -89,7 +89,7 @@ class Written:
 
 
 def shown(leaves: list[Leaf], bits: int) -> float:
-    """Recomputation that all leaves show [ns]; infinite: there is no schedule."""
+    """Recomputation that all leaves prove [ns]; infinite: there is no schedule."""
     return min((-(-leaf.value >> bits) if not leaf.ray else math.inf for leaf in leaves), default=math.inf)
 
 
@@ -97,7 +97,7 @@ def tree_document(tree: Tree) -> tuple[dict[int, tuple[list[Leaf], list[list[Any
     """The leaves and the entries of a tree in preorder, by bits."""
     rows = tree.rows
     written = Written(rows.formulation, [*rows.exprs, *(cut.expr for cut in tree.cuts)])
-    found = {}
+    by_bits = {}
     for bits in (EXACT, *SHORT):
         leaves: list[Leaf] = []
         entries: list[list[Any]] = []
@@ -112,27 +112,27 @@ def tree_document(tree: Tree) -> tuple[dict[int, tuple[list[Leaf], list[list[Any
                 leaf = written.cost_leaf(_per_row(duals, tree, tree.unit), node.fixed, bits)
             leaves.append(leaf)
             entries.append(["ray" if leaf.ray else "cost", leaf.pairs])
-        found[bits] = (leaves, entries)
-    return found, written
+        by_bits[bits] = (leaves, entries)
+    return by_bits, written
 
 
 def _per_row(duals: Floats, tree: Tree, unit: float) -> Floats:
-    """Multipliers of the integer rows, of those of the scaled ones; those of rows added later are 0."""
+    """Multipliers of the integer rows from those of the scaled rows; 0 for rows added later."""
     return np.asarray(duals / tree.scale[: len(duals)] / unit)
 
 
 def preorder(node: TreeNode | None) -> Iterator[TreeNode]:
-    """Nodes before their children, the child of 0 first; without recursion."""
+    """Nodes before their children, the 0 child first; without recursion."""
     stack = [node]
     while stack:
-        one = stack.pop()
-        if one is not None:
-            yield one
-            stack += [one.high, one.low]
+        top = stack.pop()
+        if top is not None:
+            yield top
+            stack += [top.high, top.low]
 
 
 def used_rows(entries: list[list[Any]], facts: list[Fact], cuts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The rows and the tree of a proof, with only those rows that are used, numbered anew."""
+    """The rows and the tree of a proof, restricted to the rows that are used and renumbered."""
     wanted = sorted(_reached_rows(entries, len(facts), cuts))
     number = {i: n for n, i in enumerate(wanted)}
 
@@ -148,7 +148,7 @@ def used_rows(entries: list[list[Any]], facts: list[Fact], cuts: list[dict[str, 
 
 
 def _reached_rows(entries: list[list[Any]], facts: int, cuts: list[dict[str, Any]]) -> set[int]:
-    """Numbers of the rows that leaves combine, and of those that cuts among them combine; cuts follow the `facts`."""
+    """Numbers of the rows that leaves combine, directly or through cuts; the numbers of cuts follow those of the `facts`."""
     wanted = {i for entry in entries if entry[0] != "branch" for i, _ in entry[1]}
     for i in range(facts + len(cuts) - 1, facts - 1, -1):
         if i in wanted:
@@ -157,15 +157,15 @@ def _reached_rows(entries: list[list[Any]], facts: int, cuts: list[dict[str, Any
 
 
 def proof_of(step: Step, budget: Bytes, trees: list[Tree], *, captured: bool = False) -> Proof:
-    """What trees, one for each order of their instants, prove together."""
+    """The joint proof of several trees, one for each order of their instants."""
     parts = [tree_document(tree) for tree in trees]
     extra = _extra(parts, EXACT)
     bits = _fewest_bits(partial(_extra, parts))
     documents = []
-    for tree, (found, _) in zip(trees, parts, strict=True):
+    for tree, (by_bits, _) in zip(trees, parts, strict=True):
         cuts = [cut.document for cut in tree.cuts]
         order = tree.rows.formulation.order
-        documents.append({"order": order, **used_rows(found[bits][1], tree.rows.facts, cuts)})
+        documents.append({"order": order, **used_rows(by_bits[bits][1], tree.rows.facts, cuts)})
     instants = sorted(trees[0].rows.formulation.order)
     bound = None if extra == math.inf else step.base + max(0, int(extra))
     theorem = "captured" if captured else "instants"
@@ -173,27 +173,27 @@ def proof_of(step: Step, budget: Bytes, trees: list[Tree], *, captured: bool = F
 
 
 def _extra(parts: list[tuple[dict[int, tuple[list[Leaf], list[list[Any]]]], Written]], bits: int) -> float:
-    return min(shown(found[bits][0], bits) for found, _ in parts)
+    return min(shown(by_bits[bits][0], bits) for by_bits, _ in parts)
 
 
 def _fewest_bits(extra: Callable[[int], float]) -> int:
-    """The fewest bits of multipliers that prove as much as all of them; `extra` gives what so many prove."""
+    """The fewest bits of multipliers that prove as much as `EXACT`; `extra` maps bits to the recomputation they prove."""
     return next((bits for bits in SHORT if extra(bits) >= extra(EXACT)), EXACT)
 
 
 def single_leaf(
     step: Step, budget: Bytes, at: int, facts: list[Fact], multipliers: Floats, *, infeasible: bool = False
 ) -> Proof:
-    """The proof of one instant by the multipliers of its relaxed formulation; facts may stand several times."""
+    """The proof of one instant by the multipliers of its relaxed formulation; facts may occur several times."""
     formulation = Formulation(step, [at], budget, False)
     sign = -1.0 if infeasible and -multipliers.min(initial=0.0) > multipliers.max(initial=0.0) else 1.0
     kept, duals = _distinct(facts, sign * multipliers)
     written = Written(formulation, [formulation.row(*fact) for fact in kept])
-    found = {bits: [written.cost_leaf(duals, {}, bits)] for bits in (EXACT, *SHORT)}
+    by_bits = {bits: [written.cost_leaf(duals, {}, bits)] for bits in (EXACT, *SHORT)}
     ray = written.ray_leaf(duals, {}) if infeasible else None
-    extra = shown(found[EXACT], EXACT)
-    bits = _fewest_bits(lambda bits: shown(found[bits], bits))
-    leaf = found[bits][0] if ray is None else ray
+    extra = shown(by_bits[EXACT], EXACT)
+    bits = _fewest_bits(lambda bits: shown(by_bits[bits], bits))
+    leaf = by_bits[bits][0] if ray is None else ray
     body = {"order": [at], **used_rows([["cost" if ray is None else "ray", leaf.pairs]], kept, [])}
     bound = step.base + max(0, int(extra)) if ray is None else None
     return Proof({**head("instants", step.print, budget, bound), "instants": [at], "bits": bits, "trees": [body]})
@@ -214,19 +214,19 @@ def _distinct(facts: list[Fact], multipliers: Floats) -> tuple[list[Fact], Float
 
 
 def base_proof(step: Step, budget: Bytes) -> Proof:
-    """The proof that every node that must run takes its time: no instants, one leaf."""
+    """The proof of the time of all nodes that must run: no instants, one leaf."""
     tree = {"order": list[int](), "rows": list[Any](), "tree": [["cost", list[Any]()]]}
     body = {"instants": list[int](), "bits": 0, "trees": [tree]}
     return Proof({**head("instants", step.print, budget, step.base), **body})
 
 
 def floor_proof(step: Step, budget: Bytes, node: int | None, family: list[list[int]]) -> Proof:
-    """The proof that nothing fits: sets of data, one of which a node needs and none of which can come together."""
+    """The proof that no schedule fits: sets of data, none of which can be resident together, one of which a node needs."""
     return Proof({**head("floor", step.print, budget, None), "node": node, "family": family})
 
 
 def slack(leaves: int) -> float:
-    """What may be missing at so many leaves, in parts of the time: equal layers make trees that close only in thousands."""
+    """The accepted gap by number of leaves, as a fraction of the time: trees of equal layers close after thousands only."""
     return next((share for least, share in SLACK if leaves >= least), 0.0)
 
 
@@ -235,7 +235,7 @@ class Grown:
     """A proof by trees.
 
     Attributes:
-        proof: it. leaves: of all trees. closed: whether it reaches what was wanted.
+        proof: the proof. leaves: of all trees. closed: whether it reaches the wanted bound.
     """
 
     proof: Proof
@@ -245,7 +245,7 @@ class Grown:
 
 @frozen
 class Claim:
-    """What trees are to prove.
+    """The claim that trees are to prove.
 
     Attributes:
         budget: bytes.
@@ -261,13 +261,13 @@ class Claim:
 
 
 def grow(step: Step, claim: Claim, *, leaves: int, clock: Clock | None = None) -> Grown:
-    """Grow trees, one for each order of the instants, until they prove what is wanted, or have so many leaves.
+    """Grow trees, one for each order of the instants, until they prove the wanted bound or have the most leaves allowed.
 
     Args:
         step: the graph as the checker reads it.
-        claim: what they are to prove.
-        leaves: of all trees together, at most.
-        clock: it is asked between leaves.
+        claim: the claim.
+        leaves: most leaves of all trees together.
+        clock: asked between leaves.
     """
     instants = sorted(claim.instants)
     orders = [instants] if claim.captured else step.orders(instants)
@@ -283,7 +283,7 @@ def grow(step: Step, claim: Claim, *, leaves: int, clock: Clock | None = None) -
 
 
 def _enough(trees: list[Tree], target: float, base: Ns, leaves: int) -> bool:
-    """Whether to grow no further: what is wanted is proved, or so nearly that the rest is not worth it, or effort is spent."""
+    """Whether to stop: the wanted bound is proved, or up to the accepted gap, or the effort is spent."""
     count, effort = sum(tree.leaves for tree in trees), sum(tree.spent for tree in trees)
     bound = min(tree.bound for tree in trees)
     return bound >= target or target - bound <= base * slack(count) or count >= leaves or effort >= EFFORT

@@ -1,4 +1,4 @@
-"""Evidence of what the search proves on its way: the nodes that must run, floors, multipliers of relaxed formulations."""
+"""Evidence of the bounds that the search proves: the nodes that must run, floors, multipliers of relaxed formulations."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Needs(Evidence):
         self._flat, self._node = flat, node
 
     def write(self) -> Proof:
-        """The proof by sets of data; the search for them is made again, to be written down."""
+        """The proof by sets of data; the search for them is repeated to record it."""
         family = [] if self._node < 0 else floor_family(self._flat, self._node, self.budget)
         node = None if self._node < 0 else self._node
-        return floor_proof(step_of(self.graph), self.budget, node, [sorted(held) for held in family])
+        return floor_proof(step_of(self.graph), self.budget, node, [sorted(members) for members in family])
 
 
 class AtInstant(Evidence):

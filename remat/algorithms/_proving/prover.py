@@ -1,4 +1,4 @@
-"""`Prover`: grows trees for what a search claims, and says in words what they prove."""
+"""`Prover`: grows branch trees for the claims of a search, and describes what they prove."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ MOST_INSTANTS = 6
 
 @frozen(kw_only=True)
 class Proved:
-    """What trees prove of a claim.
+    """What branch trees prove of a claim.
 
     Attributes:
         evidence: the proof.
-        how: trees and instants, in words.
-        note: what is certified, and by how much it is less than the claim.
-        closed: whether it is all of the claim.
+        how: trees and instants, as text.
+        note: the certified bound, and how far it is below the claim.
+        closed: whether the whole claim is certified.
     """
 
     evidence: Written
@@ -39,12 +39,12 @@ class Proved:
 
 @frozen(slots=False)
 class Prover:
-    """Grows trees over the formulations of one graph, which is read as the checker reads it when it is first needed.
+    """Grows trees over the formulations of one graph, which is parsed by the checker on first use.
 
     Attributes:
         graph: of the claims.
-        time: of the nodes that must run [ns]; notes state bounds as parts of it.
-        clock: it is asked between leaves.
+        time: of the nodes that must run [ns]; notes state bounds as fractions of it.
+        clock: asked between leaves.
     """
 
     graph: Graph
@@ -53,15 +53,15 @@ class Prover:
 
     @cached_property
     def step(self) -> Step:
-        """The graph as the checker reads it."""
+        """The graph as parsed by the checker."""
         return step_of(self.graph)
 
     def orders(self, instants: tuple[int, ...]) -> int:
-        """In how many orders the instants may first run."""
+        """The number of orders in which the instants may first run."""
         return len(self.step.orders(sorted(instants)))
 
     def proved(self, claim: Claim, leaves: int) -> Proved:
-        """What trees of so many leaves prove of a claim, at most six instants of it."""
+        """What trees with at most `leaves` leaves prove of a claim; of its instants, six at most are used."""
         grown = grow(self.step, claim, leaves=leaves, clock=self.clock)
         place = ", ".join(self.graph.computes[at].name for at in claim.instants)
         among = f" of schedules with {CAPTURED}" if claim.captured else ""

@@ -1,9 +1,9 @@
 """Mixed-integer rounding cuts of the saved-set formulation: which combinations of its rows are worth rounding.
 
-A memory row is a knapsack over residents. Added to it, size by size, the row that lets a reader find each datum turns it into a
-covering knapsack over reruns; added to that, for each fractional rerun, the row that feeds it moves along the chain by which
-data are made again, until the reruns of one chain meet in one variable. Rounded by a size, it says how many of the large data
-must be made again. A cut is what the checker needs to derive it: multipliers of rows, complemented variables, the divisor.
+A memory row is a knapsack over resident data. Adding, for each datum, the row by which a reader finds it (times the size) turns
+it into a covering knapsack over reruns. Adding, for each fractional rerun, the row that feeds it substitutes reruns along the
+chain of recomputation, until the reruns of a chain meet in one variable. Rounded by a size, the result states how many of the
+large data must be recomputed. A cut is stored as the checker derives it: multipliers of rows, complemented variables, divisor.
 Source: Marchand and Wolsey, *Aggregation and mixed integer rounding to solve MIPs*, 2001.
 """
 
@@ -18,10 +18,10 @@ from remat.algorithms._proving.rows import Floats, Rows
 from remat.proof.check import Expr, Key
 
 LINKS = 6
-"""Rows of a chain by which reruns are substituted, at most."""
+"""Most rows of a chain by which reruns are substituted."""
 
 PARTS = (1, 2, 3, 4, 8)
-"""Divisors are coefficients over these."""
+"""Divisors are coefficients divided by these."""
 
 LEVELS = (0.5, 1e-3, 0.999)
 """Variables above this are complemented."""
@@ -36,9 +36,9 @@ class Cut:
     """A rounded combination of rows.
 
     Attributes:
-        document: as it stands in a proof; rows by their number in `Rows`.
-        expr: the row it gives, at most 0.
-        depth: how far it cuts off the point it was made for.
+        document: its form in a proof; rows by their number in `Rows`.
+        expr: the resulting row, at most 0.
+        depth: its violation at the point it was separated from.
     """
 
     document: dict[str, Any]
@@ -48,7 +48,7 @@ class Cut:
 
 @frozen(eq=False)
 class Separation:
-    """What is known of the rows beforehand: which of them feed a datum, and which a rerun."""
+    """Separation of cuts; which rows feed a datum and which a rerun is computed beforehand."""
 
     rows: Rows
     feeds: dict[Key, list[int]] = field(factory=dict)
@@ -56,45 +56,45 @@ class Separation:
 
     @classmethod
     def of(cls, rows: Rows) -> Separation:
-        """Look at all rows."""
-        found = cls(rows)
+        """Classify all rows."""
+        separation = cls(rows)
         for i, (fact, expr) in enumerate(zip(rows.facts, rows.exprs, strict=True)):
             for x, a in expr.items():
                 if x and _feeds(fact[0], x[0], a):
-                    found.feeds.setdefault(x, []).append(i)
-        for feeding in found.feeds.values():
+                    separation.feeds.setdefault(x, []).append(i)
+        for feeding in separation.feeds.values():
             feeding.sort(key=lambda i: (rows.facts[i][0] != "first", i))
-        return found
+        return separation
 
-    def cuts(self, point: Floats, made: list[Cut], active: list[int], most: int) -> list[Cut]:
+    def cuts(self, point: Floats, earlier: list[Cut], active: list[int], most: int) -> list[Cut]:
         """Cuts that the point violates, the deepest first.
 
         Args:
             point: of the relaxed formulation.
-            made: cuts so far; they follow the rows in number.
-            active: of these, the ones to round again.
-            most: how many to return.
+            earlier: cuts so far; their numbers follow those of the rows.
+            active: indices of the cuts among them to round again.
+            most: number of cuts to return.
         """
         value = {x: float(point[j]) for x, j in self.rows.column.items()}
-        self.above[:] = [*self.rows.exprs, *(cut.expr for cut in made)]
+        self.above[:] = [*self.rows.exprs, *(cut.expr for cut in earlier)]
         starts = [i for i, fact in enumerate(self.rows.facts) if fact[0] == "mem"]
-        known = {frozenset(cut.expr.items()) for cut in made}
-        found: dict[frozenset[Any], Cut] = {}
+        seen = {frozenset(cut.expr.items()) for cut in earlier}
+        fresh: dict[frozenset[Any], Cut] = {}
         for start in [*starts, *(len(self.rows.facts) + i for i in active)]:
             for pairs, expr in self._combinations(start, value):
                 for cut in self._rounded(pairs, expr, value):
                     key = frozenset(cut.expr.items())
-                    if key not in known:
-                        found.setdefault(key, cut)
-        return sorted(found.values(), key=lambda cut: -cut.depth)[:most]
+                    if key not in seen:
+                        fresh.setdefault(key, cut)
+        return sorted(fresh.values(), key=lambda cut: -cut.depth)[:most]
 
     def _combinations(self, start: int, value: dict[Key, float]) -> list[tuple[dict[int, int], Expr]]:
-        """A row, the same with residents replaced by what feeds readers, and that moved along chains of reruns."""
+        """A row, the row with residents substituted by what feeds their readers, and that one moved along chains of reruns."""
         pairs, expr = {start: 1}, dict(self.above[start])
-        found = [(dict(pairs), dict(expr))]
+        combinations = [(dict(pairs), dict(expr))]
         fed = [self._substitute(x, pairs, expr, value) for x, a in list(expr.items()) if x and x[0] == "s" and a > 0]
         if any(fed):
-            found.append((dict(pairs), dict(expr)))
+            combinations.append((dict(pairs), dict(expr)))
         for _ in range(LINKS):
             moved = [
                 self._substitute(x, pairs, expr, value)
@@ -103,11 +103,11 @@ class Separation:
             ]
             if not any(moved):
                 break
-            found.append((dict(pairs), dict(expr)))
-        return found
+            combinations.append((dict(pairs), dict(expr)))
+        return combinations
 
     def _substitute(self, x: Key, pairs: dict[int, int], expr: Expr, value: dict[Key, float]) -> bool:
-        """Add a tight row that cancels a variable; whether there is one."""
+        """Add a tight row that cancels a variable; returns whether there is one."""
         a = expr.get(x, 0)
         for i in self.feeds.get(x, ()):
             row = self.rows.exprs[i]
@@ -126,12 +126,12 @@ class Separation:
         keys = [x for x in expr if x]
         point = np.array([value[x] for x in keys])
         ranked = _depths(expr, keys, point)
-        made = []
+        cuts = []
         for depth, by, level in sorted(ranked, reverse=True)[:PER_COMBINATION]:
-            flips = [list(x) for x, one in zip(keys, point.tolist(), strict=True) if one > level]
+            flips = [list(x) for x, at in zip(keys, point.tolist(), strict=True) if at > level]
             document = {"rows": [[i, m] for i, m in sorted(pairs.items())], "flip": flips, "by": by}
-            made.append(Cut(document=document, expr=self.derived(document), depth=depth))
-        return made
+            cuts.append(Cut(document=document, expr=self.derived(document), depth=depth))
+        return cuts
 
     def derived(self, document: dict[str, Any]) -> Expr:
         """The row of a cut, as the checker derives it."""
@@ -146,7 +146,7 @@ def _feeds(name: str, variable: str, coefficient: int) -> bool:
 
 
 def _depths(expr: Expr, keys: list[Key], point: Floats) -> list[tuple[float, int, float]]:
-    """How deep the cuts of a combination are, with the divisor and the level above which variables are complemented."""
+    """Depths of the cuts of a combination, with the divisor and the level above which variables are complemented."""
     plain = np.array([float(expr[x]) for x in keys])
     divisors = _divisors(expr, keys, point)
     ranked = []
@@ -167,7 +167,7 @@ def _depths(expr: Expr, keys: list[Key], point: Floats) -> list[tuple[float, int
 
 
 def _divisors(expr: Expr, keys: list[Key], point: Floats) -> list[int]:
-    """Coefficients of fractional variables, and parts of them."""
+    """Coefficients of fractional variables, and fractions of them."""
     fractional = (point > FRACTIONAL) & (point < 1 - FRACTIONAL)
     sizes = {abs(expr[keys[i]]) for i in np.flatnonzero(fractional)}
     return sorted({size // part for size in sizes for part in PARTS} - {0})

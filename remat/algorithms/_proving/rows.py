@@ -1,7 +1,7 @@
 """The rows of the checker's formulation as a matrix: facts in a fixed order, columns by the checker's names of variables.
 
-Proofs name facts, not row numbers of some solver, and the checker derives each row from the graph. The prover takes its rows from
-there too, so that a cut is rounded from the very integers that the checker will see.
+Proofs name facts, not row numbers of a solver, and the checker derives each row from the graph. The prover takes its rows from
+the checker too, so that cuts are rounded from the same integers.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from remat.proof.check import Expr, Formulation, Key, Step
 
 Fact = list[Any]
-"""What a row is of, as a proof names it: `["first", instant, datum, reader]`, …."""
+"""The name of a row in a proof: `["first", instant, datum, reader]`, …."""
 
 Floats = NDArray[np.float64]
 
 
 def facts(formulation: Formulation) -> Iterator[Fact]:
-    """Every fact of the formulation that can matter: memory first, then each datum with its readers, then the order of nodes."""
+    """All relevant facts of the formulation: memory first, then each datum with its readers, then the order of nodes."""
     step = formulation.step
     readers = _readers(step)
     for k in range(len(formulation.order)):
@@ -36,7 +36,7 @@ def facts(formulation: Formulation) -> Iterator[Fact]:
 
 
 def _facts_of_datum(formulation: Formulation, k: int, d: int, readers: list[int]) -> Iterator[Fact]:
-    """Who needs a datum resident before instant k, and what must have run or be resident where it is."""
+    """Facts on the readers of a datum that is resident before instant k, and on what its presence requires."""
     step, done = formulation.step, formulation.done[k]
     for c in readers:
         if c not in done:
@@ -50,7 +50,7 @@ def _facts_of_datum(formulation: Formulation, k: int, d: int, readers: list[int]
 
 
 def _facts_of_node(formulation: Formulation, k: int, v: int) -> Iterator[Fact]:
-    """What follows from a first run before instant k, where that is neither sure nor impossible."""
+    """Consequences of a first run before instant k, where that is neither certain nor impossible."""
     step, done = formulation.step, formulation.done
     if step.again[v]:
         yield ["ran", k, v]
@@ -60,7 +60,7 @@ def _facts_of_node(formulation: Formulation, k: int, v: int) -> Iterator[Fact]:
 
 
 def _always_holds(row: Expr) -> bool:
-    """Whether a row is at most 0 whatever its variables are."""
+    """Whether a row is at most 0 for all values of its variables."""
     return sum(max(a, 0) if x else a for x, a in row.items()) <= 0
 
 
@@ -89,21 +89,21 @@ class Rows:
 
     @classmethod
     def of(cls, formulation: Formulation) -> Rows:
-        """All rows of a formulation that say something; rows alike stand once."""
-        found, seen = cls(formulation), set[frozenset[Any]]()
+        """All rows of a formulation that can be violated, each once."""
+        rows, seen = cls(formulation), set[frozenset[Any]]()
         for fact in facts(formulation):
             expr = {x: a for x, a in formulation.row(*fact).items() if a}
-            known = frozenset(expr.items())
-            if known in seen or _always_holds(expr):
+            terms = frozenset(expr.items())
+            if terms in seen or _always_holds(expr):
                 continue
-            seen.add(known)
-            found.facts.append(fact)
-            found.exprs.append(expr)
+            seen.add(terms)
+            rows.facts.append(fact)
+            rows.exprs.append(expr)
             for x in expr:
-                if x and x not in found.column:
-                    found.column[x] = len(found.keys)
-                    found.keys.append(x)
-        return found
+                if x and x not in rows.column:
+                    rows.column[x] = len(rows.keys)
+                    rows.keys.append(x)
+        return rows
 
     @property
     def cost(self) -> NDArray[np.int64]:

@@ -7,6 +7,7 @@ runs repeat.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -22,6 +23,15 @@ from remat.exec._torch import recording
 from remat.exec._torch.torch_private import OpOverload, no_modes, shapes_depend_on_values, storage_key
 from remat.exec._torch.wrappers import arithmetic, fake_mode
 from remat.units import Bytes, Ns
+
+NO_SHAPES = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
+"""What a shape pass raises where it cannot say what comes out: an operation without a shape function (NotImplementedError and
+the exceptions of fake tensors are RuntimeErrors), a result whose shape follows from values, a call that is wrong (the run itself
+then says why). Anything else is a fault of this library or of a custom operation, and escapes."""
+NO_FORMULA = (TypeError, ValueError, IndexError, AssertionError, NotImplementedError)
+"""What a formula for multiplications raises for arguments of another form than those it was written for."""
+
+_log = logging.getLogger(__name__)
 
 LAUNCH: Ns = 2000
 """Cost of a call by the model, whatever it computes."""
@@ -118,7 +128,8 @@ class NeedsTable:
             with no_modes(), torch.no_grad(), self._mode:
                 args = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
                 out = func(*fill(form[0], args), **fill(form[1], args))
-        except Exception:  # noqa: BLE001 - the run itself says what is wrong, if anything is
+        except NO_SHAPES as error:
+            _log.debug("no shapes of %s before it runs: %s", func, error)
             return None
         results: list[torch.Tensor] = []
         split(out, results)
@@ -206,7 +217,8 @@ def _flops(func: OpOverload, form: tuple[Any, Any], results: tuple[list[torch.Te
         args, kwargs = fill(form[0], results[0]), fill(form[1], results[0])
         out = results[1][0] if len(results[1]) == 1 else tuple(results[1])
         return int(formula(*args, **kwargs, out_val=out))
-    except Exception:  # noqa: BLE001 - a formula for other arguments; the bytes count
+    except NO_FORMULA as error:
+        _log.debug("no formula for this call of %s, so that its bytes count: %s", func, error)
         return 0
 
 

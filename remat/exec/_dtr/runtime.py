@@ -478,14 +478,14 @@ class Runtime:
                 f"({self.budget} B). {self._what_worked()}"
             )
             fix = "give more, or make the batch smaller."
-            raise Infeasible(what, budget=self.budget, found=self.worked, floor=need, fix=fix) from None
+            raise Infeasible(what, budget=self.budget, smallest=self.worked, floor=need, fix=fix) from None
         except Thrashing:
             what = (
                 f"recomputation costs more than {self.core.limit:g} times the step: {self.core.remats} recomputations of "
                 f"{self.core.calls} operations within {format_bytes(self.budget)} ({self.budget} B). {self._what_worked()}"
             )
             fix = "give more, or another score."
-            raise Infeasible(what, budget=self.budget, found=self.worked, floor=0, fix=fix) from None
+            raise Infeasible(what, budget=self.budget, smallest=self.worked, floor=0, fix=fix) from None
 
     def _what_worked(self) -> str:
         if self.worked is None:

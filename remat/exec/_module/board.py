@@ -166,7 +166,7 @@ def _listed(ranks: Sequence[int]) -> str:
 
 def _written(error: BaseException, members: Members) -> str:
     """A refusal as text."""
-    numbers = [error.budget, error.found, error.floor] if isinstance(error, Infeasible) else None
+    numbers = [error.budget, error.smallest, error.floor] if isinstance(error, Infeasible) else None
     words = f"{error.rule}: {error.what}" if isinstance(error, RematError) else f"{type(error).__name__}: {error}"
     record = {
         "rank": members.rank,
@@ -185,7 +185,7 @@ def _read(text: str, members: Members) -> RematError:
     what = f"rank {rank} of {members.size} cannot go on, so that no rank does. It says: {record['what']}"
     if record["numbers"] is not None:
         budget, smallest, floor = record["numbers"]
-        return Infeasible(what, budget=budget, found=smallest, floor=floor, fix=fix)
+        return Infeasible(what, budget=budget, smallest=smallest, floor=floor, fix=fix)
     return GroupError(record["rule"], what, ranks=(rank,), fix=fix)
 
 

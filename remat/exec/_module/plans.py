@@ -90,10 +90,20 @@ class Bare:
 
     reason: str
 
+    @property
+    def ran(self) -> str:
+        """What the report says of a call."""
+        return self.reason
+
 
 @frozen(eq=False)
 class Dynamic(Bare):
     """A combination of shapes runs under DTR, within the budget, and why."""
+
+    @property
+    def ran(self) -> str:
+        """What the report says of a call."""
+        return f"DTR: {self.reason}"
 
 
 @frozen(kw_only=True, eq=False)
@@ -144,13 +154,13 @@ class State:
         costs: measured costs by signature, the most recently used last; at most `MOST_COSTS` for each plan that may be kept.
         library: plans by digest of the program, of the programs that `plans` has; calls with equal programs share a plan.
         last: the plan of the last call.
-        ran: "plan" if the last call ran its plan, else why not.
+        ran: "plan" if the last call ran its plan, else why not; where it ran under DTR, that begins with "DTR: ".
         sample: names and shapes of the tensors of the first call planned for.
         runtime: of the calls that run under DTR, once there are any.
     """
 
     settings: Settings
-    on_uncapturable: str = "raise"
+    on_uncapturable: str
     rehearse: bool = True
     most_plans: int = MOST_PLANS
     saved: SavedPlans | None = None
@@ -183,6 +193,12 @@ class State:
         """All plans."""
         return list(self.plans)
 
+    @property
+    def reason_for_dtr(self) -> str:
+        """Why calls run under DTR: that of the last call if it did, else of one that did."""
+        entries = [self.last, *self.plans]
+        return next((entry.reason for entry in entries if isinstance(entry, Dynamic)), "")
+
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -198,7 +214,6 @@ class State:
         ready = self.planned_for(call)
         self.last = ready
         if isinstance(ready, Bare) or ready.call is None:
-            self.ran = ready.reason if isinstance(ready, Bare) else "no budget was given"
             return self.unplanned(call, ready)
         self.ran = "plan"
         return self.run(call, ready)
@@ -218,6 +233,7 @@ class State:
 
     def unplanned(self, call: Arguments, entry: Ready | Bare) -> Any:
         """Run the bare module as it is, or under DTR."""
+        self.last, self.ran = entry, entry.ran if isinstance(entry, Bare) else "no budget was given"
         if isinstance(entry, Dynamic):
             return self.dynamic(call)
         return self.bare(call.module, call.args, call.kwargs)

@@ -29,7 +29,7 @@ def infeasible(
     if overhead:
         what += f" These include {format_bytes(overhead)} ({overhead} B) that a call holds outside its plan."
     fix = f"give at least {smallest} bytes, {'' if seconds is None else 'more seconds, '}or a smaller batch."
-    return Infeasible(what, budget=budget, found=smallest, floor=floor, fix=fix)
+    return Infeasible(what, budget=budget, smallest=smallest, floor=floor, fix=fix)
 
 
 Shapes = Sequence[tuple[str, tuple[int, ...]]]
@@ -60,7 +60,7 @@ def with_changes(error: Infeasible, sample: Shapes, call: Shapes) -> Infeasible:
     if not sentence:
         return error
     what = f"{error.what} {sentence}"
-    return Infeasible(what, budget=error.budget, found=error.found, floor=error.floor, fix=error.fix)
+    return Infeasible(what, budget=error.budget, smallest=error.smallest, floor=error.floor, fix=error.fix)
 
 
 __all__ = ["changed_since", "infeasible", "with_changes"]

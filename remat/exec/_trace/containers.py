@@ -1,4 +1,4 @@
-"""What holds state in Python: how each kind of container is read and written, and which places in it can hold something else."""
+"""Containers of Python state: how each kind is read and written, and which of its entries can be replaced."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from torch import nn
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), slice, range)
 TORCH_PLAIN = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
 TABLES = ("_parameters", "_buffers")
-"""Tables of tensors that are fetched anew for every call."""
+"""Tables of tensors that are read again at every call."""
 ALWAYS = (
     "_modules", "_parameters", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
     "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called",
 )  # fmt: skip
-"""Attributes of every module that count whether or not they are seen to be read."""
+"""Attributes of every module that count as state even where no read of them is observed."""
 DERIVED = ("_flat_weights", "_flat_weight_refs")
-"""Attributes that recurrent layers make anew of their parameters."""
-OWN = "_remat"
-"""Name of the attribute that holds what this library keeps of a wrapped module."""
+"""Attributes that recurrent layers derive from their parameters."""
+STATE = "_remat"
+"""Name of the attribute that holds the state of this library in a wrapped module."""
 
 
 @define(eq=False)
 class Container:
-    """Something whose contents can change.
+    """An object whose contents can change.
 
     Attributes:
-        path: how it was reached, for people.
+        path: how it was reached, for messages.
         holder: the live object.
         kind: how its contents are read: "dict", "list", "deque", "set", "cell", "class", "globals", "generator" or "cache".
-        names: for "class" and "globals": which of its names count.
+        names: for "class" and "globals": the names that count.
         keys, values: contents when the snapshot was taken.
         module: the module whose `__dict__` this is, or None.
-        spare: a copy of an iterator as it was.
+        spare: a copy of an iterator at the time of the snapshot.
     """
 
     path: str
@@ -51,7 +51,7 @@ class Container:
     spare: Any = None
 
     def read(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Keys and values now."""
+        """The present keys and values."""
         return _READ[self.kind](self)
 
     def take(self) -> Container:
@@ -60,7 +60,7 @@ class Container:
         return self
 
     def same(self) -> bool:
-        """Whether the contents are, object by object, what was remembered."""
+        """Whether the contents are, object by object, the remembered ones."""
         keys, values = self.read()
         return keys == self.keys and len(values) == len(self.values) and all(map(_is, values, self.values))
 

@@ -1,4 +1,4 @@
-"""What to say of a trace that stopped: the module, the line, and the way out."""
+"""Messages about a trace that stopped: the module, the line, and the remedy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REGISTER = "register it (`self.register_buffer(name, tensor, persistent=False)`
 
 
 def refusal(error: Exception, module: nn.Module) -> Uncapturable:
-    """One refusal for whatever stopped a capture, with the module, the line and the way out.
+    """A refusal for any error that stopped a capture, with the module, the line and the remedy.
 
     Args:
         error: what was raised.
@@ -66,7 +66,7 @@ def _words(error: Exception) -> tuple[str, str, str]:
 
 
 def who_changes(run: Callable[[], None], state: Callable[[], Any], module: nn.Module) -> str:
-    """Where a run changes some state first, in words, or nothing if that is not seen.
+    """The place where a run first changes some state, as text; empty if it is not observed.
 
     Args:
         run: runs the code; what it raises does not matter.
@@ -96,7 +96,7 @@ def who_changes(run: Callable[[], None], state: Callable[[], Any], module: nn.Mo
     before = sys.gettrace()
     sys.settrace(enter)
     try:
-        # Only the line is of interest here; the caller raises what is to be said.
+        # Only the line is of interest here; the caller raises the refusal.
         with contextlib.suppress(Exception):
             run()
     finally:

@@ -1,4 +1,4 @@
-"""Effects: what a forward changes in Python once and for all, which a captured step does too; and what no step could do.
+"""Effects: changes to Python state that every call makes alike, which a captured step makes too, and changes that are refused.
 
 Attributes and containers are compared before and after a pass. Buffers that the forward replaces are written in place instead.
 """
@@ -13,19 +13,19 @@ from torch import nn
 
 from remat.errors import Uncapturable
 from remat.exec._trace import structure
-from remat.exec._trace.containers import DERIVED, OWN, Container
+from remat.exec._trace.containers import DERIVED, STATE, Container
 from remat.exec._trace.structure import Layout
 
 
 @frozen(kw_only=True)
 class Effect:
-    """What a forward changes in Python, the same in every call.
+    """A change that a forward makes to Python state, the same in every call.
 
     Attributes:
-        path: of the container it changes.
-        keys: what it sets there; None: the whole contents.
+        path: of the changed container.
+        keys: the keys that are set; None: the whole contents.
         layout, leaves: the values; tensors stand as None in `leaves`.
-        removed: keys it removes.
+        removed: the keys that are removed.
     """
 
     path: str
@@ -36,7 +36,7 @@ class Effect:
 
     @property
     def tensors(self) -> int:
-        """How many tensors it sets."""
+        """The number of tensors it sets."""
         return sum(leaf is None for leaf in self.leaves)
 
 
@@ -50,7 +50,7 @@ def holds_tensor(value: Any) -> bool:
 
 
 def take_back_tensors(container: Container) -> None:
-    """Take back what a pass changed and holds tensors of the trace."""
+    """Undo changes of a pass that hold tensors of the trace."""
     keys, values = container.read()
     old = dict(zip(container.keys, container.values, strict=True)) if container.keys else {}
     if not keys:
@@ -70,7 +70,7 @@ def take_back_tensors(container: Container) -> None:
 def _change_of_names(
     container: Container, old: dict[Any, Any], new: dict[Any, Any], tensors: list[torch.Tensor]
 ) -> Effect | None:
-    """The effect on a container with names: what is set or removed."""
+    """The effect on a container with names: entries set or removed."""
     same = {key for key, value in new.items() if key in old and old[key] is value}
     changed = {key: value for key, value in new.items() if key not in same and not _derived(container, key)}
     removed = tuple(key for key in old if key not in new and not _derived(container, key))
@@ -85,7 +85,7 @@ def effect_on(container: Container, tensors: list[torch.Tensor], placed: dict[in
     Args:
         container: as it was before the call.
         tensors: the tensors of the effects of this pass so far; those of this one are added.
-        placed: what stood in the pass for a real tensor or an iterator, by its identity.
+        placed: the stand-in of each real tensor or iterator during the pass, by its identity.
     """
     if container.kind == "generator":
         return None
@@ -125,7 +125,7 @@ def _derived(container: Container, name: Any) -> bool:
     """Whether an attribute is no state of its own: what recurrent layers make of their parameters, what this library keeps."""
     if container.module is None:
         return False
-    if name == OWN:
+    if name == STATE:
         return True
     return name in DERIVED
 
@@ -150,9 +150,9 @@ def buffers_of(module: nn.Module) -> list[tuple[dict[str, Any], str, torch.Tenso
     ]
 
 
-def write_in_place(held: list[tuple[dict[str, Any], str, torch.Tensor]]) -> None:
-    """A buffer that the forward replaced by a new tensor is written in place instead: same values, same object."""
-    for owner, name, buffer in held:
+def write_in_place(buffers: list[tuple[dict[str, Any], str, torch.Tensor]]) -> None:
+    """Write buffers in place that the forward replaced by new tensors: same values, same objects."""
+    for owner, name, buffer in buffers:
         new = owner.get(name)
         if new is buffer:
             continue

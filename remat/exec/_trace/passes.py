@@ -1,4 +1,4 @@
-"""What a pass over a forward did, and what two passes of the same call must share for the step to be captured."""
+"""Passes over a forward, and what two passes of the same call must have in common for the step to be captured."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from remat.exec._trace.tape import Tape
 
 @define(eq=False)
 class Pass:
-    """What one run of the forward did.
+    """Observations of one run of the forward.
 
     Attributes:
         tape: its operations and what Python read of tensors.
         reads: attributes that were read.
         entry: of a second pass, the state of Python that it began in.
         exit: the state of Python after the pass.
-        effects: what was changed; tensors beside it in `effect_tensors`.
+        effects: changes; their tensors are in `effect_tensors`.
         layout, leaves: what was returned; tensors stand as None, or as `Same`.
         places: which of `leaves` are tensors.
         requires_grad: of each returned tensor, of each late read, and of each tensor of an effect.
@@ -59,7 +59,7 @@ def generator_state() -> bytes:
 
 
 def _moved_generator(before: Snapshot, after: Snapshot) -> str | None:
-    """The path of the first generator whose state is another one after a pass."""
+    """The path of the first generator whose state differs after a pass."""
     states = {container.path: container.values for container in after.containers if container.kind == "generator"}
     generators = (container for container in before.containers if container.kind == "generator")
     return next((each.path for each in generators if states.get(each.path, each.values) != each.values), None)
@@ -71,7 +71,7 @@ def check_passes(passes: list[Pass], before: Snapshot, again: Callable[[], None]
     Args:
         passes: of the same call.
         before: the state of Python at the call.
-        again: traces once more, to see where something happens.
+        again: traces once more, to locate a change.
     """
     first, last = passes[0], passes[-1]
     moved = None if last.exit is None else _moved_generator(before, last.exit)
@@ -92,7 +92,7 @@ def check_passes(passes: list[Pass], before: Snapshot, again: Callable[[], None]
 
 
 def _difference(first: Pass, last: Pass) -> tuple[str, str] | None:
-    """What two passes did otherwise, and where; None: nothing."""
+    """How two passes differ, and where; None: they agree."""
     ours, theirs = first.tape.instructions, last.tape.instructions
     for mine, other in zip(ours, theirs, strict=False):
         if mine.text != other.text:
@@ -127,7 +127,7 @@ def check_backward(last: Pass, now: Snapshot) -> None:
 
 def refuse_generator(name: str, before: Snapshot, again: Callable[[], None]) -> None:
     """Refuse random numbers that no plan replays."""
-    container = next((one for one in before.containers if one.kind == "generator" and one.path == name), None)
+    container = next((entry for entry in before.containers if entry.kind == "generator" and entry.path == name), None)
 
     def state() -> Any:
         return rng.others()[name] if container is None else container.read()[1][0].text
@@ -139,7 +139,7 @@ def refuse_generator(name: str, before: Snapshot, again: Callable[[], None]) -> 
 
 
 def _changed_path(container: Container, second: Snapshot) -> str:
-    """The path of the first thing in a container that is another one at the end of a pass; that of the container, if unnamed."""
+    """The path of the first entry of a container that a pass replaced; that of the container, if it has no names."""
     path = container.path
     named = dict(zip(container.keys, container.values, strict=True)) if container.keys else {}
     pairs = zip(*_last(second, path), strict=False)
@@ -148,12 +148,12 @@ def _changed_path(container: Container, second: Snapshot) -> str:
 
 
 def _refuse_counter(first: Snapshot, second: Snapshot, before: Snapshot, again: Callable[[], None]) -> None:
-    """Refuse state of Python that every call changes."""
+    """Refuse Python state that every call changes."""
     old = {entry[:2]: entry for entry in first.token()}
     changed = [entry for entry in second.token() if old.get(entry[:2]) != entry]
     path = changed[0][0] if changed else "its state"
     where = ""
-    container = next((one for one in before.containers if one.path == path), None)
+    container = next((entry for entry in before.containers if entry.path == path), None)
     if container is not None:
         where = who_changes(again, lambda: list(map(id, container.read()[1])), before.root)
         path = _changed_path(container, second)
@@ -163,5 +163,5 @@ def _refuse_counter(first: Snapshot, second: Snapshot, before: Snapshot, again: 
 
 
 def _last(snapshot: Snapshot, path: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    container = next((one for one in snapshot.containers if one.path == path), None)
+    container = next((entry for entry in snapshot.containers if entry.path == path), None)
     return ((), ()) if container is None else (container.keys, container.values)

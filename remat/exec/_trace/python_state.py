@@ -1,8 +1,8 @@
-"""What a forward reads and writes in Python besides parameters and buffers: attributes, containers, closures, generators.
+"""Python state of a forward besides parameters and buffers: attributes, containers, closures, generators.
 
 A `Snapshot` walks from a module (and a loss function) over everything it reaches and remembers the contents of every container.
-It serves three ends: what a trace has changed is put back; two traces are compared, so that a counter is told from a flag that is
-set once; and a plan knows whether the state it was made in still holds (`token`).
+It has three uses: changes of a trace are undone; two traces are compared, which tells a counter from a flag that is
+set once; and a plan checks whether the state it was made for still holds (`token`).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import torch
 from attrs import frozen
 from torch import nn
 
-from remat.exec._trace.containers import ALWAYS, DERIVED, OWN, PLAIN, TABLES, TORCH_PLAIN, Container, Slot
+from remat.exec._trace.containers import ALWAYS, DERIVED, PLAIN, STATE, TABLES, TORCH_PLAIN, Container, Slot
 from remat.exec._trace.reads import Reads
 from remat.exec._trace.walk import Walk
 
 _LARGEST_ARRAY = 1 << 16
-"""Bytes of a numpy array up to which its contents count, not only its identity."""
+"""Most bytes of a numpy array that is compared by contents; larger ones are compared by identity."""
 _CONTENTS = operator.attrgetter("cell_contents")
 
 
 class Snapshot:
-    """Contents of every container that a module and what is called with it reach.
+    """Contents of every container reachable from a module and the functions called with it.
 
     Args:
         module: where the walk begins.
@@ -40,25 +40,25 @@ class Snapshot:
     def __init__(self, module: nn.Module, others: tuple[Any, ...] = (), reads: Reads | None = None) -> None:
         self.root = module
         self.reads = reads
-        self._walk = Walk(module, others, reads)  # kept, since it keeps alive what is known by its identity
+        self._walk = Walk(module, others, reads)  # it keeps the objects alive that are identified by their ids
         self.containers, self.paths = self._walk.containers, self._walk.paths
         self._tensors = _registered(module)
-        self._dicts = self._holders(lambda one: one.kind == "dict" and one.module is None)
-        self._lists = self._holders(lambda one: one.kind in ("list", "deque", "set"))
-        self._cells = self._holders(lambda one: one.kind == "cell" and bool(one.keys))
-        named = [one for one in self.containers if _has_space(one)]
-        self._spaces = [one.holder if one.kind != "class" else one.holder.__dict__ for one in named]
-        self._getters = [self._getter(one) for one in named]
+        self._dicts = self._holders(lambda container: container.kind == "dict" and container.module is None)
+        self._lists = self._holders(lambda container: container.kind in ("list", "deque", "set"))
+        self._cells = self._holders(lambda container: container.kind == "cell" and bool(container.keys))
+        spaces = [container for container in self.containers if _has_space(container)]
+        self._spaces = [space.holder if space.kind != "class" else space.holder.__dict__ for space in spaces]
+        self._getters = [self._getter(space) for space in spaces]
         self._ids = self._now()
 
     # -- contents ------------------------------------------------------------------------------------------------------
 
     def same(self) -> bool:
-        """Whether every container holds the very objects it held; generators and caches do not count."""
+        """Whether every container still holds the same objects; generators and caches do not count."""
         return self._now() == self._ids
 
     def _now(self) -> tuple[int, ...]:
-        """Identities of all that dicts and lists hold: what is compared at each call, so no Python runs per container."""
+        """Identities of the contents of dicts and lists. Compared at each call, so it runs no Python code per container."""
         values = itertools.chain.from_iterable(map(dict.values, self._dicts))
         keys = itertools.chain.from_iterable(self._dicts)
         try:
@@ -71,8 +71,8 @@ class Snapshot:
             return ()
 
     def _getter(self, container: Container) -> Callable[[Any], tuple[Any, ...]]:
-        """Fetches the attributes of a module that count."""
-        names = [name for name in container.keys if name not in (OWN, *DERIVED) and self._counts(container, name)]
+        """Reads the attributes of a module that count."""
+        names = [name for name in container.keys if name not in (STATE, *DERIVED) and self._counts(container, name)]
         # two names at least, so that the result is a tuple
         return operator.itemgetter(*names, *(ALWAYS[:2] if container.module is not None else (*names, *names)[:2]))
 
@@ -80,31 +80,32 @@ class Snapshot:
         return self.reads is None or self.reads.counts(container, key)
 
     def refresh(self) -> None:
-        """Remember the contents anew; which containers there are stays."""
+        """Remember the present contents; the set of containers stays the same."""
         for container in self.containers:
             container.take()
         self._ids = self._now()
 
     def changed(self) -> Iterator[Container]:
-        """Containers that hold other objects than they held."""
+        """Containers whose contents changed."""
         return (container for container in self.containers if not container.same())
 
     def restore(self) -> None:
-        """Put back everything that was remembered."""
+        """Restore the remembered contents."""
         for container in self.containers:
             if not container.same():
                 container.write(container.keys, container.values)
 
     def iterators(self) -> dict[int, Any]:
-        """A copy of each iterator, as it was, by the iterator's identity: a copy can be moved and thrown away."""
-        return {id(one.holder): copy.copy(one.spare) for one in self.containers if one.spare is not None}
+        """A copy of each iterator, as it was, by the iterator's identity: a copy can be advanced and discarded."""
+        containers = (container for container in self.containers if container.spare is not None)
+        return {id(container.holder): copy.copy(container.spare) for container in containers}
 
     def slots(self) -> Iterator[Slot]:
         """Places of tensors outside the tables of parameters and buffers."""
         return (slot for slot in self.places() if isinstance(slot.tensor, torch.Tensor))
 
     def places(self) -> Iterator[Slot]:
-        """Everything that can be put elsewhere, with its place."""
+        """All replaceable entries, as slots."""
         for container in self.containers:
             if container.kind in ("generator", "set", "cache"):
                 continue
@@ -166,7 +167,7 @@ class Snapshot:
 
 @frozen(eq=False)
 class _Same:
-    """Equal to another of the same object; it keeps the object, so that no other gets its id."""
+    """Compares equal for the same object; keeps the object alive, so that its id is not reused."""
 
     value: Any
 
@@ -190,4 +191,4 @@ def _has_space(container: Container) -> bool:
 
 def _counts(key: Any, wanted: Collection[Any] | None) -> bool:
     """Whether an attribute of a module is part of its state: torch's tables are not, nor what the forward does not read."""
-    return key not in (*TABLES, OWN, *DERIVED) and (wanted is None or key in wanted)
+    return key not in (*TABLES, STATE, *DERIVED) and (wanted is None or key in wanted)

@@ -30,14 +30,14 @@ class Reads:
         return None if "__dict__" in names else names
 
     def counts(self, container: Container, key: Any) -> bool:
-        """Whether an entry of a container counts: what is not an attribute of a module always does."""
+        """Whether an entry of a container counts; one that is no attribute of a module always does."""
         if container.module is None or key in ALWAYS:
             return True
         wanted = self.of(container.path)
         return wanted is None or key in wanted
 
     def merge(self, other: Reads) -> None:
-        """Add what another trace has read."""
+        """Add the reads of another trace."""
         for path, names in other.names.items():
             self.names.setdefault(path, set()).update(names)
 

@@ -1,4 +1,4 @@
-"""Arguments and outputs of any form as flat tensors and what rebuilds them.
+"""Arguments and outputs of any structure as flat leaves and a layout that rebuilds them.
 
 Containers and classes that torch's pytree knows are taken apart by it; other objects (caches, dataclasses, distributions) by
 their attributes. What is rebuilt is a new object of the same class with the same attributes; two places that held one object
@@ -20,7 +20,7 @@ from remat.exec._torch import torch_private
 from remat.exec._torch.torch_private import TreeSpec
 
 PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.Size, slice, type(...))
-"""Types that may stand beside tensors: their value is part of what was captured."""
+"""Types of plain leaves: their values are part of what was captured."""
 
 
 @frozen
@@ -47,7 +47,7 @@ class Again:
 
 @frozen
 class Layout:
-    """How flat leaves become what they came from.
+    """How a structure is rebuilt from its flat leaves.
 
     Attributes:
         spec: of the outermost containers.
@@ -62,7 +62,7 @@ Opaque = Callable[[Any], bool]
 
 
 def flatten(tree: Any, opaque: Opaque = lambda _value: False) -> tuple[list[Any], Layout]:
-    """Leaves and what rebuilds them.
+    """The leaves of a structure, and the layout that rebuilds it.
 
     Args:
         tree: arguments or outputs of a call.

@@ -1,8 +1,8 @@
-"""What a forward reads of tensors in Python (`if mask.all():`, `.item()`), answered while it is traced, and kept as a guard.
+"""Values of tensors that Python reads (`if mask.all():`, `.item()`): answered during the trace, and kept as guards.
 
-Under fake tensors no value is known. While entered, `Tape` records every operation below autograd; where Python asks for a
+Fake tensors have no values. While entered, `Tape` records every operation below autograd; where Python asks for a
 value, the operations that it depends on are collected backwards along the tape and run on the real tensors of the sample, so that
-the trace takes the branch that eager takes. What was run and what it gave is a `Read`, which says what it depends on:
+the trace takes the branch that eager takes. These operations and their result are a `Read`; by what it depends on, it is one of:
 
 * on constants and shapes alone: the value is the same in every call of these shapes;
 * on inputs, or on buffers and frozen parameters: a *guard*, evaluated before each call on the real tensors;
@@ -29,12 +29,12 @@ from remat.exec._torch.torch_private import DispatchMode, OpOverload
 
 _READERS = ("aten._local_scalar_dense.default", "aten.equal.default", "aten.is_nonzero.default")
 _CHECKS = ("aten._assert_async.msg", "aten._assert_async.default", "aten._linalg_check_errors.default")
-"""Operations that compute nothing and raise where a value is not as it should be: eager asks for it, and so does a trace."""
+"""Assertions: operations that compute nothing and raise on a wrong value, in eager mode and during a trace alike."""
 _BY_SHAPE = ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty")
-"""Operations that read of their first argument its shape and type only."""
+"""Operations that read only the shape and type of their first argument."""
 
 _UNSEEN = ("prim", "profiler")
-"""Namespaces of operations that compute nothing: marks for a profiler, questions for a device."""
+"""Namespaces of operations that compute nothing: profiler marks, device queries."""
 
 Scalar = bool | int | float | complex
 Origin = tuple[str, Any]
@@ -49,8 +49,8 @@ class Instruction:
     Attributes:
         target: what is called.
         args, kwargs: its arguments; tensors stand as `Ref`.
-        outputs: names of the tensors it gives; None where an output is no tensor.
-        unpack: it gives a tuple or list.
+        outputs: names of the tensors it returns; None where an output is no tensor.
+        unpack: it returns a tuple or list.
         place: the line of the user's code that called it, or None.
     """
 
@@ -68,7 +68,7 @@ class Instruction:
 
     @property
     def makes(self) -> tuple[str, ...]:
-        """Names of the tensors it gives."""
+        """Names of the tensors it returns."""
         return tuple(name for name in self.outputs if name is not None)
 
     @property
@@ -82,7 +82,11 @@ class Instruction:
         if not self.target._schema.is_mutable:
             return ()
         arguments = zip(self.target._schema.arguments, self.args, strict=False)
-        named = ((one, self.kwargs.get(one.name)) for one in self.target._schema.arguments if one.name in self.kwargs)
+        named = (
+            (argument, self.kwargs[argument.name])
+            for argument in self.target._schema.arguments
+            if argument.name in self.kwargs
+        )
         return tuple(
             ref.name
             for argument, value in (*arguments, *named)
@@ -92,7 +96,7 @@ class Instruction:
 
     @property
     def text(self) -> str:
-        """What two traces of the same code must share."""
+        """The part that two traces of the same code must have in common."""
         return f"{self.target}{self.args}{self.kwargs}"
 
 
@@ -101,8 +105,8 @@ class Read:
     """A value of a tensor that Python asked for.
 
     Attributes:
-        value: the answer that the trace was given.
-        instructions: what it depends on, in order; the last one gives the value.
+        value: the answer given to the trace.
+        instructions: the operations it depends on, in order; the last returns the value.
         origins: tensors from outside that are read, by name.
         constants: tensors that the code itself makes, by name.
         copied: names among `origins` and `constants` that an instruction overwrites; it must get a copy.
@@ -127,7 +131,7 @@ class Read:
 
 
 def evaluate(instructions: tuple[Instruction, ...], tensors: dict[str, torch.Tensor]) -> Any:
-    """Run instructions on real tensors and give what the last one gives; each tensor is freed after its last use."""
+    """Run instructions on real tensors and return the result of the last; each tensor is freed after its last use."""
     last = {name: at for at, instruction in enumerate(instructions) for name in instruction.reads}
     result: Any = None
     for at, instruction in enumerate(instructions):
@@ -155,10 +159,10 @@ def _filled(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 class Foreign(Exception):
-    """The forward reads a real tensor that is neither lifted nor made by it.
+    """The forward reads a real tensor that is neither lifted nor created by it.
 
     Attributes:
-        tensor: that tensor.
+        tensor: the tensor.
         place: the line of the user's code that reads it.
     """
 
@@ -172,7 +176,7 @@ class Computed(Exception):
     """The shapes of an operation's results depend on values from outside: it must run before the step.
 
     Attributes:
-        read: what it depends on; the last instruction is the operation.
+        read: its dependencies; the last instruction is the operation.
         tensors: its results for the sample.
     """
 
@@ -186,9 +190,9 @@ class Tape(DispatchMode):
     """Records operations below autograd and answers for values of tensors.
 
     Args:
-        sources: gives the real tensor of an origin.
-        answers: values of the late reads that are known already, in order; they are not computed again.
-        running: the modules that run.
+        sources: returns the real tensor of an origin.
+        answers: values of late reads from earlier runs, in order; they are not computed again.
+        running: the modules that are running.
         regions: the autocast regions of the forward.
     """
 
@@ -211,7 +215,7 @@ class Tape(DispatchMode):
         self.trained: set[str] = set()
         self.constants: dict[str, torch.Tensor] = {}
         self.roots: dict[str, str] = {}
-        # tensors are held, so that no other gets the id of one
+        # keeps the tensors alive, so that their ids are not reused
         self.names: dict[int, tuple[torch.Tensor, str]] = {}
         self._sources: dict[int, int] = {}
         self._count = 0
@@ -220,7 +224,7 @@ class Tape(DispatchMode):
         """Tensors that stand for the results of operations whose shapes depend on values, in order."""
 
     def know(self, tensor: torch.Tensor, origin: Origin, *, trained: bool = False) -> None:
-        """Say where a tensor comes from that no operation on the tape has made; one real tensor has one name."""
+        """Declare the origin of a tensor that no operation on the tape created; each real tensor has one name."""
         number = self._sources.setdefault(id(self.sources(origin)), len(self._sources))
         name = f"s{number}"
         self.names[id(tensor)] = (tensor, name)
@@ -317,7 +321,7 @@ class Tape(DispatchMode):
                 place=place,
             )
             return self._computed(asked)
-        # What is selected may depend on anything; where it is selected must not.
+        # The selected values may depend on anything; the mask must not.
         with self:
             source, indices = args
             if func.name() == "aten::masked_select":
@@ -393,7 +397,7 @@ class Tape(DispatchMode):
             return evaluate(read.instructions, self._real(read))  # type: ignore[no-any-return]
 
     def _real(self, read: Read) -> dict[str, torch.Tensor]:
-        """The real tensors that a slice begins with."""
+        """The real tensors at the start of a slice."""
         tensors = dict(read.constants)
         for name, origin in read.origins.items():
             source = self.sources(origin).detach()
@@ -405,7 +409,7 @@ class Tape(DispatchMode):
         return tensors | {name: tensors[name].clone() for name in read.copied}
 
     def _sliced(self, asked: Instruction) -> Read:
-        """What a value depends on: the instructions in order, and the tensors from outside."""
+        """The dependencies of a value: instructions in order, and tensors from outside."""
         needed = set(asked.reads)
         roots = {self._root(name) for name in needed}
         picked = [asked]
@@ -414,7 +418,7 @@ class Tape(DispatchMode):
             if not makes and all(self._root(name) not in roots for name in instruction.written):
                 continue
             if instruction.draws:
-                # A generator's state depends on every draw before, so on all that came before.
+                # The state of a generator depends on every draw before it.
                 return self._described((*self.instructions, asked), draws=True)
             picked.append(instruction)
             needed.update(instruction.reads)
@@ -447,11 +451,11 @@ _SETS = ("fill", "zero", "copy", "bernoulli", "uniform", "normal", "random", "ex
 
 
 _COVERS = ("alias", "detach", "view", "_unsafe_view", "t", "transpose", "permute", "unsqueeze", "squeeze")
-"""Views that show all of what they look at: who sets the view sets the memory."""
+"""Views of all elements of their base: writing the view sets all of the memory."""
 
 
 def _read_outside(instructions: tuple[Instruction, ...]) -> dict[str, None]:
-    """The tensors that instructions read and none before makes, in the order of first reads."""
+    """The tensors that instructions read before any of them creates them, in the order of first reads."""
     makes: set[str] = set()
     outside: dict[str, None] = {}
     for instruction in instructions:
@@ -463,13 +467,13 @@ def _read_outside(instructions: tuple[Instruction, ...]) -> dict[str, None]:
 def _unset(instructions: tuple[Instruction, ...]) -> Instruction | None:
     """The first operation that leaves memory unset which a later one reads."""
     raw: dict[str, Instruction] = {}
-    whole: dict[str, str] = {}  # a view that covers, and what it looks at
+    whole: dict[str, str] = {}  # a view of all elements, and its base
     for instruction in instructions:
         name = instruction.target._schema.name.removeprefix("aten::")
         first = instruction.args[0].name if instruction.args and isinstance(instruction.args[0], Ref) else None
         if first in raw and name in _COVERS:
-            whole.update((made, whole.get(first, first)) for made in instruction.makes)
-            raw.update((made, raw[first]) for made in instruction.makes)
+            whole.update((view, whole.get(first, first)) for view in instruction.makes)
+            raw.update((view, raw[first]) for view in instruction.makes)
             continue
         sets = name.startswith(_SETS) and first is not None
         if sets and name.endswith("_"):
@@ -479,12 +483,12 @@ def _unset(instructions: tuple[Instruction, ...]) -> Instruction | None:
             if read in raw and not (sets and read == first):
                 return raw[read]
         if "empty" in name:
-            raw.update((made, instruction) for made in instruction.makes)
+            raw.update((tensor, instruction) for tensor in instruction.makes)
     return None
 
 
 def _scalar(func: OpOverload, args: Any) -> torch.Tensor:
-    """The tensor that holds what was asked for, detached, as it is now."""
+    """The tensor with the requested value, detached, in its present state."""
     if func.name() == "aten::equal":
         return torch.eq(*args).all().detach()
     return args[0].detach().clone()  # type: ignore[no-any-return]

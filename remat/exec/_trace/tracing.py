@@ -311,10 +311,10 @@ def trace(step: Step, correction: Correction | None = None) -> Traced:
         passes: list[Pass] = run.__dict__["passes"]
         check_passes(passes, before, partial(_again, run, before))
         reads = passes[-1].reads
-        for one in passes[:-1]:
-            reads.merge(one.reads)
+        for earlier in passes[:-1]:
+            reads.merge(earlier.reads)
         first = Snapshot(step.module, step.watched, reads).token(reads)
-        tokens = (first, *(one.entry for one in passes if one.entry is not None and one.entry != first))
+        tokens = (first, *(attempt.entry for attempt in passes if attempt.entry is not None and attempt.entry != first))
         return Traced(
             joint=joint, last=passes[-1], lifted=lifted.slots, computed=lifted.computed, tokens=tokens, cloned=cloned,
             inputs=len(step.tensors) + len(lifted.slots),

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from remat.exec._torch.places import HERE
-from remat.exec._trace.containers import DERIVED, OWN, PLAIN, TABLES, TORCH_PLAIN, Container, child
+from remat.exec._trace.containers import DERIVED, PLAIN, STATE, TABLES, TORCH_PLAIN, Container, child
 from remat.exec._trace.reads import Reads
 
 _STANDARD = frozenset(sys.stdlib_module_names)
@@ -101,7 +101,9 @@ class Walk:
         keys = container.keys or tuple(range(len(container.values)))
         hooked = container.module is self.root and not self.others
         for key, value in zip(keys, container.values, strict=True):
-            skipped = container.module is not None and (key in (*TABLES, OWN, *DERIVED) or (hooked and "_hooks" in key))
+            skipped = container.module is not None and (
+                key in (*TABLES, STATE, *DERIVED) or (hooked and "_hooks" in key)
+            )
             if not skipped and (self.reads is None or self.reads.counts(container, key)):
                 self.visit(value, child(container, key), depth)
 
@@ -134,8 +136,8 @@ class Walk:
             if id(cell) not in self._visited:
                 self.enter(cell, f"{path}.{name}")
                 self.add(Container(f"{name} of {value.__qualname__}", cell, "cell"), depth)
-        for held in (value.__defaults__, value.__kwdefaults__):
-            self.visit(held, f"{path}.defaults", depth)
+        for defaults in (value.__defaults__, value.__kwdefaults__):
+            self.visit(defaults, f"{path}.defaults", depth)
         if value.__dict__:
             self.visit(value.__dict__, f"{path}.__dict__", depth)
         self.globals(value, depth)
@@ -156,14 +158,14 @@ class Walk:
                 self.visit(inner, name, depth)
 
     def method(self, value: types.MethodType, path: str, depth: int) -> None:
-        """A bound method: whom it is bound to, and its function."""
+        """A bound method: its object and its function."""
         self.visit(value.__self__, f"{path}.__self__", depth)
         self.visit(value.__func__, path, depth)
 
     def partial(self, value: functools.partial[Any], path: str, depth: int) -> None:
         """A partial call: its function and its arguments."""
-        for held in (value.func, value.args, value.keywords):
-            self.visit(held, path, depth)
+        for part in (value.func, value.args, value.keywords):
+            self.visit(part, path, depth)
 
     def generator(self, value: Any, path: str, depth: int) -> None:
         """A generator of random numbers, or an iterator that counts."""
