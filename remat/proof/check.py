@@ -109,7 +109,7 @@ def datum_of(i: int, d: Any) -> list[Any]:
 
 def refuse_malformed(nodes: list[list[Any]], data: list[list[Any]]) -> None:
     """Refuse names that are no strings or repeated in a list, and numbers that are no ints of 63 bits."""
-    lists = sum((n[4:6] for n in nodes), list[Any]()) + [d[3] for d in data] + [[row[0] for row in nodes + data]]
+    lists = [x for n in nodes for x in n[4:6]] + [d[3] for d in data] + [[row[0] for row in nodes + data]]
     need(all(type(x) is list and {*map(type, x)} <= {str} and len({*x}) == len(x) for x in lists), "no distinct names")
     numbers = [x for n in nodes for x in n[2:4]] + [d[1] for d in data]
     need(all(type(x) is int and 0 <= x < 1 << 63 for x in numbers), "a size or time that is no int of 63 bits")
@@ -312,9 +312,9 @@ def combined(pairs: list[Any], rows: list[Expr]) -> Expr:
 
 
 def check(graph: Any, proof: Any) -> Verdict:
-    """The statement that a proof proves of a graph, both as JSON documents; raises `Refused`, with the place."""
+    """What a proof proves of a graph, both as JSON documents (a graph may be a `Step`); raises `Refused`, with the place."""
     with at("graph"):
-        step = Step(graph)
+        step = graph if isinstance(graph, Step) else Step(graph)
     plain(proof, "proof")
     with at("proof"):
         theorem, budget, bound = proof["theorem"], proof["budget"], proof["bound"]

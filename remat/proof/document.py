@@ -64,11 +64,12 @@ class Proof:
         Raises:
             ProofRefused: with the place, when it does not prove its claim.
         """
-        return self._checked_by_graph(graph)
+        return self.check_step(graph_to_json(graph))
 
-    def _checked_by_graph(self, graph: Graph) -> Verdict:
+    def check_step(self, step: Any) -> Verdict:
+        """The same of a graph in its JSON form, or as the checker has read it before (`remat.proof.check.Step`)."""
         try:
-            return check(graph_to_json(graph), self.document)
+            return check(step, self.document)
         except Refused as refusal:
             raise refused(refusal) from None
 

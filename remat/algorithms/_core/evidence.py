@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 
 from remat.errors import ProofRefused
 from remat.ir import Graph
+from remat.ir.interchange import graph_to_json
+from remat.proof.check import Step
 from remat.proof.document import Proof
 from remat.units import Bytes, Ns
 
@@ -25,8 +27,8 @@ class Evidence(ABC):
         self._assumes = ""
 
     @abstractmethod
-    def write(self) -> Proof:
-        """The proof."""
+    def write(self, step: Step) -> Proof:
+        """The proof, of the graph as the checker reads it."""
 
     def proof(self, assumes: str = "") -> Proof:
         """The proof, once the independent checker has accepted it.
@@ -39,8 +41,9 @@ class Evidence(ABC):
                 the evidence.
         """
         if self._proof is None:
-            proof = self.write()
-            self._assumes = proof.check(self.graph).assumes
+            step = Step(graph_to_json(self.graph))  # read once, to write the proof and to check it
+            proof = self.write(step)
+            self._assumes = proof.check_step(step).assumes
             self._proof = proof
             self.bound = float("inf") if proof.bound is None else proof.bound
         if self._assumes not in ("", assumes):
@@ -60,7 +63,7 @@ class Written(Evidence):
         super().__init__(graph, proof.budget, float("inf") if proof.bound is None else proof.bound)
         self._written = proof
 
-    def write(self) -> Proof:
+    def write(self, step: Step) -> Proof:
         """The proof that was given."""
         return self._written
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from remat.algorithms._arrays.graph_arrays import Flat
 from remat.algorithms._bounds.floor import floor_family
 from remat.algorithms._core.evidence import Evidence
-from remat.algorithms._proving.certificate import base_proof, floor_proof, single_leaf, step_of
+from remat.algorithms._proving.certificate import base_proof, floor_proof, single_leaf
 from remat.algorithms._proving.rows import Fact, Floats
 from remat.ir import Graph
+from remat.proof.check import Step
 from remat.proof.document import Proof
 from remat.units import Bytes, Ns
 
@@ -15,9 +16,9 @@ from remat.units import Bytes, Ns
 class AllRun(Evidence):
     """Every schedule runs the nodes that must run."""
 
-    def write(self) -> Proof:
+    def write(self, step: Step) -> Proof:
         """The proof without instants."""
-        return base_proof(step_of(self.graph), self.budget)
+        return base_proof(step, self.budget)
 
 
 class Needs(Evidence):
@@ -27,11 +28,11 @@ class Needs(Evidence):
         super().__init__(graph, budget, float("inf"))
         self._flat, self._node = flat, node
 
-    def write(self) -> Proof:
+    def write(self, step: Step) -> Proof:
         """The proof by sets of data; the search for them is repeated to record it."""
         family = [] if self._node < 0 else floor_family(self._flat, self._node, self.budget)
         node = None if self._node < 0 else self._node
-        return floor_proof(step_of(self.graph), self.budget, node, [sorted(members) for members in family])
+        return floor_proof(step, self.budget, node, [sorted(members) for members in family])
 
 
 class AtInstant(Evidence):
@@ -43,8 +44,7 @@ class AtInstant(Evidence):
         super().__init__(graph, budget, bound)
         self._at, self._facts, self._multipliers = at, facts, multipliers
 
-    def write(self) -> Proof:
+    def write(self, step: Step) -> Proof:
         """The proof of one leaf."""
         infeasible = self.bound == float("inf")
-        step = step_of(self.graph)
         return single_leaf(step, self.budget, self._at, self._facts, self._multipliers, infeasible=infeasible)
