@@ -5,22 +5,13 @@ import json
 import pytest
 
 from remat.cli import main
-from remat.ir import Drop, GraphBuilder, Kind, Offload, Prefetch, Run, Schedule, dump, load
+from remat.ir import Drop, Offload, Prefetch, Run, Schedule, dump, load
+from tests.graphs import tiny_step
 
 
 @pytest.fixture
 def files(tmp_path):
-    b = GraphBuilder("tiny")
-    b.data("x", 0, Kind.INPUT)
-    b.data("a", 4)
-    b.data("h", 3)
-    b.data("t", 1, Kind.TANGENT)
-    b.data("g", 4, Kind.PARAM_GRAD)
-    b.forward("F", reads=["x"], writes=["a"], time=2)
-    b.forward("H", reads=["a"], writes=["h"], time=2)
-    b.loss("L", reads=["h"], writes=["t"], time=1)
-    b.backward("B", reads=["t", "a"], writes=["g"], time=3, twin="F")
-    graph = b.build()
+    graph = tiny_step()
     plain = Schedule.from_runs(graph, ["F", "H", "L", "B"])
     copied = (Run("F"), Run("H"), Offload("a"), Run("L"), Drop("h"), Prefetch("a"), Run("B"), Drop("a"))
     dump(graph, tmp_path / "g.json.gz")

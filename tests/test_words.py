@@ -11,9 +11,6 @@ VAGUE = {"one", "found", "own", "said", "told", "taste", "held", "known", "made"
 DIALECT = {"programme", "programmes", "beside", "bonce", "bwdonly", "primed", "anew"}
 """Words for which the field has others; see the names in docs/glossary.md."""
 
-NOT_YET = ("algorithms/_dtr",)
-"""Rooms that still have such names; the list only shrinks."""
-
 
 def names(path):
     """Every name that a file binds, with its line."""
@@ -35,25 +32,12 @@ def vague(path):
     return [f"{path}:{line}: {name}" for name, line in names(path) if name.strip("_").lower() in words]
 
 
-def exempt(path):
-    where = path.relative_to(ROOT).as_posix()
-    return any(where == room or where.startswith(f"{room}/") for room in NOT_YET)
-
-
 FILES = sorted(ROOT.rglob("*.py"))
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in FILES if not exempt(path)], ids=lambda path: str(path.relative_to(ROOT))
-)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_names_say_what_they_hold(path):
     assert vague(path) == []
-
-
-@pytest.mark.parametrize("room", NOT_YET)
-def test_no_room_is_exempt_for_nothing(room):
-    """A room that is done leaves the list."""
-    assert any(vague(path) for path in FILES if path.relative_to(ROOT).as_posix().startswith(room))
 
 
 @pytest.mark.parametrize(

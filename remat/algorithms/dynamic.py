@@ -24,7 +24,8 @@ from remat.algorithms._dtr.log import (
     read_instructions,
     write_instructions,
 )
-from remat.algorithms._dtr.program import Program, ProgramBuilder, load_program, read_program
+from remat.algorithms._dtr.program import Program, ProgramBuilder
+from remat.algorithms._dtr.reader import load_program, read_program
 from remat.algorithms._dtr.scores import Chance, Family, LastAccess, Pool, Score, score_named
 from remat.algorithms._dtr.simulator import LIMIT, Replay, Status, program_peak, simulate
 

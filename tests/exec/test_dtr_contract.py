@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 import remat.exec
-from remat.algorithms._dtr.online import Stored
+from remat.algorithms._dtr.values import Stored
 from remat.algorithms.dynamic import Score
 from remat.errors import BadArgument, Infeasible, Uncapturable
 from remat.exec import StepError

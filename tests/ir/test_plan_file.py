@@ -10,23 +10,10 @@ from attrs import evolve
 
 from remat.cli import main
 from remat.errors import MalformedFile
-from remat.ir import Drop, GraphBuilder, Kind, PlanFile, Run, SavedPlan, Schedule, read_plans, write_plans
+from remat.ir import Drop, PlanFile, Run, SavedPlan, Schedule, read_plans, write_plans
+from tests.graphs import tiny_step
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
-
-
-def tiny(reads="a"):
-    b = GraphBuilder("Tiny")
-    b.data("x", 0, Kind.INPUT)
-    b.data("a", 4)
-    b.data("h", 3)
-    b.data("t", 1, Kind.TANGENT)
-    b.data("g", 4, Kind.PARAM_GRAD)
-    b.forward("F", reads=["x"], writes=["a"], time=2)
-    b.forward("H", reads=["a"], writes=["h"], time=2)
-    b.loss("L", reads=["h"], writes=["t"], time=1)
-    b.backward("B", reads=["t", reads], writes=["g"], time=3, twin="F")
-    return b.build()
 
 
 RERUN = (Run("F"), Run("H"), Drop("a"), Run("L"), Drop("h"), Run("F"), Run("B"), Drop("a"))
@@ -35,8 +22,8 @@ RERUN = (Run("F"), Run("H"), Drop("a"), Run("L"), Drop("h"), Run("F"), Run("B"),
 def plan(letter="a", **changed):
     settings = {
         "fingerprint": letter * 64, "tensors": ("parameter w float32[2, 2]", "input 0 float32[1, 2], no gradient"),
-        "graph": tiny(), "schedule": Schedule(RERUN), "budget": 12, "overhead": 2, "reserve": 1, "audited": True, "lower": 10,
-        "planner": "auto", "trail": ("auto: a plan", "über"), "rehearsal": (9, 0, 12),
+        "graph": tiny_step(), "schedule": Schedule(RERUN), "budget": 12, "overhead": 2, "reserve": 1, "audited": True,
+        "lower": 10, "planner": "auto", "trail": ("auto: a plan", "über"), "rehearsal": (9, 0, 12),
     }  # fmt: skip
     return SavedPlan(**(settings | changed))
 
@@ -245,7 +232,7 @@ def test_validate_replays_each_plan_within_its_budget_or_another(saved, capsys):
 def test_wrong_calls_on_plans_give_one_message(saved, tmp_path, capsys, words, says):
     from remat.ir import dump
 
-    dump(tiny(), tmp_path / "g.json")
+    dump(tiny_step(), tmp_path / "g.json")
     paths = {"p": saved, "g": tmp_path / "g.json"}
     code, _, err = call(capsys, *(paths.get(word, word) for word in words))
     assert code == 1 and says in err and err.count("\n") == 1

@@ -1,8 +1,8 @@
 """Classes of evicted storages: union-find with the paper's approximate split (section 4.1, appendix C.2).
 
-An evicted storage joins the classes of its evicted neighbors; one that comes back takes its cost out of its class and
-leaves it, and what it joined stays together: sets never split, and a class that aliases were added to can drift.
-Accesses count the nodes that each search for a root visits.
+An evicted storage merges the classes of its evicted neighbors. A storage that is recomputed subtracts its cost from its class
+and leaves it; the rest of the class stays together. Sets never split, and the cost of a class can drift where aliases were
+added. Accesses count the nodes that each search for a root visits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from remat.algorithms._dtr.state import DIRTY, LONELY, SEVERAL, State, linked
 
 @inner_kernel
 def root(s: State, node: int) -> int:
-    """The root of a node; the nodes on the way to it are hung under it."""
+    """The root of a node, with path compression."""
     nodes = s.nodes
     top, visits = node, 1
     while nodes[top].parent >= 0:
@@ -30,7 +30,7 @@ def root(s: State, node: int) -> int:
 
 @inner_kernel
 def new_class(s: State, x: int, value: int) -> int:
-    """A class of the storage `x` alone."""
+    """A new class with the storage `x` as its only member."""
     node = s.now[0].nodes
     s.now[0].nodes += 1
     s.nodes[node].parent = -1
@@ -41,7 +41,7 @@ def new_class(s: State, x: int, value: int) -> int:
 
 @inner_kernel
 def stir(g: Flat, s: State, x: int) -> None:
-    """Forget what is cached about the neighbors of `x`: it was evicted, came back, or was banished."""
+    """Invalidate the caches of the neighbors of `x`, which was evicted, recomputed, or banished."""
     created = s.now[0].created
     storages, places = s.storages, s.places
     for k in range(g.storages[x].near, g.storages[x + 1].near):
@@ -54,7 +54,7 @@ def stir(g: Flat, s: State, x: int) -> None:
 
 @inner_kernel
 def join(g: Flat, s: State, x: int) -> None:
-    """`x` was evicted: its class takes in those of its evicted neighbors."""
+    """`x` was evicted: its class is merged with those of its evicted neighbors."""
     node = new_class(s, x, s.storages[x].cost)
     created = s.now[0].created
     s.now[0].accesses += s.storages[x].up_pairs + s.storages[x].down_pairs
@@ -73,7 +73,7 @@ def join(g: Flat, s: State, x: int) -> None:
 
 @inner_kernel
 def leave(g: Flat, s: State, x: int) -> None:
-    """`x` is no longer evicted: its cost leaves its class."""
+    """`x` is no longer evicted: its cost is subtracted from its class."""
     node = s.storages[x].node
     root(s, node)  # read, then written: two searches
     s.nodes[root(s, node)].value -= s.storages[x].cost
@@ -83,12 +83,12 @@ def leave(g: Flat, s: State, x: int) -> None:
 
 @inner_kernel
 def class_cost(g: Flat, s: State, x: int) -> int:
-    """Cost of the distinct classes next to `x`; its place in the pool keeps up to two of them."""
+    """Cost of the distinct classes of the evicted neighbors of `x`; its place in the pool caches up to two of them."""
     near, storages, nodes, now = g.near, s.storages, s.nodes, s.now[0]
     now.stamp += 1
     stamp, created, banishing = now.stamp, now.created, now.banished > 0
     pairs = storages[x].up_pairs + storages[x].down_pairs
-    total, number, visits, found = 0, 0, 0, 0
+    total, number, visits, reads = 0, 0, 0, 0
     first, second = LONELY, LONELY
     for k in range(g.storages[x].near, g.storages[x + 1].near):
         if near[k].since >= created:
@@ -99,11 +99,11 @@ def class_cost(g: Flat, s: State, x: int) -> int:
         node = storages[y].node
         above = nodes[node].parent
         if above < 0:
-            found += 1
+            reads += 1
             visits += 1
             above = node
         elif nodes[above].parent < 0:
-            found += 2
+            reads += 2
             visits += 2
         else:
             above = root(s, node)
@@ -113,7 +113,7 @@ def class_cost(g: Flat, s: State, x: int) -> int:
             total += nodes[above].value
             number += 1
             first, second = above, first
-    now.accesses += pairs + found
+    now.accesses += pairs + reads
     place = storages[x].place
     s.places[place].visits = visits + pairs
     s.places[place].cached = first if number <= 2 else SEVERAL

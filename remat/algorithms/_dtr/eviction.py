@@ -12,7 +12,7 @@ from remat.algorithms._dtr.state import State, linked
 
 @inner_kernel
 def evict(g: Flat, s: State, x: int) -> None:
-    """Take a storage out of memory; all its tensors have to be computed again."""
+    """Evict a storage; all its tensors become undefined."""
     s.storages[x].material = False
     s.now[0].memory -= s.storages[x].size
     s.now[0].evictions += 1
@@ -32,7 +32,7 @@ def evict(g: Flat, s: State, x: int) -> None:
 
 @inner_kernel
 def wait_for_arguments(g: Flat, s: State, t: int) -> None:
-    """The tensor `t` is an evicted dependent of the storages of its arguments, its own apart."""
+    """The tensor `t` is an evicted dependent of the storages of its arguments, except its own."""
     o, mine = g.tensors[t].op, g.tensors[t].storage
     for k in range(g.ops[o].args, g.ops[o + 1].args):
         y, place = g.args[k].storage, k - g.ops[o].args
@@ -43,7 +43,7 @@ def wait_for_arguments(g: Flat, s: State, t: int) -> None:
 
 @inner_kernel
 def stop_waiting(g: Flat, s: State, t: int, y: int) -> None:
-    """The tensor `t` is no evicted dependent of the storage `y` any more."""
+    """The tensor `t` is no longer an evicted dependent of the storage `y`."""
     o = g.tensors[t].op
     for k in range(g.ops[o].args, g.ops[o + 1].args):
         place = g.tensors[t].waits + k - g.ops[o].args
@@ -62,7 +62,7 @@ def lock(s: State, x: int) -> None:
 
 @inner_kernel
 def unlock(s: State, x: int) -> None:
-    """Take a lock back; with the last one the storage comes to the end of the pool."""
+    """Release a lock; with its last lock released, the storage goes to the end of the pool."""
     s.storages[x].locks -= 1
     if s.storages[x].locks == 0:
         enter_pool(s, x)
@@ -70,7 +70,7 @@ def unlock(s: State, x: int) -> None:
 
 @inner_kernel
 def pin(s: State, x: int) -> None:
-    """Lock a storage for good."""
+    """Lock a storage permanently."""
     if not s.storages[x].pinned:
         s.storages[x].pinned = True
         lock(s, x)
@@ -78,7 +78,7 @@ def pin(s: State, x: int) -> None:
 
 @inner_kernel
 def try_to_banish(g: Flat, s: State, x: int) -> None:
-    """Remove a storage for good if nothing refers to it and no dependent is evicted; what was made from it is pinned."""
+    """Remove a storage permanently if it has no references and no evicted dependents; its dependents are pinned."""
     mine = s.storages[x]
     if mine.refs > 0 or mine.dependents > 0 or mine.banished > 0 or mine.lent > 0:
         return
@@ -103,7 +103,7 @@ def try_to_banish(g: Flat, s: State, x: int) -> None:
 
 @inner_kernel
 def forget_tensor(g: Flat, s: State, t: int, x: int) -> None:
-    """Cut a tensor of the banished storage `x` off what it was made from and what was made from it."""
+    """Disconnect a tensor of the banished storage `x` from its arguments and its readers."""
     o = g.tensors[t].op
     for k in range(g.ops[o].args, g.ops[o + 1].args):
         y = g.args[k].storage

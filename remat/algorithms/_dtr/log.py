@@ -2,18 +2,18 @@
 
 | instruction | fields | means |
 |---|---|---|
-| `CONSTANT` | `NAME` | a tensor that is there from now on and is never evicted; one `MEMORY` follows |
+| `CONSTANT` | `NAME` | a tensor that is resident from now on and never evicted; one `MEMORY` follows |
 | `CALL` | `RESULT`, `NAME`, `ARGS`, `TIME` | an operator; one `MEMORY` and one `ALIAS` follow for each result, in that order |
 | `MUTATE` | `NAME`, `ARGS`, `MUTATE`, `TIME` | an operator that writes in place to the arguments at the places `MUTATE` |
 | `MEMORY` | `NAME`, `MEMORY` | bytes of a tensor; an alias counts as 0 |
 | `ALIAS` | `NAME`, `ALIAS` | place of the argument whose storage the result shares, or -1 |
 | `COPY` | `DST`, `SRC` | a new name for a tensor |
-| `COPY_FROM` | `DST`, `SRC` | a name that is bound already is bound to another tensor |
-| `RELEASE` | `NAME` | the program lets go of a name |
-| `ANNOTATE` | `ANNOTATION` | `START`: what stands before does not count; other annotations are read over |
+| `COPY_FROM` | `DST`, `SRC` | a bound name is rebound to another tensor |
+| `RELEASE` | `NAME` | the program releases a name |
+| `ANNOTATE` | `ANNOTATION` | `START`: earlier instructions are ignored; so are other annotations |
 
-Names are strings, times and sizes whole numbers (a number as text is read, a fraction is cut off, as the public
-simulator does).
+Names are strings, times and sizes integers (numbers as text are accepted and fractions truncated, as in the public
+simulator).
 """
 
 from __future__ import annotations
@@ -91,14 +91,14 @@ class CopyFrom:
 
 @frozen
 class Release:
-    """The program lets go of a name."""
+    """The program releases a name."""
 
     name: str
 
 
 @frozen
 class Annotate:
-    """A remark; `START` says that what stands before does not count."""
+    """A remark; `START`: earlier instructions are ignored."""
 
     text: str
 
@@ -112,7 +112,7 @@ def malformed(line: int, what: str, fix: str) -> MalformedFile:
 
 
 def read_instructions(lines: Iterable[str]) -> Iterator[tuple[int, Instruction]]:
-    """The instructions of a log with the numbers of their lines, one at a time; empty lines are read over.
+    """The instructions of a log with the numbers of their lines, one at a time; empty lines are skipped.
 
     Raises:
         MalformedFile: F-LOG, with the line, for what is not JSON, an unknown instruction, or a wrong or missing field.
@@ -139,7 +139,7 @@ def _instruction(number: int, record: object) -> Instruction:
 
 @frozen
 class _Fields:
-    """The fields of one line, each taken with its type checked."""
+    """The fields of one line, each read with a check of its type."""
 
     line: int
     kind: str

@@ -1,7 +1,7 @@
-"""The pool of storages that may be evicted, and the search for the one of the smallest score.
+"""The pool of evictable storages, and the search for the smallest score.
 
-The pool is in order: a storage leaves it when it is locked and comes to its end when its last lock goes. Of equal scores
-the last one in the pool is evicted, and the search ends at the first score of 0: both as in the public simulator.
+The pool is ordered: a storage leaves it when it is locked and is appended when its last lock is released. Of equal scores
+the last in the pool is evicted, and the search ends at the first score of 0, both as in the public simulator.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NEAR = 4e-15
 
 @inner_kernel
 def enter_pool(s: State, x: int) -> None:
-    """Add `x` to the end of the pool, unless it is there."""
+    """Append `x` to the pool, unless it is in it."""
     if s.storages[x].place >= 0:
         return
     if s.now[0].tail == s.pool.size:
@@ -50,7 +50,7 @@ def enter_pool(s: State, x: int) -> None:
 
 @inner_kernel
 def refresh(s: State, x: int) -> None:
-    """Cost, access or neighbors of `x` have changed: if it is in the pool, its place follows."""
+    """Cost, access or neighbors of `x` have changed: if it is in the pool, update its place."""
     place = s.storages[x].place
     if place >= 0:
         s.places[place].cost = s.storages[x].cost
@@ -60,7 +60,7 @@ def refresh(s: State, x: int) -> None:
 
 @inner_kernel
 def leave_pool(s: State, x: int) -> None:
-    """Take `x` out of the pool, if it is there."""
+    """Remove `x` from the pool, if it is in it."""
     place = s.storages[x].place
     if place >= 0:
         s.pool[place] = -1
@@ -71,7 +71,7 @@ def leave_pool(s: State, x: int) -> None:
 
 @inner_kernel
 def close_gaps(s: State) -> None:
-    """Move the pool together, in its order."""
+    """Compact the pool, keeping its order."""
     n = 0
     for i in range(s.now[0].tail):
         x = s.pool[i]
@@ -88,7 +88,7 @@ def close_gaps(s: State) -> None:
 def neighborhood(g: Flat, s: State, x: int, down: bool) -> tuple[int, int]:
     """Cost of the evicted neighborhood of `x` in one direction, without a cache, and its last access.
 
-    Walked up first, then down with the mark raised by one: what the way up has counted is not counted again.
+    Walked upwards first, then downwards with the mark raised by one, so that no storage is counted twice.
     """
     near = g.down if down else g.up
     mark, created = s.now[0].stamp, s.now[0].created
@@ -117,7 +117,7 @@ def neighborhood(g: Flat, s: State, x: int, down: bool) -> tuple[int, int]:
 
 @inner_kernel
 def walked(m: Machine, x: int) -> tuple[int, int]:
-    """Numerator and last access of the storage `x`, its neighborhood found by a walk (banishing)."""
+    """Numerator and last access of the storage `x`, its neighborhood determined by a walk (banishing)."""
     s = m.s
     s.now[0].stamp += 2
     cost, latest = neighborhood(m.g, s, x, False)
@@ -132,12 +132,12 @@ def walked(m: Machine, x: int) -> tuple[int, int]:
 
 @inner_kernel
 def measure(m: Machine, outside: bool) -> tuple[int, int]:
-    """Measure the pool, up to the first score of 0 unless it is scored outside; what may be the least stands in `measured`.
+    """Measure the pool, up to the first score of 0 unless an outside score is used; candidates for the minimum are in `measured`.
 
-    One loop over local names: a function called for each storage would be handed all tables each time.
+    One loop over local names: numba would pass all tables to a function called for each storage.
 
     Returns:
-        How many records stand in `measured`, and how many storages were scored.
+        The number of records in `measured`, and the number of storages scored.
     """
     g, s, q = m.g, m.s, m.q
     pool, places, storages, nodes, measured = s.pool, s.places, s.storages, s.nodes, s.measured
@@ -191,11 +191,11 @@ def least_score(m: Machine) -> int:
     kept, _ = measure(m, False)
     best, victim = np.inf, s.pool[s.measured[kept - 1].place]
     for i in range(kept):
-        one = s.measured[i]
-        x = s.pool[one.place]
+        entry = s.measured[i]
+        x = s.pool[entry.place]
         size = s.storages[x].size if q.size else 1
-        late = one.late if q.staleness else 1
-        value = quotient(one.number, size, late) if size > 0 and late > 0 else np.inf
+        late = entry.late if q.staleness else 1
+        value = quotient(entry.number, size, late) if size > 0 and late > 0 else np.inf
         if value <= best:
             best, victim = value, x
     return int(victim)
@@ -231,7 +231,7 @@ def random_word(r: np.ndarray) -> int:
 
 @inner_kernel
 def random_storage(s: State) -> int:
-    """A storage of the pool by chance: CPython's `randrange`."""
+    """A random storage of the pool, drawn as CPython's `randrange` does."""
     s.now[0].scored += 1
     s.now[0].accesses += 1
     bits = 0
@@ -260,6 +260,6 @@ def find_victim(m: Machine) -> int:
 
 @kernel
 def measure_pool(m: Machine) -> int:
-    """Measure every storage of the pool for a score outside; returns how many there are."""
+    """Measure every storage of the pool for an outside score; returns their number."""
     close_gaps(m.s)
     return measure(m, True)[0]

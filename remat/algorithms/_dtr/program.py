@@ -1,13 +1,12 @@
 """A log as arrays: operators, tensors and storages by number, and the steps the program makes.
 
-Which tensors share a storage, and who depends on whom, follows from the log alone; only *when* a dependency comes into
-being does not, so each carries the operator that brings it (`since`). All numbers are in the order of creation.
+Which tensors share a storage, and who depends on whom, follows from the log alone; only *when* a dependency arises
+does not, so each carries the operator that creates it (`since`). All numbers are in the order of creation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,33 +14,19 @@ from attrs import define, field, frozen
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import Ints
-from remat.algorithms._dtr.log import (
-    MOST,
-    Alias,
-    Annotate,
-    Call,
-    Constant,
-    Copy,
-    CopyFrom,
-    Instruction,
-    Memory,
-    Mutate,
-    Release,
-    malformed,
-    read_instructions,
-)
+from remat.algorithms._dtr.log import MOST, malformed
 from remat.errors import MalformedFile
 
 COMPUTE, PIN, GET, RELEASE = range(4)
-"""Steps: run an operator for the first time; keep a tensor for good; one more reference to it, or one fewer."""
+"""Steps: run an operator for the first time; pin a tensor; add or remove a reference to it."""
 
 
 Records: TypeAlias = Any
 """An array of records, whose fields kernels read as `ops[o].cost`: one argument where an array for each field would be ten."""
 
 OP = np.dtype([("cost", np.int64), ("size", np.int64), ("work", np.int64), ("args", np.int64), ("outs", np.int64)])
-"""An operator: its cost, bytes of all its outputs, bytes it needs besides while it runs; where its arguments and outputs begin.
-Tables with places where something begins have one record more than things, so that each ends where the next begins."""
+"""An operator: its cost, bytes of all its outputs, bytes of workspace; where its arguments and outputs begin.
+Tables with such offsets have one record more than entries, so that each range ends where the next begins."""
 
 ARG = np.dtype([("tensor", np.int64), ("storage", np.int64), ("first", np.int64)])
 """An argument of an operator, in order, repeated as it is: its tensor and storage, the first argument in the same storage."""
@@ -86,7 +71,7 @@ class Flat(NamedTuple):
 
 @frozen(eq=False)
 class Program:
-    """A log that was read.
+    """A parsed log.
 
     Attributes:
         flat: its arrays. compute: cost of all operators together, each run once.
@@ -108,7 +93,7 @@ class Program:
 
 
 CONSTANT = ""
-"""Name of the operator that makes a constant: no operator of a log has it, because constants are made under this one."""
+"""Name of the operator that creates a constant; operators in logs have other names."""
 
 
 @define
@@ -121,9 +106,9 @@ class _Tensor:
 
 @define
 class ProgramBuilder:
-    """Makes a `Program`, one instruction at a time; `line` is the line that an error names.
+    """Builds a `Program`, one instruction at a time; `line` is the line named by errors.
 
-    Names follow the log: a name stays taken after its release, and `mutate` and `copy_from` bind it anew.
+    Names follow the log: a name stays in use after its release; `mutate` and `copy_from` rebind it.
     """
 
     line: int = 0
@@ -155,10 +140,10 @@ class ProgramBuilder:
 
         Args:
             name: of the operator.
-            args: names of what it reads.
+            args: names of the tensors it reads.
             time: its cost.
-            outputs: name, bytes, and the place of the argument it is an alias of or -1, of each result.
-            work: bytes it needs besides its outputs while it runs.
+            outputs: for each result: name, bytes, and the place of the argument it is an alias of, or -1.
+            work: bytes of workspace.
 
         Raises:
             MalformedFile: F-LOG, for an unknown argument, a name that is taken, or no result.
@@ -177,7 +162,7 @@ class ProgramBuilder:
             self._bound[result] = first + k
 
     def mutate(self, name: str, args: tuple[str, ...], time: int, mutated: tuple[int, ...]) -> None:
-        """An operator that writes in place: it makes a new tensor for each argument it writes to, and binds its name to it."""
+        """An operator that writes in place: it creates a new tensor for each written argument, and binds its name to it."""
         tensors = tuple(self._tensor(arg) for arg in args)
         if not mutated or not all(0 <= place < len(args) for place in mutated):
             what = f"{name!r:.100} mutates the places {list(mutated)!r:.100} of {len(args)} arguments."
@@ -201,7 +186,7 @@ class ProgramBuilder:
         self._bound[dst] = tensor
 
     def copy_from(self, dst: str, src: str) -> None:
-        """A name that is bound already is bound to another tensor."""
+        """Rebind a name to another tensor."""
         old, new = self._tensor(dst), self._tensor(src)
         if old == new:
             return
@@ -210,12 +195,12 @@ class ProgramBuilder:
         self._bound[dst] = new
 
     def release(self, name: str) -> None:
-        """The program lets go of a name; one that it does not know is read over."""
+        """Release a name; an unknown name is ignored."""
         if name in self._bound:
             self._unbind(self._bound[name], name)
 
     def build(self, *, keep: bool = True) -> Program:
-        """The program; with `keep`, what is referenced at its end is made again if need be, and kept (the output condition)."""
+        """The program; with `keep`, what is referenced at its end is recomputed if necessary, and kept (the output condition)."""
         steps = list(self._steps)
         if keep:
             steps += [(PIN, tensor) for tensor in self._bound.values() if self._tensors[tensor].refs > 0]
@@ -278,113 +263,13 @@ class ProgramBuilder:
         self._steps.append((RELEASE, tensor))
 
 
-def read_program(lines: Iterable[str], *, keep: bool = True) -> Program:
-    """Read a log as it streams in; with `keep`, what it still references at its end has to be there then.
-
-    Where an annotation `START` stands, what stands before it does not count.
-
-    Raises:
-        MalformedFile: F-LOG, with the line.
-    """
-    reader, started, early = _Reader(), False, None
-    for number, instruction in read_instructions(lines):
-        if isinstance(instruction, Annotate):
-            if instruction.text == "START" and not started:
-                reader, started, early = _Reader(), True, None
-        elif early is None:
-            try:
-                reader.take(number, instruction)
-            except MalformedFile as error:
-                if started:
-                    raise
-                early = error  # forgiven if a START follows
-    if early is not None:
-        raise early
-    return reader.end(keep)
-
-
-def load_program(path: Path, *, keep: bool = True) -> Program:
-    """Read a log from a file; errors as of `read_program`, and F-UTF8 where it is not text."""
-    with path.open(encoding="utf-8") as file:
-        try:
-            return read_program(file, keep=keep)
-        except UnicodeDecodeError as error:
-            raise MalformedFile(
-                "F-UTF8", f"not UTF-8 text ({error.reason}).", where=str(path), fix="save it so."
-            ) from error
-
-
-@define
-class _Reader:
-    """Puts instructions that follow one another together: a CALL and the MEMORY and ALIAS of each of its results."""
-
-    builder: ProgramBuilder = field(factory=ProgramBuilder)
-    head: Call | Constant | None = None
-    head_line: int = 0
-    parts: list[Memory | Alias] = field(factory=list)
-
-    def take(self, line: int, instruction: Instruction) -> None:
-        if self.head is not None:
-            self._part(line, instruction)
-            return
-        self.builder.line = line
-        match instruction:
-            case Call(results=()):
-                self.builder.call(instruction.name, instruction.args, instruction.time, [])
-            case Call() | Constant():
-                self.head, self.head_line, self.parts = instruction, line, []
-            case Mutate(name, args, mutated, time):
-                self.builder.mutate(name, args, time, mutated)
-            case Copy(dst, src):
-                self.builder.copy(dst, src)
-            case CopyFrom(dst, src):
-                self.builder.copy_from(dst, src)
-            case Release(name):
-                self.builder.release(name)
-            case Memory() | Alias():
-                kind = type(instruction).__name__.upper()
-                raise malformed(
-                    line, f"{kind} of {instruction.name!r:.100} belongs to no CALL.", "put it after its CALL."
-                )
-
-    def _wanted(self) -> tuple[type[Memory] | type[Alias], str]:
-        """What has to follow now."""
-        if isinstance(self.head, Call):
-            return (Alias if len(self.parts) % 2 else Memory), self.head.results[len(self.parts) // 2]
-        assert self.head is not None
-        return Memory, self.head.name
-
-    def _part(self, line: int, instruction: Instruction) -> None:
-        kind, name = self._wanted()
-        if not isinstance(instruction, (Memory, Alias)) or type(instruction) is not kind or instruction.name != name:
-            what = f"{kind.__name__.upper()} of {name!r:.100} is missing."
-            raise malformed(line, what, f"write it here: line {self.head_line} asks for it.")
-        self.parts.append(instruction)
-        if isinstance(self.head, Call) and len(self.parts) < 2 * len(self.head.results):
-            return
-        head, self.head, self.builder.line = self.head, None, self.head_line
-        sizes = [part.size for part in self.parts if isinstance(part, Memory)]
-        if isinstance(head, Call):
-            places = [part.argument for part in self.parts if isinstance(part, Alias)]
-            self.builder.call(head.name, head.args, head.time, list(zip(head.results, sizes, places, strict=True)))
-        elif head is not None:
-            self.builder.constant(head.name, sizes[0])
-
-    def end(self, keep: bool) -> Program:
-        if self.head is not None:
-            kind, name = self._wanted()
-            what = f"the log ends, and {kind.__name__.upper()} of {name!r:.100} is missing."
-            raise malformed(self.head_line, what, "write the log to its end.")
-        return self.builder.build(keep=keep)
-
-
 def records(size: int, kind: np.dtype[Any]) -> Records:
     """A table of records, all zero."""
     return np.zeros(size, kind).view(np.recarray)
 
 
 def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each of some stretches of these lengths begins, and where the last ends."""
+    """Offsets of consecutive ranges of these lengths, and the end of the last."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
 
 
@@ -398,18 +283,18 @@ def _edges(count: int, source: NDArray[np.int64], target: NDArray[np.int64], sin
 
 
 def _flat(
-    made: list[_Tensor],
+    created: list[_Tensor],
     stores: list[tuple[int, list[int]]],
     reads: list[tuple[int, ...]],
     named: list[tuple[str, int, int, int]],
     taken: list[tuple[int, int]],
 ) -> Flat:
-    ops, tensors = records(len(named) + 1, OP), records(len(made) + 1, TENSOR)
+    ops, tensors = records(len(named) + 1, OP), records(len(created) + 1, TENSOR)
     storages, steps = records(len(stores) + 1, STORAGE), records(len(taken), STEP)
     args = records(sum(map(len, reads)), ARG)
-    tensors["op"][:-1] = [tensor.op for tensor in made]
-    tensors["size"][:-1] = [tensor.size for tensor in made]
-    tensors["storage"][:-1] = [tensor.storage for tensor in made]
+    tensors["op"][:-1] = [tensor.op for tensor in created]
+    tensors["size"][:-1] = [tensor.size for tensor in created]
+    tensors["storage"][:-1] = [tensor.storage for tensor in created]
     storages["size"][:-1] = [size for size, _ in stores]
     storages["members"] = _starts(np.array([len(members) for _, members in stores], np.int64))
     steps["kind"] = [kind for kind, _ in taken]
@@ -424,7 +309,7 @@ def _flat(
     np.add.at(ops["size"], tensors["op"][:-1], tensors["size"][:-1])
     ops["args"], ops["outs"] = _starts(arg_count), _starts(out_count)
     arg_op = np.repeat(np.arange(len(named)), arg_count)
-    tensors["uses"] = _starts(np.bincount(args["tensor"], minlength=len(made)))
+    tensors["uses"] = _starts(np.bincount(args["tensor"], minlength=len(created)))
     tensors["waits"] = _starts(arg_count[tensors["op"][:-1]])
 
     # Every (output, argument) pair, output after output, as storages.

@@ -1,9 +1,9 @@
-"""Evicted neighborhoods, cached for each resident storage as the paper's appendix C.5 has it: ancestors and descendants apart.
+"""Evicted neighborhoods, cached for each resident storage as in appendix C.5 of the paper: ancestors and descendants separately.
 
-The cache follows the public simulator step by step: a storage that is evicted is taken in by those at whose edge it
-stood; one that comes back is walked afresh, and so are those that it now separates. In between the cost of a
-neighborhood can be older than its storages (an alias was added to an evicted one), and a storage reached both ways
-counts twice. Accesses count the (tensor, neighbor) pairs of each walk and the storages taken in.
+The cache follows the public simulator step by step: an evicted storage is added to the neighborhoods at whose edge it was;
+a recomputed one is walked again, and so are those that it now separates. Between these updates the cost of a neighborhood
+can be outdated (an alias was added to an evicted storage), and a storage reached in both directions counts twice. Accesses
+count the (tensor, neighbor) pairs of each walk and the storages added.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from remat.algorithms._arrays.jit import inner_kernel
 from remat.algorithms._dtr.program import Flat
 from remat.algorithms._dtr.state import DOWN, DOWN_EDGE, UP, UP_EDGE, State
 
-_ONE = np.uint64(1)
+_BIT = np.uint64(1)
 _ZERO = np.uint64(0)
 
 
 @inner_kernel
 def lowest(word: np.uint64) -> int:
-    """Place of the lowest bit that is set; one is."""
+    """Index of the lowest set bit of a word that is not 0."""
     place, w = 0, word
     if w & np.uint64(0xFFFFFFFF) == _ZERO:
         place += 32
@@ -28,15 +28,15 @@ def lowest(word: np.uint64) -> int:
     while w & np.uint64(0xFF) == _ZERO:
         place += 8
         w >>= np.uint64(8)
-    while w & _ONE == _ZERO:
+    while w & _BIT == _ZERO:
         place += 1
-        w >>= _ONE
+        w >>= _BIT
     return place
 
 
 @inner_kernel
 def walk(g: Flat, s: State, x: int, down: bool) -> None:
-    """Find the neighborhood of the resident storage `x` in one direction afresh."""
+    """Recompute the neighborhood of the resident storage `x` in one direction."""
     slot = s.storages[x].slot
     inside = s.regions[DOWN if down else UP, slot]
     edge = s.regions[DOWN_EDGE if down else UP_EDGE, slot]
@@ -63,7 +63,7 @@ def walk(g: Flat, s: State, x: int, down: bool) -> None:
             if storages[z].mark == stamp:
                 continue
             storages[z].mark = stamp
-            bit = _ONE << np.uint64(z & 63)
+            bit = _BIT << np.uint64(z & 63)
             if storages[z].material:
                 edge[z >> 6] |= bit
             else:
@@ -80,11 +80,11 @@ def walk(g: Flat, s: State, x: int, down: bool) -> None:
 
 @inner_kernel
 def absorb(g: Flat, s: State, x: int, gone: int, down: bool) -> None:
-    """`gone` was evicted at the edge of `x`: it and its neighborhood are in the neighborhood of `x` now."""
+    """`gone` was evicted at the edge of `x`: add it and its neighborhood to the neighborhood of `x`."""
     slot, other = s.storages[x].slot, s.storages[gone].slot
     inside, taken = s.regions[DOWN if down else UP, slot], s.regions[DOWN if down else UP, other]
     edge, beyond = s.regions[DOWN_EDGE if down else UP_EDGE, slot], s.regions[DOWN_EDGE if down else UP_EDGE, other]
-    bit = _ONE << np.uint64(gone & 63)
+    bit = _BIT << np.uint64(gone & 63)
     if edge[gone >> 6] & bit == _ZERO:  # an alias operator made them neighbors after the last walk
         walk(g, s, x, down)
         return
@@ -96,7 +96,7 @@ def absorb(g: Flat, s: State, x: int, gone: int, down: bool) -> None:
         inside[w] |= fresh
         while fresh != _ZERO:
             y = (w << 6) + lowest(fresh)
-            fresh &= fresh - _ONE
+            fresh &= fresh - _BIT
             if y != gone:
                 total += s.storages[y].cost
                 visits += 1
@@ -110,7 +110,7 @@ def absorb(g: Flat, s: State, x: int, gone: int, down: bool) -> None:
 
 @inner_kernel
 def leave_memory(g: Flat, s: State, x: int) -> None:
-    """`x` was evicted: the resident storages at the edges of its neighborhoods take it in."""
+    """`x` was evicted: add it to the neighborhoods of the resident storages at its edges."""
     slot = s.storages[x].slot
     for side in range(2):
         edge = s.regions[UP_EDGE if side == 0 else DOWN_EDGE, slot]
@@ -118,10 +118,10 @@ def leave_memory(g: Flat, s: State, x: int) -> None:
             bits = edge[w]
             while bits != _ZERO:
                 y = (w << 6) + lowest(bits)
-                bits &= bits - _ONE
-                if y == x and side == 0:  # on a cycle through aliases it stands at its own edge, and takes itself in
+                bits &= bits - _BIT
+                if y == x and side == 0:  # on a cycle through aliases it is at its own edge, and is added to itself
                     s.now[0].accesses += 1
-                    s.regions[DOWN_EDGE, slot, x >> 6] &= ~(_ONE << np.uint64(x & 63))
+                    s.regions[DOWN_EDGE, slot, x >> 6] &= ~(_BIT << np.uint64(x & 63))
                 if s.storages[y].material:
                     absorb(g, s, y, x, side == 0)
     s.storages[x].down_cost = 0
@@ -133,7 +133,7 @@ def leave_memory(g: Flat, s: State, x: int) -> None:
 
 @inner_kernel
 def come_back(g: Flat, s: State, arrivals: int) -> None:
-    """The first `arrivals` storages of `s.arrived` were computed: walk them and all that they now stand between."""
+    """The first `arrivals` storages of `s.arrived` were computed: walk them and all storages that they now separate."""
     affected = s.affected
     for w in range(affected.shape[1]):
         affected[0, w] = _ZERO
@@ -153,5 +153,5 @@ def come_back(g: Flat, s: State, arrivals: int) -> None:
             bits = affected[side, w]
             while bits != _ZERO:
                 y = (w << 6) + lowest(bits)
-                bits &= bits - _ONE
+                bits &= bits - _BIT
                 walk(g, s, y, side == 0)

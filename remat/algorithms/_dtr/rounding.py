@@ -1,8 +1,8 @@
-"""Quotients of whole numbers, rounded as Python rounds them, however large the numbers are.
+"""Quotients of integers, rounded as Python rounds them, however large the integers are.
 
 The public simulator divides Python's integers: the result is the double nearest to the true quotient. Costs times
-staleness pass 2^53 on real logs, and the quotient of two rounded doubles can then differ in the last bit, which is enough
-to change who is evicted.
+staleness exceed 2^53 on real logs, and the quotient of two rounded doubles can then differ in the last bit, which is enough
+to change the victim.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _EXACT = 9007199254740992.0  # 2^53: up to here doubles are whole numbers
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 _ZERO = np.uint64(0)
-_ONE = np.uint64(1)
+_BIT = np.uint64(1)
 _TOP = np.uint64(63)
 
 
@@ -29,7 +29,7 @@ def bits_of(high: np.uint64, low: np.uint64) -> int:
         n, w = 64, high
     while w != _ZERO:
         n += 1
-        w >>= _ONE
+        w >>= _BIT
     return n
 
 
@@ -57,19 +57,19 @@ def divided(number: np.uint64, high: np.uint64, low: np.uint64) -> float:
     rest_high, rest_low = _ZERO, number
     for _ in range(abs(exponent)):  # bring both to the same length
         if exponent > 0:
-            high, low = (high << _ONE) | (low >> _TOP), low << _ONE
+            high, low = (high << _BIT) | (low >> _TOP), low << _BIT
         else:
-            rest_high, rest_low = (rest_high << _ONE) | (rest_low >> _TOP), rest_low << _ONE
+            rest_high, rest_low = (rest_high << _BIT) | (rest_low >> _TOP), rest_low << _BIT
     digits = _ZERO
     steps = 0
     while digits < np.uint64(1) << np.uint64(53):  # 53 bits and one to round by
-        digits <<= _ONE
+        digits <<= _BIT
         steps += 1
         if rest_high > high or (rest_high == high and rest_low >= low):
-            digits |= _ONE
-            borrow = _ONE if rest_low < low else _ZERO
+            digits |= _BIT
+            borrow = _BIT if rest_low < low else _ZERO
             rest_high, rest_low = rest_high - high - borrow, rest_low - low
-        rest_high, rest_low = (rest_high << _ONE) | (rest_low >> _TOP), rest_low << _ONE
-    up = digits & _ONE != _ZERO and (rest_high != _ZERO or rest_low != _ZERO or digits & np.uint64(2) != _ZERO)
-    whole = (digits >> _ONE) + (_ONE if up else _ZERO)
+        rest_high, rest_low = (rest_high << _BIT) | (rest_low >> _TOP), rest_low << _BIT
+    up = digits & _BIT != _ZERO and (rest_high != _ZERO or rest_low != _ZERO or digits & np.uint64(2) != _ZERO)
+    whole = (digits >> _BIT) + (_BIT if up else _ZERO)
     return math.ldexp(float(whole), exponent - steps + 2)

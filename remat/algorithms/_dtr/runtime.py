@@ -1,10 +1,10 @@
-"""The runtime of DTR (Kirisame et al., ICLR 2021, Figure 1 and appendix C.4) as a machine that can be left and entered again.
+"""The runtime of DTR (Kirisame et al., ICLR 2021, Figure 1 and appendix C.4) as a resumable machine.
 
-A tensor that is asked for is *materialized*: the storages of its arguments are accessed now; arguments that are there
-are locked; the others are materialized first, each locked as it comes; then room is made for all outputs of its operator,
-the clock moves on by the operator's cost, and the locks are taken back in order. Runs under way stand on a stack, so that
-depth costs nothing, and whatever the kernel cannot do alone (ask an outside score, find more room for its tables) it
-returns for.
+A requested tensor is *materialized*: the storages of its arguments are accessed; defined arguments are locked; the others are
+materialized first, and each is locked once computed; then storages are evicted until all outputs of the operator fit, the
+clock advances by the operator's cost, and the locks are released in order. Pending runs are kept on an explicit stack, so that
+depth is not limited by recursion. The kernel returns to Python for what it cannot do itself (ask an outside score, enlarge its
+tables).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from remat.algorithms._dtr.regions import come_back
 from remat.algorithms._dtr.state import BANISH, EAGER, IGNORE, OUTSIDE, Machine, State
 
 DONE, OUT_OF_MEMORY, OVER_LIMIT, CHOOSE, GROW, GONE = range(6)
-"""Why the kernel returns: the program ended; nothing is left to evict; recomputation passed its limit; a victim is
-wanted; classes or regions need more room; an operator reads what was banished."""
+"""Why the kernel returns: the program ended; nothing is left to evict; recomputation exceeded its limit; a victim is
+requested; the tables of classes or regions are full; an operator reads a banished storage."""
 
 
 @kernel
 def advance(m: Machine) -> int:
-    """Run the program on, from where it is; returns why it stopped."""
+    """Continue the program; returns why it stopped."""
     s = m.s
     while True:
         if not has_room(m):
@@ -41,7 +41,7 @@ def advance(m: Machine) -> int:
 
 @inner_kernel
 def has_room(m: Machine) -> bool:
-    """Whether classes and regions have room for the outputs of one operator and one eviction."""
+    """Whether the tables of classes and regions have room for the outputs of one operator and one eviction."""
     s = m.s
     if s.nodes.size > 0 and s.now[0].nodes + m.q.widest + 2 > s.nodes.size:
         return False
@@ -50,7 +50,7 @@ def has_room(m: Machine) -> bool:
 
 @inner_kernel
 def begin_step(m: Machine) -> int:
-    """Take the next step of the program; one that needs a tensor computed stays until it is."""
+    """Execute the next step of the program; a step that needs a tensor computed is repeated afterwards."""
     g, s = m.g, m.s
     kind, arg = g.steps[s.now[0].step].kind, g.steps[s.now[0].step].arg
     if kind == COMPUTE:
@@ -59,7 +59,7 @@ def begin_step(m: Machine) -> int:
         push(m, g.ops[arg].outs, True)
     elif kind == PIN and not s.defined[arg]:
         push(m, arg, False)
-        return DONE  # the step is taken again
+        return DONE  # the step is repeated
     elif kind == PIN:
         pin(s, g.tensors[arg].storage)
     elif kind == GET:
@@ -84,7 +84,7 @@ def release(m: Machine, x: int) -> None:
 
 @inner_kernel
 def create(g: Flat, s: State, o: int) -> bool:
-    """The outputs of an operator come to be, not in memory yet; False where an argument was banished."""
+    """Create the outputs of an operator, not resident yet; False where an argument was banished."""
     first_arg, last_arg, first_out, last_out = g.ops[o].args, g.ops[o + 1].args, g.ops[o].outs, g.ops[o + 1].outs
     for k in range(first_arg, last_arg):
         if s.storages[g.args[k].storage].banished > 0:
@@ -96,7 +96,7 @@ def create(g: Flat, s: State, o: int) -> bool:
         refresh(s, g.args[k].storage)
     for t in range(first_out, last_out):
         x = g.tensors[t].storage
-        fresh = True  # an operator counts once for a storage, whatever it makes in it
+        fresh = True  # an operator counts once for a storage, even with several outputs in it
         for u in range(first_out, t):
             fresh = fresh and g.tensors[u].storage != x
         if fresh:
@@ -113,7 +113,7 @@ def create(g: Flat, s: State, o: int) -> bool:
 
 @inner_kernel
 def push(m: Machine, t: int, first: bool) -> None:
-    """Begin to materialize a tensor: access the storages of its arguments, lock those that are there."""
+    """Begin to materialize a tensor: access the storages of its arguments, lock the defined ones."""
     g, s = m.g, m.s
     frame = s.frames[s.now[0].depth]
     frame.tensor, frame.cursor, frame.first = t, 0, first
@@ -133,7 +133,7 @@ def push(m: Machine, t: int, first: bool) -> None:
 
 @inner_kernel
 def take(s: State, k: int, x: int) -> None:
-    """Lock the argument at place `k`, in storage `x`, for the run under way."""
+    """Lock the argument at place `k`, in storage `x`, for the pending run."""
     s.locked[k] = True
     s.storages[x].lent += 1
     lock(s, x)
@@ -141,7 +141,7 @@ def take(s: State, k: int, x: int) -> None:
 
 @inner_kernel
 def continue_run(m: Machine) -> int:
-    """Bring the innermost run one piece further: an argument that is missing, or room and the run itself."""
+    """Advance the innermost run: begin with a missing argument, or make room and run."""
     g, s, q = m.g, m.s, m.q
     frame = s.frames[s.now[0].depth - 1]
     o = g.tensors[frame.tensor].op
@@ -158,7 +158,7 @@ def continue_run(m: Machine) -> int:
         return code
     run(m, o, frame.tensor, frame.first)
     s.now[0].depth -= 1
-    if frame.first:  # so that they are not evicted at once; not when they are run again
+    if frame.first:  # so that they are not evicted at once; on first runs only
         for u in range(g.ops[o].outs, g.ops[o + 1].outs):
             s.storages[g.tensors[u].storage].access = s.now[0].clock
             refresh(s, g.tensors[u].storage)
@@ -186,7 +186,7 @@ def make_room(m: Machine, need: int) -> int:
 
 @inner_kernel
 def run(m: Machine, o: int, t: int, first: bool) -> None:
-    """Run the operator of `t`: all its outputs are computed, those that were there twice for a moment."""
+    """Run the operator of `t`: all its outputs are computed; outputs that were resident exist twice for a moment."""
     g, s = m.g, m.s
     s.now[0].clock += g.ops[o].cost
     s.now[0].memory += g.ops[o].size
@@ -218,7 +218,7 @@ def run(m: Machine, o: int, t: int, first: bool) -> None:
 def arrive(g: Flat, s: State, u: int, arrivals: int) -> int:
     """The output `u` was computed; returns how many storages came into memory with it."""
     x = g.tensors[u].storage
-    if s.defined[u]:  # there were two of it for a moment
+    if s.defined[u]:  # two copies existed for a moment
         s.now[0].memory -= g.tensors[u].size
         return 0
     if s.storages[x].material:
@@ -231,10 +231,10 @@ def arrive(g: Flat, s: State, u: int, arrivals: int) -> int:
 
 @inner_kernel
 def finish_and_banish(g: Flat, s: State, o: int, t: int) -> None:
-    """Take the locks back, and banish what was kept for the outputs of `o` alone.
+    """Release the locks, and banish storages that were kept only for the outputs of `o`.
 
-    The public simulator walks over the arguments while banishing takes some out: the one that moves up into the place of
-    the last one seen is passed over, and keeps its lock for good. That is part of its behavior, so it is here too.
+    The public simulator iterates over the arguments while banishing removes some of them: the argument that moves into the
+    place of the current one is skipped, and keeps its lock. That is part of its behavior, and is reproduced here.
     """
     missing, mine = 0, g.tensors[t].storage
     for u in range(g.ops[o].outs, g.ops[o + 1].outs):  # those that were computed now

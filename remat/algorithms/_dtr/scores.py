@@ -1,4 +1,4 @@
-"""Scores: how much there is to lose by evicting a storage. The storage of the smallest score goes.
+"""Scores: the loss by evicting a storage. The storage with the smallest score is evicted.
 
 Kirisame et al. (ICLR 2021), section 2 and appendices C.3 and D.1. With c0 the cost of a storage's operators, m its bytes
 and s the time since its last access:
@@ -11,10 +11,10 @@ and s the time since its last access:
 | `msps` | (c0 + cost of its evicted ancestors) / m (Peng et al., 2020) |
 | `lru` | its last access |
 | `size` | 1 / m (Kumar et al., 2019) |
-| `random` | any storage is as good as any other |
+| `random` | a random storage |
 | `h'(s, m, c)` | c / (m s), with s and m `yes` or `no` and c one of `e*`, `eq`, `local`, `no` |
 
-A score of another package subclasses `Score`, says which measure of cost it wants, and writes `value`.
+A score of another package subclasses `Score`, names its measure of cost, and implements `value`.
 """
 
 from __future__ import annotations
@@ -76,6 +76,22 @@ class Score:
         return np.array([self.value(*row) for row in rows], np.float64)
 
 
+def choice(score: Score, pool: Pool) -> int:
+    """The place in the pool of the storage to evict: the smallest score, of equal scores the last, of scores of 0 the first.
+
+    Raises:
+        BadArgument: P-SCORE, where the score does not give one number for each storage.
+    """
+    values = np.asarray(score.values(pool))
+    if values.shape != pool.cost.shape or values.dtype.kind not in "fi" or np.isnan(values).any():
+        what = f"a score gave {values!r:.100} for {len(pool.cost)} storages."
+        raise BadArgument("P-SCORE", what, fix="return one number for each, none of them NaN.")
+    zeros = np.flatnonzero(values == 0)
+    if zeros.size:
+        values = values[: zeros[0] + 1]
+    return int(np.flatnonzero(values == values.min())[-1])
+
+
 @frozen
 class Family(Score):
     """The family h'(s, m, c): cost / (size x staleness), or infinity where that divides by zero.
@@ -102,7 +118,7 @@ class Family(Score):
 
 @frozen
 class LastAccess(Score):
-    """The last access: what was not accessed for the longest goes first."""
+    """The last access: the least recently accessed storage is evicted first."""
 
     MEASURE: ClassVar[str] = "no"
 
@@ -137,7 +153,7 @@ def score_named(name: str) -> Score:
     """The score of that name: a published one, `h'(s, m, c)`, or one that a package registers under `remat.scores`.
 
     Raises:
-        BadArgument: P-NAME, with the names that are near; P-SCORE, when a package registers what is no score.
+        BadArgument: P-NAME, with similar names; P-SCORE, when the object that a package registers is no score.
     """
     match = _FAMILY.fullmatch(name.strip())
     if match is not None:
@@ -148,8 +164,8 @@ def score_named(name: str) -> Score:
     plain = name.strip()
     if plain not in entries("scores"):
         plain = OTHER_NAMES.get(plain.lower(), plain.lower())
-    found = get("scores", plain)
-    found = found() if isinstance(found, type) else found
-    if not isinstance(found, Score):
-        raise BadArgument("P-SCORE", f"{name!r} is {found!r:.100}, not a score.", fix="register a subclass of Score.")
-    return found
+    score = get("scores", plain)
+    score = score() if isinstance(score, type) else score
+    if not isinstance(score, Score):
+        raise BadArgument("P-SCORE", f"{name!r} is {score!r:.100}, not a score.", fix="register a subclass of Score.")
+    return score

@@ -1,9 +1,8 @@
-"""`simulate`: what DTR does with a program under a budget."""
+"""`simulate`: DTR's run of a program under a budget."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from enum import StrEnum
 
 import numpy as np
@@ -14,9 +13,8 @@ from remat.algorithms._dtr.log import MOST, malformed
 from remat.algorithms._dtr.pool import measure_pool
 from remat.algorithms._dtr.program import Program
 from remat.algorithms._dtr.runtime import CHOOSE, DONE, GONE, GROW, OUT_OF_MEMORY, advance
-from remat.algorithms._dtr.scores import COSTS, Chance, Family, LastAccess, Pool, Score, h_dtr_eq, score_named
+from remat.algorithms._dtr.scores import COSTS, Chance, Family, LastAccess, Pool, Score, choice, h_dtr_eq, score_named
 from remat.algorithms._dtr.state import ACCESS, FAMILY, OUTSIDE, RANDOM, Machine, Rules, grown, machine
-from remat.errors import BadArgument
 from remat.settings import instance, number, one_of, whole
 
 LIMIT = 1000.0
@@ -29,7 +27,7 @@ RUNS_PER_CALL = 100
 
 
 class Status(StrEnum):
-    """How a run ended: the program came to its end; nothing was left to evict; recomputation passed its limit."""
+    """How a run ended: the program completed; nothing was left to evict; recomputation exceeded its limit."""
 
     OK = "ok"
     OUT_OF_MEMORY = "oom"
@@ -38,7 +36,7 @@ class Status(StrEnum):
 
 @frozen(kw_only=True)
 class Replay:
-    """What DTR did.
+    """The result of a run under DTR.
 
     Attributes:
         status: how it ended; all else is as of then.
@@ -138,7 +136,7 @@ def simulation(
         staleness=int(isinstance(score, Family) and score.staleness),
         widest=int(np.max(np.diff(program.flat.ops["outs"]), initial=0)),
     )
-    ended, code = _run(machine(program, rules, _generator(seed)), score.values)
+    ended, code = _run(machine(program, rules, _generator(seed)), score)
     now = ended.s.now[0]
     if code == GONE:
         op = int(now.fault)
@@ -160,20 +158,20 @@ def simulation(
     return Simulation(replay, ended)
 
 
-def _run(m: Machine, values: Callable[[Pool], np.ndarray]) -> tuple[Machine, int]:
-    """Run a machine to its end; what the kernel stops for is given to it."""
+def _run(m: Machine, score: Score) -> tuple[Machine, int]:
+    """Run a machine to its end; serves the requests for which the kernel returns."""
     while True:
         code = advance(m)
         if code == GROW:
             m = grown(m)
         elif code == CHOOSE:
-            m.s.now["victim"] = _choice(m, values)
+            m.s.now["victim"] = _choice(m, score)
         else:
             return m, code
 
 
-def _choice(m: Machine, values: Callable[[Pool], np.ndarray]) -> int:
-    """The victim by an outside score: of equal ones the last in the pool, and of zeros the first."""
+def _choice(m: Machine, score: Score) -> int:
+    """The victim by an outside score."""
     count = measure_pool(m)
     storages = m.s.pool[:count].copy()
     late = np.array(m.s.measured["late"][:count])
@@ -183,14 +181,7 @@ def _choice(m: Machine, values: Callable[[Pool], np.ndarray]) -> int:
         staleness=late,
         access=m.s.now["clock"] - late,
     )
-    found = np.asarray(values(pool))
-    if found.shape != (count,) or found.dtype.kind not in "fi" or np.isnan(found).any():
-        what = f"a score gave {found!r:.100} for {count} storages."
-        raise BadArgument("P-SCORE", what, fix="return one number for each, none of them NaN.")
-    zeros = np.flatnonzero(found == 0)
-    if zeros.size:
-        found = found[: zeros[0] + 1]
-    return int(storages[np.flatnonzero(found == found.min())[-1]])
+    return int(storages[choice(score, pool)])
 
 
 def _kind(score: Score) -> int:

@@ -1,4 +1,4 @@
-"""What the runtime knows at one instant, as tables that the kernels change in place."""
+"""The state of the runtime, as tables that the kernels change in place."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from remat.algorithms._dtr.program import Flat, Program, Records, records
 Words = NDArray[np.uint64]
 
 EAGER, IGNORE, BANISH = range(3)
-"""Deallocation: a storage that is let go of is evicted; nothing happens; it is removed for good as soon as it can be."""
+"""Deallocation of a released storage: it is evicted; nothing happens; it is removed permanently as soon as possible."""
 
 NO_COST, LOCAL, ANCESTORS, NEIGHBORHOOD, CLASSES = range(5)
 """Measures of cost: one; the storage's own; with evicted ancestors; with descendants too; with classes of evicted neighbors."""
 
 FAMILY, ACCESS, RANDOM, OUTSIDE = range(4)
-"""Scores: cost / (size x staleness), either left out where it is not asked for; the last access; chance; asked outside."""
+"""Scores: cost / (size x staleness), either factor optional; the last access; random; an outside score."""
 
 GAP, SEVERAL, DIRTY, LONELY = -4, -3, -2, -1
-"""Entries of `cached` that are no class: a place that was left; three classes and more; unknown; no evicted neighbor."""
+"""Entries of `cached` that are no class: an empty place; three or more classes; unknown; no evicted neighbor."""
 
 DOWN, DOWN_EDGE, UP, UP_EDGE = range(4)
 """Sets of `State.regions`: evicted storages reached towards readers; resident ones where that ends; the same towards sources."""
@@ -33,11 +33,11 @@ STORED = np.dtype(
         ("material", np.bool_),  # in memory
         ("pinned", np.bool_),  # never evicted
         ("banished", np.int32),  # 0, or its number in the order of banishing
-        ("locks", np.int32),  # runs under way that need it, and pins
-        ("lent", np.int32),  # runs under way that need it
+        ("locks", np.int32),  # pending runs that need it, and pins
+        ("lent", np.int32),  # pending runs that need it
         ("refs", np.int32),  # references of the program
         ("dependents", np.int32),  # evicted tensors made from it (kept for banishing alone)
-        ("place", np.int32),  # where it stands in the pool, -1: nowhere
+        ("place", np.int32),  # its place in the pool, -1: none
         ("size", np.int64),  # bytes
         ("part", np.float64),  # 1 / size, infinity for size 0; 1 for a score that leaves size out
         ("cost", np.int64),  # of its operators, each once
@@ -52,13 +52,13 @@ STORED = np.dtype(
     ],
     align=True,
 )
-"""A storage as it stands."""
+"""The state of a storage."""
 
 NODE = np.dtype([("parent", np.int64), ("value", np.int64), ("seen", np.int64)])
 """A node of the union-find: the node above, -1 for a root; of roots the cost of the class; a mark."""
 
 FRAME = np.dtype([("tensor", np.int64), ("cursor", np.int64), ("first", np.bool_)], align=True)
-"""A run under way: tensor asked for, arguments seen to, whether it is the first run of its operator."""
+"""A pending run: the requested tensor, the number of arguments done, whether it is the first run of its operator."""
 
 PLACE = np.dtype(
     [
@@ -70,7 +70,7 @@ PLACE = np.dtype(
         ("visits", np.int64),  # accesses that a score takes while `cached` holds
     ]
 )
-"""A place of the pool: what a score reads of the storage there, so that a search reads one stretch of memory from end to end."""
+"""A place of the pool: the data of its storage that scores read, so that a search reads memory sequentially."""
 
 MEASURED = np.dtype([("place", np.int64), ("number", np.int64), ("late", np.int64)])
 """A storage that was measured: place in the pool, numerator, staleness."""
@@ -83,7 +83,7 @@ NOW = np.dtype(
             *("tail", "count"),  # end and number of the pool
             *("nodes", "slots", "stamp", "banished"),  # nodes and slots in use, last mark, storages banished
             *("victim", "fault"),  # the choice of an outside score; the operator at fault
-            *("peak", "remat", "remats", "evictions", "accesses", "scored"),  # what a report says
+            *("peak", "remat", "remats", "evictions", "accesses", "scored"),  # results
         )
     ]
 )
@@ -91,7 +91,7 @@ NOW = np.dtype(
 
 
 class Rules(NamedTuple):
-    """What a run is asked for.
+    """The settings of a run.
 
     Attributes:
         budget: bytes. most_cost, most_runs: recomputation that ends it, by cost and by number.
@@ -145,7 +145,7 @@ class State(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """All that a kernel needs."""
+    """The arguments of a kernel."""
 
     g: Flat
     s: State
@@ -202,10 +202,10 @@ def grown(m: Machine) -> Machine:
 
 @inner_kernel
 def linked(s: State, x: int, y: int) -> bool:
-    """Whether the storage `x` still knows its neighbor `y`.
+    """Whether the storage `x` still lists its neighbor `y`.
 
-    Banishing cuts a storage out of the lists of the others, not out of its own: that matters for one that comes back because
-    the operator that made it is run again for another output.
+    Banishing removes a storage from the lists of others, not others from its own list: that matters for a storage that returns
+    because its operator is run again for another output.
     """
     mine, other = s.storages[x].banished, s.storages[y].banished
     return bool(other == 0 or 0 < mine < other)

@@ -34,43 +34,47 @@ class Condition(ABC):
         """Whether it holds."""
 
 
-@frozen
-class gap(Condition):
+@frozen(repr=False)
+class _Gap(Condition):
+    """A test of the gap between plan and bound.
+
+    Attributes:
+        size: plan over bound, minus one.
+    """
+
+    size: float = field(validator=number(0))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.size!r})"
+
+
+@frozen(repr=False)
+class gap(_Gap):
     """Holds when the plan is within a gap of the bound, or no schedule exists.
 
     Attributes:
         size: plan over bound, minus one.
     """
 
-    size: float = field(validator=number(0))
-
     def __call__(self, standing: Standing) -> bool:
         """Whether plan and bound are this close."""
         return standing.best_time <= standing.lower * (1 + self.size)
-
-    def __repr__(self) -> str:
-        return f"gap({self.size!r})"
 
     def __str__(self) -> str:
         return f"the plan is within {self.size:.2%} of the bound"
 
 
-@frozen
-class gap_above(Condition):
+@frozen(repr=False)
+class gap_above(_Gap):
     """Holds when the plan exceeds the bound by more than a gap, or when no plan is known but one may exist.
 
     Attributes:
         size: plan over bound, minus one.
     """
 
-    size: float = field(validator=number(0))
-
     def __call__(self, standing: Standing) -> bool:
         """Whether plan and bound are further apart."""
         return standing.best_time > standing.lower * (1 + self.size)
-
-    def __repr__(self) -> str:
-        return f"gap_above({self.size!r})"
 
     def __str__(self) -> str:
         return f"the plan is still more than {self.size:.2%} above the bound"

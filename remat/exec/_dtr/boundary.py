@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from remat.algorithms._dtr.online import Handle, Value
+from remat.algorithms._dtr.values import Handle, Value
 from remat.exec._dtr.operators import version_of
 from remat.exec._dtr.runtime import Runtime
 from remat.exec._dtr.wrapper import RematTensor

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from attrs import define, field
 
-from remat.algorithms._dtr.online import Out
+from remat.algorithms._dtr.values import Out
 from remat.exec._dtr.operators import Facts, Slot, fill, split
 from remat.exec._run.runtime import StepError
 from remat.exec._torch import recording

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from remat.algorithms._dtr.online import Handle, Value
+from remat.algorithms._dtr.values import Handle, Value
 from remat.exec._torch.wrappers import PLAIN_FUNCTIONS, like, outside_modes
 
 

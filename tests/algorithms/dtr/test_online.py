@@ -5,9 +5,11 @@ import weakref
 
 import pytest
 
-from remat.algorithms._dtr.online import Call, Core, Handle, Out, OutOfRoom, Thrashing
+from remat.algorithms._dtr.memory import OutOfRoom
+from remat.algorithms._dtr.online import Core, Thrashing
 from remat.algorithms._dtr.program import COMPUTE, GET, PIN, RELEASE
 from remat.algorithms._dtr.scores import score_named
+from remat.algorithms._dtr.values import Call, Handle, Out
 from remat.algorithms.dynamic import Status, program_peak, read_program, simulate, unit_chain_log, write_instructions
 from tests.algorithms.dtr.logs import random_log
 
