@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from remat._collector import collector_paused
+
 
 def lazy(package: str, where: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """A package's `__getattr__` and `__dir__`.
@@ -23,7 +25,8 @@ def lazy(package: str, where: Mapping[str, str]) -> tuple[Callable[[str], Any], 
         if name not in where:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, _, attribute = where[name].partition(":")
-        value = importlib.import_module(module)
+        with collector_paused():
+            value = importlib.import_module(module)
         return getattr(value, attribute) if attribute else value
 
     def __dir__() -> list[str]:

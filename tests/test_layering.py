@@ -14,7 +14,8 @@ from tests.circles import circles, file_imports, imported, room_imports, room_of
 ROOT = Path(__file__).parent.parent / "remat"
 
 RANK = {
-    "_lazy": 0,
+    "_collector": 0,
+    "_lazy": 1,
     "_warn": 0,
     "errors": 0,
     "units": 1,

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from remat.algorithms._milp.in_child import InChild
     from remat.algorithms._plugins.expression import parse
     from remat.algorithms._search.any_order import AnyOrder
-    from remat.algorithms._search.auto import auto, quick
+    from remat.algorithms._search.auto import auto, plan_first, quick, raise_bound
     from remat.algorithms._search.floor import Floor
     from remat.algorithms._search.from_solver import From
     from remat.algorithms._search.kernel_prefetch import prefetch
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     )
     from remat.algorithms._search.pipeline import Polish
     from remat.algorithms._search.single_instant import HardestInstants, SingleInstant
-    from remat.algorithms._search.stop import any_plan, gap, gap_above, no_plan
+    from remat.algorithms._search.stop import any_plan, gaining, gap, gap_above, no_plan, nodes_up_to
     from remat.algorithms._search.warmup import warm_up
     from remat.algorithms._staged.corrected import Corrected
     from remat.algorithms._staged.form_checkmate import OneOutputPerOp
@@ -161,6 +161,7 @@ __all__ = [
     "choices",
     "extra_runs",
     "first",
+    "gaining",
     "gap",
     "gap_above",
     "hierarchical",
@@ -170,11 +171,14 @@ __all__ = [
     "lowest_budget",
     "no_plan",
     "nodes_at_most",
+    "nodes_up_to",
     "parse",
+    "plan_first",
     "pool",
     "prefetch",
     "proved_floor",
     "quick",
+    "raise_bound",
     "rotor_values",
     "store_all_peak",
     "sweep",
@@ -222,7 +226,9 @@ _SOLVERS = {
     "TightenedKnapsack": "_staged.knapsack",
     "TwRemat": "_whole.tw_remat",
     "auto": "_search.auto",
+    "plan_first": "_search.auto",
     "quick": "_search.auto",
+    "raise_bound": "_search.auto",
 }
 _TRANSFORMS = {
     "Condense": "_hierarchy.condense",
@@ -249,12 +255,14 @@ _WORDS = {
     "any_plan": "_search.stop",
     "best": "_core.solver",
     "first": "_core.solver",
+    "gaining": "_search.stop",
     "gap": "_search.stop",
     "gap_above": "_search.stop",
     "hierarchical": "_hierarchy.condense",
     "is_flat": "_core.conditions",
     "no_plan": "_search.stop",
     "nodes_at_most": "_core.conditions",
+    "nodes_up_to": "_search.stop",
     "pool": "_core.option_pool",
     "warm": "_core.warm_started",
 }

@@ -29,7 +29,9 @@ class Report:
         reruns, recomputation: number and time of the runs after each node's first [ns].
         lower: a bound on the predicted time of every schedule within the budget [ns].
         word: what it is: `certified`, exact and with a proof, or `claimed`.
-        gap: predicted time over that bound, less one; None without a bound.
+        gap: predicted time over that bound, less one: the plan is at most this far from the fastest; None without a bound.
+            Planning computes the bounds that cost little, `report(model, tighten=True)` the others.
+        tightened: whether these others are in `lower` and `gap`.
         planner: the solver that planned.
         trail: what each solver reported.
         planning_seconds: time of the planning alone, without imports and compilation.
@@ -76,6 +78,7 @@ class Report:
     overhead: Bytes = 0
     origin: str = ""
     word: str = "claimed"
+    tightened: bool = False
 
     def __str__(self) -> str:
         rows = self.rows()
@@ -93,6 +96,8 @@ class Report:
         measured, took = _measured(self.measured_peak, format_bytes), _measured(self.measured_time, format_ns)
         extra = self.predicted_time / self.store_all_time - 1 if self.store_all_time else 0.0
         gap = "no bound" if self.gap is None else f"{self.gap:.2%}"
+        if self.gap and not self.tightened:
+            gap += " at most; `report(model, tighten=True)` looks for a better bound"
         share = (
             f" ({self.predicted_peak / self.store_all_peak:.1%} of keeping everything)" if self.store_all_peak else ""
         )
@@ -130,8 +135,13 @@ class Report:
         )
 
 
-def report(model: nn.Module) -> Report:
+def report(model: nn.Module, *, tighten: bool = False) -> Report:
     """The report of the plan that the last call used, or of the first plan before any call.
+
+    Args:
+        model: what `remat.exec.wrap` returned.
+        tighten: first compute the bounds that planning left out, integer formulations at the hardest moments and over all orders:
+            seconds, on some graphs a minute, once per plan. The plan stays as it is.
 
     Raises:
         BadArgument: X-REPORT, when the module is not wrapped, or what it runs is not planned; the message says why.
@@ -151,6 +161,8 @@ def report(model: nn.Module) -> Report:
         raise BadArgument(
             "X-REPORT", f"the module falls back to the unwrapped one: {ready.reason}", fix="see the reason."
         )
+    if tighten and ready.planned.lowered is not None:
+        state.raise_bound(ready)
     return report_of(state, ready)
 
 
@@ -176,7 +188,7 @@ def report_of(state: State, ready: Ready) -> Report:
         BadArgument: X-REPORT, where no plan was found.
     """
     planned = ready.planned
-    outcome, rehearsal = planned.outcome, ready.rehearsal
+    outcome, rehearsal = state.outcome_of(ready), ready.rehearsal
     overhead = planned.captured.overhead
     if outcome.cost is None or outcome.schedule is None:
         raise BadArgument("X-REPORT", "there is no plan.", fix="give a larger budget.")
@@ -210,6 +222,7 @@ def report_of(state: State, ready: Ready) -> Report:
         asked=planned.asked,
         overhead=overhead,
         origin=planned.origin,
+        tightened=outcome is not planned.outcome,
     )
 
 

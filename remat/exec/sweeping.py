@@ -11,9 +11,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from attrs import asdict, evolve, frozen
-from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 from torch import nn
 
 from remat.algorithms import Clock, Progress, Solver
@@ -131,6 +128,10 @@ class _Bar:
     """A progress bar over budgets on the error stream, with the latest report of the solvers."""
 
     def __init__(self, *, shown: bool) -> None:
+        from rich.console import Console  # these take a twentieth of a second, and are only needed here
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
         columns = (TextColumn("budgets"), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         self.bar = Bar(*columns, console=Console(stderr=True), transient=True, disable=not shown)
         self.task = self.bar.add_task("", total=None)

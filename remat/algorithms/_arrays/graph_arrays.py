@@ -41,6 +41,7 @@ class Flat(NamedTuple):
         required: nodes that every schedule runs; the others are isolated here and cost nothing.
         order_ptr, order_idx: nodes that must have run before a node's first run (producers, writers in order, draws
         in order).
+        work: of one element: positions of run sequences that kernels have visited so far (see `_search/work.py`).
     """
 
     read_ptr: Ints
@@ -62,6 +63,7 @@ class Flat(NamedTuple):
     draws: Flags
     order_ptr: Ints
     order_idx: Ints
+    work: Longs
 
 
 def csr(rows: list[list[int]]) -> tuple[Ints, Ints]:
@@ -103,6 +105,7 @@ def flatten(graph: Graph) -> Flat:
         keep=np.array([datum.keep for datum in data], np.bool_) & charged,
         order_ptr=order_ptr,
         order_idx=order_idx,
+        work=np.zeros(1, np.int64),
         **_columns(graph),
     )
 

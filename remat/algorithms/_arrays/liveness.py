@@ -50,6 +50,7 @@ def memory_profile_with_marks(g: Flat, seq: Ints, n: int, mem: Longs, marks: NDA
     for d in range(g.size.size):
         if live[d]:
             live_bytes += g.size[d]
+    g.work[0] += n
     peak = 0
     for i in range(n - 1, -1, -1):
         v = seq[i]
@@ -78,6 +79,7 @@ def resident_before(g: Flat, seq: Ints, n: int, b: int, marks: NDArray[np.bool_]
     for d in range(live.size):
         live[d] = marks[above, d] if end < n else g.keep[d]
     end = min(end, n)
+    g.work[0] += end - b
     for i in range(end - 1, b - 1, -1):
         v = seq[i]
         for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
@@ -94,6 +96,7 @@ def fits(g: Flat, seq: Ints, n: int, skip: int, budget: int) -> bool:
         runs[seq[i]] += 1
     if skip >= 0:
         runs[seq[skip]] -= 1
+    g.work[0] += n
     live_bytes = 0
     for d in range(g.size.size):
         if live[d]:

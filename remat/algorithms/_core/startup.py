@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from remat._collector import collector_paused
 from remat.algorithms._core.compilation import CompileTally, compile_seconds, compile_tally
 
 
@@ -27,7 +28,8 @@ def importing() -> Iterator[None]:
     tally = _importing.tally
     tally.begin()
     try:
-        yield
+        with collector_paused():
+            yield
     finally:
         tally.end()
 

@@ -1,4 +1,4 @@
-"""`auto`: the default planner, used where no solver is named. One expression; see docs/explanation/planner.md."""
+"""`auto`: the default planner, and `plan_first`, the one of `wrap`. Each is one expression; see docs/explanation/planner.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from remat.algorithms._search.lp_rounding import SavedSet
 from remat.algorithms._search.passes import Continuation, MultiStart, PeakShaving, Relieve, RuinAndRecreate
 from remat.algorithms._search.pipeline import Polish
 from remat.algorithms._search.single_instant import HardestInstants, SingleInstant
-from remat.algorithms._search.stop import any_plan, gap, gap_above, no_plan
+from remat.algorithms._search.stop import any_plan, gaining, gap, gap_above, no_plan, nodes_up_to
 from remat.algorithms._whole.baselines import PerLayerCheckpoint
 
 POOR = 0.005
@@ -23,6 +23,9 @@ FAIR = 0.001
 
 DONE = 0.0005
 """Gap at which the search stops."""
+
+FEW = 250
+"""Nodes up to which a plan waits for bounds from several instants: on larger graphs they take many seconds."""
 
 auto: Solver = (
     Polish(
@@ -45,6 +48,33 @@ auto: Solver = (
     | PerLayerCheckpoint()
 )
 """The default planner."""
+
+plan_first: Solver = (
+    Polish(
+        (
+            Floor(),
+            PeakShaving(),
+            SingleInstant(mixed=0),
+            SavedSet(),
+            MultiStart().if_(gap_above(GOOD)),
+            Continuation().if_(no_plan),
+            Relieve().if_(no_plan),
+            RuinAndRecreate(work=1e7),
+            RuinAndRecreate(work=5e7, disorder=0.3).if_(gap_above(GOOD)).if_(gaining()),
+            AnyOrder().if_(gap_above(POOR)).if_(nodes_up_to(FEW)),
+            Continuation(step=0.97, steps=6, attempts=6).if_(gap_above(POOR)).if_(gaining(1)),
+            RuinAndRecreate(work=5e7, restart=True, disorder=0.3).if_(gap_above(POOR)).if_(gaining(1)),
+        ),
+        stop=gap(DONE),
+    )
+    | PerLayerCheckpoint()
+)
+"""The planner of `remat.exec.wrap`: as `auto`, but it proves only what costs little, and stops when work brings little."""
+
+raise_bound: Solver = Polish(
+    (SingleInstant(mixed=0), HardestInstants(), AnyOrder().if_(gap_above(POOR))), stop=gap(DONE)
+)
+"""The bounds that `plan_first` leaves out; give it the plan as a start (`warm`), so that it ends when they are close."""
 
 quick: Solver = Polish((Floor(), MultiStart(starts=8), SingleInstant(mixed=0), SavedSet(instants=2)), stop=gap(0.05))
 """A plan and a bound in a fraction of the time of `auto`, for many budgets."""

@@ -29,6 +29,7 @@ def removable(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, positions: In
         left[seq[i]] += 1
     seen = np.zeros(g.time.size, np.bool_)
     count = 0
+    g.work[0] += 3 * n
     for i in range(n):
         v = seq[i]
         left[v] -= 1
@@ -160,6 +161,7 @@ def fits_without(g: Flat, uses: Uses, p: int, budget: int, commit: bool) -> bool
             fit = False
             break
         j = before[j]
+        g.work[0] += 1
     settle(g, v, change)
     return fit
 
@@ -171,6 +173,7 @@ def thinned(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, candidates: Int
     for i in range(n - 1, -1, -1):
         first_at[seq[i]] = i
     uses, gone = uses_of(g, seq, n, mem), np.zeros(n, np.bool_)
+    g.work[0] += 3 * n
     before, after = uses.before, np.empty(n, np.int32)
     for i in range(n):
         after[i] = i + 1

@@ -67,6 +67,7 @@ def legal_range(g: Flat, seq: Ints, i: int, first: Ints, loss: int) -> tuple[int
             if g.order_idx[k] == v:
                 hi = min(hi, j - 1)
         j += 1
+    g.work[0] += j - i
     return lo, hi
 
 
@@ -194,6 +195,7 @@ def shift(g: Flat, base: Ints, budget: int, level: float, passes: int, rng: Seed
             if j == i or lo > hi:
                 continue
             profile_of_move(g, runs, i, j, trial)
+            g.work[0] += n
             peak, value = pressure(trial, threshold)
             if peak <= ceiling and value < best:
                 best = value
@@ -248,6 +250,7 @@ def reordered(g: Flat, seq: Ints, target: Floats) -> Ints:
         for k in range(g.order_ptr[v], g.order_ptr[v + 1]):
             target[i] = max(target[i], target[first[g.order_idx[k]]])
     order = stable_order(target)
+    g.work[0] += 4 * n
     out = np.empty(n, np.int32)
     for i in range(n):
         out[i] = seq[order[i]]

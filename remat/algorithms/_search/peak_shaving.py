@@ -206,6 +206,7 @@ def list_gaps(g: Flat, scoring: Scoring, profile: Profile, least: float, best: C
     mark, stamp, chain = np.zeros(g.time.size, np.int64), np.zeros(1, np.int64), np.empty(LONGEST, np.int32)
     scan = Scan(mem, top, profile.budget, residency_end, mark, stamp, chain)
     best.kept[0] = 0
+    g.work[0] += 3 * n
     for b in range(n):
         v = seq[b]
         for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
@@ -225,6 +226,7 @@ def list_gaps(g: Flat, scoring: Scoring, profile: Profile, least: float, best: C
             for variant in range(1 + scoring.keeping):  # recompute missing inputs; or keep the smaller ones instead
                 small = int(g.size[d] * (scoring.share if variant == 0 else KEEPING))
                 length, cost, forced = rerun_chain(g, price, scan, d, b, small)
+                g.work[0] += 1 + length
                 if length == 0 or length == other or forced >= g.size[d]:
                     continue
                 other = length
@@ -308,6 +310,7 @@ def fall_of(g: Flat, profile: Profile, b: int, chain: Ints, length: int, trial: 
         j -= 1
     for i in range(count):
         change[trial.touched[i]] = 0
+    g.work[0] += b - 1 - j
     return -over
 
 

@@ -34,6 +34,7 @@ from remat.algorithms._proving.prover import CAPTURED, MOST_INSTANTS, Prover
 from remat.algorithms._search.kernel_prefetch import await_kernels
 from remat.algorithms._search.ordering import shift
 from remat.algorithms._search.stop import CONDITION, Condition
+from remat.algorithms._search.work import Worked
 from remat.errors import BackendMissing
 from remat.ir import Graph, Schedule
 from remat.settings import instance
@@ -198,6 +199,7 @@ class Search:
 
     Attributes:
         arrays: the problem as arrays. incumbents: the best sequences. bounds: certified or claimed.
+        worked: planning work, and how much of it since the last gain.
         clock, seed: of the solve. streams: random numbers by purpose. who: the solver named in reports.
         proves: whether bounds for every schedule may be claimed.
         trail: a text line per event; equal searches have equal trails.
@@ -208,6 +210,7 @@ class Search:
         self.arrays = RunProblem.of(problem)
         self.incumbents = Incumbents()
         self.bounds = Bounds(self.arrays.base_time)
+        self.worked = Worked(self.arrays.flat)
         self.streams = Streams(seed)
         # with a link, a copy to the host can replace recomputation: no bound but the base time holds then
         self.proves = problem.link is None
@@ -237,6 +240,11 @@ class Search:
     def base(self) -> Sequence:
         """The captured order of the nodes that must run."""
         return self.arrays.base
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that must run."""
+        return len(self.base)
 
     @cached_property
     def shifted(self) -> Sequence:
@@ -288,6 +296,7 @@ class Search:
             or not self.incumbents.take(sequence, time)
         ):
             return False
+        self.worked.note(time)
         self.trail.append(f"{how}: time {time / max(1, self.arrays.base_time):.5f} of the captured order's")
         self.clock.report(self.who, schedule=self.schedule(), best=time, bound=self.lower, **self._stage, note=how)
         return True

@@ -10,18 +10,25 @@ from typing import Protocol
 
 from attrs import field, frozen
 
-from remat.settings import instance, number
+from remat.algorithms._search.work import Worked
+from remat.settings import instance, number, whole
 from remat.units import Ns
 
 
 class Standing(Protocol):
-    """The input of a condition: the time of the best plan, infinite without a plan, and the bound [ns]."""
+    """The input of a condition: the time of the best plan, infinite without a plan, and the bound [ns]; nodes and work."""
 
     @property
     def best_time(self) -> float: ...
 
     @property
     def lower(self) -> Ns | float: ...
+
+    @property
+    def nodes(self) -> int: ...
+
+    @property
+    def worked(self) -> Worked: ...
 
 
 class Condition(ABC):
@@ -78,6 +85,52 @@ class gap_above(_Gap):
 
     def __str__(self) -> str:
         return f"the plan is still more than {self.size:.2%} above the bound"
+
+
+@frozen
+class gaining(Condition):
+    """Holds without a plan, and while plans still get faster for the planning work that they take.
+
+    It no longer holds when the work since the last gain of a ten-thousandth exceeds both `seconds` and the work before that gain.
+    Bounds are no planning work.
+
+    Attributes:
+        seconds: of work, at a stated rate: the same plan on any machine, busy or not.
+    """
+
+    seconds: float = field(default=0.5, validator=number(0))
+
+    def __call__(self, standing: Standing) -> bool:
+        """Whether it is worth while to go on."""
+        worked = standing.worked
+        return standing.best_time == float("inf") or worked.idle <= max(self.seconds, worked.gained)
+
+    def __repr__(self) -> str:
+        return f"gaining({self.seconds!r})"
+
+    def __str__(self) -> str:
+        return f"plans got faster in the last half of the work or its last {self.seconds:g} s"
+
+
+@frozen
+class nodes_up_to(Condition):
+    """Holds for graphs of at most so many nodes.
+
+    Attributes:
+        count: of nodes that must run.
+    """
+
+    count: int = field(validator=whole(1, "nodes"))
+
+    def __call__(self, standing: Standing) -> bool:
+        """Whether the graph is small enough."""
+        return standing.nodes <= self.count
+
+    def __repr__(self) -> str:
+        return f"nodes_up_to({self.count!r})"
+
+    def __str__(self) -> str:
+        return f"the graph has at most {self.count} nodes"
 
 
 @frozen

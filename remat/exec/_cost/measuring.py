@@ -14,6 +14,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
+from attrs import frozen
 
 from remat.errors import Uncapturable
 from remat.exec._cost.cost import OpCost
@@ -48,33 +49,47 @@ def measure(program: Program, cache: dict[str, OpCost] | None = None) -> Mapping
         if text not in costs:
             first.setdefault(text, program.op_by_name[name])
 
-    def run() -> tuple[dict[str, tuple[Ns, tuple[Bytes | None, ...]]], dict[str, Bytes]]:
+    def run() -> dict[str, _Trial]:
         with rng.kept(), torch.no_grad(), no_autocast(program.device):
-            return {text: _time(program, op) for text, op in first.items()}, _peaks(program, first)
+            return {text: _tried(program, op) for text, op in first.items()}
 
     with refusing("measuring"):
-        timed, peaks = unprofiled(run)
+        trials = unprofiled(run)
     for text, op in first.items():
-        time_ns, sizes = timed[text]
-        outputs = sum(filter(None, sizes))
+        trial = trials[text]
+        outputs = sum(filter(None, trial.sizes))
         state = rng.state_bytes(program.device) if op.draws and op.role is not Role.RNG else 0
-        costs[text] = OpCost(time=time_ns, workspace=max(0, peaks[text] - outputs) + state, outputs=sizes)
+        costs[text] = OpCost(time=trial.time, workspace=max(0, trial.peak - outputs) + state, outputs=trial.sizes)
     for text in dict.fromkeys(signatures.values()):
         costs[text] = costs.pop(text)
     return {name: costs[text] for name, text in signatures.items()}
 
 
-def _time(program: Program, op: Op) -> tuple[Ns, tuple[Bytes | None, ...]]:
-    """Median time of a call, after one to warm up that says how large the outputs really are."""
+@frozen
+class _Trial:
+    """What calls of one operation took.
+
+    Attributes:
+        time: the median [ns]. sizes: bytes of each output's storage. peak: most bytes held during a call, outputs included.
+    """
+
+    time: Ns
+    sizes: tuple[Bytes | None, ...] = ()
+    peak: Bytes = 0
+
+
+def _tried(program: Program, op: Op) -> _Trial:
+    """Calls on the same inputs: one to warm up that says how large the outputs are, some that are timed, one that is recorded."""
     if op.role is Role.RNG:
-        return _median(lambda: rng.save(program.device), program.device), ()
+        return _Trial(_median(lambda: rng.save(program.device), program.device))
     call = prepared(program, op)
     try:
         sizes = _sizes(program, op, call())
     except (RuntimeError, IndexError, ValueError) as error:
         what = f"{op.target}{_where(op)} does not run on made inputs: {error}"
         raise Uncapturable("X-MEASURE", what, fix='give cost="estimate", and report the operation.') from error
-    return _median(call, program.device), sizes
+    time_ns = _median(call, program.device)
+    return _Trial(time_ns, sizes, _cuda_peak(program, call) if program.device.type == "cuda" else _cpu_peak(call))
 
 
 def _where(op: Op) -> str:
@@ -153,24 +168,17 @@ def prepared(program: Program, op: Op) -> Callable[[], Any]:
     return call
 
 
-def _peaks(program: Program, first: Mapping[str, Op]) -> dict[str, Bytes]:
-    """Most bytes held during one call of each signature, outputs included."""
-    peaks = dict.fromkeys(first, 0)
-    todo = {text: op for text, op in first.items() if op.role is not Role.RNG}
-    if program.device.type == "cuda":
-        return peaks | {text: _cuda_peak(program, op) for text, op in todo.items()}
-    for text, op in todo.items():
-        call = prepared(program, op)
-        events: list[recording.Event] = []
-        with recording.recorded(events):
-            out = call()
-        del out
-        peaks[text] = max((0, *accumulate(event.size for event in events)))
-    return peaks
+def _cpu_peak(call: Callable[[], Any]) -> Bytes:
+    """Most bytes held during a call, outputs included."""
+    events: list[recording.Event] = []
+    with recording.recorded(events):
+        out = call()
+    del out
+    return max((0, *accumulate(event.size for event in events)))
 
 
-def _cuda_peak(program: Program, op: Op) -> Bytes:
-    call = prepared(program, op)
+def _cuda_peak(program: Program, call: Callable[[], Any]) -> Bytes:
+    """The same on CUDA, by the allocator's statistics."""
     torch.cuda.synchronize(program.device)
     torch.cuda.reset_peak_memory_stats(program.device)
     before = torch.cuda.memory_allocated(program.device)

@@ -10,7 +10,9 @@ import torch
 from attrs import define, evolve, field, frozen
 from torch import nn
 
+from remat._collector import old_objects_apart
 from remat._warn import warn
+from remat.algorithms import Outcome
 from remat.algorithms._dtr.online import LIMIT
 from remat.algorithms._dtr.scores import h_dtr_eq
 from remat.budget import Share
@@ -58,6 +60,7 @@ from remat.exec._plan.planning import (
     plan_captured,
 )
 from remat.exec._plan.progress import Stages, stages_of
+from remat.exec._plan.raising import with_raised_bound
 from remat.exec._plan.replaying import Replay, fingerprint
 from remat.exec._plan.smallest import with_changes
 from remat.exec._program.digest import program_digest
@@ -153,6 +156,7 @@ class State:
         plans: by key.
         costs: measured costs by signature, the most recently used last; at most `MOST_COSTS` for each plan that may be kept.
         library: plans by digest of the program, of the programs that `plans` has; calls with equal programs share a plan.
+        raised: likewise, outcomes whose bounds were raised after planning, with the outcome that each comes from.
         last: the plan of the last call.
         ran: "plan" if the last call ran its plan, else why not; where it ran under DTR, that begins with "DTR: ".
         sample: names and shapes of the tensors of the first call planned for.
@@ -168,6 +172,7 @@ class State:
     plans: PlanTable[Ready | Bare] = field(init=False)
     costs: dict[str, OpCost] = field(factory=dict)
     library: dict[str, Planned] = field(factory=dict)
+    raised: dict[str, tuple[Outcome, Outcome]] = field(factory=dict)
     last: Ready | Bare | None = None
     ran: str = "plan"
     sample: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -303,7 +308,20 @@ class State:
         if self.plans.use(call.key, entry):
             digests = {other.digest for other in self.plans if isinstance(other, Ready)}
             self.library = {digest: planned for digest, planned in self.library.items() if digest in digests}
+            self.raised = {digest: pair for digest, pair in self.raised.items() if digest in digests}
         return entry
+
+    def outcome_of(self, ready: Ready) -> Outcome:
+        """What is known of a plan, with its bound as it was raised last."""
+        planned, raised = self.raised.get(ready.digest, (None, None))
+        return raised if raised is not None and planned is ready.planned.outcome else ready.planned.outcome
+
+    def raise_bound(self, ready: Ready) -> None:
+        """Compute the bounds that planning left out; the plan stays. Nothing is computed twice."""
+        outcome = self.outcome_of(ready)
+        if outcome is ready.planned.outcome:
+            with old_objects_apart():
+                self.raised[ready.digest] = (outcome, with_raised_bound(ready.planned, self.settings.seed))
 
     def extra_for(self, ready: Ready, call: Arguments) -> list[torch.Tensor] | None:
         """The inputs besides the arguments, or None where a call takes other branches than the plan was traced on."""
@@ -370,7 +388,7 @@ class State:
         if (reason := self._never_captured()) is not None:
             return Dynamic(reason)
         try:
-            with stages_of(type(module).__name__, self.settings.progress) as stages:
+            with stages_of(type(module).__name__, self.settings.progress) as stages, old_objects_apart():
                 with stages.stage("capture"):
                     make_opaque()  # loads what the tracer loads in any case
                     captured = capture(
@@ -423,7 +441,7 @@ class State:
 
     def planned_again(self, call: Arguments, ready: Ready, outside: Outside) -> Ready:
         """A new plan with the memory of the loss as an audit measured it."""
-        with stages_of(type(call.module).__name__, self.settings.progress) as stages:
+        with stages_of(type(call.module).__name__, self.settings.progress) as stages, old_objects_apart():
             return self.plan(call, ready.captured, outside, stages)
 
     def plan(self, call: Arguments, captured: Captured, outside: Outside | None, stages: Stages) -> Ready:

@@ -60,7 +60,7 @@ class Settings:
         step: what is called as `step(module, *args, **kwargs)` in place of the module's forward, or None.
         differentiable: see `capture`.
         loss_reserve: bytes that a loss outside the module may hold, or None for an audited estimate.
-        solver: plans; None: `remat.algorithms.auto`.
+        solver: plans; None: `remat.algorithms.plan_first`.
         seconds: deadline of one planning [s], or None. Counted from when the graph is built, without imports and compilation.
         cost: "measure" or "estimate".
         seed: of the solver.
@@ -88,13 +88,13 @@ class Settings:
         if self.solver is not None:
             return self.solver
         with importing():
-            from remat.algorithms._search.auto import auto  # imports compiled kernels, so only when it is needed
+            from remat.algorithms._search.auto import plan_first  # imports compiled kernels, so only when it is needed
 
-        return auto
+        return plan_first
 
     def name(self) -> str:
         """The solver, as text for reports."""
-        return "auto" if self.solver is None else repr(self.solver)
+        return "plan_first" if self.solver is None else repr(self.solver)
 
 
 @frozen(kw_only=True, eq=False)

@@ -82,6 +82,11 @@ def _mask(spec: Spec, chosen: int) -> torch.Tensor:
     return mask
 
 
+_BLOCK = (
+    1 << 16
+)  # random numbers drawn for one tensor; a larger one repeats them, as drawing takes longer than most operations
+
+
 def make(spec: Spec, limit: int, generator: torch.Generator, storage: Bytes = 0) -> torch.Tensor:
     """A tensor of that spec, in at least that much storage: floats in [0.05, 1), indices below `limit`, flags mostly set."""
     count = max(spec.extent, storage) // spec.dtype.itemsize
@@ -90,14 +95,25 @@ def make(spec: Spec, limit: int, generator: torch.Generator, storage: Bytes = 0)
         "generator": generator if spec.device == generator.device else None,
     }
     if spec.dtype is torch.bool:
-        flat = torch.rand(count, **kwargs) < 0.9
+        flat = _repeated(torch.rand(min(count, _BLOCK), **kwargs) < 0.9, count)
     elif spec.dtype.is_complex:
         flat = torch.randn(count, dtype=spec.dtype, **kwargs)
     elif spec.dtype.is_floating_point:
-        flat = torch.rand(count, **kwargs).mul_(0.95).add_(0.05).to(spec.dtype)
+        flat = _repeated(torch.rand(min(count, _BLOCK), **kwargs).mul_(0.95).add_(0.05).to(spec.dtype), count)
     else:
         flat = torch.randint(max(limit, 1), (count,), **kwargs).to(spec.dtype)
     return flat.as_strided(spec.shape, spec.stride)
+
+
+def _repeated(block: torch.Tensor, count: int) -> torch.Tensor:
+    """`count` elements: those of the block, again and again, in memory of their own."""
+    if count == len(block):
+        return block
+    flat = torch.empty(count, dtype=block.dtype, device=block.device)
+    whole = count // len(block) * len(block)
+    flat[:whole].view(-1, len(block)).copy_(block)
+    flat[whole:].copy_(block[: count - whole])
+    return flat
 
 
 def index_limit(program: Program, op: Op, position: int) -> int:

@@ -1,0 +1,46 @@
+"""Planning work: what the kernels have done so far, the same on every machine, and the seconds that it usually takes.
+
+A unit is a position of a run sequence that a kernel visits; each kernel adds what it visits to `Flat.work`. Formulations are not
+counted here: they have limits of their own (branch-and-bound nodes, simplex iterations).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from remat.algorithms._arrays.graph_arrays import Flat
+
+RATE: Final = 5e7
+"""Units per second on one core of 2024 that does nothing else. A statement, not a measurement at run time: effort in seconds
+is this rate times work, so that the same problem and seed give the same plan on any machine, busy or not."""
+
+GAIN: Final = 1e-4
+"""How much faster, relatively, a plan must be to count as a gain."""
+
+
+class Worked:
+    """The work on a problem, and how much of it is after the last gain.
+
+    Attributes:
+        gained: seconds of work before the last gain.
+    """
+
+    def __init__(self, flat: Flat) -> None:
+        self._flat = flat
+        self._best = float("inf")
+        self.gained = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of work so far, at the stated rate."""
+        return int(self._flat.work[0]) / RATE
+
+    @property
+    def idle(self) -> float:
+        """Seconds of work since the last gain."""
+        return self.seconds - self.gained
+
+    def note(self, time: float) -> None:
+        """A better plan of this time was found; small gains add up until they count."""
+        if time < self._best * (1 - GAIN):
+            self._best, self.gained = time, self.seconds
