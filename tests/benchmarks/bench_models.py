@@ -99,8 +99,11 @@ def run_process(name: str, path: Path, timeout: float) -> str | None:
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
             raise
-    if code == 0:
-        return None
+    return None if code == 0 else failed_process(code, log)
+
+
+def failed_process(code: int, log: Path) -> str:
+    """What ended a process: its signal, or the last line that it wrote."""
     if code < 0:
         return f"crash: ended by {signal.Signals(-code).name}"
     return "crash: " + (log.read_text().strip().splitlines() or ["no word"])[-1]

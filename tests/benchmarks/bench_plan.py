@@ -2,6 +2,7 @@
 
     python -m tests.benchmarks.bench_plan [FILES …]    the table, on the captured graphs in tests/data and on FILES
     … --zoo NAMES      also capture these models of remat.zoo.large without weights (needs torch), e.g. gpt24,regnet,uno
+    … --zoo wide       instead: the wide zoo, row by row, goes on where it stopped (tests.benchmarks.bench_wide)
     … --only NAMES     only graphs of these names
     … --lowest         also the lowest budget a plan is found for
     … --seeds 10       instead: spread of the time over seeds at .35 and .25
@@ -310,7 +311,14 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=0)
     parser.add_argument("--tiny", type=int, default=0)
     parser.add_argument("--first", action="store_true")
+    parser.add_argument("--half", choices=("develop", "report"), default="", help="of the wide zoo")
+    parser.add_argument("--limit", type=float, default=300.0, help="of a row of the wide zoo [s of wall time]")
+    parser.add_argument("--print", action="store_true", help="of the wide zoo, only rows that are there")
     args = parser.parse_args()
+    if args.zoo == "wide":
+        from tests.benchmarks import bench_wide
+
+        return bench_wide.main(args)
     if args.seeds:
         return seeds(args)
     if args.tiny:

@@ -40,34 +40,34 @@ BATCH = 4
 WORDS = 6
 
 
-def noisy(channels: int, size: int) -> torch.Tensor:
+def noisy(channels: int, size: int, batch: int = BATCH) -> torch.Tensor:
     """Samples with noise."""
-    return torch.randn(BATCH, channels, size, size)
+    return torch.randn(batch, channels, size, size)
 
 
-def steps() -> torch.Tensor:
+def steps(batch: int = BATCH) -> torch.Tensor:
     """A step of the noise's schedule for each sample."""
-    return torch.randint(1000, (BATCH,))
+    return torch.randint(1000, (batch,))
 
 
-def caption(width: int = 16) -> torch.Tensor:
+def caption(width: int = 16, batch: int = BATCH, words: int = WORDS) -> torch.Tensor:
     """What a text encoder makes of captions."""
-    return torch.randn(BATCH, WORDS, width)
+    return torch.randn(batch, words, width)
 
 
-def denoising(channels: int, size: int) -> Callable[[], Call]:
+def denoising(channels: int, size: int, batch: int = BATCH) -> Callable[[], Call]:
     """Samples and steps."""
-    return lambda: Call((noisy(channels, size), steps()))
+    return lambda: Call((noisy(channels, size, batch), steps(batch)))
 
 
-def captioned() -> Call:
+def captioned(size: int = 16, batch: int = BATCH, words: int = WORDS, width: int = 16) -> Call:
     """Latents, steps and captions."""
-    return Call((noisy(4, 16), steps()), {"encoder_hidden_states": caption()})
+    return Call((noisy(4, size, batch), steps(batch)), {"encoder_hidden_states": caption(width, batch, words)})
 
 
-def classes() -> Call:
+def classes(size: int = 8, batch: int = BATCH) -> Call:
     """Latents with steps and classes."""
-    return Call((noisy(4, 8),), {"timestep": steps(), "class_labels": torch.randint(10, (BATCH,))})
+    return Call((noisy(4, size, batch),), {"timestep": steps(batch), "class_labels": torch.randint(10, (batch,))})
 
 
 def masked_captions() -> Call:
@@ -77,10 +77,15 @@ def masked_captions() -> Call:
     return Call((noisy(4, 8),), kwargs | {"added_cond_kwargs": {"resolution": None, "aspect_ratio": None}})
 
 
-def pooled_captions() -> Call:
+def pooled_captions(size: int = 8, batch: int = BATCH, words: int = WORDS, width: int = 16) -> Call:
     """Latents with steps, captions and their summaries."""
-    kwargs = {"encoder_hidden_states": caption(), "pooled_projections": torch.randn(BATCH, 16), "timestep": steps()}
-    return Call((noisy(4, 8),), kwargs)
+    states = caption(width, batch, words)
+    kwargs = {
+        "encoder_hidden_states": states,
+        "pooled_projections": torch.randn(batch, width),
+        "timestep": steps(batch),
+    }
+    return Call((noisy(4, size, batch),), kwargs)
 
 
 def packed_latents() -> Call:
@@ -93,9 +98,9 @@ def packed_latents() -> Call:
     return Call(kwargs=kwargs)
 
 
-def autoencoding() -> Call:
+def autoencoding(size: int = 32, batch: int = BATCH) -> Call:
     """Pictures; the posterior is sampled, as it is in training."""
-    return Call((torch.randn(BATCH, 3, 32, 32),), {"sample_posterior": True})
+    return Call((torch.randn(batch, 3, size, size),), {"sample_posterior": True})
 
 
 def diffusion(name: str, model: str, sizes: dict[str, Any], call: Callable[[], Call], *tags: str) -> Model:

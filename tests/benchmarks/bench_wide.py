@@ -1,0 +1,162 @@
+"""The wide zoo (`make graphs`, then `make bench-plan FLAGS="--zoo wide"`): plan, bound and gap of architectures nobody tuned for.
+
+    --half develop|report   one half; the hash of a name decides (`tests.models.catalogue.half_of`)
+    --only NAMES            only these architectures
+    --limit 300             seconds of wall time of a row's process; beyond it the row says so
+    --print                 only what is there already
+
+A row is an architecture at 70, 50, 35 or 25 % of its peak, or at the lowest budget found. Each runs in a process of its own and
+is kept in build/bench/wide; rows whose sources and graph are unchanged are not run again. Prints the table, then for each half
+the bars; exits 1 when the half that is only reported misses one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.bench_models import failed_process
+from tests.models.catalogue import HALVES, half_of
+
+GRAPHS = Path("build/graphs")
+OUT = Path("build/bench/wide")
+SHARES = ("0.7", "0.5", "0.35", "0.25", "lowest")
+SOURCES = ("remat/ir", "remat/algorithms", "tests/benchmarks/wide_row.py")
+PREFIXES = ("torch-", "hf-", "diffusers-", "timm-")
+NEAR = 0.03
+"""How near the lowest budget is to be to what is proved impossible, in parts of the peak."""
+
+Row = dict[str, Any]
+
+
+def sources() -> str:
+    """A hash of what rows depend on besides their graph."""
+    digest = hashlib.sha256()
+    for source in map(Path, SOURCES):
+        for path in sorted(source.rglob("*.py")) if source.is_dir() else [source]:
+            digest.update(f"{path}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def row_of(graph: Path, share: str, key: str, args: argparse.Namespace) -> Row | None:
+    """A row: what the same sources wrote for the same graph before, else from a new process; None: it is not there."""
+    name = graph.name.removesuffix(".json.gz")
+    path = OUT / f"{name}-{share}.json"
+    row: Row = json.loads(path.read_text()) if path.exists() else {}
+    full = f"{key}-{hashlib.sha256(graph.read_bytes()).hexdigest()[:16]}"
+    if args.print or row.get("key") == full:
+        return row or None
+    path.unlink(missing_ok=True)
+    failure = run(graph, share, path, args.limit)
+    row = json.loads(path.read_text()) if failure is None else {"status": failure, "share": share}
+    row |= {"name": name, "half": half_of(name), "key": full}
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(row, indent=1))
+    os.replace(part, path)
+    return row
+
+
+def run(graph: Path, share: str, path: Path, limit: float) -> str | None:
+    """Run the process of a row; what ended it, where it did not end well."""
+    command = [sys.executable, "-m", "tests.benchmarks.wide_row", str(graph), share, str(path)]
+    log = path.with_suffix(".log")
+    with log.open("w") as stream:
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment, start_new_session=True)
+        try:
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return f"not done after {limit:.0f} s"
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return None if code == 0 else failed_process(code, log)
+
+
+# -- showing ---------------------------------------------------------------------------------------------------------------
+
+
+def number(value: object, digits: int = 4) -> str:
+    """A number, words, or a dash."""
+    return value if isinstance(value, str) else f"{value:.{digits}f}" if isinstance(value, float) else "-"
+
+
+def line_of(row: Row) -> str:
+    """A row for the terminal."""
+    head = f"{row['name']} {row['share']}"
+    if row["share"] == "lowest" and "lowest" in row:
+        far = row["lowest"] - row["impossible"]
+        cells = [f"found {number(row['lowest'], 3)}", f"impossible {number(row['impossible'], 3)}", f"apart {far:.3f}"]
+        return " | ".join([head, number(row["time"]), *cells, number(row["plan_cpu"], 1), number(row["bound_cpu"], 1)])
+    if "time" not in row:
+        return f"{head} | {row['status']}"
+    cells = [row["status"] if row["time"] is None else number(row["time"]), number(row["bound"]), number(row["gap"], 3)]
+    cells += [number(row["captured_order"]), number(row["plan_cpu"], 1), number(row["bound_cpu"], 1)]
+    return " | ".join([head, *cells, *(number(value, 3) for value in row["beside"].values())])
+
+
+def missed(rows: Iterable[Row]) -> tuple[list[str], list[str]]:
+    """What the rows say of the bars, and which of these are missed."""
+    rows = list(rows)
+    shares = [row for row in rows if row["share"] != "lowest" and row["status"] != "infeasible"]
+    gaps = sorted(math.inf if row.get("gap") is None else row["gap"] for row in shares)
+    lows = [row for row in rows if row["share"] == "lowest"]
+    near = [row for row in lows if "lowest" in row and row["lowest"] - row["impossible"] <= NEAR]
+    small = [row for row in rows if row["share"] != "lowest" and row.get("nodes", 0) <= 2000]
+    quick = [row for row in small if max(row.get("plan_cpu", math.inf), row.get("bound_cpu", math.inf)) <= 10]
+    slow = [row for row in small if max(row.get("plan_cpu", math.inf), row.get("bound_cpu", math.inf)) > 30]
+    if not gaps:
+        return ["no rows"], []
+    bars = {
+        f"median gap {statistics.median(gaps):.3f} %, at most .1 asked": statistics.median(gaps) <= 0.1,
+        f"gap within 1 % on {sum(gap <= 1 for gap in gaps)} of {len(gaps)}, 9 of 10 asked": (
+            sum(gap <= 1 for gap in gaps) >= 0.9 * len(gaps)
+        ),
+        f"plan and bound within 10 s of CPU each on {len(quick)} of {len(small)}, 9 of 10 asked": (
+            len(quick) >= 0.9 * len(small)
+        ),
+        f"above 30 s on {len(slow)}, none asked": not slow,
+        f"lowest budget within {NEAR} of a proved limit on {len(near)} of {len(lows)}, 3 of 4 asked": (
+            len(near) >= 0.75 * len(lows)
+        ),
+    }
+    return list(bars), [bar for bar, holds in bars.items() if not holds]
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the rows that are asked for, print them and the bars of each half."""
+    chosen = args.only.split(",") if args.only else None
+    paths = [path for path in sorted(GRAPHS.glob("*.json.gz")) if path.name.startswith(PREFIXES)]
+    names = {path: path.name.removesuffix(".json.gz") for path in paths}
+    paths = [path for path in paths if chosen is None or names[path] in chosen]
+    paths = [path for path in paths if args.half in ("", half_of(names[path]))]
+    if not paths:
+        print(f"no graphs in {GRAPHS}: `make graphs` captures them.")
+        return 1
+    OUT.mkdir(parents=True, exist_ok=True)
+    print("graph share | time | bound | gap % | captured order | plan s | bound s | per layer | rotor | dtr | tw-remat")
+    key, rows = sources(), []
+    for path in paths:
+        for share in SHARES:
+            row = row_of(path, share, key, args)
+            if row is not None:
+                rows.append(row)
+                print(line_of(row), flush=True)
+    code = 0
+    for half in HALVES:
+        lines, misses = missed(row for row in rows if row["half"] == half)
+        print(f"{half}:", *lines, sep="\n  ")
+        code |= half == "report" and bool(misses)
+    return code
