@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -25,13 +25,15 @@ class Joint:
     """A joint graph with what its placeholders and outputs mean.
 
     Attributes:
-        module: the traced graph module; its placeholders are parameters, buffers, inputs, tangents.
+        graph: its placeholders are parameters, buffers, inputs, tangents.
+        constants: tensors that the code itself makes, by the targets of the nodes that stand for them.
         inputs: one per placeholder: ("param", name), ("buffer", name), ("input", position) or ("tangent", position of output).
         outputs: one per output of the graph: ("update", input), ("output", position), ("grad", input) or None.
         aliased: positions of module outputs that share storage with an input or with another output.
     """
 
-    module: torch.fx.GraphModule
+    graph: torch.fx.Graph
+    constants: Mapping[str, torch.Tensor]
     inputs: tuple[tuple[str, Any], ...]
     outputs: tuple[tuple[str, Any] | None, ...]
     aliased: frozenset[int]
@@ -61,10 +63,10 @@ def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: 
         ExitStack() as stack,
         fx_traceback.preserve_node_meta(),
         _eager_kernels(taken),
-        _lists_of_items(),
+        lists_of_items(),
         compared_late(),
-        _unseen_refused(),
-        _corrected(correction),
+        unseen_refused(),
+        corrections(correction),
         outside,
     ):
         joint = aot_export_joint_with_descriptors(stack, module, args)
@@ -76,7 +78,8 @@ def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: 
     infos = joint._aot_state.fw_metadata.output_info
     plain = {"non_alias", "unsafe_view_alias", "custom_function_view"}
     aliased = frozenset(i for i, info in enumerate(infos) if info.output_type.name not in plain)
-    return Joint(joint.graph_module, inputs, outputs, aliased)
+    constants = {str(node.target): getattr(joint.graph_module, str(node.target)) for node in graph.find_nodes(op="get_attr")}
+    return Joint(graph, constants, inputs, outputs, aliased)
 
 
 _DECOMPOSED = (
@@ -109,7 +112,7 @@ def _eager_kernels(prefixes: tuple[str, ...]) -> Iterator[None]:
 
 
 @contextmanager
-def _lists_of_items() -> Iterator[None]:
+def lists_of_items() -> Iterator[None]:
     """`tolist` of a traced tensor asks for its items one by one, where the tracer's own looks below whoever answers for them."""
     before = FunctionalTensor.tolist
 
@@ -124,7 +127,7 @@ def _lists_of_items() -> Iterator[None]:
 
 
 @contextmanager
-def _unseen_refused() -> Iterator[None]:
+def unseen_refused() -> Iterator[None]:
     """Refuse what no trace sees: tensors given other memory, and what TorchScript derives in its own way."""
     data, call = torch.Tensor.data, torch.jit.ScriptFunction.__call__
 
@@ -155,10 +158,21 @@ def _empty_as(spec: Any) -> torch.Tensor:
 
 
 @contextmanager
-def _corrected(correction: Correction | None) -> Iterator[None]:
+def corrections(correction: Correction | None, log: Any = None) -> Iterator[None]:
     """Have fake tensors made as the kernels make them, where the shape functions say otherwise or refuse what kernels do."""
     dispatch = FakeTensorMode.dispatch
     empty: dict[int, torch.Tensor] = {}
+
+    def logged(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not log.on or log.depth:
+            return corrected(mode, func, types, args, kwargs)
+        log.depth += 1
+        try:
+            result = corrected(mode, func, types, args, kwargs)
+        finally:
+            log.depth -= 1
+        log.note(func, args, kwargs or {}, result)
+        return result
 
     def corrected(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with mode:
@@ -180,7 +194,7 @@ def _corrected(correction: Correction | None) -> Iterator[None]:
         return type(result)(parts) if isinstance(result, (tuple, list)) else parts[0]
 
     fake_tensors: Any = FakeTensorMode  # torch has no way in but its method
-    fake_tensors.dispatch = corrected
+    fake_tensors.dispatch = corrected if log is None else logged
     try:
         yield
     finally:

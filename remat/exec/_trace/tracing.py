@@ -353,7 +353,9 @@ def _export(run: _Traced, before: Snapshot) -> Joint:
     with untouched(step.module, before), torch.enable_grad():
         try:
             with nodes.scopes(paths, run.__dict__["running"]):
-                joint = export_joint(run, tensors, run.__dict__["correction"])
+                import os
+                from remat.exec._torch.logged import log_joint
+                joint = (log_joint if os.environ.get("LOG") else export_joint)(run, tensors, run.__dict__["correction"])
             check_backward(run.__dict__["passes"][-1], Snapshot(step.module, step.watched))
         except Foreign as foreign:
             slot = next((slot for slot in before.slots() if slot.tensor is foreign.tensor), None)
