@@ -166,6 +166,11 @@ def corrections(correction: Correction | None, log: Any = None) -> Iterator[None
     def logged(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not log.on or log.depth:
             return corrected(mode, func, types, args, kwargs)
+        if not log.recording and func.namespace != "prim":
+            result = log.again(func, args, kwargs or {})
+            if result is not None:
+                log.note(func, args, kwargs or {}, result)
+                return result
         log.depth += 1
         try:
             result = corrected(mode, func, types, args, kwargs)
