@@ -38,8 +38,9 @@ class NotLogged(Exception):
 class _Functional(FunctionalTensorMode):
     """Torch's functional mode, with a short way for the operations that need nothing special."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: Log) -> None:
         super().__init__(_allow_token_discovery=True)
+        self.log = log
         self._plain: dict[Any, tuple[bool, Any]] = {}
 
     @classmethod
@@ -59,6 +60,7 @@ class _Functional(FunctionalTensorMode):
         with torch._C._ForceDispatchKeyGuard(include, exclude):
             try:
                 before = torch._functionalize_enable_reapply_views(True)
+                self._sync_view_replay_annotations(args, kwargs)
                 inner = [_unwrapped(value) for value in args]
                 result = func._op_dk(
                     _FUNCTIONALIZE, *inner, **{name: _unwrapped(value) for name, value in (kwargs or {}).items()}
@@ -81,7 +83,22 @@ class _Functional(FunctionalTensorMode):
         return value
 
     def _sync_view_replay_annotations(self, args: Any, kwargs: Any) -> None:
-        """There are no annotations of proxies here."""
+        """Bring what an operation reads up to date, each view under the name of the operation that it stems from."""
+        for value in args:
+            if type(value) is FunctionalTensor:
+                self._sync(value)
+            elif isinstance(value, _MULTIPLE):
+                for item in value:
+                    if type(item) is FunctionalTensor:
+                        self._sync(item)
+        for value in (kwargs or {}).values():
+            if type(value) is FunctionalTensor:
+                self._sync(value)
+
+    def _sync(self, tensor: FunctionalTensor) -> None:
+        self.log.replayed = torch._from_functional_tensor(tensor.elem)
+        torch._sync(tensor)
+        self.log.replayed = None
 
 
 def _unwrapped(value: Any) -> Any:
@@ -136,6 +153,7 @@ class Log:
         self.first: list[tuple[Any, Any, Any, Any]] | None = None
         self.at = 0
         self.recording = False
+        self.replayed: torch.Tensor | None = None
         self.backward = False
         self.scopes: dict[int | None, Any] = {}
 
@@ -201,6 +219,9 @@ class Log:
                 custom = self.scopes.get(number, custom)
         else:
             self.scopes.setdefault(number, custom)
+        origin = None if self.replayed is None else self.nodes.get(id(self.replayed))
+        if origin is not None:
+            number, custom = origin.meta.get("seq_nr", number), origin.meta.get("custom", custom)
         meta["seq_nr"] = number
         if custom is not None:
             meta["custom"] = custom
@@ -283,7 +304,7 @@ class _Run:
 
         descs: Any = [PlainAOTInput(at) for at in range(len(fakes))]
         fakes = self._apart(fakes)
-        with _Functional():
+        with _Functional(self.log):
             self.log.recording, self.log.first = True, []
             meta = run_functionalized_fw_and_collect_metadata(
                 self.call, flat_args_descs=descs, keep_input_mutations=False
@@ -325,7 +346,10 @@ class _Run:
 
     def _trace(self, meta: Any, fakes: list[torch.Tensor]) -> Joint:
         log = self.log
-        tangents = list(meta.traced_tangents)
+        tangents = [
+            torch.empty_strided(form.shape, form.stride(), dtype=form.dtype, device=form.device)
+            for form in meta.traced_tangents
+        ]
         for at, fake in enumerate(fakes, start=1):
             log.placeholder(f"primals_{at}", fake)
         log.nodes.pop(-1, None)
@@ -335,7 +359,7 @@ class _Run:
         cached = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)
         try:
-            with _Functional():
+            with _Functional(log):
                 memo: dict[int, Any] = {}
                 primals = []
                 for fake in fakes:
