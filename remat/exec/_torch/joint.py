@@ -56,13 +56,13 @@ def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: 
     # The tracer brings the whole of torch's compiler with it, a second of imports: whoever captures nothing does not pay it.
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
-    taken = _DECOMPOSED if correction is None else (*_DECOMPOSED, "dropout")
+    taken = DECOMPOSED if correction is None else (*DECOMPOSED, "dropout")
     # A backward runs outside autocast, whatever its forward ran in.
     outside = functorch_config.patch(backward_pass_autocast="off")
     with (
         ExitStack() as stack,
         fx_traceback.preserve_node_meta(),
-        _eager_kernels(taken),
+        eager_kernels(taken),
         lists_of_items(),
         compared_late(),
         unseen_refused(),
@@ -82,7 +82,7 @@ def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: 
     return Joint(graph, constants, inputs, outputs, aliased)
 
 
-_DECOMPOSED = (
+DECOMPOSED = (
     "upsample_", "_upsample_", "lstm", "gru", "rnn_", "hardshrink", "softshrink", "multi_margin_loss",
     "multilabel_margin_loss",
 )  # fmt: skip
@@ -90,7 +90,7 @@ _DECOMPOSED = (
 
 
 @contextmanager
-def _eager_kernels(prefixes: tuple[str, ...]) -> Iterator[None]:
+def eager_kernels(prefixes: tuple[str, ...]) -> Iterator[None]:
     """Trace the operations whose names begin so as the kernels that eager runs."""
     keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
     packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten) if name.startswith(prefixes)]

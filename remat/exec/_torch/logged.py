@@ -7,12 +7,14 @@ understand it refuses with a reason (`NotLogged`); the joint export is the refer
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 import torch.fx.traceback as fx_traceback
 from torch import nn
+from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import detect_fake_mode
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -20,7 +22,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.nn.utils import stateless
 from torch.utils._python_dispatch import _correct_storage_aliasing, get_alias_info, return_and_correct_aliasing
 
-from remat.exec._torch.joint import Correction, Joint, corrections, lists_of_items, unseen_refused
+from remat.exec._torch.joint import DECOMPOSED, Correction, Joint, corrections, eager_kernels, lists_of_items, unseen_refused
 from remat.exec._torch.late_numbers import compared_late
 from remat.exec._torch.torch_private import flatten
 
@@ -154,6 +156,7 @@ class Log:
         self.at = 0
         self.recording = False
         self.replayed: torch.Tensor | None = None
+        self.finished: int | None = None
         self.backward = False
         self.scopes: dict[int | None, Any] = {}
 
@@ -210,11 +213,11 @@ class Log:
         meta = node.meta
         meta["val"] = result
         number = torch.autograd._get_sequence_nr() - 1
-        custom = fx_traceback.get_current_meta().get("custom")
+        custom = dict(fx_traceback.get_current_meta().get("custom") or {})
         if self.backward:
             meta["partitioner_tag"] = "is_backward"
             current = torch._C._current_autograd_node()
-            if current is not None:
+            if current is not None and current._sequence_nr() != self.finished:
                 number = current._sequence_nr()
                 custom = self.scopes.get(number, custom)
         else:
@@ -223,8 +226,7 @@ class Log:
         if origin is not None:
             number, custom = origin.meta.get("seq_nr", number), origin.meta.get("custom", custom)
         meta["seq_nr"] = number
-        if custom is not None:
-            meta["custom"] = custom
+        meta["custom"] = custom
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -253,7 +255,10 @@ def log_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: Cor
     from torch._dynamo.utils import _disable_saved_tensors_hooks_during_tracing
 
     log = Log()
+    taken = (*DECOMPOSED, "matmul") if correction is None else (*DECOMPOSED, "matmul", "dropout")
     with (
+        enable_python_dispatcher(),
+        eager_kernels(taken),
         fx_traceback.preserve_node_meta(),
         lists_of_items(),
         compared_late(),
@@ -381,6 +386,7 @@ class _Run:
                 grads: dict[int, Any] = {}
                 if trained and needed:
                     log.backward = True
+                    self._watch(needed)
                     with _no_autocast():
                         made = torch.autograd.grad(needed, list(trained.values()), towards, allow_unused=True)
                     grads = dict(zip(trained, made, strict=True))
@@ -405,6 +411,24 @@ class _Run:
         log.graph.output(tuple(ends))
         log.graph.eliminate_dead_code()
         return Joint(log.graph, log.constants, inputs, tuple(outputs), frozenset())
+
+
+    def _watch(self, roots: list[torch.Tensor]) -> None:
+        """Know when a node of autograd has ended: what runs then adds gradients, and belongs to no operation."""
+        stack = [root.grad_fn for root in roots]
+        seen: set[Any] = set(stack)
+        while stack:
+            node = stack.pop()
+            if node is None:
+                continue
+            node.register_hook(partial(self._end, node._sequence_nr()))
+            for inner, _ in node.next_functions:
+                if inner is not None and inner not in seen and inner.next_functions:
+                    seen.add(inner)
+                    stack.append(inner)
+
+    def _end(self, number: int, *_gradients: Any) -> None:
+        self.log.finished = number
 
 
 def _inner(tensor: torch.Tensor) -> torch.Tensor:
