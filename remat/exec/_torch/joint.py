@@ -16,6 +16,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 from remat.errors import Uncapturable
 from remat.exec._torch.late_numbers import compared_late
+from remat.exec._torch.log import Dispatch
 from remat.exec._torch.shape_functions import results_of
 from remat.exec._torch.torch_private import flatten
 
@@ -38,6 +39,9 @@ class Joint:
     outputs: tuple[tuple[str, Any] | None, ...]
     aliased: frozenset[int]
 
+
+PLAIN_OUTPUTS = ("non_alias", "unsafe_view_alias", "custom_function_view")
+"""What torch's analysis of a forward says of outputs that look at no input and at no other output."""
 
 Correction = Callable[[Any, Any, Any], tuple[Any, ...] | None]
 """Of a call (operation, arguments, keyword arguments): what its outputs are (with shape, stride, dtype and device), or None
@@ -76,9 +80,10 @@ def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: 
     inputs = tuple(_role(node.meta["desc"]) for node in placeholders)
     outputs = tuple(None if descriptor is None else _role(descriptor) for descriptor in output.meta["desc"])
     infos = joint._aot_state.fw_metadata.output_info
-    plain = {"non_alias", "unsafe_view_alias", "custom_function_view"}
-    aliased = frozenset(i for i, info in enumerate(infos) if info.output_type.name not in plain)
-    constants = {str(node.target): getattr(joint.graph_module, str(node.target)) for node in graph.find_nodes(op="get_attr")}
+    aliased = frozenset(i for i, info in enumerate(infos) if info.output_type.name not in PLAIN_OUTPUTS)
+    constants = {
+        str(node.target): getattr(joint.graph_module, str(node.target)) for node in graph.find_nodes(op="get_attr")
+    }
     return Joint(graph, constants, inputs, outputs, aliased)
 
 
@@ -158,26 +163,15 @@ def _empty_as(spec: Any) -> torch.Tensor:
 
 
 @contextmanager
-def corrections(correction: Correction | None, log: Any = None) -> Iterator[None]:
-    """Have fake tensors made as the kernels make them, where the shape functions say otherwise or refuse what kernels do."""
+def corrections(correction: Correction | None, around: Callable[[Dispatch], Dispatch] | None = None) -> Iterator[None]:
+    """Have fake tensors made as the kernels make them, where the shape functions say otherwise or refuse what kernels do.
+
+    Args:
+        correction: what the kernels return.
+        around: puts something around the dispatch of fake tensors.
+    """
     dispatch = FakeTensorMode.dispatch
     empty: dict[int, torch.Tensor] = {}
-
-    def logged(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not log.on or log.depth:
-            return corrected(mode, func, types, args, kwargs)
-        if not log.recording and func.namespace != "prim":
-            result = log.again(func, args, kwargs or {})
-            if result is not None:
-                log.note(func, args, kwargs or {}, result)
-                return result
-        log.depth += 1
-        try:
-            result = corrected(mode, func, types, args, kwargs)
-        finally:
-            log.depth -= 1
-        log.note(func, args, kwargs or {}, result)
-        return result
 
     def corrected(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with mode:
@@ -199,7 +193,7 @@ def corrections(correction: Correction | None, log: Any = None) -> Iterator[None
         return type(result)(parts) if isinstance(result, (tuple, list)) else parts[0]
 
     fake_tensors: Any = FakeTensorMode  # torch has no way in but its method
-    fake_tensors.dispatch = corrected if log is None else logged
+    fake_tensors.dispatch = corrected if around is None else around(corrected)
     try:
         yield
     finally:
