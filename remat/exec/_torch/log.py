@@ -18,6 +18,14 @@ Dispatch = Callable[..., Any]
 """`FakeTensorMode.dispatch`, or what stands in its place: (mode, operation, types, arguments, keyword arguments)."""
 
 
+_UNSEEN = ("prim", "profiler")
+"""Namespaces of operations that compute nothing: questions for a device, marks for a profiler."""
+_VALUES = (
+    type(None), bool, int, str, complex, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
+)  # fmt: skip
+"""Types of arguments that are the same where they are equal."""
+
+
 class NotLogged(Exception):
     """A step that a log does not stand for; the message says why."""
 
@@ -45,8 +53,8 @@ class Log:
         self.replayed: torch.Tensor | None = None
         self.on = False
         self.in_backward = False
-        self.ended: int | None = None
-        """The number of the node of autograd that has ended; what runs in its name afterwards adds gradients."""
+        self.running: list[int] = []
+        """The numbers of the nodes of autograd whose backward runs; what runs in none adds gradients, or is a hook's."""
         self._first: list[_Call] = []
         self._remembers = True
         self._at: int | None = 0
@@ -63,7 +71,7 @@ class Log:
         """The dispatch of fake tensors, logged; what runs inside an operation is part of it."""
 
         def logged(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if not self.on or self._inside or func.namespace == "prim":
+            if not self.on or self._inside or func.namespace in _UNSEEN:
                 return dispatch(mode, func, types, args, kwargs)
             result = self._again(func, args, kwargs or {})
             if result is None:
@@ -133,9 +141,8 @@ class Log:
             self._customs.setdefault(number, custom)
         else:
             nodes.mark_backward(node)
-            current = torch._C._current_autograd_node()
-            if current is not None and current._sequence_nr() != self.ended:
-                number = current._sequence_nr()
+            if self.running:
+                number = self.running[-1]
                 custom = {**custom, **self._customs.get(number, {})}
         origin = None if self.replayed is None else self._made.get(id(self.replayed))
         if origin is not None:
@@ -178,4 +185,4 @@ def _same(ours: Any, theirs: Any) -> bool:
         return ours.keys() == theirs.keys() and all(_same(value, theirs[name]) for name, value in ours.items())
     if kind is float:
         return repr(ours) == repr(theirs)  # tells the signs of zeros apart
-    return bool(ours == theirs)
+    return kind in _VALUES and bool(ours == theirs)

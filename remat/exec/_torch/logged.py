@@ -230,20 +230,24 @@ class _Tracer:
         return dict(zip(trained, gradients, strict=True))
 
     def _watch(self, roots: list[torch.Tensor]) -> None:
-        """Be told when a node of autograd has ended: what runs in its name then adds gradients, and belongs to no operation."""
+        """Be told when a node of autograd begins and ends: what runs between them is a hook's, or adds gradients."""
         stack = [root.grad_fn for root in roots]
         seen = set(stack)
         while stack:
             node = stack.pop()
             if node is None or not node.next_functions:
                 continue
-            node.register_hook(partial(self._end, node._sequence_nr()))  # type: ignore[attr-defined]
+            node.register_prehook(partial(self._begin, node._sequence_nr()))  # type: ignore[attr-defined]
+            node.register_hook(self._end)
             fresh = {follower for follower, _ in node.next_functions} - seen
             seen |= fresh
             stack += fresh
 
-    def _end(self, number: int, *_gradients: Any) -> None:
-        self.log.ended = number
+    def _begin(self, number: int, _gradients: Any) -> None:
+        self.log.running.append(number)
+
+    def _end(self, *_gradients: Any) -> None:
+        self.log.running.pop()
 
     def _finished(self, meta: Any, forward: _Forward, gradients: dict[int, torch.Tensor | None]) -> Joint:
         """The graph with what leaves it."""
