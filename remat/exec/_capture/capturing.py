@@ -36,7 +36,10 @@ from remat.exec._trace.reads import Reads
 from remat.exec._trace.structure import PLAIN, Layout, Plain
 from remat.exec._trace.tape import Read, Scalar
 from remat.exec._trace.tracing import Step, Traced, trace
+from remat.settings import one_of
 from remat.units import Bytes
+
+TRACERS = ("auto", "log", "joint")
 
 
 @frozen(kw_only=True, eq=False)
@@ -59,6 +62,8 @@ class Captured:
         prologue: what is computed before the step because shapes depend on it, and is an input after these; None: nothing.
         orders: for each output of the program, how its dimensions are permuted for the caller; None: not at all.
         tokens: states of Python in which the step is this one; `reads` says which attributes count.
+        exported: why the joint export has traced the step and not the log (see `capture`); empty: the log has, or the export
+            was asked for.
     """
 
     program: Program
@@ -75,6 +80,7 @@ class Captured:
     leaves: tuple[tuple[int, bool], ...] = ()
     prologue: Prologue | None = None
     orders: tuple[tuple[int, ...] | None, ...] = ()
+    exported: str = ""
     tokens: tuple[Any, ...] = field(default=(), repr=False)
     reads: Reads | None = field(default=None, repr=False)
 
@@ -106,6 +112,7 @@ def capture(
     watched: tuple[Any, ...] = (),
     answers: tuple[Scalar, ...] = (),
     as_run: bool | None = None,
+    tracer: str = "auto",
 ) -> Captured:
     """Trace one training step of `module` on arguments like these; nothing of the module or the arguments changes.
 
@@ -121,14 +128,18 @@ def capture(
         watched: functions and objects besides the module whose Python state the step may depend on.
         answers: values of the first late reads, where they are known from a call that took another branch.
         as_run: whether the trace must agree with the kernels of this machine; None: where the module has tensors with memory.
+        tracer: "log": forward and backward run once under fake tensors, and what they call is written down; "joint": torch's
+            joint export, about three times slower; "auto": the log, and the export for steps that the log does not stand for.
 
     Raises:
         Uncapturable: the step cannot be one graph; the message names the operation or the reason.
     """
     function = step or type(module).forward
+    one_of(*TRACERS).check(tracer, "capture: tracer", rule="X-ARG")
     try:
         asked = _step(module, args, kwargs or {}, function, differentiable)
-        return _captured_step(evolve(asked, watched=watched, answers=answers), fold_sums, as_run)
+        asked = evolve(asked, watched=watched, answers=answers, tracer=tracer)
+        return _captured_step(asked, fold_sums, as_run)
     except Uncapturable as error:
         raise refusal(error, module) from error
 
@@ -208,6 +219,7 @@ def _captured(traced: Traced, program: Program, leaves: tuple[tuple[int, bool], 
         orders=last.orders,
         tokens=traced.tokens,
         reads=last.reads,
+        exported=traced.exported,
     )
 
 

@@ -71,7 +71,7 @@ class _Reader:
             self.late.add(node.name)
 
     def constant(self, node: torch.fx.Node) -> None:
-        tensor = torch_private.constant_of(getattr(self.joint.module, str(node.target)))
+        tensor = torch_private.constant_of(self.joint.constants[str(node.target)])
         if tensor is None:
             raise Uncapturable("X-CONST", f"the constant {node.target} has no value.", fix=_FIX)
         self.constants[node.name] = tensor.detach()
@@ -122,7 +122,7 @@ class _Reader:
     def read(self) -> None:
         """Take every node but the output."""
         roles = iter(self.joint.inputs)
-        for node in self.joint.module.graph.nodes:
+        for node in self.joint.graph.nodes:
             if node.op == "placeholder":
                 self.placeholder(node, next(roles))
             elif node.op == "get_attr":
@@ -134,7 +134,7 @@ class _Reader:
 
     def ends(self) -> dict[tuple[str, Any], str]:
         """The values that leave the trace, by role: outputs, gradients, updates."""
-        (last,) = (node for node in self.joint.module.graph.nodes if node.op == "output")
+        (last,) = (node for node in self.joint.graph.nodes if node.op == "output")
         ends: dict[tuple[str, Any], str] = {}
         for node, role in zip(last.args[0], self.joint.outputs, strict=True):
             if role is None or node is None:

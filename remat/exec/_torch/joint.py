@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 from remat.errors import Uncapturable
 from remat.exec._torch.late_numbers import compared_late
+from remat.exec._torch.log import Dispatch
 from remat.exec._torch.shape_functions import results_of
 from remat.exec._torch.torch_private import flatten
 
@@ -25,17 +26,22 @@ class Joint:
     """A joint graph with what its placeholders and outputs mean.
 
     Attributes:
-        module: the traced graph module; its placeholders are parameters, buffers, inputs, tangents.
+        graph: its placeholders are parameters, buffers, inputs, tangents.
+        constants: tensors that the code itself makes, by the targets of the nodes that stand for them.
         inputs: one per placeholder: ("param", name), ("buffer", name), ("input", position) or ("tangent", position of output).
         outputs: one per output of the graph: ("update", input), ("output", position), ("grad", input) or None.
         aliased: positions of module outputs that share storage with an input or with another output.
     """
 
-    module: torch.fx.GraphModule
+    graph: torch.fx.Graph
+    constants: Mapping[str, torch.Tensor]
     inputs: tuple[tuple[str, Any], ...]
     outputs: tuple[tuple[str, Any] | None, ...]
     aliased: frozenset[int]
 
+
+PLAIN_OUTPUTS = ("non_alias", "unsafe_view_alias", "custom_function_view")
+"""What torch's analysis of a forward says of outputs that look at no input and at no other output."""
 
 Correction = Callable[[Any, Any, Any], tuple[Any, ...] | None]
 """Of a call (operation, arguments, keyword arguments): what its outputs are (with shape, stride, dtype and device), or None
@@ -54,17 +60,17 @@ def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: 
     # The tracer brings the whole of torch's compiler with it, a second of imports: whoever captures nothing does not pay it.
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
-    taken = _DECOMPOSED if correction is None else (*_DECOMPOSED, "dropout")
+    taken = DECOMPOSED if correction is None else (*DECOMPOSED, "dropout")
     # A backward runs outside autocast, whatever its forward ran in.
     outside = functorch_config.patch(backward_pass_autocast="off")
     with (
         ExitStack() as stack,
         fx_traceback.preserve_node_meta(),
-        _eager_kernels(taken),
-        _lists_of_items(),
+        eager_kernels(taken),
+        lists_of_items(),
         compared_late(),
-        _unseen_refused(),
-        _corrected(correction),
+        unseen_refused(),
+        corrections(correction),
         outside,
     ):
         joint = aot_export_joint_with_descriptors(stack, module, args)
@@ -74,12 +80,14 @@ def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: 
     inputs = tuple(_role(node.meta["desc"]) for node in placeholders)
     outputs = tuple(None if descriptor is None else _role(descriptor) for descriptor in output.meta["desc"])
     infos = joint._aot_state.fw_metadata.output_info
-    plain = {"non_alias", "unsafe_view_alias", "custom_function_view"}
-    aliased = frozenset(i for i, info in enumerate(infos) if info.output_type.name not in plain)
-    return Joint(joint.graph_module, inputs, outputs, aliased)
+    aliased = frozenset(i for i, info in enumerate(infos) if info.output_type.name not in PLAIN_OUTPUTS)
+    constants = {
+        str(node.target): getattr(joint.graph_module, str(node.target)) for node in graph.find_nodes(op="get_attr")
+    }
+    return Joint(graph, constants, inputs, outputs, aliased)
 
 
-_DECOMPOSED = (
+DECOMPOSED = (
     "upsample_", "_upsample_", "lstm", "gru", "rnn_", "hardshrink", "softshrink", "multi_margin_loss",
     "multilabel_margin_loss",
 )  # fmt: skip
@@ -87,7 +95,7 @@ _DECOMPOSED = (
 
 
 @contextmanager
-def _eager_kernels(prefixes: tuple[str, ...]) -> Iterator[None]:
+def eager_kernels(prefixes: tuple[str, ...]) -> Iterator[None]:
     """Trace the operations whose names begin so as the kernels that eager runs."""
     keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
     packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten) if name.startswith(prefixes)]
@@ -109,7 +117,7 @@ def _eager_kernels(prefixes: tuple[str, ...]) -> Iterator[None]:
 
 
 @contextmanager
-def _lists_of_items() -> Iterator[None]:
+def lists_of_items() -> Iterator[None]:
     """`tolist` of a traced tensor asks for its items one by one, where the tracer's own looks below whoever answers for them."""
     before = FunctionalTensor.tolist
 
@@ -124,7 +132,7 @@ def _lists_of_items() -> Iterator[None]:
 
 
 @contextmanager
-def _unseen_refused() -> Iterator[None]:
+def unseen_refused() -> Iterator[None]:
     """Refuse what no trace sees: tensors given other memory, and what TorchScript derives in its own way."""
     data, call = torch.Tensor.data, torch.jit.ScriptFunction.__call__
 
@@ -155,8 +163,13 @@ def _empty_as(spec: Any) -> torch.Tensor:
 
 
 @contextmanager
-def _corrected(correction: Correction | None) -> Iterator[None]:
-    """Have fake tensors made as the kernels make them, where the shape functions say otherwise or refuse what kernels do."""
+def corrections(correction: Correction | None, around: Callable[[Dispatch], Dispatch] | None = None) -> Iterator[None]:
+    """Have fake tensors made as the kernels make them, where the shape functions say otherwise or refuse what kernels do.
+
+    Args:
+        correction: what the kernels return.
+        around: puts something around the dispatch of fake tensors.
+    """
     dispatch = FakeTensorMode.dispatch
     empty: dict[int, torch.Tensor] = {}
 
@@ -180,7 +193,7 @@ def _corrected(correction: Correction | None) -> Iterator[None]:
         return type(result)(parts) if isinstance(result, (tuple, list)) else parts[0]
 
     fake_tensors: Any = FakeTensorMode  # torch has no way in but its method
-    fake_tensors.dispatch = corrected
+    fake_tensors.dispatch = corrected if around is None else around(corrected)
     try:
         yield
     finally:

@@ -129,3 +129,8 @@ def sequence_of(node: torch.fx.Node) -> int | None:
 def is_backward(node: torch.fx.Node) -> bool:
     """Whether the tracer made this node while running the backward."""
     return node.meta.get("partitioner_tag") == "is_backward"
+
+
+def mark_backward(node: torch.fx.Node) -> None:
+    """Say of a node what the tracer says of those that it makes while running the backward."""
+    node.meta["partitioner_tag"] = "is_backward"

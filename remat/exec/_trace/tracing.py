@@ -21,6 +21,7 @@ from torch import nn
 from remat.errors import Uncapturable
 from remat.exec._torch import nodes, rng
 from remat.exec._torch.joint import Correction, Joint, export_joint
+from remat.exec._torch.logged import NotLogged, log_joint
 from remat.exec._torch.nodes import Regions
 from remat.exec._torch.places import Running, described
 from remat.exec._trace import structure
@@ -49,6 +50,7 @@ class Step:
         watched: functions and objects besides the module whose state counts (a loss function).
         differentiable: "auto", "loss" or "all" (see `capture`).
         answers: values of late reads that are known already.
+        tracer: "joint", "log" or "auto" (see `capture`).
     """
 
     module: nn.Module
@@ -59,6 +61,7 @@ class Step:
     watched: tuple[Any, ...] = ()
     differentiable: str = "auto"
     answers: tuple[Scalar, ...] = ()
+    tracer: str = "auto"
 
     def run(self, tensors: tuple[torch.Tensor, ...]) -> Any:
         """Call it."""
@@ -110,6 +113,7 @@ class Traced:
         inputs: how many inputs there are before these results.
         tokens: states of Python in which the same trace results.
         cloned: positions of outputs that were cloned because they alias an input or another output.
+        exported: why the joint export has made the graph and not the log; empty: the log has, or nothing else was asked for.
     """
 
     joint: Joint
@@ -119,6 +123,7 @@ class Traced:
     inputs: int
     tokens: tuple[Any, ...]
     cloned: frozenset[int]
+    exported: str = ""
 
 
 @frozen
@@ -292,11 +297,18 @@ def trace(step: Step, correction: Correction | None = None) -> Traced:
     lifted = Lifted()
     cloned: frozenset[int] = frozenset()
     forget = False
+    logs, exported = step.tracer != "joint", ""
     for _ in range(MOST_RESTARTS):
         run = _Traced(step, before, lifted, cloned, forget)
-        run.__dict__["correction"] = correction
+        run.__dict__.update(correction=correction, tracer=log_joint if logs else export_joint)
         try:
             joint = _export(run, before)
+        except NotLogged as refused:
+            if step.tracer == "log":
+                fix = 'leave the tracer to "auto", which exports such a step.'
+                raise Uncapturable("X-TRACE", f"the log does not stand for this step: {refused}.", fix=fix) from refused
+            logs, exported = False, str(refused)
+            continue
         except _Restart as restart:
             forget = forget or restart.what is None
             if isinstance(restart.what, Slot):
@@ -317,7 +329,7 @@ def trace(step: Step, correction: Correction | None = None) -> Traced:
         tokens = (first, *(attempt.entry for attempt in passes if attempt.entry is not None and attempt.entry != first))
         return Traced(
             joint=joint, last=passes[-1], lifted=lifted.slots, computed=lifted.computed, tokens=tokens, cloned=cloned,
-            inputs=len(step.tensors) + len(lifted.slots),
+            inputs=len(step.tensors) + len(lifted.slots), exported=exported,
         )  # fmt: skip
     fix = "register them (`self.register_buffer(name, tensor, persistent=False)`), or pass them as arguments."
     raise Uncapturable("X-TRACE", f"the forward reads more than {MOST_RESTARTS} tensors from outside.", fix=fix)
@@ -353,7 +365,7 @@ def _export(run: _Traced, before: Snapshot) -> Joint:
     with untouched(step.module, before), torch.enable_grad():
         try:
             with nodes.scopes(paths, run.__dict__["running"]):
-                joint = export_joint(run, tensors, run.__dict__["correction"])
+                joint = run.__dict__["tracer"](run, tensors, run.__dict__["correction"])
             check_backward(run.__dict__["passes"][-1], Snapshot(step.module, step.watched))
         except Foreign as foreign:
             slot = next((slot for slot in before.slots() if slot.tensor is foreign.tensor), None)
@@ -363,7 +375,12 @@ def _export(run: _Traced, before: Snapshot) -> Joint:
             raise _Restart(slot) from foreign
         except Computed as computed:
             raise _Restart(computed) from computed
+        except (NotLogged, Uncapturable):
+            raise
         except Exception as error:
+            if run.__dict__["tracer"] is log_joint:
+                # The export is asked: what it cannot trace either it says better.
+                raise NotLogged(f"{type(error).__name__}: {error}") from error
             raise refusal(error, step.module) from error
         moved = [name for name, state in rng.others().items() if states[name] != state]
     if moved:
@@ -396,4 +413,4 @@ def _again(run: _Traced, before: Snapshot) -> None:
     tensors = (*step.tensors, *run.__dict__["lifted"].tensors)
     fresh = _Traced(step, before, run.__dict__["lifted"], run.__dict__["cloned"], run.__dict__["forget"])
     with untouched(step.module, before), torch.enable_grad():
-        export_joint(fresh, tensors, run.__dict__["correction"])
+        run.__dict__["tracer"](fresh, tensors, run.__dict__["correction"])

@@ -1,0 +1,138 @@
+"""Torch's functional mode, which makes operations in place into operations that give new tensors, with a short way through it.
+
+The mode asks several questions of each operation, most of whose answers are the operation's own. Here they are asked once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch._C import DispatchKey, DispatchKeySet
+from torch._higher_order_ops.effects import has_effects
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.utils._python_dispatch import get_alias_info, return_and_correct_aliasing
+
+_COMPOSITE = DispatchKey.CompositeImplicitAutograd
+_KINDS = {torch.Tensor, FakeTensor, FunctionalTensor}
+
+
+class Replays(Protocol):
+    """Is told which tensor the views that functionalization makes again stem from."""
+
+    replayed: torch.Tensor | None
+
+
+class Functional(FunctionalTensorMode):
+    """The mode.
+
+    Args:
+        log: is told about views that are made again.
+    """
+
+    def __init__(self, log: Replays) -> None:
+        super().__init__(_allow_token_discovery=True)
+        self.log = log
+        self._ways: dict[Any, tuple[bool, bool]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Dynamo's guard around each call costs more than the call; nothing is compiled here."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation as the mode of torch does."""
+        way = self._ways.get(func)
+        if way is None:
+            way = self._ways[func] = _way(func)
+        short, aliases = way
+        if not short or not _KINDS.issuperset(types):
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        kwargs = kwargs or {}
+        self._sync_view_replay_annotations(args, kwargs)
+        result = self._functionalized(func, args, kwargs)
+        if not aliases or not any(isinstance(part, FunctionalTensor) for part in _tensors((result,))):
+            return result
+        return return_and_correct_aliasing(func, args, kwargs, result)
+
+    def _functionalized(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        """The result of torch's own functionalization, which lies in a kernel."""
+        active = DispatchKeySet(DispatchKey.Functionalize)
+        include = torch._C._dispatch_tls_local_include_set() | active
+        exclude = torch._C._dispatch_tls_local_exclude_set().remove(DispatchKey.Functionalize)
+        with torch._C._ForceDispatchKeyGuard(include, exclude - FunctionalTensor._extra_dispatch_keys):
+            before = torch._functionalize_enable_reapply_views(True)  # type: ignore[attr-defined]
+            try:
+                inner = [_unwrapped(value) for value in args]
+                named = {name: _unwrapped(value) for name, value in kwargs.items()}
+                return self._wrapped(func._op_dk(DispatchKey.Functionalize, *inner, **named))
+            finally:
+                torch._disable_functionalization()  # type: ignore[attr-defined]
+                torch._functionalize_enable_reapply_views(before)  # type: ignore[attr-defined]
+
+    def _wrapped(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return FunctionalTensor(value, self) if torch._is_functional_tensor(value) else value
+        if isinstance(value, (tuple, list)):
+            return type(value)([self._wrapped(item) for item in value])
+        return value
+
+    def _sync_view_replay_annotations(self, args: Any, kwargs: Any) -> None:
+        """Bring what an operation reads up to date, as the mode of torch does where proxies are made."""
+        for tensor in _tensors((*args, *kwargs.values())):
+            if isinstance(tensor, FunctionalTensor):
+                self.log.replayed = torch._from_functional_tensor(tensor.elem)
+                try:
+                    torch._sync(tensor)  # type: ignore[attr-defined]
+                finally:
+                    self.log.replayed = None
+
+
+def inner(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that a functional tensor stands for, up to date."""
+    if not isinstance(tensor, FunctionalTensor):
+        return tensor
+    torch._sync(tensor)  # type: ignore[attr-defined]
+    return torch._from_functional_tensor(tensor.elem)
+
+
+def writes(tensor: FunctionalTensor) -> int:
+    """How often a functional tensor was written."""
+    count: int = torch._functionalize_mutation_counter(tensor.elem)  # type: ignore[attr-defined]
+    return count
+
+
+def _way(func: Any) -> tuple[bool, bool]:
+    """Whether the short way does for an operation, and whether it gives views of what it reads, or writes it.
+
+    The long way is for what runs as other operations (composites), changes shapes in place, or is no operation of ATen.
+    """
+    if not isinstance(func, OpOverload) or func.namespace != "aten" or func in FunctionalTensor.metadata_fns:
+        return False, False
+    name = func.name()
+    composite = _COMPOSITE in func.py_kernels or torch._C._dispatch_has_kernel_for_dispatch_key(name, _COMPOSITE)
+    special = torch.Tag.inplace_view in func.tags or func is torch.ops.aten.lift_fresh.default or has_effects(func)
+    if composite or special or not torch._C._dispatch_has_kernel(name):
+        return False, False
+    info = get_alias_info(func)
+    return True, bool(info.read_only_alias_match_indexes) or info.outs_write_aliases is not None
+
+
+def _unwrapped(value: Any) -> Any:
+    if isinstance(value, FunctionalTensor):
+        return value.elem
+    if type(value) in (list, tuple):
+        return [_unwrapped(item) for item in value]
+    return value
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    """Tensors among arguments or results, in lists too."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from _tensors(value)
