@@ -10,6 +10,7 @@ from remat.algorithms._arrays.rng import fraction
 from remat.algorithms._copies.copy_search import CopyMove, CopyPlan, CopySearch
 from remat.algorithms._copies.copy_shaving import BOTH, COPIES, Prices
 from remat.settings import number, tuple_of, whole
+from remat.units import Ns
 
 _LANE_PRICES = (0.01, 0.03, 0.06, 0.1, 0.16, 0.25, 0.4, 0.6, 0.9, 1.3, 1.8, 2.5)
 _NEAR = 1.03  # plans that are slower by more before they are polished are not polished
@@ -96,49 +97,66 @@ class BoundMarks(CopyMove):
     lane_prices: tuple[float, ...] = field(default=(0.1, 0.4, 1.3), validator=tuple_of(number(0)))
 
     def improve(self, search: CopySearch) -> None:
-        """Shave from the marks of each instant."""
+        """Shave from the marks of each instant; the best plan is a start of `RuinCopies` too."""
+        plans = []
         for _, mask in sorted(search.marks_of_bound, key=lambda entry: -entry[0])[: self.instants]:
             for lane in self.lane_prices:
                 if search.clock.expired:
                     return
-                offer_shaved(
-                    search, search.base, mask, Prices(search.time_prices, lane, 1.0, 0.0, 0.0, BOTH), repr(self)
-                )
+                prices = Prices(search.time_prices, lane, 1.0, 0.0, 0.0, BOTH)
+                added = search.shaved(search.base, mask, prices, search.streams.spawn("copies"))
+                if added is not None:
+                    plans.append(search.polished(*added, whole_span(added[0]), 2))
+        fitting = [plan for plan in plans if plan.fits]
+        if fitting:
+            best = min(fitting, key=lambda plan: plan.time)
+            search.other_starts.append(best)
+            search.offer(best, repr(self))
 
 
 @frozen
 class RuinCopies(CopyMove):
-    """Large-neighborhood search: remove reruns, copies or both from a window, shave it again, polish it, keep what is not slower.
+    """Large-neighborhood search: remove reruns, copies or both from a window, shave it again, polish it, keep what is not worse.
+
+    A quarter of the work starts from the second best plan, and another from that of `BoundMarks`.
 
     Attributes:
         work: amount of work, independent of the size of the graph.
+        temperature: relative worsening accepted at the beginning; falls to zero.
         gap: the search ends when the best plan is within this gap of the bound.
-        starts: plans of the pool from which it starts, the best one last.
+        unless: the search is left out when the best plan is within this gap.
     """
 
-    work: float = field(default=3e6, validator=number(0))
+    work: float = field(default=4.5e6, validator=number(0))
+    temperature: float = field(default=0.002, validator=number(0))
     gap: float = field(default=0.0005, validator=number(0))
-    starts: int = field(default=2, validator=whole(1, "plans"))
+    unless: float = field(default=0.0, validator=number(0))
 
     def improve(self, search: CopySearch) -> None:
-        """Search from the plans of the pool."""
+        """Search from several plans, from the best one last."""
+        if search.best is None or search.within(self.unless):
+            return
         total = min(2000, int(self.work / len(search.base) ** 1.5))
-        plans = tuple(search.pool[: self.starts]) if total >= 40 else tuple(search.pool[:1])
-        for rank, plan in reversed(tuple(enumerate(plans))):
-            share = total // 4 if rank else total - (len(plans) - 1) * (total // 4)
-            rng = search.streams.spawn("ruined copies", rank)
-            current = search.best if rank == 0 and search.best is not None else plan
-            for _ in range(share):
-                if search.clock.expired or search.within(self.gap):
-                    return
-                trial = self._iterate(search, current, rng)
-                if trial is not None:
-                    current = trial
-                    if search.best is None or current.time < search.best.time:
-                        search.offer(current, repr(self))
+        others = [*search.pool[1:2], *search.other_starts[-1:]] if total >= 40 else []
+        number_ = search.next_search()
+        for rank, plan in enumerate(others, 1):
+            self._descend(search, plan, total // 4, search.streams.spawn("ruined copies", 3 * number_ + rank))
+        rest = total - len(others) * (total // 4)
+        self._descend(search, search.best, rest, search.streams.spawn("ruined copies", 3 * number_))
 
-    def _iterate(self, search: CopySearch, current: CopyPlan, rng: Seed) -> CopyPlan | None:
-        """A plan that is not slower, or None."""
+    def _descend(self, search: CopySearch, current: CopyPlan, iterations: int, rng: Seed) -> None:
+        for done in range(iterations):
+            if search.clock.expired or search.within(self.gap):
+                return
+            slack = self.temperature * (1 - done / iterations) * fraction(rng)
+            trial = self._iterate(search, current, int(current.time * (1 + slack)), rng)
+            if trial is not None:
+                current = trial
+                if search.best is None or current.time < search.best.time:
+                    search.offer(current, repr(self))
+
+    def _iterate(self, search: CopySearch, current: CopyPlan, limit: Ns, rng: Seed) -> CopyPlan | None:
+        """A changed plan of at most `limit` ns, or None."""
         n = len(current.seq)
         width = max(6, int(n * (0.02 + 0.3 * fraction(rng) ** 2)))
         lo = int(fraction(rng) * (n + width)) - width
@@ -153,7 +171,7 @@ class RuinCopies(CopyMove):
         if not plan.fits or plan.time > current.time * _NEAR:
             return None
         plan = search.polished(plan.seq, plan.mask, (lo, lo + inside + longer), 2)
-        return plan if plan.fits and plan.time <= current.time else None
+        return plan if plan.fits and plan.time <= limit else None
 
 
 def ruined(search: CopySearch, plan: CopyPlan, span: tuple[int, int], rng: Seed) -> tuple[Flags, Longs]:

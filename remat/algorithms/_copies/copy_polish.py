@@ -10,7 +10,6 @@ import numpy as np
 
 from remat.algorithms._arrays.graph_arrays import Flat, Ints, Longs
 from remat.algorithms._arrays.jit import inner_kernel, kernel
-from remat.algorithms._arrays.sorting import stable_order
 from remat.algorithms._copies.copy_arrays import Lanes, Runs
 from remat.algorithms._copies.copy_replay import FAILED, time_of
 
@@ -27,10 +26,10 @@ def bit_of(g: Flat, v: int, d: int) -> int:
 @inner_kernel
 def writes(g: Flat, v: int, d: int) -> bool:
     """Whether node v produces datum d."""
+    made = False
     for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-        if g.write_idx[k] == d:
-            return True
-    return False
+        made = made or g.write_idx[k] == d
+    return made
 
 
 @inner_kernel
@@ -50,114 +49,98 @@ def mark_next_read(g: Flat, runs: Runs, at: int, d: int) -> bool:
     return False
 
 
-@inner_kernel
-def without(g: Flat, runs: Runs, at: int, trial: Runs) -> Runs:
-    """The runs without position `at`, in the arrays of `trial`; what it fetched comes by a copy to the next read."""
-    for i in range(at):
-        trial.seq[i], trial.mask[i] = runs.seq[i], runs.mask[i]
-    for i in range(at + 1, runs.n):
-        trial.seq[i - 1], trial.mask[i - 1] = runs.seq[i], runs.mask[i]
-    shorter = Runs(trial.seq, trial.mask, runs.n - 1)
-    v = runs.seq[at]
+@kernel
+def trial_without(g: Flat, lanes: Lanes, seq: Ints, mask: Longs, at: int, copied: bool) -> tuple[Ints, Longs, bool]:
+    """(runs, masks, whether any read was marked instead) without position `at`; what it fetched comes by a copy to the next read.
+
+    With `copied`, the next reads of what it made come by a copy too.
+    """
+    n = seq.size - 1
+    runs, masks = np.empty(n, np.int32), np.empty(n, np.int64)
+    for i in range(n):
+        j = i if i < at else i + 1
+        runs[i], masks[i] = seq[j], mask[j]
+    v = seq[at]
+    trial = Runs(runs, masks, n)
     for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-        if (runs.mask[at] >> (k - g.read_ptr[v])) & 1:
-            mark_next_read(g, shorter, at, g.read_idx[k])
-    return shorter
-
-
-@inner_kernel
-def copied_instead(g: Flat, lanes: Lanes, v: int, at: int, trial: Runs) -> bool:
-    """Mark the next reads of what a deleted run of v made; whether any was marked."""
+        if (mask[at] >> (k - g.read_ptr[v])) & 1:
+            mark_next_read(g, trial, at, g.read_idx[k])
     marked = False
-    for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-        d = g.write_idx[k]
-        if lanes.movable[d] and mark_next_read(g, trial, at, d):
-            marked = True
-    return marked
-
-
-@inner_kernel
-def reruns_in(g: Flat, runs: Runs, lo: int, hi: int) -> Ints:
-    """Positions of the reruns in [lo, hi), the most expensive first."""
-    seen = np.zeros(g.time.size, np.bool_)
-    places, cost = np.empty(runs.n, np.int32), np.empty(runs.n, np.float64)
-    count = 0
-    for i in range(runs.n):
-        v = runs.seq[i]
-        if seen[v] and g.rerun[v] and lo <= i < hi:
-            places[count], cost[count] = i, -np.float64(g.time[v])
-            count += 1
-        seen[v] = True
-    order = stable_order(cost[:count])
-    out = np.empty(count, np.int32)
-    for j in range(count):
-        out[j] = places[order[j]]
-    return out
-
-
-@inner_kernel
-def delete_reruns(g: Flat, lanes: Lanes, runs: Runs, span: tuple[int, int], time: int) -> tuple[int, int]:
-    """Delete reruns of a span, or replace them by copies, where that is not slower: (number of runs, time)."""
-    seq, mask, n = runs.seq, runs.mask, runs.n
-    places = reruns_in(g, runs, span[0], span[1])
-    other = Runs(np.empty(n, np.int32), np.empty(n, np.int64), n)
-    for j in range(places.size):
-        at = places[j]
-        v = seq[at]
-        trial = without(g, Runs(seq, mask, n), at, other)
-        faster = time_of(g, lanes, trial)[0]
-        if faster == FAILED or faster > time:
-            if not copied_instead(g, lanes, v, at, trial):
-                continue
-            faster = time_of(g, lanes, trial)[0]
-            if faster == FAILED or faster > time:
-                continue
-        time = faster
-        n -= 1
-        for i in range(n):
-            seq[i], mask[i] = trial.seq[i], trial.mask[i]
-        for i in range(j + 1, places.size):
-            places[i] -= places[i] > at
-    return n, time
-
-
-@inner_kernel
-def clear_marks(g: Flat, lanes: Lanes, runs: Runs, span: tuple[int, int], time: int) -> int:
-    """Leave out copies to the reads of a span where that is not slower; the time."""
-    for i in range(span[0], min(span[1], runs.n)):
-        bits, bit = runs.mask[i], np.int64(1)
-        while bits:
-            if bits & 1:
-                runs.mask[i] ^= bit
-                faster = time_of(g, lanes, runs)[0]
-                if faster == FAILED or faster > time:
-                    runs.mask[i] ^= bit
-                else:
-                    time = faster
-            bits >>= 1
-            bit <<= 1
-    return time
+    if copied:
+        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+            d = g.write_idx[k]
+            if lanes.movable[d] and mark_next_read(g, trial, at, d):
+                marked = True
+    return runs, masks, marked
 
 
 @kernel
+def replayed(g: Flat, lanes: Lanes, seq: Ints, mask: Longs) -> tuple[int, Ints]:
+    """(time [ns], where each prefetch is issued) of a plan; the time is `FAILED` if it does not fit."""
+    time, copies = time_of(g, lanes, Runs(seq, mask, seq.size))
+    return time, copies.issue
+
+
+def reruns_in(g: Flat, seq: Ints, span: tuple[int, int]) -> Ints:
+    """Positions of the reruns in a span, the most expensive first."""
+    again = np.ones(len(seq), np.bool_)
+    again[np.unique(seq, return_index=True)[1]] = False
+    again &= g.rerun[seq]
+    again[: span[0]] = again[span[1] :] = False
+    places = np.flatnonzero(again)
+    return places[np.argsort(-g.time[seq[places]], kind="stable")].astype(np.int32)
+
+
+def delete_reruns(
+    g: Flat, lanes: Lanes, plan: tuple[Ints, Longs, int], span: tuple[int, int]
+) -> tuple[Ints, Longs, int]:
+    """(runs, masks, time) with reruns of a span deleted, or replaced by copies, where that is not slower."""
+    seq, mask, time = plan
+    places = reruns_in(g, seq, span)
+    for j in range(len(places)):
+        at = int(places[j])  # earlier deletions have moved it
+        for copied in (False, True):
+            runs, masks, marked = trial_without(g, lanes, seq, mask, at, copied)
+            if copied and not marked:
+                continue
+            faster = replayed(g, lanes, runs, masks)[0]
+            if faster != FAILED and faster <= time:
+                seq, mask, time = runs, masks, faster
+                places[j + 1 :] -= places[j + 1 :] > at
+                break
+    return seq, mask, time
+
+
+def clear_marks(g: Flat, lanes: Lanes, plan: tuple[Ints, Longs, int], span: tuple[int, int]) -> int:
+    """Leave out copies to the reads of a span where that is not slower, in place; the time."""
+    seq, mask, time = plan
+    for i in range(span[0], min(span[1], len(seq))):
+        bits = int(mask[i])
+        for k in range(bits.bit_length()):
+            if bits >> k & 1:
+                mask[i] ^= 1 << k
+                faster = replayed(g, lanes, seq, mask)[0]
+                if faster == FAILED or faster > time:
+                    mask[i] ^= 1 << k
+                else:
+                    time = faster
+    return time
+
+
 def polished(
     g: Flat, lanes: Lanes, seq: Ints, mask: Longs, span: tuple[int, int], passes: int
 ) -> tuple[Ints, Longs, Ints, int]:
-    """Polish the positions in a span, in passes until nothing changes.
+    """Polish the positions in a span, in passes until nothing changes; plain Python around kernels, which compile faster so.
 
     Returns (runs, masks, where each prefetch is issued, time [ns]); the time is `FAILED` for a plan that does not fit. With no
     passes the plan is only replayed.
     """
-    seq, mask, n = seq.copy(), mask.copy(), seq.size
-    time, copies = time_of(g, lanes, Runs(seq, mask, n))
-    for _ in range(passes):
-        if time == FAILED:
+    time, issue = replayed(g, lanes, seq, mask)
+    for _ in range(passes if time != FAILED else 0):
+        length, before = len(seq), time
+        seq, mask, time = delete_reruns(g, lanes, (seq, mask.copy(), time), span)
+        time = clear_marks(g, lanes, (seq, mask, time), span)
+        time, issue = replayed(g, lanes, seq, mask)
+        if time == before and len(seq) == length:
             break
-        length, before = n, time
-        n, time = delete_reruns(g, lanes, Runs(seq, mask, n), span, time)
-        time = clear_marks(g, lanes, Runs(seq, mask, n), span, time)
-        if time == before and n == length:
-            break
-    if passes > 0:
-        time, copies = time_of(g, lanes, Runs(seq, mask, n))
-    return seq[:n].copy(), mask[:n].copy(), copies.issue, time
+    return seq, mask, issue, time

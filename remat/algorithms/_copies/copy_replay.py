@@ -18,7 +18,15 @@ import numpy as np
 
 from remat.algorithms._arrays.graph_arrays import Flat, Ints, Longs
 from remat.algorithms._arrays.jit import inner_kernel
-from remat.algorithms._copies.copy_arrays import Copies, Lanes, Runs, away_profile, changes, list_copies, mark_first_runs
+from remat.algorithms._copies.copy_arrays import (
+    Copies,
+    Lanes,
+    Runs,
+    away_profile,
+    changes,
+    list_copies,
+    mark_first_runs,
+)
 
 NOW, LIVE, OUT_FREE, IN_FREE, FREE_HEAD, FREE_TAIL, TAKE_HEAD, TAKE_TAIL, HOST, HOST_HEAD, HOST_TAIL = range(11)
 """Places in `Play.s`: time, live bytes, when each lane is free, heads and tails of the three queues, bytes on the host."""

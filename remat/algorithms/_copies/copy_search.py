@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from attrs import frozen
@@ -24,7 +25,7 @@ from remat.ir import Schedule, validate
 from remat.units import Ns
 
 logger = logging.getLogger(__name__)
-"""Logs plans that the validator takes for something else than the search does (WARNING)."""
+"""Logs plans that the validator does not confirm (INFO)."""
 
 
 @frozen(eq=False)
@@ -61,6 +62,7 @@ class CopySearch:
         base: the captured order of the nodes that must run. base_time: its time [ns].
         best: the best plan; None: there is none. lower: a bound for every schedule with copies [ns].
         pool: the best plans of distinct times, best first. trail: a line per event.
+        marks_of_bound: (bound, masks of the captured order) per instant. other_starts: plans unlike the best ones.
     """
 
     def __init__(self, problem: Problem, clock: Clock, seed: int, who: object) -> None:
@@ -77,6 +79,13 @@ class CopySearch:
         self.schedule: Schedule | None = None
         self.trail: list[str] = []
         self.marks_of_bound: list[tuple[Ns, Longs]] = []
+        self.other_starts: list[CopyPlan] = []
+        self._searches = 0
+
+    def next_search(self) -> int:
+        """The number of the search that begins now, from 0: each uses other random numbers."""
+        self._searches += 1
+        return self._searches - 1
 
     # -- plans ---------------------------------------------------------------------------------------------------------
 
@@ -121,7 +130,9 @@ class CopySearch:
         self.pool = [plan, *self.pool][:4]
         reruns = len(plan.seq) - len(self.base)
         ratio = plan.time / max(1, self.base_time)
-        self.trail.append(f"{how}: {ratio:.5f} of the time without recomputation, {reruns} reruns, {plan.copies} copies")
+        self.trail.append(
+            f"{how}: {ratio:.5f} of the time without recomputation, {reruns} reruns, {plan.copies} copies"
+        )
         self.clock.report(self.who, schedule=schedule, best=plan.time, bound=self.lower, note=how)
         return True
 
@@ -130,10 +141,10 @@ class CopySearch:
         try:
             cost = validate(problem.graph, schedule, problem.budget, problem.link)
         except InvalidSchedule as error:
-            logger.warning("a plan of %d ns is not valid: %s", time, error)
+            logger.info("a plan of %d ns is not valid: %s", time, error)
             return False
         if cost.time != time:
-            logger.warning("a plan takes %d ns, not %d ns", cost.time, time)
+            logger.info("a plan takes %d ns, not %d ns", cost.time, time)
         return cost.time == time
 
     # -- bounds and stops ----------------------------------------------------------------------------------------------
@@ -158,10 +169,13 @@ class CopySearch:
         return time <= self.lower * (1 + gap)
 
 
-class CopyMove:
+class CopyMove(ABC):
     """A pass over plans with copies: frozen settings, and `improve`."""
 
     __slots__ = ()
+
+    purpose: ClassVar[str] = "plan"
+    """What the clock is charged for."""
 
     @abstractmethod
     def improve(self, search: CopySearch) -> None:

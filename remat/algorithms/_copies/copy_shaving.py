@@ -204,7 +204,9 @@ def sort_chain(g: Flat, scan: Scan, length: int) -> None:
 
 
 @inner_kernel
-def keep_if_better(best: Candidates, scan: Scan, value: tuple[float, float], place: tuple[int, int], length: int) -> None:
+def keep_if_better(
+    best: Candidates, scan: Scan, value: tuple[float, float], place: tuple[int, int], length: int
+) -> None:
     """Insert a move among the TOP best; value: (score, cost), place: (position, bit)."""
     kept = best.kept[0]
     score = value[0]
@@ -373,7 +375,9 @@ def run_back(g: Flat, trial: Trial, node: tuple[int, int], live_bytes: int, coun
 
 
 @inner_kernel
-def fall_of_chain(g: Flat, runs: Runs, mem: Longs, budget: int, move: tuple[int, int, Ints, Longs], trial: Trial) -> int:
+def fall_of_chain(
+    g: Flat, runs: Runs, mem: Longs, budget: int, move: tuple[int, int, Ints, Longs], trial: Trial
+) -> int:
     """By how much the bytes over the budget fall if a chain runs right before a position; move: (position, length, chain, masks).
 
     `trial.resident` has the data resident before the position; `trial.change` is all zero before and after the call.
@@ -485,9 +489,7 @@ def shaved(g: Flat, lanes: Lanes, prices: Prices, seq: Ints, mask: Longs, rng: S
         np.empty((TOP, LONGEST), np.int64),
         np.zeros(1, np.int64),
     )
-    trial = Trial(
-        np.empty(data, np.bool_), np.empty(data, np.bool_), np.zeros(data, np.int8), np.empty(data, np.int32)
-    )
+    trial = Trial(np.empty(data, np.bool_), np.empty(data, np.bool_), np.zeros(data, np.int8), np.empty(data, np.int32))
     n, fit = base, False
     while True:
         if n + LONGEST > runs.seq.size:

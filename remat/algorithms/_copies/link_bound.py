@@ -168,13 +168,14 @@ def _tails(flat: Flat, reach: Reach, state: NDArray[np.int8]) -> Longs:
             continue
         made = flat.write_idx[flat.write_ptr[v] : flat.write_ptr[v + 1]].tolist()
         rerun[v] = time[v] + min((min(first[c], rerun[c]) for d in made for c in uses[d]), default=never)
-    least = [min((first[c] if state[c] == AHEAD else min(first[c], rerun[c]) for c in readers), default=0) for readers in uses]
+    least = [
+        min((first[c] if state[c] == AHEAD else min(first[c], rerun[c]) for c in readers), default=0)
+        for readers in uses
+    ]
     return np.array(least, np.int64)
 
 
-def _extended(
-    instant: Instant, off: NDArray[np.int32], waits: tuple[int, int], most: Ns, rows: Rows
-) -> Linear:
+def _extended(instant: Instant, off: NDArray[np.int32], waits: tuple[int, int], most: Ns, rows: Rows) -> Linear:
     """The formulation with the columns of o and w and the new rows; o serves readers as s does."""
     old = instant.linear
     entries = [

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from attrs import field, frozen
 
-from remat.algorithms._arrays.graph_arrays import Longs
+from remat.algorithms._arrays.graph_arrays import Floats, Longs
 from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._bounds.floor import first_run_floor
 from remat.algorithms._copies.copy_search import CopyMove, CopySearch
@@ -18,6 +20,8 @@ from remat.settings import number, tuple_of, whole
 @frozen
 class LinkFloor(CopyMove):
     """Proves that no schedule exists where the first run of one node, with what is kept, exceeds the budget. Plans nothing."""
+
+    purpose: ClassVar[str] = "bound"
 
     def improve(self, search: CopySearch) -> None:
         """Compare the budget with the part of the floor that holds with copies."""
@@ -36,6 +40,8 @@ class LinkInstants(CopyMove):
         heaviest: how many positions of most memory.
         gap: the scan ends when the best plan is within this gap of the bound.
     """
+
+    purpose: ClassVar[str] = "bound"
 
     after_loss: tuple[int, ...] = field(default=(1, 2, 3, 5, 7, 10), validator=tuple_of(whole(0, "nodes")))
     heaviest: int = field(default=2, validator=whole(0, "instants"))
@@ -73,7 +79,7 @@ def _prove_at(search: CopySearch, reach: Reach, at: int) -> None:
         search.marks_of_bound.append((answer.bound, _marks(search, formulation, answer.point)))
 
 
-def _marks(search: CopySearch, formulation: LinkInstant, point: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Longs:
+def _marks(search: CopySearch, formulation: LinkInstant, point: Floats) -> Longs:
     """The captured order with copies, across the instant, of what the solution has on the host."""
     flat, base = search.flat, search.base
     mask = search.bare(base)
@@ -89,4 +95,3 @@ def _marks(search: CopySearch, formulation: LinkInstant, point: np.ndarray[tuple
                 mask[i] |= 1 << k
                 away[d] = False
     return mask
-

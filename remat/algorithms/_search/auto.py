@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from remat.algorithms._copies.with_copies import WithCopies
 from remat.algorithms._core.solver import Solver, best
 from remat.algorithms._search.any_order import AnyOrder
 from remat.algorithms._search.floor import Floor
@@ -24,7 +25,7 @@ FAIR = 0.001
 DONE = 0.0005
 """Gap at which the search stops."""
 
-auto: Solver = (
+auto: Solver = WithCopies(
     Polish(
         (
             Floor(),
@@ -44,7 +45,7 @@ auto: Solver = (
     )
     | PerLayerCheckpoint()
 )
-"""The default planner."""
+"""The default planner; with a link it plans copies too."""
 
 quick: Solver = Polish((Floor(), MultiStart(starts=8), SingleInstant(mixed=0), SavedSet(instants=2)), stop=gap(0.05))
 """A plan and a bound in a fraction of the time of `auto`, for many budgets."""
