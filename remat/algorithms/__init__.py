@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from remat.algorithms._chain.quantise import Quantise, UnitCost, unit_budget, unit_chain
     from remat.algorithms._chain.revolve import Revolve, extra_runs
     from remat.algorithms._chain.rotor import RkRotor, Rotor, rotor_values
+    from remat.algorithms._copies.copy_passes import BoundMarks, CopiesAlone, ReplaceReruns, RuinCopies, ShaveBoth
+    from remat.algorithms._copies.link_passes import LinkFloor, LinkInstants
+    from remat.algorithms._copies.with_copies import WithCopies
     from remat.algorithms._core.clock import Clock, Progress
     from remat.algorithms._core.compilation import CompileClock
     from remat.algorithms._core.conditions import is_flat, nodes_at_most
@@ -82,6 +85,7 @@ __all__ = [
     "Autocapper",
     "Backend",
     "Best",
+    "BoundMarks",
     "Choice",
     "Choices",
     "ClassBound",
@@ -89,6 +93,7 @@ __all__ = [
     "CompileClock",
     "Condense",
     "Continuation",
+    "CopiesAlone",
     "Corrected",
     "CpSat",
     "Cvxpy",
@@ -110,6 +115,8 @@ __all__ = [
     "Intervals",
     "Limits",
     "Linearise",
+    "LinkFloor",
+    "LinkInstants",
     "LowerSets",
     "MilpModel",
     "MultiInstant",
@@ -131,13 +138,16 @@ __all__ = [
     "Progress",
     "Quantise",
     "Relieve",
+    "ReplaceReruns",
     "Revolve",
     "RkRotor",
     "Rotor",
     "RuinAndRecreate",
+    "RuinCopies",
     "SavedSet",
     "SavedSetKnapsack",
     "Segments",
+    "ShaveBoth",
     "ShavingParams",
     "Shift",
     "SingleInstant",
@@ -154,6 +164,7 @@ __all__ = [
     "Warm",
     "WarmStarted",
     "When",
+    "WithCopies",
     "Within",
     "any_plan",
     "auto",
@@ -225,6 +236,7 @@ _SOLVERS = {
     "StoreAll": "_whole.baselines",
     "TightenedKnapsack": "_staged.knapsack",
     "TwRemat": "_whole.tw_remat",
+    "WithCopies": "_copies.with_copies",
     "auto": "_search.auto",
     "plan_first": "_search.auto",
     "quick": "_search.auto",
@@ -251,6 +263,13 @@ _BACKENDS = {
     "InChild": "_milp.in_child",
 }
 _WORDS = {
+    "BoundMarks": "_copies.copy_passes",
+    "CopiesAlone": "_copies.copy_passes",
+    "LinkFloor": "_copies.link_passes",
+    "LinkInstants": "_copies.link_passes",
+    "ReplaceReruns": "_copies.copy_passes",
+    "RuinCopies": "_copies.copy_passes",
+    "ShaveBoth": "_copies.copy_passes",
     "ShavingParams": "_search.passes",
     "any_plan": "_search.stop",
     "best": "_core.solver",

@@ -33,10 +33,7 @@ def floor_of(flat: Flat, clock: Clock | None = None) -> tuple[Bytes, int]:
     """The floor and the node that needs it (-1: the end of the step); a lower floor, equally valid, if the clock expires."""
     before = kept_before(flat)
     first_runs = _first_runs(flat, before)
-    best, node = int(flat.size[flat.keep].sum()), -1
-    for v, needed in enumerate(first_runs):
-        if needed > best:
-            best, node = needed, v
+    best, node = _heaviest(flat, first_runs)
     resident_sets = ResidentSets(flat, before, int(best * _SMALL))
     left = _ALL_SETS
     for _, v in sorted((-needed, v) for v, needed in enumerate(first_runs)):
@@ -44,6 +41,20 @@ def floor_of(flat: Flat, clock: Clock | None = None) -> tuple[Bytes, int]:
             break
         needed, expanded = resident_sets.needs(v, best, min(left, _SETS))
         left -= expanded
+        if needed > best:
+            best, node = needed, v
+    return best, node
+
+
+def first_run_floor(flat: Flat) -> tuple[Bytes, int]:
+    """The part of the floor that holds with copies too: the first run of a node, or the end of the step (-1)."""
+    return _heaviest(flat, _first_runs(flat, kept_before(flat)))
+
+
+def _heaviest(flat: Flat, first_runs: list[Bytes]) -> tuple[Bytes, int]:
+    """The most bytes that a first run or the end of the step needs, and its node (-1: the end)."""
+    best, node = int(flat.size[flat.keep].sum()), -1
+    for v, needed in enumerate(first_runs):
         if needed > best:
             best, node = needed, v
     return best, node

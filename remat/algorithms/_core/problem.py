@@ -18,6 +18,7 @@ class Problem:
         graph: the training step.
         budget: most bytes live in any step, inputs and buffers not counted.
         link: the link to the host; None: schedules may hold no copies.
+        host_budget: most bytes that copies may hold on the host; None: no limit. Only with a link.
         deadline: seconds of planning; None: no limit.
         proof_leaves: most leaves of the branch trees of a proof; 0: no trees are grown for a proof.
     """
@@ -25,5 +26,6 @@ class Problem:
     graph: Graph = field(validator=instance(Graph, "a captured one"))
     budget: Bytes = field(validator=at_least(0, "bytes"))
     link: Link | None = field(default=None, validator=optional(instance(Link, "Link.symmetric(gb_per_s=12)")))
+    host_budget: Bytes | None = field(default=None, validator=optional(whole(0, "bytes")))
     deadline: float | None = field(default=None, validator=optional(SECONDS))
     proof_leaves: int = field(default=0, validator=whole(0, "leaves"))

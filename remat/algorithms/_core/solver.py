@@ -125,6 +125,9 @@ class Solver(ABC):
             cost = validate(problem.graph, plan.schedule, problem.budget, problem.link)
         except BudgetExceeded as error:
             return Outcome(trail=(*plan.trail, f"{self!r} proposed a schedule over the budget: {error.what}"), **bounds)
+        if problem.host_budget is not None and cost.host_peak > problem.host_budget:
+            note = f"{self!r} proposed a schedule with {cost.host_peak} B on the host, over the {problem.host_budget} B"
+            return Outcome(trail=(*plan.trail, note), **bounds)
         return Outcome(schedule=plan.schedule, cost=cost, trail=plan.trail or (f"{self!r} planned it",), **bounds)
 
     def outline(self, graph: Graph) -> tuple[str, ...]:

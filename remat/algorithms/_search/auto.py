@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from remat.algorithms._copies.with_copies import WithCopies
 from remat.algorithms._core.solver import Solver, best
 from remat.algorithms._search.any_order import AnyOrder
 from remat.algorithms._search.floor import Floor
@@ -27,7 +28,7 @@ DONE = 0.0005
 FEW = 250
 """Nodes up to which a plan waits for bounds from several instants: on larger graphs they take many seconds."""
 
-auto: Solver = (
+auto: Solver = WithCopies(
     Polish(
         (
             Floor(),
@@ -47,9 +48,9 @@ auto: Solver = (
     )
     | PerLayerCheckpoint()
 )
-"""The default planner."""
+"""The default planner; with a link it plans copies too."""
 
-plan_first: Solver = (
+plan_first: Solver = WithCopies(
     Polish(
         (
             Floor(),

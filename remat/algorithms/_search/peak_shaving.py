@@ -26,6 +26,7 @@ from remat.algorithms._arrays.liveness import (
     resident_before,
     settle,
 )
+from remat.algorithms._arrays.overshoot import gain_of, over_budget
 from remat.algorithms._arrays.rng import fraction
 
 TOP = 8  # candidates evaluated exactly per step
@@ -170,27 +171,6 @@ def keep_if_better(best: Candidates, score: float, b: int, chain: Ints, length: 
             at -= 1
         best.chains[j, at] = chain[i]
     best.kept[0] = min(TOP, kept + 1)
-
-
-@inner_kernel
-def over_budget(mem: Longs, n: int, budget: int) -> tuple[Longs, Longs]:
-    """Prefix sums: the number of positions over the budget, and the bytes by which they exceed it, before each position."""
-    count = np.zeros(n + 1, np.int64)
-    total = np.zeros(n + 1, np.int64)
-    for i in range(n):
-        above = mem[i] - budget
-        count[i + 1] = count[i] + (1 if above > 0 else 0)
-        total[i + 1] = total[i] + max(above, 0)
-    return count, total
-
-
-@inner_kernel
-def gain_of(over_count: Longs, over_bytes: Longs, a: int, b: int, size: int) -> float:
-    """Bytes over the budget that an eviction of `size` bytes between the events at a and b saves; -1 if none are over it."""
-    count = over_count[b] - over_count[a + 1]
-    if count == 0:
-        return -1.0
-    return np.float64(min(size * count, over_bytes[b] - over_bytes[a + 1]))
 
 
 @inner_kernel

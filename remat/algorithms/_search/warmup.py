@@ -13,6 +13,10 @@ from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, See
 from remat.algorithms._arrays.kernel_cache import cache_folder, mark_full
 from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._arrays.rng import fraction
+from remat.algorithms._copies.copy_arrays import Lanes, lanes_of
+from remat.algorithms._copies.copy_polish import replayed, trial_without
+from remat.algorithms._copies.copy_shaving import BOTH, Prices
+from remat.algorithms._copies.copy_shaving import shaved as shave_with_copies
 from remat.algorithms._core.compilation import CompileClock
 from remat.algorithms._core.processes import end_with_parent
 from remat.algorithms._search.deletion import removable, thinned
@@ -20,7 +24,7 @@ from remat.algorithms._search.lp_rounding import recompute_on_demand
 from remat.algorithms._search.ordering import shift
 from remat.algorithms._search.peak_shaving import NO_CEILING, Scoring, shave
 from remat.algorithms._search.ruin_recreate import perturbed, perturbed_near_peak
-from remat.ir import Graph, GraphBuilder, Kind
+from remat.ir import Graph, GraphBuilder, Kind, Link
 
 
 @frozen(eq=False)
@@ -83,7 +87,31 @@ def _recompute(e: Example) -> None:
     recompute_on_demand(e.flat, e.order, e.order[-1:].copy(), np.ones((1, e.flat.size.size), np.bool_))
 
 
-TASKS: tuple[Callable[[Example], None], ...] = (_shave, _thin, _shift, _perturb, _recompute, _perturb_near_peak)
+def _shave_with_copies(e: Example) -> None:
+    prices = Prices(e.price, 1.0, 1.0, 0.0, 0.0, BOTH)
+    shave_with_copies(e.flat, _lanes(e), prices, e.order, np.zeros(len(e.order), np.int64), e.rng)
+
+
+def _polish_copies(e: Example) -> None:
+    mask = np.zeros(len(e.order), np.int64)
+    replayed(e.flat, _lanes(e), e.order, mask)
+    trial_without(e.flat, _lanes(e), e.order, mask, 0, True)
+
+
+def _lanes(e: Example) -> Lanes:
+    return lanes_of(e.flat, Link.symmetric(gb_per_s=1), e.budget, None)
+
+
+TASKS: tuple[Callable[[Example], None], ...] = (
+    _shave,
+    _thin,
+    _shift,
+    _perturb,
+    _recompute,
+    _perturb_near_peak,
+    _polish_copies,
+    _shave_with_copies,
+)
 """Each calls kernels that Python calls; every second task together is half of the work."""
 
 

@@ -1,0 +1,212 @@
+"""What kernels read of a link, and the state of a plan with copies: a run sequence and a bit mask per run.
+
+Bit k of a run's mask says that its k-th read (in the order of `Flat.read_idx`) *comes by a copy*: the datum is off the device
+from its last event (production or read) to this read. Inserting or removing runs moves the masks with them. After an event, a
+datum that no run reads before its next production is dropped; one whose next read is unmarked stays; one whose next read is
+marked is offloaded, or only dropped if its copy on the host is still valid.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints, Longs
+from remat.algorithms._arrays.jit import inner_kernel
+from remat.algorithms._arrays.liveness import MARK
+from remat.ir import Link
+from remat.units import Bytes
+
+MOST_READS = 62
+"""Reads per node: a mask is a signed 64-bit integer."""
+
+NO_LIMIT = 1 << 62
+"""Host memory without a limit [bytes]."""
+
+
+class Lanes(NamedTuple):
+    """The link and the budgets.
+
+    Attributes:
+        out, back: time of a copy of each datum to the host and to the device [ns].
+        movable: data that may be copied: those with bytes and one writer that are not kept.
+        budget, host: bytes that may be live on the device and on the host.
+    """
+
+    out: Longs
+    back: Longs
+    movable: Flags
+    budget: int
+    host: int
+
+
+class Runs(NamedTuple):
+    """The first `n` runs of a sequence, and the mask of each."""
+
+    seq: Ints
+    mask: Longs
+    n: int
+
+
+class Copies(NamedTuple):
+    """The copies of a sequence: an entry per marked read, in the order of the reads.
+
+    Attributes:
+        reader: position of the read. datum: what is copied. before: position of its previous event.
+        carries: whether it is copied to the host after `before`; else the copy on the host is valid.
+        last: whether it is the last prefetch of its copy on the host.
+        issue: position before which the prefetch is issued.
+        same_before: the next entry with the same `before`, -1: none. at: per position, the first entry with this `before`.
+    """
+
+    reader: Ints
+    datum: Ints
+    before: Ints
+    carries: Flags
+    last: Flags
+    issue: Ints
+    same_before: Ints
+    at: Ints
+
+
+def lanes_of(flat: Flat, link: Link, budget: Bytes, host: Bytes | None) -> Lanes:
+    """The link as arrays."""
+    sizes = flat.size.tolist()
+    return Lanes(
+        out=np.array([link.offload_time(size) for size in sizes], np.int64),
+        back=np.array([link.prefetch_time(size) for size in sizes], np.int64),
+        movable=(flat.producer >= 0) & ~flat.keep & (flat.contributions == 1) & (flat.size > 0),
+        budget=budget,
+        host=NO_LIMIT if host is None else host,
+    )
+
+
+@inner_kernel
+def count_marks(mask: Longs, n: int) -> int:
+    """Number of marked reads."""
+    count = 0
+    for i in range(n):
+        bits = mask[i]
+        while bits:
+            bits &= bits - 1
+            count += 1
+    return count
+
+
+@inner_kernel
+def list_copies(g: Flat, runs: Runs) -> Copies:
+    """The copies of a sequence."""
+    seq, mask, n = runs.seq, runs.mask, runs.n
+    count = count_marks(mask, n)
+    reader, datum, before = np.empty(count, np.int32), np.empty(count, np.int32), np.empty(count, np.int32)
+    carries, last = np.empty(count, np.bool_), np.empty(count, np.bool_)
+    same_before, at = np.empty(count, np.int32), np.full(n, -1, np.int32)
+    event, latest = np.full(g.size.size, -1, np.int32), np.full(g.size.size, -1, np.int32)
+    on_host = np.zeros(g.size.size, np.bool_)
+    m = 0
+    for i in range(n):
+        v = seq[i]
+        bits = mask[i]
+        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+            d = g.read_idx[k]
+            if bits and (bits >> (k - g.read_ptr[v])) & 1:
+                reader[m], datum[m], before[m] = i, d, event[d]
+                carries[m], last[m] = not on_host[d], True
+                if on_host[d]:
+                    last[latest[d]] = False
+                on_host[d], latest[d] = True, m
+                m += 1
+            event[d] = i
+        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+            event[g.write_idx[k]] = i
+            on_host[g.write_idx[k]] = False
+    for m in range(count - 1, -1, -1):
+        same_before[m] = at[before[m]]
+        at[before[m]] = m
+    return Copies(reader, datum, before, carries, last, np.empty(count, np.int32), same_before, at)
+
+
+@inner_kernel
+def mark_first_runs(g: Flat, runs: Runs, first: Flags) -> None:
+    """Fill `first` with whether each position is its node's first run."""
+    seen = np.zeros(g.time.size, np.bool_)
+    for i in range(runs.n):
+        first[i] = not seen[runs.seq[i]]
+        seen[runs.seq[i]] = True
+
+
+@inner_kernel
+def away_profile(g: Flat, runs: Runs, first: Flags, mem: Longs, marks: NDArray[np.bool_]) -> int:
+    """Fill `mem[:n]` with the bytes charged at each run if copies took no time; return the peak.
+
+    No schedule of this sequence with these copies has a lower peak. Row k of `marks`, unless it has no rows, receives the data
+    resident right before position k * MARK; what comes by a copy is not resident yet.
+    """
+    seq, mask, n = runs.seq, runs.mask, runs.n
+    live = g.keep.copy()
+    level = 0
+    for d in range(g.size.size):
+        if live[d]:
+            level += g.size[d]
+    peak = 0
+    for i in range(n - 1, -1, -1):
+        v = seq[i]
+        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+            d = g.write_idx[k]
+            if live[d] and (first[i] or not g.keep[d]):
+                live[d] = False
+                level -= g.size[d]
+        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+            d = g.read_idx[k]
+            if not live[d]:
+                live[d] = True
+                level += g.size[d]
+        mem[i] = level + g.charge[v]
+        peak = max(peak, mem[i])
+        bits = mask[i]
+        k = g.read_ptr[v]
+        while bits:
+            if bits & 1:
+                live[g.read_idx[k]] = False
+                level -= g.size[g.read_idx[k]]
+            bits >>= 1
+            k += 1
+        if i % MARK == 0 and marks.shape[0] > 0:
+            for d in range(live.size):
+                marks[i // MARK, d] = live[d]
+    return peak
+
+
+@inner_kernel
+def changes(g: Flat, runs: Runs, copies: Copies, taken: Longs, freed: Longs) -> None:
+    """Fill, per position, the bytes that its run adds to what is live, and those that are dropped after it."""
+    seq, n = runs.seq, runs.n
+    fate = np.zeros(g.size.size, np.int8)  # after an event: 0 dropped, 1 stays, 2 offloaded
+    have = np.zeros(g.size.size, np.bool_)
+    for i in range(n):
+        taken[i] = 0
+        v = seq[i]
+        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+            d = g.write_idx[k]
+            if not (g.keep[d] and have[d]):
+                taken[i] += g.size[d]
+            have[d] = True
+    m = copies.reader.size - 1
+    for i in range(n - 1, -1, -1):
+        v = seq[i]
+        freed[i] = 0
+        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
+            d = g.write_idx[k]
+            if fate[d] == 0 and not g.keep[d]:
+                freed[i] += g.size[d]
+            fate[d] = 0
+        for k in range(g.read_ptr[v + 1] - 1, g.read_ptr[v] - 1, -1):
+            d = g.read_idx[k]
+            if fate[d] == 0 and not g.keep[d]:
+                freed[i] += g.size[d]
+            fate[d] = 1
+            if m >= 0 and copies.reader[m] == i and copies.datum[m] == d:
+                fate[d] = 2 if copies.carries[m] else 0
+                m -= 1

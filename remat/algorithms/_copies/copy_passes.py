@@ -1,0 +1,200 @@
+"""Passes over plans with copies: copies alone, shaving with two moves, the plan of another solver replaced, ruin and recreate."""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import field, frozen
+
+from remat.algorithms._arrays.graph_arrays import Flags, Floats, Ints, Longs, Seed
+from remat.algorithms._arrays.rng import fraction
+from remat.algorithms._copies.copy_search import CopyMove, CopyPlan, CopySearch
+from remat.algorithms._copies.copy_shaving import BOTH, COPIES, Prices
+from remat.settings import number, tuple_of, whole
+from remat.units import Ns
+
+_LANE_PRICES = (0.01, 0.03, 0.06, 0.1, 0.16, 0.25, 0.4, 0.6, 0.9, 1.3, 1.8, 2.5)
+_NEAR = 1.03  # plans that are slower by more before they are polished are not polished
+_PASSES = 4  # of a polish, at most
+
+
+def whole_span(seq: Ints) -> tuple[int, int]:
+    """All positions of a sequence."""
+    return 0, len(seq)
+
+
+@frozen
+class CopiesAlone(CopyMove):
+    """Shaving by copies alone, for links fast enough to do without recomputation."""
+
+    def improve(self, search: CopySearch) -> None:
+        """One shaving, polished."""
+        prices = Prices(search.time_prices, 1.0, 1.0, 0.0, 0.0, COPIES)
+        offer_shaved(search, search.base, search.bare(search.base), prices, repr(self))
+
+
+def offer_shaved(search: CopySearch, seq: Ints, mask: Longs, prices: Prices, how: str) -> None:
+    """Offer a sequence, shaved and polished."""
+    added = search.shaved(seq, mask, prices, search.streams.spawn("copies"))
+    if added is not None:
+        search.offer(search.polished(*added, whole_span(added[0]), _PASSES), how)
+
+
+@frozen
+class ReplaceReruns(CopyMove):
+    """Delete the reruns of the best plans, or copy what they make, most expensive first; then leave out copies that serve nothing."""
+
+    def improve(self, search: CopySearch) -> None:
+        """Polish the plans of the pool."""
+        for plan in tuple(search.pool):
+            if not search.clock.expired:
+                search.offer(search.polished(plan.seq, plan.mask, whole_span(plan.seq), _PASSES), repr(self))
+
+
+@frozen
+class ShaveBoth(CopyMove):
+    """Shaving with reruns and copies, once for each price of lane time and each exponent; the best are polished.
+
+    Attributes:
+        lane_prices: prices of a nanosecond of lane time, in nanoseconds of compute time.
+        exponents: weights of the price in the score.
+        best: how many of the plans are polished.
+    """
+
+    lane_prices: tuple[float, ...] = field(default=_LANE_PRICES, validator=tuple_of(number(0)))
+    exponents: tuple[float, ...] = field(default=(1.0, 0.7, 1.4), validator=tuple_of(number(0)))
+    best: int = field(default=6, validator=whole(1, "plans"))
+
+    def improve(self, search: CopySearch) -> None:
+        """Shave for each pair, polish the fastest of distinct times."""
+        plans: dict[int, CopyPlan] = {}
+        for exponent in self.exponents:
+            for lane in self.lane_prices:
+                if search.clock.expired:
+                    break
+                prices = Prices(search.time_prices, lane, exponent, 0.0, 0.0, BOTH)
+                added = search.shaved(search.base, search.bare(search.base), prices, search.streams.spawn("copies"))
+                if added is not None:
+                    plan = search.replayed(*added)
+                    if plan.fits:
+                        plans[plan.time] = plan
+        for time in sorted(plans)[: self.best]:
+            if search.clock.expired and search.best is not None:
+                return
+            plan = plans[time]
+            search.offer(search.polished(plan.seq, plan.mask, whole_span(plan.seq), _PASSES), repr(self))
+
+
+@frozen
+class BoundMarks(CopyMove):
+    """Copy what the bound's relaxed solution has on the host at the hardest instants, and shave the rest.
+
+    Attributes:
+        instants: how many of them.
+        lane_prices: prices of lane time of the shaving.
+    """
+
+    instants: int = field(default=2, validator=whole(1, "instants"))
+    lane_prices: tuple[float, ...] = field(default=(0.1, 0.4, 1.3), validator=tuple_of(number(0)))
+
+    def improve(self, search: CopySearch) -> None:
+        """Shave from the marks of each instant; the best plan is a start of `RuinCopies` too."""
+        plans = []
+        for _, mask in sorted(search.marks_of_bound, key=lambda entry: -entry[0])[: self.instants]:
+            for lane in self.lane_prices:
+                if search.clock.expired:
+                    return
+                prices = Prices(search.time_prices, lane, 1.0, 0.0, 0.0, BOTH)
+                added = search.shaved(search.base, mask, prices, search.streams.spawn("copies"))
+                if added is not None:
+                    plans.append(search.polished(*added, whole_span(added[0]), 2))
+        fitting = [plan for plan in plans if plan.fits]
+        if fitting:
+            best = min(fitting, key=lambda plan: plan.time)
+            search.other_starts.append(best)
+            search.offer(best, repr(self))
+
+
+@frozen
+class RuinCopies(CopyMove):
+    """Large-neighborhood search: remove reruns, copies or both from a window, shave it again, polish it, keep what is not worse.
+
+    A quarter of the work starts from the second best plan, and another from that of `BoundMarks`.
+
+    Attributes:
+        work: amount of work, independent of the size of the graph.
+        temperature: relative worsening accepted at the beginning; falls to zero.
+        gap: the search ends when the best plan is within this gap of the bound.
+        unless: the search is left out when the best plan is within this gap.
+    """
+
+    work: float = field(default=4.5e6, validator=number(0))
+    temperature: float = field(default=0.002, validator=number(0))
+    gap: float = field(default=0.0005, validator=number(0))
+    unless: float = field(default=0.0, validator=number(0))
+
+    def improve(self, search: CopySearch) -> None:
+        """Search from several plans, from the best one last."""
+        if search.best is None or search.within(self.unless):
+            return
+        total = min(2000, int(self.work / len(search.base) ** 1.5))
+        others = [*search.pool[1:2], *search.other_starts[-1:]] if total >= 40 else []
+        number_ = search.next_search()
+        for rank, plan in enumerate(others, 1):
+            self._descend(search, plan, total // 4, search.streams.spawn("ruined copies", 3 * number_ + rank))
+        rest = total - len(others) * (total // 4)
+        self._descend(search, search.best, rest, search.streams.spawn("ruined copies", 3 * number_))
+
+    def _descend(self, search: CopySearch, current: CopyPlan, iterations: int, rng: Seed) -> None:
+        for done in range(iterations):
+            if search.clock.expired or search.within(self.gap):
+                return
+            slack = self.temperature * (1 - done / iterations) * fraction(rng)
+            trial = self._iterate(search, current, int(current.time * (1 + slack)), rng)
+            if trial is not None:
+                current = trial
+                if search.best is None or current.time < search.best.time:
+                    search.offer(current, repr(self))
+
+    def _iterate(self, search: CopySearch, current: CopyPlan, limit: Ns, rng: Seed) -> CopyPlan | None:
+        """A changed plan of at most `limit` ns, or None."""
+        n = len(current.seq)
+        width = max(6, int(n * (0.02 + 0.3 * fraction(rng) ** 2)))
+        lo = int(fraction(rng) * (n + width)) - width
+        lo, hi = max(0, lo), min(n, lo + width)
+        kept, mask = ruined(search, current, (lo, hi), rng)
+        inside = int(kept[lo:hi].sum())
+        added = search.shaved(current.seq[kept], mask[kept], distorted(search, rng), rng)
+        if added is None:
+            return None
+        longer = len(added[0]) - int(kept.sum())
+        plan = search.replayed(*added)
+        if not plan.fits or plan.time > current.time * _NEAR:
+            return None
+        plan = search.polished(plan.seq, plan.mask, (lo, lo + inside + longer), 2)
+        return plan if plan.fits and plan.time <= limit else None
+
+
+def ruined(search: CopySearch, plan: CopyPlan, span: tuple[int, int], rng: Seed) -> tuple[Flags, Longs]:
+    """(runs that stay, masks) of a plan without the reruns, the copies, or both, in a span of positions."""
+    n, (lo, hi) = len(plan.seq), span
+    kind, chance = int(fraction(rng) * 3), 1.0 if fraction(rng) < 0.5 else fraction(rng)
+    chosen = np.zeros(n, np.bool_)
+    chosen[lo:hi] = [fraction(rng) < chance for _ in range(hi - lo)]
+    mask = np.where(chosen, 0, plan.mask) if kind != 0 else plan.mask.copy()
+    kept = np.ones(n, np.bool_)
+    if kind != 1:
+        first = np.zeros(n, np.bool_)
+        first[np.unique(plan.seq, return_index=True)[1]] = True
+        kept = first | ~search.flat.rerun[plan.seq] | ~chosen
+    return kept, mask
+
+
+def distorted(search: CopySearch, rng: Seed) -> Prices:
+    """Random preferences: prices of nodes and of lane time, exponent, noise, share."""
+    price: Floats = search.time_prices
+    if fraction(rng) < 0.5:
+        spread = 0.5 * fraction(rng)
+        price = price * np.array([1.0 + spread * (2 * fraction(rng) - 1) for _ in range(len(price))])
+    lane = 0.01 * 250.0 ** fraction(rng)
+    share = 0.3 * fraction(rng) if fraction(rng) < 0.3 else 0.0
+    return Prices(price, lane, 0.6 + 0.8 * fraction(rng), 0.6 * fraction(rng), share, BOTH)

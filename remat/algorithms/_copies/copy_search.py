@@ -1,0 +1,182 @@
+"""The shared state of passes over run sequences with copies: arrays, the best plan, the bound."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from attrs import frozen
+
+from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, Seed, flatten
+from remat.algorithms._arrays.streams import Streams
+from remat.algorithms._copies.copy_arrays import Lanes, lanes_of
+from remat.algorithms._copies.copy_polish import polished
+from remat.algorithms._copies.copy_replay import FAILED
+from remat.algorithms._copies.copy_schedule import schedule_with_copies
+from remat.algorithms._copies.copy_shaving import Prices, shaved
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import IMPOSSIBLE
+from remat.algorithms._core.problem import Problem
+from remat.errors import InvalidSchedule
+from remat.ir import Schedule, validate
+from remat.units import Ns
+
+logger = logging.getLogger(__name__)
+"""Logs plans that the validator does not confirm (INFO)."""
+
+
+@frozen(eq=False)
+class CopyPlan:
+    """A run sequence with copies.
+
+    Attributes:
+        seq: nodes in order. mask: per run, its reads that come by a copy.
+        issue: per copy, the position before which its prefetch is issued.
+        time: of the replay [ns]; `FAILED`: it does not fit.
+    """
+
+    seq: Ints
+    mask: Longs
+    issue: Ints
+    time: Ns
+
+    @property
+    def copies(self) -> int:
+        """Number of reads that come by a copy."""
+        return len(self.issue)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the replay found it within the budget."""
+        return self.time != FAILED
+
+
+class CopySearch:
+    """A search over plans with copies of one problem.
+
+    Attributes:
+        problem, clock, seed, who: of the solve. flat, lanes: the graph, the link and the budgets as arrays.
+        base: the captured order of the nodes that must run. base_time: its time [ns].
+        best: the best plan; None: there is none. lower: a bound for every schedule with copies [ns].
+        pool: the best plans of distinct times, best first. trail: a line per event.
+        marks_of_bound: (bound, masks of the captured order) per instant. other_starts: plans unlike the best ones.
+    """
+
+    def __init__(self, problem: Problem, clock: Clock, seed: int, who: object) -> None:
+        assert problem.link is not None
+        self.problem, self.clock, self.seed, self.who = problem, clock, seed, who
+        self.flat: Flat = flatten(problem.graph)
+        self.lanes: Lanes = lanes_of(self.flat, problem.link, problem.budget, problem.host_budget)
+        self.base: Ints = np.flatnonzero(self.flat.required).astype(np.int32)
+        self.base_time: Ns = int(self.flat.time.sum())
+        self.streams = Streams(seed)
+        self.best: CopyPlan | None = None
+        self.pool: list[CopyPlan] = []
+        self.lower: Ns | float = self.base_time
+        self.schedule: Schedule | None = None
+        self.trail: list[str] = []
+        self.marks_of_bound: list[tuple[Ns, Longs]] = []
+        self.other_starts: list[CopyPlan] = []
+        self._searches = 0
+
+    def next_search(self) -> int:
+        """The number of the search that begins now, from 0: each uses other random numbers."""
+        self._searches += 1
+        return self._searches - 1
+
+    # -- plans ---------------------------------------------------------------------------------------------------------
+
+    def replayed(self, seq: Ints, mask: Longs) -> CopyPlan:
+        """The plan of a sequence with copies, replayed."""
+        return self.polished(seq, mask, (0, 0), 0)
+
+    def polished(self, seq: Ints, mask: Longs, span: tuple[int, int], passes: int) -> CopyPlan:
+        """The sequence, polished between two positions, and replayed."""
+        runs, masks, issue, time = polished(self.flat, self.lanes, seq, mask, span, passes)
+        return CopyPlan(runs, masks, issue, int(time))
+
+    def shaved(self, seq: Ints, mask: Longs, prices: Prices, rng: Seed) -> tuple[Ints, Longs] | None:
+        """The sequence with reruns and copies added until its profile is within the budget; None if shaving gives up."""
+        runs, masks, fit = shaved(self.flat, self.lanes, prices, seq, mask, rng)
+        return (runs, masks) if fit else None
+
+    @cached_property
+    def time_prices(self) -> Floats:
+        """The nodes' times, as prices."""
+        return self.flat.time.astype(np.float64)
+
+    def bare(self, seq: Ints) -> Longs:
+        """A mask without copies."""
+        return np.zeros(len(seq), np.int64)
+
+    def schedule_of(self, plan: CopyPlan) -> Schedule:
+        """The plan as a schedule."""
+        return schedule_with_copies(self.problem.graph, self.flat, plan.seq, plan.mask, plan.issue)
+
+    def offer(self, plan: CopyPlan, how: str) -> bool:
+        """Take a plan as the best one if it fits, is faster and is confirmed by the validator; whether it was taken."""
+        if not plan.fits or any(plan.time == other.time for other in self.pool):
+            return False
+        if self.best is not None and plan.time >= self.best.time:
+            self.pool = sorted([*self.pool, plan], key=lambda other: other.time)[:4]
+            return False
+        schedule = self.schedule_of(plan)
+        if not self._confirmed(schedule, plan.time):
+            return False
+        self.best, self.schedule = plan, schedule
+        self.pool = [plan, *self.pool][:4]
+        reruns = len(plan.seq) - len(self.base)
+        ratio = plan.time / max(1, self.base_time)
+        self.trail.append(
+            f"{how}: {ratio:.5f} of the time without recomputation, {reruns} reruns, {plan.copies} copies"
+        )
+        self.clock.report(self.who, schedule=schedule, best=plan.time, bound=self.lower, note=how)
+        return True
+
+    def _confirmed(self, schedule: Schedule, time: Ns) -> bool:
+        problem = self.problem
+        try:
+            cost = validate(problem.graph, schedule, problem.budget, problem.link)
+        except InvalidSchedule as error:
+            logger.info("a plan of %d ns is not valid: %s", time, error)
+            return False
+        if cost.time != time:
+            logger.info("a plan takes %d ns, not %d ns", cost.time, time)
+        return cost.time == time
+
+    # -- bounds and stops ----------------------------------------------------------------------------------------------
+
+    def prove(self, lower: Ns | float, how: str) -> None:
+        """Raise the bound for every schedule with copies."""
+        if lower > self.lower:
+            self.lower = lower
+            ratio = "no schedule exists" if lower == IMPOSSIBLE else f"{lower / max(1, self.base_time):.5f}"
+            self.trail.append(f"bound with copies by {how}: {ratio}")
+            best = None if self.best is None else self.best.time
+            self.clock.report(self.who, best=best, bound=lower, note=how)
+
+    @property
+    def overhead(self) -> Ns | None:
+        """Time of the best plan beyond that of the nodes; None without a plan."""
+        return None if self.best is None else self.best.time - self.base_time
+
+    def within(self, gap: float) -> bool:
+        """Whether the best plan is within a gap of the bound, or none exists."""
+        time = float("inf") if self.best is None else self.best.time
+        return time <= self.lower * (1 + gap)
+
+
+class CopyMove(ABC):
+    """A pass over plans with copies: frozen settings, and `improve`."""
+
+    __slots__ = ()
+
+    purpose: ClassVar[str] = "plan"
+    """What the clock is charged for."""
+
+    @abstractmethod
+    def improve(self, search: CopySearch) -> None:
+        """Offer better plans or prove better bounds; return when done, or when the clock has expired."""

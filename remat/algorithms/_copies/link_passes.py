@@ -1,0 +1,97 @@
+"""Passes that prove with a link: the floor that copies leave, and the bound at the hardest instants."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from attrs import field, frozen
+
+from remat.algorithms._arrays.graph_arrays import Floats, Longs
+from remat.algorithms._arrays.liveness import memory_profile
+from remat.algorithms._bounds.floor import first_run_floor
+from remat.algorithms._copies.copy_search import CopyMove, CopySearch
+from remat.algorithms._copies.link_bound import LinkInstant, Reach, instants_of, link_formulation
+from remat.algorithms._core.outcome import IMPOSSIBLE
+from remat.algorithms._milp.direct import solve_relaxed
+from remat.settings import number, tuple_of, whole
+
+
+@frozen
+class LinkFloor(CopyMove):
+    """Proves that no schedule exists where the first run of one node, with what is kept, exceeds the budget. Plans nothing."""
+
+    purpose: ClassVar[str] = "bound"
+
+    def improve(self, search: CopySearch) -> None:
+        """Compare the budget with the part of the floor that holds with copies."""
+        floor, node = first_run_floor(search.flat)
+        if search.problem.budget < floor:
+            place = "the end of the step" if node < 0 else search.problem.graph.computes[node].name
+            search.prove(IMPOSSIBLE, f"the floor of {floor} B at {place}")
+
+
+@frozen
+class LinkInstants(CopyMove):
+    """The largest bound of the saved-set formulation with copies over some instants; exact from duals. Plans nothing.
+
+    Attributes:
+        after_loss: which backward nodes after the loss are examined, from 0; the loss is too.
+        heaviest: how many positions of most memory.
+        gap: the scan ends when the best plan is within this gap of the bound.
+    """
+
+    purpose: ClassVar[str] = "bound"
+
+    after_loss: tuple[int, ...] = field(default=(1, 2, 3, 5, 7, 10), validator=tuple_of(whole(0, "nodes")))
+    heaviest: int = field(default=2, validator=whole(0, "instants"))
+    gap: float = field(default=0.0005, validator=number(0))
+
+    def improve(self, search: CopySearch) -> None:
+        """Solve the relaxations and keep what their solutions have on the host."""
+        flat = search.flat
+        profile, charged = np.zeros(flat.time.size, np.int64), np.zeros(len(search.base), np.int64)
+        memory_profile(flat, search.base, len(search.base), charged)
+        profile[search.base] = charged
+        reach = Reach(flat)
+        for at in instants_of(flat, profile, self.after_loss, self.heaviest):
+            if search.clock.expired or search.within(self.gap):
+                return
+            _prove_at(search, reach, at)
+
+
+def _prove_at(search: CopySearch, reach: Reach, at: int) -> None:
+    """The bound at one instant, for schedules up to the best plan; without a plan, for those that wait for every copy."""
+    flat, lanes = search.flat, search.lanes
+    everything = search.base_time + int(lanes.out.sum() + lanes.back.sum())
+    most = everything if search.overhead is None else search.overhead
+    formulation = link_formulation(flat, lanes, reach, at, most)
+    name = search.problem.graph.computes[at].name
+    if formulation.instant.impossible:
+        search.prove(IMPOSSIBLE, f"the single instant at {name}")
+        return
+    answer = solve_relaxed(formulation.linear, clock=search.clock)
+    if answer.infeasible:  # with a plan this says that none is faster
+        search.prove(IMPOSSIBLE if search.best is None else search.base_time + most, f"the single instant at {name}")
+        return
+    search.prove(search.base_time + min(answer.bound, most), f"the single instant at {name} (relaxed, exact)")
+    if answer.point is not None:
+        search.marks_of_bound.append((answer.bound, _marks(search, formulation, answer.point)))
+
+
+def _marks(search: CopySearch, formulation: LinkInstant, point: Floats) -> Longs:
+    """The captured order with copies, across the instant, of what the solution has on the host."""
+    flat, base = search.flat, search.base
+    mask = search.bare(base)
+    away = np.zeros(flat.size.size, np.bool_)
+    columns = formulation.off >= 0
+    away[columns] = point[formulation.off[columns]] >= 0.5
+    away &= search.lanes.movable
+    here = int(np.flatnonzero(base == formulation.instant.at)[0])
+    for i in range(here + 1, len(base)):
+        first = flat.read_ptr[base[i]]
+        for k, d in enumerate(flat.read_idx[first : flat.read_ptr[base[i] + 1]].tolist()):
+            if away[d]:
+                mask[i] |= 1 << k
+                away[d] = False
+    return mask

@@ -1,0 +1,149 @@
+"""`WithCopies`: a planner for problems with a link, around one for problems without."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from attrs import evolve, field, frozen
+
+from remat.algorithms._copies.copy_arrays import MOST_READS
+from remat.algorithms._copies.copy_passes import BoundMarks, CopiesAlone, ReplaceReruns, RuinCopies, ShaveBoth
+from remat.algorithms._copies.copy_search import CopyMove, CopySearch
+from remat.algorithms._copies.link_passes import LinkFloor, LinkInstants
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import ClassBound, Outcome, Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import FromStart, Solver, a_solver, as_plan, with_start
+from remat.algorithms._core.wording import indented
+from remat.ir import Graph, Prefetch, Run, Schedule
+from remat.settings import instance, tuple_of
+
+WITHOUT_COPIES = "no copies over the link"
+"""The class of schedules that bounds of the problem without its link are of."""
+
+_SHARE = 0.4  # of the time that is left, for the plan without copies
+_QUICK: tuple[CopyMove, ...] = (LinkFloor(), CopiesAlone())
+_MOVES: tuple[CopyMove, ...] = (
+    ReplaceReruns(),
+    ShaveBoth(),
+    LinkInstants(),
+    BoundMarks(),
+    RuinCopies(),
+    RuinCopies(unless=0.005),
+)
+
+
+@frozen(repr=False)
+class WithCopies(FromStart):
+    """Plans copies over the link together with recomputation, on flat graphs; without a link, what `plain` plans.
+
+    Copies alone are tried first, since a fast link needs nothing else. The plan of `plain` for the problem without the link is
+    one start of the search, so the result is never slower than it. Bounds hold for every schedule with copies; those of
+    `plain` are reported as a class bound.
+
+    Attributes:
+        plain: plans without copies.
+        moves: the passes after that, in order.
+    """
+
+    models_link: ClassVar[bool] = True
+
+    plain: Solver = field(validator=a_solver)
+    moves: tuple[CopyMove, ...] = field(default=_MOVES, validator=tuple_of(instance(CopyMove, "ShaveBoth()")))
+
+    def __repr__(self) -> str:
+        more = "" if self.moves == _MOVES else f", {self.moves!r}"
+        return f"WithCopies({self.plain!r}{more})"
+
+    def refuses(self, graph: Graph) -> str | None:
+        """What its solver without copies refuses."""
+        return self.plain.refuses(graph)
+
+    def outline(self, graph: Graph) -> tuple[str, ...]:
+        """Those of its solver; with a link, its passes come after them."""
+        passes = indented("with a link, then:", tuple(map(repr, self.moves)))
+        return (*self.plain.outline(graph), *passes)
+
+    @property
+    def takes_start(self) -> bool:
+        """Whether its solver does."""
+        return self.plain.takes_start
+
+    def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
+        """The plan of its solver, or with a link the best plan with copies."""
+        if problem.link is None:
+            return as_plan(with_start(self.plain, start).solve(problem, clock=clock, seed=seed))
+        reason = _leaves_out(problem.graph)
+        if reason is not None:
+            outcome = with_start(self.plain, start).solve(problem, clock=clock, seed=seed)
+            return as_plan(evolve(outcome, trail=(*outcome.trail, f"{self!r} plans no copies: {reason}")))
+        search = CopySearch(problem, clock, seed, self)
+        self._improve(search, _QUICK)
+        if search.within(0.0):
+            return _plan(search, Outcome())
+        plain = self._without_copies(search, start)
+        self._improve(search, self.moves)
+        return _plan(search, plain)
+
+    def _without_copies(self, search: CopySearch, start: Schedule | None) -> Outcome:
+        """Solve the problem without the link and offer its plan; so is the start, with its copies."""
+        problem, clock = search.problem, search.clock
+        if start is not None:
+            offer_schedule(search, start, "the start")
+        if start is not None and any(isinstance(step, Prefetch) for step in start.steps):
+            start = None
+        aside = clock.aside(None if clock.remaining == float("inf") else clock.remaining * _SHARE)
+        bare = evolve(problem, link=None, host_budget=None, proof_leaves=0)
+        outcome = with_start(self.plain, start).solve(bare, clock=aside, seed=search.seed)
+        search.trail += outcome.trail
+        if outcome.schedule is not None:
+            offer_schedule(search, outcome.schedule, f"{self.plain!r} without copies")
+        return outcome
+
+    def _improve(self, search: CopySearch, moves: tuple[CopyMove, ...]) -> None:
+        for move in moves:
+            if search.within(0.0) or (search.clock.expired and (search.best is not None or move.purpose == "bound")):
+                return
+            began = search.clock.elapsed
+            move.improve(search)
+            search.clock.charge(move.purpose, search.clock.elapsed - began)
+
+
+def _leaves_out(graph: Graph) -> str | None:
+    """Why copies are not planned on a graph."""
+    if not graph.flat:
+        return "the graph has layers or options"
+    if any(len(reads) > MOST_READS for reads in graph.reads_by_node):
+        return f"a node reads more than {MOST_READS} data"
+    return None
+
+
+def offer_schedule(search: CopySearch, schedule: Schedule, how: str) -> None:
+    """Offer a schedule as a plan of the search; copies keep their readers and are timed anew."""
+    flat, at = search.flat, search.problem.graph.node_index
+    data = search.problem.graph.data_index
+    fetched: set[int] = set()
+    seq: list[int] = []
+    mask: list[int] = []
+    for step in schedule.steps:
+        if isinstance(step, Prefetch):
+            fetched.add(data[step.datum])
+        elif isinstance(step, Run):
+            v, bits = at[step.node], 0
+            for k, d in enumerate(flat.read_idx[flat.read_ptr[v] : flat.read_ptr[v + 1]].tolist()):
+                if d in fetched:
+                    bits |= 1 << k
+                    fetched.discard(d)
+            seq.append(v)
+            mask.append(bits)
+    search.offer(search.replayed(np.array(seq, np.int32), np.array(mask, np.int64)), how)
+
+
+def _plan(search: CopySearch, plain: Outcome) -> Plan:
+    """The best plan with copies or that without; the bound of the problem without a link, as that of a class."""
+    schedule = search.schedule
+    if search.best is None or plain.upper < search.best.time:
+        schedule = plain.schedule
+    of_class = () if not plain.lower else (ClassBound(value=plain.lower, assumes=WITHOUT_COPIES),)
+    return Plan(schedule=schedule, lower=search.lower, trail=tuple(search.trail), class_bounds=of_class)
