@@ -88,9 +88,9 @@ class _Root:
         return cls(tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
 
     def on(self, block: torch.Tensor) -> torch.Tensor:
-        """The tensor on a block of bytes."""
-        empty = torch.empty(0, dtype=self.dtype, device=block.device)
-        return empty.set_(block.untyped_storage(), self.offset, self.shape, self.stride)
+        """The tensor on a block of bytes, by views alone: `set_` would count as a write before the copy has ended."""
+        whole = block.numel() // self.dtype.itemsize * self.dtype.itemsize
+        return block[:whole].view(self.dtype).as_strided(self.shape, self.stride, self.offset)
 
 
 @define(eq=False)
@@ -164,7 +164,7 @@ class Copies:
         source = as_bytes(first)
         buffer = self.copier.pool.take(size)
         device.wait(Lane.TO_HOST, device.record(Lane.COMPUTE))
-        device.copy(Lane.TO_HOST, buffer, source)
+        device.copy(Lane.TO_HOST, buffer, source, size)
         ended = device.record(Lane.TO_HOST)
         self.on_host[datum] = _HostCopy(tuple(map(_Root.of, roots)), size, buffer, ended, ended)
         self.leaving.append((datum, source, ended))
@@ -195,7 +195,7 @@ class Copies:
         block = device.allocate(copy.size)
         device.wait(Lane.TO_DEVICE, device.record(Lane.COMPUTE))
         device.wait(Lane.TO_DEVICE, copy.whole)
-        device.copy(Lane.TO_DEVICE, block, copy.buffer[: copy.size])
+        device.copy(Lane.TO_DEVICE, block, copy.buffer, copy.size)
         copy.last = self.arriving[datum] = device.record(Lane.TO_DEVICE)
         self._note(Lane.TO_DEVICE, copy.size)
         return tuple(root.on(block) for root in copy.roots)  # type: ignore[union-attr]

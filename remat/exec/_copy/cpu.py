@@ -64,12 +64,12 @@ class _Work:
                 self.error = error
             job = None  # an event that is set next must find the tensors of this job released
 
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+    def copy(self, target: torch.Tensor, source: torch.Tensor, size: Bytes) -> None:
         """Copy, not faster than the link that is imitated."""
         start = time.perf_counter_ns()
-        target[: source.numel()].copy_(source)
+        target[:size].copy_(source[:size])
         if self.duration is not None:
-            rest = self.duration(source.numel()) - (time.perf_counter_ns() - start)
+            rest = self.duration(size) - (time.perf_counter_ns() - start)
             if rest > 0:
                 time.sleep(rest / 1e9)
         self.busy += time.perf_counter_ns() - start
@@ -145,10 +145,10 @@ class CpuDevice:
         elif not self._is_worker():  # a collection of garbage may run anywhere, and a worker cannot wait for itself
             event.wait()
 
-    def copy(self, lane: Lane, target: torch.Tensor, source: torch.Tensor) -> None:
+    def copy(self, lane: Lane, target: torch.Tensor, source: torch.Tensor, size: Bytes) -> None:
         """See `CopyDevice`."""
         worker = self._workers[lane]
-        worker.give(lambda work: work.copy(target, source))
+        worker.give(lambda work: work.copy(target, source, size))
 
     def allocate(self, size: Bytes) -> torch.Tensor:
         """See `CopyDevice`."""

@@ -36,10 +36,10 @@ class CudaDevice:
         """See `CopyDevice`."""
         self._stream(lane).wait_event(event)
 
-    def copy(self, lane: Lane, target: torch.Tensor, source: torch.Tensor) -> None:
+    def copy(self, lane: Lane, target: torch.Tensor, source: torch.Tensor, size: Bytes) -> None:
         """See `CopyDevice`."""
         with torch.cuda.stream(self._stream(lane)):
-            target[: source.numel()].copy_(source, non_blocking=True)
+            target[:size].copy_(source[:size], non_blocking=True)
 
     def allocate(self, size: Bytes) -> torch.Tensor:
         """See `CopyDevice`."""

@@ -35,8 +35,8 @@ class CopyDevice(Protocol):
     def wait(self, lane: Lane, event: Event) -> None:
         """What the lane is given from now on begins after the event."""
 
-    def copy(self, lane: Lane, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Give the lane a copy of `source` into the beginning of `target`; both must stay until it has ended."""
+    def copy(self, lane: Lane, target: torch.Tensor, source: torch.Tensor, size: Bytes) -> None:
+        """Give the lane a copy of the first `size` bytes; source and target must stay until it has ended."""
 
     def allocate(self, size: Bytes) -> torch.Tensor:
         """Device memory, in the order of the compute lane: another lane may use it after an event of that lane."""
