@@ -1,13 +1,15 @@
 """A device without streams that finds races between them: every copy ends as late as the events allow.
 
-What the lanes are given waits in queues. The compute lane runs at once, and a queue runs only as far as the compute lane waits for, or as
+What the lanes are given waits in queues. The compute lane runs at once, and a queue runs only as far as the compute
+lane waits for, or as
 far as the caller chooses; so a wait that is missing meets a copy that has not been made. Three detectors look at the same run:
 
-* torch's own (`EventHandler` of its CUDA sanitizer) is told of every kernel, copy, event and wait, and reports accesses to one block that
-  no event orders, whatever the queues did;
-* memory is poisoned where it is allocated, freed, returned, and while a copy into it is under way, so that what is read too early or too
-  late changes numbers;
-* memory that goes away counts as written by the compute lane, as the next tensor that gets it would: it must be ordered behind copies.
+* torch's own (`EventHandler` of its CUDA sanitizer) is told of every kernel, copy, event and wait, and reports accesses
+  to one block that no event orders, whatever the queues did;
+* memory is poisoned where it is allocated, freed, returned, and while a copy into it is under way, so that what is read
+  too early or too late changes numbers;
+* memory that goes away counts as written by the compute lane, as the next tensor that gets it would: it must be ordered
+  behind copies.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import torch
-from attrs import define, field, frozen
+from attrs import define, frozen
 
-from remat.exec._torch.sanitizer import EventHandler
+from remat.exec._torch.sanitizer import EventHandler, UnsynchronizedAccessError
 from remat.exec._torch.torch_private import DispatchMode, flatten, no_modes, storage_key
 from remat.ir import Lane
 from remat.testing.report import LawBroken
@@ -259,9 +261,7 @@ class TracingDevice:
 
         return tensor_of_block
 
-    def _access(
-        self, lane: Lane, reads: tuple[torch.Tensor, ...], writes: tuple[torch.Tensor, ...], what: str
-    ) -> None:
+    def _access(self, lane: Lane, reads: tuple[torch.Tensor, ...], writes: tuple[torch.Tensor, ...], what: str) -> None:
         """Tell torch's detector; what was found before is known by its text."""
         self._launch(lane, {storage_key(t) for t in reads}, {storage_key(t) for t in writes}, what)
 
@@ -274,6 +274,7 @@ class TracingDevice:
         names: dict[int, list[str]] = {key: [] for key in reads | writes}
         errors = self._handler._handle_kernel_launch(_STREAM[lane], reads - writes, writes, set(), what, names)
         for error in errors:
+            assert isinstance(error, UnsynchronizedAccessError)
             before = error.previous_access
             self.races.append(
                 f"{what} ({error.current_access.type}) is not ordered behind {before.operator} ({before.type})"

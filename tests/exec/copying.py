@@ -22,12 +22,23 @@ def copied(graph, runs=None, least=1, chosen=None):
     loss = graph.computes[graph.loss].name
     for datum in graph.data:
         name = datum.name
-        if datum.outside or datum.keep or datum.size < least or len(datum.writers) != 1 or (chosen and not chosen(name)):
+        if (
+            datum.outside
+            or datum.keep
+            or datum.size < least
+            or len(datum.writers) != 1
+            or (chosen and not chosen(name))
+        ):
             continue
         cut = steps.index(Run(loss))
         uses = [at for at, step in enumerate(steps) if isinstance(step, Run) and name in touched(graph, step.node)]
         before, after = [at for at in uses if at < cut], [at for at in uses if at > cut]
-        if not before or not after or name in graph.node(steps[after[0]].node).writes or Drop(name) in steps[: after[0]]:
+        if (
+            not before
+            or not after
+            or name in graph.node(steps[after[0]].node).writes
+            or Drop(name) in steps[: after[0]]
+        ):
             continue
         steps.insert(after[0], Prefetch(name))
         steps.insert(before[-1] + 1, Offload(name))

@@ -318,7 +318,7 @@ def reused(bug, device):
 def test_a_host_buffer_that_is_used_again_too_early_is_found(bug):
     device = TracingDevice()
     assert not torch.equal(reused(bug, device), torch.ones(100))
-    with pytest.raises(LawBroken, match="copy to host .* is not ordered behind copy to device"):
+    with pytest.raises(LawBroken, match=r"copy to host .* is not ordered behind copy to device"):
         device.check()
 
 

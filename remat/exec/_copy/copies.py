@@ -1,9 +1,10 @@
 """The copies of one step: what the generated functions call, and all there is of stream logic.
 
-Every block has one rule. *Source of a copy out*: its memory goes back to the compute lane's pool after the compute lane has waited for the
-end of the copy. *Target of a copy back*: allocated on the compute lane; the lane to the device waits for an event of the compute lane,
-because the block may have been in use until then, and for the end of the copy out; the compute lane waits for the arrival before it
-reads. *Host buffer*: returned with the event of the last copy that used it, for which the next writer waits.
+Every block has one rule. *Source of a copy out*: its memory goes back to the compute lane's pool after the compute lane
+has waited for the end of the copy. *Target of a copy back*: allocated on the compute lane; the lane to the device waits
+for an event of the compute lane, because the block may have been in use until then, and for the end of the copy out;
+the compute lane waits for the arrival before it reads. *Host buffer*: returned with the event of the last copy that
+used it, for which the next writer waits.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class _Root:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> _Root:
-        return cls(tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+        return cls(tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 
     def on(self, block: torch.Tensor) -> torch.Tensor:
         """The tensor on a block of bytes, by views alone: `set_` would count as a write before the copy has ended."""
@@ -266,7 +267,7 @@ class Copies:
     def _end(self, event: Event, errors: list[Exception]) -> None:
         try:
             self._wait(event)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (the rest is ended all the same)
             errors.append(error)
 
     def _wait(self, event: Event) -> None:

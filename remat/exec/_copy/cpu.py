@@ -1,7 +1,7 @@
 """The CPU's stand-in for copy streams: a worker thread for each direction, and host memory or a file for what is copied out.
 
-With memory it is a stand-in for a device: it shows plans with copies, and tests them. With a file it is of use: what does not fit into
-memory lies on disk while it is not needed.
+With memory it is a stand-in for a device: it shows plans with copies, and tests them. With a file it is of use: what
+does not fit into memory lies on disk while it is not needed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Work:
         while (job := self.jobs.get()) is not None:
             try:
                 job(self)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 (raised where the step waits for the copy)
                 self.error = error
             job = None  # an event that is set next must find the tensors of this job released
 

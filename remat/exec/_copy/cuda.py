@@ -1,7 +1,7 @@
 """Copy streams of a CUDA device: one stream for each direction, events between them, pinned host memory.
 
-Device memory is taken from and given back to the pool of the compute stream alone, always behind an event of the copy that used it:
-`record_stream`, which keeps a block until the host asks, is not needed.
+Device memory is taken from and given back to the pool of the compute stream alone, always behind an event of the copy that used
+it: `record_stream`, which keeps a block until the host asks, is not needed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What copies need of a device: three lanes, events between them, memory on both sides.
 
-A *lane* is a stream: the compute lane, which is the caller's, and one for each direction of the link. Work given to a lane runs in the
-order in which it was given; work of different lanes is ordered by events alone. The three implementations are `CpuDevice`, `CudaDevice`
-and, for tests, `remat.testing.TracingDevice`.
+A *lane* is a stream: the compute lane, which is the caller's, and one for each direction of the link. Work given to a
+lane runs in the order in which it was given; work of different lanes is ordered by events alone. The three
+implementations are `CpuDevice`, `CudaDevice` and, for tests, `remat.testing.TracingDevice`.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ GRANULE: Bytes = 512
 class HostPool:
     """Buffers by size, the longest unused first.
 
-    A buffer comes back with the event after which nothing uses it; the lane that copies out waits for that event before it writes into
-    the buffer again. Which buffer a copy gets depends on the order of calls alone, never on how fast copies are, so that a step that is
-    repeated takes no more buffers than in its first time.
+    A buffer comes back with the event after which nothing uses it; the lane that copies out waits for that event before
+    it writes into the buffer again. Which buffer a copy gets depends on the order of calls alone, never on how fast
+    copies are, so that a step that is repeated takes no more buffers than in its first time.
 
     Args:
         device: makes the buffers.
@@ -48,7 +48,7 @@ class HostPool:
         Raises:
             RematError: X-HOST, where the budget is exceeded or the host has no memory; X-DISK.
         """
-        size = _rounded(size)
+        size = rounded(size)
         with self._lock:
             unused = self._unused.get(size)
             if unused:
@@ -97,8 +97,9 @@ class HostPool:
             self.total -= size
 
 
-def _rounded(size: Bytes) -> Bytes:
+def rounded(size: Bytes) -> Bytes:
+    """Bytes of the buffer that a copy of `size` bytes gets."""
     return -(-size // GRANULE) * GRANULE
 
 
-__all__ = ["GRANULE", "HostPool"]
+__all__ = ["GRANULE", "HostPool", "rounded"]

@@ -1,22 +1,24 @@
 """When copies start and where the compute lane waits: a schedule with copies as the actions of generated code.
 
-The replay knows when each copy starts and ends if the link is as fast as stated. Generated code must be right whatever the link does, so
-nothing here depends on time for safety: memory of a copy out is freed behind its event, just before the bytes are needed, and what is
-copied back is waited for before it is read. Time decides only how early a copy back is issued: where the replay starts it, or behind the
-run during which the replay starts it if its bytes would otherwise have to wait. Hence at every point no more bytes are taken than the
-replay's peak, however slow the link is.
+The replay knows when each copy starts and ends if the link is as fast as stated. Generated code must be right whatever
+the link does, so
+nothing here depends on time for safety: memory of a copy out is freed behind its event, just before the bytes are
+needed, and what is copied back is waited for before it is read. Time decides only how early a copy back is issued:
+where the replay starts it, or behind the run during which the replay starts it if its bytes would otherwise have to
+wait. Hence at every point no more bytes are taken than the replay's peak, however slow the link is.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 from attrs import define, field, frozen
 
 from remat.errors import RematError
-from remat.ir import Cost, Drop, Graph, Lane, Offload, Prefetch, Run, Schedule
+from remat.exec._copy.host_pool import rounded
+from remat.ir import Cost, Drop, Graph, Offload, Prefetch, Run, Schedule
 from remat.units import Bytes, Ns
 
 
@@ -207,6 +209,23 @@ class _Placing:
         return 0 if datum.outside else datum.size
 
 
+def host_need(graph: Graph, actions: Iterable[Action]) -> Bytes:
+    """Bytes of all host buffers that a step takes from an empty pool [bytes]; buffers serve copies of their size again."""
+    total: Bytes = 0
+    unused: Counter[Bytes] = Counter()
+    for action in actions:
+        if not isinstance(action, (CopyOut, Forget)):
+            continue
+        size = rounded(graph.datum(action.datum).size)
+        if isinstance(action, Forget):
+            unused[size] += 1
+        elif unused[size]:
+            unused[size] -= 1
+        else:
+            total += size
+    return total
+
+
 def _with_forgetting(graph: Graph, actions: list[Action]) -> Iterator[Action]:
     """Host memory goes back with the last copy that uses it."""
     last: set[int] = set()
@@ -228,4 +247,4 @@ def _with_forgetting(graph: Graph, actions: list[Action]) -> Iterator[Action]:
             yield Forget(action.datum)
 
 
-__all__ = ["Action", "Arrive", "CopyBack", "CopyOut", "Forget", "Free", "actions_of"]
+__all__ = ["Action", "Arrive", "CopyBack", "CopyOut", "Forget", "Free", "actions_of", "host_need"]

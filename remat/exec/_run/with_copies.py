@@ -18,8 +18,8 @@ Backward = Callable[[Tensors, Tensors, Tensors, list[Any]], tuple[torch.Tensor |
 def with_copies(copier: Copier, forward: Callable[..., Any], backward: Callable[..., Any]) -> tuple[Forward, Backward]:
     """Functions that begin the copies of a step and end them, whatever happens.
 
-    From the forward to the backward a step's copies are the last of its activations: a step whose backward never runs drops them, and they
-    end then.
+    From the forward to the backward a step's copies are the last of its activations: a step whose backward never runs
+    drops them, and they end then.
 
     Args:
         copier: begins the copies of each step.

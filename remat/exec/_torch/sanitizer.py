@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from torch.cuda._sanitizer import EventHandler
+from torch.cuda._sanitizer import EventHandler, UnsynchronizedAccessError
 
-__all__ = ["EventHandler"]
+__all__ = ["EventHandler", "UnsynchronizedAccessError"]
