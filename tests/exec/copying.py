@@ -1,6 +1,10 @@
 """Schedules with copies for the suites of execution: of any captured graph, drawn or as many copies as there can be."""
 
+from attrs import frozen
+
 import remat.exec
+from remat.algorithms import Plan, Solver
+from remat.errors import BudgetExceeded
 from remat.exec._copy.copies import Copier
 from remat.exec._copy.cpu import CpuDevice
 from remat.exec._run.lowering import Copying
@@ -63,3 +67,20 @@ class CopyRig(Rig):
         copier = self.copier or Copier.on(CpuDevice())
         copying = Copying.of(self.graph, schedule, cost, copier)
         return remat.exec.lower(self.program, schedule, copying)
+
+
+@frozen
+class CopyAll(Solver):
+    """Copies data, the largest first, until the budget is kept; nothing is recomputed."""
+
+    def plan(self, problem, clock, seed):
+        graph = problem.graph
+        names = sorted((datum.name for datum in graph.data), key=lambda name: -graph.datum(name).size)
+        for count in range(1 if problem.link is None else len(names) + 1):
+            schedule = copied(graph, chosen=set(names[:count]).__contains__)
+            try:
+                validate(graph, schedule, problem.budget, problem.link)
+            except BudgetExceeded:
+                continue
+            return Plan(schedule=schedule)
+        return Plan()
