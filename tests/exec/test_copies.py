@@ -128,7 +128,8 @@ class Thrower(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
+        hidden = [layer for _ in range(4) for layer in (nn.Linear(8, 8), nn.Tanh())]
+        self.body = nn.Sequential(*hidden, nn.Linear(8, 1))
 
     def forward(self, x):
         return self.body(x).square().sum()
@@ -136,7 +137,7 @@ class Thrower(nn.Module):
 
 @pytest.fixture
 def small():
-    module, x = Thrower().double(), torch.randn(16, 8, dtype=torch.float64)
+    module, x = Thrower().double(), torch.randn(64, 8, dtype=torch.float64)
     return remat.exec.wrap(module, x, "60%", offload=FAST, solver=CopyAll(), cost="estimate"), x
 
 
@@ -208,7 +209,7 @@ def test_forwards_whose_backward_never_comes_give_their_host_memory_back(small):
 
 
 def test_more_host_memory_than_allowed_is_an_error_with_the_numbers():
-    module, x = Thrower(), torch.randn(16, 8)
+    module, x = Thrower(), torch.randn(64, 8)
     options = {"offload": FAST, "solver": CopyAll(), "cost": "estimate"}
     with pytest.raises(RematError, match=r"X-HOST.*take .* B\) on the host, and host_budget is 512 B") as refused:
         remat.exec.wrap(module, x, "60%", host_budget=512, **options)

@@ -74,10 +74,11 @@ class _Work:
                 time.sleep(rest / 1e9)
         self.busy += time.perf_counter_ns() - start
 
-    def wait(self, event: CpuEvent) -> None:
-        """Wait; what depends on a failed copy fails too."""
+    def wait(self, event: CpuEvent, *, depends: bool) -> None:
+        """Wait; what reads the result of a copy that failed fails too."""
         event.happened.wait()
-        self.error = self.error or event.error
+        if depends:
+            self.error = self.error or event.error
 
     def happen(self, event: CpuEvent) -> None:
         """Set an event, with the error since the last one."""
@@ -141,7 +142,7 @@ class CpuDevice:
         if lane is not Lane.COMPUTE:
             worker = self._workers[lane]
             if not event.happened.is_set() or event.error is not None:
-                worker.give(lambda work: work.wait(event))
+                worker.give(lambda work: work.wait(event, depends=lane is Lane.TO_DEVICE))
         elif not self._is_worker():  # a collection of garbage may run anywhere, and a worker cannot wait for itself
             event.wait()
 
