@@ -138,9 +138,9 @@ class Report:
         idle = None if copied is None else copied.idle
         overlap = None if copied is None else copied.overlap
         shared = "" if overlap is None else f"; {overlap:.0%} of the copying went on beside computing"
-        held = None if copied is None else copied.host_peak
+        peak = None if copied is None else copied.host_peak
         waited = "" if idle is None else f", {format_ns(idle)} measured"
-        taken = "" if held is None else f", {format_bytes(held)} taken"
+        taken = "" if peak is None else f", {format_bytes(peak)} taken"
         return [
             *rows,
             ("copies", f"{len(copies)} ({planned})"),

@@ -18,10 +18,10 @@ from remat.algorithms import auto, best
 from remat.algorithms.named import autocapper, offload_only, opportunist, pofo
 from remat.errors import BadArgument, RematError
 from remat.exec._copy import cpu, cuda
+from remat.exec._copy.bandwidth import link_speed, measure_speed
 from remat.exec._copy.copies import Copier
 from remat.exec._copy.cpu import CpuDevice
 from remat.exec._copy.host_pool import HostPool
-from remat.exec._copy.link_speed import link_speed, measure_speed
 from remat.exec._run.copying import host_need
 from remat.exec._run.lowering import Copying
 from remat.exec._torch.sanitizer import EventHandler
@@ -334,7 +334,7 @@ def test_the_speed_is_that_of_the_link_each_way_and_measured_once_in_a_process(m
     assert speed.link.to_host <= 2.2 * 10**8 and speed.link.to_device <= 1.1 * 10**8
     assert speed.latency[Lane.TO_DEVICE] >= 10**6 / 2
     first = link_speed(CpuDevice())
-    monkeypatch.setattr("remat.exec._copy.link_speed.measure_speed", None)
+    monkeypatch.setattr("remat.exec._copy.bandwidth.measure_speed", None)
     assert link_speed(CpuDevice()) is first
 
 

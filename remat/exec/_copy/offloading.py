@@ -8,12 +8,12 @@ import torch
 from attrs import field, frozen
 
 from remat.errors import BadArgument
+from remat.exec._copy.bandwidth import link_speed
 from remat.exec._copy.copies import Copier
 from remat.exec._copy.cpu import CpuDevice
 from remat.exec._copy.cuda import CudaDevice
 from remat.exec._copy.device import CopyDevice
 from remat.exec._copy.host_pool import HostPool
-from remat.exec._copy.link_speed import link_speed
 from remat.ir import Link
 from remat.settings import Setting, optional, whole
 from remat.units import Bytes

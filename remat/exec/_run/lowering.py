@@ -20,8 +20,8 @@ from remat.exec._program.kernels import drawn_mask, drawn_noise, noise_of
 from remat.exec._program.program import Op, Program, Role, Spec, refs
 from remat.exec._program.refusals import refusing
 from remat.exec._program.source import Names
+from remat.exec._run.copy_scope import with_copies
 from remat.exec._run.copying import Action, Arrive, CopyBack, CopyOut, Forget, Free, actions_of
-from remat.exec._run.with_copies import with_copies
 from remat.exec._torch import rng
 from remat.ir import Cost, Drop, Graph, Offload, Phase, Prefetch, Run, Schedule
 
