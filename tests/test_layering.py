@@ -53,6 +53,7 @@ ROOMS = {
     },
     "exec": {
         "_torch": 0,
+        "_copy": 1,
         "_program": 1,
         "_trace": 2,
         "_cost": 2,

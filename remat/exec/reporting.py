@@ -9,9 +9,10 @@ from torch import nn
 
 from remat.algorithms import IMPOSSIBLE
 from remat.errors import BadArgument
+from remat.exec._copy.copies import CopyCounts
 from remat.exec._module.plans import Bare, Dynamic, Ready, State
 from remat.exec._plan.progress import seconds_by_stage
-from remat.ir import Cost, Graph, Schedule
+from remat.ir import Cost, Graph, Lane, Link, Schedule
 from remat.units import Bytes, Ns, format_bytes, format_ns
 
 
@@ -48,6 +49,8 @@ class Report:
             was planned here.
         ran: "plan", or why the last call did not run it; where it ran under DTR, that begins with "DTR: ".
         asked: the budget asked for, where no plan was found for it and the smallest budget found stands for it; else None.
+        link: that the plan was made with; None: without copies to the host. What is predicted of copies stands in `cost`.
+        copied: what the copies of the last step were, or of the rehearsal; None: there were none.
     """
 
     budget: Bytes | None
@@ -79,6 +82,8 @@ class Report:
     origin: str = ""
     word: str = "claimed"
     tightened: bool = False
+    link: Link | None = None
+    copied: CopyCounts | None = None
 
     def __str__(self) -> str:
         rows = self.rows()
@@ -123,7 +128,30 @@ class Report:
             ("held outside the plan", self.overhead),
             ("reserved by the allocator", self.reserved),
         )
-        return rows + [(what, format_bytes(size)) for what, size in apart if size]
+        return rows + self._copies() + [(what, format_bytes(size)) for what, size in apart if size]
+
+    def _copies(self) -> list[tuple[str, str]]:
+        """The rows on copies: the link, bytes each way, idle time and host memory, predicted and measured."""
+        if self.link is None:
+            return []
+        rows = [("link", f"{_speed(self.link.to_host)} to the host, {_speed(self.link.to_device)} back")]
+        copies, copied = self.cost.copies, self.copied
+        if not copies:
+            return [*rows, ("copies", "none: the plan is faster without")]
+        sizes = {lane: sum(self.graph.datum(c.what).size for c in copies if c.lane is lane) for lane in Lane}
+        planned = f"{format_bytes(sizes[Lane.TO_HOST])} to the host, {format_bytes(sizes[Lane.TO_DEVICE])} back"
+        idle = None if copied is None else copied.idle
+        overlap = None if copied is None else copied.overlap
+        shared = "" if overlap is None else f"; {overlap:.0%} of the copying went on beside computing"
+        peak = None if copied is None else copied.host_peak
+        waited = "" if idle is None else f", {format_ns(idle)} measured"
+        taken = "" if peak is None else f", {format_bytes(peak)} taken"
+        return [
+            *rows,
+            ("copies", f"{len(copies)} ({planned})"),
+            ("idle time", f"{format_ns(self.cost.idle)} predicted{waited}{shared}"),
+            ("host peak", f"{format_bytes(self.cost.host_peak)} predicted{taken}"),
+        ]
 
     def _budget(self) -> str:
         if self.budget is None:
@@ -223,7 +251,13 @@ def report_of(state: State, ready: Ready) -> Report:
         overhead=overhead,
         origin=planned.origin,
         tightened=outcome is not planned.outcome,
+        link=planned.link,
+        copied=None if planned.lowered is None or planned.lowered.copier is None else planned.lowered.copier.last,
     )
+
+
+def _speed(bandwidth: int | None) -> str:
+    return "unbounded" if bandwidth is None else f"{bandwidth / 1e9:.3g} GB/s"
 
 
 def _measured(value: int | None, text: Callable[[int], str]) -> str:

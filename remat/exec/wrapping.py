@@ -22,6 +22,7 @@ from remat.algorithms import Solver
 from remat.algorithms._core.startup import importing
 from remat.budget import parse_budget
 from remat.errors import BadArgument, Uncapturable
+from remat.exec._copy.offloading import WHERE, Offloading
 from remat.exec._cost.optimizers import Maker
 from remat.exec._module.after import RematWarning
 from remat.exec._module.calls import Wrapped, make_opaque, planned_call, set_forward
@@ -35,8 +36,8 @@ from remat.exec._torch.compiled import inside_compiled
 from remat.exec._torch.groups import WORLD, is_group
 from remat.exec._torch.sharded import gathered, share_state
 from remat.exec._trace.diagnosis import refusal
-from remat.ir import PlanFile
-from remat.settings import FLAG, Setting, instance, one_of, optional, whole
+from remat.ir import Link, PlanFile
+from remat.settings import FLAG, Setting, either, instance, one_of, optional, whole
 from remat.units import parse_bytes
 
 UNCAPTURABLE = ("raise", "bare", "dtr")
@@ -64,6 +65,8 @@ def wrap(
     group: Any = WORLD,
     progress: bool | Listener | None = None,
     optimizer: str | Maker | Optimizer | None = None,
+    offload: bool | str | Link = False,
+    host_budget: int | str | None = None,
     seed: int = 0,
 ) -> nn.Module:
     """A module that computes what `model` computes, bit for bit, and whose training step holds at most `budget`.
@@ -104,6 +107,9 @@ def wrap(
         progress: who sees the stages of planning, the best plan so far and its gap: None: a terminal on the error stream; True:
             the error stream in any case; False: nobody; or a function that is called with what is said. The log always does.
         optimizer: for `budget="auto"`: yours, or as for `remat.estimate`; "none": none, or one whose states are there already.
+        offload: whether data may also be copied out of the device and back: True: to host memory, at the speed measured here;
+            "disk": to files (for modules on the CPU); or a `remat.ir.Link`: to host memory, planned for that speed.
+        host_budget: with `offload`: most bytes of host buffers (or files); None: no limit.
         seed: of the solver.
 
     Raises:
@@ -119,6 +125,7 @@ def wrap(
     saved = None if plan is None else saved_plans(plan, on_stale)
     if budget is None and saved is not None:
         budget = saved.file.budget
+    offloading = _offloading(offload, host_budget, budget)
     on_uncapturable = on_uncapturable or ("bare" if budget is None else "dtr")
     one_of(*UNCAPTURABLE).check(on_uncapturable, "wrap: on_uncapturable", rule="X-ARG")
     if on_uncapturable == "dtr" and budget is None:
@@ -142,6 +149,7 @@ def wrap(
     settings = Settings(
         budget=None if budget is None else parse_budget(budget), loss_reserve=reserve, step=loss, solver=solver, seconds=seconds,
         cost=cost, differentiable=differentiable, seed=seed, on_infeasible=on_infeasible, progress=progress,
+        offloading=offloading,
     )  # fmt: skip
     if budget is not None and solver is None and (saved is None or on_stale == "plan"):
         _compile_meanwhile()
@@ -157,6 +165,22 @@ def wrap(
         with in_training(wrapped), torch.enable_grad(), gathered(wrapped):
             state.planned_for(state.arguments(wrapped, args, kwargs))
     return wrapped
+
+
+def _offloading(offload: bool | str | Link, host_budget: int | str | None, budget: object) -> Offloading | None:
+    """Where copies go; None: there are none.
+
+    Raises:
+        BadArgument: X-ARG, also where there is no budget to plan for.
+    """
+    either(FLAG, WHERE).check(offload, "wrap: offload", rule="X-ARG")
+    if offload is False:
+        if host_budget is not None:
+            raise BadArgument("X-ARG", "wrap: host_budget goes with offload alone.", fix="give offload=True.")
+        return None
+    if budget is None:
+        raise BadArgument("X-ARG", "wrap: offload without a budget.", fix="give a budget: nothing is planned without.")
+    return Offloading(offload, None if host_budget is None else parse_bytes(host_budget))
 
 
 def _compile_meanwhile() -> None:

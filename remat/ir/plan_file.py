@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from attrs import field, frozen
+from attrs import astuple, field, frozen
 
 from remat.errors import InvalidSchedule, MalformedFile
 from remat.ir.checks import a_text, a_tuple, at_least
@@ -23,6 +23,7 @@ from remat.ir.cost import Cost
 from remat.ir.graph import Graph
 from remat.ir.interchange import graph_from_json, graph_to_json, schedule_from_json, schedule_to_json
 from remat.ir.json_document import JsonObject, as_text, born, parse_json, read_unzipped, write_whole
+from remat.ir.link import Link
 from remat.ir.schedule import Schedule
 from remat.ir.validation import validate
 from remat.units import LARGEST, Bytes, Ns
@@ -53,6 +54,7 @@ class SavedPlan:
         planner: who planned.
         trail: what the planners said.
         rehearsal: peak, reserved [bytes] and time [ns] that a rehearsal measured; None: there was none.
+        link: that its copies go over; None: it makes none.
     """
 
     fingerprint: str = field(validator=a_text)
@@ -68,6 +70,7 @@ class SavedPlan:
     planner: str = field(default="", validator=a_text)
     trail: tuple[str, ...] = ()
     rehearsal: tuple[Bytes, Bytes, Ns] | None = None
+    link: Link | None = None
 
     @cached_property
     def cost(self) -> Cost:
@@ -76,7 +79,7 @@ class SavedPlan:
         Raises:
             InvalidSchedule: the schedule breaks a rule, or the budget.
         """
-        return validate(self.graph, self.schedule, max(0, self.budget - self.overhead))
+        return validate(self.graph, self.schedule, max(0, self.budget - self.overhead), self.link)
 
 
 @frozen(kw_only=True)
@@ -182,14 +185,18 @@ def _plan(plan: SavedPlan) -> dict[str, Any]:
         "planner": plan.planner,
         "trail": list(plan.trail),
     }
-    return document if plan.rehearsal is None else {**document, "rehearsal": list(plan.rehearsal)}
+    if plan.rehearsal is not None:
+        document["rehearsal"] = list(plan.rehearsal)
+    if plan.link is not None:
+        document["link"] = list(astuple(plan.link))
+    return document
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 _TOP = {"format", "checksum", "model", "remat", "torch", "machine", "budget", "costs_by", "costs", "plans"}
 _INTS = ("budget", "overhead", "reserve", "retained", "lower")
-_PLAN = {"fingerprint", "tensors", "graph", "schedule", "audited", "planner", "trail", "rehearsal", *_INTS}
+_PLAN = {"fingerprint", "tensors", "graph", "schedule", "audited", "planner", "trail", "rehearsal", "link", *_INTS}
 
 
 def plans_from_json(document: Any) -> PlanFile:
@@ -246,6 +253,7 @@ def _read_plan(value: Any, where: str) -> SavedPlan:
     rehearsal = None
     if "rehearsal" in top.value:
         rehearsal = _read_rehearsal(top.get("rehearsal", list), f"{where}.rehearsal")
+    link = _read_link(top.get("link", list), f"{where}.link") if "link" in top.value else None
     plan = born(
         where,
         lambda: SavedPlan(
@@ -257,6 +265,7 @@ def _read_plan(value: Any, where: str) -> SavedPlan:
             planner=top.get("planner", str),
             trail=trail,
             rehearsal=rehearsal,
+            link=link,
             **ints,
         ),
     )
@@ -277,6 +286,17 @@ def _read_rehearsal(value: list[Any], where: str) -> tuple[Bytes, Bytes, Ns]:
         _check_number(number, where)
     peak, reserved, time = value
     return peak, reserved, time
+
+
+def _read_link(value: list[Any], where: str) -> Link:
+    if len(value) != 4:
+        fix = "write four numbers; null for a bandwidth without a bound."
+        what = f"{value!r:.60} is not [to host, to device, latency to host, latency to device]."
+        raise MalformedFile("F-TYPE", what, where=where, fix=fix)
+    for number in (*(bandwidth for bandwidth in value[:2] if bandwidth is not None), *value[2:]):
+        _check_number(number, where)
+    to_host, to_device, out, back = value
+    return born(where, lambda: Link(to_host=to_host, to_device=to_device, to_host_latency=out, to_device_latency=back))
 
 
 def _check_plan(plan: SavedPlan, where: str) -> None:

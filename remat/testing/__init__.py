@@ -1,6 +1,6 @@
-"""Tests for authors of parts: laws of solvers, bounds, transforms, partitioners, option sources and back ends.
+"""Tests for authors of parts: laws of solvers, bounds, transforms, partitioners, option sources and back ends; races of copies.
 
-The rest of the library does not import this package. Hypothesis is imported when a check runs, torch never.
+The rest of the library does not import this package. Hypothesis is imported when a check runs, torch with `TracingDevice` alone.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from remat.testing.report import LawBroken, Report
     from remat.testing.solver_laws import SOLVER_LAWS, check_solver
     from remat.testing.source_laws import SOURCE_LAWS, check_source
+    from remat.testing.tracing_device import TracingDevice
     from remat.testing.transform_laws import TRANSFORM_LAWS, check_transform
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Relaxation",
     "Report",
     "Ticks",
+    "TracingDevice",
     "check_backend",
     "check_bound",
     "check_composition",
@@ -60,6 +62,7 @@ _NAMES = {
     "report": ("LawBroken", "Report"),
     "solver_laws": ("SOLVER_LAWS", "check_solver"),
     "source_laws": ("SOURCE_LAWS", "check_source"),
+    "tracing_device": ("TracingDevice",),
     "transform_laws": ("TRANSFORM_LAWS", "check_transform"),
 }
 

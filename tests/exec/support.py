@@ -136,11 +136,13 @@ class Rig:
         loss.backward()
         return loss
 
+    def lowered(self, schedule):
+        return remat.exec.lower(self.program, schedule)
+
     def forward(self, schedule):
         """The module with its training step run by a schedule, as a function of the sample."""
-        lowered = remat.exec.lower(self.program, schedule)
         call = Call(
-            lowered=lowered,
+            lowered=self.lowered(schedule),
             requires_grad=self.captured.requires_grad,
             differentiable=self.captured.differentiable,
         )
@@ -158,7 +160,7 @@ class Rig:
 
     def step_source(self, schedule):
         """The generated functions of a schedule."""
-        return remat.exec.lower(self.program, schedule).source
+        return self.lowered(schedule).source
 
     def step(self, schedule):
         """A whole step of a schedule, through autograd."""

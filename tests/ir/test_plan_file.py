@@ -10,7 +10,18 @@ from attrs import evolve
 
 from remat.cli import main
 from remat.errors import MalformedFile
-from remat.ir import Drop, PlanFile, Run, SavedPlan, Schedule, read_plans, write_plans
+from remat.ir import (
+    Drop,
+    Link,
+    Offload,
+    PlanFile,
+    Prefetch,
+    Run,
+    SavedPlan,
+    Schedule,
+    read_plans,
+    write_plans,
+)
 from tests.graphs import tiny_step
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
@@ -45,7 +56,9 @@ def checked(document):
 
 @pytest.mark.parametrize("name", ["p.json", "p.json.gz"])
 def test_plans_come_back_as_they_were(tmp_path, name):
-    plans = file(plan("a"), plan("b", rehearsal=None, lower=0, audited=False))
+    away = (*RERUN[:2], Offload("a"), *RERUN[3:5], Prefetch("a"), *RERUN[6:])
+    copies = plan("c", schedule=Schedule(away), lower=0, budget=50, link=Link(to_host=5, to_device_latency=3))
+    plans = file(plan("a"), plan("b", rehearsal=None, lower=0, audited=False), copies)
     write_plans(plans, tmp_path / name)
     assert read_plans(tmp_path / name) == plans
     assert [path.name for path in tmp_path.iterdir()] == [name]
@@ -67,7 +80,7 @@ def schema():
 
 
 def test_the_schema_accepts_what_is_written_and_refuses_other_shapes(tmp_path, schema):
-    write_plans(file(plan("a"), plan("b", rehearsal=None)), tmp_path / "p.json")
+    write_plans(file(plan("a"), plan("b", rehearsal=None), plan("c", link=Link(to_device=5))), tmp_path / "p.json")
     text = (tmp_path / "p.json").read_text()
     schema.validate(json.loads(text))
     refused = {name for name, (change, rule, _) in CONTENT.items() if rule in ("F-FORMAT", "F-KEY", "F-TYPE")}
@@ -115,6 +128,9 @@ CONTENT = {
     "tensors that are no text": (put("plans", 0, "tensors", value=[1]), "G-TUPLE", "$.plans[0]"),
     "a trail that is no text": (put("plans", 0, "trail", value=[None]), "F-TYPE", "$.plans[0].trail[0]"),
     "a rehearsal of two numbers": (put("plans", 0, "rehearsal", value=[1, 2]), "F-TYPE", "$.plans[0].rehearsal"),
+    "a link of three numbers": (put("plans", 0, "link", value=[1, 2, 3]), "F-TYPE", "$.plans[0].link"),
+    "a link with a fraction": (put("plans", 0, "link", value=[1.5, 2, 3, 0]), "F-TYPE", "$.plans[0].link"),
+    "copies without a link": (put(*SCHEDULE, 2, value=["offload", "a"]), "F-PLAN", "$.plans[0].schedule"),
     "no plans": (put("plans", value=[]), "F-PLAN", "$.plans"),
     "an unknown node": (put(*SCHEDULE, 0, value=["run", "G"]), "F-PLAN", "$.plans[0].schedule"),
     "a step that is none": (put(*SCHEDULE, 0, value=["walk", "F"]), "F-STEP", "$.plans[0].schedule.steps[0]"),

@@ -118,6 +118,7 @@ def plan_to_save(planned: Planned, settings: Settings, rehearsal: Rehearsal | No
         planner=planned.planner or settings.name(),
         trail=outcome.trail,
         rehearsal=None if rehearsal is None else (rehearsal.peak, rehearsal.reserved, rehearsal.time),
+        link=planned.link if outcome.cost is not None and outcome.cost.copies else None,
     )
 
 

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from attrs import evolve, field, frozen
 from torch import nn
 
@@ -16,16 +17,18 @@ from remat.algorithms import IMPOSSIBLE, Clock, Outcome, Problem, Solver, StoreA
 from remat.algorithms._core.startup import importing
 from remat.budget import Share
 from remat.exec._capture.capturing import Captured, capture
+from remat.exec._copy.offloading import Offloading
 from remat.exec._cost.cost import OpCost, estimate, resized
 from remat.exec._cost.measuring import measure
 from remat.exec._plan.build import build_graph
 from remat.exec._plan.progress import Listener, Stages
 from remat.exec._plan.replaying import Replay
 from remat.exec._plan.smallest import infeasible
+from remat.exec._plan.with_link import lowered_plan
 from remat.exec._program.program import Program
-from remat.exec._run.lowering import Lowered, lower
+from remat.exec._run.lowering import Lowered
 from remat.exec._run.rehearsal import Rehearsal
-from remat.ir import Graph
+from remat.ir import Graph, Link
 from remat.settings import FLAG, SECONDS, SEED, Setting, either, function, instance, one_of, optional, whole
 from remat.units import Bytes, format_bytes
 
@@ -65,6 +68,7 @@ class Settings:
         cost: "measure" or "estimate".
         seed: of the solver.
         on_infeasible: "raise", or "best": where no plan is found, take the plan of the smallest budget that has one.
+        offloading: where copies go; None: there are none.
         progress: where the stages are shown, as in `stages_of`.
     """
 
@@ -82,15 +86,20 @@ class Settings:
     seed: int = field(default=0, validator=SEED)
     on_infeasible: str = field(default="raise", validator=one_of(*INFEASIBLE))
     progress: bool | Listener | None = field(default=None, validator=optional(either(FLAG, function("print"))))
+    offloading: Offloading | None = field(default=None, validator=optional(instance(Offloading, "Offloading(True)")))
 
     def planner(self) -> Solver:
-        """The solver, the default one where none was named."""
+        """The solver, the default one where none was named; it plans copies too where the problem has a link."""
         if self.solver is not None:
             return self.solver
         with importing():
             from remat.algorithms._search.auto import plan_first  # imports compiled kernels, so only when it is needed
 
         return plan_first
+
+    def link(self, device: torch.device) -> Link | None:
+        """The link that copies of a step go over; it may be measured for this. None: there are no copies."""
+        return None if self.budget is None or self.offloading is None else self.offloading.link(device)
 
     def name(self) -> str:
         """The solver, as text for reports."""
@@ -116,6 +125,7 @@ class Planned:
         origin: where the plan comes from, where it was saved and not made here; empty: made here.
         planner: who made it, where it was not made here.
         rehearsed: what was measured of it on this machine, before it was saved.
+        link: that it was planned with; None: without copies.
     """
 
     captured: Captured
@@ -132,6 +142,7 @@ class Planned:
     origin: str = ""
     planner: str = ""
     rehearsed: Rehearsal | None = None
+    link: Link | None = None
 
 
 @frozen
@@ -183,12 +194,14 @@ class Costed:
         graph: to plan on.
         loss: what a loss outside the module holds.
         peak: of a step that keeps everything [bytes].
+        link: that copies go over, as given or measured; None: there are none.
     """
 
     program: Program
     graph: Graph
     loss: Outside
     peak: Bytes
+    link: Link | None = None
 
 
 def cost_step(
@@ -199,7 +212,8 @@ def cost_step(
     program = resized(captured.program, costs)
     loss = outside or outside_of(program, captured, settings)
     graph = build_graph(program, costs, loss_reserve=loss.reserve, loss_retained=loss.retained)
-    return Costed(program=program, graph=graph, loss=loss, peak=store_all_peak(graph))
+    link = settings.link(program.device)
+    return Costed(program=program, graph=graph, loss=loss, peak=store_all_peak(graph), link=link)
 
 
 def plan_captured(
@@ -225,13 +239,13 @@ def plan_captured(
         overhead = captured.overhead
         asked = _in_bytes(settings.budget, peak + overhead)
         if replay is None or asked is None:
-            outcome, budget = solve(graph, asked, settings, peak, stages, overhead)
+            outcome, budget = solve(costed, asked, settings, stages, overhead)
         else:
-            outcome, budget = replay.outcome(graph, asked, overhead), asked
+            outcome, budget = replay.outcome(graph, asked, overhead, costed.link), asked
         if outcome.cost is not None:
             stages.bytes["plan"] = outcome.cost.peak
     with stages.stage("lower"):
-        lowered = None if budget is None or outcome.schedule is None else lower(program, outcome.schedule)
+        lowered = None if budget is None else lowered_plan(program, graph, outcome, settings.offloading)
     planned = Planned(
         captured=evolve(captured, program=program),
         graph=graph,
@@ -244,6 +258,7 @@ def plan_captured(
         store_all=peak,
         seconds=stages.seconds,
         asked=None if budget == asked else asked,
+        link=costed.link,
     )
     return planned if replay is None else _from_file(planned, replay)
 
@@ -301,23 +316,23 @@ def _note_interruption(clock: Clock, outcome: Outcome) -> None:
 
 
 def solve(
-    graph: Graph, asked: Bytes | None, settings: Settings, peak: Bytes, stages: Stages, overhead: Bytes = 0
+    costed: Costed, asked: Bytes | None, settings: Settings, stages: Stages, overhead: Bytes = 0
 ) -> tuple[Outcome, Bytes | None]:
     """The plan and the budget it is for: nothing is recomputed where everything fits, else what the solver returns.
 
     A Ctrl-C keeps the best plan so far, if there is one.
 
     Args:
-        graph: the step.
+        costed: the step, with the peak of `StoreAll` and the link.
         asked: the budget, or None.
         settings: solver, deadline and so on.
-        peak: of `StoreAll` [bytes].
         stages: told what happens.
         overhead: bytes of the budget that a call holds outside the plan.
 
     Raises:
         Infeasible: no plan was found, and `settings.on_infeasible` is "raise".
     """
+    graph, peak, link = costed.graph, costed.peak, costed.link
     if asked is None:
         return StoreAll().solve(Problem(graph=graph, budget=peak)), None
     budget = max(0, asked - overhead)
@@ -326,7 +341,7 @@ def solve(
     stages.base = graph.time
     planner = settings.planner()
     clock = Clock(settings.seconds, listener=stages.hear)
-    problem = Problem(graph=graph, budget=budget)
+    problem = Problem(graph=graph, budget=budget, link=link)
     outcome = planner.solve(problem, clock=clock, seed=settings.seed)
     over = clock.expired
     if not outcome.settled and settings.solver is None and not clock.stopped:
@@ -339,7 +354,8 @@ def solve(
     lowest = _lowest(graph, budget, outcome, settings, clock)
     if settings.on_infeasible == "raise":
         smallest, seconds = lowest.point.budget, settings.seconds if over else None
-        raise infeasible(asked, smallest=smallest, floor=lowest.limit, seconds=seconds, overhead=overhead)
+        floor = lowest.limit if link is None else 0  # what is proved without copies says nothing of plans with them
+        raise infeasible(asked, smallest=smallest, floor=floor, seconds=seconds, overhead=overhead)
     return lowest.point.outcome, lowest.point.budget + overhead
 
 

@@ -12,7 +12,7 @@ from remat.errors import BudgetExceeded, InvalidSchedule, StalePlan
 from remat.exec._program.digest import program_digest
 from remat.exec._program.program import Program, Value
 from remat.exec._program.signatures import signature
-from remat.ir import Graph, SavedPlan, validate
+from remat.ir import Graph, Link, SavedPlan, validate
 from remat.units import Bytes, format_bytes
 
 SHOWN = 3
@@ -33,25 +33,26 @@ class Replay:
     origin: str
     same_machine: bool
 
-    def outcome(self, graph: Graph, asked: Bytes, overhead: Bytes) -> Outcome:
+    def outcome(self, graph: Graph, asked: Bytes, overhead: Bytes, link: Link | None = None) -> Outcome:
         """The plan, replayed on a graph with the sizes and workspaces of this machine.
 
         Args:
             graph: of the step, as measured here.
             asked: the budget [bytes].
             overhead: bytes of it that a call holds besides the plan.
+            link: that copies of the plan go over; None: a plan with copies is refused.
 
         Raises:
             StalePlan: X-FIT, it does not fit the budget here; X-STALE, it is not a schedule of this graph.
         """
         plan = self.plan
         try:
-            cost = validate(graph, plan.schedule)
+            cost = validate(graph, plan.schedule, None, link)
         except InvalidSchedule as error:
             differs = (f"its schedule is not one of this step: {error}",)
             raise stale(self.origin, differs) from error
         try:
-            validate(graph, plan.schedule, max(0, asked - overhead))
+            cost = validate(graph, plan.schedule, max(0, asked - overhead), link)
         except BudgetExceeded as error:
             needs = cost.peak + overhead
             differs = (

@@ -16,15 +16,18 @@ def infeasible(
     Args:
         budget: what was asked for [bytes].
         smallest: the smallest budget a plan was found for [bytes].
-        floor: below this no schedule fits, by the floor or by a bound of a solver [bytes].
+        floor: below this no schedule fits, by the floor or by a bound of a solver; 0: not known, since copies may fit [bytes].
         seconds: of planning, where they were over before the planner was done; None: it was done.
         overhead: what a call holds outside the plan; `smallest` and `floor` are of the plan alone [bytes].
     """
-    smallest, floor = smallest + overhead, floor + overhead
+    smallest, floor = smallest + overhead, floor + overhead if floor else 0
     within = "" if seconds is None else f" in {seconds:g} s of planning"
     what = (
         f"no plan for {format_bytes(budget)} ({budget} B) was found{within}; the smallest budget a plan was found for is "
-        f"{format_bytes(smallest)} ({smallest} B), and none can exist below {format_bytes(floor)} ({floor} B)."
+        f"{format_bytes(smallest)} ({smallest} B)"
+    )
+    what += (
+        f", and none can exist below {format_bytes(floor)} ({floor} B)." if floor else ", without copies to the host."
     )
     if overhead:
         what += f" These include {format_bytes(overhead)} ({overhead} B) that a call holds outside its plan."

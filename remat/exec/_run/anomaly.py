@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable
 from types import CodeType, FrameType
@@ -44,7 +45,7 @@ class NanWatch(DispatchMode):
 
     def __init__(self, function: Callable[..., Any], source: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.code: CodeType = function.__code__
+        self.code: CodeType = inspect.unwrap(function).__code__
         self.lines = source.splitlines()
         self.first: Origin | None = None
 

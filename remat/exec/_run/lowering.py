@@ -2,7 +2,7 @@
 
 Each run is one line (`mm = aten_mm(t, relu)`), each drop a `del`; views are made where they are read and go with their storage.
 What is resident at the loss is passed from one function to the other. A replay of an operation that draws random
-numbers runs with the generator state saved at its first run.
+numbers runs with the generator state saved at its first run. Copies to the host and back are calls of the step's `copies`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ import torch
 from attrs import evolve, field, frozen
 
 from remat.errors import RematError
+from remat.exec._copy.copies import Copier
 from remat.exec._program.kernels import drawn_mask, drawn_noise, noise_of
 from remat.exec._program.program import Op, Program, Role, Spec, refs
 from remat.exec._program.refusals import refusing
 from remat.exec._program.source import Names
+from remat.exec._run.copy_scope import with_copies
+from remat.exec._run.copying import Action, Arrive, CopyBack, CopyOut, Forget, Free, actions_of
 from remat.exec._torch import rng
-from remat.ir import Drop, Phase, Run, Schedule
+from remat.ir import Cost, Drop, Graph, Offload, Phase, Prefetch, Run, Schedule
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -41,6 +44,7 @@ class Lowered:
         tangents: position of the output and spec, in the order of the backward's tangents.
         device: where it runs.
         reruns: number of runs after the first, by node.
+        copier: runs the copies; None: the plan makes none.
     """
 
     forward: Callable[[Tensors], tuple[Tensors, Tensors, list[torch.Tensor]]]
@@ -53,26 +57,53 @@ class Lowered:
     tangents: tuple[tuple[int, Spec], ...]
     device: torch.device
     reruns: dict[str, int] = field(repr=False)
+    copier: Copier | None = field(default=None, repr=False)
 
 
-def lower(program: Program, schedule: Schedule) -> Lowered:
+@frozen(kw_only=True)
+class Copying:
+    """How a schedule with copies is run.
+
+    Attributes:
+        actions: of the schedule.
+        copier: runs its copies.
+    """
+
+    actions: tuple[Action, ...]
+    copier: Copier
+
+    @classmethod
+    def of(cls, graph: Graph, schedule: Schedule, cost: Cost, copier: Copier) -> Copying | None:
+        """For a schedule and its replay with a link; None where it makes no copies."""
+        if not any(isinstance(step, (Offload, Prefetch)) for step in schedule.steps):
+            return None
+        return cls(actions=actions_of(graph, schedule, cost), copier=copier)
+
+
+def lower(program: Program, schedule: Schedule, copying: Copying | None = None) -> Lowered:
     """Compile a schedule that `validate` accepts.
 
     Args:
         program: the captured step whose graph the schedule is for.
-        schedule: runs and drops by name.
+        schedule: runs and drops by name, and copies.
+        copying: how its copies are run; None: it makes none.
 
     Raises:
         Uncapturable: X-STAGE, where an operation cannot be written as code.
+        RematError: X-COPY, where the schedule makes copies and `copying` is None.
     """
+    if copying is None and any(isinstance(step, (Offload, Prefetch)) for step in schedule.steps):
+        fix = "give copying=Copying.of(graph, schedule, cost, copier), or plan without a link."
+        raise RematError("X-COPY", "the schedule makes copies to the host, and nothing says how to run them.", fix=fix)
     with refusing("lowering"):
-        return _Lowering(program, schedule).result()
+        return _Lowering(program, schedule, copying).result()
 
 
 class _Lowering:
-    def __init__(self, program: Program, schedule: Schedule) -> None:
+    def __init__(self, program: Program, schedule: Schedule, copying: Copying | None) -> None:
         self.program = program
-        self.steps = schedule.steps
+        self.copier = None if copying is None else copying.copier
+        self.steps: tuple[Action, ...] = schedule.steps if copying is None else copying.actions  # type: ignore[assignment]
         self.primals = tuple(value for value, _ in (*program.params, *program.buffers, *program.inputs))
         counts = Counter(step.node for step in schedule.steps if isinstance(step, Run))
         self.reruns = {name: n - 1 for name, n in counts.items() if n > 1}
@@ -105,9 +136,11 @@ class _Lowering:
         space = self.names.compiled(source, "step", program.constants)
         indices = {value: at for at, value in enumerate(self.primals)}
         grads = self.grad_sources()
+        functions = space["forward"], space["backward"]
+        run_forward, run_backward = functions if self.copier is None else with_copies(self.copier, *functions)
         return Lowered(
-            forward=space["forward"],
-            backward=space["backward"],
+            forward=run_forward,
+            backward=run_backward,
             source=source,
             backward_primals=tuple(indices[value] for value in watched),
             loose_primals=tuple(indices[value] for value in loose),
@@ -116,6 +149,7 @@ class _Lowering:
             tangents=tuple((position, program.values[value].spec) for value, position in program.tangents),
             device=program.device,
             reruns=self.reruns,
+            copier=self.copier,
         )
 
     def saved(self, cut: int) -> tuple[list[str], list[str]]:
@@ -137,7 +171,7 @@ class _Lowering:
             self.bind(value)
         out = _tuple(program.outputs)
         self.line(f"return {out}, {_tuple(read_outputs)}, [{', '.join(activations)}]")
-        head = ["def forward(primals):", *self.unpack_primals(self.primals)]
+        head = [f"def forward(primals{self.argument}):", *self.unpack_primals(self.primals)]
         return "\n".join([*head, *self.lines])
 
     def backward(
@@ -152,7 +186,7 @@ class _Lowering:
         self.bind_all(filter(None, results))
         self.line(f"return {_tuple([value or 'None' for value in results])}")
         watched, loose = self.used_primals()
-        head = ["def backward(loose, saved, tangents, activations):"]
+        head = [f"def backward(loose, saved, tangents, activations{self.argument}):"]
         arguments = {
             "loose": loose,
             "saved": [*watched, *read_outputs],
@@ -171,6 +205,11 @@ class _Lowering:
         named |= {value: ("input", position) for value, position in program.inputs}
         return {value: named[value] for value in self.primals if named[value] in program.grads}
 
+    @property
+    def argument(self) -> str:
+        """The last argument of both functions of a plan with copies."""
+        return "" if self.copier is None else ", copies"
+
     def unpack_primals(self, wanted: Iterable[str]) -> list[str]:
         """Lines that bind the primals that are used."""
         wanted = set(wanted) & self.used
@@ -183,8 +222,10 @@ class _Lowering:
         for step in steps:
             if isinstance(step, Run):
                 resident.update(dict.fromkeys(self.program.written(self.program.op_by_name[step.node])))
-            elif isinstance(step, Drop):
+            elif isinstance(step, (Drop, CopyOut)):
                 resident.pop(step.datum, None)
+            elif isinstance(step, CopyBack):
+                resident[step.datum] = None
         return list(resident)
 
     def weightless(self, storage: str) -> bool:
@@ -221,16 +262,30 @@ class _Lowering:
                 self.run(self.program.op_by_name[step.node])
             elif isinstance(step, Drop):
                 self.free(step.datum)
-            else:
-                fix = "plan without a link."
-                raise RematError("X-COPY", f"{step}: copies to the host cannot be run.", fix=fix)
+            elif not self.weightless(step.datum):
+                self.copy(step)
+
+    def copy(self, action: CopyOut | Free | CopyBack | Arrive | Forget) -> None:
+        """A call of the step's copies."""
+        datum = action.datum
+        roots = self.program.storages[datum].roots
+        if isinstance(action, CopyOut):
+            self.line(f"copies.out({', '.join([repr(datum), *roots])})")
+            self.free(datum)
+        elif isinstance(action, CopyBack):
+            self.line(f"{_targets(roots)} = copies.back({datum!r})")
+            self.bound.update(roots)
+        else:
+            self.line(f"copies.{_CALLS[type(action)]}({datum!r})")
 
     def drawn_at_once(self, steps: list[Any], at: int) -> tuple[int, ...]:
-        """Places of the steps that make noise of a mask drawn at `at` and drop the mask, if nothing runs between; else none."""
+        """Places of the steps that make noise of a mask drawn at `at` and drop the mask, if nothing runs or is copied between."""
         draw = self.program.op_by_name[steps[at].node]
         if draw.target is not drawn_mask:
             return ()
         runs = [place for place in range(at + 1, len(steps)) if isinstance(steps[place], Run)][:2]
+        if not all(isinstance(step, Drop) for step in steps[at + 1 : runs[0] if runs else None]):
+            return ()
         noise = self.program.op_by_name[steps[runs[0]].node] if runs else draw
         (mask,) = self.program.written(draw)
         end = runs[1] if len(runs) > 1 else len(steps)
@@ -348,6 +403,9 @@ class _Lowering:
         if gone:
             self.line(f"del {', '.join(gone)}")
             self.bound.difference_update(gone)
+
+
+_CALLS = {Free: "free", Arrive: "arrive", Forget: "forget"}
 
 
 def _views_by_value(program: Program) -> dict[str, Op]:

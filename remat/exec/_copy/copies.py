@@ -1,0 +1,283 @@
+"""The copies of one step: what the generated functions call, and all there is of stream logic.
+
+Every block has one rule. *Source of a copy out*: its memory goes back to the compute lane's pool after the compute lane
+has waited for the end of the copy. *Target of a copy back*: allocated on the compute lane; the lane to the device waits
+for an event of the compute lane, because the block may have been in use until then, and for the end of the copy out;
+the compute lane waits for the arrival before it reads. *Host buffer*: returned with the event of the last copy that
+used it, for which the next writer waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+
+import torch
+from attrs import define, field, frozen
+
+from remat.exec._copy.device import CopyDevice, Event, as_bytes
+from remat.exec._copy.host_pool import HostPool
+from remat.ir import Lane
+from remat.units import Bytes, Ns
+
+logger = logging.getLogger(__name__)
+
+
+@frozen(kw_only=True)
+class CopyCounts:
+    """What the copies of one step were.
+
+    Attributes:
+        to_host, to_device: bytes copied [bytes].
+        copies: number of copies, both ways.
+        idle: how long the compute lane waited for them [ns]; None: not known on this device.
+        busy: how long the lanes copied [ns], other steps in between included; None: not known on this device.
+        host_peak: most bytes of host buffers in use so far, those of other steps included [bytes].
+    """
+
+    to_host: Bytes
+    to_device: Bytes
+    copies: int
+    idle: Ns | None
+    busy: Ns | None
+    host_peak: Bytes
+
+    @property
+    def overlap(self) -> float | None:
+        """The share of the copying during which the compute lane did not wait; None: not known, or nothing was copied."""
+        if self.idle is None or not self.busy:
+            return None
+        return max(0.0, 1 - self.idle / self.busy)
+
+
+@define(eq=False)
+class Copier:
+    """What copies for the steps of a wrapped module: a device and a pool; a deep copy of the module shares it.
+
+    Attributes:
+        device: where the copies run.
+        pool: host buffers.
+        last: of the last step that ended.
+    """
+
+    device: CopyDevice
+    pool: HostPool
+    last: CopyCounts | None = None
+
+    @classmethod
+    def on(cls, device: CopyDevice, host_budget: Bytes | None = None) -> Copier:
+        """With a new pool."""
+        return cls(device, HostPool(device, host_budget))
+
+    def begin(self) -> Copies:
+        """The copies of one step, from the begin of its forward."""
+        return Copies(self)
+
+
+@frozen
+class _Root:
+    """A tensor that looks at a storage, to be made again on another one."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _Root:
+        return cls(tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
+
+    def on(self, block: torch.Tensor) -> torch.Tensor:
+        """The tensor on a block of bytes, by views alone: `set_` would count as a write before the copy has ended."""
+        whole = block.numel() // self.dtype.itemsize * self.dtype.itemsize
+        return block[:whole].view(self.dtype).as_strided(self.shape, self.stride, self.offset)
+
+
+@define(eq=False)
+class _HostCopy:
+    """A datum on the host.
+
+    Attributes:
+        roots: what the datum's tensors look like; or the tensors themselves, where nothing needs to be copied.
+        size: of its storage [bytes].
+        buffer: host memory; None: nothing needs to be copied.
+        whole: when the copy out has ended.
+        last: when the last copy that uses the buffer has ended.
+    """
+
+    roots: tuple[_Root, ...] | tuple[torch.Tensor, ...]
+    size: Bytes = 0
+    buffer: torch.Tensor | None = None
+    whole: Event = None
+    last: Event = None
+
+
+@define(eq=False)
+class Copies:
+    """The copies of one step, from the begin of its forward to the end of its backward.
+
+    Attributes:
+        copier: device and pool.
+        on_host: copies on the host, by datum.
+        leaving: (datum, its memory, end of the copy) of copies out whose memory was not freed yet, in the order of the lane.
+        arriving: ends of copies back that the compute lane has not waited for, by datum.
+    """
+
+    copier: Copier
+    on_host: dict[str, _HostCopy] = field(factory=dict)
+    leaving: deque[tuple[str, torch.Tensor | None, Event]] = field(factory=deque)
+    arriving: dict[str, Event] = field(factory=dict)
+    _bytes: dict[Lane, Bytes] = field(factory=lambda: {Lane.TO_HOST: 0, Lane.TO_DEVICE: 0})
+    _count: int = 0
+    _idle: Ns = 0
+    _busy: Ns | None = None
+    _closed: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        self._busy = self.device.busy()
+
+    def __del__(self) -> None:
+        """A step whose backward never ran leaves no copy in flight."""
+        if not self._closed:
+            self.abort()
+
+    @property
+    def device(self) -> CopyDevice:
+        """Where the copies run."""
+        return self.copier.device
+
+    # -- what generated code calls -------------------------------------------------------------------------------------
+
+    def out(self, datum: str, *roots: torch.Tensor) -> None:
+        """Start to copy a datum to the host; the caller drops its tensors.
+
+        Args:
+            datum: its name.
+            roots: its tensors; together they look at one storage.
+        """
+        device, first = self.device, roots[0]
+        size = first.untyped_storage().nbytes()
+        if first.device != device.device or not size:
+            self.on_host[datum] = _HostCopy(roots)
+            self.leaving.append((datum, None, None))
+            return
+        source = as_bytes(first)
+        buffer = self.copier.pool.take(size)
+        device.wait(Lane.TO_HOST, device.record(Lane.COMPUTE))
+        device.copy(Lane.TO_HOST, buffer, source, size)
+        ended = device.record(Lane.TO_HOST)
+        self.on_host[datum] = _HostCopy(tuple(map(_Root.of, roots)), size, buffer, ended, ended)
+        self.leaving.append((datum, source, ended))
+        self._note(Lane.TO_HOST, size)
+
+    def free(self, datum: str) -> None:
+        """Free the device memory of the oldest copy out, when it has ended.
+
+        Args:
+            datum: whose copy this is.
+        """
+        name, source, ended = self.leaving[0]
+        assert name == datum, f"the oldest copy out is that of {name}, not of {datum}"
+        if source is not None:
+            self._wait(ended)
+            self.device.free(source)
+        self.leaving.popleft()
+
+    def back(self, datum: str) -> tuple[torch.Tensor, ...]:
+        """Start to copy a datum back; its tensors may be read after `arrive`.
+
+        Args:
+            datum: its name.
+        """
+        copy, device = self.on_host[datum], self.device
+        if copy.buffer is None:
+            return copy.roots  # type: ignore[return-value]
+        block = device.allocate(copy.size)
+        device.wait(Lane.TO_DEVICE, device.record(Lane.COMPUTE))
+        device.wait(Lane.TO_DEVICE, copy.whole)
+        device.copy(Lane.TO_DEVICE, block, copy.buffer, copy.size)
+        copy.last = self.arriving[datum] = device.record(Lane.TO_DEVICE)
+        self._note(Lane.TO_DEVICE, copy.size)
+        return tuple(root.on(block) for root in copy.roots)  # type: ignore[union-attr]
+
+    def arrive(self, datum: str) -> None:
+        """Have the compute lane wait until a datum has arrived.
+
+        Args:
+            datum: its name.
+        """
+        event = self.arriving.get(datum)
+        if event is not None:
+            self._wait(event)
+            del self.arriving[datum]
+
+    def forget(self, datum: str) -> None:
+        """Give the host memory of a datum back, after the copies that use it.
+
+        Args:
+            datum: its name.
+        """
+        copy = self.on_host.pop(datum)
+        if copy.buffer is not None:
+            self.copier.pool.give_back(copy.buffer, copy.last)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the step: wait for what is under way, and give all host memory back.
+
+        Raises:
+            RematError: X-HOST, when a copy failed that nothing has waited for.
+        """
+        errors = self._finish()
+        if errors:
+            raise errors[0]
+        counts, busy = self._bytes, self.device.busy()
+        self.copier.last = CopyCounts(
+            to_host=counts[Lane.TO_HOST],
+            to_device=counts[Lane.TO_DEVICE],
+            copies=self._count,
+            idle=self._idle if self.device.blocks else None,
+            busy=None if busy is None or self._busy is None else busy - self._busy,
+            host_peak=self.copier.pool.peak,
+        )
+
+    def abort(self) -> None:
+        """End a step that failed or was given up: as `close`, but an error of a copy is only logged."""
+        for error in self._finish():
+            logger.warning("a copy of a step that was given up failed: %s", error)
+
+    def _finish(self) -> list[Exception]:
+        """What went wrong on the way is returned: the rest is ended all the same."""
+        self._closed = True
+        errors: list[Exception] = []
+        while self.leaving:
+            _, source, ended = self.leaving.popleft()
+            if source is not None:
+                self._end(ended, errors)
+                self.device.free(source)
+        for event in self.arriving.values():
+            self._end(event, errors)
+        self.arriving.clear()
+        for datum in list(self.on_host):
+            self.forget(datum)
+        return errors
+
+    def _end(self, event: Event, errors: list[Exception]) -> None:
+        try:
+            self._wait(event)
+        except Exception as error:  # noqa: BLE001 (the rest is ended all the same)
+            errors.append(error)
+
+    def _wait(self, event: Event) -> None:
+        start = time.perf_counter_ns()
+        self.device.wait(Lane.COMPUTE, event)
+        self._idle += time.perf_counter_ns() - start
+
+    def _note(self, lane: Lane, size: Bytes) -> None:
+        self._bytes[lane] += size
+        self._count += 1
+
+
+__all__ = ["Copier", "Copies", "CopyCounts"]

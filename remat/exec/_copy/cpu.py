@@ -1,0 +1,198 @@
+"""The CPU's stand-in for copy streams: a worker thread for each direction, and host memory or a file for what is copied out.
+
+With memory it is a stand-in for a device: it shows plans with copies, and tests them. With a file it is of use: what
+does not fit into memory lies on disk while it is not needed.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import queue
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from attrs import define, field
+
+from remat.errors import RematError
+from remat.ir import Lane, Link
+from remat.units import Bytes, Ns, format_bytes
+
+
+@define(eq=False)
+class CpuEvent:
+    """An event: happened or not, and the error of the copy before it, if there was one."""
+
+    happened: threading.Event = field(factory=threading.Event)
+    error: BaseException | None = None
+
+    def wait(self) -> None:
+        """Wait for it.
+
+        Raises:
+            RematError: X-HOST, when the copy before it failed.
+        """
+        self.happened.wait()
+        if self.error is not None:
+            fix = "see the error above; the step after this one starts with fresh copies."
+            raise RematError("X-HOST", f"a copy failed: {self.error}", fix=fix) from self.error
+
+
+Job: TypeAlias = Callable[["_Work"], None]
+
+
+class _Work:
+    """What a worker thread shares with its device: it must not hold the device itself, which ends the thread when it is gone."""
+
+    def __init__(self, duration: Callable[[Bytes], Ns] | None) -> None:
+        self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self.duration = duration
+        self.error: BaseException | None = None
+        self.busy: Ns = 0
+
+    def run(self) -> None:
+        """Jobs in order, until None comes."""
+        while (job := self.jobs.get()) is not None:
+            try:
+                job(self)
+            except BaseException as error:  # noqa: BLE001 (raised where the step waits for the copy)
+                self.error = error
+            job = None  # an event that is set next must find the tensors of this job released
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor, size: Bytes) -> None:
+        """Copy, not faster than the link that is imitated."""
+        start = time.perf_counter_ns()
+        target[:size].copy_(source[:size])
+        if self.duration is not None:
+            rest = self.duration(size) - (time.perf_counter_ns() - start)
+            if rest > 0:
+                time.sleep(rest / 1e9)
+        self.busy += time.perf_counter_ns() - start
+
+    def wait(self, event: CpuEvent, *, depends: bool) -> None:
+        """Wait; what reads the result of a copy that failed fails too."""
+        event.happened.wait()
+        if depends:
+            self.error = self.error or event.error
+
+    def happen(self, event: CpuEvent) -> None:
+        """Set an event, with the error since the last one."""
+        event.error, self.error = self.error, None
+        event.happened.set()
+
+
+class _Worker:
+    """A lane: a thread that is started with its first job, anew in a forked process."""
+
+    def __init__(self, name: str, duration: Callable[[Bytes], Ns] | None) -> None:
+        self.name = name
+        self.duration = duration
+        self.process = -1
+        self.work = _Work(duration)
+        self.thread: threading.Thread | None = None
+
+    def give(self, job: Job) -> None:
+        """Add a job."""
+        if self.thread is None or self.process != os.getpid():
+            self.process = os.getpid()
+            self.work = _Work(self.duration)
+            self.thread = threading.Thread(target=self.work.run, name=self.name, daemon=True)
+            self.thread.start()
+            weakref.finalize(self, self.work.jobs.put, None).atexit = False
+        self.work.jobs.put(job)
+
+
+class CpuDevice:
+    """Two worker threads and a store on the host.
+
+    Args:
+        throttle: copies take at least as long as this link takes; None: as fast as they go.
+        disk: whether what is copied out lies in files, one for each buffer, without a name: they go with the process.
+    """
+
+    blocks = True
+
+    def __init__(self, *, throttle: Link | None = None, disk: bool = False) -> None:
+        self.device = torch.device("cpu")
+        self.throttle = throttle
+        self.disk = disk
+        out, back = (None, None) if throttle is None else (throttle.offload_time, throttle.prefetch_time)
+        self._workers = {
+            Lane.TO_HOST: _Worker("remat to host", out),
+            Lane.TO_DEVICE: _Worker("remat to device", back),
+        }
+
+    def record(self, lane: Lane) -> CpuEvent:
+        """See `CopyDevice`; the caller computes, so that an event of the compute lane has happened."""
+        event = CpuEvent()
+        if lane is Lane.COMPUTE:
+            event.happened.set()
+        else:
+            worker = self._workers[lane]
+            worker.give(lambda work: work.happen(event))
+        return event
+
+    def wait(self, lane: Lane, event: CpuEvent) -> None:
+        """See `CopyDevice`."""
+        if lane is not Lane.COMPUTE:
+            worker = self._workers[lane]
+            if not event.happened.is_set() or event.error is not None:
+                worker.give(lambda work: work.wait(event, depends=lane is Lane.TO_DEVICE))
+        elif not self._is_worker():  # a collection of garbage may run anywhere, and a worker cannot wait for itself
+            event.wait()
+
+    def copy(self, lane: Lane, target: torch.Tensor, source: torch.Tensor, size: Bytes) -> None:
+        """See `CopyDevice`."""
+        worker = self._workers[lane]
+        worker.give(lambda work: work.copy(target, source, size))
+
+    def allocate(self, size: Bytes) -> torch.Tensor:
+        """See `CopyDevice`."""
+        return torch.empty(size, dtype=torch.uint8)
+
+    def free(self, block: torch.Tensor) -> None:
+        """Nothing: memory goes with its last reference."""
+
+    def host_buffer(self, size: Bytes) -> torch.Tensor:
+        """See `CopyDevice`; outside torch's allocator, whose numbers are those of the device."""
+        try:
+            memory = _file(size) if self.disk else mmap.mmap(-1, size)
+        except OSError as error:
+            if self.disk:
+                where = tempfile.gettempdir()
+                what = f"no room for {format_bytes(size)} ({size} B) more in {where}: {error.strerror}."
+                fix = "make room there, name another folder in TMPDIR, or give a larger budget."
+                raise RematError("X-DISK", what, fix=fix) from error
+            what = f"the host has no room for {format_bytes(size)} ({size} B) more: {error.strerror}."
+            raise RematError("X-HOST", what, fix="give a smaller host_budget or a larger budget.") from error
+        return torch.frombuffer(memory, dtype=torch.uint8)
+
+    def free_host(self, buffer: torch.Tensor) -> None:
+        """Nothing: the map and its file go with the last reference."""
+
+    def synchronize(self, event: CpuEvent) -> None:
+        """See `CopyDevice`; whether the copy failed is no matter here."""
+        if not self._is_worker():
+            event.happened.wait()
+
+    def busy(self) -> Ns:
+        """See `CopyDevice`."""
+        return sum(worker.work.busy for worker in self._workers.values())
+
+    def _is_worker(self) -> bool:
+        return any(worker.thread is threading.current_thread() for worker in self._workers.values())
+
+
+def _file(size: Bytes) -> mmap.mmap:
+    """A file without a name, as memory; its blocks are there, so that no write can fail."""
+    with tempfile.TemporaryFile(prefix="remat-") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+        return mmap.mmap(file.fileno(), size)
+
+
+__all__ = ["CpuDevice", "CpuEvent"]

@@ -1,0 +1,78 @@
+"""Copy streams of a CUDA device: one stream for each direction, events between them, pinned host memory.
+
+Device memory is taken from and given back to the pool of the compute stream alone, always behind an event of the copy that used
+it: `record_stream`, which keeps a block until the host asks, is not needed.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from remat.errors import RematError
+from remat.ir import Lane
+from remat.units import Bytes, format_bytes
+
+
+class CudaDevice:
+    """See `CopyDevice`. The compute lane is the current stream of the thread that calls: autograd sets it for backwards.
+
+    Args:
+        device: a CUDA device.
+    """
+
+    blocks = False
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._streams: dict[Lane, torch.cuda.Stream] = {}
+
+    def record(self, lane: Lane) -> torch.cuda.Event:
+        """See `CopyDevice`."""
+        event = torch.cuda.Event()
+        event.record(self._stream(lane))
+        return event
+
+    def wait(self, lane: Lane, event: torch.cuda.Event) -> None:
+        """See `CopyDevice`."""
+        self._stream(lane).wait_event(event)
+
+    def copy(self, lane: Lane, target: torch.Tensor, source: torch.Tensor, size: Bytes) -> None:
+        """See `CopyDevice`."""
+        with torch.cuda.stream(self._stream(lane)):
+            target[:size].copy_(source[:size], non_blocking=True)
+
+    def allocate(self, size: Bytes) -> torch.Tensor:
+        """See `CopyDevice`."""
+        return torch.empty(size, dtype=torch.uint8, device=self.device)
+
+    def free(self, block: torch.Tensor) -> None:
+        """Nothing: the block goes back to the compute stream's pool with its last reference, in the order of that stream."""
+
+    def host_buffer(self, size: Bytes) -> torch.Tensor:
+        """See `CopyDevice`; pinned."""
+        try:
+            return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        except RuntimeError as error:
+            what = f"the host has no room for {format_bytes(size)} ({size} B) more of pinned memory: {error}"
+            raise RematError("X-HOST", what, fix="give a smaller host_budget or a larger budget.") from error
+
+    def free_host(self, buffer: torch.Tensor) -> None:
+        """Nothing: torch's own pool of pinned memory takes it back with its last reference."""
+
+    def synchronize(self, event: torch.cuda.Event) -> None:
+        """See `CopyDevice`."""
+        event.synchronize()
+
+    def busy(self) -> None:
+        """Not known: copies are not timed."""
+        return None
+
+    def _stream(self, lane: Lane) -> torch.cuda.Stream:
+        if lane is Lane.COMPUTE:
+            return torch.cuda.current_stream(self.device)
+        if lane not in self._streams:
+            self._streams[lane] = torch.cuda.Stream(self.device)
+        return self._streams[lane]
+
+
+__all__ = ["CudaDevice"]

@@ -1,0 +1,501 @@
+"""Steps that copy to the host: the bits of the bare module, within the predicted peak, whatever the copies do."""
+
+import gc
+import os
+import pickle
+import random
+import threading
+import time
+from copy import copy, deepcopy
+from functools import cache
+
+import pytest
+import torch
+from torch import nn
+
+import remat.exec
+from remat.algorithms import auto, best
+from remat.algorithms.named import autocapper, offload_only, opportunist, pofo
+from remat.errors import BadArgument, RematError
+from remat.exec._copy import cpu, cuda
+from remat.exec._copy.bandwidth import link_speed, measure_speed
+from remat.exec._copy.copies import Copier
+from remat.exec._copy.cpu import CpuDevice
+from remat.exec._copy.host_pool import HostPool
+from remat.exec._run.copying import host_need
+from remat.exec._run.lowering import Copying
+from remat.exec._torch.sanitizer import EventHandler
+from remat.ir import Lane, Link, validate
+from remat.testing.walks import Walk
+from tests.exec.copying import FAST, SLOW, CopyAll, CopyRig, copied
+from tests.exec.support import SMALL, differences, loss_of, train
+
+
+@cache
+def captured(name, dtype, cost):
+    module, sample = SMALL[name].made(dtype)
+    return CopyRig(module, sample, cost=cost)
+
+
+def rig_of(name, dtype=torch.float64, cost="estimate"):
+    return copy(captured(name, dtype, cost))
+
+
+def measured_rig():
+    return rig_of("mlp", torch.float32, "measure")
+
+
+def trained(rig, schedule, iterations=3, name="mlp"):
+    """What is not the same as in the bare module after some steps of a schedule."""
+    bare, sample = SMALL[name].made(torch.float64)
+    rig.module, rig.sample = SMALL[name].made(torch.float64)
+    forward = rig.forward(schedule)
+    loss = rig.captured.differentiable[0]
+    planned = train(rig.module, rig.sample, iterations, call=lambda *sample: forward(*sample)[loss])
+    return differences(
+        train(bare, sample, iterations, call=lambda *s: loss_of(bare(*s))), planned, SMALL[name].tied
+    )  # fmt: skip
+
+
+# -- exactness and memory ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["mlp", "gpt2", "resnet", "frozen"])
+def test_three_steps_with_all_that_can_be_copied_are_those_of_the_bare_module(name):
+    rig = rig_of(name)
+    rig.copier = Copier.on(CpuDevice())
+    schedule = copied(rig.graph)
+    cost = validate(rig.graph, schedule, None, FAST)
+    assert trained(rig, schedule, name=name) == []
+    counts = rig.copier.last
+    sizes = [rig.graph.datum(copy.what).size for copy in cost.copies if copy.lane is Lane.TO_HOST]
+    assert counts.to_host == counts.to_device == sum(sizes) > 0 and counts.copies == len(cost.copies)
+    assert rig.copier.pool.taken == 0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_copies_reruns_and_drops_in_any_order_give_the_same_bits(seed):
+    rig = rig_of("mlp")
+    rig.copier = Copier.on(CpuDevice())
+    schedule = Walk(rig.graph, random.Random(seed).randint, copies=True).schedule()
+    assert validate(rig.graph, schedule, None, FAST).copies and validate(rig.graph, schedule, None, FAST).reruns
+    assert trained(rig, schedule) == []
+
+
+@pytest.mark.parametrize("link", [FAST, SLOW], ids=["fast", "slow"])
+def test_the_peak_is_the_predicted_one_without_the_bytes_on_the_host(link):
+    rig = measured_rig()
+    rig.link, rig.copier = link, Copier.on(CpuDevice(throttle=link))
+    schedule = copied(rig.graph)
+    predicted = validate(rig.graph, schedule, None, link).peak
+    assert rig.measured(rig.step(schedule)).peak <= predicted < 0.6 * rig.peak
+
+
+def test_a_link_slower_than_stated_makes_the_step_slower_and_not_larger_or_wrong():
+    rig = measured_rig()
+    schedule = copied(rig.graph)
+    rig.copier = Copier.on(CpuDevice(throttle=Link.symmetric(gb_per_s=0.02)))
+    predicted = validate(rig.graph, schedule, None, rig.link)
+    assert rig.measured(rig.step(schedule)).peak <= predicted.peak
+    assert rig.copier.last.idle > predicted.idle + 10**6
+    exact = rig_of("mlp")
+    exact.copier = rig.copier
+    assert trained(exact, copied(exact.graph), 2) == []
+
+
+@pytest.mark.parametrize("budget", [0.45, 0.6, 0.8])
+def test_under_a_budget_the_step_waits_and_holds_at_most_that(budget):
+    rig = measured_rig()
+    rig.link = SLOW
+    rig.copier = Copier.on(CpuDevice(throttle=SLOW))
+    schedule = copied(rig.graph)
+    most = int(rig.peak * budget)
+    cost = validate(rig.graph, schedule, most, SLOW)
+    lowered = rig.lowered(schedule, most)
+    rig.lowered = lambda _: lowered
+    assert rig.measured(rig.step(schedule)).peak <= cost.peak <= most
+
+
+# -- what goes wrong -----------------------------------------------------------------------------------------------------
+
+
+class Wrong(Exception):
+    """Planted."""
+
+
+class Thrower(nn.Module):
+    """Raises where it is told to: in the operation of one call, forward or backward."""
+
+    def __init__(self):
+        super().__init__()
+        hidden = [layer for _ in range(4) for layer in (nn.Linear(8, 8), nn.Tanh())]
+        self.body = nn.Sequential(*hidden, nn.Linear(8, 1))
+
+    def forward(self, x):
+        return self.body(x).square().sum()
+
+
+@pytest.fixture
+def small():
+    module, x = Thrower().double(), torch.randn(64, 8, dtype=torch.float64)
+    return remat.exec.wrap(module, x, "60%", offload=FAST, solver=CopyAll(), cost="estimate"), x
+
+
+def copier_of(wrapped):
+    (entry,) = wrapped.__dict__["_remat"].entries
+    return entry.planned.lowered.copier
+
+
+def gradients(module, x):
+    for parameter in module.parameters():
+        parameter.grad = None
+    module(x).backward()
+    return [parameter.grad.clone() for parameter in module.parameters()]
+
+
+class ThrowAt(torch.utils._python_dispatch.TorchDispatchMode):
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if self.name in str(func):
+            raise Wrong
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("at", ["aten.pow", "tanh_backward"], ids=["forward", "backward"])
+def test_an_exception_leaves_no_copy_in_flight_and_the_module_usable(small, at):
+    module, x = small
+    expected = gradients(module, x)
+    with pytest.raises(Wrong) as kept, ThrowAt(at):
+        module(x).backward()
+    copier = copier_of(module)
+    assert copier.pool.taken == 0 and kept.value is not None
+    total = copier.pool.total
+    assert all(torch.equal(a, b) for a, b in zip(gradients(module, x), expected, strict=True))
+    assert copier.pool.total == total
+
+
+def test_a_copy_that_fails_is_an_error_where_it_is_waited_for_and_the_next_step_is_right(small, monkeypatch):
+    module, x = small
+    expected = gradients(module, x)
+    right = cpu._Work.copy
+    calls = []
+
+    def failing(work, target, source, size):
+        calls.append(size)
+        if len(calls) == 2:
+            raise OSError(5, "planted")
+        right(work, target, source, size)
+
+    monkeypatch.setattr(cpu._Work, "copy", failing)
+    with pytest.raises(RematError, match=r"X-HOST.*planted"):
+        gradients(module, x)
+    assert copier_of(module).pool.taken == 0
+    assert all(torch.equal(a, b) for a, b in zip(gradients(module, x), expected, strict=True))
+
+
+def test_forwards_whose_backward_never_comes_give_their_host_memory_back(small):
+    module, x = small
+    gradients(module, x)
+    copier = copier_of(module)
+    first, second = module(x), module(x)
+    assert copier.pool.taken > 0
+    first.backward()
+    del first, second
+    gc.collect()
+    assert copier.pool.taken == 0
+
+
+def test_more_host_memory_than_allowed_is_an_error_with_the_numbers():
+    module, x = Thrower(), torch.randn(64, 8)
+    options = {"offload": FAST, "solver": CopyAll(), "cost": "estimate"}
+    with pytest.raises(RematError, match=r"X-HOST.*take .* B\) on the host, and host_budget is 512 B") as refused:
+        remat.exec.wrap(module, x, "60%", host_budget=512, **options)
+    least = int(str(refused.value).rsplit("at least ", 1)[1].split(" ")[0])
+    wrapped = remat.exec.wrap(module, x, "60%", host_budget=least, **options)
+    loss = wrapped(x)
+    with pytest.raises(RematError, match="several forwards before one backward"):
+        wrapped(x)
+    loss.backward()
+    assert copier_of(wrapped).pool.taken == 0
+    wrapped(x).backward()
+
+
+def test_five_hundred_steps_take_no_more_host_buffers_or_threads_than_three(small):
+    module, x = small
+    for _ in range(3):
+        gradients(module, x)
+    pool, threads = copier_of(module).pool, threading.active_count()
+    total, peak = pool.total, pool.peak
+    for _ in range(500):
+        gradients(module, x)
+    assert (pool.total, pool.peak, threading.active_count()) == (total, peak, threads)
+    assert pool.taken == 0 and total > 0
+
+
+# -- disk ----------------------------------------------------------------------------------------------------------------
+
+
+def test_on_disk_the_bits_are_the_same_and_no_file_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    rig = rig_of("mlp")
+    rig.copier = Copier.on(CpuDevice(disk=True))
+    assert trained(rig, copied(rig.graph), 2) == []
+    assert rig.copier.last.to_host > 0 and list(tmp_path.iterdir()) == []
+    used = [
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.islink(f"/proc/self/fd/{fd}")
+    ]
+    assert sum(str(tmp_path) in path for path in used) > 0
+    rig.copier = None
+    gc.collect()
+    used = [
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.islink(f"/proc/self/fd/{fd}")
+    ]
+    assert sum(str(tmp_path) in path for path in used) == 0
+
+
+def test_a_full_disk_is_an_error_before_anything_is_written(monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    copier = Copier.on(CpuDevice(disk=True))
+    copies = copier.begin()
+    with pytest.raises(RematError, match=r"X-DISK.*No space left on device"):
+        copies.out("a", torch.ones(3))
+    copies.abort()
+    assert copier.pool.taken == copier.pool.total == 0
+
+
+# -- the pool, the lanes, the speed --------------------------------------------------------------------------------------
+
+
+def test_unused_buffers_of_other_sizes_make_room_before_the_budget_is_exceeded():
+    pool = HostPool(CpuDevice(), 4096)
+    done = pool.device.record(Lane.COMPUTE)
+    first = pool.take(2048)
+    pool.give_back(first, done)
+    second = pool.take(3000)
+    assert pool.total == second.numel() == 3072
+    with pytest.raises(RematError, match="X-HOST"):
+        pool.take(2000)
+    pool.give_back(second, done)
+    assert pool.take(3072) is second
+    pool.give_back(second, done)
+    pool.clear()
+    assert pool.total == pool.taken == 0
+
+
+def test_what_a_step_needs_on_the_host_is_what_the_pool_takes():
+    rig = rig_of("mlp")
+    copier = rig.copier = Copier.on(CpuDevice())
+    schedule = Walk(rig.graph, random.Random(5).randint, copies=True).schedule()
+    cost = validate(rig.graph, schedule, None, FAST)
+    trained(rig, schedule, 1)
+    assert copier.pool.total == host_need(rig.graph, Copying.of(rig.graph, schedule, cost, copier).actions) > 0
+
+
+def test_a_lane_copies_in_order_and_not_faster_than_its_link():
+    link = Link(to_host=10**8, to_device_latency=5 * 10**6)
+    device = CpuDevice(throttle=link)
+    block, buffer = torch.ones(10**6, dtype=torch.uint8), device.host_buffer(10**6)
+    start = time.perf_counter_ns()
+    device.copy(Lane.TO_HOST, buffer, block, 10**6)
+    whole = device.record(Lane.TO_HOST)
+    device.wait(Lane.TO_DEVICE, whole)
+    back = device.allocate(10**6)
+    device.copy(Lane.TO_DEVICE, back, buffer, 10**6)
+    device.wait(Lane.COMPUTE, device.record(Lane.TO_DEVICE))
+    assert torch.equal(block, back)
+    assert time.perf_counter_ns() - start >= 15 * 10**6
+    assert device.busy() >= 15 * 10**6
+
+
+def test_threads_end_with_their_device():
+    before = set(threading.enumerate())
+    device = CpuDevice()
+    device.synchronize(device.record(Lane.TO_HOST))
+    (thread,) = set(threading.enumerate()) - before
+    del device
+    gc.collect()
+    thread.join(timeout=20)
+    assert not thread.is_alive()
+
+
+def test_the_speed_is_that_of_the_link_each_way_and_measured_once_in_a_process(monkeypatch):
+    throttle = Link(to_host=2 * 10**8, to_device=10**8, to_device_latency=10**6)
+    speed = measure_speed(CpuDevice(throttle=throttle), large=1 << 20)
+    assert speed.link.to_host <= 2.2 * 10**8 and speed.link.to_device <= 1.1 * 10**8
+    assert speed.latency[Lane.TO_DEVICE] >= 10**6 / 2
+    first = link_speed(CpuDevice())
+    monkeypatch.setattr("remat.exec._copy.bandwidth.measure_speed", None)
+    assert link_speed(CpuDevice()) is first
+
+
+# -- wrap ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_wrapped_module_copies_as_planned_and_reports_it():
+    bare, sample = SMALL["mlp"].made(torch.float64)
+    other, same = SMALL["mlp"].made(torch.float64)
+    wrapped = remat.exec.wrap(other, same, "60%", offload=SLOW, solver=CopyAll())
+    assert differences(train(bare, sample), train(wrapped, same)) == []
+    report = remat.exec.report(wrapped)
+    assert report.link == SLOW and report.measured_peak <= report.budget
+    assert report.copied.to_host == report.copied.to_device > 0 and report.copied.copies == len(report.cost.copies)
+    assert report.copied.host_peak >= report.cost.host_peak - 512 * report.copied.copies
+    text = str(report)
+    assert "2" and "GB/s to the host" in text and "idle time" in text and "host peak" in text
+    assert "copies.out(" in report.source and "copies.arrive(" in report.source
+
+
+def test_the_default_planner_with_a_link_takes_the_best_of_plans_with_copies_and_without():
+    settings = remat.exec.Settings(budget=1)
+    assert settings.planner(linked=True) == best(auto, pofo, offload_only, autocapper, opportunist)
+    assert settings.planner() is auto
+    assert remat.exec.Settings(budget=1, solver=CopyAll()).planner(linked=True) == CopyAll()
+
+
+def test_a_budget_that_no_plan_fits_makes_no_claim_about_plans_with_copies():
+    module, sample = SMALL["mlp"].made(torch.float32)
+    with pytest.raises(RematError, match=r"without copies to the host\."):
+        remat.exec.wrap(module, sample, 1000, offload=FAST, solver=CopyAll(), cost="estimate")
+
+
+@pytest.mark.parametrize(
+    "more", [{"offload": "cloud"}, {"offload": 3}, {"host_budget": 5}, {"offload": True, "budget": None}]
+)
+def test_what_is_no_place_for_copies_is_refused(more):
+    with pytest.raises(BadArgument, match="X-ARG"):
+        remat.exec.wrap(nn.Linear(2, 2), torch.ones(1, 2), more.pop("budget", "50%"), **more)
+
+
+def test_a_copy_of_the_module_and_a_pickle_keep_what_was_asked_for(small):
+    module, x = small
+    expected = gradients(module, x)
+    for other in (deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert all(torch.equal(a, b) for a, b in zip(gradients(other, x), expected, strict=True))
+        assert copier_of(other).last.to_host > 0
+
+
+def test_a_saved_plan_with_copies_runs_where_there_is_a_link_and_is_refused_elsewhere(small, tmp_path):
+    module, x = small
+    expected = gradients(module, x)
+    path = tmp_path / "plan.json"
+    remat.exec.save_plan(module, path)
+    bare = Thrower().double()
+    bare.load_state_dict(module.state_dict())
+    again = remat.exec.wrap(bare, x, plan=path, offload=FAST, cost="estimate")
+    assert all(torch.equal(a, b) for a, b in zip(gradients(again, x), expected, strict=True))
+    assert copier_of(again).last.to_host > 0
+    with pytest.raises(RematError, match=r"X-STALE.*S-LINK"):
+        remat.exec.wrap(Thrower().double(), x, plan=path, cost="estimate")
+
+
+# -- CUDA, without one ---------------------------------------------------------------------------------------------------
+
+
+class FakeCuda:
+    """The part of `torch.cuda` that copies use; torch's detector of races is told what it would be told by CUDA."""
+
+    def __init__(self):
+        self.handler = EventHandler()
+        self.errors, self.log = [], []
+        self.streams = self.events = 0
+        cuda_module = self
+
+        class Stream:
+            def __init__(self, device=None):
+                self.number = cuda_module.streams
+                cuda_module.streams += 1
+                cuda_module.handler._handle_stream_creation(self.number)
+
+            def wait_event(self, event):
+                cuda_module.handler._handle_event_wait(event.number, self.number)
+
+        class Event:
+            def __init__(self):
+                cuda_module.events += 1
+                self.number = cuda_module.events
+                cuda_module.handler._handle_event_creation(self.number)
+
+            def record(self, stream):
+                cuda_module.handler._handle_event_record(self.number, stream.number)
+
+            def synchronize(self):
+                cuda_module.handler._handle_event_synchronization(self.number)
+
+        self.Stream, self.Event = Stream, Event
+        self.current = Stream()
+
+    def current_stream(self, device=None):
+        return self.current
+
+    def stream(self, stream):
+        return _Current(self, stream)
+
+
+class _Current:
+    def __init__(self, fake, stream):
+        self.fake, self.stream = fake, stream
+
+    def __enter__(self):
+        self.before, self.fake.current = self.fake.current, self.stream
+
+    def __exit__(self, *error):
+        self.fake.current = self.before
+
+
+class OnCudaByName(torch.utils._python_dispatch.TorchDispatchMode):
+    """Tensors of the CPU as tensors of CUDA: kernels go to the fake current stream."""
+
+    def __init__(self, fake):
+        super().__init__()
+        self.fake = fake
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        pinned = kwargs.pop("pin_memory", None)
+        if func is torch.ops.aten.copy_.default:
+            target, source = args[:2]
+            self.fake.log.append((self.fake.current.number, kwargs.get("non_blocking", args[2:] == (True,))))
+            keys = (
+                {t.untyped_storage().data_ptr() for t in (source,)},
+                {t.untyped_storage().data_ptr() for t in (target,)},
+            )
+            names = {key: [] for side in keys for key in side}
+            launch = self.fake.handler._handle_kernel_launch
+            self.fake.errors += launch(self.fake.current.number, *keys, set(), "copy_", names)
+        self.fake.log += ["pinned"] if pinned else []
+        return func(*args, **kwargs)
+
+
+def test_the_streams_of_cuda_are_those_of_the_protocol(monkeypatch):
+    """The CUDA device drives streams, events and pinned memory as the tracing device is driven, with torch's detector below."""
+    fake = FakeCuda()
+    for name in ("Stream", "Event", "current_stream", "stream"):
+        monkeypatch.setattr(f"torch.cuda.{name}", getattr(fake, name))
+    device = cuda.CudaDevice(torch.device("cpu"))
+    copier = Copier.on(device)
+    with OnCudaByName(fake):
+        for _ in range(2):
+            copies = copier.begin()
+            value = torch.arange(100.0)
+            copies.out("a", value.t())
+            copies.free("a")
+            (back,) = copies.back("a")
+            copies.forget("a")
+            copies.out("b", torch.zeros(100))
+            copies.arrive("a")
+            assert torch.equal(back, value)
+            copies.close()
+    assert fake.errors == []
+    assert [entry for entry in fake.log if entry != "pinned"] == [(1, True), (2, True), (1, True)] * 2
+    assert fake.log.count("pinned") == 1  # the second copy waits for the buffer of the first
+    assert copier.last.idle is None and copier.last.to_host == 800
