@@ -88,20 +88,23 @@ class Settings:
     progress: bool | Listener | None = field(default=None, validator=optional(either(FLAG, function("print"))))
     offloading: Offloading | None = field(default=None, validator=optional(instance(Offloading, "Offloading(True)")))
 
-    def planner(self, *, linked: bool = False) -> Solver:
-        """The solver, the default one where none was named.
-
-        Args:
-            linked: whether the problem has a link: the default planner makes no copies, and the best of it and those
-                that do is taken.
-        """
+    def planner(self) -> Solver:
+        """The solver, the default one where none was named."""
         if self.solver is not None:
             return self.solver
         with importing():
             from remat.algorithms._search.auto import auto  # imports compiled kernels, so only when it is needed
+
+        return auto
+
+    def linked_planner(self) -> Solver:
+        """The solver of a problem with a link: the default planner makes no copies, so the best of it and those that do is taken."""
+        if self.solver is not None:
+            return self.solver
+        with importing():
             from remat.algorithms.named import autocapper, offload_only, opportunist, pofo
 
-        return best(auto, pofo, offload_only, autocapper, opportunist) if linked else auto
+        return best(self.planner(), pofo, offload_only, autocapper, opportunist)
 
     def link(self, device: torch.device) -> Link | None:
         """The link that copies of a step go over; it may be measured for this. None: there are no copies."""
@@ -345,7 +348,7 @@ def solve(
     if budget >= peak:
         return StoreAll().solve(Problem(graph=graph, budget=budget)), asked
     stages.base = graph.time
-    planner = settings.planner(linked=link is not None)
+    planner = settings.planner() if link is None else settings.linked_planner()
     clock = Clock(settings.seconds, listener=stages.hear)
     problem = Problem(graph=graph, budget=budget, link=link)
     outcome = planner.solve(problem, clock=clock, seed=settings.seed)
