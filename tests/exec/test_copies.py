@@ -60,7 +60,7 @@ def trained(rig, schedule, iterations=3, name="mlp"):
 # -- exactness and memory ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["mlp", "gpt2", "resnet", "frozen"])
+@pytest.mark.parametrize("name", ["mlp", "resnet", "frozen"])
 def test_three_steps_with_all_that_can_be_copied_are_those_of_the_bare_module(name):
     rig = rig_of(name)
     rig.copier = Copier.on(CpuDevice())
@@ -135,8 +135,9 @@ class Thrower(nn.Module):
         return self.body(x).square().sum()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def small():
+    """One module for all that goes wrong: whatever did, the next test finds it usable."""
     module, x = Thrower().double(), torch.randn(64, 8, dtype=torch.float64)
     return remat.exec.wrap(module, x, "60%", offload=FAST, solver=CopyAll(), cost="estimate"), x
 
@@ -357,9 +358,9 @@ def test_a_wrapped_module_copies_as_planned_and_reports_it():
 
 def test_the_default_planner_with_a_link_takes_the_best_of_plans_with_copies_and_without():
     settings = remat.exec.Settings(budget=1)
-    assert settings.planner(linked=True) == best(auto, pofo, offload_only, autocapper, opportunist)
+    assert settings.linked_planner() == best(auto, pofo, offload_only, autocapper, opportunist)
     assert settings.planner() is auto
-    assert remat.exec.Settings(budget=1, solver=CopyAll()).planner(linked=True) == CopyAll()
+    assert remat.exec.Settings(budget=1, solver=CopyAll()).linked_planner() == CopyAll()
 
 
 def test_a_budget_that_no_plan_fits_makes_no_claim_about_plans_with_copies():
