@@ -1,4 +1,4 @@
-"""Tests for authors of parts: laws of solvers, bounds, transforms, partitioners, option sources and back ends; races of copies.
+"""Tests for authors of parts: laws of solvers, bounds, transforms, partitioners, option sources, back ends, scores; races of copies.
 
 The rest of the library does not import this package. Hypothesis is imported when a check runs, torch with `TracingDevice` alone.
 """
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from remat.testing.partitioner_laws import PARTITIONER_LAWS, check_partitioner
     from remat.testing.relaxation import Formulation, Relaxation
     from remat.testing.report import LawBroken, Report
+    from remat.testing.score_laws import SCORE_LAWS, check_score
     from remat.testing.solver_laws import SOLVER_LAWS, check_solver
     from remat.testing.source_laws import SOURCE_LAWS, check_source
     from remat.testing.tracing_device import TracingDevice
@@ -30,6 +31,7 @@ __all__ = [
     "COMPOSITION_LAWS",
     "CORRUPTIONS",
     "PARTITIONER_LAWS",
+    "SCORE_LAWS",
     "SOLVER_LAWS",
     "SOURCE_LAWS",
     "TRANSFORM_LAWS",
@@ -45,6 +47,7 @@ __all__ = [
     "check_bound",
     "check_composition",
     "check_partitioner",
+    "check_score",
     "check_solver",
     "check_source",
     "check_transform",
@@ -60,6 +63,7 @@ _NAMES = {
     "partitioner_laws": ("PARTITIONER_LAWS", "check_partitioner"),
     "relaxation": ("Formulation", "Relaxation"),
     "report": ("LawBroken", "Report"),
+    "score_laws": ("SCORE_LAWS", "check_score"),
     "solver_laws": ("SOLVER_LAWS", "check_solver"),
     "source_laws": ("SOURCE_LAWS", "check_source"),
     "tracing_device": ("TracingDevice",),

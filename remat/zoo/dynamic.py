@@ -96,6 +96,52 @@ class Experts(nn.Module):
         return rows
 
 
+class Detector(nn.Module):
+    """A two-stage detector (Ren et al., 2015, in small): as many boxes are classified as the scores of a picture let through.
+
+    Pictures (batch, 3, h, w) and targets (a class for each picture) to the loss. Every location of a feature map has an
+    objectness score and a box around it; boxes whose score is above `threshold` are resampled to 4 x 4 and classified.
+    """
+
+    def __init__(self, *, width: int = 16, classes: int = 5, threshold: float = 0.0) -> None:
+        """Convolutions with `width` channels and a stride of 4 in all; boxes of up to 8 x 8 locations."""
+        super().__init__()
+        self.backbone = nn.Sequential(
+            nn.Conv2d(3, width, 3, stride=2, padding=1), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, width, 3, stride=2, padding=1), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1), nn.ReLU(),
+        )  # fmt: skip
+        self.objectness, self.box = nn.Conv2d(width, 1, 1), nn.Conv2d(width, 4, 1)
+        self.head = nn.Sequential(nn.Linear(16 * width, 4 * width), nn.ReLU(), nn.Linear(4 * width, classes))
+        self.threshold = threshold
+
+    def forward(self, pictures: Tensor, targets: Tensor) -> Tensor:
+        """Propose, resample, classify; a picture without a box counts by its objectness alone."""
+        features = self.backbone(pictures)
+        scores, boxes = self.objectness(features), self.box(features)
+        losses = [functional.softplus(-scores).mean() + boxes.square().mean()]
+        for picture, target in enumerate(targets):
+            rows, columns = (scores[picture, 0] > self.threshold).nonzero().unbind(1)
+            if not len(rows):
+                continue
+            crops = self._crops(features[picture], torch.stack([rows, columns], 1), boxes[picture, :, rows, columns])
+            weights = torch.sigmoid(scores[picture, 0, rows, columns])
+            each = functional.cross_entropy(self.head(crops.flatten(1)), target.expand(len(rows)), reduction="none")
+            losses.append((each * weights).mean())
+        return torch.stack(losses).sum()
+
+    def _crops(self, features: Tensor, centers: Tensor, boxes: Tensor) -> Tensor:
+        """Features (channels, h, w) at 4 x 4 points of n boxes: (n, channels, 4, 4). `boxes` (4, n): shifts and sizes."""
+        extent = torch.tensor(features.shape[1:], dtype=features.dtype)
+        middle = 2 * (centers + 0.5 + torch.tanh(boxes[:2].T)) / extent - 1
+        half = 8 * torch.sigmoid(boxes[2:].T) / extent
+        steps = torch.linspace(-1, 1, 4, dtype=features.dtype)
+        down, across = middle[:, :1] + half[:, :1] * steps, middle[:, 1:] + half[:, 1:] * steps
+        grid = torch.stack([across[:, None, :].expand(-1, 4, 4), down[:, :, None].expand(-1, 4, 4)], 3)
+        sampled: Tensor = functional.grid_sample(features.expand(len(grid), -1, -1, -1), grid, align_corners=False)
+        return sampled
+
+
 def _finish(loss: Tensor) -> Tensor:
     loss.backward()
     return loss

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from remat.zoo import GPT2, MLP
-from remat.zoo.dynamic import Experts, TreeLSTM
+from remat.zoo.dynamic import Detector, Experts, TreeLSTM
 from remat.zoo.resnet import ResNet
 
 
@@ -84,7 +84,13 @@ def resnet(draw):
     return model, lambda: (torch.randn(4, 3, 32, 32, generator=draw), torch.randint(10, (4,), generator=draw))
 
 
-MODELS = {"mlp": mlp, "gpt2": gpt2, "lstm": lstm, "tree-lstm": tree_lstm, "experts": experts, "resnet": resnet}
+def detector(draw):
+    return Detector(), lambda: (torch.randn(2, 3, 28, 28, generator=draw), torch.randint(5, (2,), generator=draw))
+
+
+MODELS = {
+    "mlp": mlp, "gpt2": gpt2, "lstm": lstm, "tree-lstm": tree_lstm, "experts": experts, "resnet": resnet, "detector": detector,
+}  # fmt: skip
 
 
 def made(name, seed=0):

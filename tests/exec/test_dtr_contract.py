@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 import remat.exec
@@ -407,6 +408,25 @@ def test_nothing_grows_over_many_steps():
         gc.enable()
     assert kept[0] == kept[1]
     assert remat.exec.dtr_report(wrapped).rematerializations > 0
+
+
+def test_steps_of_ever_new_shapes_keep_few_signatures_and_the_same_bits():
+    module = Body(dropped)
+    wrapped = remat.exec.dtr(module, 130_000)
+    step(wrapped, X)
+    needs, shared = wrapped._remat.runtime.needs, len(FakeTensorMode.cache)
+    needs.most = 20
+    for rows in range(20, 64, 4):
+        module.zero_grad()
+        torch.manual_seed(rows)
+        expected = [clone(tensor) for tensor in (step(module, X[:rows]), *(p.grad for p in module.parameters()))]
+        module.zero_grad()
+        torch.manual_seed(rows)
+        traced = [step(wrapped, X[:rows]), *(p.grad for p in module.parameters())]
+        assert all(map(torch.equal, traced, expected))
+        assert remat.exec.dtr_report(wrapped).peak <= 130_000
+    assert len(needs.table) == 20 < remat.exec.dtr_report(wrapped).operations
+    assert len(FakeTensorMode.cache) == shared  # torch keeps nothing for these shapes either
 
 
 def test_without_gradients_and_in_evaluation_the_module_runs_as_it_is():

@@ -41,6 +41,9 @@ BYTES_PER_NS, FLOPS_PER_NS = 8, 20
 SCALARS: Bytes = 64
 """What an operation element by element may take for its numbers."""
 
+MOST_SIGNATURES = 10_000
+"""Signatures whose needs are kept: some ten megabytes. A step of varying shapes has some hundreds to thousands."""
+
 GRANULE: dict[str, Bytes] = {"cuda": 512}
 """What an allocator hands out is a multiple of this."""
 
@@ -69,9 +72,16 @@ class Needs:
 
 @define(eq=False)
 class NeedsTable:
-    """Needs by signature."""
+    """Needs by signature.
+
+    Attributes:
+        device: whose memory counts.
+        most: signatures that are kept; the least recently used is forgotten, and measured again when it comes back.
+        table: the needs, the most recently used last.
+    """
 
     device: torch.device
+    most: int = MOST_SIGNATURES
     table: dict[Any, Needs] = field(factory=dict)
     _mode: Any = None
 
@@ -85,9 +95,12 @@ class NeedsTable:
             tensors: in the order of the slots; only their shapes are read.
         """
         key = (func, _frozen(form, tensors))
-        needs = self.table.get(key)
+        needs = self.table.pop(key, None)
         if needs is None:
-            needs = self.table[key] = self._learned(func, facts, form, tensors)
+            needs = self._learned(func, facts, form, tensors)
+            if len(self.table) >= self.most:
+                del self.table[next(iter(self.table))]
+        self.table[key] = needs
         return needs
 
     def _learned(self, func: OpOverload, facts: Facts, form: tuple[Any, Any], tensors: Sequence[torch.Tensor]) -> Needs:

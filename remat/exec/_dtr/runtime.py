@@ -6,13 +6,11 @@ new storage of the same memory.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from remat.algorithms._dtr.scores import Score
 from remat.algorithms._dtr.values import Call, Stored, Value
 from remat.exec._dtr.operators import Facts, Operator, call, facts_of, fill, split
 from remat.exec._dtr.recorder import Given, Recorder, operator_of
@@ -20,15 +18,10 @@ from remat.exec._dtr.wrapper import RematTensor, wrapper_of
 from remat.exec._run.runtime import StepError
 from remat.exec._torch.torch_private import OpOverload
 from remat.exec._torch.wrappers import over, storage_copy
-from remat.units import Bytes
 
 
 class Runtime(Recorder):
     """One budget, and all storages under it: arguments and attributes as of `Tensors`."""
-
-    def __init__(self, budget: Bytes, score: Score, device: torch.device, *, limit: float, seed: int = 0) -> None:
-        super().__init__(budget, score, device, limit=limit, seed=seed)
-        self._depth = 0
 
     def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation below autograd on tensors of any kind; its results as wrapper tensors.
@@ -37,16 +30,9 @@ class Runtime(Recorder):
             Infeasible: it does not fit, whatever is evicted, or recomputation passed its limit.
             StepError: X-WRITE, X-TENSOR: it cannot be run here.
         """
-        began = time.perf_counter_ns()
-        self._depth += 1
-        try:
-            facts = facts_of(func)
-            with self.errors(facts.name):
-                return self._dispatch(func, facts, (args, kwargs))
-        finally:
-            self._depth -= 1
-            if not self._depth:
-                self.times.spent += time.perf_counter_ns() - began
+        facts = facts_of(func)
+        with self.working(facts.name):
+            return self._dispatch(func, facts, (args, kwargs))
 
     def _dispatch(self, func: OpOverload, facts: Facts, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
         args, kwargs = arguments

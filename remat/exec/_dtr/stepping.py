@@ -66,7 +66,7 @@ def report_of(runtime: Runtime, reason: str = "") -> DtrReport:
         evictions=core.evictions,
         rematerializations=core.remats,
         overhead=(core.compute + core.remat_cost) / core.compute if core.compute else 1.0,
-        runtime=max(0, runtime.times.spent - runtime.times.kernels) // max(1, core.calls),
+        runtime=(runtime.times.spent - runtime.times.kernels) // max(1, core.calls),
         reason=reason,
     )
 
@@ -121,7 +121,7 @@ def _reserve(runtime: Runtime, results: list[Any], reserve: Bytes | None) -> Non
     """Set room apart for a loss outside and for the gradients of the outputs, until these arrive."""
     outputs = [leaf for leaf in results if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     needed = 2 * sum(tensor.numel() * tensor.element_size() for tensor in outputs) if reserve is None else reserve
-    with runtime.errors("what comes after the forward"):
+    with runtime.working("what comes after the forward"):
         runtime.core.make_room(needed)
     runtime.core.reserve = needed
 

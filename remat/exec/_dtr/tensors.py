@@ -6,6 +6,7 @@ What is handed to the program is never evicted either, and counts until torch fr
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -57,6 +58,7 @@ class Tensors:
         self.times = Times()
         self.in_forward = False
         self.on_gradients_of: Callable[[torch.Tensor], None] = lambda _tensor: None
+        self._depth = 0
         self._seen: dict[int, tuple[torch.Tensor, Value]] = {}
         self._constants: dict[int, weakref.ref[Stored]] = {}
         self._outside: dict[int, tuple[Any, Bytes]] = {}
@@ -114,7 +116,7 @@ class Tensors:
 
     def standing_for(self, value: Value) -> RematTensor:
         """A wrapper tensor for a value, which is computed again if need be."""
-        with self.errors("reading a saved tensor"), no_autocast(self.device), outside_modes():
+        with self.working("reading a saved tensor"), no_autocast(self.device), outside_modes():
             self.core.get(value)
             return wrapper_of(value, self)
 
@@ -124,7 +126,7 @@ class Tensors:
 
     def hand_out(self, value: Value) -> torch.Tensor:
         """A plain tensor with a value, in the same memory, which is not evicted any more."""
-        with self.errors("reading a tensor"), no_autocast(self.device), outside_modes():
+        with self.working("reading a tensor"), no_autocast(self.device), outside_modes():
             payload: torch.Tensor = self.core.get(value)
             storage = value.storage
             given = detached(payload)
@@ -141,7 +143,7 @@ class Tensors:
     def copy_out(self, value: Value, stride: tuple[int, ...]) -> torch.Tensor:
         """A plain tensor of its own with a value, with these strides."""
         with (
-            self.errors("handing out a gradient"),
+            self.working("handing out a gradient"),
             outside_modes(),
             self.resident([value]) as payloads,
             torch.no_grad(),
@@ -216,8 +218,10 @@ class Tensors:
         self._seen.clear()
 
     @contextmanager
-    def errors(self, name: str) -> Iterator[None]:
-        """What the core cannot do, as errors of this library."""
+    def working(self, name: str) -> Iterator[None]:
+        """A piece of the runtime's work: its time counts, and what the core cannot do becomes an error of this library."""
+        began = time.perf_counter_ns()
+        self._depth += 1
         try:
             yield
         except OutOfRoom as error:
@@ -236,6 +240,10 @@ class Tensors:
             )
             fix = "give more, or another score."
             raise Infeasible(what, budget=self.budget, smallest=self.worked, floor=0, fix=fix) from None
+        finally:
+            self._depth -= 1
+            if not self._depth:
+                self.times.spent += time.perf_counter_ns() - began
 
     def _what_worked(self) -> str:
         if self.worked is None:

@@ -43,8 +43,10 @@ def below_autograd() -> Any:
 
 
 def fake_mode() -> FakeTensorMode:
-    """A mode in which operations compute shapes alone."""
-    return FakeTensorMode(allow_non_fake_inputs=True)
+    """A mode in which operations compute shapes alone; it adds nothing to the cache that all fake modes of a process share."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode.cache_enabled = False
+    return mode
 
 
 def arithmetic(func: Any) -> Callable[..., Any] | None:

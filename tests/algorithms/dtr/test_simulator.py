@@ -26,8 +26,8 @@ from remat.algorithms.dynamic import (
     write_instructions,
 )
 from remat.errors import BadArgument, MalformedFile
+from remat.testing.programs import random_log
 from tests.algorithms.dtr import model
-from tests.algorithms.dtr.logs import random_log
 
 FAMILY = {
     "h_dtr": ("e*", True, True),
