@@ -42,6 +42,7 @@ class Report:
         source: the generated functions; empty where the bare module runs.
         plans: number of plans the module has; calls whose captured programs are equal share one.
         guards: number of checks that a call makes before it runs the plan.
+        exported: why torch's joint export has traced the step and not the log; empty: the log has, or the export was asked for.
         origin: the file that the plan comes from, and whose times it was made with, or another process of the group; empty: it
             was planned here.
         ran: "plan", or why the last call did not run it.
@@ -75,6 +76,7 @@ class Report:
     asked: Bytes | None = None
     overhead: Bytes = 0
     origin: str = ""
+    exported: str = ""
     word: str = "claimed"
 
     def __str__(self) -> str:
@@ -111,6 +113,8 @@ class Report:
         ]
         if self.origin:
             rows.append(("plan from", self.origin))
+        if self.exported:
+            rows.append(("traced by", f"the joint export: {self.exported}"))
         if self.guards:
             rows.append(("guards", f"{self.guards} checks a call"))
         apart = (
@@ -210,6 +214,7 @@ def report_of(state: State, ready: Ready) -> Report:
         asked=planned.asked,
         overhead=overhead,
         origin=planned.origin,
+        exported=planned.captured.exported,
     )
 
 
