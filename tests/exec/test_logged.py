@@ -12,7 +12,7 @@ from remat.exec import capture
 from remat.exec._program.digest import program_digest
 from remat.exec._program.program import Role
 from remat.exec._torch.torch_private import DispatchMode
-from tests.exec.support import LIGHT, SMALL, differences, train
+from tests.exec.support import SMALL, differences, train
 
 FACTS = ("layout", "places", "requires_grad", "differentiable", "widened", "leaves", "lifted", "orders")
 
@@ -160,7 +160,7 @@ class Names(DispatchMode):
         return result
 
 
-@pytest.mark.parametrize("name", ["mlp", "gpt2", "encoder-decoder"])
+@pytest.mark.parametrize("name", ["mlp", "gpt2"])
 def test_the_log_has_the_calls_of_a_step_of_eager_in_their_order(name):
     module, sample = SMALL[name].made(torch.float32)
     module.eval()  # dropout has a form of its own in the program
@@ -202,7 +202,7 @@ def test_three_uses_of_a_tied_weight_are_added_in_the_order_of_eager(dtype):
         return ThreeUses().to(dtype), (torch.randint(0, 40, (4, 9)),)
 
     module, sample = made()
-    wrapped = remat.exec.wrap(module, sample, "70%", cost="estimate", solver=LIGHT, rehearse=False)
+    wrapped = remat.exec.wrap(module, sample, "100%", cost="estimate", rehearse=False)
     assert remat.exec.report(wrapped).exported == ""
     assert differences(train(*made()), train(wrapped, sample)) == []
 
