@@ -45,6 +45,7 @@ class Report:
         source: the generated functions; empty where the bare module runs.
         plans: number of plans the module has; calls whose captured programs are equal share one.
         guards: number of checks that a call makes before it runs the plan.
+        exported: why torch's joint export has traced the step and not the log; empty: the log has, or the export was asked for.
         origin: the file that the plan comes from, and whose times it was made with, or another process of the group; empty: it
             was planned here.
         ran: "plan", or why the last call did not run it; where it ran under DTR, that begins with "DTR: ".
@@ -80,6 +81,7 @@ class Report:
     asked: Bytes | None = None
     overhead: Bytes = 0
     origin: str = ""
+    exported: str = ""
     word: str = "claimed"
     tightened: bool = False
     link: Link | None = None
@@ -121,6 +123,8 @@ class Report:
         ]
         if self.origin:
             rows.append(("plan from", self.origin))
+        if self.exported:
+            rows.append(("traced by", f"the joint export: {self.exported}"))
         if self.guards:
             rows.append(("guards", f"{self.guards} checks a call"))
         apart = (
@@ -253,6 +257,7 @@ def report_of(state: State, ready: Ready) -> Report:
         tightened=outcome is not planned.outcome,
         link=planned.link,
         copied=None if planned.lowered is None or planned.lowered.copier is None else planned.lowered.copier.last,
+        exported=planned.captured.exported,
     )
 
 

@@ -56,6 +56,7 @@ def wrap(
     seconds: float | None = None,
     cost: str = "measure",
     differentiable: str = "auto",
+    tracer: str = "auto",
     on_uncapturable: str | None = None,
     on_infeasible: str = "raise",
     rehearse: bool = True,
@@ -89,6 +90,9 @@ def wrap(
             (quick and repeatable; workspaces are then taken as nothing, so the budget may be passed by them).
         differentiable: "loss": gradients come through the one 0-dim output; "all": through all outputs; "auto": through the
             loss where there is exactly one 0-dim output that requires a gradient, else through all.
+        tracer: "log" writes down what one forward and backward under fake tensors call; "joint" is torch's joint export, which
+            gives the same program and takes about three times as long; "auto": the log, and the export for steps that the log
+            does not stand for (the report says why).
         on_uncapturable: where the step cannot be captured: "dtr" (the default where there is a budget): warn and run it under
             dynamic rematerialization, within the budget and without a plan (see `dtr`); "raise"; or "bare": warn and run the
             bare module, without a budget (the default where there is none).
@@ -148,7 +152,7 @@ def wrap(
     reserve = None if loss_reserve is None else parse_bytes(loss_reserve)
     settings = Settings(
         budget=None if budget is None else parse_budget(budget), loss_reserve=reserve, step=loss, solver=solver, seconds=seconds,
-        cost=cost, differentiable=differentiable, seed=seed, on_infeasible=on_infeasible, progress=progress,
+        cost=cost, differentiable=differentiable, tracer=tracer, seed=seed, on_infeasible=on_infeasible, progress=progress,
         offloading=offloading,
     )  # fmt: skip
     if budget is not None and solver is None and (saved is None or on_stale == "plan"):

@@ -394,6 +394,7 @@ class State:
                     captured = capture(
                         module, call.args, call.kwargs, step=functools.partial(traced_step, self.step_of(module)),
                         differentiable=self.settings.differentiable, watched=self.watched(module), answers=answers,
+                        tracer=self.settings.tracer,
                     )  # fmt: skip
                 entry = self.plan(call, captured, None, stages)
         except Uncapturable as unplaced:

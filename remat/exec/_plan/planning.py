@@ -16,7 +16,7 @@ from torch import nn
 from remat.algorithms import IMPOSSIBLE, Clock, Outcome, Problem, Solver, StoreAll, store_all_peak
 from remat.algorithms._core.startup import importing
 from remat.budget import Share
-from remat.exec._capture.capturing import Captured, capture
+from remat.exec._capture.capturing import TRACERS, Captured, capture
 from remat.exec._copy.offloading import Offloading
 from remat.exec._cost.cost import OpCost, estimate, resized
 from remat.exec._cost.measuring import measure
@@ -62,6 +62,7 @@ class Settings:
         budget: as read by `parse_budget`.
         step: what is called as `step(module, *args, **kwargs)` in place of the module's forward, or None.
         differentiable: see `capture`.
+        tracer: see `capture`.
         loss_reserve: bytes that a loss outside the module may hold, or None for an audited estimate.
         solver: plans; None: `remat.algorithms.plan_first`.
         seconds: deadline of one planning [s], or None. Counted from when the graph is built, without imports and compilation.
@@ -79,6 +80,7 @@ class Settings:
         default=None, validator=optional(function("lambda module, x: module(x).sum()"))
     )
     differentiable: str = field(default="auto", validator=one_of(*DIFFERENTIABLE))
+    tracer: str = field(default="auto", validator=one_of(*TRACERS))
     loss_reserve: Bytes | None = field(default=None, validator=optional(whole(0, "bytes")))
     solver: Solver | None = field(default=None, validator=optional(instance(Solver, "remat.algorithms.quick")))
     seconds: float | None = field(default=None, validator=optional(SECONDS))
@@ -181,7 +183,7 @@ def plan_step(
     """
     stages = Stages(type(module).__name__) if stages is None else stages
     with stages.stage("capture"):
-        captured = capture(module, args, kwargs, step=settings.step, differentiable=settings.differentiable)
+        captured = capture(module, args, kwargs, step=settings.step, differentiable=settings.differentiable, tracer=settings.tracer)
     return plan_captured(captured, settings, known_costs=known_costs, outside=outside, stages=stages)
 
 

@@ -65,7 +65,7 @@ def log_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: Cor
 @contextmanager
 def _tracing(log: Log, correction: Correction | None) -> Iterator[None]:
     """What the joint export is made in, and the log around the fake tensors."""
-    taken = (*DECOMPOSED, "matmul", *(() if correction is None else ("dropout",)))
+    taken = DECOMPOSED if correction is None else (*DECOMPOSED, "dropout")
     with (
         fx_traceback.preserve_node_meta(),
         enable_python_dispatcher(),
