@@ -9,7 +9,8 @@ from torch import nn
 
 from remat.algorithms import IMPOSSIBLE
 from remat.errors import BadArgument
-from remat.exec._module.plans import Bare, Dynamic, Ready, State
+from remat.exec._module.entries import Bare, Dynamic, Ready
+from remat.exec._module.state import State
 from remat.exec._plan.progress import seconds_by_stage
 from remat.ir import Cost, Graph, Schedule
 from remat.units import Bytes, Ns, format_bytes, format_ns

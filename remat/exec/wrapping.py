@@ -25,9 +25,10 @@ from remat.errors import BadArgument, Uncapturable
 from remat.exec._cost.optimizers import Maker
 from remat.exec._module.after import RematWarning
 from remat.exec._module.calls import Wrapped, make_opaque, planned_call, set_forward
-from remat.exec._module.plans import MOST_PLANS, State
+from remat.exec._module.plans import Plans
 from remat.exec._module.ranks import Ranks
 from remat.exec._module.saved import saved_plans
+from remat.exec._module.state import MOST_PLANS
 from remat.exec._plan.automatic import AUTO, auto_budget
 from remat.exec._plan.planning import Settings
 from remat.exec._plan.progress import Listener
@@ -147,7 +148,7 @@ def wrap(
         _compile_meanwhile()
     if sample is None:  # a capture does the same
         make_opaque()
-    state = State(
+    state = Plans(
         settings=settings, on_uncapturable=on_uncapturable, rehearse=rehearse, most_plans=most_plans, saved=saved,
         ranks=Ranks(None if budget is None else group),
     )  # fmt: skip
