@@ -11,9 +11,16 @@ from remat.algorithms import IMPOSSIBLE
 from remat.errors import BadArgument
 from remat.exec._module.entries import Bare, Dynamic, Ready
 from remat.exec._module.state import State
+from remat.exec._plan.families import FAMILY, OWN, REPAIRED
 from remat.exec._plan.progress import seconds_by_stage
 from remat.ir import Cost, Graph, Schedule
 from remat.units import Bytes, Ns, format_bytes, format_ns
+
+SOURCES = {
+    FAMILY: "plans of other sizes, improved by a short search",
+    REPAIRED: "a plan of another size that did not fit, shaved to the budget and improved",
+}
+"""What the report says of a plan that was not made for its step alone."""
 
 
 @frozen(kw_only=True)
@@ -29,6 +36,8 @@ class Report:
         store_all_time: predicted time of a step that keeps everything [ns].
         reruns, recomputation: number and time of the runs after each node's first [ns].
         lower: a bound on the predicted time of every schedule within the budget [ns].
+        provenance: where the plan comes from: "own": it was made for this step; "family": from plans of other sizes; "repaired":
+            from one of these that did not fit and was shaved to the budget.
         word: what it is: `certified`, exact and with a proof, or `claimed`.
         gap: predicted time over that bound, less one; None without a bound.
         planner: the solver that planned.
@@ -77,6 +86,7 @@ class Report:
     overhead: Bytes = 0
     origin: str = ""
     word: str = "claimed"
+    provenance: str = OWN
 
     def __str__(self) -> str:
         rows = self.rows()
@@ -110,8 +120,8 @@ class Report:
             ("seconds", seconds_by_stage(self.seconds)),
             ("last call ran", "the plan" if self.ran == "plan" else self.ran),
         ]
-        if self.origin:
-            rows.append(("plan from", self.origin))
+        if self.origin or self.provenance != OWN:
+            rows.append(("plan from", self.origin or SOURCES[self.provenance]))
         if self.guards:
             rows.append(("guards", f"{self.guards} checks a call"))
         apart = (
@@ -211,6 +221,7 @@ def report_of(state: State, ready: Ready) -> Report:
         asked=planned.asked,
         overhead=overhead,
         origin=planned.origin,
+        provenance=planned.provenance,
     )
 
 

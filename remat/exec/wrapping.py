@@ -17,13 +17,12 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from remat._warn import warn
+from remat._warn import RematWarning, warn
 from remat.algorithms import Solver
 from remat.algorithms._core.startup import importing
 from remat.budget import parse_budget
 from remat.errors import BadArgument, Uncapturable
 from remat.exec._cost.optimizers import Maker
-from remat.exec._module.after import RematWarning
 from remat.exec._module.calls import Wrapped, make_opaque, planned_call, set_forward
 from remat.exec._module.plans import Plans
 from remat.exec._module.ranks import Ranks
@@ -59,6 +58,7 @@ def wrap(
     on_uncapturable: str | None = None,
     on_infeasible: str = "raise",
     rehearse: bool = True,
+    family: bool = True,
     most_plans: int = MOST_PLANS,
     plan: str | os.PathLike[str] | PlanFile | None = None,
     on_stale: str = "raise",
@@ -93,7 +93,9 @@ def wrap(
         on_infeasible: where no plan within the budget is found: "raise", or "best": warn and run within the smallest budget
             that a plan was found for.
         rehearse: run each new plan twice on the sample before the first real step, to measure its peak and time for the
-            report; buffers, gradients and generators are as before.
+            report; buffers, gradients and generators are as before. Plans from other sizes are not rehearsed.
+        family: where a step of the same structure was planned before (another batch size or length), plan from the plans made so
+            far, in tenths of a second; False: plan every shape on its own. With a `solver` of yours every shape is.
         most_plans: how many plans are kept, one for each combination of shapes (and of values that decide branches); the least
             recently used is forgotten first and made anew when it is needed.
         plan: plans that `save_plan` wrote, as a path or as `load_plan` read them: a step that they hold a plan of is not planned
@@ -126,6 +128,7 @@ def wrap(
         raise BadArgument("X-ARG", 'wrap: on_uncapturable="dtr" without a budget.', fix="give a budget in bytes.")
     instance(nn.Module, "nn.Linear(3, 4)").check(model, "wrap: model", rule="X-ARG")
     FLAG.check(rehearse, "wrap: rehearse", rule="X-ARG")
+    FLAG.check(family, "wrap: family", rule="X-ARG")
     whole(1).check(most_plans, "wrap: most_plans", rule="X-ARG")
     GROUP.check(group, "wrap: group", rule="X-ARG")
     model = _uncompiled(model)
@@ -150,7 +153,7 @@ def wrap(
         make_opaque()
     state = Plans(
         settings=settings, on_uncapturable=on_uncapturable, rehearse=rehearse, most_plans=most_plans, saved=saved,
-        ranks=Ranks(None if budget is None else group),
+        family=family, ranks=Ranks(None if budget is None else group),
     )  # fmt: skip
     wrapped = with_state(model, state)
     if sample is not None:

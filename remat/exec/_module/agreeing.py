@@ -62,7 +62,7 @@ def replayed(state: State, captured: Captured, stages: Stages) -> Planned | None
         settings = evolve(settings, budget=plan.budget)
     replay = Replay(plan=plan, origin="another process of the group", same_machine=True)
     try:
-        planned = plan_captured(captured, settings, known_costs=state.costs, stages=stages, replay=replay)
+        planned = plan_captured(captured, settings, known_costs=state.costs, stages=stages, source=replay)
     except StalePlan:
         return None
     return evolve(planned, asked=asked) if over and isinstance(asked, int) else planned

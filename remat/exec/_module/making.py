@@ -6,18 +6,19 @@ import functools
 
 from attrs import evolve
 
-from remat._warn import warn
+from remat._warn import RematWarning, warn
 from remat.budget import Share
 from remat.errors import Infeasible, StalePlan, Uncapturable
 from remat.exec._capture.capturing import Captured, capture
 from remat.exec._dtr.stepping import device_of
 from remat.exec._module import agreeing
-from remat.exec._module.after import RematWarning, warn_of_hooks
+from remat.exec._module.after import warn_of_hooks
 from remat.exec._module.binding import bound
 from remat.exec._module.calls import Arguments, make_opaque, traced_step
 from remat.exec._module.entries import Bare, Dynamic, Ready
 from remat.exec._module.saved import file_of, plan_to_save
 from remat.exec._module.state import State
+from remat.exec._plan.families import OWN
 from remat.exec._plan.planning import Outside, Planned, over_budget, plan_captured
 from remat.exec._plan.progress import Stages, stages_of
 from remat.exec._plan.smallest import with_changes
@@ -132,33 +133,46 @@ def _planned(state: State, call: Arguments, captured: Captured, *, outside: Outs
     """A plan that another process of the group shares, where there is one and it fits, else one of this process."""
     ranks = state.ranks
     if outside is not None or not ranks.shared:
-        return _planned_alone(state, captured, outside, stages)
+        before = state.library.get(program_digest(captured.program)) if outside is not None else None
+        again = before is not None and before.provenance == OWN
+        return _planned_alone(state, captured, stages, outside=outside, again=again)
     first = not ranks.agreed
     if first:
         agreeing.agree(state, call, captured, stages)
     planned = agreeing.replayed(state, captured, stages)
     if planned is None:
-        planned = _planned_alone(state, captured, None, stages)
+        planned = _planned_alone(state, captured, stages)
         ranks.share(file_of([plan_to_save(planned, state.settings)], captured.program, state.settings))
     if first:
         ranks.settle()
     return planned
 
 
-def _planned_alone(state: State, captured: Captured, outside: Outside | None, stages: Stages) -> Planned:
-    """A plan of the file, where there is one for the step and it fits, else a new one."""
+def _planned_alone(
+    state: State, captured: Captured, stages: Stages, *, outside: Outside | None = None, again: bool = False
+) -> Planned:
+    """A plan of the file, where there is one for the step and it fits, else a new one.
+
+    Args:
+        state: of the wrapped module.
+        captured: the step.
+        stages: timed.
+        outside: what a loss outside the module holds, where that was measured.
+        again: whether the step has a plan that was made for it alone, so that the new one is too.
+    """
+    families = state.families if state.family and not again and state.settings.solver is None else None
     plan = functools.partial(
         plan_captured, captured, state.settings, known_costs=state.costs, outside=outside, stages=stages
     )
     if state.saved is None or outside is not None:
-        return plan()
+        return plan(source=families)
     with stages.stage("plan"):
         replay = state.saved.replay_for(captured.program, first=not state.library)
     if replay is None:
-        return plan()
+        return plan(source=families)
     state.costs = {**state.saved.costs(captured.program.device), **state.costs}
     try:
-        return plan(known_costs=state.costs, replay=replay)
+        return plan(known_costs=state.costs, source=replay)
     except StalePlan as error:
         state.saved.refuse(error)
-        return plan(known_costs=state.costs)
+        return plan(known_costs=state.costs, source=families)

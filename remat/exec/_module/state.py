@@ -17,6 +17,7 @@ from remat.exec._module.live import Tensors, autocast
 from remat.exec._module.plan_table import PlanTable
 from remat.exec._module.ranks import Ranks
 from remat.exec._module.saved import SavedPlans
+from remat.exec._plan.families import Families
 from remat.exec._plan.planning import Planned, Settings
 from remat.exec._trace import structure
 
@@ -37,10 +38,12 @@ class State:
         rehearse: whether new plans are rehearsed on the call they were made for.
         most_plans: how many plans are kept; the least recently used is forgotten first.
         saved: plans of a file, which are run where they fit.
+        family: whether steps of a known structure are planned from plans of other sizes.
         ranks: what is agreed with the other processes of a group.
         plans: by key.
         costs: measured costs by signature, the most recently used last; at most `MOST_COSTS` for each plan that may be kept.
         library: plans by digest of the program, of the programs that `plans` has; calls with equal programs share a plan.
+        families: run sequences of plans by the structure of the step, for steps of other sizes.
         last: the plan of the last call.
         ran: "plan" if the last call ran its plan, else why not.
         sample: names and shapes of the tensors of the first call planned for.
@@ -52,10 +55,12 @@ class State:
     rehearse: bool = True
     most_plans: int = MOST_PLANS
     saved: SavedPlans | None = None
+    family: bool = True
     ranks: Ranks = field(factory=Ranks)
     plans: PlanTable[Ready | Bare] = field(init=False)
     costs: dict[str, OpCost] = field(factory=dict)
     library: dict[str, Planned] = field(factory=dict)
+    families: Families = field(factory=Families)
     last: Ready | Bare | None = None
     ran: str = "plan"
     sample: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -69,11 +74,11 @@ class State:
         cls, (*settings, _) = self.__reduce__()
         costs, library = dict(self.costs), dict(self.library)
         state: State = cls(*settings, self.ranks.copied(), costs=costs, library=library, sample=self.sample)
-        state.plans = self.plans.copied(fresh)
+        state.plans, state.families = self.plans.copied(fresh), self.families.copied()
         return state
 
     def __reduce__(self) -> tuple[Any, ...]:
-        settings = (self.settings, self.on_uncapturable, self.rehearse, self.most_plans, self.saved)
+        settings = (self.settings, self.on_uncapturable, self.rehearse, self.most_plans, self.saved, self.family)
         return type(self), (*settings, self.ranks.pickled())
 
     @property
