@@ -11,12 +11,13 @@ from remat.algorithms import IMPOSSIBLE
 from remat.errors import BadArgument
 from remat.exec._module.entries import Bare, Dynamic, Ready
 from remat.exec._module.state import State
-from remat.exec._plan.families import FAMILY, OWN, REPAIRED
+from remat.exec._plan.families import FAMILY, OWN, REPAIRED, UNRELATED
 from remat.exec._plan.progress import seconds_by_stage
 from remat.ir import Cost, Graph, Schedule
 from remat.units import Bytes, Ns, format_bytes, format_ns
 
 SOURCES = {
+    UNRELATED: "this step alone: its operations are others than those of the sizes planned before",
     FAMILY: "plans of other sizes, improved by a short search",
     REPAIRED: "a plan of another size that did not fit, shaved to the budget and improved",
 }
@@ -36,8 +37,9 @@ class Report:
         store_all_time: predicted time of a step that keeps everything [ns].
         reruns, recomputation: number and time of the runs after each node's first [ns].
         lower: a bound on the predicted time of every schedule within the budget [ns].
-        provenance: where the plan comes from: "own": it was made for this step; "family": from plans of other sizes; "repaired":
-            from one of these that did not fit and was shaved to the budget.
+        provenance: where the plan comes from: "own": it was made for this step; "unrelated": likewise, and its operations are
+            others than those of all steps planned before (a loop unrolled in time, a size of 1); "family": from plans of other
+            sizes; "repaired": from one of these that did not fit and was shaved to the budget.
         word: what it is: `certified`, exact and with a proof, or `claimed`.
         gap: predicted time over that bound, less one; None without a bound.
         planner: the solver that planned.

@@ -6,11 +6,10 @@ for each new combination of shapes, types, `requires_grad`, autocast, and whatev
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -25,7 +24,9 @@ from remat.errors import BadArgument, Uncapturable
 from remat.exec._cost.optimizers import Maker
 from remat.exec._module.calls import Wrapped, make_opaque, planned_call, set_forward
 from remat.exec._module.plans import Plans
+from remat.exec._module.preparation import plan_sample, prepare_all
 from remat.exec._module.ranks import Ranks
+from remat.exec._module.samples import call_of, in_training
 from remat.exec._module.saved import saved_plans
 from remat.exec._module.state import MOST_PLANS
 from remat.exec._plan.automatic import AUTO, auto_budget
@@ -33,7 +34,7 @@ from remat.exec._plan.planning import Settings
 from remat.exec._plan.progress import Listener
 from remat.exec._torch.compiled import inside_compiled
 from remat.exec._torch.groups import WORLD, is_group
-from remat.exec._torch.sharded import gathered, share_state
+from remat.exec._torch.sharded import share_state
 from remat.exec._trace.diagnosis import refusal
 from remat.ir import PlanFile
 from remat.settings import FLAG, Setting, instance, one_of, optional, whole
@@ -49,6 +50,7 @@ def wrap(
     sample: Any = None,
     budget: int | str | None = None,
     *,
+    shapes: Iterable[Any] | None = None,
     loss: Callable[..., Any] | None = None,
     loss_reserve: int | str | None = None,
     solver: Solver | None = None,
@@ -76,6 +78,8 @@ def wrap(
         budget: most bytes the step may hold above what lived before it (parameters, inputs, buffers, gradients already
             there): an int, `"6GiB"`, `"40%"` of what the first step planned holds if it keeps everything, `"auto"`: what the
             device has free now, less what `optimizer` will take, or None: plan nothing, report only.
+        shapes: further calls to plan for now, each as `sample`: what the training will bring, of other batch sizes or lengths.
+            Where some have no plan within the budget, all of these are named in one error.
         loss: computes the loss from the module and the sample, `loss(module, *args, **kwargs)`, where the module does not
             return it; the wrapped module is then called with the same arguments and, while it trains, returns what `loss`
             returns.
@@ -157,9 +161,9 @@ def wrap(
     )  # fmt: skip
     wrapped = with_state(model, state)
     if sample is not None:
-        args, kwargs = call_of(sample)
-        with in_training(wrapped), torch.enable_grad(), gathered(wrapped):
-            state.planned_for(state.arguments(wrapped, args, kwargs))
+        plan_sample(state, wrapped, sample)
+    if shapes is not None:
+        prepare_all(state, wrapped, shapes).check()
     return wrapped
 
 
@@ -210,34 +214,6 @@ def with_state(model: nn.Module, state: Any) -> nn.Module:
         bound = isinstance(instance, types.MethodType) and instance.__self__ is model
         set_forward(wrapped, types.MethodType(instance.__func__, wrapped) if bound else instance)
     return wrapped
-
-
-def call_of(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments from a sample."""
-    if isinstance(sample, torch.Tensor):
-        return (sample,), {}
-    if isinstance(sample, Mapping):
-        return (), dict(sample)
-    if isinstance(sample, (tuple, list)):
-        return tuple(sample), {}
-    fix = "give a tensor, a tuple of arguments or a mapping of keyword arguments."
-    raise BadArgument("X-ARG", f"a sample of type {type(sample).__name__} is not a call.", fix=fix)
-
-
-@contextlib.contextmanager
-def in_training(module: nn.Module) -> Iterator[None]:
-    """As in training, whatever mode the module is in; the mode is put back."""
-    if module.training:
-        yield
-        return
-    modes = [(inner, inner.training) for inner in module.modules()]
-    for inner, _ in modes:
-        inner.training = True
-    try:
-        yield
-    finally:
-        for inner, mode in modes:
-            inner.training = mode
 
 
 # -- the wrapped class -----------------------------------------------------------------------------------------------------

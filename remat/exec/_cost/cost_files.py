@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from attrs import define, field, frozen
+from attrs import define, frozen
 
 import remat
 from remat._warn import RematWarning, warn
@@ -101,7 +101,7 @@ class CostFile:
     path: Path
     about: Mapping[str, str]
     entries: dict[str, Entry] | None = None
-    _new: dict[str, Entry] = field(factory=dict)
+    _unwritten: bool = False
     _written: float | None = None
     _told: bool = False
 
@@ -121,27 +121,26 @@ class CostFile:
         """Take new costs, and write them if that was not done just now; else they are written at the end of the process."""
         if not entries:
             return
-        self.entries = {**(self.entries or {}), **entries}
-        self._new.update(entries)
+        mine = {text: entry for text, entry in (self.entries or {}).items() if text not in entries}
+        self.entries = mine | dict(entries)
+        self._unwritten = True
         if self._written is None or time.monotonic() - self._written >= PAUSE:
             self.write()
 
     def write(self) -> None:
         """Write what is new, with what other processes have written meanwhile."""
-        if not self._new:
+        if not self._unwritten:
             return
-        entries = self._read() | (self.entries or {})
-        for text, entry in self._new.items():
-            entries.pop(text, None)
-            entries[text] = entry
-        self.entries = dict(list(entries.items())[-MOST_ENTRIES:])
+        mine = self.entries or {}
+        others = {text: entry for text, entry in self._read().items() if text not in mine}
+        self.entries = dict(list((others | mine).items())[-MOST_ENTRIES:])
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(self.path, self._text())
             _remove_old(self.path.parent)
         except OSError as error:
             self._tell(f"measured costs are not kept in {self.path.parent}: {error}. Set {FOLDER}, or {FOLDER}={OFF}.")
-        self._new, self._written = {}, time.monotonic()
+        self._unwritten, self._written = False, time.monotonic()
 
     def _text(self) -> bytes:
         costs = {text: _row(entry) for text, entry in (self.entries or {}).items()}

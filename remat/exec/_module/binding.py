@@ -13,7 +13,7 @@ from remat.exec._module.calls import Arguments
 from remat.exec._module.entries import Ready
 from remat.exec._module.live import Watch, named
 from remat.exec._module.state import State
-from remat.exec._plan.families import OWN
+from remat.exec._plan.families import ALONE
 from remat.exec._plan.planning import Planned, Settings, is_loss_inside
 from remat.exec._run.meter import StepMeter
 from remat.exec._run.rehearsal import rehearse
@@ -80,7 +80,7 @@ def bound(state: State, call: Arguments, planned: Planned, digest: str) -> Ready
         fix = "keep operations that differ from run to run out of what decides."
         raise Uncapturable("X-READ", what, fix=fix, where=str(forward_of(module)))
     call.extra = extra
-    if state.rehearse and planned.lowered is not None and planned.provenance == OWN:
+    if state.rehearse and planned.lowered is not None and planned.provenance in ALONE:
         rehearsal = planned.rehearsed or rehearse(planned.lowered, call.at(places, extra))
     return evolve(ready, rehearsal=rehearsal)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 
 from attrs import evolve
 
@@ -18,7 +19,7 @@ from remat.exec._module.calls import Arguments, make_opaque, traced_step
 from remat.exec._module.entries import Bare, Dynamic, Ready
 from remat.exec._module.saved import file_of, plan_to_save
 from remat.exec._module.state import State
-from remat.exec._plan.families import OWN
+from remat.exec._plan.families import ALONE
 from remat.exec._plan.planning import Outside, Planned, over_budget, plan_captured
 from remat.exec._plan.progress import Stages, stages_of
 from remat.exec._plan.smallest import with_changes
@@ -35,7 +36,7 @@ REFUSED = 2
 
 def captured_and_planned(state: State, call: Arguments, answers: tuple[Scalar, ...]) -> Ready | Bare:
     """Capture and plan a call that there is no plan for."""
-    module = call.module
+    module, began = call.module, time.monotonic()
     if (reason := _why_never_captured(state)) is not None:
         return Dynamic(reason)
     try:
@@ -47,6 +48,7 @@ def captured_and_planned(state: State, call: Arguments, answers: tuple[Scalar, .
                     differentiable=state.settings.differentiable, watched=state.watched(module), answers=answers,
                 )  # fmt: skip
             entry = _ready_for(state, call, captured, stages=stages)
+        _charge(state, began)
     except Uncapturable as unplaced:
         error = refusal(unplaced, module)
         if state.on_uncapturable == "raise" or state.ranks.halfway:
@@ -61,6 +63,13 @@ def captured_and_planned(state: State, call: Arguments, answers: tuple[Scalar, .
         return Bare(str(error))
     warn_of_hooks(module)
     return entry
+
+
+def _charge(state: State, began: float) -> None:
+    """Add a plan to the bill of new shapes, and say once where that is large."""
+    state.bill.add(began, time.monotonic())
+    if note := state.bill.note(time.monotonic()):
+        warn(note, RematWarning)
 
 
 def _why_never_captured(state: State) -> str | None:
@@ -134,7 +143,7 @@ def _planned(state: State, call: Arguments, captured: Captured, *, outside: Outs
     ranks = state.ranks
     if outside is not None or not ranks.shared:
         before = state.library.get(program_digest(captured.program)) if outside is not None else None
-        again = before is not None and before.provenance == OWN
+        again = before is not None and before.provenance in ALONE
         return _planned_alone(state, captured, stages, outside=outside, again=again)
     first = not ranks.agreed
     if first:

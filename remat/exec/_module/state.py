@@ -17,6 +17,7 @@ from remat.exec._module.live import Tensors, autocast
 from remat.exec._module.plan_table import PlanTable
 from remat.exec._module.ranks import Ranks
 from remat.exec._module.saved import SavedPlans
+from remat.exec._module.shape_bill import ShapeBill
 from remat.exec._plan.families import Families
 from remat.exec._plan.planning import Planned, Settings
 from remat.exec._trace import structure
@@ -44,6 +45,7 @@ class State:
         costs: measured costs by signature, the most recently used last; at most `MOST_COSTS` for each plan that may be kept.
         library: plans by digest of the program, of the programs that `plans` has; calls with equal programs share a plan.
         families: run sequences of plans by the structure of the step, for steps of other sizes.
+        bill: what new shapes have cost.
         last: the plan of the last call.
         ran: "plan" if the last call ran its plan, else why not.
         sample: names and shapes of the tensors of the first call planned for.
@@ -61,6 +63,7 @@ class State:
     costs: dict[str, OpCost] = field(factory=dict)
     library: dict[str, Planned] = field(factory=dict)
     families: Families = field(factory=Families)
+    bill: ShapeBill = field(factory=ShapeBill)
     last: Ready | Bare | None = None
     ran: str = "plan"
     sample: tuple[tuple[str, tuple[int, ...]], ...] = ()

@@ -35,8 +35,10 @@ MOST_FAMILIES = 8
 MOST_PLANS = 16
 """Plans of single sizes that a family keeps besides the grid; likewise."""
 
-OWN, FAMILY, REPAIRED = "own", "family", "repaired"
-"""Where a plan comes from: made for its step; a sequence of the family, improved; one that did not fit, shaved and improved."""
+OWN, UNRELATED, FAMILY, REPAIRED = "own", "unrelated", "family", "repaired"
+"""Where a plan comes from: made for its step; likewise, and no earlier step has its operations; a sequence of the family,
+improved; one that did not fit, shaved and improved."""
+ALONE = (OWN, UNRELATED)
 
 Runs = tuple[int, ...]
 
@@ -125,11 +127,12 @@ class Families:
         with importing():
             from remat.algorithms._search.relatives import is_repaired
         family.fill(100 * budget // peak, clock, seed)
-        outcome = _searched(graph, budget, family.sequences(), clock, seed)
+        sequences = family.sequences()
+        outcome = _searched(graph, budget, sequences, clock, seed) if sequences else Outcome()
         if outcome.schedule is None:
             return None
         provenance = REPAIRED if is_repaired(outcome.trail) else FAMILY
-        logger.info("%s: %d sequences, %s", graph.name, len(family.sequences()), provenance)
+        logger.info("%s: %d sequences, %s", graph.name, len(sequences), provenance)
         return Relation(outcome, provenance)
 
     def learn(self, program: Program, graph: Graph, outcome: Outcome) -> None:
@@ -174,4 +177,4 @@ def _searched(graph: Graph, budget: Bytes, sequences: tuple[Runs, ...], clock: C
     return solver.solve(Problem(graph=graph, budget=budget), clock=clock.nested(), seed=seed)
 
 
-__all__ = ["FAMILY", "OWN", "REPAIRED", "Families", "Family", "Relation", "runs_of"]
+__all__ = ["ALONE", "FAMILY", "OWN", "REPAIRED", "UNRELATED", "Families", "Family", "Relation", "runs_of"]

@@ -19,7 +19,7 @@ from remat.exec._capture.capturing import Captured, capture
 from remat.exec._cost.cost import OpCost, estimate, resized
 from remat.exec._cost.shared import measured
 from remat.exec._plan.build import build_graph
-from remat.exec._plan.families import OWN, Families
+from remat.exec._plan.families import OWN, UNRELATED, Families
 from remat.exec._plan.progress import Listener, Stages
 from remat.exec._plan.replaying import Replay
 from remat.exec._plan.smallest import infeasible
@@ -117,8 +117,9 @@ class Planned:
         origin: where the plan comes from, where it was saved and not made here; empty: made here.
         planner: who made it, where it was not made here.
         rehearsed: what was measured of it on this machine, before it was saved.
-        provenance: "own": it was made for this step; "family": it comes from plans of other sizes; "repaired": from one of these
-            that did not fit and was shaved.
+        provenance: "own": it was made for this step; "unrelated": likewise, and its operations are others than those of all
+            steps planned before (a loop unrolled in time, a size of 1); "family": it comes from plans of other sizes;
+            "repaired": from one of these that did not fit and was shaved.
     """
 
     captured: Captured
@@ -233,6 +234,7 @@ def plan_captured(
     with stages.stage("cost"):
         assumed = outside or _saved_outside(replay, settings)
         brief = families is not None and families.has(captured.program)
+        alone = UNRELATED if families is not None and families.by_structure and not brief else OWN
         costed = cost_step(captured, settings, known_costs, assumed, brief=brief)
         program, graph, loss, peak = costed.program, costed.graph, costed.loss, costed.peak
         stages.bytes["cost"] = peak
@@ -267,7 +269,7 @@ def plan_captured(
         store_all=peak,
         seconds=stages.seconds,
         asked=None if budget == asked else asked,
-        provenance=OWN if relation is None else relation.provenance,
+        provenance=alone if relation is None else relation.provenance,
     )
     return planned if replay is None else _from_file(planned, replay)
 
