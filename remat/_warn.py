@@ -12,6 +12,10 @@ _PACKAGES = tuple(os.path.join(_STANDARD, name) + os.sep for name in ("site-pack
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
+class RematWarning(UserWarning):
+    """Something runs otherwise than asked, and the message says what and why."""
+
+
 def is_standard(file: str) -> bool:
     """Whether a file belongs to Python's standard library, or is no file (`<string>`, `<frozen …>`)."""
     return file.startswith("<") or (file.startswith(_STANDARD) and not file.startswith(_PACKAGES))

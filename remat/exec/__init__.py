@@ -14,6 +14,7 @@ from remat.exec.estimating import Estimate
 from remat.exec.in_place import give_plans, unwrap, wrap_in_place
 from remat.exec.inspecting import Inspection
 from remat.exec.plan_files import load_plan, plans_of, save_plan
+from remat.exec.preparing import Preparation, ShapeFit, prepare
 from remat.exec.reporting import Report, report
 from remat.exec.sweeping import Choice, ModelCurve, sweep, sweep_graph
 from remat.exec.under_dtr import DtrReport, dtr, dtr_report
@@ -33,9 +34,11 @@ __all__ = [
     "ModelCurve",
     "OpCost",
     "Planned",
+    "Preparation",
     "RematWarning",
     "Report",
     "Settings",
+    "ShapeFit",
     "StepError",
     "StepMemory",
     "Weightless",
@@ -54,6 +57,7 @@ __all__ = [
     "measure_step",
     "plan_step",
     "plans_of",
+    "prepare",
     "report",
     "resized",
     "save_plan",

@@ -20,8 +20,8 @@ from remat.algorithms._core.startup import importing
 from remat.errors import BadArgument
 from remat.exec._cost.cost import OpCost, resized
 from remat.exec._cost.devices import Device, device_model
-from remat.exec._cost.measuring import measure
 from remat.exec._cost.optimizers import Maker, OptimizerMemory, find_optimizer, optimizer_memory
+from remat.exec._cost.shared import measured
 from remat.exec._plan.batches import LargestBatch, largest_batch
 from remat.exec._plan.build import build_graph
 from remat.exec._plan.needs import Needs, needs_of
@@ -210,7 +210,7 @@ class _Bench:
 
     def _measured(self, weightless: Weightless) -> Graph:
         captured = weightless.captured
-        costs = measure(captured.program, self.costs)
+        costs = measured(captured.program, self.costs)
         program = resized(captured.program, costs)
         loss = outside_of(program, captured, Settings(budget=None))
         return build_graph(program, costs, loss_reserve=loss.reserve, loss_retained=loss.retained)

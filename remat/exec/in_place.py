@@ -9,8 +9,8 @@ from torch import nn
 
 from remat.errors import BadArgument
 from remat.exec._module.calls import INSTANCE_FORWARD, Wrapped
-from remat.exec._module.plans import State
 from remat.exec._module.saved import saved_plans
+from remat.exec._module.state import State
 from remat.exec.wrapping import wrap
 from remat.ir import PlanFile
 

@@ -9,7 +9,8 @@ from attrs import frozen
 from torch import nn
 
 from remat.exec._module.calls import Wrapped
-from remat.exec._module.plans import Bare, Ready, State
+from remat.exec._module.entries import Bare, Ready
+from remat.exec._module.state import State
 from remat.exec.plan_files import save_plan
 from remat.exec.reporting import Report, report, report_of
 from remat.ir import PlanFile

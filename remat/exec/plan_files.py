@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from remat.errors import BadArgument
-from remat.exec._module.plans import Ready, State
+from remat.exec._module.entries import Ready
 from remat.exec._module.saved import file_of, plan_to_save
+from remat.exec._module.state import State
 from remat.ir import PlanFile, SavedPlan, read_plans, write_plans
 
 

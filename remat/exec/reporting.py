@@ -10,10 +10,19 @@ from torch import nn
 from remat.algorithms import IMPOSSIBLE
 from remat.errors import BadArgument
 from remat.exec._copy.copies import CopyCounts
-from remat.exec._module.plans import Bare, Dynamic, Ready, State
+from remat.exec._module.entries import Bare, Dynamic, Ready
+from remat.exec._module.state import State
+from remat.exec._plan.families import FAMILY, OWN, REPAIRED, UNRELATED
 from remat.exec._plan.progress import seconds_by_stage
 from remat.ir import Cost, Graph, Lane, Link, Schedule
 from remat.units import Bytes, Ns, format_bytes, format_ns
+
+SOURCES = {
+    UNRELATED: "this step alone: its operations are others than those of the sizes planned before",
+    FAMILY: "plans of other sizes, improved by a short search",
+    REPAIRED: "a plan of another size that did not fit, shaved to the budget and improved",
+}
+"""What the report says of a plan that was not made for its step alone."""
 
 
 @frozen(kw_only=True)
@@ -29,6 +38,9 @@ class Report:
         store_all_time: predicted time of a step that keeps everything [ns].
         reruns, recomputation: number and time of the runs after each node's first [ns].
         lower: a bound on the predicted time of every schedule within the budget [ns].
+        provenance: where the plan comes from: "own": it was made for this step; "unrelated": likewise, and its operations are
+            others than those of all steps planned before (a loop unrolled in time, a size of 1); "family": from plans of other
+            sizes; "repaired": from one of these that did not fit and was shaved to the budget.
         word: what it is: `certified`, exact and with a proof, or `claimed`.
         gap: predicted time over that bound, less one: the plan is at most this far from the fastest; None without a bound.
             Planning computes the bounds that cost little, `report(model, tighten=True)` the others.
@@ -86,6 +98,7 @@ class Report:
     tightened: bool = False
     link: Link | None = None
     copied: CopyCounts | None = None
+    provenance: str = OWN
 
     def __str__(self) -> str:
         rows = self.rows()
@@ -121,8 +134,8 @@ class Report:
             ("seconds", seconds_by_stage(self.seconds)),
             ("last call ran", "the plan" if self.ran == "plan" else self.ran),
         ]
-        if self.origin:
-            rows.append(("plan from", self.origin))
+        if self.origin or self.provenance != OWN:
+            rows.append(("plan from", self.origin or SOURCES[self.provenance]))
         if self.exported:
             rows.append(("traced by", f"the joint export: {self.exported}"))
         if self.guards:
@@ -258,6 +271,7 @@ def report_of(state: State, ready: Ready) -> Report:
         link=planned.link,
         copied=None if planned.lowered is None or planned.lowered.copier is None else planned.lowered.copier.last,
         exported=planned.captured.exported,
+        provenance=planned.provenance,
     )
 
 

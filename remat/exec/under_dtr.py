@@ -21,7 +21,7 @@ from remat.errors import BadArgument
 from remat.exec._dtr.runtime import Runtime
 from remat.exec._dtr.stepping import DtrReport, device_of, report_of, run_forward
 from remat.exec._module.calls import Wrapped, bare_forward, captured_step, is_bare
-from remat.exec._module.plans import State
+from remat.exec._module.state import State
 from remat.exec._torch.compiled import running_eagerly
 from remat.exec._trace import structure
 from remat.exec.wrapping import with_state

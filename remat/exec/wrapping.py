@@ -6,35 +6,36 @@ for each new combination of shapes, types, `requires_grad`, autocast, and whatev
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from remat._warn import warn
+from remat._warn import RematWarning, warn
 from remat.algorithms import Solver
 from remat.algorithms._core.startup import importing
 from remat.budget import parse_budget
 from remat.errors import BadArgument, Uncapturable
 from remat.exec._copy.offloading import WHERE, Offloading
 from remat.exec._cost.optimizers import Maker
-from remat.exec._module.after import RematWarning
 from remat.exec._module.calls import Wrapped, make_opaque, planned_call, set_forward
-from remat.exec._module.plans import MOST_PLANS, State
+from remat.exec._module.plans import Plans
+from remat.exec._module.preparation import plan_sample, prepare_all
 from remat.exec._module.ranks import Ranks
+from remat.exec._module.samples import call_of, in_training
 from remat.exec._module.saved import saved_plans
+from remat.exec._module.state import MOST_PLANS
 from remat.exec._plan.automatic import AUTO, auto_budget
 from remat.exec._plan.planning import Settings
 from remat.exec._plan.progress import Listener
 from remat.exec._torch.compiled import inside_compiled
 from remat.exec._torch.groups import WORLD, is_group
-from remat.exec._torch.sharded import gathered, share_state
+from remat.exec._torch.sharded import share_state
 from remat.exec._trace.diagnosis import refusal
 from remat.ir import Link, PlanFile
 from remat.settings import FLAG, Setting, either, instance, one_of, optional, whole
@@ -50,6 +51,7 @@ def wrap(
     sample: Any = None,
     budget: int | str | None = None,
     *,
+    shapes: Iterable[Any] | None = None,
     loss: Callable[..., Any] | None = None,
     loss_reserve: int | str | None = None,
     solver: Solver | None = None,
@@ -60,6 +62,7 @@ def wrap(
     on_uncapturable: str | None = None,
     on_infeasible: str = "raise",
     rehearse: bool = True,
+    family: bool = True,
     most_plans: int = MOST_PLANS,
     plan: str | os.PathLike[str] | PlanFile | None = None,
     on_stale: str = "raise",
@@ -79,6 +82,8 @@ def wrap(
         budget: most bytes the step may hold above what lived before it (parameters, inputs, buffers, gradients already
             there): an int, `"6GiB"`, `"40%"` of what the first step planned holds if it keeps everything, `"auto"`: what the
             device has free now, less what `optimizer` will take, or None: plan nothing, report only.
+        shapes: further calls to plan for now, each as `sample`: what the training will bring, of other batch sizes or lengths.
+            Where some have no plan within the budget, all of these are named in one error.
         loss: computes the loss from the module and the sample, `loss(module, *args, **kwargs)`, where the module does not
             return it; the wrapped module is then called with the same arguments and, while it trains, returns what `loss`
             returns.
@@ -99,7 +104,9 @@ def wrap(
         on_infeasible: where no plan within the budget is found: "raise", or "best": warn and run within the smallest budget
             that a plan was found for.
         rehearse: run each new plan twice on the sample before the first real step, to measure its peak and time for the
-            report; buffers, gradients and generators are as before.
+            report; buffers, gradients and generators are as before. Plans from other sizes are not rehearsed.
+        family: where a step of the same structure was planned before (another batch size or length), plan from the plans made so
+            far, in tenths of a second; False: plan every shape on its own. With a `solver` of yours every shape is.
         most_plans: how many plans are kept, one for each combination of shapes (and of values that decide branches); the least
             recently used is forgotten first and made anew when it is needed.
         plan: plans that `save_plan` wrote, as a path or as `load_plan` read them: a step that they hold a plan of is not planned
@@ -136,6 +143,7 @@ def wrap(
         raise BadArgument("X-ARG", 'wrap: on_uncapturable="dtr" without a budget.', fix="give a budget in bytes.")
     instance(nn.Module, "nn.Linear(3, 4)").check(model, "wrap: model", rule="X-ARG")
     FLAG.check(rehearse, "wrap: rehearse", rule="X-ARG")
+    FLAG.check(family, "wrap: family", rule="X-ARG")
     whole(1).check(most_plans, "wrap: most_plans", rule="X-ARG")
     GROUP.check(group, "wrap: group", rule="X-ARG")
     model = _uncompiled(model)
@@ -159,15 +167,15 @@ def wrap(
         _compile_meanwhile()
     if sample is None:  # a capture does the same
         make_opaque()
-    state = State(
+    state = Plans(
         settings=settings, on_uncapturable=on_uncapturable, rehearse=rehearse, most_plans=most_plans, saved=saved,
-        ranks=Ranks(None if budget is None else group),
+        family=family, ranks=Ranks(None if budget is None else group),
     )  # fmt: skip
     wrapped = with_state(model, state)
     if sample is not None:
-        args, kwargs = call_of(sample)
-        with in_training(wrapped), torch.enable_grad(), gathered(wrapped):
-            state.planned_for(state.arguments(wrapped, args, kwargs))
+        plan_sample(state, wrapped, sample)
+    if shapes is not None:
+        prepare_all(state, wrapped, shapes).check()
     return wrapped
 
 
@@ -234,34 +242,6 @@ def with_state(model: nn.Module, state: Any) -> nn.Module:
         bound = isinstance(instance, types.MethodType) and instance.__self__ is model
         set_forward(wrapped, types.MethodType(instance.__func__, wrapped) if bound else instance)
     return wrapped
-
-
-def call_of(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments from a sample."""
-    if isinstance(sample, torch.Tensor):
-        return (sample,), {}
-    if isinstance(sample, Mapping):
-        return (), dict(sample)
-    if isinstance(sample, (tuple, list)):
-        return tuple(sample), {}
-    fix = "give a tensor, a tuple of arguments or a mapping of keyword arguments."
-    raise BadArgument("X-ARG", f"a sample of type {type(sample).__name__} is not a call.", fix=fix)
-
-
-@contextlib.contextmanager
-def in_training(module: nn.Module) -> Iterator[None]:
-    """As in training, whatever mode the module is in; the mode is put back."""
-    if module.training:
-        yield
-        return
-    modes = [(inner, inner.training) for inner in module.modules()]
-    for inner, _ in modes:
-        inner.training = True
-    try:
-        yield
-    finally:
-        for inner, mode in modes:
-            inner.training = mode
 
 
 # -- the wrapped class -----------------------------------------------------------------------------------------------------

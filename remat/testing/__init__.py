@@ -1,4 +1,4 @@
-"""Tests for authors of parts: laws of solvers, bounds, transforms, partitioners, option sources, back ends, scores; races of copies.
+"""Tests for authors of parts: laws of solvers, bounds, transforms, partitioners, sources, back ends, scores; races of copies.
 
 The rest of the library does not import this package. Hypothesis is imported when a check runs, torch with `TracingDevice` alone.
 """

@@ -101,11 +101,11 @@ def planned(case: Case, budget: int, seconds: float) -> tuple[nn.Module, dict[st
     try:
         wrapped = remat.exec.wrap(module, call, budget, seconds=seconds, on_uncapturable="raise")
     except Infeasible as error:
-        if error.found is None:
+        if error.smallest is None:
             raise
-        facts |= {"floor": error.floor, "found": error.found}
+        facts |= {"floor": error.floor, "found": error.smallest}
         module, _ = build(case)
-        wrapped = remat.exec.wrap(module, call, error.found, seconds=seconds, on_uncapturable="raise")
+        wrapped = remat.exec.wrap(module, call, error.smallest, seconds=seconds, on_uncapturable="raise")
     report = remat.exec.report(wrapped)
     return wrapped, facts | {"budget": report.budget, "predicted": report.predicted_peak, "gap": report.gap}
 

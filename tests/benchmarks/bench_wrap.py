@@ -63,7 +63,7 @@ def child(name, process, plan):
 
 def measured(name, process, cache):
     """One process: seconds by stage, of `wrap`, and of all."""
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache), "REMAT_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1"}
     told = [name, process, str(Path(cache, "plan.json"))]
     command = [sys.executable, "-m", "tests.benchmarks.bench_wrap", "--child", *told]
     start, before = time.perf_counter(), os.times()

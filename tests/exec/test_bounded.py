@@ -12,7 +12,7 @@ from torch import nn
 
 import remat.exec
 from remat.errors import BadArgument
-from remat.exec._module import plans
+from remat.exec._module import state as states
 from remat.exec._module.plan_table import PlanTable
 from remat.exec._program.program import Role
 from remat.exec._program.signatures import signature
@@ -79,7 +79,7 @@ def test_copies_and_pickles_keep_the_bound():
 
 
 def test_measured_costs_of_many_shapes_are_forgotten_by_last_use(monkeypatch):
-    monkeypatch.setattr(plans, "MOST_COSTS", 4)
+    monkeypatch.setattr(states, "MOST_COSTS", 4)
     model = remat.exec.wrap(nn.Linear(2, 1), budget="1GiB", rehearse=False, progress=False, most_plans=2)
     state, seen = model.__dict__["_remat"], set()
     for rows in range(1, 8):

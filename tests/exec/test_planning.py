@@ -308,12 +308,12 @@ def test_an_interruption_without_a_plan_is_one(on_infeasible):
 
 
 def test_a_refusal_names_the_operation_that_could_not_be_costed(monkeypatch):
-    def failing(program, op):
+    def failing(program, op, patience):
         if "relu" in str(op.target) or "gelu" in str(op.target):
             raise AttributeError("no such thing")
-        return "1", ()
+        return measuring.Sample(time=1, calls=1)
 
-    monkeypatch.setattr(measuring, "_time", lambda program, op: failing(program, op))
+    monkeypatch.setattr(measuring, "_sampled", failing)
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1))
     with pytest.raises(Uncapturable) as refused:
         plan_step(model, (torch.randn(2, 3),), {}, Settings(budget=None, cost="measure"))

@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 from torch import nn
 
 import remat.exec
-from remat.exec._module import plans
+from remat.exec._module import making
 from remat.exec._torch.recording import Event, Recording
 from remat.units import format_bytes
 
@@ -167,14 +167,14 @@ def _differences(bare: Run, planned: Run) -> list[str]:
 @contextlib.contextmanager
 def _counted(run: Run) -> Iterator[None]:
     """Count the plannings of a run."""
-    plan = plans.plan_captured
+    plan = making.plan_captured
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         run.plannings += 1
         return plan(*args, **kwargs)
 
-    plans.plan_captured = counted
+    making.plan_captured = counted
     try:
         yield
     finally:
-        plans.plan_captured = plan
+        making.plan_captured = plan

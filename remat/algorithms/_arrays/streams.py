@@ -18,6 +18,7 @@ _STREAMS: Final[dict[str, tuple[int, tuple[tuple[int, int], ...]]]] = {
     "peak shaving": (1, ()),
     "shift": (2, ()),
     "shifted order": (3, ()),
+    "relative": (10, ((10, 8), (1, 10))),
     "start": (100, ((1, 200),)),
     "easy budget": (300, ()),
     "lower budget": (310, ((1, 90),)),

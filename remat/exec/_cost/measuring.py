@@ -1,8 +1,9 @@
 """Measuring what each operation costs: once per signature, on tensors made for it, one operation at a time.
 
 Inputs have the shapes, strides and types of the trace; integers that index something are drawn over all they may index, so
-that look-ups touch memory as real ones do. Time is the median of a few calls; workspace is what the allocator gives during a
-call beyond the outputs. The module, its buffers and gradients are not touched, and the generators are restored.
+that look-ups touch memory as real ones do. Time is the median of a few calls, and where there are several rounds the smallest
+median; workspace is what the allocator gives during a call beyond the outputs. The module, its buffers and gradients are not
+touched, and the generators are restored.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
-from attrs import frozen
+from attrs import field, frozen
 
 from remat.errors import Uncapturable
 from remat.exec._cost.cost import OpCost
@@ -25,71 +26,107 @@ from remat.exec._program.refusals import refusing
 from remat.exec._program.signatures import signature
 from remat.exec._torch import recording, rng, torch_private
 from remat.exec._torch.aside import unprofiled
+from remat.settings import whole
 from remat.units import Bytes, Ns
 
 PATIENCE_NS = 10_000_000
-"""Time spent on repeating one signature [ns]; at least `FEWEST` and at most `MOST` calls."""
+"""Time spent on repeating one signature in a round [ns]; at least `FEWEST` and at most `MOST` calls."""
 FEWEST, MOST = 3, 15
 
 
-def measure(program: Program, cache: dict[str, OpCost] | None = None) -> Mapping[str, OpCost]:
+@frozen
+class Sampling:
+    """How often each signature is timed.
+
+    Attributes:
+        rounds: over all signatures, each of `FEWEST` to `MOST` calls; the smallest median counts, since other work on the
+            machine only ever adds time, and rarely at both times.
+        patience: time for the calls of a round beyond `FEWEST` [ns].
+    """
+
+    rounds: int = field(default=1, validator=whole(1, "rounds"))
+    patience: Ns = field(default=PATIENCE_NS, validator=whole(0, "ns"))
+
+
+ONE_ROUND, TWO_ROUNDS, BRIEF = Sampling(), Sampling(rounds=2), Sampling(patience=0)
+"""What is measured for this process; what is kept for others too; what a new size of a known step gets."""
+
+
+@frozen(kw_only=True)
+class Sample:
+    """What a round found of one signature: median time [ns] of so many calls, bytes given for each output, most bytes held."""
+
+    time: Ns
+    calls: int
+    sizes: tuple[Bytes | None, ...] = ()
+    peak: Bytes = 0
+
+
+def measure(
+    program: Program,
+    cache: dict[str, OpCost] | None = None,
+    *,
+    sampling: Sampling = ONE_ROUND,
+    calls: dict[str, int] | None = None,
+) -> Mapping[str, OpCost]:
     """Costs of every node of a step, by name.
 
     Args:
         program: the captured step; it must be for a device of this machine.
         cache: costs by signature from earlier calls; what is measured is added, and what is used comes last.
+        sampling: how often each signature is timed.
+        calls: takes up how many calls were timed, by signature, of what is measured here.
 
     Raises:
         Uncapturable: X-MEASURE, when an operation does not run on inputs made for it.
     """
     costs = {} if cache is None else cache
-    signatures = {op.name: signature(program, op) for op in program.nodes if op.role is not Role.LOSS}
+    signatures = signatures_of(program)
     first: dict[str, Op] = {}
     for name, text in signatures.items():
         if text not in costs:
             first.setdefault(text, program.op_by_name[name])
 
-    def run() -> dict[str, _Trial]:
+    def run() -> list[dict[str, Sample]]:
         with rng.kept(), torch.no_grad(), no_autocast(program.device):
-            return {text: _tried(program, op) for text, op in first.items()}
+            return [
+                {text: _sampled(program, op, sampling.patience) for text, op in first.items()}
+                for _ in range(sampling.rounds)
+            ]
 
     with refusing("measuring"):
-        trials = unprofiled(run)
+        rounds = unprofiled(run)
     for text, op in first.items():
-        trial = trials[text]
-        outputs = sum(filter(None, trial.sizes))
+        samples = [samples[text] for samples in rounds]
+        best = min(samples, key=lambda sample: sample.time)
+        peak = max(sample.peak for sample in samples)
         state = rng.state_bytes(program.device) if op.draws and op.role is not Role.RNG else 0
-        costs[text] = OpCost(time=trial.time, workspace=max(0, trial.peak - outputs) + state, outputs=trial.sizes)
+        workspace = max(0, peak - sum(filter(None, best.sizes))) + state
+        costs[text] = OpCost(time=best.time, workspace=workspace, outputs=best.sizes)
+        if calls is not None:
+            calls[text] = sum(sample.calls for sample in samples)
     for text in dict.fromkeys(signatures.values()):
         costs[text] = costs.pop(text)
     return {name: costs[text] for name, text in signatures.items()}
 
 
-@frozen
-class _Trial:
-    """What calls of one operation took.
-
-    Attributes:
-        time: the median [ns]. sizes: bytes of each output's storage. peak: most bytes held during a call, outputs included.
-    """
-
-    time: Ns
-    sizes: tuple[Bytes | None, ...] = ()
-    peak: Bytes = 0
+def signatures_of(program: Program) -> dict[str, str]:
+    """The signature of every node that is measured, by name."""
+    return {op.name: signature(program, op) for op in program.nodes if op.role is not Role.LOSS}
 
 
-def _tried(program: Program, op: Op) -> _Trial:
-    """Calls on the same inputs: one to warm up that says how large the outputs are, some that are timed, one that is recorded."""
+def _sampled(program: Program, op: Op, patience: Ns) -> Sample:
+    """One round of an operation: a call to warm up that says how large the outputs are, one for the peak, some for the time."""
     if op.role is Role.RNG:
-        return _Trial(_median(lambda: rng.save(program.device), program.device))
+        return Sample(**_timed(lambda: rng.save(program.device), program.device, patience))
     call = prepared(program, op)
     try:
         sizes = _sizes(program, op, call())
     except (RuntimeError, IndexError, ValueError) as error:
         what = f"{op.target}{_where(op)} does not run on made inputs: {error}"
         raise Uncapturable("X-MEASURE", what, fix='give cost="estimate", and report the operation.') from error
-    time_ns = _median(call, program.device)
-    return _Trial(time_ns, sizes, _cuda_peak(program, call) if program.device.type == "cuda" else _cpu_peak(call))
+    peak = _peak(call, program.device)
+    return Sample(**_timed(call, program.device, patience), sizes=sizes, peak=peak)
 
 
 def _where(op: Op) -> str:
@@ -116,11 +153,17 @@ def _sizes(program: Program, op: Op, result: Any) -> tuple[Bytes | None, ...]:
     return tuple(sizes)
 
 
-def _median(call: Any, device: torch.device) -> Ns:
+class _Timed(TypedDict):
+    time: Ns
+    calls: int
+
+
+def _timed(call: Callable[[], Any], device: torch.device, patience: Ns) -> _Timed:
+    """The median time of some calls, and how many these were."""
     clock = _clock(device)
     spent = 0
     times: list[Ns] = []
-    while len(times) < FEWEST or (spent < PATIENCE_NS and len(times) < MOST):
+    while len(times) < FEWEST or (spent < patience and len(times) < MOST):
         _wait(device)
         start = clock()
         out = call()
@@ -128,7 +171,7 @@ def _median(call: Any, device: torch.device) -> Ns:
         times.append(clock() - start)
         spent += times[-1]
         del out
-    return max(1, int(statistics.median(times)))
+    return _Timed(time=max(1, int(statistics.median(times))), calls=len(times))
 
 
 def _clock(device: torch.device) -> Callable[[], Ns]:
@@ -168,8 +211,10 @@ def prepared(program: Program, op: Op) -> Callable[[], Any]:
     return call
 
 
-def _cpu_peak(call: Callable[[], Any]) -> Bytes:
+def _peak(call: Callable[[], Any], device: torch.device) -> Bytes:
     """Most bytes held during a call, outputs included."""
+    if device.type == "cuda":
+        return _cuda_peak(call, device)
     events: list[recording.Event] = []
     with recording.recorded(events):
         out = call()
@@ -177,13 +222,12 @@ def _cpu_peak(call: Callable[[], Any]) -> Bytes:
     return max((0, *accumulate(event.size for event in events)))
 
 
-def _cuda_peak(program: Program, call: Callable[[], Any]) -> Bytes:
-    """The same on CUDA, by the allocator's statistics."""
-    torch.cuda.synchronize(program.device)
-    torch.cuda.reset_peak_memory_stats(program.device)
-    before = torch.cuda.memory_allocated(program.device)
+def _cuda_peak(call: Callable[[], Any], device: torch.device) -> Bytes:
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
     out = call()
-    torch.cuda.synchronize(program.device)
-    peak = torch.cuda.max_memory_allocated(program.device) - before
+    torch.cuda.synchronize(device)
+    peak = torch.cuda.max_memory_allocated(device) - before
     del out
     return peak

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from remat._warn import warn
+from remat._warn import RematWarning, warn
 from remat.errors import Uncapturable
 from remat.exec._capture.capturing import Captured
 from remat.exec._module.calls import attributes
@@ -25,10 +25,6 @@ from remat.units import format_bytes
 
 MANY_PLANS = 8
 """Number of plans for one combination of shapes from which a warning says what they depend on."""
-
-
-class RematWarning(UserWarning):
-    """Something runs otherwise than asked, and the message says what and why."""
 
 
 def answered(captured: Captured, answers: tuple[Scalar, ...]) -> bool:

@@ -18,11 +18,10 @@ from typing import Any
 
 from attrs import asdict, define, field, frozen
 
-from remat._warn import warn
+from remat._warn import RematWarning, warn
 from remat.budget import Share
 from remat.errors import GroupError
 from remat.exec._cost.cost import OpCost
-from remat.exec._module.after import RematWarning
 from remat.exec._module.board import Board
 from remat.exec._plan.planning import Budget
 from remat.exec._torch.groups import WORLD, Members, is_running, members_of

@@ -9,12 +9,11 @@ import torch
 from attrs import evolve, frozen
 
 import remat
-from remat._warn import warn
+from remat._warn import RematWarning, warn
 from remat.algorithms import IMPOSSIBLE
 from remat.errors import BadArgument, StalePlan
 from remat.exec._cost.cost import OpCost
 from remat.exec._cost.machine import machine_of, minor_version
-from remat.exec._module.after import RematWarning
 from remat.exec._plan.planning import Planned, Settings
 from remat.exec._plan.replaying import Replay, differences, fingerprint, stale, tensor_lines
 from remat.exec._program.program import Program

@@ -19,8 +19,9 @@ from remat.budget import Share
 from remat.exec._capture.capturing import TRACERS, Captured, capture
 from remat.exec._copy.offloading import Offloading
 from remat.exec._cost.cost import OpCost, estimate, resized
-from remat.exec._cost.measuring import measure
+from remat.exec._cost.shared import measured
 from remat.exec._plan.build import build_graph
+from remat.exec._plan.families import OWN, UNRELATED, Families
 from remat.exec._plan.progress import Listener, Stages
 from remat.exec._plan.replaying import Replay
 from remat.exec._plan.smallest import infeasible
@@ -128,6 +129,9 @@ class Planned:
         planner: who made it, where it was not made here.
         rehearsed: what was measured of it on this machine, before it was saved.
         link: that it was planned with; None: without copies.
+        provenance: "own": it was made for this step; "unrelated": likewise, and its operations are others than those of all
+            steps planned before (a loop unrolled in time, a size of 1); "family": it comes from plans of other sizes;
+            "repaired": from one of these that did not fit and was shaved.
     """
 
     captured: Captured
@@ -145,6 +149,7 @@ class Planned:
     planner: str = ""
     rehearsed: Rehearsal | None = None
     link: Link | None = None
+    provenance: str = OWN
 
 
 @frozen
@@ -183,7 +188,9 @@ def plan_step(
     """
     stages = Stages(type(module).__name__) if stages is None else stages
     with stages.stage("capture"):
-        captured = capture(module, args, kwargs, step=settings.step, differentiable=settings.differentiable, tracer=settings.tracer)
+        captured = capture(
+            module, args, kwargs, step=settings.step, differentiable=settings.differentiable, tracer=settings.tracer
+        )
     return plan_captured(captured, settings, known_costs=known_costs, outside=outside, stages=stages)
 
 
@@ -207,10 +214,16 @@ class Costed:
 
 
 def cost_step(
-    captured: Captured, settings: Settings, known_costs: dict[str, OpCost] | None, outside: Outside | None = None
+    captured: Captured,
+    settings: Settings,
+    known_costs: dict[str, OpCost] | None,
+    outside: Outside | None = None,
+    *,
+    brief: bool = False,
 ) -> Costed:
-    """Cost a captured step; arguments as for `plan_step`."""
-    costs = estimate(captured.program) if settings.cost == "estimate" else measure(captured.program, known_costs)
+    """Cost a captured step; arguments as for `plan_step`, and whether a few calls of each operation are enough."""
+    program = captured.program
+    costs = estimate(program) if settings.cost == "estimate" else measured(program, known_costs, brief=brief)
     program = resized(captured.program, costs)
     loss = outside or outside_of(program, captured, settings)
     graph = build_graph(program, costs, loss_reserve=loss.reserve, loss_retained=loss.retained)
@@ -225,25 +238,39 @@ def plan_captured(
     known_costs: dict[str, OpCost] | None = None,
     outside: Outside | None = None,
     stages: Stages | None = None,
-    replay: Replay | None = None,
+    source: Replay | Families | None = None,
 ) -> Planned:
     """Cost, solve and lower a captured step; arguments and errors as for `plan_step`.
 
-    With a saved plan to `replay` nothing is solved: it is replayed on the graph as it is measured here, and refused (`StalePlan`)
-    where it does not fit the budget.
+    With a saved plan as `source` nothing is solved: it is replayed on the graph as it is measured here, and refused (`StalePlan`)
+    where it does not fit the budget. With families a step whose structure they have is planned from theirs where that is
+    possible, and they learn the plan.
     """
     stages = Stages(captured.program.name) if stages is None else stages
+    replay = source if isinstance(source, Replay) else None
+    families = source if isinstance(source, Families) else None
     with stages.stage("cost"):
-        costed = cost_step(captured, settings, known_costs, outside or _saved_outside(replay, settings))
+        assumed = outside or _saved_outside(replay, settings)
+        brief = families is not None and families.has(captured.program)
+        alone = UNRELATED if families is not None and families.by_structure and not brief else OWN
+        costed = cost_step(captured, settings, known_costs, assumed, brief=brief)
         program, graph, loss, peak = costed.program, costed.graph, costed.loss, costed.peak
         stages.bytes["cost"] = peak
     with stages.stage("plan"):
         overhead = captured.overhead
         asked = _in_bytes(settings.budget, peak + overhead)
-        if replay is None or asked is None:
+        relation = None
+        if families is not None and asked is not None and overhead < asked < peak + overhead and costed.link is None:
+            clock = Clock(settings.seconds, listener=stages.hear)
+            relation = families.relation(program, graph, asked - overhead, clock, settings.seed)
+        if relation is not None:
+            outcome, budget = relation.outcome, asked
+        elif replay is None or asked is None:
             outcome, budget = solve(costed, asked, settings, stages, overhead)
         else:
             outcome, budget = replay.outcome(graph, asked, overhead, costed.link), asked
+        if families is not None and budget is not None and costed.link is None:  # families know runs, not copies
+            families.learn(program, graph, outcome)
         if outcome.cost is not None:
             stages.bytes["plan"] = outcome.cost.peak
     with stages.stage("lower"):
@@ -261,6 +288,7 @@ def plan_captured(
         seconds=stages.seconds,
         asked=None if budget == asked else asked,
         link=costed.link,
+        provenance=alone if relation is None else relation.provenance,
     )
     return planned if replay is None else _from_file(planned, replay)
 

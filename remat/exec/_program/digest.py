@@ -61,6 +61,24 @@ def program_digest(program: Program, *, any_device: bool = False) -> str:
     return hasher.hexdigest()
 
 
+def structure_digest(program: Program) -> str:
+    """The same for two steps whose operations and storages agree in names, order, kinds and readers, whatever their sizes.
+
+    A schedule of the graph of one is then a schedule of the graph of the other, of another peak.
+    """
+    hasher = hashlib.sha256()
+    ops = (
+        (op.name, op.role.name, op.phase.name, program.read(op), program.written(op), op.draws, op.run_once)
+        for op in program.nodes
+    )
+    storages = ((storage.name, storage.outside) for storage in program.storages.values())
+    outputs = [program.values[value].storage for value in program.outputs]
+    grads = [(key, program.values[value].storage) for key, value in program.grads.items()]
+    for part in (*ops, *storages, outputs, grads):
+        hasher.update(repr(part).encode())
+    return hasher.hexdigest()
+
+
 def _op(op: Op, order: Mapping[int, int]) -> tuple[Any, ...]:
     sequence = None if op.sequence is None else order[op.sequence]
     call = (op.name, op.role, op.target, op.args, op.kwargs, op.outputs, op.unpack)
@@ -121,4 +139,4 @@ def _group(name: str, parts: Iterable[Any]) -> Iterator[bytes]:
     yield b")"
 
 
-__all__ = ["program_digest"]
+__all__ = ["program_digest", "structure_digest"]

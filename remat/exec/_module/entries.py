@@ -1,0 +1,76 @@
+"""What a wrapped module keeps for a form of its calls: a planned step bound to its tensors, or why there is none."""
+
+from __future__ import annotations
+
+from attrs import evolve, frozen
+
+from remat.exec._capture.capturing import Captured
+from remat.exec._module.live import Watch
+from remat.exec._plan.planning import Planned
+from remat.exec._run.meter import StepMeter
+from remat.exec._run.rehearsal import Rehearsal
+from remat.exec._run.runtime import Call
+
+
+@frozen(eq=False)
+class Bare:
+    """A combination of shapes falls back to the unwrapped module, and why."""
+
+    reason: str
+
+    @property
+    def ran(self) -> str:
+        """What the report says of a call."""
+        return self.reason
+
+
+@frozen(eq=False)
+class Dynamic(Bare):
+    """A combination of shapes runs under DTR, within the budget, and why."""
+
+    @property
+    def ran(self) -> str:
+        """What the report says of a call."""
+        return f"DTR: {self.reason}"
+
+
+@frozen(kw_only=True, eq=False)
+class Ready:
+    """A planned step bound to the places of its tensors.
+
+    Attributes:
+        planned: what was planned.
+        digest: of its program.
+        watch: the states of Python it was planned for.
+        places: for each primal, ("param" or "buffer" or "input", index in the order in which a call has them).
+        guard_places, prologue_places: likewise for each tensor that the guards and the prologue look at.
+        call: what to run; None: nothing was planned, the bare module runs.
+        meter: times and audit.
+        rehearsal: what a rehearsal of the plan measured.
+        same_places: of tensors that are returned unchanged: position among the flat outputs, and place.
+    """
+
+    planned: Planned
+    digest: str
+    watch: Watch
+    places: tuple[tuple[str, int], ...]
+    guard_places: tuple[tuple[str, int], ...]
+    prologue_places: tuple[tuple[str, int], ...]
+    call: Call | None
+    meter: StepMeter
+    rehearsal: Rehearsal | None = None
+    same_places: tuple[tuple[int, tuple[str, int]], ...] = ()
+
+    @property
+    def captured(self) -> Captured:
+        """The trace."""
+        return self.planned.captured
+
+
+def fresh(entry: Ready | Bare) -> Ready | Bare:
+    """The same for a copy of the module, which has not run yet."""
+    if isinstance(entry, Bare):
+        return entry
+    meter = StepMeter(entry.meter.device, wanted=entry.meter.wanted)
+    call = None if entry.call is None else evolve(entry.call, meter=meter, gate=None)
+    return evolve(entry, meter=meter, call=call, watch=entry.watch.copy())

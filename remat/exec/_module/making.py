@@ -1,0 +1,189 @@
+"""Making plans of a wrapped module: capture, and plan, where nothing that exists is for a call."""
+
+from __future__ import annotations
+
+import functools
+import time
+
+from attrs import evolve
+
+from remat._collector import old_objects_apart
+from remat._warn import RematWarning, warn
+from remat.budget import Share
+from remat.errors import Infeasible, StalePlan, Uncapturable
+from remat.exec._capture.capturing import Captured, capture
+from remat.exec._dtr.stepping import device_of
+from remat.exec._module import agreeing
+from remat.exec._module.after import warn_of_hooks
+from remat.exec._module.binding import bound
+from remat.exec._module.calls import Arguments, make_opaque, traced_step
+from remat.exec._module.entries import Bare, Dynamic, Ready
+from remat.exec._module.saved import file_of, plan_to_save
+from remat.exec._module.state import State
+from remat.exec._plan.families import ALONE
+from remat.exec._plan.planning import Outside, Planned, over_budget, plan_captured
+from remat.exec._plan.progress import Stages, stages_of
+from remat.exec._plan.smallest import with_changes
+from remat.exec._program.digest import program_digest
+from remat.exec._trace.diagnosis import refusal
+from remat.exec._trace.tape import Scalar
+
+NOT_UNDER_DTR = ("X-DEVICE", "X-MODULE", "X-OP", "X-TENSOR")
+"""What stops a capture and DTR alike: several devices, scripted code, operations and tensors of other kinds."""
+
+REFUSED = 2
+"""So many forms of calls that cannot be captured, and none that can, and no other is tried: all run under DTR."""
+
+
+def captured_and_planned(state: State, call: Arguments, answers: tuple[Scalar, ...]) -> Ready | Bare:
+    """Capture and plan a call that there is no plan for."""
+    module, began = call.module, time.monotonic()
+    if (reason := _why_never_captured(state)) is not None:
+        return Dynamic(reason)
+    try:
+        with stages_of(type(module).__name__, state.settings.progress) as stages, old_objects_apart():
+            with stages.stage("capture"):
+                make_opaque()  # loads what the tracer loads in any case
+                captured = capture(
+                    module, call.args, call.kwargs, step=functools.partial(traced_step, state.step_of(module)),
+                    differentiable=state.settings.differentiable, watched=state.watched(module), answers=answers,
+                    tracer=state.settings.tracer,
+                )  # fmt: skip
+            entry = _ready_for(state, call, captured, stages=stages)
+        _charge(state, began)
+    except Uncapturable as unplaced:
+        error = refusal(unplaced, module)
+        if state.on_uncapturable == "raise" or state.ranks.halfway:
+            raise error from unplaced.__cause__
+        name = type(module).__name__
+        if state.on_uncapturable == "dtr":
+            dynamic = _under_dtr(state, call, error)
+            agreeing.agree_unplanned(state, call)
+            return dynamic
+        warn(f"{name} falls back to the unwrapped module, without a budget: {error}", RematWarning)
+        agreeing.agree_unplanned(state, call)
+        return Bare(str(error))
+    warn_of_hooks(module)
+    return entry
+
+
+def _charge(state: State, began: float) -> None:
+    """Add a plan to the bill of new shapes, and say once where that is large."""
+    state.bill.add(began, time.monotonic())
+    if note := state.bill.note(time.monotonic()):
+        warn(note, RematWarning)
+
+
+def _why_never_captured(state: State) -> str | None:
+    """Why steps run under DTR, where the first few could not be captured: further ones are not tried."""
+    if state.on_uncapturable != "dtr" or len(state.plans) < REFUSED:
+        return None
+    reasons = [entry.reason for entry in state.plans if isinstance(entry, Dynamic)]
+    return reasons[-1] if len(reasons) == len(state.plans) else None
+
+
+def _under_dtr(state: State, call: Arguments, error: Uncapturable) -> Dynamic:
+    """Have calls of this form run under DTR, and say so.
+
+    Raises:
+        Uncapturable: a budget that is a share of an unknown peak, or what DTR does not run.
+    """
+    if error.rule in NOT_UNDER_DTR:
+        raise error from error.__cause__
+    if isinstance(state.settings.budget, Share):
+        fix = f"{error.fix} Or give the budget in bytes: the step then runs under DTR."
+        refused = Uncapturable(error.rule, error.what, fix=fix)
+        refused.where = error.where
+        raise refused
+    device_of(tensor for tensors in call.tensors.values() for tensor in tensors)
+    what = (
+        f"{type(call.module).__name__} runs under DTR (dynamic rematerialization), within the budget but without a plan: "
+        f'{error} on_uncapturable="raise" refuses instead.'
+    )
+    warn(what, RematWarning)
+    return Dynamic(str(error))
+
+
+def planned_again(state: State, call: Arguments, ready: Ready, outside: Outside) -> Ready:
+    """A new plan with the memory of the loss as an audit measured it."""
+    with stages_of(type(call.module).__name__, state.settings.progress) as stages, old_objects_apart():
+        return _ready_for(state, call, ready.captured, outside=outside, stages=stages)
+
+
+def _ready_for(
+    state: State, call: Arguments, captured: Captured, *, outside: Outside | None = None, stages: Stages
+) -> Ready:
+    """Plan a captured call, or take the plan that its program has already."""
+    digest = program_digest(captured.program)
+    planned = state.library.get(digest) if outside is None else None
+    if planned is None:
+        shapes = call.shapes()
+        try:
+            planned = _planned(state, call, captured, outside=outside, stages=stages)
+        except Infeasible as error:
+            raise with_changes(error, state.sample, shapes) if state.sample else error from error
+        finally:
+            state.forget_costs()
+        state.sample = state.sample or shapes
+        state.library[digest] = planned
+        if isinstance(state.settings.budget, Share):
+            # A share refers to the first step only: other shapes get as many bytes, not a share of their own peak.
+            state.settings = evolve(state.settings, budget=planned.asked or planned.budget)
+        if warning := over_budget(planned):
+            warn(warning, RematWarning)
+    else:
+        planned = evolve(planned, captured=evolve(captured, program=planned.captured.program))
+    with stages.stage("rehearsal"):
+        ready = bound(state, call, planned, digest)
+        if ready.rehearsal is not None:
+            stages.bytes["rehearsal"] = ready.rehearsal.peak
+        return ready
+
+
+def _planned(state: State, call: Arguments, captured: Captured, *, outside: Outside | None, stages: Stages) -> Planned:
+    """A plan that another process of the group shares, where there is one and it fits, else one of this process."""
+    ranks = state.ranks
+    if outside is not None or not ranks.shared:
+        before = state.library.get(program_digest(captured.program)) if outside is not None else None
+        again = before is not None and before.provenance in ALONE
+        return _planned_alone(state, captured, stages, outside=outside, again=again)
+    first = not ranks.agreed
+    if first:
+        agreeing.agree(state, call, captured, stages)
+    planned = agreeing.replayed(state, captured, stages)
+    if planned is None:
+        planned = _planned_alone(state, captured, stages)
+        ranks.share(file_of([plan_to_save(planned, state.settings)], captured.program, state.settings))
+    if first:
+        ranks.settle()
+    return planned
+
+
+def _planned_alone(
+    state: State, captured: Captured, stages: Stages, *, outside: Outside | None = None, again: bool = False
+) -> Planned:
+    """A plan of the file, where there is one for the step and it fits, else a new one.
+
+    Args:
+        state: of the wrapped module.
+        captured: the step.
+        stages: timed.
+        outside: what a loss outside the module holds, where that was measured.
+        again: whether the step has a plan that was made for it alone, so that the new one is too.
+    """
+    families = state.families if state.family and not again and state.settings.solver is None else None
+    plan = functools.partial(
+        plan_captured, captured, state.settings, known_costs=state.costs, outside=outside, stages=stages
+    )
+    if state.saved is None or outside is not None:
+        return plan(source=families)
+    with stages.stage("plan"):
+        replay = state.saved.replay_for(captured.program, first=not state.library)
+    if replay is None:
+        return plan(source=families)
+    state.costs = {**state.saved.costs(captured.program.device), **state.costs}
+    try:
+        return plan(known_costs=state.costs, source=replay)
+    except StalePlan as error:
+        state.saved.refuse(error)
+        return plan(known_costs=state.costs, source=families)

@@ -1,0 +1,180 @@
+"""Plans of steps of one structure, for steps of other sizes: a schedule keeps about its share of the peak over sizes.
+
+For each structure there is a family: run sequences for a grid of shares of the peak, each made when a size first needs it, on the
+largest step seen until then; and the sequences of the plans made so far. A new size takes the fastest that fits its budget,
+and a short search goes on from it.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from attrs import define, field, frozen
+
+from remat.algorithms import Clock, Outcome, Problem, store_all_peak
+from remat.algorithms._core.startup import importing
+from remat.exec._program.digest import structure_digest
+from remat.exec._program.program import Program
+from remat.ir import Graph
+from remat.units import Bytes
+
+logger = logging.getLogger(__name__)
+
+STEP = 5
+"""Percent of the peak between two members of the grid."""
+AROUND = (0, -1, 1)
+"""Members that a size has made, in steps from the share it needs: a sequence takes a few percent more or less at other sizes."""
+WORK = 2e6
+"""Of the search at a new size, as `RuinAndRecreate` counts it: about a twentieth of a second on hundreds of nodes."""
+MEMBER_STARTS, MEMBER_WORK = 8, 1e7
+"""Of the search for a member: about a fifth of a second on hundreds of nodes."""
+DONE = 0.0005
+"""Overhead at which the search at a new size stops."""
+MOST_FAMILIES = 8
+"""Structures whose families a module keeps; the least recently used is forgotten."""
+MOST_PLANS = 16
+"""Plans of single sizes that a family keeps besides the grid; likewise."""
+
+OWN, UNRELATED, FAMILY, REPAIRED = "own", "unrelated", "family", "repaired"
+"""Where a plan comes from: made for its step; likewise, and no earlier step has its operations; a sequence of the family,
+improved; one that did not fit, shaved and improved."""
+ALONE = (OWN, UNRELATED)
+
+Runs = tuple[int, ...]
+
+
+@frozen
+class Relation:
+    """A plan by way of the family: the outcome, and "family" or "repaired"."""
+
+    outcome: Outcome
+    provenance: str
+
+
+@define(eq=False)
+class Family:
+    """What is known of the plans of one structure.
+
+    Attributes:
+        largest: the step of the largest peak so far.
+        peak: of it, when everything is kept [bytes].
+        grid: run sequences by share of the peak [percent]; None: no plan was found for it.
+        plans: those of single sizes, by share of their own peak in half steps.
+    """
+
+    largest: Graph
+    peak: Bytes
+    grid: dict[int, Runs | None] = field(factory=dict)
+    plans: dict[int, Runs] = field(factory=dict)
+
+    def sequences(self) -> tuple[Runs, ...]:
+        """All run sequences, each once."""
+        return tuple(dict.fromkeys(runs for runs in (*self.grid.values(), *self.plans.values()) if runs is not None))
+
+    def take(self, graph: Graph, peak: Bytes) -> None:
+        """Have members be made on this step from now on, if it is larger."""
+        if peak > self.peak:
+            self.largest, self.peak = graph, peak
+
+    def fill(self, share: int, clock: Clock, seed: int) -> None:
+        """Make the members around a share [percent] that the grid lacks."""
+        nearest = share // STEP * STEP
+        for steps in AROUND:
+            at = nearest + steps * STEP
+            if 0 < at < 100 and at not in self.grid and not clock.expired:
+                outcome = _member(self.largest, at * self.peak // 100, clock, seed)
+                self.grid[at] = None if outcome.schedule is None else runs_of(self.largest, outcome)
+
+    def keep(self, share: int, runs: Runs) -> None:
+        """Keep the plan of a single size."""
+        self.plans.pop(share, None)
+        self.plans[share] = runs
+        for old in list(self.plans)[:-MOST_PLANS]:
+            del self.plans[old]
+
+    def copied(self) -> Family:
+        """The same for a copy of the module."""
+        return Family(self.largest, self.peak, dict(self.grid), dict(self.plans))
+
+
+@define(eq=False)
+class Families:
+    """The families of a wrapped module, by structure, the most recently used last."""
+
+    by_structure: dict[str, Family] = field(factory=dict)
+
+    def has(self, program: Program) -> bool:
+        """Whether a step of this structure was planned before."""
+        return structure_digest(program) in self.by_structure
+
+    def relation(self, program: Program, graph: Graph, budget: Bytes, clock: Clock, seed: int) -> Relation | None:
+        """A plan within the budget from those of other sizes; None: there is no family, or nothing of it can be made to fit.
+
+        Args:
+            program: the captured step.
+            graph: of it.
+            budget: what the plan may hold [bytes]; less than the peak of a step that keeps everything.
+            clock: its deadline.
+            seed: of the searches.
+        """
+        structure = structure_digest(program)
+        family = self.by_structure.pop(structure, None)
+        if family is None:
+            return None
+        self.by_structure[structure] = family
+        peak = store_all_peak(graph)
+        family.take(graph, peak)
+        with importing():
+            from remat.algorithms._search.relatives import is_repaired
+        family.fill(100 * budget // peak, clock, seed)
+        sequences = family.sequences()
+        outcome = _searched(graph, budget, sequences, clock, seed) if sequences else Outcome()
+        if outcome.schedule is None:
+            return None
+        provenance = REPAIRED if is_repaired(outcome.trail) else FAMILY
+        logger.info("%s: %d sequences, %s", graph.name, len(sequences), provenance)
+        return Relation(outcome, provenance)
+
+    def learn(self, program: Program, graph: Graph, outcome: Outcome) -> None:
+        """Take a plan into the family of its structure, which begins with it."""
+        if outcome.schedule is None or outcome.cost is None or not graph.flat:
+            return
+        structure, peak = structure_digest(program), store_all_peak(graph)
+        family = self.by_structure.pop(structure, None) or Family(graph, peak)
+        self.by_structure[structure] = family
+        family.take(graph, peak)
+        if outcome.cost.reruns:
+            half = max(1, STEP // 2)
+            family.keep(100 * outcome.cost.peak // peak // half * half, runs_of(graph, outcome))
+        for old in list(self.by_structure)[:-MOST_FAMILIES]:
+            del self.by_structure[old]
+
+    def copied(self) -> Families:
+        """The same for a copy of the module."""
+        return Families({structure: family.copied() for structure, family in self.by_structure.items()})
+
+
+def runs_of(graph: Graph, outcome: Outcome) -> Runs:
+    """The run sequence of a plan, as numbers of nodes."""
+    assert outcome.schedule is not None
+    return tuple(graph.node_index[run.node] for run in outcome.schedule.runs)
+
+
+def _member(graph: Graph, budget: Bytes, clock: Clock, seed: int) -> Outcome:
+    """A plan for the grid."""
+    with importing():
+        from remat.algorithms import MultiStart, Polish, RuinAndRecreate, gap
+    solver = Polish((MultiStart(starts=MEMBER_STARTS), RuinAndRecreate(work=MEMBER_WORK)), stop=gap(DONE))
+    return solver.solve(Problem(graph=graph, budget=budget), clock=clock.nested(), seed=seed)
+
+
+def _searched(graph: Graph, budget: Bytes, sequences: tuple[Runs, ...], clock: Clock, seed: int) -> Outcome:
+    """The fastest of the sequences that fits, or the nearest shaved, after a short search."""
+    with importing():
+        from remat.algorithms import Polish, RuinAndRecreate, gap
+        from remat.algorithms._search.relatives import Relatives
+    solver = Polish((Relatives(sequences), RuinAndRecreate(work=WORK)), stop=gap(DONE))
+    return solver.solve(Problem(graph=graph, budget=budget), clock=clock.nested(), seed=seed)
+
+
+__all__ = ["ALONE", "FAMILY", "OWN", "REPAIRED", "UNRELATED", "Families", "Family", "Relation", "runs_of"]

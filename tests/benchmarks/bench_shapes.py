@@ -1,0 +1,177 @@
+"""New shapes in a training: CPU seconds until their first step, planned for themselves against planned from other sizes.
+
+    make bench-shapes            GPT-2, ResNet-18 and an LSTM, each shape in two wrapped modules
+    FLAGS="--only gpt2"          one of them
+
+For each shape: seconds of CPU of its first step beyond a warm step of the bare module, without imports and compilation, which the
+first shapes of both modules have paid; how long its capture took of it; and what its plan recomputes, both schedules replayed on
+one graph, the one measured for the plan of its own. Every step is compared with the bare module's to the last bit. Exit 1 where a
+peak is over the budget, a gradient differs, or more than one shape in ten loses over 2 points.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import remat.exec
+from remat.ir import Schedule, validate
+from remat.zoo import GPT2
+
+OUT = Path("build/bench/shapes.json")
+LOSS_BAR = 0.02
+"""Recomputation that a plan from other sizes may have beyond one of its own, as a share of the step."""
+
+
+class Block(nn.Module):
+    """The basic block of ResNet-18; (batch, inputs, h, w) to (batch, width, h', w')."""
+
+    def __init__(self, inputs, width, stride):
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.norm2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
+        same = inputs == width and stride == 1
+        projection = nn.Sequential(nn.Conv2d(inputs, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+        self.shortcut = nn.Identity() if same else projection
+
+    def forward(self, x):
+        hidden = torch.relu(self.norm1(self.conv1(x)))
+        return torch.relu(self.norm2(self.conv2(hidden)) + self.shortcut(x))
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 of a quarter of the width for small images; ``forward(images, labels)`` is the mean cross entropy."""
+
+    def __init__(self):
+        super().__init__()
+        widths = (16, 16, 32, 32, 64, 64, 128, 128)
+        layers = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
+        for before, width in zip((16, *widths), widths, strict=False):
+            layers.append(Block(before, width, 1 if before == width else 2))
+        self.body = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
+
+    def forward(self, images, labels):
+        return nn.functional.cross_entropy(self.body(images), labels)
+
+
+class Recurrent(nn.Module):
+    """One LSTM layer, unrolled over time by the trace; ``forward(x)`` is a mean."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(16, 32, batch_first=True)
+
+    def forward(self, x):
+        return self.lstm(x)[0].square().mean()
+
+
+def tokens(length):
+    drawn = torch.randint(256, (8, length), generator=torch.Generator().manual_seed(length))
+    return drawn, drawn
+
+
+def images(batch):
+    generator = torch.Generator().manual_seed(batch)
+    return torch.randn(batch, 3, 32, 32, generator=generator), torch.randint(10, (batch,), generator=generator)
+
+
+def sequences(length):
+    return (torch.randn(8, length, 16, generator=torch.Generator().manual_seed(length)),)
+
+
+CASES = {
+    "gpt2": (lambda: GPT2(layers=4, width=128), tokens, 128, (121, 97, 109, 89, 115, 103, 80)),
+    "resnet18": (ResNet18, images, 48, (40, 36, 44, 30)),
+    "lstm": (Recurrent, sequences, 12, (11, 10)),
+}
+
+
+def first_and_results(model, call, seed):
+    """CPU seconds of one step, and its loss and gradients."""
+    model.zero_grad(set_to_none=True)
+    torch.manual_seed(seed)
+    start = time.process_time()
+    loss = model(*call)
+    loss.backward()
+    seconds = time.process_time() - start
+    return seconds, [loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
+
+
+def row_of(name, size, call, models):
+    """One shape in both wrapped modules."""
+    bare, own, family = models
+    first_and_results(bare, call, size)
+    step, expected = first_and_results(bare, call, size)
+    row = {"case": name, "size": size, "step": step}
+    reports, exact = {}, True
+    for kind, model in (("own", own), ("family", family)):
+        seconds, results = first_and_results(model, call, size)
+        exact = exact and all(map(torch.equal, results, expected))
+        reports[kind] = remat.exec.report(model)
+        row |= {kind: seconds - step, f"{kind} stages": reports[kind].seconds}
+    graph, runs = reports["own"].graph, reports["family"].schedule.runs
+    replayed = validate(graph, Schedule.from_runs(graph, [run.node for run in runs]))
+    peaks = [max(report.predicted_peak, report.measured_peak or 0) for report in reports.values()]
+    overhead = {"own": reports["own"].cost.time / graph.time - 1, "family": replayed.time / graph.time - 1}
+    return row | {
+        "provenance": reports["family"].provenance,
+        "own overhead": overhead["own"],
+        "family overhead": overhead["family"],
+        "loss": overhead["family"] - overhead["own"],
+        "within": all(peak <= report.budget for peak, report in zip(peaks, reports.values(), strict=True)),
+        "exact": exact,
+        "plans": reports["family"].predicted_peak < reports["family"].store_all_peak,
+    }
+
+
+def rows_of(name, share):
+    """Every shape of a case."""
+    make, call_at, largest, sizes = CASES[name]
+
+    def fresh():
+        torch.manual_seed(0)
+        return make()
+
+    bare = fresh()
+    models = [
+        remat.exec.wrap(fresh(), call_at(largest), share, family=family, progress=False) for family in (False, True)
+    ]
+    for size in sizes:
+        row = row_of(name, size, call_at(size), (bare, *models))
+        print(
+            f"{name:9} {size:5d} {row['step']:7.3f} {row['own']:8.2f} {row['family']:8.2f} {row['own overhead']:9.2%} "
+            f"{row['family overhead']:9.2%} {100 * row['loss']:+7.2f}  {row['provenance']:10} "
+            f"{'ok' if row['exact'] and row['within'] else 'WRONG'}",
+            flush=True,
+        )
+        yield row
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=CASES)
+    parser.add_argument("--budget", default="50%")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print("case       size    step      own   family  overhead    family    loss  provenance  (CPU seconds, points)")
+    names = [arguments.only] if arguments.only else list(CASES)
+    rows = [row for name in names for row in rows_of(name, arguments.budget)]
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    OUT.write_text(json.dumps(rows, indent=1))
+    for name in names:
+        mine = [row for row in rows if row["case"] == name]
+        medians = {kind: statistics.median(row[kind] for row in mine) for kind in ("own", "family")}
+        print(f"{name}: median {medians['own']:.2f} s planned for itself, {medians['family']:.2f} s from other sizes")
+    lossy = sum(row["loss"] > LOSS_BAR for row in rows)
+    wrong = [row for row in rows if not (row["exact"] and row["within"])]
+    print(f"{lossy} of {len(rows)} lose more than 2 points; {len(wrong)} wrong or over the budget")
+    sys.exit(bool(wrong) or 10 * lossy > len(rows))
+
+
+if __name__ == "__main__":
+    main()
