@@ -87,9 +87,13 @@ class Browser:
     def open(self, address: str, width: int = 1280, height: int = 900) -> None:
         """Load a page at a size [pixels]."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        self.call("Page.navigate", url="about:blank")
+        self.go("about:blank")  # an address that differs in its fragment alone would not load the page again
         self.errors.clear()
         self.loaded.clear()
+        self.go(address)
+
+    def go(self, address: str) -> None:
+        """Navigate, and wait until the page has loaded."""
         self.events.discard("Page.loadEventFired")
         self.call("Page.navigate", url=address)
         while "Page.loadEventFired" not in self.events:

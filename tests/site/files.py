@@ -1,6 +1,6 @@
 """The files of the built site, without a browser: links and anchors lead somewhere, images have words, no other host is asked."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -65,6 +65,12 @@ def faults(site: Path) -> Iterator[str]:
             elif address.path and address.scheme != "data" and not (page.parent / unquote(address.path)).exists():
                 yield f"{here}: loads {load}, which does not exist"
         yield from (f"{here}: image {image} without words" for image in parts(page).wordless)
+
+
+def missing(site: Path, entries: Iterable[str]) -> Iterator[str]:
+    """Names that have an entry in the reference and none on the site."""
+    anchors = {anchor for page in pages(site) for anchor in parts(page).anchors}
+    yield from (f"{name} has no entry in the reference on the site" for name in entries if name not in anchors)
 
 
 def broken(page: Path, link: str) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from mkdocs.utils import get_relative_url
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -25,6 +26,8 @@ SECTIONS = {
 }
 LANGUAGES = {".py": "python", ".json": "json", ".toml": "toml", ".md": "markdown", "": "make"}
 LIST_OF_DECISIONS = "decisions/index.md"
+FOREIGN_WORKER = "https://unpkg.com/iframe-worker/shim"
+WORKER = "worker-in-frame.js"
 
 
 def pages_of(folder: str) -> list[str]:
@@ -98,3 +101,13 @@ def shown(target: Path) -> str:
     text = target.read_text(encoding="utf-8")
     fence = "`" * max(4, *(len(run) + 1 for run in re.findall("`+", text)), 4)
     return f"# {name}\n\n{fence}{LANGUAGES.get(target.suffix, 'text')}\n{text}\n{fence}\n"
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """The theme takes what lets a search run without a server from another host; the site has its own."""
+    return output.replace(FOREIGN_WORKER, get_relative_url(WORKER, page.url))
+
+
+def on_post_template(output_content: str, template_name: str, config: MkDocsConfig) -> str:
+    """The same for the page of a missing address, which a server alone shows."""
+    return output_content.replace(FOREIGN_WORKER, f"/{WORKER}")

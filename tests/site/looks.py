@@ -55,7 +55,9 @@ WIDER = """
 SEARCH = """
 new Promise(resolve => {
   const box = document.querySelector("[data-md-component=search-query]");
-  document.querySelector("#__search").checked = true;
+  const open = document.querySelector("#__search");
+  open.checked = true;
+  open.dispatchEvent(new Event("change", { bubbles: true }));
   box.focus();
   box.value = "WORD";
   for (const kind of ["focus", "keyup", "input"]) box.dispatchEvent(new Event(kind, { bubbles: true }));

@@ -37,7 +37,8 @@ those it accepts at {share:.0%} of their peak, and solves a captured U-Net ({nod
 >> …`). Settings are the defaults.
 
 * **accepts**: *chain* (a chain of stages, as `Linearise()` makes one of any step), *flat* (any step with one option per
-  node), *layers* (a condensed step with options), *link* (it plans copies to the host where the problem has a link).
+  node), *layers* (a condensed step with options; `Revolve` wants equal stages, which `UnitCost() >> Revolve()` makes), *link*
+  (it plans copies to the host where the problem has a link).
 * **proves**: *bound* (for every schedule, above the time of every node once), *optimum* (the bound met the plan on one of the
   steps), *impossible* (it told that no schedule fits one byte), *class* (a bound of its class of schedules). With a `*`:
   certified, by a proof that [one file checks](proofs.md), where `proof=True` asks for it. A dash is of these steps: it is no
@@ -74,11 +75,11 @@ def small(skips: bool, layers: bool = False) -> Graph:
         b.data(f"a{i}", 4 + 2 * (i % 2))
         b.data(f"g{i}", 4, Kind.GRADIENT if i else Kind.INPUT_GRAD)
         skip = [f"a{i - 2}"] if skips and i > 1 else []
-        b.forward(f"F{i}", reads=[f"a{i - 1}" if i else "x", *skip], writes=[f"a{i}"], time=2 + i)
+        b.forward(f"F{i}", reads=[f"a{i - 1}" if i else "x", *skip], writes=[f"a{i}"], time=2 + i, scope=f"net.{i}")
     b.loss("L", reads=["a4"], writes=["t"], time=1)
     for i in reversed(range(5)):
         reads = [f"a{i - 1}" if i else "x", f"a{i}", "t" if i == 4 else f"g{i + 1}"]
-        b.backward(f"B{i}", reads=reads, writes=[f"g{i}"], time=4 + i, twin=f"F{i}")
+        b.backward(f"B{i}", reads=reads, writes=[f"g{i}"], time=4 + i, twin=f"F{i}", scope=f"net.{i}")
         if layers:
             options = [
                 LayerOption(forward=2 + i, backward=4 + i, phantom=3),
@@ -124,7 +125,7 @@ def tried(name: str) -> dict[str, object]:
         accepts += ["link"] if plan is not None and any(isinstance(step, Offload) for step in plan.steps) else []
     loaded = [package for package in PACKAGES if package in sys.modules]
     planless = all(outcome.schedule is None and outcome.lower <= trivial for outcome, trivial in outcomes)
-    needs = loaded + (["a start"] if planless and solver.takes_start else [])
+    needs = loaded + (["a start"] if planless and name[0].isupper() and solver.takes_start else [])
     return {"accepts": accepts, "proves": proved(outcomes), "needs": needs, "seconds": seconds(name, accepts)}
 
 
@@ -158,7 +159,7 @@ def seconds(name: str, accepts: list[str]) -> float | None:
         start = time.process_time()
         outcome = solver.solve(problem, clock=Clock(SECONDS))
         taken = time.process_time() - start
-    return taken if outcome.schedule is not None or outcome.lower else None
+    return taken if outcome.schedule is not None or outcome.lower > graph.time else None
 
 
 def captured() -> Graph:
