@@ -7,7 +7,7 @@ MODELS_STAMP := $(VENV)/.installed-models
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv models-venv stacks demo test test-quick test-versions test-thorough test-cuda lint format graphs exactness bench fuzz fuzz-proofs planted fuzz-wrap docs clean
+.PHONY: venv models-venv stacks demo test test-quick test-versions test-thorough test-cuda lint format graphs exactness bench fuzz fuzz-proofs planted fuzz-wrap docs site site-check site-pictures clean
 
 venv: $(STAMP)
 
@@ -112,6 +112,27 @@ bench: bench-ir bench-plan bench-exec bench-chains bench-ilp
 
 docs: venv
 	$(BIN)/python -m pytest tests/test_docs.py
+
+# The documentation site, strict, in build/site; in an environment of its own, which needs neither torch nor a browser.
+SITE_VENV := build/site-venv
+SITE_STAMP := $(SITE_VENV)/.installed
+site: $(SITE_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(SITE_VENV)/bin/mkdocs build --quiet
+
+$(SITE_STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(SITE_VENV)
+	$(SITE_VENV)/bin/python -m pip install --quiet --constraint constraints.txt '.[site]'
+	touch $(SITE_STAMP)
+
+# Looks at the site and at the page of `remat show --html` in Debian's chromium (its absence is an error): links, alternative texts,
+# contrast, width, search without a server; screenshots in build/site-check.
+site-check: site venv
+	$(BIN)/python -m tests.site
+
+# Draws the pictures of docs/how-to/look-at-a-plan.md, and writes docs/reference/solvers.md, again.
+site-pictures: venv
+	$(BIN)/python -m tests.site.pictures
+	$(BIN)/python -m tests.site.solvers
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,6 +1,8 @@
 """The command line: exit codes, one clear message, and files in and out."""
 
+import gzip
 import json
+import pickle
 
 import pytest
 
@@ -125,6 +127,27 @@ def test_show_prints_draws_and_exports(files, capsys):
     assert (files / "g.dot").read_text().startswith("digraph {")
 
 
+def test_show_writes_the_page_and_the_files_of_other_tools(files, capsys):
+    words = ["--html", files / "p.html", "--trace", files / "t.json.gz", "--snapshot", files / "s.pickle"]
+    code, out, _ = call(
+        capsys, "show", files / "c.remat", "--graph", files / "g.remat", *words, "--link", "1GB/s", "--budget", "8"
+    )
+    assert code == 0 and "passed by 1 B" in out
+    assert "8 B, exceeded" in (files / "p.html").read_text()
+    assert json.loads(gzip.decompress((files / "t.json.gz").read_bytes()))["otherData"]["idle_ns"] == 7
+    assert len(pickle.loads((files / "s.pickle").read_bytes())["segments"]) == 1
+
+
+def test_show_draws_the_options_of_a_graph_with_layers(files, capsys):
+    pytest.importorskip("matplotlib")
+    layers = files / "l.json"
+    call(capsys, "apply", "Condense(partition=Segments(size=2))", files / "g.remat", "-o", layers)
+    code, _, err = call(capsys, "show", layers, "--fronts", files / "f.svg")
+    assert (code, err) == (0, "") and "<svg" in (files / "f.svg").read_text()
+    code, _, err = call(capsys, "show", files / "g.remat", "--fronts", files / "n.svg")
+    assert code == 1 and "V-EMPTY" in err and not (files / "n.svg").exists()
+
+
 def test_show_prints_the_text_form(files, capsys):
     code, out, _ = call(capsys, "show", files / "g.json.gz", "--text")
     assert code == 0 and out == (files / "g.remat").read_text()
@@ -138,6 +161,8 @@ def test_show_prints_the_text_form(files, capsys):
         (["validate", "g.remat", "g.remat"], "holds a graph"),
         (["show", "s.json", "--memory", "m.png"], "its graph is not named"),
         (["show", "s.json", "--dot", "x.dot"], "draws graphs"),
+        (["show", "s.json", "--fronts", "x.svg"], "draws graphs"),
+        (["show", "s.json", "--html", "x.html"], "its graph is not named"),
         (["solve", "g.remat", "--budget", "some"], "U-SIZE"),
     ],
 )

@@ -4,6 +4,8 @@ import ast
 import doctest
 import importlib.util
 import re
+import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +45,79 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
         line = text[: block.start()].count("\n") + 2
         code = compile("\n" * (line - 1) + block.group(1), str(page), "exec")
         exec(code, namespace)
+
+
+TRANSCRIPT = re.compile(r'^```(?:console|python title="(?P<file>[\w.]+)")\n(?P<text>.*?)^```$', re.M | re.S)
+SET_UP = ("git clone REPOSITORY remat", "cd remat", "make venv", ". .venv/bin/activate")
+"""What has been done where a test runs: the environment of `make venv` is the one it runs in."""
+TRANSCRIPTS = [page for page in PAGES if "<!-- transcript -->" in page.read_text()]
+
+
+def commands_of(text):
+    """Each command of a transcript, with the lines that answered it."""
+    for part in re.split(r"^\$ ", text, flags=re.M)[1:]:
+        command, *lines = part.rstrip("\n").split("\n")
+        yield command, lines
+
+
+def pattern_of(lines):
+    """What an answer has to match: times are any times, `…` is any rest of a line, and alone on a line any lines."""
+    pattern = ""
+    for line in lines:
+        if line == "…":
+            pattern += r"(?:.*\n)*?"
+            continue
+        parts = re.split(r"(\d[\d.]* (?:ns|us|ms|s)\b|…)", line)
+        pattern += "".join(re.escape(part) if i % 2 == 0 else ".*" for i, part in enumerate(parts)) + r"\n"
+    return re.compile(pattern)
+
+
+@pytest.mark.parametrize("page", TRANSCRIPTS, ids=name_of)
+def test_a_transcript_comes_back_as_it_stands(page, tmp_path, monkeypatch, capsys):
+    """Its files are written and its commands run in their order, in one folder; what they print is compared."""
+    from remat.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    ran = []
+    for block in TRANSCRIPT.finditer(page.read_text()):
+        if block["file"]:
+            Path(block["file"]).write_text(block["text"])
+            monkeypatch.delitem(sys.modules, Path(block["file"]).stem, raising=False)
+            continue
+        for command, lines in commands_of(block["text"]):
+            if command in SET_UP:
+                continue
+            program, *words = shlex.split(command)
+            if program == "python":
+                runpy.run_path(words[0], run_name="__main__")
+            else:
+                assert (program, main(words)) == ("remat", 0), command
+            answer = capsys.readouterr().out
+            assert pattern_of(lines).fullmatch(answer), f"$ {command}\n{answer}"
+            ran.append(command)
+    assert len(ran) > 3
+
+
+def test_what_sets_a_transcript_up_is_what_the_makefile_does():
+    makefile = (ROOT / "Makefile").read_text()
+    assert "venv: $(STAMP)" in makefile and "VENV := .venv\n" in makefile
+    assert 'remat = "remat.cli:entry"' in (ROOT / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("lines", "answer", "same"),
+    [
+        (["took 3 ms", "end"], "took 12.5 s\nend\n", True),
+        (["8 nodes"], "9 nodes\n", False),
+        (["a", "…", "b"], "a\nx\ny\nb\n", True),
+        (["a", "…", "b"], "a\nx\ny\n", False),
+        (["peak … of it)"], "peak 3 MiB (2% of it)\n", True),
+        (["a"], "a\nb\n", False),
+    ],
+)
+def test_an_answer_is_compared_but_for_times_and_what_is_left_out(lines, answer, same):
+    assert bool(pattern_of(lines).fullmatch(answer)) == same
 
 
 def run_in_processes(code, count):

@@ -1,4 +1,4 @@
-"""`remat show FILE`: a graph, a schedule or plans as text, as a Graphviz file, or its memory over time as a picture."""
+"""`remat show FILE`: a graph, a schedule or plans as text, as pictures, as an interactive page, and in forms of other tools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from remat.cli.outputs import check_files, check_pictures
 from remat.cli.words import plain, say
 from remat.errors import BadArgument
 from remat.ir import Graph, PlanFile, Schedule, print_text, validate
-from remat.units import format_bytes
+from remat.ir.json_document import write_whole
+from remat.units import Bytes, format_bytes
+from remat.viz.residency import Residency, residency
 from remat.viz.text import plan_lines, summary
 
 
@@ -24,10 +26,14 @@ def register(app: typer.Typer) -> None:
 
 def show(
     file: Annotated[Path, typer.Argument(help="Graph, schedule or plans.")],
-    graph: Annotated[Path | None, typer.Option(help="The graph of a schedule, for --memory and --gantt.")] = None,
+    graph: Annotated[Path | None, typer.Option(help="The graph of a schedule, for what shows it in time.")] = None,
     dot: Annotated[Path | None, typer.Option(help="Write a Graphviz file.")] = None,
     memory: Annotated[Path | None, typer.Option(help="Draw memory over time (PNG, SVG, PDF).")] = None,
-    gantt: Annotated[Path | None, typer.Option(help="Draw computations and copies over time.")] = None,
+    gantt: Annotated[Path | None, typer.Option(help="Draw runs and copies in lanes over time.")] = None,
+    fronts: Annotated[Path | None, typer.Option(help="Draw the options of a graph's layers.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one interactive page of HTML.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write a trace for Perfetto or chrome://tracing.")] = None,
+    snapshot: Annotated[Path | None, typer.Option(help="Write a memory snapshot for torch's memory_viz.")] = None,
     link: Annotated[str | None, typer.Option(help="Link for copies, as in `remat validate`.")] = None,
     text: Annotated[bool, typer.Option(help="Print the whole text form (of plans: the schedule).")] = False,
     plan: Annotated[int, typer.Option(help="Which of the plans of a file, from 0.")] = 0,
@@ -35,33 +41,63 @@ def show(
         str | None, typer.Option(help='Say whether it is kept, and draw it: "6GiB", or "40%" of the plain peak.')
     ] = None,
 ) -> None:
-    """Show FILE: a summary, the text form, or pictures."""
-    check_files(dot, memory, gantt)
-    check_pictures(memory, gantt)
+    """Show FILE: a summary, the text form, pictures, a page, or files for other tools."""
+    check_files(dot, memory, gantt, fronts, html, trace, snapshot)
+    check_pictures(memory, gantt, fronts)
     content = read(file)
     saved = plan_at(content, plan) if isinstance(content, PlanFile) else None
-    lines = plan_lines(content) if isinstance(content, PlanFile) else summary(content)
     if text:
         _print_exactly(print_text(content.plans[plan].schedule if isinstance(content, PlanFile) else content))
     else:
-        for line in lines:
+        for line in plan_lines(content) if isinstance(content, PlanFile) else summary(content):
             say(line)
     if dot is not None:
         _write_dot(file, content if saved is None else saved.graph, dot)
-    if memory is None and gantt is None and budget is None:
+    if fronts is not None:
+        _draw_fronts(file, content if saved is None else saved.graph, fronts)
+    if budget is None and all(path is None for path in (memory, gantt, html, trace, snapshot)):
         return
-    from remat.viz.pictures import draw_gantt, draw_memory
-
     nodes, schedule = _both(file, content, graph) if saved is None else (saved.graph, saved.schedule)
     cost = validate(nodes, schedule, None, None if link is None else read_link(link))
     limit = None if budget is None else read_budget(budget, nodes)
     if limit is not None:
         over = f"passed by {cost.peak - limit} B" if cost.peak > limit else "kept"
         say(f"budget     {limit} B ({format_bytes(limit)}), {over}: the peak is {cost.peak} B")
-    if memory is not None:
-        draw_memory(cost, memory, budget=limit)
-    if gantt is not None:
-        draw_gantt(cost, gantt)
+    replayed = residency(nodes, schedule, cost)
+    outputs = ((memory, _memory), (gantt, _lanes), (html, _page), (trace, _trace), (snapshot, _snapshot))
+    for path, write in outputs:
+        if path is not None:
+            write(replayed, path, limit)
+
+
+def _memory(replayed: Residency, path: Path, limit: Bytes | None) -> None:
+    from remat.viz.pictures import draw_memory
+
+    draw_memory(replayed, path, budget=limit, title=f"{replayed.graph.name}: memory of a step")
+
+
+def _lanes(replayed: Residency, path: Path, limit: Bytes | None) -> None:
+    from remat.viz.lanes import draw_lanes
+
+    draw_lanes(replayed, path, title=f"{replayed.graph.name}: runs of a step")
+
+
+def _page(replayed: Residency, path: Path, limit: Bytes | None) -> None:
+    from remat.viz.page import print_page
+
+    write_whole(path, print_page(replayed, budget=limit).encode())
+
+
+def _trace(replayed: Residency, path: Path, limit: Bytes | None) -> None:
+    from remat.viz.trace import print_trace
+
+    write_whole(path, print_trace(replayed).encode())
+
+
+def _snapshot(replayed: Residency, path: Path, limit: Bytes | None) -> None:
+    from remat.viz.snapshot import pickle_snapshot
+
+    write_whole(path, pickle_snapshot(replayed))
 
 
 def _print_exactly(text: str) -> None:
@@ -85,3 +121,12 @@ def _write_dot(file: Path, content: Graph | Schedule | PlanFile, dot: Path) -> N
     if not isinstance(content, Graph):
         raise BadArgument("C-KIND", f"{file} holds {kind_of(content)}; --dot draws graphs.", fix="give a graph.")
     dot.write_text(graph_dot(content), encoding="utf-8")
+
+
+def _draw_fronts(file: Path, content: Graph | Schedule | PlanFile, fronts: Path) -> None:
+    """Draw the options of the graph that a file holds."""
+    from remat.viz.fronts import draw_fronts
+
+    if not isinstance(content, Graph):
+        raise BadArgument("C-KIND", f"{file} holds {kind_of(content)}; --fronts draws graphs.", fix="give a graph.")
+    draw_fronts(content, fronts, title=f"{content.name}: options of its layers")

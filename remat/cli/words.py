@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import unicodedata
-
 import typer
+
+from remat.viz.escape import plain
 
 LONGEST_MESSAGE = 2000
 """Characters of an error's message that are printed."""
-
-_HIDDEN = ("Cc", "Cf", "Co", "Cs", "Zl", "Zp")
-"""Categories of characters that a terminal obeys or does not show: control, direction, private, surrogates, separators."""
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -24,20 +21,6 @@ def complain(error: Exception) -> None:
     if len(text) > LONGEST_MESSAGE:
         text = f"{text[:LONGEST_MESSAGE]} … ({len(text)} characters)"
     typer.echo(text, err=True)
-
-
-def plain(text: str) -> str:
-    """Text with control and direction characters written as escapes; line ends and tabs stay."""
-    return "".join(character if _shown(character) else _escaped(character) for character in text)
-
-
-def _shown(character: str) -> bool:
-    return character in "\n\t" or unicodedata.category(character) not in _HIDDEN
-
-
-def _escaped(character: str) -> str:
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 __all__ = ["LONGEST_MESSAGE", "complain", "plain", "say"]

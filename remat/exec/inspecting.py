@@ -14,6 +14,7 @@ from remat.exec._module.state import State
 from remat.exec.plan_files import save_plan
 from remat.exec.reporting import Report, report, report_of
 from remat.ir import PlanFile
+from remat.ir.json_document import write_whole
 
 
 @frozen(eq=False)
@@ -50,10 +51,24 @@ class Inspection:
         return tuple(dict.fromkeys(reasons))
 
     def draw(self, path: str | os.PathLike[str]) -> None:
-        """Draw the memory of the last plan over time (PNG, SVG, PDF); needs matplotlib."""
+        """Draw the memory of the last plan over time, by kind, with its budget (PNG, SVG, PDF); needs matplotlib."""
         from remat.viz.pictures import draw_memory
+        from remat.viz.residency import residency
 
-        draw_memory(self.report().cost, path)
+        last = self.report()
+        limit = None if last.budget is None else last.budget - last.overhead
+        memory = residency(last.graph, last.schedule, last.cost)
+        draw_memory(memory, path, budget=limit, title=last.graph.name)
+
+    def page(self, path: str | os.PathLike[str]) -> None:
+        """Write the last plan as one interactive page of HTML: hover over a tensor to see whose it is and why it stays."""
+        from remat.viz.page import print_page
+        from remat.viz.residency import residency
+
+        last = self.report()
+        limit = None if last.budget is None else last.budget - last.overhead
+        text = print_page(residency(last.graph, last.schedule, last.cost), budget=limit)
+        write_whole(path, text.encode())
 
     def save(self, path: str | os.PathLike[str]) -> PlanFile:
         """Write the plans to a file; as `remat.exec.save_plan`."""

@@ -7,6 +7,16 @@ from collections.abc import Collection
 from typing import Any
 
 from remat.errors import BackendMissing, BadArgument
+from remat.units import Bytes, GiB, KiB, MiB
+from remat.viz.escape import plain
+
+BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE, GREY = (
+    "#000000", "#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#999999",
+)  # fmt: skip
+"""Colors that eyes with any of the usual color deficiencies tell apart (Okabe and Ito, 2008), and a grey."""
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+"""Shapes that tell lines apart without color."""
 
 
 def refuse_nothing(drawn: Collection[object], fix: str) -> None:
@@ -33,6 +43,11 @@ def new_figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def unit_of(size: Bytes) -> tuple[str, Bytes]:
+    """The largest unit that a size reaches, and its bytes."""
+    return next(((name, unit) for name, unit in (("GiB", GiB), ("MiB", MiB), ("KiB", KiB)) if size >= unit), ("B", 1))
+
+
 def time_axes() -> tuple[Any, Any]:
     """A figure of step time, in units of the step that keeps everything, and its axes."""
     figure = new_figure(8.0, 4.8)
@@ -42,10 +57,22 @@ def time_axes() -> tuple[Any, Any]:
     return figure, axes
 
 
+def write_title(axes: Any, text: str) -> None:
+    """Put a title above axes; a name in it is text, not mathematics."""
+    axes.set_title(plain(text), parse_math=False)
+
+
 def finished(figure: Any, path: str | os.PathLike[str] | None, title: str = "") -> Any:
-    """The figure under its title, and written to the file, where there is one."""
+    """The figure under its title, and written to the file, where there is one; the same figure makes the same file."""
     if title:
-        figure.suptitle(title)
+        figure.suptitle(plain(title), parse_math=False)
     if path is not None:
-        figure.savefig(path)
+        from matplotlib import rc_context
+
+        kind = os.path.splitext(path)[1].lower()
+        with rc_context({"svg.hashsalt": "remat", "svg.fonttype": "none"}):
+            figure.savefig(path, metadata={**_UNDATED.get(kind, {}), **({"Title": plain(title)} if title else {})})
     return figure
+
+
+_UNDATED: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}

@@ -9,8 +9,8 @@ from typing import Any
 
 from attrs import field, frozen
 
-from remat.units import Bytes, GiB, KiB, MiB, Ns
-from remat.viz.canvas import finished, refuse_nothing, time_axes
+from remat.units import Bytes, Ns
+from remat.viz.canvas import BLUE, VERMILION, finished, refuse_nothing, time_axes, unit_of
 
 
 @frozen(kw_only=True)
@@ -50,7 +50,7 @@ def draw_curve(
     refuse_nothing(marks, "give the curve at least one budget.")
     marks = sorted(marks, key=lambda mark: mark.budget)
     figure, axes = time_axes()
-    name, unit = _unit(peak)
+    name, unit = unit_of(peak)
     _draw_impossible(axes, marks, unit)
     _draw_bound_and_plans(axes, marks, unit, time)
     axes.set_xlabel(f"memory of the step [{name}]")
@@ -65,10 +65,6 @@ def draw_curve(
     above.set_xlabel("share of the memory of keeping everything [%]")
     axes.legend(loc="upper right", frameon=False)
     return finished(figure, path, title)
-
-
-def _unit(peak: Bytes) -> tuple[str, Bytes]:
-    return next(((name, unit) for name, unit in (("GiB", GiB), ("MiB", MiB), ("KiB", KiB)) if peak >= unit), ("B", 1))
 
 
 def _draw_impossible(axes: Any, marks: Sequence[Mark], unit: Bytes) -> None:
@@ -86,20 +82,20 @@ def _draw_bound_and_plans(axes: Any, marks: Sequence[Mark], unit: Bytes, time: N
     if bound:
         # a bound holds for every smaller budget too: it is as high to the left as at the mark
         axes.step(
-            *zip(*bound, strict=True), where="pre", color="tab:red", linewidth=1.2, marker=".",
+            *zip(*bound, strict=True), where="pre", color=VERMILION, linewidth=1.2, marker=".",
             label="no plan is faster",
         )  # fmt: skip
     if plans:
         # a plan serves every larger budget too
         axes.step(
-            *zip(*plans, strict=True), where="post", color="tab:blue", linewidth=1.6, marker="o", markersize=4,
+            *zip(*plans, strict=True), where="post", color=BLUE, linewidth=1.6, marker="o", markersize=4,
             label="plan found",
         )  # fmt: skip
-        axes.annotate(f"{plans[0][0]:.3g}", plans[0], textcoords="offset points", xytext=(6, 6), color="tab:blue")
+        axes.annotate(f"{plans[0][0]:.3g}", plans[0], textcoords="offset points", xytext=(6, 6), color=BLUE)
     low = dict(bound)
     gaps = [(budget, low[budget], time) for budget, time in plans if budget in low]
     if gaps:
-        axes.vlines(*zip(*gaps, strict=True), color="tab:blue", linewidth=4, alpha=0.25)
+        axes.vlines(*zip(*gaps, strict=True), color=BLUE, linewidth=4, alpha=0.25)
 
 
 __all__ = ["Mark", "draw_curve"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from remat.units import Bytes, Ns, format_bytes
-from remat.viz.canvas import finished, refuse_nothing, time_axes
+from remat.viz.canvas import BLUE, GREEN, MARKERS, ORANGE, PURPLE, SKY, VERMILION, finished, refuse_nothing, time_axes
 from remat.viz.curve import Mark
 
 
@@ -39,21 +39,32 @@ def draw_curves(
     every = [mark for marks in lines.values() for mark in marks]
     refuse_nothing(every, "give at least one solver and one budget.")
     figure, axes = time_axes()
-    for name, marks in lines.items():
-        _draw_plans(axes, name, marks, peak, time)
+    for place, (name, marks) in enumerate(lines.items()):
+        _draw_plans(axes, name, _in_units(marks, peak, time), place)
     _draw_bounds(axes, every, peak, time)
     axes.set_xlabel(f"memory of the step [% of keeping everything, {format_bytes(peak)}]")
     axes.legend(loc="upper right", frameon=False)
     return finished(figure, path, title)
 
 
-def _draw_plans(axes: Any, name: str, marks: Sequence[Mark], peak: Bytes, time: Ns) -> None:
-    plans = [
-        (mark.budget / peak * 100, mark.time / time) for mark in sorted(marks, key=_budget) if mark.time is not None
-    ]
+def _in_units(marks: Sequence[Mark], peak: Bytes, time: Ns) -> list[tuple[float, float | None]]:
+    """Budgets and times of marks in the units of the axes, by budget."""
+    ordered = sorted(marks, key=_budget)
+    return [(mark.budget / peak * 100, None if mark.time is None else mark.time / time) for mark in ordered]
+
+
+def _draw_plans(axes: Any, name: str, marks: Sequence[tuple[float, float | None]], place: int) -> None:
+    """One solver: a staircase, because a plan serves every larger budget too."""
+    plans = [(budget, ratio) for budget, ratio in marks if ratio is not None]
     missing = len(marks) - len(plans)
     label = name if not missing else f"{name} (no plan at {missing} of {len(marks)})"
-    axes.plot([budget for budget, _ in plans], [ratio for _, ratio in plans], marker="o", markersize=3.5, label=label)
+    axes.plot(
+        [budget for budget, _ in plans], [ratio for _, ratio in plans], drawstyle="steps-post", label=label,
+        color=_COLORS[place % len(_COLORS)], marker=MARKERS[place % len(MARKERS)], markersize=4,
+    )  # fmt: skip
+
+
+_COLORS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
 
 
 def _draw_bounds(axes: Any, marks: Sequence[Mark], peak: Bytes, time: Ns) -> None:
