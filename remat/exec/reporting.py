@@ -11,7 +11,7 @@ from remat.algorithms import IMPOSSIBLE
 from remat.errors import BadArgument
 from remat.exec._module.entries import Bare, Dynamic, Ready
 from remat.exec._module.state import State
-from remat.exec._plan.families import FAMILY, OWN, REPAIRED, UNRELATED
+from remat.exec._plan.families import FAMILY, REPAIRED, SINGLE, UNRELATED
 from remat.exec._plan.progress import seconds_by_stage
 from remat.ir import Cost, Graph, Schedule
 from remat.units import Bytes, Ns, format_bytes, format_ns
@@ -88,7 +88,7 @@ class Report:
     overhead: Bytes = 0
     origin: str = ""
     word: str = "claimed"
-    provenance: str = OWN
+    provenance: str = SINGLE
 
     def __str__(self) -> str:
         rows = self.rows()
@@ -122,7 +122,7 @@ class Report:
             ("seconds", seconds_by_stage(self.seconds)),
             ("last call ran", "the plan" if self.ran == "plan" else self.ran),
         ]
-        if self.origin or self.provenance != OWN:
+        if self.origin or self.provenance != SINGLE:
             rows.append(("plan from", self.origin or SOURCES[self.provenance]))
         if self.guards:
             rows.append(("guards", f"{self.guards} checks a call"))
