@@ -65,6 +65,7 @@ ROOMS = {
         "wrapping": 6,
         "step_log": 6,
         "weightless": 6,
+        "preparing": 6,
         "reporting": 6,
         "plan_files": 6,
         "sweeping": 7,

@@ -12,7 +12,7 @@ from remat.errors import BadArgument
 from remat.exec._copy.copies import CopyCounts
 from remat.exec._module.entries import Bare, Dynamic, Ready
 from remat.exec._module.state import State
-from remat.exec._plan.families import FAMILY, OWN, REPAIRED, UNRELATED
+from remat.exec._plan.families import FAMILY, REPAIRED, SINGLE, UNRELATED
 from remat.exec._plan.progress import seconds_by_stage
 from remat.ir import Cost, Graph, Lane, Link, Schedule
 from remat.units import Bytes, Ns, format_bytes, format_ns
@@ -98,7 +98,7 @@ class Report:
     tightened: bool = False
     link: Link | None = None
     copied: CopyCounts | None = None
-    provenance: str = OWN
+    provenance: str = SINGLE
 
     def __str__(self) -> str:
         rows = self.rows()
@@ -134,7 +134,7 @@ class Report:
             ("seconds", seconds_by_stage(self.seconds)),
             ("last call ran", "the plan" if self.ran == "plan" else self.ran),
         ]
-        if self.origin or self.provenance != OWN:
+        if self.origin or self.provenance != SINGLE:
             rows.append(("plan from", self.origin or SOURCES[self.provenance]))
         if self.exported:
             rows.append(("traced by", f"the joint export: {self.exported}"))

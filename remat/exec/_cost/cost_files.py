@@ -103,7 +103,7 @@ class CostFile:
     entries: dict[str, Entry] | None = None
     _unwritten: bool = False
     _written: float | None = None
-    _told: bool = False
+    _warned: bool = False
 
     def costs_of(self, signatures: Iterable[str], *, calls: int) -> dict[str, OpCost]:
         """The costs of those signatures that were measured by at least so many calls."""
@@ -166,8 +166,8 @@ class CostFile:
         return {}
 
     def _tell(self, what: str) -> None:
-        logger.warning(what) if self._told else warn(what, RematWarning)
-        self._told = True
+        logger.warning(what) if self._warned else warn(what, RematWarning)
+        self._warned = True
 
 
 _files: dict[Path, CostFile] = {}

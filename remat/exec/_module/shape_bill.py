@@ -20,13 +20,13 @@ class ShapeBill:
         since: when the first plan was made [s]; None: there is none.
         spent: on plans after the first [s].
         shapes: how many these were.
-        told: whether the note was given.
+        noted: whether the note was given.
     """
 
     since: float | None = None
     spent: float = 0.0
     shapes: int = 0
-    told: bool = False
+    noted: bool = False
 
     def add(self, began: float, now: float) -> None:
         """A plan was made between these two times; the first is not counted."""
@@ -42,12 +42,12 @@ class ShapeBill:
 
     def note(self, now: float) -> str:
         """What to tell the user, the first time that shapes cost too much; else empty."""
-        if self.told or self.since is None or self.shapes < FEWEST or self.spent < LEAST:
+        if self.noted or self.since is None or self.shapes < FEWEST or self.spent < LEAST:
             return ""
         share = self.spent / max(now - self.since, self.spent)
         if share < SHARE:
             return ""
-        self.told = True
+        self.noted = True
         return (
             f"{self.shapes} new shapes took {self.spent:.0f} s to capture and plan, {share:.0%} of the time since the first "
             "plan. Pad to a few lengths and batch sizes, drop the last smaller batch, or plan before the training with "

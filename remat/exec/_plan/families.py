@@ -35,10 +35,10 @@ MOST_FAMILIES = 8
 MOST_PLANS = 16
 """Plans of single sizes that a family keeps besides the grid; likewise."""
 
-OWN, UNRELATED, FAMILY, REPAIRED = "own", "unrelated", "family", "repaired"
+SINGLE, UNRELATED, FAMILY, REPAIRED = "own", "unrelated", "family", "repaired"
 """Where a plan comes from: made for its step; likewise, and no earlier step has its operations; a sequence of the family,
 improved; one that did not fit, shaved and improved."""
-ALONE = (OWN, UNRELATED)
+ALONE = (SINGLE, UNRELATED)
 
 Runs = tuple[int, ...]
 
@@ -49,6 +49,11 @@ class Relation:
 
     outcome: Outcome
     provenance: str
+
+    @property
+    def planner(self) -> str:
+        """Who made it, for reports."""
+        return f"plans of other sizes, RuinAndRecreate(work={WORK:g})"
 
 
 @define(eq=False)
@@ -177,4 +182,4 @@ def _searched(graph: Graph, budget: Bytes, sequences: tuple[Runs, ...], clock: C
     return solver.solve(Problem(graph=graph, budget=budget), clock=clock.nested(), seed=seed)
 
 
-__all__ = ["ALONE", "FAMILY", "OWN", "REPAIRED", "UNRELATED", "Families", "Family", "Relation", "runs_of"]
+__all__ = ["ALONE", "FAMILY", "REPAIRED", "SINGLE", "UNRELATED", "Families", "Family", "Relation", "runs_of"]

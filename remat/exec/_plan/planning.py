@@ -21,7 +21,7 @@ from remat.exec._copy.offloading import Offloading
 from remat.exec._cost.cost import OpCost, estimate, resized
 from remat.exec._cost.shared import measured
 from remat.exec._plan.build import build_graph
-from remat.exec._plan.families import OWN, UNRELATED, Families
+from remat.exec._plan.families import SINGLE, UNRELATED, Families
 from remat.exec._plan.progress import Listener, Stages
 from remat.exec._plan.replaying import Replay
 from remat.exec._plan.smallest import infeasible
@@ -149,7 +149,7 @@ class Planned:
     planner: str = ""
     rehearsed: Rehearsal | None = None
     link: Link | None = None
-    provenance: str = OWN
+    provenance: str = SINGLE
 
 
 @frozen
@@ -252,7 +252,7 @@ def plan_captured(
     with stages.stage("cost"):
         assumed = outside or _saved_outside(replay, settings)
         brief = families is not None and families.has(captured.program)
-        alone = UNRELATED if families is not None and families.by_structure and not brief else OWN
+        alone = UNRELATED if families is not None and families.by_structure and not brief else SINGLE
         costed = cost_step(captured, settings, known_costs, assumed, brief=brief)
         program, graph, loss, peak = costed.program, costed.graph, costed.loss, costed.peak
         stages.bytes["cost"] = peak
@@ -288,6 +288,7 @@ def plan_captured(
         seconds=stages.seconds,
         asked=None if budget == asked else asked,
         link=costed.link,
+        planner="" if relation is None else relation.planner,
         provenance=alone if relation is None else relation.provenance,
     )
     return planned if replay is None else _from_file(planned, replay)
