@@ -1,6 +1,6 @@
 """`make bench-dtr_figures`: figures 2, 3 and 12 of DTR's paper in kind, on logs of real steps.
 
-    python -m tests.benchmarks.bench_dtr_figures [--models resnet,lstm] [--solvers-seconds 20]     all of it in build/dtr
+    python -m tests.benchmarks.bench_dtr_figures [--models resnet,lstm] [--solvers-seconds 60]     all of it in build/dtr
 
 * `NAME.log`: the step of each model of `remat.zoo.dynamic`, logged from PyTorch; costs are bytes, so that runs repeat.
 * `figure2_12.csv`, `.png`: overhead (figure 2) and storage accesses (figure 12) of six heuristics over budgets.
@@ -144,7 +144,7 @@ def findings(rows: list[dict[str, str]]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--models", default=",".join(STEPS))
-    parser.add_argument("--solvers-seconds", type=float, default=20.0, help="of planning, for each solver and graph")
+    parser.add_argument("--solvers-seconds", type=float, default=60.0, help="of planning, for each solver and graph")
     options = parser.parse_args()
     models = options.models.split(",")
     OUT.mkdir(parents=True, exist_ok=True)
