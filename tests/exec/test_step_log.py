@@ -110,8 +110,10 @@ def test_costs_and_files(tmp_path):
 
 def test_the_batch_of_a_step_is_scaled():
     def peak(**scale):
-        return program_peak(read_program(write_instructions(log_step(training_step("adversarial", **scale), cost="bytes"))))
+        return program_peak(
+            read_program(write_instructions(log_step(training_step("adversarial", **scale), cost="bytes")))
+        )
 
     assert peak() < peak(scale=3) < 3 * peak()
-    with pytest.raises(BadArgument, match="Z-ARG.*scale"):
+    with pytest.raises(BadArgument, match=r"Z-ARG.*scale"):
         training_step("adversarial", scale=0)
