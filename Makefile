@@ -59,7 +59,7 @@ format: venv
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# make bench-exec, bench-wrap, bench-shapes, bench-plan, bench-proofs, bench-dtr, bench-peers, bench-ir, bench-chains, bench-ilp: a table, JSON in build/bench, exit 1 on a missed bar.
+# make bench-NAME for each tests/benchmarks/bench_NAME.py: a table, JSON in build/bench, exit 1 on a missed bar.
 bench-%: venv
 	@mkdir -p build/bench
 	$(BIN)/python -m tests.benchmarks.bench_$* $(FLAGS)

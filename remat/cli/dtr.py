@@ -120,13 +120,14 @@ def log(
         str, typer.Option(help='Cost of an operation: its "time", or the "bytes" it reads and writes.')
     ] = "time",
     seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
+    scale: Annotated[int, typer.Option(help="Factor of the batch.")] = 1,
 ) -> None:
     """Run a training step and write its log, which the public simulator reads too."""
     check_files(output)
     from remat.exec.step_log import log_step
     from remat.zoo.dynamic import training_step
 
-    instructions = log_step(training_step(model, seed), output, cost=cost)
+    instructions = log_step(training_step(model, seed, scale), output, cost=cost)
     say(f"log        {output}: {len(instructions)} instructions")
 
 

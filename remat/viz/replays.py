@@ -51,7 +51,7 @@ def draw_replays(
         below[column].set_yscale("log")
         for name, marks in lines.items():
             _draw_heuristic(above[column], below[column], name, marks)
-        above[column].invert_xaxis()
+    above[0].invert_xaxis()  # all columns share it
     above[0].set_ylabel("cost / cost without recomputation")
     below[0].set_ylabel("storage accesses")
     above[-1].legend(fontsize="small")

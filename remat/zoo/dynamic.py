@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from remat.errors import BadArgument
+from remat.settings import whole
 from remat.zoo.gpt2 import GPT2
 from remat.zoo.resnet import ResNet
 from remat.zoo.unet import UNet
@@ -147,36 +148,46 @@ def _finish(loss: Tensor) -> Tensor:
     return loss
 
 
-def _resnet() -> Step:
-    model, pictures, labels = ResNet(blocks=(2, 2, 2, 2), width=8), torch.randn(2, 3, 32, 32), torch.randint(10, (2,))
+def _resnet(scale: int) -> Step:
+    model, pictures, labels = (
+        ResNet(blocks=(2, 2, 2, 2), width=8),
+        torch.randn(2 * scale, 3, 32, 32),
+        torch.randint(10, (2 * scale,)),
+    )
     return lambda: _finish(model(pictures, labels))
 
 
-def _densenet() -> Step:
-    model, pictures, labels = DenseNet(), torch.randn(2, 3, 16, 16), torch.randint(10, (2,))
+def _densenet(scale: int) -> Step:
+    model, pictures, labels = DenseNet(), torch.randn(2 * scale, 3, 16, 16), torch.randint(10, (2 * scale,))
     return lambda: _finish(functional.cross_entropy(model(pictures), labels))
 
 
-def _unet() -> Step:
-    model, pictures, target = UNet(levels=3, channels=8), torch.randn(2, 3, 32, 32), torch.randn(2, 1, 32, 32)
+def _unet(scale: int) -> Step:
+    model, pictures, target = (
+        UNet(levels=3, channels=8),
+        torch.randn(2 * scale, 3, 32, 32),
+        torch.randn(2 * scale, 1, 32, 32),
+    )
     return lambda: _finish(model(pictures, target))
 
 
-def _tree_lstm() -> Step:
+def _tree_lstm(scale: int) -> Step:
     def tree(depth: int) -> object:
         deep = depth > 0 and (depth > 3 or torch.rand(()).item() < 0.8)
         return [tree(depth - 1), tree(depth - 1)] if deep else int(torch.randint(50, ()))
 
-    model, sentence = TreeLSTM(), tree(5)
-    return lambda: _finish(functional.cross_entropy(model(sentence), torch.tensor([1])))
+    model, sentences = TreeLSTM(), [tree(5) for _ in range(scale)]
+    return lambda: _finish(
+        functional.cross_entropy(torch.cat([model(sentence) for sentence in sentences]), torch.ones(scale).long())
+    )
 
 
-def _lstm() -> Step:
+def _lstm(scale: int) -> Step:
     cell, head = nn.LSTMCell(32, 64), nn.Linear(64, 1)
-    words = torch.randn(40, 8, 32)
+    words = torch.randn(40, 8 * scale, 32)
 
     def step() -> Tensor:
-        hidden = state = torch.zeros(8, 64)
+        hidden = state = torch.zeros(8 * scale, 64)
         for word in words:
             hidden, state = cell(word, (hidden, state))
         return _finish(head(hidden).square().mean())
@@ -184,17 +195,17 @@ def _lstm() -> Step:
     return step
 
 
-def _transformer() -> Step:
+def _transformer(scale: int) -> Step:
     model = GPT2(layers=4, width=64, heads=4, vocabulary=100, context=32)
-    words = torch.randint(100, (2, 33))
+    words = torch.randint(100, (2 * scale, 33))
     return lambda: _finish(model(words[:, :-1], words[:, 1:]))
 
 
-def _adversarial() -> Step:
+def _adversarial(scale: int) -> Step:
     """A generator against a critic with a gradient penalty: gradients of gradients, both updated in place."""
     generator = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 8))
     critic = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
-    noise, real = torch.randn(64, 16), torch.randn(64, 8)
+    noise, real = torch.randn(64 * scale, 16), torch.randn(64 * scale, 8)
 
     def step() -> Tensor:
         for _ in range(2):
@@ -210,12 +221,12 @@ def _adversarial() -> Step:
     return step
 
 
-def _experts() -> Step:
-    model, rows = Experts(), torch.randn(128, 64)
+def _experts(scale: int) -> Step:
+    model, rows = Experts(), torch.randn(128 * scale, 64)
     return lambda: _finish(model(rows).square().mean())
 
 
-STEPS: dict[str, Callable[[], Step]] = {
+STEPS: dict[str, Callable[[int], Step]] = {
     "resnet": _resnet,
     "densenet": _densenet,
     "unet": _unet,
@@ -225,17 +236,23 @@ STEPS: dict[str, Callable[[], Step]] = {
     "adversarial": _adversarial,
     "experts": _experts,
 }
-"""The eight models by name; each makes its weights and data from the global generator and returns the step."""
+"""The eight models by name; each takes the factor of its batch, draws weights and data, and returns the step."""
 
 
-def training_step(name: str, seed: int = 0) -> Step:
-    """The step of a model of `STEPS`, weights and data from a seed; the global generator is put back.
+def training_step(name: str, seed: int = 0, scale: int = 1) -> Step:
+    """The step of a model of `STEPS`, weights and data from a seed; restores the global generator.
+
+    Args:
+        name: of the model.
+        seed: of weights and data.
+        scale: factor of the batch: with a larger one activations take a larger part of the memory.
 
     Raises:
-        BadArgument: Z-ARG, for another name.
+        BadArgument: Z-ARG, for another name, or a scale that is no positive int.
     """
     if name not in STEPS:
         raise BadArgument("Z-ARG", f"{name!r} is not one of {', '.join(STEPS)}.", fix="give one of them.")
+    whole(1).check(scale, "training_step: scale", rule="Z-ARG")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return STEPS[name]()
+        return STEPS[name](scale)

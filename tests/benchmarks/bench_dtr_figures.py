@@ -1,14 +1,14 @@
 """`make bench-dtr_figures`: figures 2, 3 and 12 of DTR's paper in kind, on logs of real steps.
 
-    python -m tests.benchmarks.bench_dtr_figures [--models resnet,lstm] [--solvers-seconds 20]     all of it in build/dtr
+    python -m tests.benchmarks.bench_dtr_figures [--models resnet,lstm] [--solvers-seconds 60]     all of it in build/dtr
 
 * `NAME.log`: the step of each model of `remat.zoo.dynamic`, logged from PyTorch; costs are bytes, so that runs repeat.
 * `figure2_12.csv`, `.png`: overhead (figure 2) and storage accesses (figure 12) of six heuristics over budgets.
 * `figure3_NAME.csv`, `.png`: DTR's rule beside static plans on one captured graph, for the models that can be captured.
 
 Prints the smallest budget, the mean overhead and the accesses of each heuristic; exit 1 where the paper's findings do not hold on
-a log: no heuristic fits within less than h_DTR, none of those without neighborhoods within less than h_DTR_eq, and h_DTR looks at
-more storages than h_DTR_eq, and that at more than h_local.
+a log: no heuristic that looks at storages alone (h_local, LRU, size) fits within less than h_DTR or h_DTR_eq; h_DTR looks at more
+storages than h_DTR_eq, and that at more than h_local.
 """
 
 from __future__ import annotations
@@ -35,6 +35,16 @@ from remat.zoo.unet import UNet
 OUT = Path("build/dtr")
 BUDGETS = ",".join(str(percent) for percent in range(100, 5, -5))
 HEURISTICS = ("h_dtr", "h_dtr_eq", "h_local", "lru", "msps", "size")
+SCALES = {
+    "resnet": 16,
+    "densenet": 4,
+    "unet": 8,
+    "lstm": 4,
+    "transformer": 16,
+    "adversarial": 16,
+    "experts": 8,
+}
+"""Factors of the batches: weights and their gradients are then a small part of the peak, as in the paper."""
 SOLVERS = ("Dtr('h_eq')", "Dtr('h_lru')", "chen", "checkmate", "auto")
 Sample = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
@@ -73,7 +83,7 @@ def run(*command: str) -> None:
 def replayed(models: list[str]) -> list[dict[str, str]]:
     """Logs, then figures 2 and 12."""
     for name in models:
-        run("dtr", "log", name, "--cost", "bytes", "-o", str(OUT / f"{name}.log"))
+        run("dtr", "log", name, "--cost", "bytes", "--scale", str(SCALES.get(name, 1)), "-o", str(OUT / f"{name}.log"))
     table = OUT / "figure2_12.csv"
     heuristics = [word for name in HEURISTICS for word in ("--heuristic", name)]
     logs = [str(OUT / f"{name}.log") for name in models]
@@ -124,11 +134,9 @@ def findings(rows: list[dict[str, str]]) -> list[str]:
             print(
                 f"{log:12} {name:9} down to {least[name]:3.0f} %  mean overhead {mean:.3f}  accesses {accesses[name]:10d}"
             )
-        if least["h_dtr"] > min(least.values()) or least["h_dtr_eq"] > min(
-            least[name] for name in ("h_local", "lru", "size")
-        ):
+        if max(least["h_dtr"], least["h_dtr_eq"]) > min(least[name] for name in ("h_local", "lru", "size")):
             wrong.append(f"{log}: smallest budgets {least}")
-        if not accesses["h_dtr"] >= accesses["h_dtr_eq"] >= accesses["h_local"] > 0:
+        if not accesses["h_dtr"] > accesses["h_dtr_eq"] > accesses["h_local"]:
             wrong.append(f"{log}: accesses {accesses}")
     return wrong
 
@@ -136,7 +144,7 @@ def findings(rows: list[dict[str, str]]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--models", default=",".join(STEPS))
-    parser.add_argument("--solvers-seconds", type=float, default=20.0, help="of planning, for each solver and graph")
+    parser.add_argument("--solvers-seconds", type=float, default=60.0, help="of planning, for each solver and graph")
     options = parser.parse_args()
     models = options.models.split(",")
     OUT.mkdir(parents=True, exist_ok=True)

@@ -153,21 +153,21 @@ def slowdown(models: list[str], steps: int) -> Iterator[Row]:
         whole = remat.exec.dtr(model, "1TiB")
         trace(whole, sample)
         peak = remat.exec.dtr_report(whole).peak
-        low = 0
+        low, high = 0, 0
         for share in SHARES:
             row = under(model, sample, peak * share // 100, steps)
             yield {"table": "slowdown", "model": name, "share": share, **row}
             if "error" in row:
                 low = share
                 break
-        if low:
-            high, row = low + 10, {}
-            while high - low > 1:
-                share = (low + high) // 2
-                tried = under(model, sample, peak * share // 100, 1)
-                low, high, row = (share, high, row) if "error" in tried else (low, share, tried)
-            if row:
-                yield {"table": "slowdown", "model": name, "share": high, "smallest": True, **row}
+            high = share
+        smallest: Row = {}
+        while high - low > 1:
+            share = (low + high) // 2
+            row = under(model, sample, peak * share // 100, 1)
+            low, high, smallest = (share, high, smallest) if "error" in row else (low, share, row)
+        if smallest:
+            yield {"table": "slowdown", "model": name, "share": high, "smallest": True, **smallest}
 
 
 def plans(steps: int) -> Iterator[Row]:

@@ -85,7 +85,7 @@ def resnet(draw):
 
 
 def detector(draw):
-    return Detector(), lambda: (torch.randn(2, 3, 28, 28, generator=draw), torch.randint(5, (2,), generator=draw))
+    return Detector(), lambda: (torch.randn(3, 3, 40, 40, generator=draw), torch.randint(5, (3,), generator=draw))
 
 
 MODELS = {

@@ -106,3 +106,14 @@ def test_costs_and_files(tmp_path):
     assert {call.time for call in of_kind(log_step(lambda: torch.ones(4) + 1, cost=lambda *_: 7), Call)} == {7}
     with pytest.raises(BadArgument, match="X-ARG"):
         log_step(lambda: None, cost="guess")
+
+
+def test_the_batch_of_a_step_is_scaled():
+    def peak(**scale):
+        return program_peak(
+            read_program(write_instructions(log_step(training_step("adversarial", **scale), cost="bytes")))
+        )
+
+    assert peak() < peak(scale=3) < 3 * peak()
+    with pytest.raises(BadArgument, match=r"Z-ARG.*scale"):
+        training_step("adversarial", scale=0)
