@@ -50,7 +50,7 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
 TRANSCRIPT = re.compile(r'^```(?:console|python title="(?P<file>[\w.]+)")\n(?P<text>.*?)^```$', re.M | re.S)
 SET_UP = ("git clone REPOSITORY remat", "cd remat", "make venv", ". .venv/bin/activate")
 """What has been done where a test runs: the environment of `make venv` is the one it runs in."""
-TRANSCRIPTS = [page for page in PAGES if "<!-- transcript -->" in page.read_text()]
+TRANSCRIPTS = [page for page in PAGES if re.search(r"^<!-- transcript -->$", page.read_text(), re.M)]
 
 
 def commands_of(text):

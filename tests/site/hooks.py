@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)]*)?\))")
 SECTIONS = {
-    "Learn": ["tutorials"],
+    "Learn": ["tutorials/quickstart.md", "tutorials/a-first-model.md", "tutorials"],
     "Do": ["how-to"],
     "Understand": ["explanation"],
     "Look up": ["reference", "glossary.md"],
@@ -40,7 +40,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """The navigation: every page of the folders of each section."""
     nav: list[object] = ["README.md"]
     for title, places in SECTIONS.items():
-        pages = [page for place in places for page in ([place] if place.endswith(".md") else pages_of(place))]
+        listed = [page for place in places for page in ([place] if place.endswith(".md") else pages_of(place))]
+        pages = list(dict.fromkeys(listed))
         nav.append({title: [LIST_OF_DECISIONS, *pages] if title == "Decisions" else pages})
     config["nav"] = nav
     return config

@@ -32,7 +32,9 @@ CONTRAST = """
     const node = walk.currentNode.parentElement, words = walk.currentNode.textContent.trim();
     if (!words || node.closest("script, style, noscript, .headerlink, .md-skip, .md-search__output, svg")) continue;
     if (!node.checkVisibility({ opacityProperty: true, visibilityProperty: true })) continue;
-    const style = getComputedStyle(node), back = behind(node), front = over(parse(style.color), back);
+    const style = getComputedStyle(node), back = behind(node), ink = parse(style.color);
+    for (let at = node; at; at = at.parentElement) ink[3] *= getComputedStyle(at).opacity;
+    const front = over(ink, back);
     const [a, b] = [light(front), light(back)].sort((x, y) => y - x), ratio = (a + .05) / (b + .05);
     const size = parseFloat(style.fontSize), large = size >= 24 || (size >= 18.66 && style.fontWeight >= 700);
     const what = `${node.tagName}.${node.className} ${style.color} on ${back.slice(0, 3).map(Math.round)}`;

@@ -78,3 +78,36 @@ def test_the_pages_that_are_looked_at_exist():
     for page in SHOWN:
         source = ROOT / "docs" / page.replace(".html", ".md").replace("index.md", "README.md")
         assert source.exists(), source
+
+
+GOOD = '<a href="other.html#here">o</a><img src="p.png" alt="a picture"><a href="https://example.org">e</a>'
+FAULTS = {
+    '<a href="nowhere.html">n</a>': "no such file",
+    '<a href="other.html#there">n</a>': "no such anchor",
+    '<img src="p.png">': "without words",
+    '<img src="q.png" alt="a picture">': "which does not exist",
+    '<script src="https://example.org/x.js"></script>': "from another host",
+    '<link rel="stylesheet" href="//example.org/x.css">': "from another host",
+}
+
+
+@pytest.mark.parametrize(("markup", "fault"), [(GOOD, None), *FAULTS.items()])
+def test_a_fault_of_a_page_is_found(tmp_path, markup, fault):
+    from tests.site.files import faults, missing
+
+    (tmp_path / "p.png").write_bytes(b"")
+    (tmp_path / "other.html").write_text('<h2 id="here">Here</h2>')
+    (tmp_path / "page.html").write_text(markup)
+    found = list(faults(tmp_path))
+    assert (
+        (found == []) if fault is None else (len(found) == 1 and fault in found[0] and found[0].startswith("page.html"))
+    )
+    assert list(missing(tmp_path, ["here", "remat.gone"])) == ["remat.gone has no entry in the reference on the site"]
+
+
+def test_without_a_browser_the_check_is_an_error_and_says_what_to_install(monkeypatch):
+    from tests.site.browser import browser
+
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(SystemExit, match="apt-get install chromium"), browser():
+        pass
