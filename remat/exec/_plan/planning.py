@@ -98,7 +98,7 @@ class Settings:
         return auto
 
     def linked_planner(self) -> Solver:
-        """The solver of a problem with a link: the default planner makes no copies, so the best of it and those that do is taken."""
+        """The solver of a problem with a link: the default planner makes no copies, and is joined by those that do."""
         if self.solver is not None:
             return self.solver
         with importing():
