@@ -1,9 +1,13 @@
 """What `make test-cuda` prints, as tests: skipped where there is no CUDA device."""
 
 import pytest
+import torch
 
+import remat.exec
 from remat.zoo import cases
-from tests.cuda.__main__ import attempt, exactness, peak, repeatable
+from tests.cuda.__main__ import attempt, exactness, furthest, peak, repeatable, steps
+from tests.exec.copying import CopyAll
+from tests.exec.support import SMALL
 
 pytestmark = pytest.mark.cuda
 
@@ -25,3 +29,16 @@ def test_three_steps_are_those_of_the_bare_module(case, budget):
 def test_the_peak_keeps_to_the_budget_and_the_prediction(case, budget):
     row = attempt(peak, case, budget)
     assert row["good"], row
+
+
+@pytest.mark.parametrize("budget", ["80%", "60%"])
+def test_copies_to_the_host_change_nothing_and_keep_to_the_budget(budget):
+    """Also what `TORCH_CUDA_SANITIZER=1` is to watch."""
+    case = SMALL["mlp"]
+    runs = [steps(*case.made(torch.float64, "cuda")) for _ in range(2)]
+    module, sample = case.made(torch.float64, "cuda")
+    wrapped = remat.exec.wrap(module, sample, budget, offload=True, solver=CopyAll(), on_uncapturable="raise")
+    assert furthest(runs[0], steps(wrapped, sample)) <= 10 * furthest(*runs)
+    report = remat.exec.report(wrapped)
+    assert report.copied.to_host == report.copied.to_device > 0
+    assert report.measured_peak <= report.budget

@@ -332,8 +332,8 @@ def test_threads_end_with_their_device():
 def test_the_speed_is_that_of_the_link_each_way_and_measured_once_in_a_process(monkeypatch):
     throttle = Link(to_host=2 * 10**8, to_device=10**8, to_device_latency=10**6)
     speed = measure_speed(CpuDevice(throttle=throttle), large=1 << 20)
-    assert speed.link.to_host <= 2.2 * 10**8 and speed.link.to_device <= 1.1 * 10**8
-    assert speed.latency[Lane.TO_DEVICE] >= 10**6 / 2
+    assert 0 < speed.link.to_host <= 2 * 10**8 and 0 < speed.link.to_device <= 10**8
+    assert speed.link.to_device <= speed.alone[Lane.TO_DEVICE]
     first = link_speed(CpuDevice())
     monkeypatch.setattr("remat.exec._copy.bandwidth.measure_speed", None)
     assert link_speed(CpuDevice()) is first

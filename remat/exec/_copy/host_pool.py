@@ -51,16 +51,22 @@ class HostPool:
         size = rounded(size)
         with self._lock:
             unused = self._unused.get(size)
-            if unused:
-                buffer, event = unused.popleft()
-                self.device.wait(Lane.TO_HOST, event)
-            else:
-                self._make_room(size)
-                buffer = self.device.host_buffer(size)
-                self.total += size
+            buffer, event = unused.popleft() if unused else (None, None)
+            superfluous = [] if buffer is not None else self._superfluous(size)
+            self.total += 0 if buffer is not None else size
             self.taken += size
             self.peak = max(self.peak, self.taken)
+        self._free(superfluous)
+        if buffer is not None:
+            self.device.wait(Lane.TO_HOST, event)
             return buffer
+        try:
+            return self.device.host_buffer(size)
+        except BaseException:
+            with self._lock:
+                self.total -= size
+                self.taken -= size
+            raise
 
     def give_back(self, buffer: torch.Tensor, event: Event) -> None:
         """Return a buffer; it may be written into again after the event."""
@@ -71,17 +77,17 @@ class HostPool:
     def clear(self) -> None:
         """Free the buffers that are not in use."""
         with self._lock:
-            for size in list(self._unused):
-                self._free_unused(size)
+            superfluous = [pair for size in list(self._unused) for pair in self._removed(size)]
+        self._free(superfluous)
 
-    def _make_room(self, size: Bytes) -> None:
-        """Free unused buffers of other sizes where the budget has no room for one more."""
+    def _superfluous(self, size: Bytes) -> list[tuple[torch.Tensor, Event]]:
+        """Unused buffers of other sizes that go where the budget has no room for one more."""
+        superfluous: list[tuple[torch.Tensor, Event]] = []
         if self.budget is None:
-            return
+            return superfluous
         for other in sorted(self._unused, reverse=True):
-            if self.total + size <= self.budget:
-                return
-            self._free_unused(other)
+            if self.total + size > self.budget:
+                superfluous += self._removed(other)
         if self.total + size > self.budget:
             what = (
                 f"copies on the host need {format_bytes(self.taken + size)} ({self.taken + size} B) at once, and host_budget is "
@@ -89,12 +95,19 @@ class HostPool:
             )
             fix = "give a larger host_budget, or a larger budget; several forwards before one backward each have their copies."
             raise RematError("X-HOST", what, fix=fix)
+        return superfluous
 
-    def _free_unused(self, size: Bytes) -> None:
-        for buffer, event in self._unused.pop(size, ()):
+    def _removed(self, size: Bytes) -> list[tuple[torch.Tensor, Event]]:
+        """The unused buffers of a size, which are no longer in the pool."""
+        buffers = list(self._unused.pop(size, ()))
+        self.total -= size * len(buffers)
+        return buffers
+
+    def _free(self, buffers: list[tuple[torch.Tensor, Event]]) -> None:
+        """Free buffers behind their copies; outside the lock, because a lane may need it to go on."""
+        for buffer, event in buffers:
             self.device.synchronize(event)
             self.device.free_host(buffer)
-            self.total -= size
 
 
 def rounded(size: Bytes) -> Bytes:

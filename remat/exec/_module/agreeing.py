@@ -44,8 +44,9 @@ def about(state: State, call: Arguments) -> str:
     """What all processes of a group must have alike, in words."""
     settings = state.settings
     budget = f"{float(settings.budget.of_peak):.4%}" if isinstance(settings.budget, Share) else settings.budget
+    copies = "" if settings.offloading is None else f"offload={settings.offloading.where!r}, "
     return (
-        f"a {type(call.module).__name__} of {len(call.tensors['param'])} parameters with budget {budget}, "
+        f"a {type(call.module).__name__} of {len(call.tensors['param'])} parameters with budget {budget}, {copies}"
         f"cost={settings.cost!r}, on_infeasible={settings.on_infeasible!r} and torch {minor_version(torch.__version__)}"
     )
 
