@@ -95,7 +95,9 @@ def row(name: str, recomputing: Recomputing, share: float, budget: int, speed: f
     start, clock = time.process_time(), Clock(now=time.process_time)
     both = auto.solve(problem, clock=clock)
     cpu = time.process_time() - start
-    copied = None if both.cost is None else sum(way.end - way.start for way in both.cost.intervals if way.lane != "compute")
+    copied = (
+        None if both.cost is None else sum(way.end - way.start for way in both.cost.intervals if way.lane != "compute")
+    )
     return {
         "graph": name,
         "share": share,
@@ -186,14 +188,18 @@ def summary(rows: list[dict[str, object]]) -> int:
     gaps = [_number(entry["gap_percent"]) for entry in rows if entry["gap_percent"] is not None]
     if gaps:
         near = [sum(gap <= bar for gap in gaps) for bar in (0.5, 2.0)]
-        print(f"gap: {near[0]} of {len(gaps)} rows within .5 %, {near[1]} within 2 %, median {statistics.median(gaps):.3f} %")
+        print(
+            f"gap: {near[0]} of {len(gaps)} rows within .5 %, {near[1]} within 2 %, median {statistics.median(gaps):.3f} %"
+        )
     saved = [
         1 - (_number(entry["both"]) - 1) / (_number(entry["recomputation"]) - 1)
         for entry in rows
         if isinstance(entry["recomputation"], float) and entry["recomputation"] > 1.0001 and entry["both"] is not None
     ]
     if saved:
-        print(f"overhead of recomputation that goes: {min(saved):.0%} to {max(saved):.0%}, median {statistics.median(saved):.0%}")
+        print(
+            f"overhead of recomputation that goes: {min(saved):.0%} to {max(saved):.0%}, median {statistics.median(saved):.0%}"
+        )
     slower = [_number(entry["cpu"]) / _number(entry["cpu_without_link"]) for entry in rows]
     if slower:
         print(f"CPU with a link over without: median {statistics.median(slower):.1f}, largest {max(slower):.1f}")

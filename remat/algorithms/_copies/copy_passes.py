@@ -136,7 +136,8 @@ class RuinCopies(CopyMove):
         """Search from several plans, from the best one last."""
         if search.best is None or search.within(self.unless):
             return
-        total = min(2000, int(self.work / len(search.base) ** 1.5))
+        nodes = len(search.base)
+        total = min(2000, 40 * nodes, int(self.work / nodes**1.5))
         others = [*search.pool[1:2], *search.other_starts[-1:]] if total >= 40 else []
         number_ = search.next_search()
         for rank, plan in enumerate(others, 1):

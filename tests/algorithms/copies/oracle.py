@@ -84,7 +84,9 @@ def optimum(graph, budget, link, limit):
             continue
         settled.add(place)
         if complete(graph, replay):
-            heapq.heappush(queue, (max(replay.now, *replay.lane_free.values()), next(number), replay, stage, steps, True))
+            heapq.heappush(
+                queue, (max(replay.now, *replay.lane_free.values()), next(number), replay, stage, steps, True)
+            )
         for step, after in moves(graph, replay, stage):
             other = clone(replay)
             try:

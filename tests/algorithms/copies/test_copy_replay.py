@@ -1,4 +1,4 @@
-"""The compiled replay of S-LINK against the validator, on random sequences with random copies; and what shaving and polish keep."""
+"""The compiled replay of S-LINK against the validator on random plans with copies; and what shaving and polish keep."""
 
 import random
 
