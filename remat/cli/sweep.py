@@ -15,13 +15,16 @@ from remat.cli.outputs import check_files, check_pictures
 from remat.errors import BadArgument
 
 if TYPE_CHECKING:
-    from remat.algorithms._curves.budget_sweep import Point
+    from remat.algorithms._core.solver import Solver
+    from remat.algorithms._curves.budget_sweep import Curve, Point
     from remat.ir import Graph
     from remat.units import Bytes
     from remat.viz.curve import Mark
 
 MOST_BUDGETS = 1000
 """Of one call."""
+WITHOUT = " without copies"
+"""Ends the name of a curve without the link, beside the one with it."""
 COLUMNS = ("solver", "budget", "status", "time", "recomputation", "idle", "peak", "lower", "word")
 
 
@@ -42,7 +45,9 @@ def sweep(
         Path | None, typer.Option("--output", "-o", help="Write the CSV here, not to the screen.")
     ] = None,
     draw: Annotated[Path | None, typer.Option(help="Write a picture here (needs matplotlib).")] = None,
-    link: Annotated[str | None, typer.Option(help="Link for copies, as in `remat validate`.")] = None,
+    link: Annotated[
+        str | None, typer.Option(help="Link for copies, as in `remat validate`; draws the curves with and without.")
+    ] = None,
     within: Annotated[float | None, typer.Option(help="Seconds of planning for each solver.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the searches.")] = 0,
 ) -> None:
@@ -59,28 +64,56 @@ def sweep(
     nodes = read_graph(graph)
     limits = [read_budget(budget, nodes) for budget in texts]
     way = None if link is None else read_link(link)
-    chosen = {text: read_solver(text) for text in solver or ["auto"]}
+    chosen = planners(solver or ["auto"], linked=way is not None)
     rows: list[tuple[object, ...]] = []
     lines: dict[str, list[Mark]] = {}
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("planning", total=len(set(limits)) * len(chosen))
+        curves: dict[str, Curve] = {}
 
         def step(point: Point) -> None:
             bar.update(task, advance=1)
 
-        for text, planner in chosen.items():
+        for text, (planner, copies) in chosen.items():
             bar.update(task, description=text)
             clock = Clock(within)
-            curve = planned(nodes, limits, planner, clock=clock, seed=seed, listener=step, link=way)
+            over = way if copies else None
+            curve = curves[text] = planned(nodes, limits, planner, clock=clock, seed=seed, listener=step, link=over)
             rows += [_row(text, point) for point in curve.points]
             lines[text] = [_mark(point) for point in curve.points]
             if len(curve.points) < len(set(limits)) and (within is None or clock.elapsed < within):
                 break  # Ctrl-C: write the points reached
     _write(rows, output)
+    for text in solver or ["auto"]:
+        if text in curves and text + WITHOUT in curves:
+            typer.echo(f"{text}: {crossover(curves[text], curves[text + WITHOUT])}", err=True)
     if draw is not None:
         _draw(lines, draw, nodes, max(limits))
     if not any(row[3] != "" for row in rows):
         raise typer.Exit(3)
+
+
+def planners(texts: list[str], *, linked: bool) -> dict[str, tuple[Solver, bool]]:
+    """The solvers by the name of their curve, each with whether it has the link; with one, a second curve is without copies."""
+    solvers = {text: read_solver(text) for text in texts}
+    chosen = {text: (solver, linked) for text, solver in solvers.items()}
+    return chosen | {text + WITHOUT: (solver, False) for text, solver in solvers.items() if linked}
+
+
+def crossover(linked: Curve, bare: Curve) -> str:
+    """From which budget on copies save time, in words."""
+    from remat.units import format_bytes
+
+    times = {point.budget: point.outcome.upper for point in bare.points}
+    pairs = [
+        (point.budget, point.outcome.upper, times[point.budget]) for point in linked.points if point.budget in times
+    ]
+    saving = [budget for budget, with_copies, without in pairs if with_copies < without]
+    if not saving:
+        return "copies save no time at any of these budgets."
+    largest, alone = max(saving), [budget for budget, _, without in pairs if without == math.inf and budget in saving]
+    text = f"copies save time at {format_bytes(largest)} and below, at {len(saving)} of {len(pairs)} budgets"
+    return f"{text}; at {format_bytes(max(alone))} and below only they have a plan." if alone else f"{text}."
 
 
 def _draw(lines: dict[str, list[Mark]], path: Path, graph: Graph, largest: Bytes) -> None:

@@ -12,9 +12,9 @@ from remat.algorithms._copies.copy_shaving import BOTH, COPIES, Prices
 from remat.settings import number, tuple_of, whole
 from remat.units import Ns
 
-_LANE_PRICES = (0.01, 0.03, 0.06, 0.1, 0.16, 0.25, 0.4, 0.6, 0.9, 1.3, 1.8, 2.5)
+_LANE_PRICES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 2.5)
 _NEAR = 1.03  # plans that are slower by more before they are polished are not polished
-_PASSES = 4  # of a polish, at most
+_PASSES = 2  # of a polish, at most; of one within a search, one pass
 
 
 def whole_span(seq: Ints) -> tuple[int, int]:
@@ -41,13 +41,13 @@ def offer_shaved(search: CopySearch, seq: Ints, mask: Longs, prices: Prices, how
 
 @frozen
 class ReplaceReruns(CopyMove):
-    """Delete the reruns of the best plans, or copy what they make, most expensive first; then leave out copies that serve nothing."""
+    """Delete the reruns of the best plans, or copy what they make, most expensive first; then clear copies."""
 
     def improve(self, search: CopySearch) -> None:
         """Polish the plans of the pool."""
         for plan in tuple(search.pool):
             if not search.clock.expired:
-                search.offer(search.polished(plan.seq, plan.mask, whole_span(plan.seq), _PASSES), repr(self))
+                search.offer(search.polished(plan.seq, plan.mask, whole_span(plan.seq), 2 * _PASSES), repr(self))
 
 
 @frozen
@@ -61,7 +61,7 @@ class ShaveBoth(CopyMove):
     """
 
     lane_prices: tuple[float, ...] = field(default=_LANE_PRICES, validator=tuple_of(number(0)))
-    exponents: tuple[float, ...] = field(default=(1.0, 0.7, 1.4), validator=tuple_of(number(0)))
+    exponents: tuple[float, ...] = field(default=(1.0, 0.7), validator=tuple_of(number(0)))
     best: int = field(default=6, validator=whole(1, "plans"))
 
     def improve(self, search: CopySearch) -> None:
@@ -106,7 +106,7 @@ class BoundMarks(CopyMove):
                 prices = Prices(search.time_prices, lane, 1.0, 0.0, 0.0, BOTH)
                 added = search.shaved(search.base, mask, prices, search.streams.spawn("copies"))
                 if added is not None:
-                    plans.append(search.polished(*added, whole_span(added[0]), 2))
+                    plans.append(search.polished(*added, whole_span(added[0]), 1))
         fitting = [plan for plan in plans if plan.fits]
         if fitting:
             best = min(fitting, key=lambda plan: plan.time)
@@ -136,7 +136,8 @@ class RuinCopies(CopyMove):
         """Search from several plans, from the best one last."""
         if search.best is None or search.within(self.unless):
             return
-        total = min(2000, int(self.work / len(search.base) ** 1.5))
+        nodes = len(search.base)
+        total = min(2000, 40 * nodes, int(self.work / nodes**1.5))
         others = [*search.pool[1:2], *search.other_starts[-1:]] if total >= 40 else []
         number_ = search.next_search()
         for rank, plan in enumerate(others, 1):
@@ -170,7 +171,7 @@ class RuinCopies(CopyMove):
         plan = search.replayed(*added)
         if not plan.fits or plan.time > current.time * _NEAR:
             return None
-        plan = search.polished(plan.seq, plan.mask, (lo, lo + inside + longer), 2)
+        plan = search.polished(plan.seq, plan.mask, (lo, lo + inside + longer), 1)
         return plan if plan.fits and plan.time <= limit else None
 
 

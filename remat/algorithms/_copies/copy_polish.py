@@ -19,7 +19,7 @@ def bit_of(g: Flat, v: int, d: int) -> int:
     """The place of datum d among the reads of node v; -1: v does not read it."""
     for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
         if g.read_idx[k] == d:
-            return k - g.read_ptr[v]
+            return int(k - g.read_ptr[v])
     return -1
 
 

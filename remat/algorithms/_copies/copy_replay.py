@@ -5,9 +5,9 @@ Second, prefetches are placed in reversed time, where a prefetch is an offload: 
 it, and only where all runs after it have room for its bytes. Third, the replay, in exact integers. Both lanes work in the order
 of issue, so the ends of offloads and the starts of prefetches are each sorted in time, and two queues hold all events.
 
-A prefetch's start is fixed when it is issued. If a later run waits for an offload, it may start within the wait, where there is no
-room for it: then it is issued after that run instead, and the replay begins again. Only `remat.ir.validate` decides whether
-a schedule is valid.
+A prefetch's start is fixed when it is issued. If a later run waits for an offload, it may start within the wait, where there is
+no room for it: then it is issued after that run instead, and the replay begins again. Only `remat.ir.validate` decides
+whether a schedule is valid.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def offload(p: Play, lanes: Lanes, d: int, size: int) -> bool:
         p.s[HOST] -= p.host_size[p.s[HOST_HEAD]]
         p.s[HOST_HEAD] += 1
     p.s[HOST] += size
-    return p.s[HOST] <= lanes.host
+    return bool(p.s[HOST] <= lanes.host)
 
 
 @inner_kernel
@@ -336,7 +336,7 @@ def time_of(g: Flat, lanes: Lanes, runs: Runs) -> tuple[int, Copies]:
     if away_profile(g, runs, first, mem, np.empty((0, 0), np.bool_)) > lanes.budget:
         return FAILED, copies
     if copies.reader.size == 0:
-        time = np.int64(0)
+        time: int = 0
         for i in range(n):
             time += g.time[runs.seq[i]]
         return time, copies

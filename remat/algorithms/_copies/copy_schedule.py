@@ -1,4 +1,4 @@
-"""A run sequence with copies as a schedule: drops, then offloads, then the prefetches issued before the next run, then the run."""
+"""A run sequence with copies as a schedule: drops, then offloads, then prefetches, then the next run."""
 
 from __future__ import annotations
 

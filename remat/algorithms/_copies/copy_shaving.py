@@ -129,7 +129,7 @@ def copy_cost(lanes: Lanes, scan: Scan, prices: Prices, d: int) -> float:
     time = lanes.back[d]
     if not scan.on_host[d] and not scan.away[d]:
         time += lanes.out[d]
-    return prices.lane * time
+    return np.float64(prices.lane * time)
 
 
 @inner_kernel
@@ -388,11 +388,13 @@ def fall_of_chain(
     for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
         if (runs.mask[b] >> (k - g.read_ptr[v])) & 1:
             live_bytes -= g.size[g.read_idx[k]]
-    over, count = np.int64(0), 0
+    over: int = 0
+    count = 0
     for i in range(length - 1, -1, -1):
         live_bytes, charged, count = run_back(g, trial, (chain[i], masks[i]), live_bytes, count)
         over += max(0, charged - budget)
-    delta, changed = np.int64(0), 0
+    delta: int = 0
+    changed = 0
     for i in range(count):
         d = trial.touched[i]
         trial.change[d] = np.int8(trial.live[d]) - np.int8(trial.resident[d])
@@ -416,7 +418,7 @@ def fall_of_copy(g: Flat, runs: Runs, mem: Longs, budget: int, b: int, bit: int)
     """By how much the bytes over the budget fall if a read comes by a copy."""
     v = runs.seq[b]
     d = g.read_idx[g.read_ptr[v] + bit]
-    fall = np.int64(0)
+    fall: int = 0
     j = b - 1
     while j >= 0:
         u = runs.seq[j]
@@ -451,7 +453,7 @@ def apply_move(runs: Runs, best: Candidates, j: int) -> int:
         runs.seq[i + length], runs.mask[i + length] = runs.seq[i], runs.mask[i]
     for i in range(length):
         runs.seq[at + i], runs.mask[at + i] = best.chains[j, i], best.masks[j, i]
-    return n + length
+    return int(n + length)
 
 
 @inner_kernel

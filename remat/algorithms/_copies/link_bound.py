@@ -2,15 +2,16 @@
 
 Take τ, the start of the first run of a node t, X the time before it and Y the time after it. Besides s, y and z
 (`_bounds/instants.py`) there is o per datum d: nothing of d is charged at τ, and a later read gets a value made before τ. What
-arrives or still leaves at τ is charged, so the value of an o was whole on the host by τ and is fetched after it: one copy out lies
-within X, one copy in within Y, and each lane makes one at a time:
+arrives or still leaves at τ is charged, so the value of an o was whole on the host by τ and is fetched after it: one copy out
+lies within X, one copy in within Y, and each lane makes one at a time:
 
     Σ o·out ≤ X = time of nodes that have run + w₁,    Σ o·in ≤ Y = time of the others + Σ y·time + w₂.
 
 w₁ and w₂ are all other time that passes: waiting, and reruns that y does not count. The cost is Σ y·time + w₁ + w₂. A copy out
-starts after the ancestors of what it copies have run (its head): the sum over the data with a head of at least r is at most X − r.
-A copy in is followed by a reader and by all that depends on it (its tail), likewise. r is at most the time that passes on
-that side in every schedule, or the row would bind without any copy. Relaxed: copies start at any time, memory counts at τ only.
+starts after the ancestors of what it copies have run (its head): the sum over the data with a head of at least r is at most
+X − r. A copy in is followed by a reader and by all that depends on it (its tail), likewise. r is at most the time that passes
+on that side in every schedule, or the row would bind without any copy. Relaxed: copies start at any time and
+memory counts at τ only.
 
 w has a finite range, W. A schedule with a longer overhead costs more than W by itself: the bound is the smaller of both. Source:
 this project; see docs/explanation/bounds.md.

@@ -31,6 +31,7 @@ _MOVES: tuple[CopyMove, ...] = (
     BoundMarks(),
     RuinCopies(),
     RuinCopies(unless=0.005),
+    ReplaceReruns(),
 )
 
 

@@ -1,0 +1,113 @@
+"""The compiled replay of S-LINK against the validator on random plans with copies; and what shaving and polish keep."""
+
+import random
+
+import numpy as np
+import pytest
+
+from remat.algorithms._arrays.graph_arrays import flatten
+from remat.algorithms._copies.copy_arrays import lanes_of
+from remat.algorithms._copies.copy_polish import polished
+from remat.algorithms._copies.copy_replay import FAILED
+from remat.algorithms._copies.copy_schedule import schedule_with_copies
+from remat.algorithms._copies.copy_shaving import BOTH, Prices, shaved
+from remat.algorithms._whole.baselines import store_all_peak
+from remat.errors import BudgetExceeded
+from remat.ir import Link, validate
+from tests.benchmarks.tiny import tiny_graph
+
+SPEEDS = (None, 5 * 10**8, 10**9, 2 * 10**9)
+
+
+def random_link(rng):
+    """A link of bytes per nanosecond about those of the graphs."""
+    speeds = {"to_host": rng.choice(SPEEDS), "to_device": rng.choice(SPEEDS)}
+    return Link(**speeds, to_host_latency=rng.choice((0, 0, 1)), to_device_latency=rng.choice((0, 0, 2)))
+
+
+def random_runs(flat, rng):
+    """The captured order with reruns at random places, and random copies of what may be copied."""
+    seq = np.flatnonzero(flat.required).tolist()
+    for _ in range(rng.randint(0, 5)):
+        v = rng.choice(seq)
+        if flat.rerun[v]:
+            seq.insert(rng.randint(seq.index(v) + 1, len(seq)), v)
+    share, mask = rng.choice((0.1, 0.3, 0.6)), np.zeros(len(seq), np.int64)
+    movable = lanes_of(flat, Link(), 0, None).movable
+    for i, v in enumerate(seq):
+        for k, d in enumerate(flat.read_idx[flat.read_ptr[v] : flat.read_ptr[v + 1]].tolist()):
+            mask[i] |= int(movable[d] and rng.random() < share) << k
+    return np.array(seq, np.int32), mask
+
+
+def trials(seed, count):
+    """(graph, flat, link, lanes, seq, mask) at random, `count` times."""
+    rng = random.Random(seed)
+    for _ in range(count):
+        graph = tiny_graph(rng, rng.randint(3, 9), rng.random() < 0.5)
+        flat, link, peak = flatten(graph), random_link(rng), store_all_peak(graph)
+        host = rng.choice((None, None, rng.randint(5, 40)))
+        lanes = lanes_of(flat, link, rng.randint(int(0.7 * peak), int(1.2 * peak)), host)
+        yield graph, flat, link, lanes, *random_runs(flat, rng)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_compiled_replay_takes_the_time_that_the_validator_takes(seed):
+    agreed = waited = 0
+    for graph, flat, link, lanes, seq, mask in trials(seed, 60):
+        runs, masks, issue, time = polished(flat, lanes, seq, mask, (0, 0), 0)
+        if time == FAILED:
+            continue
+        cost = validate(graph, schedule_with_copies(graph, flat, runs, masks, issue), lanes.budget, link)
+        assert cost.time == time
+        assert cost.host_peak <= lanes.host
+        agreed += 1
+        waited += cost.idle > 0
+    assert agreed >= 10
+    assert waited >= 5
+
+
+def test_what_the_replay_refuses_no_timing_of_the_validator_saves():
+    """Where the profile of copies without time exceeds the budget, the schedule made for a larger budget does too."""
+    refused = 0
+    for graph, flat, link, lanes, seq, mask in trials(7, 60):
+        lanes = lanes._replace(host=1 << 62)
+        if polished(flat, lanes, seq, mask, (0, 0), 0)[3] != FAILED:
+            continue
+        wide = lanes._replace(budget=1 << 40)
+        runs, masks, issue, _ = polished(flat, wide, seq, mask, (0, 0), 0)
+        with pytest.raises(BudgetExceeded):
+            validate(graph, schedule_with_copies(graph, flat, runs, masks, issue), lanes.budget, link)
+        refused += 1
+    assert refused >= 10
+
+
+def test_polish_is_never_slower_and_removes_what_serves_nothing():
+    shorter = 0
+    for graph, flat, link, lanes, seq, mask in trials(11, 60):
+        before = polished(flat, lanes, seq, mask, (0, 0), 0)[3]
+        if before == FAILED:
+            continue
+        runs, masks, issue, time = polished(flat, lanes, seq, mask, (0, len(seq)), 3)
+        assert time <= before
+        assert validate(graph, schedule_with_copies(graph, flat, runs, masks, issue), lanes.budget, link).time == time
+        shorter += len(runs) < len(seq)
+    assert shorter >= 5
+
+
+def test_shaving_ends_within_the_budget_and_copies_only_what_may_be_copied():
+    fits = 0
+    for graph, flat, link, lanes, _, _ in trials(13, 40):
+        lanes = lanes._replace(host=1 << 62, budget=int(0.8 * store_all_peak(graph)))
+        base, rng = np.flatnonzero(flat.required).astype(np.int32), np.array([1], np.uint64)
+        prices = Prices(flat.time.astype(float), 0.5, 1.0, 0.0, 0.0, BOTH)
+        seq, mask, fit = shaved(flat, lanes, prices, base, np.zeros(len(base), np.int64), rng)
+        for v, bits in zip(seq.tolist(), mask.tolist(), strict=True):
+            reads = flat.read_idx[flat.read_ptr[v] : flat.read_ptr[v + 1]]
+            assert all(lanes.movable[d] for k, d in enumerate(reads.tolist()) if bits >> k & 1)
+        if fit:
+            runs, masks, issue, time = polished(flat, lanes, seq, mask, (0, 0), 0)
+            assert time != FAILED
+            validate(graph, schedule_with_copies(graph, flat, runs, masks, issue), lanes.budget, link)
+            fits += len(runs) > len(base) or bool(masks.any())
+    assert fits >= 10
