@@ -56,10 +56,10 @@ plan_first: Solver = (
         (
             Floor(),
             PeakShaving(),
+            Postpone().if_(no_plan),
             SingleInstant(mixed=0),
             SavedSet(),
             MultiStart().if_(gap_above(GOOD)),
-            Postpone().if_(no_plan),
             Continuation().if_(no_plan),
             Relieve().if_(no_plan),
             RuinAndRecreate(work=1e7),
