@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         Shift,
     )
     from remat.algorithms._search.pipeline import Polish
+    from remat.algorithms._search.postpone import Postpone
     from remat.algorithms._search.single_instant import HardestInstants, SingleInstant
     from remat.algorithms._search.stop import any_plan, gaining, gap, gap_above, no_plan, nodes_up_to
     from remat.algorithms._search.warmup import warm_up
@@ -134,6 +135,7 @@ __all__ = [
     "Pofo",
     "Polish",
     "Pool",
+    "Postpone",
     "Problem",
     "Progress",
     "Quantise",
@@ -223,6 +225,7 @@ _SOLVERS = {
     "Periodic": "_chain.periodic",
     "Pofo": "_chain.pofo",
     "Polish": "_search.pipeline",
+    "Postpone": "_search.postpone",
     "Relieve": "_search.passes",
     "Revolve": "_chain.revolve",
     "RkRotor": "_chain.rotor",

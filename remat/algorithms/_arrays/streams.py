@@ -21,6 +21,7 @@ _STREAMS: Final[dict[str, tuple[int, tuple[tuple[int, int], ...]]]] = {
     "relative": (10, ((10, 8), (1, 10))),
     "start": (100, ((1, 200),)),
     "easy budget": (300, ()),
+    "postpone": (301, ((1, 9),)),
     "lower budget": (310, ((1, 90),)),
     "relief": (400, ((1, 600),)),
     "saved set": (1000, ((10, 100), (1, 10))),

@@ -9,6 +9,7 @@ from remat.algorithms._search.floor import Floor
 from remat.algorithms._search.lp_rounding import SavedSet
 from remat.algorithms._search.passes import Continuation, MultiStart, PeakShaving, Relieve, RuinAndRecreate
 from remat.algorithms._search.pipeline import Polish
+from remat.algorithms._search.postpone import Postpone
 from remat.algorithms._search.single_instant import HardestInstants, SingleInstant
 from remat.algorithms._search.stop import any_plan, gaining, gap, gap_above, no_plan, nodes_up_to
 from remat.algorithms._whole.baselines import PerLayerCheckpoint
@@ -36,6 +37,7 @@ auto: Solver = WithCopies(
             SingleInstant(mixed=0),
             HardestInstants().if_(gap_above(FAIR)),
             SavedSet(),
+            Postpone().if_(no_plan),
             Continuation().if_(no_plan),
             Relieve().if_(no_plan),
             RuinAndRecreate(work=1e7),
@@ -55,6 +57,7 @@ plan_first: Solver = WithCopies(
         (
             Floor(),
             PeakShaving(),
+            Postpone().if_(no_plan),
             SingleInstant(mixed=0),
             SavedSet(),
             MultiStart().if_(gap_above(GOOD)),
