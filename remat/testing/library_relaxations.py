@@ -5,9 +5,14 @@
 | `ResidentTogether` | all schedules | the floor |
 | `AtInstant` | all schedules | one instant (`_bounds/instants.py`) |
 | `AtInstant(fixed=True)` | captured order | the same, with the nodes that have run fixed |
+<<<<<<< HEAD
 | `AtInstantWithLink` | all schedules, with copies too | one instant with copies (`_copies/link_bound.py`) |
 | `AtInstants` | all schedules | several instants in one of their orders (`_bounds/ordered_instants.py`) |
 | `InStages` | captured order | several instants (`_bounds/fixed_order.py`) |
+=======
+| `AtInstants` | all schedules | several instants in an order (`_bounds/ordered_instants.py`), also with `coarse` rows |
+| `InStages` | captured order | several instants (`_bounds/fixed_order.py`), also with `coarse` rows |
+>>>>>>> h-zoo
 | `AtLoss` | all schedules | the knapsacks (`_staged/knapsack.py`) |
 | `Staged` | staged schedules | runs and residencies (`_staged/form_events.py`), or a form of the papers |
 """
@@ -195,7 +200,13 @@ class _Instants(_FlatBound):
 
 @frozen
 class AtInstants(_Instants):
-    """Several instants in the order of their first runs; impossible where that order is not among those listed."""
+    """Several instants in the order of their first runs; impossible where that order is not among those listed.
+
+    Attributes:
+        coarse: whether stages taken together have rows of their own.
+    """
+
+    coarse: bool = False
 
     def ordered(self, trace: Trace) -> Sequence[str]:
         """In the schedule's order."""
@@ -205,7 +216,7 @@ class AtInstants(_Instants):
         """The formulation of these instants in this order."""
         flat = _flat(graph)
         order = tuple(graph.node_index[name] for name in cast("tuple[str, ...]", place))
-        chained = ordered_formulation(flat, Dependencies(flat), order, budget)
+        chained = ordered_formulation(flat, Dependencies(flat), order, budget, coarse=self.coarse)
         listed = Precedence(cast("Any", SimpleNamespace(flat=flat))).orders(frozenset(order), _ORDERS)
         return Formulation(
             linear=chained.linear,
@@ -215,50 +226,58 @@ class AtInstants(_Instants):
         )
 
     def point(self, formulation: Formulation, trace: Trace, place: Hashable) -> Sequence[int]:
-        """Per instant s and z; per stage y: the node had run at its instant, and runs in the stage."""
+        """Per instant s and z; per stage, and for stages taken together, y: the node had run before, and runs there."""
         chained: Chained = formulation.meaning
         steps = [trace.first[name] for name in cast("tuple[str, ...]", place)]
         x = [0] * len(formulation.linear.cost)
-        for k, (start, end) in enumerate(zip(steps, [*steps[1:], None], strict=True)):
+        for k, start in enumerate(steps):
             for d, datum in enumerate(trace.graph.data):
                 if chained.resident[k, d] >= 0:
                     x[chained.resident[k, d]] = datum.name in trace.before[start]
             for v, node in enumerate(trace.graph.computes):
-                before = trace.ran_before(node.name, start)
                 if chained.ran[k, v] >= 0:
-                    x[chained.ran[k, v]] = before
-                if chained.again[k, v] >= 0:
-                    x[chained.again[k, v]] = before and trace.runs_within(node.name, start, end)
+                    x[chained.ran[k, v]] = trace.ran_before(node.name, start)
+        for (begin, end), again in chained.spans.items():
+            start, until = steps[begin], [*steps, None][end]
+            for column, node in zip(again.tolist(), trace.graph.computes, strict=True):
+                if column >= 0:
+                    x[column] = trace.ran_before(node.name, start) and trace.runs_within(node.name, start, until)
         return x
 
 
 @frozen
 class InStages(_Instants):
-    """Several instants of the captured order."""
+    """Several instants of the captured order.
+
+    Attributes:
+        coarse: whether stages taken together have rows of their own.
+    """
 
     among = "captured"
+    coarse: bool = False
 
     def formulation(self, graph: Graph, place: Hashable, budget: Bytes) -> Formulation:
         """The formulation of these instants."""
         flat = _flat(graph)
         at = tuple(graph.node_index[name] for name in cast("tuple[str, ...]", place))
-        stages = staged_formulation(flat, at, budget)
+        stages = staged_formulation(flat, at, budget, coarse=self.coarse)
         return Formulation(
             linear=stages.linear, base=int(flat.time.sum()), impossible=stages.impossible, meaning=stages
         )
 
     def point(self, formulation: Formulation, trace: Trace, place: Hashable) -> Sequence[int]:
-        """Per instant s; per stage y."""
+        """Per instant s; per stage, and for stages taken together, y."""
         stages: Stages = formulation.meaning
         steps = [trace.first[name] for name in cast("tuple[str, ...]", place)]
         x = [0] * len(formulation.linear.cost)
-        for k, (start, end) in enumerate(zip(steps, [*steps[1:], None], strict=True)):
-            for d, datum in enumerate(trace.graph.data):
-                if stages.resident[k, d] >= 0:
-                    x[stages.resident[k, d]] = datum.name in trace.before[start]
-            for v, node in enumerate(trace.graph.computes):
-                if stages.again[k, v] >= 0:
-                    x[stages.again[k, v]] = trace.runs_within(node.name, start, end)
+        for start, resident in zip(steps, stages.resident.tolist(), strict=True):
+            for column, datum in zip(resident, trace.graph.data, strict=True):
+                if column >= 0:
+                    x[column] = datum.name in trace.before[start]
+        for (begin, end), again in stages.spans.items():
+            for column, node in zip(again.tolist(), trace.graph.computes, strict=True):
+                if column >= 0:
+                    x[column] = trace.runs_within(node.name, steps[begin], [*steps, None][end])
         return x
 
 
@@ -422,7 +441,9 @@ RELAXATIONS: tuple[Relaxation, ...] = (
     AtInstant(),
     AtInstant(fixed=True),
     AtInstants(),
+    AtInstants(coarse=True),
     InStages(),
+    InStages(coarse=True),
     AtLoss(),
     AtLoss(working_sets=True),
     Staged(),

@@ -1,9 +1,15 @@
 """Bounds: known values, exactness, what is proved impossible, and what is only shown beside."""
 
+from random import Random
+
 import numpy as np
 import pytest
 
+from remat.algorithms._arrays.graph_arrays import flatten
+from remat.algorithms._bounds.fixed_order import staged_formulation
 from remat.algorithms._bounds.floor import proved_floor
+from remat.algorithms._bounds.instants import Dependencies
+from remat.algorithms._bounds.ordered_instants import ordered_formulation
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE, Status
 from remat.algorithms._core.problem import Problem
@@ -15,9 +21,11 @@ from remat.algorithms._search.multi_instant import MultiInstant
 from remat.algorithms._search.pipeline import Polish
 from remat.algorithms._search.single_instant import SingleInstant
 from remat.algorithms._search.state import Search
+from remat.algorithms._whole.baselines import store_all_peak
 from remat.algorithms._whole.exhaustive import Exhaustive
-from remat.ir import GraphBuilder, Kind
+from remat.ir import GraphBuilder, Kind, Phase
 from tests.algorithms.test_runs_liveness import chain
+from tests.benchmarks.tiny import tiny_graph
 
 
 def knapsack(budget):
@@ -187,3 +195,27 @@ def test_a_link_leaves_no_bound_but_the_time_of_the_nodes():
     Floor().improve(search)
     SingleInstant().improve(search)
     assert search.lower == chain(8).time
+
+
+@pytest.mark.parametrize("order", ["captured", "any"])
+def test_another_instant_lowers_the_relaxed_bound_of_plain_rows_and_never_that_of_coarse_ones(order):
+    rng, falls = Random(3), 0
+    for _ in range(14):
+        graph = tiny_graph(rng, 5, False)
+        flat, budget = flatten(graph), int(0.7 * store_all_peak(graph))
+        at = sorted(v for v in graph.required if graph.computes[v].phase is not Phase.FORWARD)
+        plain, coarse = ([relaxed(flat, at[: n + 1], budget, order, c) for n in range(len(at))] for c in (False, True))
+        assert coarse == sorted(coarse)
+        assert all(c >= p for p, c in zip(plain, coarse, strict=True))
+        falls += plain != sorted(plain)
+    assert falls
+
+
+def relaxed(flat, instants, budget, order, coarse):
+    """The relaxed bound of the recomputation at some instants."""
+    if order == "captured":
+        formulation = staged_formulation(flat, tuple(instants), budget, coarse=coarse)
+    else:
+        formulation = ordered_formulation(flat, Dependencies(flat), tuple(instants), budget, coarse=coarse)
+    answer = None if formulation.impossible else solve_relaxed(formulation.linear)
+    return IMPOSSIBLE if answer is None or answer.infeasible else answer.bound

@@ -6,6 +6,11 @@ or are recomputed in it; a datum is resident at an instant if it was resident at
 Reruns are counted once per stage and those of the first stage are free, so the optimum bounds every schedule whose
 first runs keep the captured order; this assumption is reported together with the bound. With one stage per node this is
 Checkmate's formulation (Jain et al., 2020); a few hard instants keep it small.
+
+In the relaxation a rerun may be split between stages, so that its bound can fall when an instant is added. `coarse` rows prevent
+that: for stages a to b - 1 taken together, y' = the node runs again in one of them, y'(a, b) <= y'(a, m) + y'(m, b) for each m in
+between, and y' satisfies the rows of a single stage from a to b. Hence for any subset of the instants the relaxation contains
+that of the subset alone, and its bound is at least as large.
 """
 
 from __future__ import annotations
@@ -20,46 +25,65 @@ from remat.algorithms._milp.linear import Builder, Linear
 
 @frozen
 class Stages:
-    """The formulation over the stages that begin at `instants`; columns of s by instant and datum, of y by stage and node."""
+    """The formulation over the stages that begin at `instants`.
+
+    Attributes:
+        resident: column of s by instant and datum, -1: none.
+        spans: columns of y by node, -1: none, for the stages from an instant to another (its number; the last is the end).
+    """
 
     instants: tuple[int, ...]
     linear: Linear
     resident: NDArray[np.int32]
-    again: NDArray[np.int32]
+    spans: dict[Span, NDArray[np.int32]]
     impossible: bool = False
 
 
-def staged_formulation(flat: Flat, instants: tuple[int, ...], budget: int) -> Stages:
-    """The formulation; `instants` are node indices, ascending, none before the loss. Integral: s."""
-    build = _Build(flat, instants)
+def staged_formulation(flat: Flat, instants: tuple[int, ...], budget: int, *, coarse: bool = False) -> Stages:
+    """The formulation; `instants` are node indices, ascending, none before the loss. Integral: s.
+
+    Args:
+        flat: the graph.
+        instants: where stages begin.
+        budget: for each instant [bytes].
+        coarse: whether stages taken together have rows of their own.
+    """
+    build = _Build(flat, instants, coarse)
     impossible = False
     for k in range(len(instants)):
         impossible |= build.memory_row(k, budget)
-        build.stage_rows(k)
+    for span in build.spans:
+        build.stage_rows(span)
     return Stages(
         instants=instants,
         linear=build.builder.build(),
         resident=build.resident,
-        again=build.again,
+        spans=build.spans,
         impossible=impossible,
     )
+
+
+Span = tuple[int, int]
+"""Stages taken together: the number of the instant where they begin, and of the one where they end."""
 
 
 class _Build:
     """Numbers the variables and collects the rows."""
 
-    def __init__(self, flat: Flat, instants: tuple[int, ...]) -> None:
+    def __init__(self, flat: Flat, instants: tuple[int, ...], coarse: bool) -> None:
         self.flat, self.instants = flat, instants
-        nodes, data = flat.time.size, flat.size.size
+        nodes, data, stages = flat.time.size, flat.size.size, len(instants)
         self.builder = Builder()
         self.permanent = flat.keep & (flat.contributions == 1)
-        self.resident = np.full((len(instants), data), -1, np.int32)
-        self.again = np.full((len(instants), nodes), -1, np.int32)
+        self.resident = np.full((stages, data), -1, np.int32)
+        lengths = range(1, stages + 1 if coarse else 2)
+        self.spans = {(k, k + n): np.full(nodes, -1, np.int32) for n in lengths for k in range(stages + 1 - n)}
+        for (k, end), again in self.spans.items():
+            for v in range(instants[k]):
+                if flat.replay[v]:
+                    again[v] = self.builder.new(1, cost=int(flat.time[v]) if end == k + 1 else 0)
         last = self._last_use()
         for k, at in enumerate(instants):
-            for v in range(at):
-                if flat.replay[v]:
-                    self.again[k, v] = self.builder.new(1, cost=int(flat.time[v]))
             for d in range(data):
                 p = flat.producer[d]
                 if 0 <= p < at and not self.permanent[d] and last[d] >= 0:
@@ -90,35 +114,41 @@ class _Build:
         self.builder.row(terms, room)
         return room < 0
 
-    def stage_rows(self, k: int) -> None:
-        """Nodes that run in stage k have their reads; data resident at the next instant were resident or are made."""
-        last = k + 1 == len(self.instants)
-        for v in range(self.flat.time.size if last else self.instants[k + 1]):
-            if v >= self.instants[k] or self.again[k, v] >= 0:
-                self._read_rows(k, v)
+    def stage_rows(self, span: Span) -> None:
+        """Nodes that run in the span have their reads; data resident at its end were resident before or are made in it."""
+        start, end = span
+        last = end == len(self.instants)
+        for v in range(self.flat.time.size if last else self.instants[end]):
+            if v >= self.instants[start] or self.spans[span][v] >= 0:
+                self._read_rows(span, v)
         if not last:
-            self._resident_rows(k)
+            self._resident_rows(span)
+        for middle in range(start + 1, end):
+            self._split_rows(span, middle)
 
-    def _read_rows(self, k: int, v: int) -> None:
-        """A run of v in stage k needs the data of earlier stages that it reads; in the stage of its first run it always runs."""
-        flat, at = self.flat, self.instants[k]
-        rerun = [] if v >= at else [(int(self.again[k, v]), 1)]
+    def _split_rows(self, span: Span, middle: int) -> None:
+        """A node that runs again in the span does so before or after an instant in it."""
+        parts = [self.spans[span[0], middle], self.spans[middle, span[1]]]
+        for v in np.flatnonzero(self.spans[span] >= 0).tolist():
+            self.builder.row([(int(self.spans[span][v]), 1), *((int(part[v]), -1) for part in parts)], 0)
+
+    def _read_rows(self, span: Span, v: int) -> None:
+        """A run of v in a span needs the data of earlier stages that it reads; in the span of its first run it always runs."""
+        flat, at = self.flat, self.instants[span[0]]
+        rerun = [] if v >= at else [(int(self.spans[span][v]), 1)]
         for d in flat.read_idx[flat.read_ptr[v] : flat.read_ptr[v + 1]].tolist():
             p = int(flat.producer[d])
             if not self.permanent[d] and p < at:
-                self.builder.row([*self._supply(k, d, p), *rerun], 0 if rerun else -1)
+                self.builder.row([*self._supply(span, d, p), *rerun], 0 if rerun else -1)
 
-    def _resident_rows(self, k: int) -> None:
-        """Data resident at instant k + 1 were resident at instant k, or are made in stage k."""
+    def _resident_rows(self, span: Span) -> None:
+        """Data resident at the end of a span were resident at its start, or are made in it."""
+        start, end = span
         for d in range(self.flat.size.size):
-            p, column = int(self.flat.producer[d]), int(self.resident[k + 1, d])
-            if column >= 0 and p < self.instants[k]:
-                self.builder.row([(column, 1), *self._supply(k, d, p)], 0)
+            p, column = int(self.flat.producer[d]), int(self.resident[end, d])
+            if column >= 0 and p < self.instants[start]:
+                self.builder.row([(column, 1), *self._supply(span, d, p)], 0)
 
-    def _supply(self, k: int, d: int, p: int) -> list[tuple[int, int]]:
-        terms = []
-        if self.resident[k, d] >= 0:
-            terms.append((int(self.resident[k, d]), -1))
-        if self.again[k, p] >= 0:
-            terms.append((int(self.again[k, p]), -1))
-        return terms
+    def _supply(self, span: Span, d: int, p: int) -> list[tuple[int, int]]:
+        columns = (int(self.resident[span[0], d]), int(self.spans[span][p]))
+        return [(column, -1) for column in columns if column >= 0]

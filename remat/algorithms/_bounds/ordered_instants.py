@@ -13,8 +13,9 @@ f = z(next) - z is 1 for a node whose first run is in the stage. With p the prod
 * at each instant resident data, kept data, the outputs and the workspace of its node fit; the data that it reads are resident.
 
 Every such schedule gives a solution whose cost is at most its recomputation. With one instant this is the formulation of
-`instants`. The bound holds for every schedule if dependencies allow one order only; otherwise the least bound over all orders
-does. Source: this project; see docs/explanation/bounds.md.
+`instants`. With `coarse` rows, as in `fixed_order`, stages taken together have a y of their own, so that the bound of the
+relaxation cannot fall when an instant is added. The bound holds for every schedule if dependencies allow one order only;
+otherwise the least bound over all orders does. Source: this project; see docs/explanation/bounds.md.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import Flat
+from remat.algorithms._bounds.fixed_order import Span
 from remat.algorithms._bounds.instants import AHEAD, DONE, EITHER, Dependencies
 from remat.algorithms._milp.linear import Builder, Linear
 
@@ -37,7 +39,7 @@ class Chained:
 
     Attributes:
         resident: column of s by instant and datum, -1: none. ran: column of z by instant and node, -1: none.
-        again: column of y by instant and node, -1: none.
+        spans: columns of y by node, -1: none, for the stages from an instant to another (its number; the last is the end).
         state: DONE, AHEAD or EITHER by instant and node; the last of the len(instants) + 1 rows is the end of the step.
         impossible: the data that must be resident at an instant exceed the budget without any others.
     """
@@ -46,9 +48,15 @@ class Chained:
     linear: Linear
     resident: NDArray[np.int32]
     ran: NDArray[np.int32]
-    again: NDArray[np.int32]
+    spans: dict[Span, NDArray[np.int32]]
     state: NDArray[np.int8]
     impossible: bool = False
+
+    @property
+    def variables(self) -> int:
+        """Number of columns, without those of stages taken together."""
+        coarse = (again for (start, end), again in self.spans.items() if end > start + 1)
+        return self.linear.shape[1] - sum(int((again >= 0).sum()) for again in coarse)
 
     def stage_of(self, x: NDArray[np.float64]) -> NDArray[np.int64]:
         """The stage of each node's first run in a solution; 0 is before the first instant."""
@@ -58,20 +66,31 @@ class Chained:
         return np.asarray(len(self.instants) + 1 - done.sum(axis=0), np.int64)
 
 
-def ordered_formulation(flat: Flat, dependencies: Dependencies, instants: tuple[int, ...], budget: int) -> Chained:
-    """The formulation; `instants` are in the order of their first runs, the loss (if included) first. Integral: s and z."""
-    build = _Build(flat, dependencies, instants)
+def ordered_formulation(
+    flat: Flat, dependencies: Dependencies, instants: tuple[int, ...], budget: int, *, coarse: bool = False
+) -> Chained:
+    """The formulation; `instants` are in the order of their first runs, the loss (if included) first. Integral: s and z.
+
+    Args:
+        flat: the graph.
+        dependencies: of its nodes.
+        instants: where stages begin.
+        budget: for each instant [bytes].
+        coarse: whether stages taken together have rows of their own.
+    """
+    build = _Build(flat, dependencies, instants, coarse)
     impossible = False
     for k in range(len(instants)):
         impossible |= build.memory_row(k, budget)
         build.order_rows(k)
-        build.stage_rows(k)
+    for span in build.spans:
+        build.stage_rows(span)
     return Chained(
         instants=instants,
         linear=build.builder.build(),
         resident=build.resident,
         ran=build.ran,
-        again=build.again,
+        spans=build.spans,
         state=build.state,
         impossible=impossible,
     )
@@ -80,7 +99,7 @@ def ordered_formulation(flat: Flat, dependencies: Dependencies, instants: tuple[
 class _Build:
     """Numbers the variables and collects the rows."""
 
-    def __init__(self, flat: Flat, dependencies: Dependencies, instants: tuple[int, ...]) -> None:
+    def __init__(self, flat: Flat, dependencies: Dependencies, instants: tuple[int, ...], coarse: bool) -> None:
         self.flat, self.instants = flat, instants
         nodes, data, stages = flat.time.size, flat.size.size, len(instants)
         self.builder = Builder()
@@ -95,16 +114,18 @@ class _Build:
         for k in range(stages - 1, 0, -1):
             self.state[k - 1, (self.state[k] == AHEAD) & (self.state[k - 1] == EITHER)] = AHEAD
         self.ran = np.full((stages + 1, nodes), -1, np.int32)
-        self.again = np.full((stages, nodes), -1, np.int32)
+        lengths = range(1, stages + 1 if coarse else 2)
+        self.spans = {(k, k + n): np.full(nodes, -1, np.int32) for n in lengths for k in range(stages + 1 - n)}
         self.resident = np.full((stages, data), -1, np.int32)
         for k in range(stages):
             for v in np.flatnonzero(self.state[k] == EITHER).tolist():
                 self.ran[k, v] = self.builder.new(1, integral=True)
-            for v in np.flatnonzero((self.state[k] != AHEAD) & flat.replay).tolist():
-                self.again[k, v] = self.builder.new(1, cost=int(flat.time[v]))
             for d in self.droppable:
                 if self.state[k, flat.producer[d]] != AHEAD and self._may_be_read(k, d):
                     self.resident[k, d] = self.builder.new(1, integral=True)
+        for (k, end), again in self.spans.items():
+            for v in np.flatnonzero((self.state[k] != AHEAD) & flat.replay).tolist():
+                again[v] = self.builder.new(1, cost=int(flat.time[v]) if end == k + 1 else 0)
 
     def _may_be_read(self, k: int, d: int) -> bool:
         """Whether any node may read the datum from instant k on."""
@@ -117,15 +138,15 @@ class _Build:
             return [(int(self.ran[k, v]), sign)], 0
         return [], sign if self.state[k, v] == DONE else 0
 
-    def _first_run(self, k: int, v: int, sign: int) -> tuple[Terms, int]:
-        """`sign` times f of node v in stage k, which is 1 if its first run is in the stage: terms and a constant."""
-        end_terms, end_constant = self._z(k + 1, v, sign)
-        start_terms, start_constant = self._z(k, v, -sign)
+    def _first_run(self, span: Span, v: int, sign: int) -> tuple[Terms, int]:
+        """`sign` times f of node v in a span, which is 1 if its first run is in the span: terms and a constant."""
+        end_terms, end_constant = self._z(span[1], v, sign)
+        start_terms, start_constant = self._z(span[0], v, -sign)
         return end_terms + start_terms, end_constant + start_constant
 
-    def _supply(self, k: int, d: int) -> Terms:
-        """-s - y of a datum and its producer in stage k."""
-        columns = (int(self.resident[k, d]), int(self.again[k, self.flat.producer[d]]))
+    def _supply(self, span: Span, d: int) -> Terms:
+        """-s - y of a datum and its producer in a span."""
+        columns = (int(self.resident[span[0], d]), int(self.spans[span][self.flat.producer[d]]))
         return [(column, -1) for column in columns if column >= 0]
 
     def memory_row(self, k: int, budget: int) -> bool:
@@ -152,8 +173,9 @@ class _Build:
         flat = self.flat
         for v in np.flatnonzero(self.ran[k] >= 0).tolist():
             z = int(self.ran[k, v])
-            if self.again[k, v] >= 0:
-                self.builder.row([(int(self.again[k, v]), 1), (z, -1)], 0)
+            for (start, _), again in self.spans.items():
+                if start == k and again[v] >= 0:
+                    self.builder.row([(int(again[v]), 1), (z, -1)], 0)
             for u in flat.order_idx[flat.order_ptr[v] : flat.order_ptr[v + 1]].tolist():
                 if self.ran[k, u] >= 0:
                     self.builder.row([(z, 1), (int(self.ran[k, u]), -1)], 0)
@@ -164,20 +186,24 @@ class _Build:
             if z >= 0:
                 self.builder.row([(int(self.resident[k, d]), 1), (z, -1)], 0)
 
-    def stage_rows(self, k: int) -> None:
-        """Nodes that run in stage k have their reads; data resident at the next instant were resident or are made."""
-        flat = self.flat
+    def stage_rows(self, span: Span) -> None:
+        """Nodes that run in the span have their reads; data resident at its end were resident before or are made in it."""
+        flat, again, (start, end) = self.flat, self.spans[span], span
         for d in self.droppable:
             p = int(flat.producer[d])
-            if self.state[k, p] == AHEAD:
-                continue  # p first runs in this stage or later: readers in this stage follow it by the closure of z
-            supply = self._supply(k, d)
-            production, produced = self._first_run(k, p, -1)
+            if self.state[start, p] == AHEAD:
+                continue  # p first runs in this span or later: readers in this span follow it by the closure of z
+            supply = self._supply(span, d)
+            production, produced = self._first_run(span, p, -1)
             for c in flat.use_idx[flat.use_ptr[d] : flat.use_ptr[d + 1]].tolist():
-                first, needed = self._first_run(k, c, 1)
+                first, needed = self._first_run(span, c, 1)
                 if first or needed:
                     self.builder.row([*supply, *production, *first], -produced - needed)
-                if self.again[k, c] >= 0:
-                    self.builder.row([*supply, (int(self.again[k, c]), 1)], 0)
-            if k + 1 < len(self.instants) and self.resident[k + 1, d] >= 0:
-                self.builder.row([*supply, *production, (int(self.resident[k + 1, d]), 1)], -produced)
+                if again[c] >= 0:
+                    self.builder.row([*supply, (int(again[c]), 1)], 0)
+            if end < len(self.instants) and self.resident[end, d] >= 0:
+                self.builder.row([*supply, *production, (int(self.resident[end, d]), 1)], -produced)
+        for middle in range(start + 1, end):
+            parts = [self.spans[start, middle], self.spans[middle, end]]
+            for v in np.flatnonzero(again >= 0).tolist():
+                self.builder.row([(int(again[v]), 1), *((int(part[v]), -1) for part in parts if part[v] >= 0)], 0)

@@ -2,7 +2,8 @@
 
 Instants are added one at a time: of those with heavy working sets the one that raises the relaxed bound most; if none raises
 it, the one where the plan of the solution exceeds the budget most. Instants that depend on each other have one order; for the
-others every order is solved, and the least bound holds for every schedule.
+others every order is solved, and the least bound holds for every schedule. Where the gap stays large, instants grow once more,
+with rows for stages taken together (see `fixed_order`): another instant then cannot lower the relaxed bound.
 A solution also gives the stage in which each node first runs, so its plan may leave the captured order.
 """
 
@@ -33,6 +34,7 @@ Order = tuple[int, ...]
 _EACH = 3  # heavy instants in each part of the backward
 _PROMISING = 10  # of all heavy instants, how many are scanned again
 _FULL = 1500  # variables up to which a formulation gets all branch-and-bound nodes
+_LARGE_GAP = 0.02  # above it, instants grow once more with rows for stages taken together
 _GROWTH = 4  # ratio of the effort that a round may take to that of the round before
 
 
@@ -44,9 +46,9 @@ class AnyOrder(RunMove):
         rounds: largest number of instants.
         nodes: branch-and-bound nodes of a formulation; with more than 1500 variables fewer, in inverse proportion to the square
             of their number.
-        largest: largest number of variables of a formulation; larger ones are not solved.
-        effort: limit on simplex iterations times rows, summed over all formulations; one that is likely to exceed it is not
-            solved. 1e7 takes about a second.
+        largest: largest number of variables of a formulation, without those of stages taken together; larger ones are not solved.
+        effort: limit on simplex iterations times rows, summed over all formulations of a growth; one that is likely to exceed it
+            is not solved. 1e7 takes about a second, half of that with stages taken together.
         orders: largest number of orders of the instants; an instant that would lead to more is not added.
         scanned: number of heavy working sets from which the relaxed formulations choose the second instant.
         variants: how many preferences of shaving are tried on each plan.
@@ -66,16 +68,18 @@ class AnyOrder(RunMove):
 
     def improve(self, search: Search) -> None:
         """Solve, plan and add an instant, until the plan fits, the search may end, or the formulations cost too much."""
-        if not search.enough:
+        for coarse in (False, True):
+            if search.over or (coarse and search.best_time <= (1 + _LARGE_GAP) * search.lower):
+                return
             with search.charged("bound"):
-                _Growth(self, search).run()
+                _Growth(self, search, coarse=coarse).run()
 
 
 class _Growth:
-    """One run of `AnyOrder`: a set of instants that grows."""
+    """One run of `AnyOrder`: a set of instants that grows; `coarse`: stages taken together have rows of their own."""
 
-    def __init__(self, settings: AnyOrder, search: Search) -> None:
-        self.settings, self.search = settings, search
+    def __init__(self, settings: AnyOrder, search: Search, *, coarse: bool) -> None:
+        self.settings, self.search, self.coarse = settings, search, coarse
         self.precedence = Precedence(search)
         self.instants = frozenset(hardest_instants(search, 1))
         self.heavy = heavy_instants(search, settings.scanned)
@@ -101,7 +105,8 @@ class _Growth:
             self.instants |= {instant}
 
     def _formulation(self, order: Order) -> Chained:
-        return ordered_formulation(self.search.flat, self.precedence.dependencies, order, self.search.budget)
+        flat, dependencies = self.search.flat, self.precedence.dependencies
+        return ordered_formulation(flat, dependencies, order, self.search.budget, coarse=self.coarse)
 
     def _solve(self) -> bool:
         """Solve every order of the instants, prove the least bound and offer plans; returns whether all were solved."""
@@ -114,7 +119,7 @@ class _Growth:
         self.last, self.plan = 0, None
         for order in orders:
             formulation = self._formulation(order)
-            if formulation.linear.shape[1] > settings.largest or search.clock.expired:
+            if formulation.variables > settings.largest or search.clock.expired:
                 return False
             answer = self._answer(formulation)
             if answer is None or answer.infeasible:
@@ -135,7 +140,7 @@ class _Growth:
         """The answer with integers; None if the data that must be resident exceed the budget without any others."""
         if formulation.impossible:
             return None
-        share = min(1.0, _FULL / max(1, formulation.linear.shape[1]))
+        share = min(1.0, _FULL / max(1, formulation.variables))
         nodes = max(1, int(self.settings.nodes * share**2))
         return solve_mixed(formulation.linear, self.settings.accuracy, nodes, clock=self.search.clock)
 
@@ -146,7 +151,9 @@ class _Growth:
             for j in range(self.settings.variants):
                 if j and search.clock.expired:
                     return
-                offer_shaved(search, start, variant(j), search.streams.spawn("any order", count, j), how)
+                offer_shaved(
+                    search, start, variant(j), search.streams.spawn("any order", count + 200 * self.coarse, j), how
+                )
 
     def _scan(self) -> int | None:
         """The heavy instant that raises the relaxed bound most; None if none raises it, and then no further scan is made."""
@@ -165,7 +172,7 @@ class _Growth:
         if orders is None or self.search.clock.expired:
             return None
         formulation = self._formulation(orders[0])
-        if formulation.linear.shape[1] > self.settings.largest:
+        if formulation.variables > self.settings.largest:
             return None
         answer = None if formulation.impossible else solve_relaxed(formulation.linear, clock=self.search.clock)
         return IMPOSSIBLE if answer is None or answer.infeasible else answer.bound

@@ -45,7 +45,7 @@ class Changed:
 
 
 _MADE = "self.builder.row([*supply, *production, *first], -produced - needed)"
-_LINK = "self.builder.row([*supply, *production, (int(self.resident[k + 1, d]), 1)], -produced)"
+_LINK = "self.builder.row([*supply, *production, (int(self.resident[end, d]), 1)], -produced)"
 _KEPT = "self.permanent = flat.keep & (flat.contributions == 1)"
 _ONE = AtInstant()
 _LOSS = AtLoss()
@@ -77,7 +77,7 @@ BOUNDS = {
         AtInstants(),
         ordered_instants,
         _LINK,
-        "self.builder.row([*supply, (int(self.resident[k + 1, d]), 1)], 0)",
+        "self.builder.row([*supply, (int(self.resident[end, d]), 1)], 0)",
     ),
     "sums of several instants are taken for kept": Changed(
         AtInstants(), ordered_instants, _KEPT, "self.permanent = flat.keep"
@@ -92,7 +92,19 @@ BOUNDS = {
         InStages(), fixed_order, "if not self.permanent[d] and p < at:", "if not self.permanent[d]:"
     ),
     "what a rerun makes does not stay": Changed(
-        InStages(), fixed_order, "*self._supply(k, d, p)], 0)", "*self._supply(k, d, p)[:1]], 0)"
+        InStages(), fixed_order, "*self._supply(span, d, p)], 0)", "*self._supply(span, d, p)[:1]], 0)"
+    ),
+    "a rerun in stages taken together is one in each of them": Changed(
+        InStages(coarse=True),
+        fixed_order,
+        "*((int(part[v]), -1) for part in parts)], 0)",
+        "(int(parts[0][v]), -1)], 0)",
+    ),
+    "a rerun in stages of some order is one in each of them": Changed(
+        AtInstants(coarse=True),
+        ordered_instants,
+        "for part in parts if part[v] >= 0)",
+        "for part in parts[:1] if part[v] >= 0)",
     ),
     "the loss is charged its first option": Changed(
         _LOSS, knapsack, "min(self.stage.charge[loss])", "self.stage.charge[loss][0]"
