@@ -5,14 +5,9 @@
 | `ResidentTogether` | all schedules | the floor |
 | `AtInstant` | all schedules | one instant (`_bounds/instants.py`) |
 | `AtInstant(fixed=True)` | captured order | the same, with the nodes that have run fixed |
-<<<<<<< HEAD
 | `AtInstantWithLink` | all schedules, with copies too | one instant with copies (`_copies/link_bound.py`) |
-| `AtInstants` | all schedules | several instants in one of their orders (`_bounds/ordered_instants.py`) |
-| `InStages` | captured order | several instants (`_bounds/fixed_order.py`) |
-=======
 | `AtInstants` | all schedules | several instants in an order (`_bounds/ordered_instants.py`), also with `coarse` rows |
 | `InStages` | captured order | several instants (`_bounds/fixed_order.py`), also with `coarse` rows |
->>>>>>> h-zoo
 | `AtLoss` | all schedules | the knapsacks (`_staged/knapsack.py`) |
 | `Staged` | staged schedules | runs and residencies (`_staged/form_events.py`), or a form of the papers |
 """
