@@ -59,7 +59,7 @@ format: venv
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# make bench-exec, bench-wrap, bench-plan, bench-proofs, bench-dtr, bench-ir, bench-chains, bench-ilp: a table, JSON in build/bench, exit 1 on a missed bar.
+# make bench-exec, bench-wrap, bench-capture, bench-plan, bench-proofs, bench-dtr, bench-ir, bench-chains, bench-ilp: a table, JSON in build/bench, exit 1 on a missed bar.
 bench-%: venv
 	@mkdir -p build/bench
 	$(BIN)/python -m tests.benchmarks.bench_$* $(FLAGS)

@@ -106,7 +106,9 @@ def _graph(model: nn.Module, sample: Any, settings: Settings, cost: str | Device
     with in_training(model):
         if isinstance(device, str):
             return plan_step(model, args, kwargs, evolve(settings, cost=device)).graph
-        captured = capture(model, args, kwargs, step=settings.step, differentiable=settings.differentiable, tracer=settings.tracer)
+        captured = capture(
+            model, args, kwargs, step=settings.step, differentiable=settings.differentiable, tracer=settings.tracer
+        )
     return graph_on(captured, device, loss_reserve=settings.loss_reserve)
 
 

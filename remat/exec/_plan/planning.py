@@ -172,7 +172,9 @@ def plan_step(
     """
     stages = Stages(type(module).__name__) if stages is None else stages
     with stages.stage("capture"):
-        captured = capture(module, args, kwargs, step=settings.step, differentiable=settings.differentiable, tracer=settings.tracer)
+        captured = capture(
+            module, args, kwargs, step=settings.step, differentiable=settings.differentiable, tracer=settings.tracer
+        )
     return plan_captured(captured, settings, known_costs=known_costs, outside=outside, stages=stages)
 
 
