@@ -1,8 +1,8 @@
 """Capture by the log against capture by torch's joint export, in turns within one process (`make bench-capture`).
 
 GPT-2 of 12 layers (width 64, batch 2, 32 tokens), each tracer in turn after a capture of each that is not counted; all captures
-must be equal programs. Then GPT-2 of 12 and of 96 layers, by the log, in turns. Process CPU seconds, medians; garbage is collected
-before each capture, so that none pays for another's. Bars: log / export at most .45; 96 layers at most 9 times 12.
+must be equal programs. Then GPT-2 of 12 and of 96 layers, by the log, in turns. Process CPU seconds, medians; garbage is
+collected before each capture, so that none pays for another's. Bars: log / export at most .45; 96 layers at most 9 times 12.
 
     python -m tests.benchmarks.bench_capture [--turns 5] [--out build/bench/capture.json]
 """
