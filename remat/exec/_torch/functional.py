@@ -70,7 +70,7 @@ class Functional(FunctionalTensorMode):
                 named = {name: _unwrapped(value) for name, value in kwargs.items()}
                 return self._wrapped(func._op_dk(DispatchKey.Functionalize, *inner, **named))
             finally:
-                torch._disable_functionalization()  # type: ignore[attr-defined]
+                torch._disable_functionalization()
                 torch._functionalize_enable_reapply_views(before)  # type: ignore[attr-defined]
 
     def _wrapped(self, value: Any) -> Any:
@@ -86,7 +86,7 @@ class Functional(FunctionalTensorMode):
             if isinstance(tensor, FunctionalTensor):
                 self.log.replayed = torch._from_functional_tensor(tensor.elem)
                 try:
-                    torch._sync(tensor)  # type: ignore[attr-defined]
+                    torch._sync(tensor)  # type: ignore[attr-defined, no-untyped-call]
                 finally:
                     self.log.replayed = None
 
@@ -95,13 +95,13 @@ def inner(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor that a functional tensor stands for, up to date."""
     if not isinstance(tensor, FunctionalTensor):
         return tensor
-    torch._sync(tensor)  # type: ignore[attr-defined]
+    torch._sync(tensor)  # type: ignore[attr-defined, no-untyped-call]
     return torch._from_functional_tensor(tensor.elem)
 
 
 def writes(tensor: FunctionalTensor) -> int:
     """How often a functional tensor was written."""
-    count: int = torch._functionalize_mutation_counter(tensor.elem)  # type: ignore[attr-defined]
+    count: int = torch._functionalize_mutation_counter(tensor.elem)
     return count
 
 

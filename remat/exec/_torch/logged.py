@@ -54,9 +54,10 @@ def log_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: Cor
         NotLogged: the log does not stand for this step.
     """
     log = Log()
-    state = {("param", name): tensor for name, tensor in module.named_parameters(remove_duplicate=False)}
-    state |= {("buffer", name): tensor for name, tensor in module.named_buffers(remove_duplicate=False)}
-    real = {**state, **{("input", at): tensor for at, tensor in enumerate(args)}}
+    real: dict[Role, torch.Tensor] = {}
+    real.update((("param", name), tensor) for name, tensor in module.named_parameters(remove_duplicate=False))
+    real.update((("buffer", name), tensor) for name, tensor in module.named_buffers(remove_duplicate=False))
+    real.update((("input", at), tensor) for at, tensor in enumerate(args))
     mode = detect_fake_mode(tuple(real.values())) or FakeTensorMode()
     with _tracing(log, correction), mode:
         return _Tracer(log, module, _faked(mode, real)).joint()
@@ -237,7 +238,7 @@ class _Tracer:
             node = stack.pop()
             if node is None or not node.next_functions:
                 continue
-            node.register_prehook(partial(self._begin, node._sequence_nr()))  # type: ignore[attr-defined]
+            node.register_prehook(partial(self._begin, node._sequence_nr()))
             node.register_hook(self._end)
             fresh = {follower for follower, _ in node.next_functions} - seen
             seen |= fresh
@@ -286,7 +287,7 @@ def _no_cast_kept() -> Iterator[None]:
 def _no_autocast() -> Iterator[None]:
     """A backward runs outside autocast, whatever its forward ran in."""
     with ExitStack() as stack:
-        for kind in torch._C._autocast_supported_devices():  # type: ignore[attr-defined]
+        for kind in torch._C._autocast_supported_devices():
             if hasattr(torch, kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         yield

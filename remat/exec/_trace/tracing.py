@@ -21,7 +21,8 @@ from torch import nn
 from remat.errors import Uncapturable
 from remat.exec._torch import nodes, rng
 from remat.exec._torch.joint import Correction, Joint, export_joint
-from remat.exec._torch.logged import NotLogged, log_joint
+from remat.exec._torch.log import NotLogged
+from remat.exec._torch.logged import log_joint
 from remat.exec._torch.nodes import Regions
 from remat.exec._torch.places import Running, described
 from remat.exec._trace import structure
@@ -365,7 +366,7 @@ def _export(run: _Traced, before: Snapshot) -> Joint:
     with untouched(step.module, before), torch.enable_grad():
         try:
             with nodes.scopes(paths, run.__dict__["running"]):
-                joint = run.__dict__["tracer"](run, tensors, run.__dict__["correction"])
+                joint: Joint = run.__dict__["tracer"](run, tensors, run.__dict__["correction"])
             check_backward(run.__dict__["passes"][-1], Snapshot(step.module, step.watched))
         except Foreign as foreign:
             slot = next((slot for slot in before.slots() if slot.tensor is foreign.tensor), None)
