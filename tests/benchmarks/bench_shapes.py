@@ -89,8 +89,8 @@ CASES = {
     "resnet18": (ResNet18, images, "50%", (48, 40, 36, 44, 30)),
     "lstm": (Recurrent, sequences, "100%", (12, 11, 10)),
 }
-"""Module, call of a size, budget, and sizes, of which the first is the sample. What an LSTM saves is needed at once by its backward: no
-plan exists below keeping everything."""
+"""Module, call of a size, budget, and sizes, of which the first is the sample. No plan of the LSTM exists below the peak of
+keeping everything, so that its rows show what a capture for each length costs."""
 
 
 def first_and_results(model, call, seed):
