@@ -163,6 +163,25 @@ def test_a_family_is_bounded_and_grows_from_its_largest_step(monkeypatch):
     assert list(table.by_structure) == kept and not any(family.sequences() for family in table.by_structure.values())
 
 
+def test_a_deadline_that_is_over_leaves_the_sequences_and_marks_no_share_as_impossible():
+    program, graph = costed(64)
+    table = Families()
+    outcome = MultiStart(starts=2).solve(Problem(graph=graph, budget=6 * store_all_peak(graph) // 10))
+    table.learn(program, graph, outcome)
+    relation = table.relation(program, graph, outcome.cost.peak, Clock(0.0), 0)
+    assert relation.provenance == "family" and relation.outcome.cost.time <= outcome.cost.time
+    (family,) = table.by_structure.values()
+    assert family.grid == {}
+
+
+def test_plans_of_a_file_are_of_use_for_other_sizes_too():
+    plans = remat.exec.plans_of(wrapped_mlp())
+    model = wrapped_mlp(None, plan=plans)
+    assert remat.exec.report(model).origin
+    gradients(model, SIZES[1])
+    assert remat.exec.report(model).provenance == "family"
+
+
 def test_a_copy_of_the_module_has_the_family_and_adds_to_its_own():
     model = wrapped_mlp()
     other = copy.deepcopy(model)

@@ -154,6 +154,8 @@ def _planned(state: State, call: Arguments, captured: Captured, *, outside: Outs
     if planned is None:
         planned = _planned_alone(state, captured, stages)
         ranks.share(file_of([plan_to_save(planned, state.settings)], captured.program, state.settings))
+    else:
+        state.families.learn(planned.captured.program, planned.graph, planned.outcome)
     if first:
         ranks.settle()
     return planned
@@ -183,7 +185,9 @@ def _planned_alone(
         return plan(source=families)
     state.costs = {**state.saved.costs(captured.program.device), **state.costs}
     try:
-        return plan(known_costs=state.costs, source=replay)
+        planned = plan(known_costs=state.costs, source=replay)
     except StalePlan as error:
         state.saved.refuse(error)
         return plan(known_costs=state.costs, source=families)
+    state.families.learn(planned.captured.program, planned.graph, planned.outcome)
+    return planned

@@ -88,7 +88,10 @@ class Family:
             at = nearest + steps * STEP
             if 0 < at < 100 and at not in self.grid and not clock.expired:
                 outcome = _member(self.largest, at * self.peak // 100, clock, seed)
-                self.grid[at] = None if outcome.schedule is None else runs_of(self.largest, outcome)
+                if outcome.schedule is not None:
+                    self.grid[at] = runs_of(self.largest, outcome)
+                elif not clock.expired:
+                    self.grid[at] = None
 
     def keep(self, share: int, runs: Runs) -> None:
         """Keep the plan of a single size."""
@@ -121,6 +124,9 @@ class Families:
             budget: what the plan may hold [bytes]; less than the peak of a step that keeps everything.
             clock: its deadline.
             seed: of the searches.
+
+        Raises:
+            KeyboardInterrupt: it was interrupted, and there is no plan yet; else the best so far is kept.
         """
         structure = structure_digest(program)
         family = self.by_structure.pop(structure, None)
@@ -134,6 +140,8 @@ class Families:
         family.fill(100 * budget // peak, clock, seed)
         sequences = family.sequences()
         outcome = _searched(graph, budget, sequences, clock, seed) if sequences else Outcome()
+        if clock.stopped and outcome.schedule is None:
+            raise KeyboardInterrupt
         if outcome.schedule is None:
             return None
         provenance = REPAIRED if is_repaired(outcome.trail) else FAMILY
@@ -178,7 +186,8 @@ def _searched(graph: Graph, budget: Bytes, sequences: tuple[Runs, ...], clock: C
     with importing():
         from remat.algorithms import Polish, RuinAndRecreate, gap
         from remat.algorithms._search.relatives import Relatives
-    solver = Polish((Relatives(sequences), RuinAndRecreate(work=WORK)), stop=gap(DONE))
+    relatives = Relatives(sequences)  # alone it offers its sequences even when the time is over
+    solver = relatives if clock.expired else Polish((relatives, RuinAndRecreate(work=WORK)), stop=gap(DONE))
     return solver.solve(Problem(graph=graph, budget=budget), clock=clock.nested(), seed=seed)
 
 

@@ -261,8 +261,10 @@ def plan_captured(
         asked = _in_bytes(settings.budget, peak + overhead)
         relation = None
         if families is not None and asked is not None and overhead < asked < peak + overhead and costed.link is None:
-            clock = Clock(settings.seconds, listener=stages.hear)
+            stages.base, clock = graph.time, Clock(settings.seconds, listener=stages.hear)
             relation = families.relation(program, graph, asked - overhead, clock, settings.seed)
+            if settings.seconds is not None:
+                settings = evolve(settings, seconds=max(0.0, settings.seconds - clock.elapsed))
         if relation is not None:
             outcome, budget = relation.outcome, asked
         elif replay is None or asked is None:
