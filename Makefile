@@ -59,7 +59,7 @@ format: venv
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# make bench-exec, bench-wrap, bench-plan, bench-proofs, bench-dtr, bench-dtr_online, bench-dtr_figures, bench-ir, bench-chains, bench-ilp: a table, JSON in build/bench, exit 1 on a missed bar.
+# make bench-exec, bench-wrap, bench-plan, bench-proofs, bench-dtr, bench-ir, bench-chains, bench-ilp: a table, JSON in build/bench, exit 1 on a missed bar.
 bench-%: venv
 	@mkdir -p build/bench
 	$(BIN)/python -m tests.benchmarks.bench_$* $(FLAGS)
@@ -105,6 +105,7 @@ exactness: venv
 graphs: venv
 	$(BIN)/python -m tests.benchmarks.capture_graphs
 
+# Two more of the same form: bench-dtr_online (steps under DTR while they run), bench-dtr_figures (figures 2, 3 and 12 of its paper).
 bench: bench-ir bench-plan bench-exec bench-chains bench-ilp
 
 docs: venv
