@@ -108,6 +108,7 @@ exactness: venv
 graphs: venv
 	$(BIN)/python -m tests.benchmarks.capture_graphs
 
+# Two more of the same form: bench-dtr_online (steps under DTR while they run), bench-dtr_figures (figures 2, 3 and 12 of its paper).
 bench: bench-ir bench-plan bench-exec bench-chains bench-ilp
 
 docs: venv
