@@ -21,7 +21,7 @@ from remat.exec._copy.offloading import Offloading
 from remat.exec._cost.cost import OpCost, estimate, resized
 from remat.exec._cost.shared import measured
 from remat.exec._plan.build import build_graph
-from remat.exec._plan.families import SINGLE, UNRELATED, Families
+from remat.exec._plan.families import SINGLE, UNRELATED, Families, Relation
 from remat.exec._plan.progress import Listener, Stages
 from remat.exec._plan.replaying import Replay
 from remat.exec._plan.smallest import infeasible
@@ -257,22 +257,8 @@ def plan_captured(
         program, graph, loss, peak = costed.program, costed.graph, costed.loss, costed.peak
         stages.bytes["cost"] = peak
     with stages.stage("plan"):
-        overhead = captured.overhead
-        asked = _in_bytes(settings.budget, peak + overhead)
-        relation = None
-        if families is not None and asked is not None and overhead < asked < peak + overhead and costed.link is None:
-            stages.base, clock = graph.time, Clock(settings.seconds, listener=stages.hear)
-            relation = families.relation(program, graph, asked - overhead, clock, settings.seed)
-            if settings.seconds is not None:
-                settings = evolve(settings, seconds=max(0.0, settings.seconds - clock.elapsed))
-        if relation is not None:
-            outcome, budget = relation.outcome, asked
-        elif replay is None or asked is None:
-            outcome, budget = solve(costed, asked, settings, stages, overhead)
-        else:
-            outcome, budget = replay.outcome(graph, asked, overhead, costed.link), asked
-        if families is not None and budget is not None and costed.link is None:  # families know runs, not copies
-            families.learn(program, graph, outcome)
+        asked = _in_bytes(settings.budget, peak + captured.overhead)
+        outcome, budget, relation = _outcome(costed, asked, settings, stages, source=source, overhead=captured.overhead)
         if outcome.cost is not None:
             stages.bytes["plan"] = outcome.cost.peak
     with stages.stage("lower"):
@@ -294,6 +280,34 @@ def plan_captured(
         provenance=alone if relation is None else relation.provenance,
     )
     return planned if replay is None else _from_file(planned, replay)
+
+
+def _outcome(
+    costed: Costed,
+    asked: Bytes | None,
+    settings: Settings,
+    stages: Stages,
+    *,
+    source: Replay | Families | None,
+    overhead: Bytes,
+) -> tuple[Outcome, Bytes | None, Relation | None]:
+    """The plan, the budget it is for, and how it comes from plans of other sizes, where it does."""
+    if isinstance(source, Replay) and asked is not None:
+        return source.outcome(costed.graph, asked, overhead, costed.link), asked, None
+    relation = None
+    families = source if isinstance(source, Families) and costed.link is None else None  # they know runs, not copies
+    if families is not None and asked is not None and overhead < asked < costed.peak + overhead:
+        stages.base, clock = costed.graph.time, Clock(settings.seconds, listener=stages.hear)
+        relation = families.relation(costed.program, costed.graph, asked - overhead, clock, settings.seed)
+        if settings.seconds is not None:
+            settings = evolve(settings, seconds=max(0.0, settings.seconds - clock.elapsed))
+    if relation is not None:
+        outcome, budget = relation.outcome, asked
+    else:
+        outcome, budget = solve(costed, asked, settings, stages, overhead)
+    if families is not None and budget is not None:
+        families.learn(costed.program, costed.graph, outcome)
+    return outcome, budget, relation
 
 
 def _from_file(planned: Planned, replay: Replay) -> Planned:
