@@ -62,11 +62,13 @@ def test_the_csv_goes_where_it_is_told(path, tmp_path):
     assert [row["status"] for row in rows] == ["feasible"] * 2 or [row["status"] for row in rows] == ["optimal"] * 2
 
 
-def test_a_link_is_handed_on(path, tmp_path):
+def test_a_link_is_handed_on_and_a_curve_without_copies_stands_beside(path, tmp_path, capsys):
     call = ["sweep", str(path), "--solver", "offload_only", "--budgets", "60%", "-o", str(tmp_path / "o.csv")]
     assert main([*call, "--link", "1000GB/s"]) == 0
-    (row,) = csv.DictReader((tmp_path / "o.csv").read_text().splitlines())
-    assert row["recomputation"] == "0"
+    linked, bare = csv.DictReader((tmp_path / "o.csv").read_text().splitlines())
+    assert linked["recomputation"] == "0"
+    assert (bare["solver"], bare["time"]) == ("offload_only without copies", "")
+    assert "offload_only: copies save time at" in capsys.readouterr().err
     assert main(call) == 3
 
 

@@ -26,10 +26,10 @@ def bit_of(g: Flat, v: int, d: int) -> int:
 @inner_kernel
 def writes(g: Flat, v: int, d: int) -> bool:
     """Whether node v produces datum d."""
-    made = False
+    produced = False
     for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-        made = made or g.write_idx[k] == d
-    return made
+        produced = produced or g.write_idx[k] == d
+    return produced
 
 
 @inner_kernel

@@ -283,8 +283,9 @@ def score_gap(
 
 
 @inner_kernel
-def list_moves(g: Flat, lanes: Lanes, prices: Prices, runs: Runs, mem: Longs, best: Candidates, rng: Seed) -> None:
-    """Score all gaps over the budget and fill `best`."""
+def list_moves(g: Flat, lanes: Lanes, prices: Prices, profile: tuple[Runs, Longs], best: Candidates, rng: Seed) -> None:
+    """Score all gaps over the budget and fill `best`; profile: the runs, and the bytes charged at each."""
+    runs, mem = profile
     seq, mask, n = runs.seq, runs.mask, runs.n
     over_count, over_bytes = over_budget(mem, n, lanes.budget)
     slot, end, away = stretches(g, runs)
@@ -503,7 +504,7 @@ def shaved(g: Flat, lanes: Lanes, prices: Prices, seq: Ints, mask: Longs, rng: S
         fit = away_profile(g, here, first, mem, marks) <= lanes.budget
         if fit or n > 6 * base:
             break
-        list_moves(g, lanes, prices, here, mem, best, rng)
+        list_moves(g, lanes, prices, (here, mem), best, rng)
         j = best_move(g, lanes, prices, here, (mem, marks, trial), best)
         if j < 0:
             break

@@ -167,8 +167,8 @@ def _tails(flat: Flat, reach: Reach, state: NDArray[np.int8]) -> Longs:
     for v in range(flat.time.size - 1, -1, -1):
         if not flat.replay[v]:
             continue
-        made = flat.write_idx[flat.write_ptr[v] : flat.write_ptr[v + 1]].tolist()
-        rerun[v] = time[v] + min((min(first[c], rerun[c]) for d in made for c in uses[d]), default=never)
+        outputs = flat.write_idx[flat.write_ptr[v] : flat.write_ptr[v + 1]].tolist()
+        rerun[v] = time[v] + min((min(first[c], rerun[c]) for d in outputs for c in uses[d]), default=never)
     least = [
         min((first[c] if state[c] == AHEAD else min(first[c], rerun[c]) for c in readers), default=0)
         for readers in uses
