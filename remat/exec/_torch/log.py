@@ -59,7 +59,7 @@ class Log:
         self._remembers = True
         self._at: int | None = 0
         self._inside = False
-        self._made: dict[int, torch.fx.Node] = {}
+        self._by_tensor: dict[int, torch.fx.Node] = {}
         self._kept: list[Any] = []
         self._customs: dict[int, dict[str, Any]] = {}
 
@@ -89,12 +89,12 @@ class Log:
         """A tensor from outside; one that is given twice is known by the first of its placeholders."""
         node = self.graph.placeholder(name)
         node.meta["val"] = tensor
-        self._made.setdefault(id(tensor), node)
+        self._by_tensor.setdefault(id(tensor), node)
         self._kept.append(tensor)
 
     def node(self, tensor: torch.Tensor) -> torch.fx.Node:
         """What stands for a tensor in the graph."""
-        return self._made.get(id(tensor)) or self._constant(tensor)
+        return self._by_tensor.get(id(tensor)) or self._constant(tensor)
 
     # -- the first pass and the second ---------------------------------------------------------------------------------
 
@@ -123,13 +123,13 @@ class Log:
         self._describe(node, result)
         self._kept.append(result)
         if isinstance(result, torch.Tensor):
-            self._made[id(result)] = node
+            self._by_tensor[id(result)] = node
         elif isinstance(result, (tuple, list)):
             for at, item in enumerate(result):
                 if isinstance(item, torch.Tensor):
                     part = self.graph.create_node("call_function", operator.getitem, (node, at), {})
                     part.meta = {**node.meta, "val": item}
-                    self._made[id(item)] = part
+                    self._by_tensor[id(item)] = part
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class Log:
             if self.running:
                 number = self.running[-1]
                 custom = {**custom, **self._customs.get(number, {})}
-        origin = None if self.replayed is None else self._made.get(id(self.replayed))
+        origin = None if self.replayed is None else self._by_tensor.get(id(self.replayed))
         if origin is not None:
             number, custom = origin.meta.get("seq_nr", number), origin.meta.get("custom", custom)
         node.meta.update(val=result, seq_nr=number, custom=custom)
@@ -163,7 +163,7 @@ class Log:
         name = f"_tensor_constant{len(self.constants)}"
         node = self.graph.create_node("get_attr", name)
         node.meta["val"] = self.constants[name] = tensor
-        self._made[id(tensor)] = node
+        self._by_tensor[id(tensor)] = node
         self._kept.append(tensor)
         return node
 

@@ -90,8 +90,8 @@ def _faked(mode: FakeTensorMode, real: Mapping[Role, torch.Tensor]) -> dict[Role
     fakes: dict[Role, torch.Tensor] = {}
     seen: set[int] = set()
     for role, tensor in real.items():
-        known = isinstance(tensor, FakeTensor) and tensor.fake_mode is mode
-        fake = tensor if known else mode.from_tensor(tensor)
+        ours = isinstance(tensor, FakeTensor) and tensor.fake_mode is mode
+        fake = tensor if ours else mode.from_tensor(tensor)
         if id(fake) in seen and role[0] != "param":
             fake = fake.detach().requires_grad_(fake.requires_grad)
         seen.add(id(fake))
@@ -224,8 +224,8 @@ class _Tracer:
         self._watch(needed)
         self.log.in_backward = True
         with self._logging(), _no_autocast():
-            found = torch.autograd.grad(needed, list(trained.values()), forward.tangents, allow_unused=True)
-            gradients = [None if gradient is None else inner(gradient) for gradient in found]
+            results = torch.autograd.grad(needed, list(trained.values()), forward.tangents, allow_unused=True)
+            gradients = [None if gradient is None else inner(gradient) for gradient in results]
         if counts != [writes(tensor) for tensor in (*forward.primals, *forward.tangents)]:
             raise NotLogged("the backward writes an input")
         return dict(zip(trained, gradients, strict=True))
