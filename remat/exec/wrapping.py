@@ -89,7 +89,7 @@ def wrap(
             returns.
         loss_reserve: bytes that a loss outside the wrapped module may hold besides its gradients; by default twice the outputs
             are assumed, audited at the first step, and the step is planned again if that was too little.
-        solver: plans; by default `remat.algorithms.auto`.
+        solver: plans; by default `remat.algorithms.plan_first`.
         seconds: deadline of each planning.
         cost: "measure" times and workspaces on this machine, once per kind of operation, or "estimate" them from shapes
             (quick and repeatable; workspaces are then taken as nothing, so the budget may be passed by them).

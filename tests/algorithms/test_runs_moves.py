@@ -19,6 +19,7 @@ from remat.algorithms._search.passes import (
     Shift,
 )
 from remat.algorithms._search.pipeline import Polish
+from remat.algorithms._search.postpone import Postpone
 from remat.algorithms._search.stop import gap, gap_above, no_plan
 from remat.errors import RematError
 from remat.ir import GraphBuilder, Kind, LayerOption
@@ -33,6 +34,7 @@ MOVES = [
     RuinAndRecreate(work=500.0),
     RuinAndRecreate(work=500.0, disorder=0.5),
     Relieve(work=500.0, attempts=2),
+    Postpone(),
 ]
 MOVES += [Continuation(), SavedSet(), Polish((PeakShaving(), Delete()), stop=gap(0.01))]
 MOVES += [Continuation().if_(no_plan), MultiStart(4).if_(gap_above(0.01))]

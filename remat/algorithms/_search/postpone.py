@@ -87,8 +87,8 @@ def kept_by_node(flat: Flat) -> Longs:
 
 def kept_before_positions(flat: Flat, order: Sequence) -> Longs:
     """Bytes kept by the time each position of an order of first runs is reached."""
-    made = kept_by_node(flat)[order]
-    return np.cumsum(made) - made
+    kept = kept_by_node(flat)[order]
+    return np.cumsum(kept) - kept
 
 
 def relieved_order(flat: Flat, dependencies: Dependencies, order: Sequence, at: int, excess: int) -> Sequence:
