@@ -83,8 +83,11 @@ def ordered_formulation(
     for k in range(len(instants)):
         impossible |= build.memory_row(k, budget)
         build.order_rows(k)
-    for span in build.spans:
-        build.stage_rows(span)
+        build.stage_rows((k, k + 1))
+    for start, end in build.spans:
+        if end > start + 1:
+            build.stage_rows((start, end))
+            build.coarse_rows((start, end))
     return Chained(
         instants=instants,
         linear=build.builder.build(),
@@ -120,12 +123,19 @@ class _Build:
         for k in range(stages):
             for v in np.flatnonzero(self.state[k] == EITHER).tolist():
                 self.ran[k, v] = self.builder.new(1, integral=True)
+            self._number_reruns((k, k + 1))
             for d in self.droppable:
                 if self.state[k, flat.producer[d]] != AHEAD and self._may_be_read(k, d):
                     self.resident[k, d] = self.builder.new(1, integral=True)
-        for (k, end), again in self.spans.items():
-            for v in np.flatnonzero((self.state[k] != AHEAD) & flat.replay).tolist():
-                again[v] = self.builder.new(1, cost=int(flat.time[v]) if end == k + 1 else 0)
+        for start, end in self.spans:
+            if end > start + 1:
+                self._number_reruns((start, end))
+
+    def _number_reruns(self, span: Span) -> None:
+        """Columns of y of a span; only reruns in a single stage cost anything."""
+        start, end = span
+        for v in np.flatnonzero((self.state[start] != AHEAD) & self.flat.replay).tolist():
+            self.spans[span][v] = self.builder.new(1, cost=int(self.flat.time[v]) if end == start + 1 else 0)
 
     def _may_be_read(self, k: int, d: int) -> bool:
         """Whether any node may read the datum from instant k on."""
@@ -173,9 +183,9 @@ class _Build:
         flat = self.flat
         for v in np.flatnonzero(self.ran[k] >= 0).tolist():
             z = int(self.ran[k, v])
-            for (start, _), again in self.spans.items():
-                if start == k and again[v] >= 0:
-                    self.builder.row([(int(again[v]), 1), (z, -1)], 0)
+            again = self.spans[k, k + 1][v]
+            if again >= 0:
+                self.builder.row([(int(again), 1), (z, -1)], 0)
             for u in flat.order_idx[flat.order_ptr[v] : flat.order_ptr[v + 1]].tolist():
                 if self.ran[k, u] >= 0:
                     self.builder.row([(z, 1), (int(self.ran[k, u]), -1)], 0)
@@ -203,6 +213,12 @@ class _Build:
                     self.builder.row([*supply, (int(again[c]), 1)], 0)
             if end < len(self.instants) and self.resident[end, d] >= 0:
                 self.builder.row([*supply, *production, (int(self.resident[end, d]), 1)], -produced)
+
+    def coarse_rows(self, span: Span) -> None:
+        """A node that runs again in a span has run before it, and runs before or after each instant in it."""
+        again, (start, end) = self.spans[span], span
+        for v in np.flatnonzero((again >= 0) & (self.ran[start] >= 0)).tolist():
+            self.builder.row([(int(again[v]), 1), (int(self.ran[start, v]), -1)], 0)
         for middle in range(start + 1, end):
             parts = [self.spans[start, middle], self.spans[middle, end]]
             for v in np.flatnonzero(again >= 0).tolist():
