@@ -104,7 +104,8 @@ class Settings:
         with importing():
             from remat.algorithms.named import autocapper, offload_only, opportunist, pofo
 
-        return best(self.planner(), pofo, offload_only, autocapper, opportunist)
+        # the default planner comes last: without a bound it takes all the time that there is
+        return best(autocapper, opportunist, offload_only, pofo, self.planner())
 
     def link(self, device: torch.device) -> Link | None:
         """The link that copies of a step go over; it may be measured for this. None: there are no copies."""
