@@ -98,14 +98,16 @@ class Settings:
         return auto
 
     def linked_planner(self) -> Solver:
-        """The solver of a problem with a link: the default planner makes no copies, and is joined by those that do."""
+        """The solver of a problem with a link: the default planner makes no copies, and those that do are asked too."""
         if self.solver is not None:
             return self.solver
         with importing():
             from remat.algorithms.named import autocapper, offload_only, opportunist, pofo
 
-        # the default planner comes last: without a bound it takes all the time that there is
-        return best(autocapper, opportunist, offload_only, pofo, self.planner())
+        default = self.planner()
+        if self.seconds is not None:  # without a bound it takes all the time that there is
+            default = default.within(self.seconds / 2)
+        return best(autocapper, opportunist, default, offload_only, pofo)
 
     def link(self, device: torch.device) -> Link | None:
         """The link that copies of a step go over; it may be measured for this. None: there are no copies."""
