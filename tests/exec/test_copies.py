@@ -358,7 +358,7 @@ def test_a_wrapped_module_copies_as_planned_and_reports_it():
 
 def test_the_default_planner_with_a_link_takes_the_best_of_plans_with_copies_and_without():
     settings = remat.exec.Settings(budget=1)
-    assert settings.linked_planner() == best(auto, pofo, offload_only, autocapper, opportunist)
+    assert settings.linked_planner() == best(autocapper, opportunist, auto, offload_only, pofo)
     assert settings.planner() is auto
     assert remat.exec.Settings(budget=1, solver=CopyAll()).linked_planner() == CopyAll()
 
