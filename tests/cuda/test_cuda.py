@@ -35,8 +35,8 @@ def test_the_peak_keeps_to_the_budget_and_the_prediction(case, budget):
 def test_copies_to_the_host_change_nothing_and_keep_to_the_budget(budget):
     """Also what `TORCH_CUDA_SANITIZER=1` is to watch."""
     case = SMALL["mlp"]
-    runs = [steps(*case.made(torch.float64, "cuda")) for _ in range(2)]
-    module, sample = case.made(torch.float64, "cuda")
+    runs = [steps(*case.instantiate(torch.float64, "cuda")) for _ in range(2)]
+    module, sample = case.instantiate(torch.float64, "cuda")
     wrapped = remat.exec.wrap(module, sample, budget, offload=True, solver=CopyAll(), on_uncapturable="raise")
     assert furthest(runs[0], steps(wrapped, sample)) <= 10 * furthest(*runs)
     report = remat.exec.report(wrapped)

@@ -33,7 +33,7 @@ from tests.exec.support import SMALL, differences, loss_of, train
 
 @cache
 def captured(name, dtype, cost):
-    module, sample = SMALL[name].made(dtype)
+    module, sample = SMALL[name].instantiate(dtype)
     return CopyRig(module, sample, cost=cost)
 
 
@@ -47,8 +47,8 @@ def measured_rig():
 
 def trained(rig, schedule, iterations=3, name="mlp"):
     """What is not the same as in the bare module after some steps of a schedule."""
-    bare, sample = SMALL[name].made(torch.float64)
-    rig.module, rig.sample = SMALL[name].made(torch.float64)
+    bare, sample = SMALL[name].instantiate(torch.float64)
+    rig.module, rig.sample = SMALL[name].instantiate(torch.float64)
     forward = rig.forward(schedule)
     loss = rig.captured.differentiable[0]
     planned = train(rig.module, rig.sample, iterations, call=lambda *sample: forward(*sample)[loss])
@@ -343,8 +343,8 @@ def test_the_speed_is_that_of_the_link_each_way_and_measured_once_in_a_process(m
 
 
 def test_a_wrapped_module_copies_as_planned_and_reports_it():
-    bare, sample = SMALL["mlp"].made(torch.float64)
-    other, same = SMALL["mlp"].made(torch.float64)
+    bare, sample = SMALL["mlp"].instantiate(torch.float64)
+    other, same = SMALL["mlp"].instantiate(torch.float64)
     wrapped = remat.exec.wrap(other, same, "60%", offload=SLOW, solver=CopyAll())
     assert differences(train(bare, sample), train(wrapped, same)) == []
     report = remat.exec.report(wrapped)
@@ -356,15 +356,13 @@ def test_a_wrapped_module_copies_as_planned_and_reports_it():
     assert "copies.out(" in report.source and "copies.arrive(" in report.source
 
 
-def test_the_default_planner_with_a_link_takes_the_best_of_plans_with_copies_and_without():
-    settings = remat.exec.Settings(budget=1)
-    assert settings.linked_planner() == best(autocapper, opportunist, auto, offload_only, pofo)
-    assert settings.planner() is auto
-    assert remat.exec.Settings(budget=1, solver=CopyAll()).linked_planner() == CopyAll()
+def test_the_default_planner_plans_copies_where_there_is_a_link():
+    assert remat.exec.Settings(budget=1).planner().models_link
+    assert remat.exec.Settings(budget=1, solver=CopyAll()).planner() == CopyAll()
 
 
 def test_a_budget_that_no_plan_fits_makes_no_claim_about_plans_with_copies():
-    module, sample = SMALL["mlp"].made(torch.float32)
+    module, sample = SMALL["mlp"].instantiate(torch.float32)
     with pytest.raises(RematError, match=r"without copies to the host\."):
         remat.exec.wrap(module, sample, 1000, offload=FAST, solver=CopyAll(), cost="estimate")
 

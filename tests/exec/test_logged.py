@@ -39,7 +39,7 @@ def assert_same_program(module, args, **how):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_model_of_the_zoo_is_logged_as_it_is_exported(name):
-    module, sample = SMALL[name].made(torch.float32)
+    module, sample = SMALL[name].instantiate(torch.float32)
     assert_same_program(module, sample)
 
 
@@ -162,7 +162,7 @@ class Names(DispatchMode):
 
 @pytest.mark.parametrize("name", ["mlp", "gpt2"])
 def test_the_log_has_the_calls_of_a_step_of_eager_in_their_order(name):
-    module, sample = SMALL[name].made(torch.float32)
+    module, sample = SMALL[name].instantiate(torch.float32)
     module.eval()  # dropout has a form of its own in the program
     program = capture(module, sample, tracer="log", fold_sums="none").program
     spec = {name: value.spec.shape for name, value in program.values.items()}

@@ -105,17 +105,17 @@ def check_a_share_is_of_the_step_that_holds_most(rank):
 
 def check_costs_are_the_largest_and_one_rank_plans(rank):
     module, sample = SMALL["mlp"].instantiate()
-    real, planner = planning.measure, mock.Mock(side_effect=planning.solve)
+    real, planner = planning.measured, mock.Mock(side_effect=planning.solve)
 
-    def measure(program, cache=None):
+    def measure(program, cache=None, *, brief=False):
         fresh = {} if cache is None else cache
         before = set(fresh)
-        costs = real(program, fresh)
+        costs = real(program, fresh, brief=brief)
         for at, name in enumerate(sorted(set(fresh) - before)):  # each rank finds other operations slow
             fresh[name] = evolve(fresh[name], time=1000 + 10**6 * (at % 2 == rank))
         return {name: fresh.get(name, cost) for name, cost in costs.items()}
 
-    with mock.patch.object(planning, "measure", measure), mock.patch.object(planning, "solve", planner):
+    with mock.patch.object(planning, "measured", measure), mock.patch.object(planning, "solve", planner):
         wrapped = remat.exec.wrap(module, sample, "70%", **EASY | {"cost": "measure"})
     report = remat.exec.report(wrapped)
     first, second = gathered((report.graph, report.schedule, report.lower))

@@ -24,7 +24,7 @@ LINK = Link.symmetric(gb_per_s=2)
 
 @cache
 def rig():
-    module, sample = SMALL["mlp"].made(torch.float64)
+    module, sample = SMALL["mlp"].instantiate(torch.float64)
     return CopyRig(module, sample, cost="estimate")
 
 

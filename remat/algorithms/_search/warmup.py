@@ -109,10 +109,11 @@ TASKS: tuple[Callable[[Example], None], ...] = (
     _perturb,
     _recompute,
     _perturb_near_peak,
-    _polish_copies,
-    _shave_with_copies,
 )
 """Each calls kernels that Python calls; every second task together is half of the work."""
+
+WITH_LINK: tuple[Callable[[Example], None], ...] = (_polish_copies, _shave_with_copies)
+"""Likewise of plans with copies, which few need: helpers leave them to their first use."""
 
 
 def warm_up(part: int = 0, parts: int = 1) -> float:
@@ -123,7 +124,7 @@ def warm_up(part: int = 0, parts: int = 1) -> float:
     inputs = example()
     with CompileClock() as compiled:
         memory_profile(inputs.flat, inputs.order, len(inputs.order), inputs.profile)  # the others read the profile
-        for task in TASKS[part::parts]:
+        for task in (*TASKS, *WITH_LINK) if parts == 1 else TASKS[part::parts]:
             task(inputs)
     if parts == 1:
         mark_full()
