@@ -51,6 +51,7 @@ from tests.algorithms.test_runs_liveness import chain
 
 GOOD = {
     "solver": StoreAll(),
+    "plain": StoreAll(),
     "solvers": (StoreAll(),),
     "move": MultiStart(),
     "moves": (MultiStart(),),
