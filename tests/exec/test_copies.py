@@ -14,8 +14,6 @@ import torch
 from torch import nn
 
 import remat.exec
-from remat.algorithms import auto, best
-from remat.algorithms.named import autocapper, offload_only, opportunist, pofo
 from remat.errors import BadArgument, RematError
 from remat.exec._copy import cpu, cuda
 from remat.exec._copy.bandwidth import link_speed, measure_speed
