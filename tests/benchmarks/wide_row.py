@@ -17,6 +17,9 @@ from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
 from remat.algorithms._curves.budget_sweep import lowest_budget
 from remat.algorithms._search.auto import auto
+from remat.algorithms._search.multi_instant import MultiInstant
+from remat.algorithms._search.pipeline import Polish
+from remat.algorithms._search.single_instant import SingleInstant
 from remat.algorithms._search.warmup import warm_up
 from remat.algorithms._whole.baselines import PerLayerCheckpoint, store_all_peak
 from remat.algorithms.named import dtr, rotor, tw_remat
@@ -26,6 +29,9 @@ BESIDE: dict[str, Solver] = {"per layer": PerLayerCheckpoint(), "rotor": rotor, 
 """What users know, in columns beside the planner."""
 BESIDE_SECONDS = 15.0
 """The deadline of each of them [s]."""
+
+LARGE_GAP = 0.01
+"""Gap above which a row shows the bound of the captured order."""
 
 Row = dict[str, Any]
 
@@ -41,17 +47,20 @@ def planned(graph: Graph, share: float, peak: int) -> Row:
         "time": None if outcome.cost is None else outcome.cost.time / graph.time,
         "bound": None if outcome.lower == IMPOSSIBLE else outcome.lower / graph.time,
         "gap": None if outcome.gap is None else 100 * outcome.gap,
-        "captured_order": captured_order(outcome, graph),
+        "captured_order": captured_order(outcome, problem),
         "plan_cpu": total - bound,
         "bound_cpu": bound,
         "beside": {name: time_of(solver, problem) for name, solver in BESIDE.items()},
     }
 
 
-def captured_order(outcome: Outcome, graph: Graph) -> float | None:
-    """The largest bound of the captured order; None: none was computed, or there is no such schedule."""
-    largest = max((bound.value for bound in outcome.class_bounds), default=IMPOSSIBLE)
-    return None if largest == IMPOSSIBLE else largest / graph.time
+def captured_order(outcome: Outcome, problem: Problem) -> float | None:
+    """The bound of the captured order, where the gap is above 1 %; None: it is not, or there is no such schedule."""
+    if outcome.gap is None or outcome.gap <= LARGE_GAP:
+        return None
+    beside = Polish((SingleInstant(mixed=0), MultiInstant())).solve(problem, clock=Clock(now=time.process_time))
+    largest = max((bound.value for bound in (*outcome.class_bounds, *beside.class_bounds)), default=IMPOSSIBLE)
+    return None if largest == IMPOSSIBLE else largest / problem.graph.time
 
 
 def time_of(solver: Solver, problem: Problem) -> float | str | None:
