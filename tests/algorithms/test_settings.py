@@ -69,6 +69,7 @@ GOOD = {
     "backend": Highs(),
     "groups": (("a", ("F0",)),),
     "limit": 3,
+    "sequences": ((0, 1, 2),),
 }
 """A good value of each field that has no default."""
 SPECIAL = {("Then", "parts"): (Linearise(), Linearise()), ("IlpSweep", "solver"): HIlp()}

@@ -97,7 +97,7 @@ FINDINGS = {
     ),
     "B: sparse embedding, DataParallel, lazy modules": odds("sparse-embedding", "data-parallel", "lazy-linear"),
     "B: PatchTST's view": here("test_hugging_face_as_called"),
-    "B: unrolled GRU plans for more than a minute": elsewhere("test_an_unrolled_gru_is_planned_in_seconds"),
+    "B: unrolled GRU plans for more than a minute": elsewhere("test_an_unrolled_gru_waits_for_no_bound_from_several_instants"),
     # C. Runs bare without need
     "C: attention masks": (
         *odds("mask-all-decides", "transformer-encoder-with-padding"), *here("test_hugging_face_as_called"),

@@ -7,7 +7,7 @@ import torch
 from attrs import evolve
 
 import remat.exec
-from remat.exec._module import plans
+from remat.exec._module import state
 from remat.exec._program.inputs import make
 from remat.exec._program.program import Spec
 from remat.zoo import GPT2
@@ -27,7 +27,7 @@ def test_a_report_says_what_was_proved_while_planning_and_raises_it_when_asked(w
     assert tight.tightened and tight.schedule == first.schedule and tight.predicted_time == first.predicted_time
     assert first.lower <= tight.lower <= first.predicted_time
     assert tight.gap == pytest.approx(tight.predicted_time / tight.lower - 1) and tight.gap <= first.gap
-    monkeypatch.setattr(plans, "with_raised_bound", lambda *_: pytest.fail("computed twice"))
+    monkeypatch.setattr(state, "with_raised_bound", lambda *_: pytest.fail("computed twice"))
     again = remat.exec.report(wrapped, tighten=True)
     assert (again.lower, again.trail) == (tight.lower, tight.trail) and remat.exec.report(wrapped).lower == tight.lower
 

@@ -78,6 +78,7 @@ def test_their_models_are_planned_and_exact(kind):
         assert torch.equal(results[0][0], results[1][0])
         assert all(map(torch.equal, results[0][1], results[1][1]))
     report = remat.exec.report(planned)
-    assert report.measured_peak is not None and report.measured_peak <= report.budget
+    planned.zero_grad(set_to_none=True)
+    assert remat.exec.measure_step(lambda: planned(*args).backward()).peak <= report.budget
     # the third CTC call has a shorter longest target, which sizes what the loss keeps
     assert report.plans == (2 if kind is Speech else 1)

@@ -26,6 +26,7 @@ ARGUMENTS = {
     "Corrected": "Corrected(Condense(Segments(2)), HIlp())",
     "From": "From(Dtr())",
     "Polish": "Polish((MultiStart(), Delete()))",
+    "WithCopies": "WithCopies(quick)",
 }
 """Solvers that are nothing without others."""
 PACKAGES = ("numba", "cvxpy", "highspy", "scipy", "pyscipopt")

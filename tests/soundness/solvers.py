@@ -22,9 +22,11 @@ from remat.algorithms import (
     TwRemat,
     Undivided,
     UnitCost,
+    WithCopies,
     best,
     hierarchical,
     pool,
+    quick,
     warm,
 )
 from remat.algorithms._plugins.registry import entries
@@ -44,6 +46,7 @@ BOUNDS = (
 LINKED = (
     "auto",
     "quick",
+    "WithCopies",
     "pofo",
     "offload_only",
     "autocapper",
@@ -81,6 +84,7 @@ def made():
         "condensed": Condense(Intervals(2), lower=_sweep(StoreAll())) >> HIlp(warm_start=False),
         "warm": warm(HIlp(), seed=StoreAll()),
         "From": From(StoreAll()),
+        "WithCopies": WithCopies(quick),
         "Polish": Polish((MultiStart(), SingleInstant())),
         "Corrected": Corrected(Condense(Intervals(2), lower=_sweep(StoreAll())), HIlp(warm_start=False)),
         "Given": hierarchical(Given(()), lower=block, top=StoreAll()),

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.algorithms._arrays.excess import gain_of, over_budget
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Floats, Ints, Longs, Seed
 from remat.algorithms._arrays.jit import inner_kernel, kernel
 from remat.algorithms._arrays.liveness import BLOCK, MARK, block_maxima, exceeds, settle
-from remat.algorithms._arrays.overshoot import gain_of, over_budget
 from remat.algorithms._arrays.rng import fraction
 from remat.algorithms._copies.copy_arrays import Lanes, Runs, away_profile, mark_first_runs
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.algorithms._arrays.excess import gain_of, over_budget
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Floats, Ints, Longs, Seed
 from remat.algorithms._arrays.jit import inner_kernel, kernel
 from remat.algorithms._arrays.liveness import (
@@ -26,7 +27,6 @@ from remat.algorithms._arrays.liveness import (
     resident_before,
     settle,
 )
-from remat.algorithms._arrays.overshoot import gain_of, over_budget
 from remat.algorithms._arrays.rng import fraction
 
 TOP = 8  # candidates evaluated exactly per step

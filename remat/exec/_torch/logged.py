@@ -221,25 +221,34 @@ class _Tracer:
         if not trained or not needed:
             return {}
         counts = [writes(tensor) for tensor in (*forward.primals, *forward.tangents)]
-        self._watch(needed)
         self.log.in_backward = True
-        with self._logging(), _no_autocast():
+        with self._watching(needed), self._logging(), _no_autocast():
             results = torch.autograd.grad(needed, list(trained.values()), forward.tangents, allow_unused=True)
             gradients = [None if gradient is None else inner(gradient) for gradient in results]
         if counts != [writes(tensor) for tensor in (*forward.primals, *forward.tangents)]:
             raise NotLogged("the backward writes an input")
         return dict(zip(trained, gradients, strict=True))
 
-    def _watch(self, roots: list[torch.Tensor]) -> None:
+    @contextmanager
+    def _watching(self, roots: list[torch.Tensor]) -> Iterator[None]:
         """Be told when a node of autograd begins and ends: what runs between them is a hook's, or adds gradients."""
+        handles: list[Any] = []
+        try:
+            self._watch(roots, handles)
+            yield
+        finally:
+            for handle in handles:  # a node that keeps its hooks is a circle that Python's collector does not see
+                handle.remove()
+
+    def _watch(self, roots: list[torch.Tensor], handles: list[Any]) -> None:
         stack = [root.grad_fn for root in roots]
         seen = set(stack)
         while stack:
             node = stack.pop()
             if node is None or not node.next_functions:
                 continue
-            node.register_prehook(partial(self._begin, node._sequence_nr()))
-            node.register_hook(self._end)
+            handles.append(node.register_prehook(partial(self._begin, node._sequence_nr())))
+            handles.append(node.register_hook(self._end))
             fresh = {follower for follower, _ in node.next_functions} - seen
             seen |= fresh
             stack += fresh
