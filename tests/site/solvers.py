@@ -108,6 +108,13 @@ def accepted(solver: Solver) -> list[str]:
     return [kind for kind, graph in STEPS.items() if solver.refuses(graph) is None]
 
 
+def copies(solver: Solver, graph: Graph) -> bool:
+    """Whether it plans copies of a step over a link."""
+    problem = Problem(graph=graph, budget=int(peak_of(graph) * SHARE), link=Link.symmetric(gb_per_s=4))
+    plan = solver.solve(problem, clock=Clock(SECONDS)).schedule
+    return plan is not None and any(isinstance(step, Offload) for step in plan.steps)
+
+
 def tried(name: str) -> dict[str, object]:
     """The row of a solver, by running it."""
     solver = parse(expression_of(name))
@@ -119,11 +126,8 @@ def tried(name: str) -> dict[str, object]:
         for budget in (int(peak_of(graph) * SHARE), 1):
             outcome = solver.solve(Problem(graph=graph, budget=budget), clock=Clock(SECONDS), proof=True)
             outcomes.append((outcome, graph.time))
-    if "chain" in accepts:
-        link = Link.symmetric(gb_per_s=4)
-        problem = Problem(graph=STEPS["chain"], budget=int(peak_of(STEPS["chain"]) * SHARE), link=link)
-        plan = solver.solve(problem, clock=Clock(SECONDS)).schedule
-        accepts += ["link"] if plan is not None and any(isinstance(step, Offload) for step in plan.steps) else []
+    if any(copies(solver, STEPS[kind]) for kind in ("chain", "flat") if kind in accepts):
+        accepts.append("link")
     loaded = [package for package in PACKAGES if package in sys.modules]
     planless = all(outcome.schedule is None and outcome.lower <= trivial for outcome, trivial in outcomes)
     needs = loaded + (["a start"] if planless and name[0].isupper() and solver.takes_start else [])
