@@ -391,15 +391,13 @@ def _verdict(estimate: Estimate) -> list[str]:
 
 def _batch_lines(batch: Batch) -> list[str]:
     keeping, planned = batch.keeping, batch.planned
-    lines = [
-        f"batch          {keeping.batch} keeping everything ({format_bytes(keeping.need)}); "
-        f"{keeping.next_batch} does not fit ({format_bytes(keeping.next_need)})"
-    ]
+    beyond = "more were not tried"
+    if keeping.next_batch is not None and keeping.next_need is not None:
+        beyond = f"{keeping.next_batch} does not fit ({format_bytes(keeping.next_need)})"
+    lines = [f"batch          {keeping.batch} keeping everything ({format_bytes(keeping.need)}); {beyond}"]
+    unplanned = "more were not tried" if planned.next_batch is None else f"no plan was found for {planned.next_batch}"
     price = "" if batch.ratio is None else f" at {batch.ratio:.4f} times the time"
-    lines.append(
-        f"               {planned.batch} planned{price} ({format_bytes(planned.need)} at least); "
-        f"no plan was found for {planned.next_batch}"
-    )
+    lines.append(f"               {planned.batch} planned{price} ({format_bytes(planned.need)} at least); {unplanned}")
     return lines
 
 

@@ -155,6 +155,12 @@ def test_the_search_for_a_batch_ends_where_it_should(slope, bend, start):
         assert answer.next_batch <= answer.batch + max(1, answer.batch // PRECISION)
 
 
+def test_where_every_batch_fits_the_largest_that_is_tried_is_the_answer():
+    for start in (1, LARGEST_BATCH):
+        answer = largest_batch(lambda batch: 5 + batch, 1 << 40, start)
+        assert (answer.batch, answer.need, answer.next_batch) == (LARGEST_BATCH, 5 + LARGEST_BATCH, None)
+
+
 def test_a_batch_that_costs_nothing_is_refused():
     with pytest.raises(BadArgument, match=f"X-BATCH: {LARGEST_BATCH} samples"):
         largest_batch(lambda _batch: 5, 6)

@@ -16,19 +16,19 @@ LARGEST_BATCH = 1 << 24
 
 @frozen(kw_only=True)
 class LargestBatch:
-    """The largest batch that fits; 0: not even one sample.
+    """The largest batch that fits, or that was tried; 0: not even one sample.
 
     Attributes:
         batch: number of samples.
         need: memory with it [bytes].
-        next_batch, next_need: the smallest number tried that does not fit, and memory with it [bytes].
+        next_batch, next_need: the smallest number tried that does not fit, and memory with it [bytes]; None: all fit.
         tried: memory by number of samples, of all that were tried [bytes].
     """
 
     batch: int
     need: Bytes
-    next_batch: int
-    next_need: Bytes
+    next_batch: int | None
+    next_need: Bytes | None
     tried: dict[int, Bytes]
 
 
@@ -41,7 +41,7 @@ def largest_batch(need: Callable[[int], Bytes], capacity: Bytes, start: int = 1)
         start: the number that is tried first.
 
     Raises:
-        BadArgument: X-BATCH, when every number fits.
+        BadArgument: X-BATCH, when memory does not grow with the number.
     """
     tried: dict[int, Bytes] = {}
     batch = start
@@ -58,8 +58,14 @@ def largest_batch(need: Callable[[int], Bytes], capacity: Bytes, start: int = 1)
                 tried=dict(sorted(tried.items())),
             )
         if fits >= LARGEST_BATCH:
-            what = f"{fits} samples take {tried[fits]} B, which fits; more are not tried."
-            raise BadArgument("X-BATCH", what, fix="name the argument of the factory that sets the number of samples.")
+            if len(tried) > 1 and tried[fits] == min(tried.values()):
+                what = f"{fits} samples take {tried[fits]} B, as many as one does."
+                raise BadArgument(
+                    "X-BATCH", what, fix="name the argument of the factory that sets the number of samples."
+                )
+            return LargestBatch(
+                batch=fits, need=tried[fits], next_batch=None, next_need=None, tried=dict(sorted(tried.items()))
+            )
         batch = _next(tried, fits, fails, capacity)
 
 
