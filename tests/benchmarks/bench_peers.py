@@ -8,9 +8,10 @@ checkpointing, for that of selective checkpointing, and for half of the first (w
 budget found, with the floor that is proved).
 
 peak: the allocator's, above what was there when the step began, gradients None before. time: over bare, medians of interleaved
-rounds, thread CPU time of one thread. step: three AdamW steps against the bare module's: "exact" to the last bit; "rounding"
-(loss and gradients agree to 1e-4); "draws" (another loss, of other random numbers: most models have dropout); "WRONG" (the loss
-agrees, the gradients do not). buffers: whether BatchNorm's statistics are as bare training leaves them.
+rounds, thread CPU time of one thread. step: three AdamW steps against the bare module's: "exact" to the last bit; else by the
+first step: "draws" (another loss, of other random numbers: most models have dropout), "rounding" (the same loss, gradients
+within a hundredth of the largest entry), or how far off. buffers: whether BatchNorm's statistics are as bare training leaves
+them.
 
 The bar: at each peer's peak ours is no slower (3 % for noise) and exact, and within the budget. Writes build/bench/peers.json;
 exits 1 on a missed bar.
@@ -39,15 +40,14 @@ import remat.exec
 from remat.errors import Infeasible
 from tests.benchmarks.bench_exec import interleaved
 from tests.benchmarks.peers import CASES, Case, partitioned, per_layer, selective
-from tests.models.exact import Leaf, Trace, train
+from tests.models.exact import Leaf, Trace, differences, train
 from tests.models.model import seed_all, seeded
+from tests.models.operators import declare_torchvision_operators
 
 OUT = Path("build/bench/peers.json")
-NOISE, AGREE = 0.03, 1e-4
+NOISE, SAME_LOSS, ROUNDING = 0.03, 1e-4, 1e-2
 PARTITIONS = (0.5, 0.2, 0.0)
 OURS = "remat"
-WORDS = ("exact", "rounding", "draws", "WRONG")
-"""What three steps are against bare training, from best to worst."""
 
 
 def build(case: Case) -> tuple[nn.Module, dict[str, Any]]:
@@ -61,8 +61,7 @@ def step_of(case: Case, module: nn.Module, call: dict[str, Any]) -> Callable[[],
     """One step, and the CPU time it took [ns]; gradients are None before."""
 
     def step() -> int:
-        for parameter in module.parameters():
-            parameter.grad = None
+        forget_gradients(module)
         start = time.thread_time_ns()
         case.loss(module(**call)).backward()
         return time.thread_time_ns() - start
@@ -70,13 +69,18 @@ def step_of(case: Case, module: nn.Module, call: dict[str, Any]) -> Callable[[],
     return step
 
 
-def peak_of(step: Callable[[], int]) -> int:
-    """The allocator's peak of a step that has run before [B]."""
+def forget_gradients(module: nn.Module) -> None:
+    """Set them to None."""
+    for parameter in module.parameters():
+        parameter.grad = None
+
+
+def peak_of(step: Callable[[], int], module: nn.Module) -> int:
+    """The allocator's peak of a step that has run before [B]; what is freed inside counts, so gradients are forgotten before."""
     step()
     step()
-    for _ in range(2):  # gradients of the step before are freed inside `step`, before anything is counted
-        found = remat.exec.measure_step(step).peak
-    return int(found)
+    forget_gradients(module)
+    return int(remat.exec.measure_step(step).peak)
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -111,35 +115,30 @@ def planned(case: Case, budget: int, seconds: float) -> tuple[nn.Module, dict[st
 
 
 def judged(expected: Trace, got: Trace) -> tuple[str, str]:
-    """What three steps left: loss and gradients, and buffers."""
-    words = []
-    for before, after in zip(expected, got, strict=True):
-        loss, grads = _off(before, after, "loss"), _off(before, after, "grad")
-        words.append(0 if loss == grads == 0 else 1 if max(loss, grads) < AGREE else 2 if loss >= AGREE else 3)
-        if words[-1] == 2:
-            break  # other draws: what follows says no more
-    buffers = max(_off(before, after, "buffer.") for before, after in zip(expected[:1], got[:1], strict=True))
-    held = any(path.startswith("buffer.") for path in expected[0])
-    return ("exact", "rounding", "draws", "WRONG")[
-        max(words)
-    ], "-" if not held else "WRONG" if buffers > AGREE else "right"
+    """What three steps left: loss, gradients and parameters, and buffers."""
+    got = tuple({path.replace("_orig_mod.", ""): leaf for path, leaf in step.items()} for step in got)
+    first, after = expected[0], got[0]
+    loss, grads = _off(first, after, "loss"), _off(first, after, "grad")
+    if not [line for line in differences(expected, got) if not line.partition(": ")[2].startswith(("buffer", "out"))]:
+        word = "exact"
+    elif loss >= SAME_LOSS:
+        word = "draws"
+    else:  # by the first step: later ones add up what the optimizer makes of a rounding
+        word = "rounding" if grads < ROUNDING else f"off {grads:.2g}"
+    held = any(path.startswith("buffer.") for path in first)
+    return word, "-" if not held else "right" if _off(first, after, "buffer") < ROUNDING else "WRONG"
 
 
 def _off(before: dict[str, Leaf], after: dict[str, Leaf], kind: str) -> float:
-    """The largest difference between tensors of a kind, in parts of the largest entry of each; infinite where one is missing."""
-    pairs = [
-        (leaf.value.double(), after[path].value.double() if path in after else None)
-        for path, leaf in before.items()
-        if (path == kind or path.startswith(f"{kind}.")) and isinstance(leaf.value, torch.Tensor) and leaf.value.numel()
-    ]
-    return (
-        max(
-            (math.inf if other is None else float((value - other).abs().max() / value.abs().max().clamp(min=1e-30)))
-            for value, other in pairs
-        )
-        if pairs
-        else 0.0
-    )
+    """The largest difference between tensors of a kind, in parts of their largest entry; infinite where one is missing."""
+    gaps, largest = [0.0], 1e-30
+    for path, leaf in before.items():
+        counts = (path == kind or path.startswith(f"{kind}.")) and isinstance(leaf.value, torch.Tensor)
+        if counts and leaf.value.numel():
+            value, other = leaf.value.double(), after[path].value.double() if path in after else None
+            largest = max(largest, float(value.abs().max()))
+            gaps.append(math.inf if other is None else float((value - other).abs().max()))
+    return max(gaps) / largest
 
 
 def table_of(name: str, rounds: int, seconds: float) -> list[dict[str, Any]]:
@@ -154,9 +153,12 @@ def table_of(name: str, rounds: int, seconds: float) -> list[dict[str, Any]]:
         try:
             module, facts = make()
             row |= facts
-            row["step"], row["buffers"] = judged(expected, train(_plain(make, module), (), call, case.loss))
+            # trained apart, so that the module that is measured keeps its first weights; a copy of checkpointed layers would
+            # call the layers that it was copied from
+            trained = copy.deepcopy(module) if method.startswith(OURS) else make()[0]
+            row["step"], row["buffers"] = judged(expected, train(trained, (), call, case.loss))
             steps[method] = step_of(case, module, call)
-            row["peak"] = peak_of(steps[method])
+            row["peak"] = peak_of(steps[method], module)
         except Exception as error:  # noqa: BLE001 - a method that does not take a model is a row of the table
             steps.pop(method, None)
             row["failed"] = "".join(traceback.format_exception_only(error)).splitlines()[0][:200]
@@ -175,16 +177,6 @@ def table_of(name: str, rounds: int, seconds: float) -> list[dict[str, Any]]:
         if row["method"] in times:
             row["time"] = float(numpy.median(times[row["method"]])) / bare
     return rows
-
-
-def _plain(make: Callable[[], Any], module: nn.Module) -> nn.Module:
-    """A module of its own to train, so that the one that is measured keeps its first weights."""
-    try:
-        return copy.deepcopy(module)
-    except Exception:  # noqa: BLE001 - a compiled module, or one with closures, may not be copied
-        made = make()[0]
-        assert isinstance(made, nn.Module)
-        return made
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -238,6 +230,7 @@ def main() -> int:
     chosen = parser.parse_args()
     if chosen.worker:
         torch.set_num_threads(1)
+        declare_torchvision_operators()  # transformers and timm import only where they are known
         warnings.simplefilter("ignore")
         print(json.dumps(table_of(chosen.worker, chosen.rounds, chosen.seconds)))
         return 0
