@@ -17,8 +17,6 @@ import hashlib
 import json
 import os
 import platform
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -29,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from remat.units import format_bytes
+from tests.benchmarks.one_process import run_row
 from tests.models.catalogue import TABLES, missing, models
 
 OUT = Path("build/bench/models")
@@ -83,30 +82,10 @@ def result_of(name: str, key: str, timeout: float, fresh: bool) -> Row:
 
 def run_process(name: str, path: Path, timeout: float) -> str | None:
     """Run a model's trials; what ended the process, where it did not end well."""
-    command = [sys.executable, "-m", "tests.benchmarks.model_trial", name, str(path)]
-    quiet = {"OMP_NUM_THREADS": "1", "TRANSFORMERS_VERBOSITY": "error", "DIFFUSERS_VERBOSITY": "error"}
-    log = path.with_suffix(".log")
-    with log.open("w") as stream:
-        process = subprocess.Popen(
-            command, stdout=stream, stderr=stream, env=os.environ | quiet, start_new_session=True
-        )
-        try:
-            code = process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            return f"timeout: not done after {timeout:.0f} s"
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
-    return None if code == 0 else failed_process(code, log)
-
-
-def failed_process(code: int, log: Path) -> str:
-    """What ended a process: its signal, or the last line that it wrote."""
-    if code < 0:
-        return f"crash: ended by {signal.Signals(-code).name}"
-    return "crash: " + (log.read_text().strip().splitlines() or ["no word"])[-1]
+    arguments = ["tests.benchmarks.model_trial", name, str(path)]
+    return run_row(
+        arguments, path.with_suffix(".log"), timeout, TRANSFORMERS_VERBOSITY="error", DIFFUSERS_VERBOSITY="error"
+    )
 
 
 def failed(message: str) -> Row:

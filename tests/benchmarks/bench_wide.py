@@ -17,15 +17,12 @@ import hashlib
 import json
 import math
 import os
-import signal
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.bench_models import failed_process
+from tests.benchmarks.one_process import run_row
 from tests.models.catalogue import HALVES, half_of
 
 GRAPHS = Path("build/graphs")
@@ -68,21 +65,7 @@ def row_of(graph: Path, share: str, key: str, args: argparse.Namespace) -> Row |
 
 def run(graph: Path, share: str, path: Path, limit: float) -> str | None:
     """Run the process of a row; what ended it, where it did not end well."""
-    command = [sys.executable, "-m", "tests.benchmarks.wide_row", str(graph), share, str(path)]
-    log = path.with_suffix(".log")
-    with log.open("w") as stream:
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment, start_new_session=True)
-        try:
-            code = process.wait(limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            return f"not done after {limit:.0f} s"
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
-    return None if code == 0 else failed_process(code, log)
+    return run_row(["tests.benchmarks.wide_row", str(graph), share, str(path)], path.with_suffix(".log"), limit)
 
 
 # -- showing ---------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints, Longs
 from remat.algorithms._arrays.jit import inner_kernel
-from remat.algorithms._arrays.liveness import MARK
+from remat.algorithms._arrays.liveness import MARK, step_back
 from remat.ir import Link
 from remat.units import Bytes
 
@@ -153,16 +153,7 @@ def away_profile(g: Flat, runs: Runs, first: Flags, mem: Longs, marks: NDArray[n
     peak = 0
     for i in range(n - 1, -1, -1):
         v = seq[i]
-        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-            d = g.write_idx[k]
-            if live[d] and (first[i] or not g.keep[d]):
-                live[d] = False
-                level -= g.size[d]
-        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-            d = g.read_idx[k]
-            if not live[d]:
-                live[d] = True
-                level += g.size[d]
+        level += step_back(g, v, first[i], live)
         mem[i] = level + g.charge[v]
         peak = max(peak, mem[i])
         bits = mask[i]

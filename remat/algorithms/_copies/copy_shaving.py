@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from remat.algorithms._arrays.excess import gain_of, over_budget
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Floats, Ints, Longs, Seed
+from remat.algorithms._arrays.insertion import Trial, empty_trial, note, rise_before
 from remat.algorithms._arrays.jit import inner_kernel, kernel
-from remat.algorithms._arrays.liveness import BLOCK, MARK, block_maxima, exceeds, settle
+from remat.algorithms._arrays.liveness import BLOCK, MARK, block_maxima, exceeds
 from remat.algorithms._arrays.rng import fraction
 from remat.algorithms._copies.copy_arrays import Lanes, Runs, away_profile, mark_first_runs
 
@@ -330,25 +331,6 @@ def resident_before(g: Flat, runs: Runs, b: int, marks: NDArray[np.bool_], live:
             live[g.read_idx[k]] = not (runs.mask[i] >> (k - g.read_ptr[v])) & 1
 
 
-class Trial(NamedTuple):
-    """Scratch of `fall_of_chain`: data resident at the position without and with the chain, the changes, the data that change."""
-
-    resident: Flags
-    live: Flags
-    change: NDArray[np.int8]
-    touched: Ints
-
-
-@inner_kernel
-def note(trial: Trial, d: int, count: int) -> int:
-    """Add a datum to the `count` touched ones, unless it is among them; returns the new count."""
-    if trial.change[d] != 0:
-        return count
-    trial.change[d], trial.live[d] = 2, trial.resident[d]
-    trial.touched[count] = d
-    return count + 1
-
-
 @inner_kernel
 def run_back(g: Flat, trial: Trial, node: tuple[int, int], live_bytes: int, count: int) -> tuple[int, int, int]:
     """Go back over a run of a chain, node: (node, reads that it fetches): (bytes before it, bytes at it, touched data)."""
@@ -394,24 +376,7 @@ def fall_of_chain(
     for i in range(length - 1, -1, -1):
         live_bytes, charged, count = run_back(g, trial, (chain[i], masks[i]), live_bytes, count)
         over += max(0, charged - budget)
-    delta: int = 0
-    changed = 0
-    for i in range(count):
-        d = trial.touched[i]
-        trial.change[d] = np.int8(trial.live[d]) - np.int8(trial.resident[d])
-        if trial.change[d] != 0:
-            delta += trial.change[d] * g.size[d]
-            changed += 1
-    j = b - 1
-    while changed > 0 and j >= 0:
-        ended, ends = settle(g, runs.seq[j], trial.change)
-        delta -= ended
-        changed -= ends
-        over += max(0, mem[j] + delta - budget) - max(0, mem[j] - budget)
-        j -= 1
-    for i in range(count):
-        trial.change[trial.touched[i]] = 0
-    return -over
+    return -over - rise_before(g, (runs.seq, mem, budget), b, trial, count)
 
 
 @inner_kernel
@@ -492,7 +457,7 @@ def shaved(g: Flat, lanes: Lanes, prices: Prices, seq: Ints, mask: Longs, rng: S
         np.empty((TOP, LONGEST), np.int64),
         np.zeros(1, np.int64),
     )
-    trial = Trial(np.empty(data, np.bool_), np.empty(data, np.bool_), np.zeros(data, np.int8), np.empty(data, np.int32))
+    trial = empty_trial(g)
     n, fit = base, False
     while True:
         if n + LONGEST > runs.seq.size:

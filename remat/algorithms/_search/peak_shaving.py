@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.excess import gain_of, over_budget
-from remat.algorithms._arrays.graph_arrays import Flags, Flat, Floats, Ints, Longs, Seed
+from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, Seed
+from remat.algorithms._arrays.insertion import Trial, empty_trial, note, rise_before
 from remat.algorithms._arrays.jit import inner_kernel, kernel
 from remat.algorithms._arrays.liveness import (
     BLOCK,
@@ -25,7 +26,6 @@ from remat.algorithms._arrays.liveness import (
     memory_profile_with_marks,
     residencies,
     resident_before,
-    settle,
 )
 from remat.algorithms._arrays.rng import fraction
 
@@ -96,15 +96,6 @@ class Scan(NamedTuple):
     mark: Longs
     stamp: Longs
     chain: Ints
-
-
-class Trial(NamedTuple):
-    """Scratch of `fall_of`: data resident at the position without and with the chain, the changes, and the data that change."""
-
-    resident: Flags
-    live: Flags
-    change: NDArray[np.int8]
-    touched: Ints
 
 
 @inner_kernel
@@ -233,16 +224,6 @@ def insert(seq: Ints, n: int, at: int, chain: Ints, length: int, out: Ints) -> i
 
 
 @inner_kernel
-def note(trial: Trial, d: int, count: int) -> int:
-    """Add a datum to the `count` touched ones, unless it is among them; returns the new count."""
-    if trial.change[d] != 0:
-        return count
-    trial.change[d], trial.live[d] = 2, trial.resident[d]
-    trial.touched[count] = d
-    return count + 1
-
-
-@inner_kernel
 def fall_of(g: Flat, profile: Profile, b: int, chain: Ints, length: int, trial: Trial) -> int:
     """By how much the bytes over the budget fall if `chain` runs right before position b; exact, from the changes alone.
 
@@ -250,7 +231,7 @@ def fall_of(g: Flat, profile: Profile, b: int, chain: Ints, length: int, trial: 
     chain need not be resident between the previous use and the chain, its reads must be.
     """
     seq, mem, budget = profile.seq, profile.mem, profile.budget
-    live, change = trial.live, trial.change
+    live = trial.live
     live_bytes = mem[b] - g.charge[seq[b]]
     over: int = 0
     count = 0
@@ -273,25 +254,7 @@ def fall_of(g: Flat, profile: Profile, b: int, chain: Ints, length: int, trial: 
                 live[d] = True
                 live_bytes += g.size[d]
         over += max(0, live_bytes + g.charge[u] - budget)
-    delta: int = 0
-    changed_data = 0
-    for i in range(count):
-        d = trial.touched[i]
-        change[d] = int(live[d]) - int(trial.resident[d])
-        if change[d] != 0:
-            delta += change[d] * g.size[d]
-            changed_data += 1
-    j = b - 1
-    while changed_data > 0 and j >= 0:
-        ended, ends = settle(g, seq[j], change)
-        delta -= ended
-        changed_data -= ends
-        over += max(0, mem[j] + delta - budget) - max(0, mem[j] - budget)
-        j -= 1
-    for i in range(count):
-        change[trial.touched[i]] = 0
-    g.work[0] += b - 1 - j
-    return -over
+    return -over - rise_before(g, (seq, mem, budget), b, trial, count)
 
 
 @kernel
@@ -350,14 +313,6 @@ def empty_candidates() -> Candidates:
     score, chains = np.empty(TOP, np.float64), np.empty((TOP, LONGEST), np.int32)
     at, length = np.empty(TOP, np.int32), np.empty(TOP, np.int32)
     return Candidates(score, at, length, chains, np.zeros(1, np.int64))
-
-
-@inner_kernel
-def empty_trial(g: Flat) -> Trial:
-    """Scratch for the data of a graph."""
-    data = g.size.size
-    resident, live = np.empty(data, np.bool_), np.empty(data, np.bool_)
-    return Trial(resident, live, np.zeros(data, np.int8), np.empty(data, np.int32))
 
 
 @inner_kernel
