@@ -1,4 +1,7 @@
-"""A flat training graph as arrays (CSR), the form the numba kernels of this package read.
+"""A flat training graph as arrays, the form the numba kernels of this package read.
+
+A relation (reads, writes, …) is a *table*: CSR in one array, in which the pointers come first. Row i of a table t is
+`t[t[i] : t[i + 1]]`. One array instead of two, because every array in an argument costs compilation time in each kernel.
 
 INPUT and BUFFER data cost nothing and are never dropped, so they are left out of the reads. A datum with several writers
 (gradient contributions) is produced by its first writer and *read* by the later ones: it grows in place, in order,
@@ -9,6 +12,7 @@ contribute to such a datum) have `rerun` false: data that only they produce can 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, chain
 from typing import NamedTuple, TypedDict
 
 import numpy as np
@@ -31,25 +35,22 @@ class Flat(NamedTuple):
     """Arrays of one graph; nodes and data by index, sizes in bytes, times in ns.
 
     Attributes:
-        read_ptr, read_idx: data each node reads (CSR), free data left out, partial gradients included.
-        write_ptr, write_idx: data each node produces (as their first writer).
-        use_ptr, use_idx: nodes that read each datum (CSR, the transpose of reads).
+        reads: table of the data each node reads, free data left out, partial gradients included.
+        writes: table of the data each node produces (as their first writer).
+        users: table of the nodes that read each datum (the transpose of reads).
         producer: first writer of each datum, -1 for free data.
         contributions: number of writers of each datum.
         charge: bytes a run needs in addition to the resident data: all its outputs and its workspace.
         rerun: nodes the planner may run again; replay: nodes that the rules allow to run again.
         required: nodes that every schedule runs; the others are isolated here and cost nothing.
-        order_ptr, order_idx: nodes that must have run before a node's first run (producers, writers in order, draws
+        predecessors: table of the nodes that must have run before a node's first run (producers, writers in order, draws
         in order).
         work: of one element: positions of run sequences that kernels have visited so far (see `_search/work.py`).
     """
 
-    read_ptr: Ints
-    read_idx: Ints
-    write_ptr: Ints
-    write_idx: Ints
-    use_ptr: Ints
-    use_idx: Ints
+    reads: Ints
+    writes: Ints
+    users: Ints
     producer: Ints
     contributions: Ints
     size: Longs
@@ -61,25 +62,45 @@ class Flat(NamedTuple):
     required: Flags
     phase: NDArray[np.int8]
     draws: Flags
-    order_ptr: Ints
-    order_idx: Ints
+    predecessors: Ints
     work: Longs
 
 
-def csr(rows: list[list[int]]) -> tuple[Ints, Ints]:
-    """Pointer and index arrays of a list of rows."""
-    pointers = np.zeros(len(rows) + 1, np.int32)
-    np.cumsum([len(row) for row in rows], out=pointers[1:])
-    return pointers, np.array([x for row in rows for x in row], np.int32)
+def table_of(rows: list[list[int]]) -> Ints:
+    """The table of a list of rows."""
+    first = len(rows) + 1
+    pointers = list(accumulate((len(row) for row in rows), initial=first))
+    return np.array([*pointers, *chain.from_iterable(rows)], np.int32)
 
 
-def transpose(pointers: Ints, indices: Ints, columns: int) -> tuple[Ints, Ints]:
-    """CSR of the transposed relation."""
-    rows: list[list[int]] = [[] for _ in range(columns)]
-    for row in range(len(pointers) - 1):
-        for k in range(pointers[row], pointers[row + 1]):
-            rows[indices[k]].append(row)
-    return csr(rows)
+def row_of(table: Ints, i: int) -> Ints:
+    """Row i of a table, as a view."""
+    return table[table[i] : table[i + 1]]
+
+
+def rows_of(table: Ints) -> list[list[int]]:
+    """All rows of a table."""
+    values, count = table.tolist(), table[0] - 1
+    return [values[values[i] : values[i + 1]] for i in range(count)]
+
+
+def lengths(table: Ints) -> Ints:
+    """Number of entries of each row of a table."""
+    return np.diff(table[: table[0]])
+
+
+def entries(table: Ints) -> Ints:
+    """The entries of all rows of a table, one row after the other, as a view."""
+    return table[table[0] :]
+
+
+def transpose(table: Ints, columns: int) -> Ints:
+    """The table of the transposed relation."""
+    transposed: list[list[int]] = [[] for _ in range(columns)]
+    for i, members in enumerate(rows_of(table)):
+        for column in members:
+            transposed[column].append(i)
+    return table_of(transposed)
 
 
 def flatten(graph: Graph) -> Flat:
@@ -88,23 +109,18 @@ def flatten(graph: Graph) -> Flat:
     producer = np.array([w[0] if w and set(w) <= required else -1 for w in graph.writers_by_data], np.int32)
     charged = producer >= 0
     reads, writes = _reads_and_writes(graph, producer)
-    read_ptr, read_idx = csr(reads)
-    write_ptr, write_idx = csr(writes)
-    use_ptr, use_idx = transpose(read_ptr, read_idx, len(data))
-    order_ptr, order_idx = csr([list(row) if v in required else [] for v, row in enumerate(graph.before_first_run)])
+    table = table_of(reads)
     return Flat(
-        read_ptr=read_ptr,
-        read_idx=read_idx,
-        write_ptr=write_ptr,
-        write_idx=write_idx,
-        use_ptr=use_ptr,
-        use_idx=use_idx,
+        reads=table,
+        writes=table_of(writes),
+        users=transpose(table, len(data)),
         producer=producer,
         contributions=np.array([len(w) for w in graph.writers_by_data], np.int32),
         size=np.where(charged, np.array([datum.size for datum in data], np.int64), 0),
         keep=np.array([datum.keep for datum in data], np.bool_) & charged,
-        order_ptr=order_ptr,
-        order_idx=order_idx,
+        predecessors=table_of(
+            [list(earlier) if v in required else [] for v, earlier in enumerate(graph.before_first_run)]
+        ),
         work=np.zeros(1, np.int64),
         **_columns(graph),
     )

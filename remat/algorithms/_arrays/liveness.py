@@ -26,13 +26,13 @@ def step_back(g: Flat, v: int, first: bool, live: Flags) -> int:
     charge.
     """
     added: int = 0
-    for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-        d = g.write_idx[k]
+    for k in range(g.writes[v], g.writes[v + 1]):
+        d = g.writes[k]
         if live[d] and (first or not g.keep[d]):
             live[d] = False
             added -= g.size[d]
-    for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-        d = g.read_idx[k]
+    for k in range(g.reads[v], g.reads[v + 1]):
+        d = g.reads[k]
         if not live[d]:
             live[d] = True
             added += g.size[d]
@@ -82,10 +82,10 @@ def resident_before(g: Flat, seq: Ints, n: int, b: int, marks: NDArray[np.bool_]
     g.work[0] += end - b
     for i in range(end - 1, b - 1, -1):
         v = seq[i]
-        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-            live[g.write_idx[k]] = False
-        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-            live[g.read_idx[k]] = True
+        for k in range(g.writes[v], g.writes[v + 1]):
+            live[g.writes[k]] = False
+        for k in range(g.reads[v], g.reads[v + 1]):
+            live[g.reads[k]] = True
 
 
 @inner_kernel
@@ -121,14 +121,14 @@ def settle(g: Flat, v: int, change: NDArray[np.int8]) -> tuple[int, int]:
     """
     ended: int = 0
     ends: int = 0
-    for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-        d = g.write_idx[k]
+    for k in range(g.writes[v], g.writes[v + 1]):
+        d = g.writes[k]
         if change[d] != 0:
             ended += change[d] * g.size[d]
             change[d] = 0
             ends += 1
-    for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-        d = g.read_idx[k]
+    for k in range(g.reads[v], g.reads[v + 1]):
+        d = g.reads[k]
         if change[d] != 0:
             ended += change[d] * g.size[d]
             change[d] = 0
@@ -150,26 +150,26 @@ def overshoot(mem: Longs, n: int, budget: int) -> int:
 def ends_of_residency(g: Flat, seq: Ints, n: int, out_ptr: Ints, out_end: Ints) -> None:
     """For each position and each datum it produces: the position of the last read before the next production.
 
-    `out_ptr[i]` is the offset of position i in `out_end`, in the order of `write_idx`; a datum without readers ends
+    `out_ptr[i]` is the offset of position i in `out_end`, in the order of `Flat.writes`; a datum without readers ends
     where it is produced. Kept data are treated like all others: callers look at `keep`.
     """
     total = 0
     for i in range(n):
         out_ptr[i] = total
         v = seq[i]
-        total += g.write_ptr[v + 1] - g.write_ptr[v]
+        total += g.writes[v + 1] - g.writes[v]
     out_ptr[n] = total
     last = np.full(g.size.size, -1, np.int32)
     for i in range(n - 1, -1, -1):
         v = seq[i]
         o = out_ptr[i]
-        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-            d = g.write_idx[k]
+        for k in range(g.writes[v], g.writes[v + 1]):
+            d = g.writes[k]
             out_end[o] = last[d] if last[d] >= 0 else i
             o += 1
             last[d] = -1
-        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-            d = g.read_idx[k]
+        for k in range(g.reads[v], g.reads[v + 1]):
+            d = g.reads[k]
             if last[d] < 0:
                 last[d] = i
 
@@ -179,7 +179,7 @@ def residencies(g: Flat, seq: Ints, n: int) -> tuple[Ints, Ints]:
     """As `ends_of_residency`, in new arrays: (offset of each position, ends)."""
     total = 0
     for i in range(n):
-        total += g.write_ptr[seq[i] + 1] - g.write_ptr[seq[i]]
+        total += g.writes[seq[i] + 1] - g.writes[seq[i]]
     out_ptr = np.empty(n + 1, np.int32)
     out_end = np.empty(total, np.int32)
     ends_of_residency(g, seq, n, out_ptr, out_end)

@@ -19,7 +19,8 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from remat.algorithms._arrays.graph_arrays import Flat
+from remat.algorithms._arrays.graph_arrays import Flat, row_of, rows_of
+from remat.algorithms._arrays.kept_data import permanent
 from remat.algorithms._milp.linear import Builder, Linear
 
 
@@ -74,7 +75,7 @@ class _Build:
         self.flat, self.instants = flat, instants
         nodes, data, stages = flat.time.size, flat.size.size, len(instants)
         self.builder = Builder()
-        self.permanent = flat.keep & (flat.contributions == 1)
+        self.permanent = permanent(flat)
         self.resident = np.full((stages, data), -1, np.int32)
         lengths = range(1, stages + 1 if coarse else 2)
         self.spans = {(k, k + n): np.full(nodes, -1, np.int32) for n in lengths for k in range(stages + 1 - n)}
@@ -90,16 +91,14 @@ class _Build:
                     self.resident[k, d] = self.builder.new(1, integral=True)
 
     def _last_use(self) -> list[int]:
-        flat = self.flat
-        ends = flat.use_ptr[1:]
-        return [int(flat.use_idx[ends[d] - 1]) if ends[d] > flat.use_ptr[d] else -1 for d in range(flat.size.size)]
+        return [users[-1] if users else -1 for users in rows_of(self.flat.users)]
 
     def memory_row(self, k: int, budget: int) -> bool:
         """Resident data, kept data and the working set of the instant fit; returns whether that is impossible."""
         flat, at = self.flat, self.instants[k]
         room = budget - int(flat.charge[at])
         terms: list[tuple[int, int]] = []
-        reads = set(flat.read_idx[flat.read_ptr[at] : flat.read_ptr[at + 1]].tolist())
+        reads = set(row_of(flat.reads, at).tolist())
         for d in range(flat.size.size):
             p, column = int(flat.producer[d]), int(self.resident[k, d])
             if p < 0 or p >= at:
@@ -136,7 +135,7 @@ class _Build:
         """A run of v in a span needs the data of earlier stages that it reads; in the span of its first run it always runs."""
         flat, at = self.flat, self.instants[span[0]]
         rerun = [] if v >= at else [(int(self.spans[span][v]), 1)]
-        for d in flat.read_idx[flat.read_ptr[v] : flat.read_ptr[v + 1]].tolist():
+        for d in row_of(flat.reads, v).tolist():
             p = int(flat.producer[d])
             if not self.permanent[d] and p < at:
                 self.builder.row([*self._supply(span, d, p), *rerun], 0 if rerun else -1)

@@ -19,7 +19,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.algorithms._arrays.graph_arrays import BACKWARD, Flat, flatten
+from remat.algorithms._arrays.graph_arrays import BACKWARD, Flat, flatten, row_of
+from remat.algorithms._arrays.kept_data import kept_by_node, permanent, working_sets
 from remat.algorithms._core.clock import Clock
 from remat.ir import Graph, Run
 from remat.units import Bytes
@@ -62,17 +63,14 @@ def _heaviest(flat: Flat, first_runs: list[Bytes]) -> tuple[Bytes, int]:
 
 def _first_runs(flat: Flat, before: NDArray[np.int64]) -> list[Bytes]:
     """Bytes that the first run of each node needs: its reads, outputs and workspace, and the data kept by then."""
-    permanent = flat.keep & (flat.contributions == 1)
-    reads = [flat.read_idx[flat.read_ptr[v] : flat.read_ptr[v + 1]] for v in range(flat.time.size)]
-    return [int(flat.charge[v] + flat.size[data[~permanent[data]]].sum() + before[v]) for v, data in enumerate(reads)]
+    needed: list[Bytes] = (working_sets(flat) + before).tolist()
+    return needed
 
 
 def kept_before(flat: Flat) -> NDArray[np.int64]:
     """Per node: bytes that its ancestors (of a backward node: also all forward nodes) make and that must stay."""
     nodes = flat.time.size
-    permanent = flat.keep & (flat.contributions == 1)
-    staying = np.zeros(nodes, np.int64)  # bytes a node makes that stay from its first run
-    np.add.at(staying, flat.producer[permanent], flat.size[permanent])
+    staying = kept_by_node(flat)
     forward = np.packbits(flat.phase != BACKWARD)
     ran = np.zeros((nodes, len(forward)), np.uint8)
     bit = np.packbits(np.eye(8, dtype=np.bool_), axis=1).ravel()
@@ -80,7 +78,7 @@ def kept_before(flat: Flat) -> NDArray[np.int64]:
     for v in range(nodes):
         if flat.phase[v] == BACKWARD:
             ran[v] |= forward
-        for u in flat.order_idx[flat.order_ptr[v] : flat.order_ptr[v + 1]].tolist():
+        for u in row_of(flat.predecessors, v).tolist():
             ran[v] |= ran[u]
             ran[v, u // 8] |= bit[u % 8]
         total[v] = staying[np.unpackbits(ran[v], count=nodes).view(np.bool_)].sum()
@@ -91,19 +89,19 @@ class ResidentSets:
     """Bytes that a node needs, from the sets of data that must be resident together before it runs."""
 
     def __init__(self, flat: Flat, before: NDArray[np.int64], small: int) -> None:
-        permanent = flat.keep & (flat.contributions == 1)
+        stays = permanent(flat)
         self.size: list[int] = flat.size.tolist()
         self.producer: list[int] = flat.producer.tolist()
         self.fixed: list[int] = (flat.charge + before).tolist()
         nodes = range(flat.time.size)
-        reads = [flat.read_idx[flat.read_ptr[v] : flat.read_ptr[v + 1]].tolist() for v in nodes]
-        self.reads = [[d for d in data if not permanent[d]] for data in reads]
+        reads = [row_of(flat.reads, v).tolist() for v in nodes]
+        self.reads = [[d for d in data if not stays[d]] for data in reads]
         counted = (flat.size > small) & (flat.phase[np.maximum(flat.producer, 0)] == BACKWARD)
         self.sources = [frozenset(d for d in data if counted[d]) for data in self.reads]
         self.least: dict[
             frozenset[int], int
         ] = {}  # of the last search with a result: sets with the bytes that they need
-        self.makes = [frozenset(flat.write_idx[flat.write_ptr[v] : flat.write_ptr[v + 1]].tolist()) for v in nodes]
+        self.makes = [frozenset(row_of(flat.writes, v).tolist()) for v in nodes]
 
     def _bytes(self, data: Iterable[int]) -> Bytes:
         return sum(self.size[d] for d in data)

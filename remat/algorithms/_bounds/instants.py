@@ -17,7 +17,8 @@ import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS, Flat, transpose
+from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS, Flags, Flat, Ints, row_of, transpose
+from remat.algorithms._arrays.kept_data import permanent
 from remat.algorithms._milp.linear import Builder, Linear
 
 DONE, AHEAD, EITHER = 1, 0, 2
@@ -47,16 +48,16 @@ class Dependencies:
     """Which nodes must have run before which: ancestors and descendants of a node."""
 
     def __init__(self, flat: Flat) -> None:
-        self.before = (flat.order_ptr, flat.order_idx)
-        self.after = transpose(flat.order_ptr, flat.order_idx, flat.time.size)
+        self.before = flat.predecessors
+        self.after = transpose(flat.predecessors, flat.time.size)
 
-    def reach(self, at: int, pointers: NDArray[np.int32], indices: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Nodes reachable from `at`, without it."""
-        seen = np.zeros(len(pointers) - 1, np.bool_)
+    def reach(self, at: int, table: Ints) -> Flags:
+        """Nodes reachable from `at`, without it, by the edges of a table."""
+        seen = np.zeros(table[0] - 1, np.bool_)
         stack = [at]
         while stack:
             v = stack.pop()
-            for u in indices[pointers[v] : pointers[v + 1]].tolist():
+            for u in row_of(table, v).tolist():
                 if not seen[u]:
                     seen[u] = True
                     stack.append(u)
@@ -69,8 +70,8 @@ class Dependencies:
             return np.where(np.arange(nodes) < at, DONE, AHEAD).astype(np.int8)
         state = np.where(flat.required, EITHER, DONE).astype(np.int8)
         state[flat.phase != BACKWARD] = DONE
-        state[self.reach(at, *self.before)] = DONE
-        state[self.reach(at, *self.after)] = AHEAD
+        state[self.reach(at, self.before)] = DONE
+        state[self.reach(at, self.after)] = AHEAD
         state[at] = AHEAD
         return state
 
@@ -79,7 +80,7 @@ def instant_formulation(flat: Flat, dependencies: Dependencies, at: int, budget:
     """The formulation of the instant; integral: s and z."""
     state = dependencies.states(flat, at, fixed)
     columns = _Columns(flat, state)
-    reads = set(flat.read_idx[flat.read_ptr[at] : flat.read_ptr[at + 1]].tolist())
+    reads = set(row_of(flat.reads, at).tolist())
     room = _memory_row(flat, columns, reads, budget - int(flat.charge[at]))
     for d in np.flatnonzero(flat.producer >= 0).tolist():
         if not columns.permanent[d] and d not in reads and state[flat.producer[d]] != AHEAD:
@@ -126,7 +127,7 @@ class _Columns:
         self.ran = [-1] * nodes
         self.resident = [-1] * data
         # a kept datum is resident from its completion: at its only writer's run
-        self.permanent = flat.keep & (flat.contributions == 1)
+        self.permanent = permanent(flat)
         for v in range(nodes):
             if state[v] != AHEAD and flat.replay[v]:
                 self.again[v] = self.builder.new(1, cost=int(flat.time[v]))
@@ -151,7 +152,7 @@ def _need_rows(flat: Flat, columns: _Columns, d: int) -> None:
     undecided = [(z_p, 1)] if z_p >= 0 else []
     base = 0 if undecided else -1  # z_p = 1 moves to the right-hand side
     ahead = -1
-    for c in flat.use_idx[flat.use_ptr[d] : flat.use_ptr[d + 1]].tolist():
+    for c in row_of(flat.users, d).tolist():
         if columns.state[c] == AHEAD:
             ahead = c
             continue
@@ -173,6 +174,6 @@ def _order_rows(flat: Flat, columns: _Columns) -> None:
             continue
         if columns.again[v] >= 0:
             row(["ran", 0, v], [(columns.again[v], 1), (z, -1)], 0)
-        for u in flat.order_idx[flat.order_ptr[v] : flat.order_ptr[v + 1]].tolist():
+        for u in row_of(flat.predecessors, v).tolist():
             if columns.ran[u] >= 0:
                 row(["order", 0, v, u], [(z, 1), (columns.ran[u], -1)], 0)

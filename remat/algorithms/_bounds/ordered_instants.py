@@ -24,7 +24,8 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from remat.algorithms._arrays.graph_arrays import Flat
+from remat.algorithms._arrays.graph_arrays import Flat, row_of
+from remat.algorithms._arrays.kept_data import permanent
 from remat.algorithms._bounds.fixed_order import Span
 from remat.algorithms._bounds.instants import AHEAD, DONE, EITHER, Dependencies
 from remat.algorithms._milp.linear import Builder, Linear
@@ -106,7 +107,7 @@ class _Build:
         self.flat, self.instants = flat, instants
         nodes, data, stages = flat.time.size, flat.size.size, len(instants)
         self.builder = Builder()
-        self.permanent = flat.keep & (flat.contributions == 1)
+        self.permanent = permanent(flat)
         self.droppable = np.flatnonzero((flat.producer >= 0) & ~self.permanent).tolist()
         self.state = np.full((stages + 1, nodes), DONE, np.int8)
         for k, at in enumerate(instants):
@@ -139,7 +140,7 @@ class _Build:
 
     def _may_be_read(self, k: int, d: int) -> bool:
         """Whether any node may read the datum from instant k on."""
-        users = self.flat.use_idx[self.flat.use_ptr[d] : self.flat.use_ptr[d + 1]]
+        users = row_of(self.flat.users, d)
         return bool((self.state[k, users] != DONE).any() or self.flat.replay[users].any())
 
     def _z(self, k: int, v: int, sign: int) -> tuple[Terms, int]:
@@ -163,7 +164,7 @@ class _Build:
         """Resident data, kept data and the working set of the instant fit; returns whether that is impossible."""
         flat, at = self.flat, self.instants[k]
         room, terms = budget - int(flat.charge[at]), []
-        reads = set(flat.read_idx[flat.read_ptr[at] : flat.read_ptr[at + 1]].tolist())
+        reads = set(row_of(flat.reads, at).tolist())
         for d in np.flatnonzero(flat.producer >= 0).tolist():
             p, size, column = int(flat.producer[d]), int(flat.size[d]), int(self.resident[k, d])
             if self.permanent[d]:
@@ -186,7 +187,7 @@ class _Build:
             again = self.spans[k, k + 1][v]
             if again >= 0:
                 self.builder.row([(int(again), 1), (z, -1)], 0)
-            for u in flat.order_idx[flat.order_ptr[v] : flat.order_ptr[v + 1]].tolist():
+            for u in row_of(flat.predecessors, v).tolist():
                 if self.ran[k, u] >= 0:
                     self.builder.row([(z, 1), (int(self.ran[k, u]), -1)], 0)
             if self.ran[k + 1, v] >= 0:
@@ -205,7 +206,7 @@ class _Build:
                 continue  # p first runs in this span or later: readers in this span follow it by the closure of z
             supply = self._supply(span, d)
             production, produced = self._first_run(span, p, -1)
-            for c in flat.use_idx[flat.use_ptr[d] : flat.use_ptr[d + 1]].tolist():
+            for c in row_of(flat.users, d).tolist():
                 first, needed = self._first_run(span, c, 1)
                 if first or needed:
                     self.builder.row([*supply, *production, *first], -produced - needed)

@@ -1,6 +1,6 @@
 """What kernels read of a link, and the state of a plan with copies: a run sequence and a bit mask per run.
 
-Bit k of a run's mask says that its k-th read (in the order of `Flat.read_idx`) *comes by a copy*: the datum is off the device
+Bit k of a run's mask says that its k-th read (in the order of `Flat.reads`) *comes by a copy*: the datum is off the device
 from its last event (production or read) to this read. Inserting or removing runs moves the masks with them. After an event, a
 datum that no run reads before its next production is dropped; one whose next read is unmarked stays; one whose next read is
 marked is offloaded, or only dropped if its copy on the host is still valid.
@@ -109,9 +109,9 @@ def list_copies(g: Flat, runs: Runs) -> Copies:
     for i in range(n):
         v = seq[i]
         bits = mask[i]
-        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-            d = g.read_idx[k]
-            if bits and (bits >> (k - g.read_ptr[v])) & 1:
+        for k in range(g.reads[v], g.reads[v + 1]):
+            d = g.reads[k]
+            if bits and (bits >> (k - g.reads[v])) & 1:
                 reader[m], datum[m], before[m] = i, d, event[d]
                 carries[m], last[m] = not on_host[d], True
                 if on_host[d]:
@@ -119,9 +119,9 @@ def list_copies(g: Flat, runs: Runs) -> Copies:
                 on_host[d], latest[d] = True, m
                 m += 1
             event[d] = i
-        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-            event[g.write_idx[k]] = i
-            on_host[g.write_idx[k]] = False
+        for k in range(g.writes[v], g.writes[v + 1]):
+            event[g.writes[k]] = i
+            on_host[g.writes[k]] = False
     for m in range(count - 1, -1, -1):
         same_before[m] = at[before[m]]
         at[before[m]] = m
@@ -157,11 +157,11 @@ def away_profile(g: Flat, runs: Runs, first: Flags, mem: Longs, marks: NDArray[n
         mem[i] = level + g.charge[v]
         peak = max(peak, mem[i])
         bits = mask[i]
-        k = g.read_ptr[v]
+        k = g.reads[v]
         while bits:
             if bits & 1:
-                live[g.read_idx[k]] = False
-                level -= g.size[g.read_idx[k]]
+                live[g.reads[k]] = False
+                level -= g.size[g.reads[k]]
             bits >>= 1
             k += 1
         if i % MARK == 0 and marks.shape[0] > 0:
@@ -179,8 +179,8 @@ def changes(g: Flat, runs: Runs, copies: Copies, taken: Longs, freed: Longs) -> 
     for i in range(n):
         taken[i] = 0
         v = seq[i]
-        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-            d = g.write_idx[k]
+        for k in range(g.writes[v], g.writes[v + 1]):
+            d = g.writes[k]
             if not (g.keep[d] and have[d]):
                 taken[i] += g.size[d]
             have[d] = True
@@ -188,13 +188,13 @@ def changes(g: Flat, runs: Runs, copies: Copies, taken: Longs, freed: Longs) -> 
     for i in range(n - 1, -1, -1):
         v = seq[i]
         freed[i] = 0
-        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-            d = g.write_idx[k]
+        for k in range(g.writes[v], g.writes[v + 1]):
+            d = g.writes[k]
             if fate[d] == 0 and not g.keep[d]:
                 freed[i] += g.size[d]
             fate[d] = 0
-        for k in range(g.read_ptr[v + 1] - 1, g.read_ptr[v] - 1, -1):
-            d = g.read_idx[k]
+        for k in range(g.reads[v + 1] - 1, g.reads[v] - 1, -1):
+            d = g.reads[k]
             if fate[d] == 0 and not g.keep[d]:
                 freed[i] += g.size[d]
             fate[d] = 1

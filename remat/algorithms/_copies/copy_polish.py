@@ -17,9 +17,9 @@ from remat.algorithms._copies.copy_replay import FAILED, time_of
 @inner_kernel
 def bit_of(g: Flat, v: int, d: int) -> int:
     """The place of datum d among the reads of node v; -1: v does not read it."""
-    for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-        if g.read_idx[k] == d:
-            return int(k - g.read_ptr[v])
+    for k in range(g.reads[v], g.reads[v + 1]):
+        if g.reads[k] == d:
+            return int(k - g.reads[v])
     return -1
 
 
@@ -27,8 +27,8 @@ def bit_of(g: Flat, v: int, d: int) -> int:
 def writes(g: Flat, v: int, d: int) -> bool:
     """Whether node v produces datum d."""
     produced = False
-    for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-        produced = produced or g.write_idx[k] == d
+    for k in range(g.writes[v], g.writes[v + 1]):
+        produced = produced or g.writes[k] == d
     return produced
 
 
@@ -62,13 +62,13 @@ def trial_without(g: Flat, lanes: Lanes, seq: Ints, mask: Longs, at: int, copied
         runs[i], masks[i] = seq[j], mask[j]
     v = seq[at]
     trial = Runs(runs, masks, n)
-    for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-        if (mask[at] >> (k - g.read_ptr[v])) & 1:
-            mark_next_read(g, trial, at, g.read_idx[k])
+    for k in range(g.reads[v], g.reads[v + 1]):
+        if (mask[at] >> (k - g.reads[v])) & 1:
+            mark_next_read(g, trial, at, g.reads[k])
     marked = False
     if copied:
-        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-            d = g.write_idx[k]
+        for k in range(g.writes[v], g.writes[v + 1]):
+            d = g.writes[k]
             if lanes.movable[d] and mark_next_read(g, trial, at, d):
                 marked = True
     return runs, masks, marked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from remat.algorithms._arrays.graph_arrays import Flat, Ints, Longs
+from remat.algorithms._arrays.graph_arrays import Flat, Ints, Longs, rows_of
 from remat.algorithms._copies.copy_arrays import Runs, list_copies
 from remat.ir import Drop, Graph, Offload, Prefetch, Run, Schedule
 from remat.ir.step import Step
@@ -46,14 +46,12 @@ def schedule_with_copies(graph: Graph, flat: Flat, seq: Ints, mask: Longs, issue
 
 def _drops(flat: Flat, seq: Ints, mask: Longs) -> list[list[int]]:
     """The data, per position, that the next run does not find: those not read again before they are made, or fetched anew."""
-    read_ptr, write_ptr = flat.read_ptr.tolist(), flat.write_ptr.tolist()
-    read_idx, write_idx = flat.read_idx.tolist(), flat.write_idx.tolist()
+    reads_of, writes_of = rows_of(flat.reads), rows_of(flat.writes)
     stays = [False] * len(flat.size)
     keep = flat.keep.tolist()
     dropped: list[list[int]] = []
     for v, bits in zip(reversed(seq.tolist()), reversed(mask.tolist()), strict=True):
-        reads = read_idx[read_ptr[v] : read_ptr[v + 1]]
-        makes = write_idx[write_ptr[v] : write_ptr[v + 1]]
+        reads, makes = reads_of[v], writes_of[v]
         dropped.append([d for d in (*reads, *makes) if not stays[d] and not keep[d]])
         for d in makes:
             stays[d] = False

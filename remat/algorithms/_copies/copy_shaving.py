@@ -101,7 +101,7 @@ def stretches(g: Flat, runs: Runs) -> tuple[Ints, Ints, Flags]:
     for i in range(n):
         slot[i] = total
         v = seq[i]
-        total += g.read_ptr[v + 1] - g.read_ptr[v] + g.write_ptr[v + 1] - g.write_ptr[v]
+        total += g.reads[v + 1] - g.reads[v] + g.writes[v + 1] - g.writes[v]
     slot[n] = total
     end, away = np.empty(total, np.int32), np.zeros(total, np.bool_)
     until = np.full(g.size.size, -1, np.int32)  # of the next event, if it is an unmarked read
@@ -109,16 +109,16 @@ def stretches(g: Flat, runs: Runs) -> tuple[Ints, Ints, Flags]:
     for i in range(n - 1, -1, -1):
         v = seq[i]
         s = slot[i + 1]
-        for k in range(g.write_ptr[v + 1] - 1, g.write_ptr[v] - 1, -1):
-            d = g.write_idx[k]
+        for k in range(g.writes[v + 1] - 1, g.writes[v] - 1, -1):
+            d = g.writes[k]
             s -= 1
             end[s], away[s] = max(i, until[d]), leaves[d]
             until[d], leaves[d] = -1, False
-        for k in range(g.read_ptr[v + 1] - 1, g.read_ptr[v] - 1, -1):
-            d = g.read_idx[k]
+        for k in range(g.reads[v + 1] - 1, g.reads[v] - 1, -1):
+            d = g.reads[k]
             s -= 1
             end[s], away[s] = max(i, until[d]), leaves[d]
-            marked = (mask[i] >> (k - g.read_ptr[v])) & 1
+            marked = (mask[i] >> (k - g.reads[v])) & 1
             until[d] = -1 if marked else end[s]
             leaves[d] = bool(marked)
     return slot, end, away
@@ -152,13 +152,13 @@ def rerun_chain(
     cost = prices.price[chain[0]]
     while done < length:
         v = chain[done]
-        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-            x = g.read_idx[k]
+        for k in range(g.reads[v], g.reads[v + 1]):
+            x = g.reads[k]
             p = g.producer[x]
             if g.keep[x] or until[x] >= b or mark[p] == stamp:
                 continue
             if scan.fetched[x] == stamp:
-                scan.bits[done] |= np.int64(1) << (k - g.read_ptr[v])
+                scan.bits[done] |= np.int64(1) << (k - g.reads[v])
                 continue
             if not exceeds(scan.mem, scan.top, until[x] + 1, b - 1, scan.budget - g.size[x]):
                 continue
@@ -167,7 +167,7 @@ def rerun_chain(
                 forced += g.size[x]
             elif not g.rerun[p] or fetch <= prices.price[p]:
                 scan.fetched[x] = stamp
-                scan.bits[done] |= np.int64(1) << (k - g.read_ptr[v])
+                scan.bits[done] |= np.int64(1) << (k - g.reads[v])
                 cost += fetch
             elif length == chain.size:
                 return 0, cost, forced
@@ -193,15 +193,15 @@ def sort_chain(g: Flat, scan: Scan, length: int) -> None:
     stamp = scan.stamp[0]
     for i in range(length):
         v = chain[i]
-        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-            bit = np.int64(1) << (k - g.read_ptr[v])
-            x = g.read_idx[k]
+        for k in range(g.reads[v], g.reads[v + 1]):
+            bit = np.int64(1) << (k - g.reads[v])
+            x = g.reads[k]
             if bits[i] & bit:
                 if scan.ready[x] == stamp:
                     bits[i] ^= bit
                 scan.ready[x] = stamp
-        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-            scan.ready[g.write_idx[k]] = stamp
+        for k in range(g.writes[v], g.writes[v + 1]):
+            scan.ready[g.writes[k]] = stamp
 
 
 @inner_kernel
@@ -295,23 +295,23 @@ def list_moves(g: Flat, lanes: Lanes, prices: Prices, profile: tuple[Runs, Longs
     best.kept[0] = 0
     for b in range(n):
         v = seq[b]
-        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-            d = g.read_idx[k]
-            bit = k - g.read_ptr[v]
+        for k in range(g.reads[v], g.reads[v + 1]):
+            d = g.reads[k]
+            bit = k - g.reads[v]
             if g.keep[d] or b - event[d] < 2 or (mask[b] >> bit) & 1:
                 continue
             gain = gain_of(over_count, over_bytes, event[d], b, g.size[d])
             if gain >= 0.0:
                 score_gap(g, lanes, prices, scan, best, (d, b, bit, gain, rng))
         s = slot[b]
-        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-            d = g.read_idx[k]
+        for k in range(g.reads[v], g.reads[v + 1]):
+            d = g.reads[k]
             event[d], scan.until[d], scan.away[d] = b, end[s], away[s]
-            if (mask[b] >> (k - g.read_ptr[v])) & 1:
+            if (mask[b] >> (k - g.reads[v])) & 1:
                 scan.on_host[d] = True
             s += 1
-        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-            d = g.write_idx[k]
+        for k in range(g.writes[v], g.writes[v + 1]):
+            d = g.writes[k]
             event[d], scan.until[d], scan.away[d], scan.on_host[d] = b, end[s], away[s], False
             s += 1
 
@@ -325,10 +325,10 @@ def resident_before(g: Flat, runs: Runs, b: int, marks: NDArray[np.bool_], live:
         live[d] = marks[above, d] if end < runs.n else g.keep[d]
     for i in range(min(end, runs.n) - 1, b - 1, -1):
         v = runs.seq[i]
-        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-            live[g.write_idx[k]] = False
-        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-            live[g.read_idx[k]] = not (runs.mask[i] >> (k - g.read_ptr[v])) & 1
+        for k in range(g.writes[v], g.writes[v + 1]):
+            live[g.writes[k]] = False
+        for k in range(g.reads[v], g.reads[v + 1]):
+            live[g.reads[k]] = not (runs.mask[i] >> (k - g.reads[v])) & 1
 
 
 @inner_kernel
@@ -336,22 +336,22 @@ def run_back(g: Flat, trial: Trial, node: tuple[int, int], live_bytes: int, coun
     """Go back over a run of a chain, node: (node, reads that it fetches): (bytes before it, bytes at it, touched data)."""
     u, bits = node
     live = trial.live
-    for k in range(g.write_ptr[u], g.write_ptr[u + 1]):
-        d = g.write_idx[k]
+    for k in range(g.writes[u], g.writes[u + 1]):
+        d = g.writes[k]
         if not g.keep[d]:
             count = note(trial, d, count)
             live_bytes -= g.size[d] if live[d] else 0
             live[d] = False
-    for k in range(g.read_ptr[u], g.read_ptr[u + 1]):
-        d = g.read_idx[k]
+    for k in range(g.reads[u], g.reads[u + 1]):
+        d = g.reads[k]
         if not g.keep[d]:
             count = note(trial, d, count)
             live_bytes += 0 if live[d] else g.size[d]
             live[d] = True
     charged = live_bytes + g.charge[u]
-    for k in range(g.read_ptr[u], g.read_ptr[u + 1]):
-        d = g.read_idx[k]
-        if (bits >> (k - g.read_ptr[u])) & 1 and live[d]:
+    for k in range(g.reads[u], g.reads[u + 1]):
+        d = g.reads[k]
+        if (bits >> (k - g.reads[u])) & 1 and live[d]:
             live_bytes -= g.size[d]
             live[d] = False
     return live_bytes, charged, count
@@ -368,9 +368,9 @@ def fall_of_chain(
     b, length, chain, masks = move
     live_bytes = mem[b] - g.charge[runs.seq[b]]
     v = runs.seq[b]
-    for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-        if (runs.mask[b] >> (k - g.read_ptr[v])) & 1:
-            live_bytes -= g.size[g.read_idx[k]]
+    for k in range(g.reads[v], g.reads[v + 1]):
+        if (runs.mask[b] >> (k - g.reads[v])) & 1:
+            live_bytes -= g.size[g.reads[k]]
     over: int = 0
     count = 0
     for i in range(length - 1, -1, -1):
@@ -383,16 +383,16 @@ def fall_of_chain(
 def fall_of_copy(g: Flat, runs: Runs, mem: Longs, budget: int, b: int, bit: int) -> int:
     """By how much the bytes over the budget fall if a read comes by a copy."""
     v = runs.seq[b]
-    d = g.read_idx[g.read_ptr[v] + bit]
+    d = g.reads[g.reads[v] + bit]
     fall: int = 0
     j = b - 1
     while j >= 0:
         u = runs.seq[j]
-        for k in range(g.read_ptr[u], g.read_ptr[u + 1]):
-            if g.read_idx[k] == d:
+        for k in range(g.reads[u], g.reads[u + 1]):
+            if g.reads[k] == d:
                 return fall
-        for k in range(g.write_ptr[u], g.write_ptr[u + 1]):
-            if g.write_idx[k] == d:
+        for k in range(g.writes[u], g.writes[u + 1]):
+            if g.writes[k] == d:
                 return fall
         fall += max(0, mem[j] - budget) - max(0, mem[j] - g.size[d] - budget)
         j -= 1

@@ -26,7 +26,7 @@ import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS, Flat, Ints, Longs
+from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS, Flat, Ints, Longs, row_of, rows_of
 from remat.algorithms._bounds.instants import AHEAD, DONE, EITHER, Dependencies, Instant, instant_formulation
 from remat.algorithms._copies.copy_arrays import Lanes
 from remat.algorithms._milp.linear import Linear
@@ -66,14 +66,13 @@ class Reach:
     def __init__(self, flat: Flat) -> None:
         self.dependencies = Dependencies(flat)
         nodes = range(flat.time.size)
-        self.head = _sums(flat, (flat.order_ptr, flat.order_idx), nodes, (flat.phase != BACKWARD) & flat.required)
+        self.head = _sums(flat, flat.predecessors, nodes, (flat.phase != BACKWARD) & flat.required)
         self.tail = _sums(flat, self.dependencies.after, reversed(nodes), np.zeros(len(nodes), np.bool_))
 
 
-def _sums(flat: Flat, edges: tuple[Ints, Ints], order: Iterable[int], always: NDArray[np.bool_]) -> Longs:
+def _sums(flat: Flat, edges: Ints, order: Iterable[int], always: NDArray[np.bool_]) -> Longs:
     """Per node: the time of the nodes that it reaches by edges, and its own; a backward node reaches those of `always` too."""
     nodes = flat.time.size
-    pointers, indices = edges
     bit = np.packbits(np.eye(8, dtype=np.bool_), axis=1).ravel()
     common = np.packbits(always)
     reached = np.zeros((nodes, len(common)), np.uint8)
@@ -81,7 +80,7 @@ def _sums(flat: Flat, edges: tuple[Ints, Ints], order: Iterable[int], always: ND
     for v in order:
         if flat.phase[v] == BACKWARD:
             reached[v] = common
-        for u in indices[pointers[v] : pointers[v + 1]].tolist():
+        for u in row_of(edges, v).tolist():
             reached[v] |= reached[u]
         reached[v, v // 8] |= bit[v % 8]
         total[v] = flat.time[np.unpackbits(reached[v], count=nodes).view(np.bool_)].sum()
@@ -106,7 +105,7 @@ def link_formulation(flat: Flat, lanes: Lanes, reach: Reach, at: int, most: Ns) 
 def _off_columns(flat: Flat, instant: Instant) -> NDArray[np.int32]:
     """A column for the data that may be off the device at the instant: those that need not be resident and are not kept."""
     allowed = (instant.resident >= 0) & ~flat.keep
-    allowed[flat.read_idx[flat.read_ptr[instant.at] : flat.read_ptr[instant.at + 1]]] = False
+    allowed[row_of(flat.reads, instant.at)] = False
     off = np.full(len(allowed), -1, np.int32)
     off[allowed] = len(instant.linear.cost) + np.arange(int(allowed.sum()))
     return off
@@ -163,11 +162,11 @@ def _tails(flat: Flat, reach: Reach, state: NDArray[np.int8]) -> Longs:
     never = int(flat.time.sum()) + 1
     rerun = [never] * flat.time.size  # the least time from the start of a rerun to the end
     first = np.where(state == DONE, never, reach.tail).tolist()
-    uses, time = [row.tolist() for row in np.split(flat.use_idx, flat.use_ptr[1:-1])], flat.time.tolist()
+    uses, time = rows_of(flat.users), flat.time.tolist()
     for v in range(flat.time.size - 1, -1, -1):
         if not flat.replay[v]:
             continue
-        outputs = flat.write_idx[flat.write_ptr[v] : flat.write_ptr[v + 1]].tolist()
+        outputs = row_of(flat.writes, v).tolist()
         rerun[v] = time[v] + min((min(first[c], rerun[c]) for d in outputs for c in uses[d]), default=never)
     least = [
         min((first[c] if state[c] == AHEAD else min(first[c], rerun[c]) for c in readers), default=0)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from attrs import field, frozen
 
-from remat.algorithms._arrays.graph_arrays import Floats, Longs
+from remat.algorithms._arrays.graph_arrays import Floats, Longs, row_of
 from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._bounds.floor import first_run_floor
 from remat.algorithms._copies.copy_search import CopyMove, CopySearch
@@ -89,8 +89,7 @@ def _marks(search: CopySearch, formulation: LinkInstant, point: Floats) -> Longs
     away &= search.lanes.movable
     here = int(np.flatnonzero(base == formulation.instant.at)[0])
     for i in range(here + 1, len(base)):
-        first = flat.read_ptr[base[i]]
-        for k, d in enumerate(flat.read_idx[first : flat.read_ptr[base[i] + 1]].tolist()):
+        for k, d in enumerate(row_of(flat.reads, base[i]).tolist()):
             if away[d]:
                 mask[i] |= 1 << k
                 away[d] = False

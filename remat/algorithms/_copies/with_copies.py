@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 from attrs import evolve, field, frozen
 
+from remat.algorithms._arrays.graph_arrays import row_of
 from remat.algorithms._copies.copy_arrays import MOST_READS
 from remat.algorithms._copies.copy_passes import BoundMarks, CopiesAlone, ReplaceReruns, RuinCopies, ShaveBoth
 from remat.algorithms._copies.copy_search import CopyMove, CopySearch
@@ -132,7 +133,7 @@ def offer_schedule(search: CopySearch, schedule: Schedule, how: str) -> None:
             fetched.add(data[step.datum])
         elif isinstance(step, Run):
             v, bits = at[step.node], 0
-            for k, d in enumerate(flat.read_idx[flat.read_ptr[v] : flat.read_ptr[v + 1]].tolist()):
+            for k, d in enumerate(row_of(flat.reads, v).tolist()):
                 if d in fetched:
                     bits |= 1 << k
                     fetched.discard(d)

@@ -17,6 +17,7 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS
+from remat.algorithms._arrays.kept_data import working_sets
 from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._bounds.floor import kept_before
 from remat.algorithms._bounds.instants import Dependencies
@@ -181,11 +182,8 @@ class _Growth:
 def heavy_instants(search: Search, count: int) -> list[int]:
     """Backward nodes with heavy working sets, including the data kept by then: the heaviest in each part of the backward."""
     flat = search.flat
-    kept = flat.keep & (flat.contributions == 1)
     backward = np.flatnonzero((flat.phase == BACKWARD) & flat.required)
-    reads = np.where(kept, 0, flat.size)[flat.read_idx]
-    needed = flat.charge + kept_before(flat)
-    np.add.at(needed, np.repeat(np.arange(flat.time.size), np.diff(flat.read_ptr)), reads)
+    needed = working_sets(flat) + kept_before(flat)
     parts = np.array_split(backward, max(1, count // _EACH))
     return [int(v) for nodes in parts for v in nodes[np.argsort(-needed[nodes], kind="stable")][:_EACH]]
 
@@ -201,7 +199,7 @@ class Precedence:
     def before(self, at: int) -> NDArray[np.bool_]:
         """Nodes that have run whenever `at` first runs."""
         if at not in self._before:
-            self._before[at] = self.dependencies.reach(at, *self.dependencies.before)
+            self._before[at] = self.dependencies.reach(at, self.dependencies.before)
             if self.flat.phase[at] == BACKWARD:
                 self._before[at] |= self.flat.phase != BACKWARD
         return self._before[at]

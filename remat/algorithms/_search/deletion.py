@@ -38,13 +38,13 @@ def removable(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, positions: In
             pass  # it may run only once, or it contributes to a sum
         elif seen[v]:
             release = np.int64(0)
-            for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-                if residency_end[g.read_idx[k]] == i:
-                    release += g.size[g.read_idx[k]]
+            for k in range(g.reads[v], g.reads[v + 1]):
+                if residency_end[g.reads[k]] == i:
+                    release += g.size[g.reads[k]]
             possible = True
-            for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-                d = g.write_idx[k]
-                end = out_end[o + k - g.write_ptr[v]]
+            for k in range(g.writes[v], g.writes[v + 1]):
+                d = g.writes[k]
+                end = out_end[o + k - g.writes[v]]
                 if end <= i or g.keep[d]:
                     continue
                 if exceeds(mem, top, residency_end[d] + 1, i - 1, budget - g.size[d] + release):
@@ -55,15 +55,15 @@ def removable(g: Flat, seq: Ints, n: int, mem: Longs, budget: int, positions: In
                 count += 1
         elif left[v] > 0 and g.phase[v] == BACKWARD and not g.draws[v]:
             dead = True
-            for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-                if out_end[o + k - g.write_ptr[v]] > i:
+            for k in range(g.writes[v], g.writes[v + 1]):
+                if out_end[o + k - g.writes[v]] > i:
                     dead = False
             if dead:
                 positions[count] = i
                 count += 1
         seen[v] = True
-        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-            residency_end[g.write_idx[k]] = out_end[o]
+        for k in range(g.writes[v], g.writes[v + 1]):
+            residency_end[g.writes[k]] = out_end[o]
             o += 1
     return count
 
@@ -96,18 +96,18 @@ def uses_of(g: Flat, seq: Ints, n: int, mem: Longs) -> Uses:
     for i in range(n):
         v = seq[i]
         read_at[i], write_at[i], before[i] = reads, writes, i - 1
-        reads += g.read_ptr[v + 1] - g.read_ptr[v]
-        writes += g.write_ptr[v + 1] - g.write_ptr[v]
+        reads += g.reads[v + 1] - g.reads[v]
+        writes += g.writes[v + 1] - g.writes[v]
     last, used = np.empty(reads, np.bool_), np.empty(writes, np.bool_)
     live = np.zeros(g.size.size, np.bool_)
     for i in range(n - 1, -1, -1):
         v = seq[i]
-        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-            used[write_at[i] + k - g.write_ptr[v]] = live[g.write_idx[k]]
-            live[g.write_idx[k]] = False
-        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-            last[read_at[i] + k - g.read_ptr[v]] = not live[g.read_idx[k]]
-            live[g.read_idx[k]] = True
+        for k in range(g.writes[v], g.writes[v + 1]):
+            used[write_at[i] + k - g.writes[v]] = live[g.writes[k]]
+            live[g.writes[k]] = False
+        for k in range(g.reads[v], g.reads[v + 1]):
+            last[read_at[i] + k - g.reads[v]] = not live[g.reads[k]]
+            live[g.reads[k]] = True
     return Uses(seq, mem, before, read_at, last, write_at, used, np.zeros(g.size.size, np.int8))
 
 
@@ -115,14 +115,14 @@ def uses_of(g: Flat, seq: Ints, n: int, mem: Longs) -> Uses:
 def record_uses(g: Flat, uses: Uses, j: int) -> None:
     """Update the uses at position j, where changes of residency end."""
     u, change = uses.seq[j], uses.change
-    for k in range(g.write_ptr[u], g.write_ptr[u + 1]):
-        d = g.write_idx[k]
+    for k in range(g.writes[u], g.writes[u + 1]):
+        d = g.writes[k]
         if change[d] != 0:
-            uses.used[uses.write_at[j] + k - g.write_ptr[u]] = change[d] > 0
-    for k in range(g.read_ptr[u], g.read_ptr[u + 1]):
-        d = g.read_idx[k]
+            uses.used[uses.write_at[j] + k - g.writes[u]] = change[d] > 0
+    for k in range(g.reads[u], g.reads[u + 1]):
+        d = g.reads[k]
         if change[d] != 0:
-            uses.last[uses.read_at[j] + k - g.read_ptr[u]] = change[d] < 0
+            uses.last[uses.read_at[j] + k - g.reads[u]] = change[d] < 0
 
 
 @inner_kernel
@@ -135,15 +135,15 @@ def fits_without(g: Flat, uses: Uses, p: int, budget: int, commit: bool) -> bool
     seq, mem, before, change = uses.seq, uses.mem, uses.before, uses.change
     v = seq[p]
     delta, changed_data = np.int64(0), np.int64(0)
-    for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-        d = g.write_idx[k]
-        if uses.used[uses.write_at[p] + k - g.write_ptr[v]] and not g.keep[d]:
+    for k in range(g.writes[v], g.writes[v + 1]):
+        d = g.writes[k]
+        if uses.used[uses.write_at[p] + k - g.writes[v]] and not g.keep[d]:
             change[d] = 1
             delta += g.size[d]
             changed_data += 1
-    for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-        d = g.read_idx[k]
-        if uses.last[uses.read_at[p] + k - g.read_ptr[v]] and not g.keep[d]:
+    for k in range(g.reads[v], g.reads[v + 1]):
+        d = g.reads[k]
+        if uses.last[uses.read_at[p] + k - g.reads[v]] and not g.keep[d]:
             change[d] = -1
             delta -= g.size[d]
             changed_data += 1

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from attrs import field, frozen
 
-from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints
+from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints, row_of
 from remat.algorithms._arrays.jit import inner_kernel, kernel
 from remat.algorithms._bounds.instants import Dependencies, Instant, instant_formulation
 from remat.algorithms._milp.direct import solve_relaxed
@@ -50,9 +50,9 @@ def add_to_chain(s: OnDemand, p: int, length: int) -> int:
 @inner_kernel
 def add_missing_reads(g: Flat, s: OnDemand, v: int, length: int) -> int:
     """Add the producers of the missing data that `v` reads to the chain; returns the new length of the chain."""
-    for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-        if not s.resident[g.read_idx[k]]:
-            length = add_to_chain(s, g.producer[g.read_idx[k]], length)
+    for k in range(g.reads[v], g.reads[v + 1]):
+        if not s.resident[g.reads[k]]:
+            length = add_to_chain(s, g.producer[g.reads[k]], length)
     return length
 
 
@@ -72,8 +72,8 @@ def run_chain(g: Flat, s: OnDemand, length: int, n: int) -> int:
         s.in_chain[u] = False
         s.out[n] = u
         n += 1
-        for k in range(g.write_ptr[u], g.write_ptr[u + 1]):
-            s.resident[g.write_idx[k]] = True
+        for k in range(g.writes[u], g.writes[u + 1]):
+            s.resident[g.writes[k]] = True
     return n
 
 
@@ -103,9 +103,9 @@ def recompute_on_demand(g: Flat, base: Ints, instants: Ints, saved: Flags) -> In
         n = run_chain(g, s, add_missing_reads(g, s, v, length), n)
         out[n] = v
         n += 1
-        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-            resident[g.write_idx[k]] = True
-            produced[g.write_idx[k]] = True
+        for k in range(g.writes[v], g.writes[v + 1]):
+            resident[g.writes[k]] = True
+            produced[g.writes[k]] = True
     return out[:n].copy()
 
 
@@ -159,7 +159,7 @@ class SavedSet(RunMove):
         saved = np.ones(search.flat.size.size, np.bool_)
         with_column = instant.resident >= 0
         saved[with_column] = answer.point[instant.resident[with_column]] >= self.threshold
-        reads = search.flat.read_idx[search.flat.read_ptr[instant.at] : search.flat.read_ptr[instant.at + 1]]
+        reads = row_of(search.flat.reads, instant.at)
         saved[reads] = True
         at = np.array([instant.at], np.int32)
         start: Sequence = recompute_on_demand(search.flat, search.base, at, saved[None, :])

@@ -49,11 +49,11 @@ def legal_range(g: Flat, seq: Ints, i: int, first: Ints, loss: int) -> tuple[int
     lo, hi = 0, seq.size - 1
     if first[v] != i:
         lo = first[v] + 1
-        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-            lo = max(lo, first[g.producer[g.read_idx[k]]] + 1)
+        for k in range(g.reads[v], g.reads[v + 1]):
+            lo = max(lo, first[g.producer[g.reads[k]]] + 1)
         return lo, hi
-    for k in range(g.order_ptr[v], g.order_ptr[v + 1]):
-        lo = max(lo, first[g.order_idx[k]] + 1)
+    for k in range(g.predecessors[v], g.predecessors[v + 1]):
+        lo = max(lo, first[g.predecessors[k]] + 1)
     if 0 <= loss < i:
         lo = max(lo, loss + 1)
     elif loss > i:
@@ -63,8 +63,8 @@ def legal_range(g: Flat, seq: Ints, i: int, first: Ints, loss: int) -> tuple[int
         u = seq[j]
         if u == v:
             hi = j - 1
-        for k in range(g.order_ptr[u], g.order_ptr[u + 1]):
-            if g.order_idx[k] == v:
+        for k in range(g.predecessors[u], g.predecessors[u + 1]):
+            if g.predecessors[k] == v:
                 hi = min(hi, j - 1)
         j += 1
     g.work[0] += j - i
@@ -78,9 +78,9 @@ def uses_around(g: Flat, runs: Runs, d: int, i: int, j: int) -> tuple[int, bool]
     Returns the index of the last use before j (a run that makes or reads it; -1: none), and whether the next one reads.
     """
     before, after, reads = -1, runs.seq.size, False
-    for k in range(g.use_ptr[d] - 1, g.use_ptr[d + 1]):
-        produces = k < g.use_ptr[d]
-        position = runs.first[g.producer[d] if produces else g.use_idx[k]]
+    for k in range(g.users[d] - 1, g.users[d + 1]):
+        produces = k < g.users[d]
+        position = runs.first[g.producer[d] if produces else g.users[k]]
         while position >= 0:
             index = position - (position > i)
             if position != i and index < j:
@@ -100,15 +100,15 @@ def put(g: Flat, runs: Runs, i: int, j: int, sign: int, mem: Longs) -> int:
     """
     v = runs.seq[i]
     change: int = 0
-    for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-        d = g.read_idx[k]
+    for k in range(g.reads[v], g.reads[v + 1]):
+        d = g.reads[k]
         before, reads = uses_around(g, runs, d, i, j)
         if not reads and not g.keep[d]:
             change += g.size[d]
             for x in range(before + 1, j):
                 mem[x] += sign * g.size[d]
-    for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-        d = g.write_idx[k]
+    for k in range(g.writes[v], g.writes[v + 1]):
+        d = g.writes[k]
         before, reads = uses_around(g, runs, d, i, j)
         if runs.first[v] == i if g.keep[d] else reads:
             change -= g.size[d]
@@ -237,8 +237,8 @@ def reordered(g: Flat, seq: Ints, target: Floats) -> Ints:
             continue
         if g.phase[v] == BACKWARD:
             target[i] = max(target[i], np.float64(loss))
-        for k in range(g.order_ptr[v], g.order_ptr[v + 1]):
-            u = first[g.order_idx[k]]
+        for k in range(g.predecessors[v], g.predecessors[v + 1]):
+            u = first[g.predecessors[k]]
             target[u] = min(target[u], target[i])
     for i in range(n):
         v = seq[i]
@@ -247,8 +247,8 @@ def reordered(g: Flat, seq: Ints, target: Floats) -> Ints:
             continue
         if i < loss:
             target[i] = min(target[i], np.float64(loss))
-        for k in range(g.order_ptr[v], g.order_ptr[v + 1]):
-            target[i] = max(target[i], target[first[g.order_idx[k]]])
+        for k in range(g.predecessors[v], g.predecessors[v + 1]):
+            target[i] = max(target[i], target[first[g.predecessors[k]]])
     order = stable_order(target)
     g.work[0] += 4 * n
     out = np.empty(n, np.int32)

@@ -117,8 +117,8 @@ def rerun_chain(g: Flat, price: Floats, scan: Scan, d: int, b: int, small: int) 
     while done < length:
         v = chain[done]
         done += 1
-        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-            x = g.read_idx[k]
+        for k in range(g.reads[v], g.reads[v + 1]):
+            x = g.reads[k]
             if g.keep[x] or residency_end[x] >= b:
                 continue
             p = g.producer[x]
@@ -180,8 +180,8 @@ def list_gaps(g: Flat, scoring: Scoring, profile: Profile, least: float, best: C
     g.work[0] += 3 * n
     for b in range(n):
         v = seq[b]
-        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-            d = g.read_idx[k]
+        for k in range(g.reads[v], g.reads[v + 1]):
+            d = g.reads[k]
             a = last_event[d]
             last_event[d] = b
             if g.keep[d] or b - a < 2 or not g.rerun[g.producer[d]]:
@@ -205,10 +205,10 @@ def list_gaps(g: Flat, scoring: Scoring, profile: Profile, least: float, best: C
                 if noise > 0:
                     score *= 1.0 + noise * (2 * fraction(rng) - 1)
                 keep_if_better(best, score, b, chain, length)
-        begin = g.write_ptr[v]
-        for k in range(begin, g.write_ptr[v + 1]):
-            last_event[g.write_idx[k]] = b
-            residency_end[g.write_idx[k]] = out_end[out_ptr[b] + k - begin]
+        begin = g.writes[v]
+        for k in range(begin, g.writes[v + 1]):
+            last_event[g.writes[k]] = b
+            residency_end[g.writes[k]] = out_end[out_ptr[b] + k - begin]
 
 
 @inner_kernel
@@ -237,16 +237,16 @@ def fall_of(g: Flat, profile: Profile, b: int, chain: Ints, length: int, trial: 
     count = 0
     for i in range(length - 1, -1, -1):
         u = chain[i]
-        for k in range(g.write_ptr[u], g.write_ptr[u + 1]):
-            d = g.write_idx[k]
+        for k in range(g.writes[u], g.writes[u + 1]):
+            d = g.writes[k]
             if g.keep[d]:
                 continue
             count = note(trial, d, count)
             if live[d]:
                 live[d] = False
                 live_bytes -= g.size[d]
-        for k in range(g.read_ptr[u], g.read_ptr[u + 1]):
-            d = g.read_idx[k]
+        for k in range(g.reads[u], g.reads[u + 1]):
+            d = g.reads[k]
             if g.keep[d]:
                 continue
             count = note(trial, d, count)

@@ -12,6 +12,7 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, Flat, Longs
+from remat.algorithms._arrays.kept_data import kept_by_node, working_sets
 from remat.algorithms._bounds.instants import Dependencies
 from remat.algorithms._search.passes import offer_shaved, variant
 from remat.algorithms._search.state import RunMove, Search, Sequence
@@ -68,23 +69,6 @@ class Postpone(RunMove):
         return order
 
 
-def working_sets(flat: Flat) -> Longs:
-    """Bytes that a run of each node needs besides kept data: reads, outputs, workspace."""
-    permanent = flat.keep & (flat.contributions == 1)
-    needs = flat.charge.copy()
-    reads = np.where(permanent, 0, flat.size)[flat.read_idx]
-    np.add.at(needs, np.repeat(np.arange(flat.time.size), np.diff(flat.read_ptr)), reads)
-    return needs
-
-
-def kept_by_node(flat: Flat) -> Longs:
-    """Bytes that each node makes and that stay from its first run."""
-    permanent = flat.keep & (flat.contributions == 1)
-    kept = np.zeros(flat.time.size, np.int64)
-    np.add.at(kept, flat.producer[permanent], flat.size[permanent])
-    return kept
-
-
 def kept_before_positions(flat: Flat, order: Sequence) -> Longs:
     """Bytes kept by the time each position of an order of first runs is reached."""
     kept = kept_by_node(flat)[order]
@@ -98,7 +82,7 @@ def relieved_order(flat: Flat, dependencies: Dependencies, order: Sequence, at: 
     node at `at` does not depend on it, and so it is moved too.
     """
     node = int(order[at])
-    needed: NDArray[np.bool_] = dependencies.reach(node, *dependencies.before)
+    needed: NDArray[np.bool_] = dependencies.reach(node, dependencies.before)
     kept = kept_by_node(flat)
     moved = np.zeros(len(order), np.bool_)
     for position in range(at - 1, -1, -1):

@@ -6,6 +6,7 @@ import numpy as np
 from attrs import field, frozen
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS
+from remat.algorithms._arrays.kept_data import read_bytes
 from remat.algorithms._bounds.instants import Dependencies, Instant, instant_formulation
 from remat.algorithms._core.evidence import Evidence
 from remat.algorithms._core.outcome import IMPOSSIBLE
@@ -22,8 +23,7 @@ def candidate_instants(search: Search, after_loss: int, heaviest: int) -> list[i
     loss = int(np.flatnonzero(flat.phase == LOSS)[0])
     backward = np.flatnonzero((flat.phase == BACKWARD) & flat.required)
     chosen = [loss, *backward[:after_loss].tolist()]
-    reads = np.add.reduceat(np.append(flat.size[flat.read_idx], 0), flat.read_ptr[:-1]) * (np.diff(flat.read_ptr) > 0)
-    working = flat.charge + reads
+    working = flat.charge + read_bytes(flat, flat.size)
     for measure in (search.arrays.profile, working):
         spread: list[int] = []
         for v in backward[np.argsort(-measure[backward], kind="stable")].tolist():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 
 import numpy as np
 from attrs import frozen
@@ -102,40 +103,36 @@ def _lanes(e: Example) -> Lanes:
     return lanes_of(e.flat, Link.symmetric(gb_per_s=1), e.budget, None)
 
 
-TASKS: tuple[Callable[[Example], None], ...] = (
-    _shave,
-    _thin,
-    _shift,
-    _perturb,
-    _recompute,
-    _perturb_near_peak,
-)
-"""Each calls kernels that Python calls; every second task together is half of the work."""
+HALVES: tuple[tuple[Callable[[Example], None], ...], ...] = ((_shave, _recompute), (_thin, _shift, _perturb))
+"""Each task calls kernels that Python calls; the halves take equally long."""
 
-WITH_LINK: tuple[Callable[[Example], None], ...] = (_polish_copies, _shave_with_copies)
-"""Likewise of plans with copies, which few need: helpers leave them to their first use."""
+AT_FIRST_USE: tuple[Callable[[Example], None], ...] = (_perturb_near_peak, _polish_copies, _shave_with_copies)
+"""Likewise of plans near the smallest budget and of plans with copies, which few need: helpers leave them to their first use."""
 
 
-def warm_up(part: int = 0, parts: int = 1) -> float:
-    """Run every kernel once, or those of one of `parts` equal shares; returns the seconds spent on compiling.
+def warm_up() -> float:
+    """Run every kernel once; returns the seconds spent on compiling.
 
     Kernels in the cache are loaded from it, the others are compiled and added to it.
     """
     inputs = example()
     with CompileClock() as compiled:
-        memory_profile(inputs.flat, inputs.order, len(inputs.order), inputs.profile)  # the others read the profile
-        for task in (*TASKS, *WITH_LINK) if parts == 1 else TASKS[part::parts]:
-            task(inputs)
-    if parts == 1:
+        _run((*chain.from_iterable(HALVES), *AT_FIRST_USE), inputs)
         mark_full()
     return compiled.seconds
 
 
+def _run(tasks: Iterable[Callable[[Example], None]], inputs: Example) -> None:
+    memory_profile(inputs.flat, inputs.order, len(inputs.order), inputs.profile)  # the tasks read the profile
+    for task in tasks:
+        task(inputs)
+
+
 def serve(part: int, parts: int) -> None:
-    """The work of a helper (see `kernel_prefetch`): its share of the kernels, one helper at a time; ends with its parent."""
+    """The work of a helper (see `kernel_prefetch`): its share of the halves, one helper at a time; ends with its parent."""
     threading.Thread(target=end_with_parent, daemon=True).start()
     with _locked(part):
-        warm_up(part, parts)
+        _run(chain.from_iterable(HALVES[part::parts]), example())
 
 
 @contextmanager

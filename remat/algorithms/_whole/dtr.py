@@ -48,7 +48,7 @@ class State(NamedTuple):
     Attributes:
         resident, ran: data that are resident; nodes that have run. banished: data that will never be recomputed.
         refs: number of future readers of each datum. locks: unfinished runs that need it. access: time of its last access.
-        pinned: data that may not be evicted. locked: reads (positions in `read_idx`) locked by an unfinished run.
+        pinned: data that may not be evicted. locked: reads (positions in `Flat.reads`) locked by an unfinished run.
         class_of, parent, cost: the class of each evicted datum; union-find over classes, and their cost.
         mark, seen, stack: scratch. now: resident bytes, the clock, the last mark, the number of classes.
     """
@@ -96,10 +96,10 @@ def reached(g: Flat, s: State, d: int, down: bool) -> float:
         top -= 1
         x = s.stack[top]
         if down:
-            for k in range(g.use_ptr[x], g.use_ptr[x + 1]):
-                c = g.use_idx[k]
-                for j in range(g.write_ptr[c], g.write_ptr[c + 1]):
-                    y = g.write_idx[j]
+            for k in range(g.users[x], g.users[x + 1]):
+                c = g.users[k]
+                for j in range(g.writes[c], g.writes[c + 1]):
+                    y = g.writes[j]
                     if s.mark[y] != s.now[_STAMP] and evicted(g, s, y):
                         s.mark[y] = s.now[_STAMP]
                         total += g.time[c]
@@ -107,8 +107,8 @@ def reached(g: Flat, s: State, d: int, down: bool) -> float:
                         top += 1
         else:
             p = g.producer[x]
-            for k in range(g.read_ptr[p], g.read_ptr[p + 1]):
-                y = g.read_idx[k]
+            for k in range(g.reads[p], g.reads[p + 1]):
+                y = g.reads[k]
                 if s.mark[y] != s.now[_STAMP] and evicted(g, s, y):
                     s.mark[y] = s.now[_STAMP]
                     total += g.time[g.producer[y]]
@@ -123,15 +123,15 @@ def neighbors(g: Flat, s: State, d: int, merge: int) -> float:
     s.now[_STAMP] += 1
     total = 0.0
     p = g.producer[d]
-    sources = g.read_ptr[p + 1] - g.read_ptr[p]
-    for k in range(sources + g.use_ptr[d + 1] - g.use_ptr[d]):
+    sources = g.reads[p + 1] - g.reads[p]
+    for k in range(sources + g.users[d + 1] - g.users[d]):
         if k < sources:
-            lo, hi, above = g.read_ptr[p] + k, g.read_ptr[p] + k + 1, True
+            lo, hi, above = g.reads[p] + k, g.reads[p] + k + 1, True
         else:
-            c = g.use_idx[g.use_ptr[d] + k - sources]
-            lo, hi, above = g.write_ptr[c], g.write_ptr[c + 1], False
+            c = g.users[g.users[d] + k - sources]
+            lo, hi, above = g.writes[c], g.writes[c + 1], False
         for j in range(lo, hi):
-            y = g.read_idx[j] if above else g.write_idx[j]
+            y = g.reads[j] if above else g.writes[j]
             if y == d or not evicted(g, s, y):
                 continue
             a = root(s, s.class_of[y])
@@ -197,10 +197,10 @@ def banish(g: Flat, s: State, x: int) -> bool:
             y = s.stack[top]
             if commit:
                 s.banished[y] = True
-            for k in range(g.use_ptr[y], g.use_ptr[y + 1]):
-                c = g.use_idx[k]
-                for j in range(g.write_ptr[c], g.write_ptr[c + 1]):
-                    z = g.write_idx[j]
+            for k in range(g.users[y], g.users[y + 1]):
+                c = g.users[k]
+                for j in range(g.writes[c], g.writes[c + 1]):
+                    z = g.writes[j]
                     if s.resident[z]:
                         s.pinned[z] = s.pinned[z] or bool(commit)
                     elif s.mark[z] != s.now[_STAMP] and not s.banished[z]:
@@ -243,8 +243,8 @@ def finish(g: Flat, s: State, v: int) -> int:
     """Account for the run of `v`: clock, outputs, locks, and data no longer needed. Returns how many data it made."""
     s.now[_CLOCK] += g.time[v]
     first = not s.ran[v]
-    for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-        d = g.write_idx[k]
+    for k in range(g.writes[v], g.writes[v + 1]):
+        d = g.writes[k]
         if first:  # a rerun does not count as an access, as in the paper's simulator
             s.access[d] = s.now[_CLOCK]
         if not s.resident[d]:
@@ -253,25 +253,25 @@ def finish(g: Flat, s: State, v: int) -> int:
             if s.ran[v]:  # it leaves its class
                 s.cost[root(s, s.class_of[d])] -= g.time[v]
     s.ran[v] = True
-    for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-        d = g.read_idx[k]
+    for k in range(g.reads[v], g.reads[v + 1]):
+        d = g.reads[k]
         s.locks[d] -= 1
         s.locked[k] = False
         s.refs[d] -= 1 if first else 0
         if first and s.refs[d] == 0 and s.locks[d] == 0 and not s.pinned[d] and not g.keep[d]:
             remove(g, s, d)  # eager eviction
-    for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-        d = g.write_idx[k]
+    for k in range(g.writes[v], g.writes[v + 1]):
+        d = g.writes[k]
         if first and s.refs[d] == 0 and not s.pinned[d] and not g.keep[d]:
             remove(g, s, d)
-    return int(g.write_ptr[v + 1] - g.write_ptr[v])
+    return int(g.writes[v + 1] - g.writes[v])
 
 
 @kernel
 def begin(g: Flat, s: State, v: int) -> None:
     """Record the access to the reads of `v`, and lock those that are resident."""
-    for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-        d = g.read_idx[k]
+    for k in range(g.reads[v], g.reads[v + 1]):
+        d = g.reads[k]
         s.access[d] = s.now[_CLOCK]
         s.locked[k] = s.resident[d]
         s.locks[d] += 1 if s.resident[d] else 0
@@ -282,16 +282,16 @@ def online(g: Flat, order: Ints, budget: int, heuristic: int, limit: float) -> t
     """The run sequence, and whether it finished within `limit` times the runs (and data made) of `order`."""
     nodes, data = g.time.size, g.size.size
     most = int(limit * order.size) + 1
-    sets = int(limit * data) + int(np.max(np.diff(g.write_ptr))) + 2
+    sets = int(limit * data) + int(np.max(np.diff(g.writes[: g.writes[0]]))) + 2
     s = State(
         resident=np.zeros(data, np.bool_),
         ran=np.zeros(nodes, np.bool_),
         banished=np.zeros(data, np.bool_),
-        refs=np.diff(g.use_ptr).astype(np.int32),
+        refs=np.diff(g.users[: g.users[0]]).astype(np.int32),
         locks=np.zeros(data, np.int32),
         access=np.zeros(data, np.int64),
         pinned=np.zeros(data, np.bool_),
-        locked=np.zeros(g.read_idx.size, np.bool_),
+        locked=np.zeros(g.reads.size, np.bool_),
         class_of=np.zeros(data, np.int32),
         parent=np.zeros(sets, np.int32),
         cost=np.zeros(sets, np.float64),
@@ -311,9 +311,9 @@ def online(g: Flat, order: Ints, budget: int, heuristic: int, limit: float) -> t
         while depth > 0:
             v = waiting[depth - 1]
             missing = -1
-            for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
+            for k in range(g.reads[v], g.reads[v + 1]):
                 if not s.locked[k]:
-                    d = g.read_idx[k]
+                    d = g.reads[k]
                     if not s.resident[d]:
                         missing = g.producer[d]
                         break

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 import numpy as np
 from attrs import field, frozen
 
-from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS, Flat, Floats, Ints, flatten
+from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS, Flat, Floats, Ints, flatten, row_of
 from remat.algorithms._arrays.jit import kernel
 from remat.algorithms._arrays.liveness import ends_of_residency, memory_profile, total_time
 from remat.algorithms._core.clock import Clock
@@ -50,7 +50,7 @@ def adjacency(flat: Flat) -> list[set[int]]:
     neighbors: list[set[int]] = [set() for _ in flat.time]
     for d in np.flatnonzero(flat.producer >= 0).tolist():
         p = int(flat.producer[d])
-        for c in flat.use_idx[flat.use_ptr[d] : flat.use_ptr[d + 1]].tolist():
+        for c in row_of(flat.users, d).tolist():
             neighbors[p].add(c)
             neighbors[c].add(p)
     return neighbors
@@ -191,10 +191,7 @@ class _Recursion:
     """Section 4 of the paper: runs after which `need` is in memory, given the resident data of the parts above."""
 
     def __init__(self, flat: Flat, longest: int) -> None:
-        self.reads = [
-            set(flat.producer[flat.read_idx[flat.read_ptr[v] : flat.read_ptr[v + 1]]].tolist())
-            for v in range(flat.time.size)
-        ]
+        self.reads = [set(flat.producer[row_of(flat.reads, v)].tolist()) for v in range(flat.time.size)]
         self.reads = [reads - {v} for v, reads in enumerate(self.reads)]
         self.runs: list[int] = []
         self.longest = longest
@@ -240,7 +237,7 @@ def legalized(flat: Flat, runs: list[int]) -> Ints:
             if ran[u]:
                 stack.pop()
                 continue
-            before = flat.order_idx[flat.order_ptr[u] : flat.order_ptr[u + 1]].tolist()
+            before = row_of(flat.predecessors, u).tolist()
             if flat.phase[u] == BACKWARD:
                 before = forward[-1:] + before
             elif flat.phase[u] == LOSS:
@@ -277,15 +274,15 @@ def drop_dead_reruns(g: Flat, runs: Ints) -> Ints:
     for i in range(n - 1, -1, -1):
         v = runs[i]
         useful = first[v] == i
-        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-            useful = useful or live[g.write_idx[k]]
+        for k in range(g.writes[v], g.writes[v + 1]):
+            useful = useful or live[g.writes[k]]
         keep[i] = useful
         if not useful:
             continue
-        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-            live[g.write_idx[k]] = False
-        for k in range(g.read_ptr[v], g.read_ptr[v + 1]):
-            d = g.read_idx[k]
+        for k in range(g.writes[v], g.writes[v + 1]):
+            live[g.writes[k]] = False
+        for k in range(g.reads[v], g.reads[v + 1]):
+            d = g.reads[k]
             live[d] = not g.keep[d]
     return runs[keep]
 
@@ -301,13 +298,13 @@ def fitted(g: Flat, runs: Ints, budget: int, key: Floats) -> Ints:
     out_ptr = np.empty(n + 1, np.int32)
     total = 0
     for i in range(n):
-        total += g.write_ptr[runs[i] + 1] - g.write_ptr[runs[i]]
+        total += g.writes[runs[i] + 1] - g.writes[runs[i]]
     out_end = np.empty(total, np.int32)
     ends_of_residency(g, runs, n, out_ptr, out_end)
     last = np.full(data, -1, np.int64)  # the last read of each datum in the whole schedule
     for i in range(n):
-        for k in range(g.read_ptr[runs[i]], g.read_ptr[runs[i] + 1]):
-            last[g.read_idx[k]] = i
+        for k in range(g.reads[runs[i]], g.reads[runs[i] + 1]):
+            last[g.reads[k]] = i
     resident = np.zeros(data, np.bool_)
     end = np.full(data, -1, np.int64)  # the position up to which the schedule itself keeps a datum
     ran = np.zeros(g.time.size, np.bool_)
@@ -316,8 +313,8 @@ def fitted(g: Flat, runs: Ints, budget: int, key: Floats) -> Ints:
     for i in range(n):
         v = runs[i]
         available = ran[v]
-        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-            d, until = g.write_idx[k], out_end[out_ptr[i] + k - g.write_ptr[v]]
+        for k in range(g.writes[v], g.writes[v + 1]):
+            d, until = g.writes[k], out_end[out_ptr[i] + k - g.writes[v]]
             available = available and (resident[d] or until <= i)
         while not available and live_bytes + g.charge[v] > budget:
             victim, least = -1, np.inf
@@ -334,9 +331,9 @@ def fitted(g: Flat, runs: Ints, budget: int, key: Floats) -> Ints:
             ran[v] = True
             out[m] = v
             m += 1
-        for k in range(g.write_ptr[v], g.write_ptr[v + 1]):
-            d = g.write_idx[k]
-            end[d] = max(end[d], np.int64(out_end[out_ptr[i] + k - g.write_ptr[v]]))
+        for k in range(g.writes[v], g.writes[v + 1]):
+            d = g.writes[k]
+            end[d] = max(end[d], np.int64(out_end[out_ptr[i] + k - g.writes[v]]))
             if not available and not resident[d]:
                 resident[d] = True
                 live_bytes += g.size[d]

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from remat.algorithms._arrays.graph_arrays import flatten
+from remat.algorithms._arrays.graph_arrays import flatten, row_of
 from remat.algorithms._copies.copy_arrays import lanes_of
 from remat.algorithms._copies.copy_polish import polished
 from remat.algorithms._copies.copy_replay import FAILED
@@ -35,7 +35,7 @@ def random_runs(flat, rng):
     share, mask = rng.choice((0.1, 0.3, 0.6)), np.zeros(len(seq), np.int64)
     movable = lanes_of(flat, Link(), 0, None).movable
     for i, v in enumerate(seq):
-        for k, d in enumerate(flat.read_idx[flat.read_ptr[v] : flat.read_ptr[v + 1]].tolist()):
+        for k, d in enumerate(row_of(flat.reads, v).tolist()):
             mask[i] |= int(movable[d] and rng.random() < share) << k
     return np.array(seq, np.int32), mask
 
@@ -103,7 +103,7 @@ def test_shaving_ends_within_the_budget_and_copies_only_what_may_be_copied():
         prices = Prices(flat.time.astype(float), 0.5, 1.0, 0.0, 0.0, BOTH)
         seq, mask, fit = shaved(flat, lanes, prices, base, np.zeros(len(base), np.int64), rng)
         for v, bits in zip(seq.tolist(), mask.tolist(), strict=True):
-            reads = flat.read_idx[flat.read_ptr[v] : flat.read_ptr[v + 1]]
+            reads = row_of(flat.reads, v)
             assert all(lanes.movable[d] for k, d in enumerate(reads.tolist()) if bits >> k & 1)
         if fit:
             runs, masks, issue, time = polished(flat, lanes, seq, mask, (0, 0), 0)

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 
 from remat.algorithms import IMPOSSIBLE, Problem, proved_floor, store_all_peak
-from remat.algorithms._arrays.graph_arrays import BACKWARD, flatten
+from remat.algorithms._arrays.graph_arrays import BACKWARD, flatten, row_of
 from remat.algorithms._bounds.floor import first_run_floor
 from remat.algorithms._copies.copy_polish import polished
 from remat.algorithms._copies.copy_replay import FAILED
@@ -27,10 +27,10 @@ def needed_runs(flat, seq):
     read, needed, seen = set(), [], set()
     first = [v not in seen and not seen.add(v) for v in seq]
     for v, is_first in zip(reversed(seq), reversed(first), strict=True):
-        makes = set(flat.write_idx[flat.write_ptr[v] : flat.write_ptr[v + 1]].tolist())
+        makes = set(row_of(flat.writes, v).tolist())
         needed.append(is_first or not makes.isdisjoint(read))
         if needed[-1]:
-            read = (read - makes) | set(flat.read_idx[flat.read_ptr[v] : flat.read_ptr[v + 1]].tolist())
+            read = (read - makes) | set(row_of(flat.reads, v).tolist())
         else:
             read -= makes
     return needed[::-1]
@@ -63,10 +63,10 @@ def point_of(flat, formulation, runs, charged, times):
             x[instant.again[v]] = Fraction(v in before and v in after)
     made = set()
     for v in after:
-        for d in flat.read_idx[flat.read_ptr[v] : flat.read_ptr[v + 1]].tolist():
+        for d in row_of(flat.reads, v).tolist():
             if formulation.off[d] >= 0 and d not in charged and d not in made:
                 x[formulation.off[d]] = Fraction(1)
-        made |= set(flat.write_idx[flat.write_ptr[v] : flat.write_ptr[v + 1]].tolist())
+        made |= set(row_of(flat.writes, v).tolist())
     for d in range(flat.size.size):
         if instant.resident[d] >= 0:
             x[instant.resident[d]] = Fraction(d in charged)

@@ -46,7 +46,7 @@ class Changed:
 
 _MADE = "self.builder.row([*supply, *production, *first], -produced - needed)"
 _LINK = "self.builder.row([*supply, *production, (int(self.resident[end, d]), 1)], -produced)"
-_KEPT = "self.permanent = flat.keep & (flat.contributions == 1)"
+_KEPT = "self.permanent = permanent(flat)"
 _ONE = AtInstant()
 _LOSS = AtLoss()
 _SETS = AtLoss(working_sets=True)
@@ -62,7 +62,7 @@ BOUNDS = {
         instants,
         "_memory_row(flat, columns, reads, budget - int(flat.charge[at]))",
         "_memory_row(flat, columns, reads, budget - int(flat.charge[at]) - "
-        "int(flat.size[flat.write_idx[flat.write_ptr[at]:flat.write_ptr[at + 1]]].sum()))",
+        "int(flat.size[row_of(flat.writes, at)].sum()))",
     ),
     "backward nodes never run again": Changed(
         _ONE, instants, "if state[v] != AHEAD and flat.replay[v]:", "if state[v] != AHEAD and flat.phase[v] == 0:"
