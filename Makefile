@@ -141,5 +141,9 @@ site-pictures: venv
 	$(BIN)/python -m tests.site.pictures
 	$(BIN)/python -m tests.site.solvers
 
+# Draws the curves of docs/gallery and writes its pages, from the library of instances; goes on where it was stopped.
+gallery: venv
+	$(BIN)/python -m tests.site.gallery $(FLAGS)
+
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

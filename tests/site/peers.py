@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-
 ROOT = Path(__file__).parent.parent.parent
 DATA = ROOT / "docs" / "benchmarks" / "peers.json"
 BEGIN, END = "<!-- peers: made by python -m tests.site.peers -->\n", "<!-- end of peers -->"
@@ -20,6 +19,7 @@ COLUMNS = {
     "remat at half": "`remat`, smallest",
 }
 """Methods of the benchmark, and their words in the table."""
+EXPLAINED = "docs/benchmarks/README.md#beside-other-ways-to-make-a-step-smaller-make-bench-peers"
 NAMES = {
     "gpt2": "GPT-2",
     "bert": "BERT",
@@ -78,8 +78,9 @@ def conditions(document: dict[str, Any]) -> str:
     rounds = sorted({row["rounds"] for row in document["rows"]})
     missing = [name for model, name in NAMES.items() if model not in {row["model"] for row in document["rows"]}]
     text = (
-        f"Measured on a CPU ({document['machine']}; {versions}; {document['date']}), with other programs running: times are CPU time, "
-        f"medians of {' or '.join(map(str, rounds))} interleaved steps; plans had {document['seconds']:g} s. No GPU was measured"
+        f"Measured on a CPU ({document['machine']}; {versions}; {document['date']}), with other programs running: times are "
+        f"CPU time, medians of {' or '.join(map(str, rounds))} interleaved steps; plans had "
+        f"{document['seconds']:g} s. No GPU was measured"
     )
     return f"{text}, nor were {', '.join(missing)}." if missing else f"{text}."
 
@@ -97,7 +98,7 @@ def short(document: dict[str, Any]) -> str:
             "",
             f"{exact} of the {len(ours)} planned steps are equal to the bare ones to the last bit; {notes(lines)}.",
             conditions(document),
-            "[What each column is, and what was missed](docs/benchmarks/README.md#beside-other-ways-to-make-a-step-smaller-make-bench-peers).",
+            f"[What each column is, and what was missed]({EXPLAINED}).",
             "",
         ]
     )
@@ -117,7 +118,11 @@ def long(document: dict[str, Any]) -> str:
     ]
     bars = [f"* {line}" for line in document["missed"]] or ["* none."]
     parts = [*lines, "", f"{notes(lines)}.", conditions(document), ""]
-    parts += ["Where half of the peak of per-layer checkpoints has no plan (parts of the bare peak):", "", *limits, ""] if limits else []
+    parts += (
+        ["Where half of the peak of per-layer checkpoints has no plan (parts of the bare peak):", "", *limits, ""]
+        if limits
+        else []
+    )
     parts += ["What failed:", "", *failed, ""] if failed else []
     return "\n".join([*parts, "Bars that were missed:", "", *bars, ""])
 
