@@ -57,8 +57,8 @@ def recorded(instance: Instance) -> Point:
 
 def curve_of(entry: Entry, earlier: dict[str, Any], seconds: float) -> dict[str, Any]:
     """The curve of a graph: its records, and what is planned at further budgets unless that was done before."""
-    further = earlier.get("further") if earlier.get("digest") == entry.digest else None
-    if further is None:
+    further = earlier.get("further", [])
+    if earlier.get("digest") != entry.digest or [point["share"] for point in further] != list(FURTHER):
         graph = LIBRARY.graph(entry)
         further = [planned(graph, share, entry.peak, seconds) for share in FURTHER]
     points = sorted([*further, *map(recorded, entry.instances)], key=lambda point: point["share"])

@@ -16,7 +16,7 @@ COLUMNS = {
     "selective": "selective checkpoints",
     "remat at selective": "`remat`, that peak",
     "partition 0.5": "AOT budget .5",
-    "remat at half": "`remat`, smallest",
+    "remat at half": "`remat`, smallest found",
 }
 """Methods of the benchmark, and their words in the table."""
 EXPLAINED = "docs/benchmarks/README.md#beside-other-ways-to-make-a-step-smaller-make-bench-peers"
@@ -38,7 +38,7 @@ OTHER_DRAWS, WRONG_BUFFERS, OFF = "†", "‡", "§"
 NOTES = {
     OTHER_DRAWS: "draws other dropout masks than the bare step, so that the loss differs",
     WRONG_BUFFERS: "leaves other BatchNorm statistics than the bare step",
-    OFF: "gradients off by more than a hundredth of the largest",
+    OFF: "gives gradients off by more than a hundredth of the largest, with the same loss (not examined)",
 }
 
 Row = dict[str, Any]
@@ -108,8 +108,7 @@ def long(document: dict[str, Any]) -> str:
     """What the page of benchmarks shows: the table, what ours did not reach, and the bars that were missed."""
     lines = table(document)
     limits = [
-        f"* {NAMES[row['model']]}: no plan at {share(row, 'asked', document)}; smallest found {share(row, 'found', document)}, "
-        f"proved floor {share(row, 'floor', document)}."
+        f"* {NAMES[row['model']]}: {limit(row, document)}"
         for row in document["rows"]
         if row.get("found") and row["method"] == "remat at half"
     ]
@@ -119,12 +118,25 @@ def long(document: dict[str, Any]) -> str:
     bars = [f"* {line}" for line in document["missed"]] or ["* none."]
     parts = [*lines, "", f"{notes(lines)}.", conditions(document), ""]
     parts += (
-        ["Where half of the peak of per-layer checkpoints has no plan (parts of the bare peak):", "", *limits, ""]
+        [
+            "Where no plan was found at half of the peak of per-layer checkpoints, in parts of the bare peak:",
+            "",
+            *limits,
+            "",
+        ]
         if limits
         else []
     )
     parts += ["What failed:", "", *failed, ""] if failed else []
     return "\n".join([*parts, "Bars that were missed:", "", *bars, ""])
+
+
+def limit(row: Row, document: dict[str, Any]) -> str:
+    """What is known below the smallest budget with a plan."""
+    asked, smallest, floor = (share(row, key, document) for key in ("asked", "found", "floor"))
+    if row["asked"] < row["floor"]:
+        return f"half is {asked} and proved impossible, as is all below {floor}; the smallest budget with a plan is {smallest}."
+    return f"half is {asked}, with neither plan nor proof; proved floor {floor}, the smallest budget with a plan {smallest}."
 
 
 def share(row: Row, key: str, document: dict[str, Any]) -> str:

@@ -87,6 +87,9 @@ def test_a_record_is_shown_with_the_larger_of_its_bounds():
     assert gallery.recorded(evolve(instance, plan=None, bound=evolve(bound, bound=None)))["lower"] is None
 
 
-@pytest.mark.parametrize(("title", "anchor"), [("U-Net++", "u-net"), ("Burgers' equation", "burgers-equation"), ("wav2vec 2.0", "wav2vec-20")])
+@pytest.mark.parametrize(
+    ("title", "anchor"),
+    [("U-Net++", "u-net"), ("Burgers' equation", "burgers-equation"), ("wav2vec 2.0", "wav2vec-20")],
+)
 def test_an_anchor_is_the_one_that_markdown_makes(title, anchor):
     assert gallery.anchor(title) == anchor
