@@ -65,6 +65,7 @@ def check_submission(
         author(by)
     name, share = _instance(instance)
     chosen = Library(library)
+    chosen.entry(name)  # a wrong name is told before a large file is read
     submission = judge(chosen, name, share, _submitted(file))
     if by is not None:
         enter(chosen, submission, by, datetime.date.today().isoformat())
