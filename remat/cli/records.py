@@ -54,7 +54,7 @@ def list_records(names: NAMES = None, library: LIBRARY = FOLDER, as_json: AS_JSO
 
 @group.command("check")
 def check_submission(
-    instance: Annotated[str, typer.Argument(help="Graph of the library, or one budget of it: torch-tree/50.")],
+    instance: Annotated[str, typer.Argument(help="Graph of the library, or one budget of it: hf-bert/50.")],
     file: Annotated[Path, typer.Argument(help="Schedule or proof of that graph, in any form of this library.")],
     by: Annotated[str | None, typer.Option(help="Enter what is a record into the library under this name.")] = None,
     library: LIBRARY = FOLDER,
@@ -98,11 +98,11 @@ def verify(names: NAMES = None, library: LIBRARY = FOLDER, as_json: AS_JSON = Fa
 
 
 def _instance(text: str) -> tuple[str, int | None]:
-    """A graph and a share, as `torch-tree/50`; no share: every instance that the submission holds for."""
+    """A graph and a share, as `hf-bert/50`; no share: every instance that the submission holds for."""
     name, slash, share = text.partition("/")
     share = share.removesuffix("%").strip()
     if slash and not (share.isascii() and share.isdecimal() and len(share) < 4):
-        raise BadArgument("R-INSTANCE", f"{text!r:.80} is no instance.", fix="write it like torch-tree/50.")
+        raise BadArgument("R-INSTANCE", f"{text!r:.80} is no instance.", fix="write it like hf-bert/50.")
     return name, int(share) if slash else None
 
 

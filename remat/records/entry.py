@@ -86,7 +86,7 @@ class Instance:
 
     @property
     def name(self) -> str:
-        """Graph and budget, as `torch-tree/50`."""
+        """Graph and budget, as `hf-bert/50`."""
         return f"{self.graph}/{self.share}"
 
     @property

@@ -45,10 +45,10 @@ form](../reference/forms.md), and can be read without this library. Write a sche
 form [`remat-proof/1`](../reference/proofs.md), with any program, and check it:
 
 ```sh
-remat records list torch-tree                      # budgets in bytes, times, bounds, who found them
-remat records check torch-tree/50 mine.json        # is it valid, and a record?
-remat records check torch-tree mine.json --by "A. Name, university"   # enter it at every budget where it is one
-remat records verify torch-tree                    # replay and check what the library holds
+remat records list hf-bert                      # budgets in bytes, times, bounds, who found them
+remat records check hf-bert/50 mine.json        # is it valid, and a record?
+remat records check hf-bert mine.json --by "A. Name, university"   # enter it at every budget where it is one
+remat records verify hf-bert                    # replay and check what the library holds
 ```
 
 `check` exits with 0 for a record, 3 for what is valid and no record, and 1 with one message for anything else: the broken
@@ -59,8 +59,8 @@ the graph: propose the change of these files as a pull request, for which `remat
 With this library:
 
 ```sh
-remat solve docs/benchmarks/instances/torch-tree/graph.json.gz --budget 50% --solver auto --seed 7 -o mine.json.gz
-remat prove docs/benchmarks/instances/torch-tree/graph.json.gz --budget 50% --leaves 5000 -o proof.json.gz
+remat solve docs/benchmarks/instances/hf-bert/graph.json.gz --budget 50% --solver auto --seed 7 -o mine.json.gz
+remat prove docs/benchmarks/instances/hf-bert/graph.json.gz --budget 50% --leaves 5000 -o proof.json.gz
 ```
 
 `make records FLAGS="--again --within 60 --leaves 1000"` plans every instance again with more time, and enters what is
