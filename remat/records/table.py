@@ -90,7 +90,7 @@ def _cell(entry: Entry, instance: Instance) -> str:
     if instance.status == "optimal":
         return f"**{time}**"
     claimed = "" if instance.claim is None else f" ({_bound(instance.claim, entry)})"
-    return f"{time}, ≥ {_bound(instance.bound, entry)}{claimed}".replace("≥ -", "no bound")
+    return f"{time}, ≥&nbsp;{_bound(instance.bound, entry)}{claimed}".replace("≥&nbsp;-", "no bound")
 
 
 __all__ = ["COLUMNS", "documents", "finders", "lines", "markdown", "ratio", "rows"]
