@@ -330,7 +330,7 @@ def test_every_entry_of_the_repository_keeps_to_the_schema_and_has_its_evidence(
         expected = {f"{i.share}.schedule.json.gz" for i in entry.instances if i.plan is not None}
         expected |= {f"{i.share}.proof.json.gz" for i in entry.instances if i.bound is not None}
         assert {path.name for path in (REPOSITORY.folder / name).iterdir()} == evidence | expected, name
-    assert len(REPOSITORY.names) >= 20
+    assert len(REPOSITORY.names) >= 40
     assert len(lines([REPOSITORY.entry(name) for name in REPOSITORY.names])) == 4 * len(REPOSITORY.names) + 1
 
 
