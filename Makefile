@@ -7,7 +7,7 @@ MODELS_STAMP := $(VENV)/.installed-models
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv models-venv stacks demo test test-quick test-versions test-thorough test-cuda lint format graphs exactness bench fuzz fuzz-proofs planted fuzz-wrap docs site site-check site-pictures clean
+.PHONY: venv models-venv stacks demo test test-quick test-versions test-thorough test-cuda lint format graphs records gallery exactness bench fuzz fuzz-proofs planted fuzz-wrap docs site site-check site-pictures clean
 
 venv: $(STAMP)
 
@@ -108,6 +108,12 @@ exactness: venv
 graphs: venv
 	$(BIN)/python -m tests.benchmarks.capture_graphs
 
+# Plans the wide zoo's graphs and enters what is better into the library of instances; goes on where it was stopped.
+# FLAGS="--again --within 60 --leaves 1000" looks for better plans and proofs.
+records: graphs
+	$(BIN)/python -m tests.benchmarks.fill_records $(FLAGS)
+	$(BIN)/remat records verify
+
 # Two more of the same form: bench-dtr_online (steps under DTR while they run), bench-dtr_figures (figures 2, 3 and 12 of its paper).
 bench: bench-ir bench-plan bench-exec bench-chains bench-ilp
 
@@ -134,6 +140,10 @@ site-check: site venv
 site-pictures: venv
 	$(BIN)/python -m tests.site.pictures
 	$(BIN)/python -m tests.site.solvers
+
+# Draws the curves of docs/gallery and writes its pages, from the library of instances; goes on where it was stopped.
+gallery: venv
+	$(BIN)/python -m tests.site.gallery $(FLAGS)
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -23,6 +23,7 @@ RANK = {
     "settings": 2,
     "ir": 2,
     "proof": 3,
+    "records": 4,
     "algorithms": 4,
     "viz": 4,
     "exec": 5,
@@ -88,6 +89,7 @@ THIRD_PARTY = {
     "settings": {"attrs"},
     "ir": {"attrs"},
     "proof": {"attrs"},
+    "records": {"attrs"},
     "algorithms": {
         "attrs",
         "numpy",

@@ -21,6 +21,7 @@ COMMANDS = (
     "solve",
     "prove",
     "check",
+    "records",
     "capture",
     "estimate",
     "inspect",

@@ -1,6 +1,6 @@
 """`make bench-peers`: other ways to make a training step smaller, and ours at the same peak, side by side in one run.
 
-    python -m tests.benchmarks.bench_peers [--only gpt2 …] [--rounds 30] [--seconds 10]
+    python -m tests.benchmarks.bench_peers [--only gpt2 …] [--rounds 30] [--seconds 10] [--keep]
 
 Each model is a process of its own. Its rows: bare; `torch.utils.checkpoint` per layer; selective checkpointing (products and
 convolutions kept); AOTAutograd's partition at three values of `activation_memory_budget`; ours, planned for the peak of per-layer
@@ -13,16 +13,21 @@ first step: "draws" (another loss, of other random numbers: most models have dro
 within a hundredth of the largest entry), or how far off. buffers: whether BatchNorm's statistics are as bare training leaves
 them.
 
-The bar: at each peer's peak ours is no slower (3 % for noise) and exact, and within the budget. Writes build/bench/peers.json;
-exits 1 on a missed bar.
+The bar: at each peer's peak ours is no slower (3 % for noise) and exact, and within the budget. Writes build/bench/peers.json
+after each model (`--keep`: with the rows of models that are there and not run now); exits 1 on a missed bar. Copied to
+docs/benchmarks/peers.json, it is what `python -m tests.site.peers` makes the tables of the documentation from.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import datetime
+import importlib.metadata
 import json
 import math
+import os
+import platform
 import subprocess
 import sys
 import time
@@ -221,11 +226,36 @@ def line_of(row: dict[str, Any], bare: float) -> str:
     )
 
 
+def kept(again: list[str]) -> list[dict[str, Any]]:
+    """The rows of an earlier run, of models that are not run again."""
+    rows = json.loads(OUT.read_text())["rows"] if OUT.exists() else []
+    return [row for row in rows if row["model"] not in again]
+
+
+def write(rows: list[dict[str, Any]], seconds: float) -> None:
+    """Write the rows with what they were measured on, in the order of the models."""
+    packages = ("torch", "transformers", "diffusers")
+    facts = {
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, one thread",
+        "versions": {name: importlib.metadata.version(name).partition("+")[0] for name in packages},
+        "python": platform.python_version(),
+        "seconds": seconds,
+    }
+    order = list(CASES)
+    rows = sorted(rows, key=lambda row: order.index(row["model"]))
+    by = {name: [row for row in rows if row["model"] == name] for name in order}
+    lines = [line for found in by.values() if found for line in missed(found)]
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    OUT.write_text(json.dumps(facts | {"rows": rows, "missed": lines}, indent=1))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES))
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=10.0, help="of planning, at most")
+    parser.add_argument("--keep", action="store_true", help="rows of other models that are in build/bench/peers.json")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.worker:
@@ -236,7 +266,7 @@ def main() -> int:
         return 0
     print(f"torch {torch.__version__}, 1 thread, {chosen.rounds} rounds")
     print(f"{'model':16} {'method':20} {'peak MiB':>9} {'of bare':>7} {'time':>7} {'step':>9} {'buffers':>8}")
-    rows, lines = [], []
+    rows, lines = kept(chosen.only) if chosen.keep else [], []
     for name in chosen.only:
         command = [sys.executable, "-m", "tests.benchmarks.bench_peers", "--worker", name]
         command += ["--rounds", str(chosen.rounds), "--seconds", str(chosen.seconds)]
@@ -245,15 +275,12 @@ def main() -> int:
             print(done.stderr[-2000:], file=sys.stderr)
             lines.append(f"{name}: its process ended with {done.returncode}")
             continue
-        found = json.loads(done.stdout.splitlines()[-1])
+        found = [row | {"rounds": chosen.rounds} for row in json.loads(done.stdout.splitlines()[-1])]
         bare = next(row["peak"] for row in found if row["method"] == "bare")
         print("\n".join(line_of(row, bare) for row in found), flush=True)
         rows += found
         lines += missed(found)
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(
-        json.dumps({"torch": torch.__version__, "rounds": chosen.rounds, "rows": rows, "missed": lines}, indent=1)
-    )
+        write(rows, chosen.seconds)
     print("\n".join(["", *(f"MISSED {line}" for line in lines)] if lines else ["", "all bars met"]))
     return 1 if lines else 0
 

@@ -18,6 +18,7 @@ LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)]*)?\))")
 SECTIONS = {
     "Learn": ["tutorials/quickstart.md", "tutorials/a-first-model.md", "tutorials"],
     "Do": ["how-to"],
+    "Gallery": ["gallery"],
     "Understand": ["explanation"],
     "Look up": ["reference", "glossary.md"],
     "API": ["reference/api"],
