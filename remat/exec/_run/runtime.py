@@ -6,6 +6,7 @@ in a list on the context that the backward empties as it goes: what `save_for_ba
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from remat.errors import RematError
 from remat.exec._program.kernels import copy_to_layout, no_autocast
 from remat.exec._run.anomaly import NanWatch, has_nan, is_watched
 from remat.exec._run.lowering import Lowered
-from remat.exec._run.partial import without
+from remat.exec._run.partial import used_further, without
 
 
 class StepError(RematError, RuntimeError):
@@ -90,6 +91,7 @@ class Step(torch.autograd.Function):
         outputs = _separated(outputs, call.requires_grad)
         plain = [output for output, wanted in zip(outputs, call.requires_grad, strict=True) if not wanted]
         ctx.mark_non_differentiable(*plain)
+        ctx.outputs = tuple(map(weakref.ref, outputs))
         ctx.token = None
         if call.meter is not None:
             ctx.token = call.meter.forward_ended(part=any(leaf.grad_fn is not None for leaf in leaves))
@@ -102,6 +104,7 @@ class Step(torch.autograd.Function):
         _check_backward(ctx, call, gradients)
         missing = frozenset(at for at, (place, _) in enumerate(call.lowered.tangents) if gradients[place] is None)
         lowered = without(call.lowered, missing)
+        _check_outputs(ctx, call)
         if call.meter is not None:
             call.meter.backward_begins(ctx.token)
         activations, ctx.activations = ctx.activations, None
@@ -118,6 +121,25 @@ class Step(torch.autograd.Function):
         if call.gate is not None:
             call.gate()
         return (None, None, *grads)
+
+
+def _check_outputs(ctx: Any, call: Call) -> None:
+    """Autograd sees no gradient of an output inside the step, so that hooks of such an output would miss a part, or all of it.
+
+    Raises:
+        StepError: X-OUTPUT.
+    """
+    for position, reference in enumerate(ctx.outputs):
+        output = reference()
+        if output is None or not (output.retains_grad or output._backward_hooks):
+            continue
+        if position in used_further(call.lowered.lowered_from[0]):
+            what = (
+                f"{call.name}: output {position} has a hook or retains its gradient, and other outputs of the step are "
+                "computed from it: the gradient that comes from these is not visible outside."
+            )
+            fix = "compute what follows from it outside the wrapped module, register the hook in the forward, or use the bare module."
+            raise StepError("X-OUTPUT", what, fix=fix)
 
 
 def _check_hooks(ctx: Any, call: Call, grads: tuple[torch.Tensor | None, ...]) -> None:
