@@ -66,7 +66,9 @@ def loss_of(module, used):
 @pytest.mark.parametrize("how", [{"budget": "100%"}, {"budget": "75%"}, {"budget": "75%", "offload": True}], ids=str)
 def test_what_only_unused_outputs_depend_on_gets_no_gradient(how):
     bare, sample = built()
-    wrapped = remat.exec.wrap(copy.deepcopy(bare), sample, solver=LIGHT, on_uncapturable="raise", loss_reserve=1 << 16, **how)
+    wrapped = remat.exec.wrap(
+        copy.deepcopy(bare), sample, solver=LIGHT, on_uncapturable="raise", loss_reserve=1 << 16, **how
+    )
     for used in SUBSETS:
         expected, trace = (train(module, sample, 2, call=loss_of(module, used)) for module in (bare, wrapped))
         assert differences(expected, trace) == [], used

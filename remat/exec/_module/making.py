@@ -29,8 +29,8 @@ from remat.exec._torch.ambient import transform_around
 from remat.exec._trace.diagnosis import refusal
 from remat.exec._trace.tape import Scalar
 
-NOT_UNDER_DTR = ("X-DEVICE", "X-MODULE", "X-OP", "X-TENSOR", "X-TRANSFORM")
-"""What stops a capture and DTR alike: several devices, scripted code, operations and tensors of other kinds, transforms."""
+NOT_UNDER_DTR = ("X-DEVICE", "X-MODULE", "X-OP", "X-RETAIN", "X-TENSOR", "X-TRANSFORM")
+"""What stops a capture and DTR alike: several devices, scripted code, operations and tensors of other kinds, hidden gradients."""
 
 REFUSED = 2
 """So many forms of calls that cannot be captured, and none that can, and no other is tried: all run under DTR."""

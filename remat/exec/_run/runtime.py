@@ -138,7 +138,7 @@ def _check_outputs(ctx: Any, call: Call) -> None:
                 f"{call.name}: output {position} has a hook or retains its gradient, and other outputs of the step are "
                 "computed from it: the gradient that comes from these is not visible outside."
             )
-            fix = "compute what follows from it outside the wrapped module, register the hook in the forward, or use the bare module."
+            fix = "compute what follows from it outside the wrapped module, or register the hook in the forward."
             raise StepError("X-OUTPUT", what, fix=fix)
 
 

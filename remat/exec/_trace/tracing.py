@@ -284,12 +284,13 @@ def _check_retained(tensors: list[torch.Tensor]) -> None:
     """Nothing outside sees the gradient of a tensor inside a planned step.
 
     Raises:
-        Uncapturable: X-STATE.
+        Uncapturable: X-RETAIN.
     """
     if any(tensor.retains_grad for tensor in tensors):
-        what = "the forward retains the gradient of a tensor that it returns or leaves in an attribute, and the backward of a plan does not set it."
-        fix = "use `register_hook` in the forward for what the gradient is needed for, or wrap modules around this one."
-        raise Uncapturable("X-STATE", what, fix=fix)
+        what = "the forward calls `retain_grad` on a tensor that it returns or keeps, and a plan would leave its `grad` empty."
+        raise Uncapturable(
+            "X-RETAIN", what, fix="leave this module bare and wrap those beside it, or do without the gradient."
+        )
 
 
 def _order(tensor: torch.Tensor) -> tuple[int, ...]:
