@@ -168,7 +168,7 @@ def retain(hidden):
 
 
 def hook(hidden):
-    hidden.register_hook(lambda _gradient: None)
+    hidden.register_hook(lambda gradient: gradient * 2)
 
 
 @pytest.mark.parametrize("look", [retain, hook])

@@ -45,6 +45,7 @@ class Lowered:
         device: where it runs.
         reruns: number of runs after the first, by node.
         copier: runs the copies; None: the plan makes none.
+        inner_outputs: positions of outputs from which others are computed that get gradients.
         lowered_from: program, schedule and copies.
         variants: the plan with other backwards, by what is missing among its tangents (`partial.without`).
     """
@@ -60,6 +61,7 @@ class Lowered:
     device: torch.device
     reruns: dict[str, int] = field(repr=False)
     copier: Copier | None = field(default=None, repr=False)
+    inner_outputs: tuple[int, ...] = ()
     lowered_from: tuple[Program, Schedule, Copying | None] = field(repr=False)
     variants: dict[frozenset[int], Lowered] = field(factory=dict, repr=False)
 
@@ -156,6 +158,7 @@ class Lowering:
             device=program.device,
             reruns=self.reruns,
             copier=self.copier,
+            inner_outputs=program.inner_outputs,
             lowered_from=self.lowered_from,
         )
 

@@ -7,7 +7,6 @@ same schedule without what depends on them alone: it reads what the forward has 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -117,27 +116,6 @@ def _added_to(op: Op, values: set[str]) -> Iterable[str]:
             yield from (output for output in op.outputs if output is not None)
 
 
-@functools.lru_cache(maxsize=8)
-def used_further(program: Program) -> frozenset[int]:
-    """Positions of outputs from which other outputs are computed that get gradients."""
-    maker = {value: op for op in program.ops for value in op.outputs if value is not None}
-
-    def source(value: str) -> str:
-        """What an output was cloned from: where outputs share memory, all but one are copies."""
-        op = maker.get(value)
-        return op.takes[0] if op is not None and op.target is torch.ops.aten.clone.default else value
-
-    forward = [op for op in program.ops if op.phase is Phase.FORWARD]
-    outputs = [source(value) for value in program.outputs]
-    towards = {position for _, position in program.tangents}
-    further: set[int] = set()
-    for position, value in enumerate(outputs):
-        values, _ = _reached(forward, {value}, {})
-        if any(other != position and outputs[other] in values for other in towards):
-            further.add(position)
-    return frozenset(further)
-
-
 class _Partial(Lowering):
     """Lowers a schedule without the operations of its backward that depend on missing tangents alone."""
 
@@ -232,4 +210,4 @@ class _Partial(Lowering):
         super().copy(action)
 
 
-__all__ = ["used_further", "without"]
+__all__ = ["without"]

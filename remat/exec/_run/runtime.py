@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -17,7 +18,7 @@ from remat.errors import RematError
 from remat.exec._program.kernels import copy_to_layout, no_autocast
 from remat.exec._run.anomaly import NanWatch, has_nan, is_watched
 from remat.exec._run.lowering import Lowered
-from remat.exec._run.partial import used_further, without
+from remat.exec._run.partial import without
 
 
 class StepError(RematError, RuntimeError):
@@ -69,7 +70,9 @@ def run_step(call: Call, primals: tuple[torch.Tensor, ...]) -> tuple[torch.Tenso
         primals: parameters, buffers and inputs, in the order the functions expect.
     """
     leaves = [primals[at] for at in call.lowered.grad_inputs]
-    return Step.apply(call, primals, *leaves)  # type: ignore[no-any-return, no-untyped-call]
+    outputs: tuple[torch.Tensor, ...] = Step.apply(call, primals, *leaves)  # type: ignore[no-untyped-call]
+    _guard(call, outputs)
+    return outputs
 
 
 class Step(torch.autograd.Function):
@@ -91,7 +94,6 @@ class Step(torch.autograd.Function):
         outputs = _separated(outputs, call.requires_grad)
         plain = [output for output, wanted in zip(outputs, call.requires_grad, strict=True) if not wanted]
         ctx.mark_non_differentiable(*plain)
-        ctx.outputs = tuple(map(weakref.ref, outputs))
         ctx.token = None
         if call.meter is not None:
             ctx.token = call.meter.forward_ended(part=any(leaf.grad_fn is not None for leaf in leaves))
@@ -104,7 +106,6 @@ class Step(torch.autograd.Function):
         _check_backward(ctx, call, gradients)
         missing = frozenset(at for at, (place, _) in enumerate(call.lowered.tangents) if gradients[place] is None)
         lowered = without(call.lowered, missing)
-        _check_outputs(ctx, call)
         if call.meter is not None:
             call.meter.backward_begins(ctx.token)
         activations, ctx.activations = ctx.activations, None
@@ -123,23 +124,31 @@ class Step(torch.autograd.Function):
         return (None, None, *grads)
 
 
-def _check_outputs(ctx: Any, call: Call) -> None:
-    """Autograd sees no gradient of an output inside the step, so that hooks of such an output would miss a part, or all of it.
+def _guard(call: Call, outputs: tuple[torch.Tensor, ...]) -> None:
+    """Hooks of an output from which the step computes others would miss the gradient that comes from these.
+
+    The first hook of such an output looks for further ones, before autograd calls them.
+    """
+    for position in call.lowered.inner_outputs:
+        if call.requires_grad[position]:
+            output = outputs[position]
+            output.register_hook(partial(_alone, call, position, weakref.ref(output)))
+
+
+def _alone(call: Call, position: int, reference: weakref.ref[torch.Tensor], _gradient: object) -> None:
+    """See `_guard`.
 
     Raises:
         StepError: X-OUTPUT.
     """
-    for position, reference in enumerate(ctx.outputs):
-        output = reference()
-        if output is None or not (output.retains_grad or output._backward_hooks):
-            continue
-        if position in used_further(call.lowered.lowered_from[0]):
-            what = (
-                f"{call.name}: output {position} has a hook or retains its gradient, and other outputs of the step are "
-                "computed from it: the gradient that comes from these is not visible outside."
-            )
-            fix = "compute what follows from it outside the wrapped module, or register the hook in the forward."
-            raise StepError("X-OUTPUT", what, fix=fix)
+    output = reference()
+    if output is not None and (output.retains_grad or len(output._backward_hooks or ()) > 1):
+        what = (
+            f"{call.name}: output {position} has a hook or retains its gradient, and other outputs of the step are "
+            "computed from it: the gradient that comes from these is not visible outside."
+        )
+        fix = "compute what follows from it outside the wrapped module, or register the hook in the forward."
+        raise StepError("X-OUTPUT", what, fix=fix)
 
 
 def _check_hooks(ctx: Any, call: Call, grads: tuple[torch.Tensor | None, ...]) -> None:
