@@ -26,6 +26,7 @@ from remat.exec._torch import rng
 from remat.ir import Cost, Drop, Graph, Offload, Phase, Prefetch, Run, Schedule
 
 Tensors = tuple[torch.Tensor, ...]
+Gradients = tuple[torch.Tensor | None, ...]
 
 
 @frozen(kw_only=True, eq=False)
@@ -51,7 +52,7 @@ class Lowered:
     """
 
     forward: Callable[[Tensors], tuple[Tensors, Tensors, list[torch.Tensor]]]
-    backward: Callable[[Tensors, Tensors, Tensors, list[torch.Tensor]], tuple[torch.Tensor | None, ...]]
+    backward: Callable[[Tensors, Tensors, Gradients, list[torch.Tensor]], Gradients]
     source: str = field(repr=False)
     backward_primals: tuple[int, ...]
     loose_primals: tuple[int, ...]

@@ -184,13 +184,14 @@ class _Partial(Lowering):
     def add_alone(self, op: Op, outputs: Sequence[str | None]) -> None:
         """What is added to outputs that are themselves missing: the first term is copied, the rest added."""
         begun: set[str] = set()
-        for into, *pair in op.adds:
+        for add in op.adds:
+            into, *pair = add
             root = outputs[self.program.position(op, into)]
             (other,) = (value for value in pair if value != into)
             if root is None or other in self.absence.values:
                 continue
             if root in begun:
-                super().add_in_place(evolve(op, adds=((into, *pair),)), outputs)
+                super().add_in_place(evolve(op, adds=(add,)), outputs)
                 continue
             begun.add(root)
             spec = self.program.values[root].spec

@@ -130,8 +130,8 @@ def _guard(call: Call, outputs: tuple[torch.Tensor, ...]) -> None:
     The first hook of such an output looks for further ones, before autograd calls them.
     """
     for position in call.lowered.inner_outputs:
-        if call.requires_grad[position]:
-            output = outputs[position]
+        output = outputs[position]
+        if call.requires_grad[position] and not output._backward_hooks:  # one tensor may be several outputs
             output.register_hook(partial(_alone, call, position, weakref.ref(output)))
 
 
