@@ -173,6 +173,9 @@ def _captured_step(step: Step, fold_sums: str, as_run: bool | None) -> Captured:
     tensors = (*step.module.parameters(), *step.module.buffers(), *step.tensors)
     if as_run is None:
         as_run = not any(isinstance(tensor, FakeTensor) for tensor in tensors)
+    if as_run and any(tensor.is_meta for tensor in tensors):
+        fix = "give its tensors memory (`module.to_empty(device=…)`, then weights), or ask `remat.estimate` what it would need."
+        raise Uncapturable("X-DEVICE", "tensors lie on the meta device, where nothing is computed.", fix=fix)
     if as_run:
         traced_as_run(traced)
     else:

@@ -124,7 +124,10 @@ def _sampled(program: Program, op: Op, patience: Ns) -> Sample:
         sizes = _sizes(program, op, call())
     except (RuntimeError, IndexError, ValueError) as error:
         what = f"{op.target}{_where(op)} does not run on made inputs: {error}"
-        raise Uncapturable("X-MEASURE", what, fix='give cost="estimate", and report the operation.') from error
+        fix = (
+            'see whether the bare module runs on this call; if it does, give cost="estimate", and report the operation.'
+        )
+        raise Uncapturable("X-MEASURE", what, fix=fix) from error
     peak = _peak(call, program.device)
     return Sample(**_timed(call, program.device, patience), sizes=sizes, peak=peak)
 

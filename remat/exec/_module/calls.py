@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import threading
 import types
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
 import torch
 from attrs import define, field
 from torch import nn
@@ -21,6 +23,8 @@ from remat.exec._trace import structure
 
 INSTANCE_FORWARD = "_remat_forward"
 """Attribute that holds a `forward` that was set on a wrapped module."""
+CAPTURING = threading.RLock()
+"""Held while a step is captured: meanwhile the parameters of its module are exchanged, and calls of other threads wait."""
 _bare: ContextVar[bool] = ContextVar("remat_bare", default=False)
 """Set while a wrapped module must behave as the bare one: during capture, in `loss=` functions, where nothing is planned."""
 _inside: ContextVar[tuple[int, ...]] = ContextVar("remat_inside", default=())
@@ -224,5 +228,5 @@ def leaf_key(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
         return form(leaf)
     if isinstance(leaf, structure.PLAIN):
-        return type(leaf), repr(leaf) if isinstance(leaf, (slice, float, complex)) else leaf
+        return type(leaf), repr(leaf) if isinstance(leaf, (slice, float, complex, np.generic)) else leaf
     return type(leaf)

@@ -147,7 +147,8 @@ class _Key:
 
 def form(tensor: torch.Tensor) -> tuple[Any, ...]:
     """What a plan depends on of a tensor."""
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad
+    stride = tensor.stride() if tensor.layout is torch.strided else tensor.layout
+    return tensor.shape, stride, tensor.dtype, tensor.device, tensor.requires_grad
 
 
 def tables(module: nn.Module, name: str, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -166,7 +167,7 @@ def named(module: nn.Module, name: str) -> dict[str, int]:
 
 def autocast(params: list[torch.Tensor], inputs: list[torch.Tensor]) -> tuple[Any, ...]:
     """The state of autocast on the devices of a call."""
-    devices = {tensor.device.type for tensor in (*params[:1], *inputs[:1], _ON_CPU)}
+    devices = {tensor.device.type for tensor in (*params[:1], *inputs[:1], _ON_CPU)} - {"meta"}
     enabled = tuple(
         (kind, torch.get_autocast_dtype(kind)) for kind in sorted(devices) if torch.is_autocast_enabled(kind)
     )

@@ -16,7 +16,7 @@ from remat.exec._dtr.stepping import device_of
 from remat.exec._module import agreeing
 from remat.exec._module.after import warn_of_hooks
 from remat.exec._module.binding import bound
-from remat.exec._module.calls import Arguments, make_opaque, traced_step
+from remat.exec._module.calls import CAPTURING, Arguments, chain_tensors, make_opaque, traced_step
 from remat.exec._module.entries import Bare, Dynamic, Ready
 from remat.exec._module.saved import file_of, plan_to_save
 from remat.exec._module.state import State
@@ -25,11 +25,12 @@ from remat.exec._plan.planning import Outside, Planned, over_budget, plan_captur
 from remat.exec._plan.progress import Stages, stages_of
 from remat.exec._plan.smallest import with_changes
 from remat.exec._program.digest import program_digest
+from remat.exec._torch.ambient import transform_around
 from remat.exec._trace.diagnosis import refusal
 from remat.exec._trace.tape import Scalar
 
-NOT_UNDER_DTR = ("X-DEVICE", "X-MODULE", "X-OP", "X-TENSOR")
-"""What stops a capture and DTR alike: several devices, scripted code, operations and tensors of other kinds."""
+NOT_UNDER_DTR = ("X-DEVICE", "X-MODULE", "X-OP", "X-RETAIN", "X-TENSOR", "X-TRANSFORM")
+"""What stops a capture and DTR alike: several devices, scripted code, operations and tensors of other kinds, hidden gradients."""
 
 REFUSED = 2
 """So many forms of calls that cannot be captured, and none that can, and no other is tried: all run under DTR."""
@@ -41,8 +42,11 @@ def captured_and_planned(state: State, call: Arguments, answers: tuple[Scalar, .
     if (reason := _why_never_captured(state)) is not None:
         return Dynamic(reason)
     try:
+        if transform := transform_around(chain_tensors(call)):
+            what = f"the call is under {transform}, and the gradients of a plan are those of `backward` alone."
+            raise Uncapturable("X-TRANSFORM", what, fix="call the bare module there.")
         with stages_of(type(module).__name__, state.settings.progress) as stages, old_objects_apart():
-            with stages.stage("capture"):
+            with stages.stage("capture"), CAPTURING:
                 make_opaque()  # loads what the tracer loads in any case
                 captured = capture(
                     module, call.args, call.kwargs, step=functools.partial(traced_step, state.step_of(module)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from remat.exec._dtr.stepping import device_of, run_forward
 from remat.exec._module import making
 from remat.exec._module.after import MANY_PLANS, answered, do_effects, learnt, undone_by, warn_of_many, wrong_answers
 from remat.exec._module.binding import extra_inputs
-from remat.exec._module.calls import Arguments, bare_forward, captured_step, chain_tensors, is_bare
+from remat.exec._module.calls import CAPTURING, Arguments, bare_forward, captured_step, chain_tensors, is_bare
 from remat.exec._module.entries import Bare, Dynamic, Ready
 from remat.exec._module.state import State
 from remat.exec._run import outside as outside_loss
@@ -38,8 +39,10 @@ class Plans(State):
             self.ran = "no gradients are recorded (torch.no_grad)"
             return self.bare(module, args, kwargs)
         self.ranks.check()
-        call = self.arguments(module, args, kwargs)
-        ready = self.planned_for(call)
+        # processes that agree on plans wait for each other: a thread of theirs must not wait for that too
+        with nullcontext() if self.ranks.shared else CAPTURING:
+            call = self.arguments(module, args, kwargs)
+            ready = self.planned_for(call)
         self.last = ready
         if isinstance(ready, Bare) or ready.call is None:
             return self.unplanned(call, ready)

@@ -23,6 +23,7 @@ from remat.exec._module.shape_bill import ShapeBill
 from remat.exec._plan.families import Families
 from remat.exec._plan.planning import Planned, Settings
 from remat.exec._plan.raising import with_raised_bound
+from remat.exec._torch.ambient import settings, transform_around
 from remat.exec._trace import structure
 
 MOST_PLANS = 64
@@ -119,7 +120,8 @@ class State:
         forms = self._tensors.fetch()
         leaves, layout = structure.flatten((args, kwargs), opaque=lambda value: isinstance(value, nn.Module))
         params, inputs = self._tensors.params, [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        key = (layout, tuple(map(leaf_key, leaves)), forms, autocast(params, inputs), self.step_of(module) is None)
+        around = (settings(), autocast(params, inputs), transform_around([*params, *inputs]))
+        key = (layout, tuple(map(leaf_key, leaves)), forms, around, self.step_of(module) is None)
         tensors = {"param": params, "buffer": self._tensors.buffers, "input": inputs}
         return Arguments(
             module=module, args=args, kwargs=kwargs, layout=layout, leaves=leaves, key=key, tensors=tensors

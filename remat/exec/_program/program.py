@@ -212,6 +212,27 @@ class Program:
         """Operations by name."""
         return {op.name: op for op in self.ops}
 
+    @cached_property
+    def inner_outputs(self) -> tuple[int, ...]:
+        """Positions of outputs from which others are computed that get gradients."""
+        maker = {value: op for op in self.ops for value in op.outputs if value is not None}
+
+        def source(value: str) -> str:
+            """What an output was cloned from: where outputs share memory, all but one are copies."""
+            op = maker.get(value)
+            return op.takes[0] if op is not None and op.target is torch.ops.aten.clone.default else value
+
+        outputs, towards = [source(value) for value in self.outputs], {position for _, position in self.tangents}
+        inner = []
+        for position, value in enumerate(outputs):
+            reached = {value}
+            for op in self.ops:
+                if op.phase is Phase.FORWARD and not reached.isdisjoint(op.takes):
+                    reached.update(output for output in op.outputs if output is not None)
+            if any(other != position and outputs[other] in reached for other in towards):
+                inner.append(position)
+        return tuple(inner)
+
     def storage_of(self, value: str) -> Storage:
         """The storage a value lives in."""
         return self.storages[self.values[value].storage]

@@ -38,6 +38,12 @@ def blank(spec: Spec) -> torch.Tensor:
     return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
 
 
+def zeros_of(spec: Spec) -> torch.Tensor:
+    """A tensor of zeros, also where its strides have it overlap itself."""
+    memory = torch.zeros(spec.extent // spec.dtype.itemsize, dtype=spec.dtype, device=spec.device)
+    return memory.as_strided(spec.shape, spec.stride)
+
+
 class Names:
     """The global names of a piece of generated code.
 

@@ -12,7 +12,8 @@ from remat.exec._copy.copies import Copier
 
 Tensors = tuple[torch.Tensor, ...]
 Forward = Callable[[Tensors], tuple[Tensors, Tensors, list[Any]]]
-Backward = Callable[[Tensors, Tensors, Tensors, list[Any]], tuple[torch.Tensor | None, ...]]
+Gradients = tuple[torch.Tensor | None, ...]
+Backward = Callable[[Tensors, Tensors, Gradients, list[Any]], Gradients]
 
 
 def with_copies(copier: Copier, forward: Callable[..., Any], backward: Callable[..., Any]) -> tuple[Forward, Backward]:
@@ -39,7 +40,7 @@ def with_copies(copier: Copier, forward: Callable[..., Any], backward: Callable[
 
     @functools.wraps(backward)
     def run_backward(
-        loose: Tensors, saved: Tensors, tangents: Tensors, activations: list[Any]
+        loose: Tensors, saved: Tensors, tangents: Gradients, activations: list[Any]
     ) -> tuple[torch.Tensor | None, ...]:
         copies = activations.pop()
         try:

@@ -26,6 +26,7 @@ from remat.exec._torch import rng
 from remat.ir import Cost, Drop, Graph, Offload, Phase, Prefetch, Run, Schedule
 
 Tensors = tuple[torch.Tensor, ...]
+Gradients = tuple[torch.Tensor | None, ...]
 
 
 @frozen(kw_only=True, eq=False)
@@ -45,10 +46,13 @@ class Lowered:
         device: where it runs.
         reruns: number of runs after the first, by node.
         copier: runs the copies; None: the plan makes none.
+        inner_outputs: positions of outputs from which others are computed that get gradients.
+        lowered_from: program, schedule and copies.
+        variants: the plan with other backwards, by what is missing among its tangents (`partial.without`).
     """
 
     forward: Callable[[Tensors], tuple[Tensors, Tensors, list[torch.Tensor]]]
-    backward: Callable[[Tensors, Tensors, Tensors, list[torch.Tensor]], tuple[torch.Tensor | None, ...]]
+    backward: Callable[[Tensors, Tensors, Gradients, list[torch.Tensor]], Gradients]
     source: str = field(repr=False)
     backward_primals: tuple[int, ...]
     loose_primals: tuple[int, ...]
@@ -58,6 +62,9 @@ class Lowered:
     device: torch.device
     reruns: dict[str, int] = field(repr=False)
     copier: Copier | None = field(default=None, repr=False)
+    inner_outputs: tuple[int, ...] = ()
+    lowered_from: tuple[Program, Schedule, Copying | None] = field(repr=False)
+    variants: dict[frozenset[int], Lowered] = field(factory=dict, repr=False)
 
 
 @frozen(kw_only=True)
@@ -96,12 +103,14 @@ def lower(program: Program, schedule: Schedule, copying: Copying | None = None) 
         fix = "give copying=Copying.of(graph, schedule, cost, copier), or plan without a link."
         raise RematError("X-COPY", "the schedule makes copies to the host, and nothing says how to run them.", fix=fix)
     with refusing("lowering"):
-        return _Lowering(program, schedule, copying).result()
+        return Lowering(program, schedule, copying).result()
 
 
-class _Lowering:
+class Lowering:
+    """Writes the two functions of a schedule."""
+
     def __init__(self, program: Program, schedule: Schedule, copying: Copying | None) -> None:
-        self.program = program
+        self.program, self.lowered_from = program, (program, schedule, copying)
         self.copier = None if copying is None else copying.copier
         self.steps: tuple[Action, ...] = schedule.steps if copying is None else copying.actions  # type: ignore[assignment]
         self.primals = tuple(value for value, _ in (*program.params, *program.buffers, *program.inputs))
@@ -150,6 +159,8 @@ class _Lowering:
             device=program.device,
             reruns=self.reruns,
             copier=self.copier,
+            inner_outputs=program.inner_outputs,
+            lowered_from=self.lowered_from,
         )
 
     def saved(self, cut: int) -> tuple[list[str], list[str]]:
@@ -181,8 +192,7 @@ class _Lowering:
         tangents = [value for value, _ in program.tangents]
         self.begin(bound=[*self.primals, *program.constants, *read_outputs, *activations, *tangents])
         self.emit(steps)
-        grads = self.grad_sources()
-        results = [program.grads.get(key) for key in grads.values()]
+        results = self.results()
         self.bind_all(filter(None, results))
         self.line(f"return {_tuple([value or 'None' for value in results])}")
         watched, loose = self.used_primals()
@@ -196,6 +206,10 @@ class _Lowering:
         head += [f"    {_targets(values)} = {argument}" for argument, values in arguments.items() if values]
         head += ["    activations.clear()", "    del saved, tangents"]
         return "\n".join([*head, *self.lines]), watched, loose
+
+    def results(self) -> list[str | None]:
+        """Gradients of the primals that autograd asks gradients of."""
+        return [self.program.grads.get(key) for key in self.grad_sources().values()]
 
     def grad_sources(self) -> dict[str, tuple[str, Any]]:
         """Primals that autograd asks gradients of, with the key of the gradient."""

@@ -6,8 +6,10 @@ in a list on the context that the backward empties as it goes: what `save_for_ba
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from attrs import frozen
@@ -15,9 +17,8 @@ from attrs import frozen
 from remat.errors import RematError
 from remat.exec._program.kernels import copy_to_layout, no_autocast
 from remat.exec._run.anomaly import NanWatch, has_nan, is_watched
-
-if TYPE_CHECKING:
-    from remat.exec._run.lowering import Lowered
+from remat.exec._run.lowering import Lowered
+from remat.exec._run.partial import without
 
 
 class StepError(RematError, RuntimeError):
@@ -69,7 +70,9 @@ def run_step(call: Call, primals: tuple[torch.Tensor, ...]) -> tuple[torch.Tenso
         primals: parameters, buffers and inputs, in the order the functions expect.
     """
     leaves = [primals[at] for at in call.lowered.grad_inputs]
-    return Step.apply(call, primals, *leaves)  # type: ignore[no-any-return, no-untyped-call]
+    outputs: tuple[torch.Tensor, ...] = Step.apply(call, primals, *leaves)  # type: ignore[no-untyped-call]
+    _guard(call, outputs)
+    return outputs
 
 
 class Step(torch.autograd.Function):
@@ -100,17 +103,20 @@ class Step(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """Run the generated backward once."""
         call: Call = ctx.call
-        lowered = call.lowered
         _check_backward(ctx, call, gradients)
+        missing = frozenset(at for at, (place, _) in enumerate(call.lowered.tangents) if gradients[place] is None)
+        lowered = without(call.lowered, missing)
         if call.meter is not None:
             call.meter.backward_begins(ctx.token)
         activations, ctx.activations = ctx.activations, None
         tangents = tuple(_tangent(gradients[position], spec) for position, spec in lowered.tangents)
         with no_autocast(lowered.device):
             if is_watched():
-                grads = _watched_backward(call, (ctx.loose, ctx.saved_tensors, tangents, activations))
+                grads = _watched_backward(call, lowered, (ctx.loose, ctx.saved_tensors, tangents, activations))
             else:
                 grads = lowered.backward(ctx.loose, ctx.saved_tensors, tangents, activations)
+        if missing:
+            _check_hooks(ctx, call, grads)
         if call.meter is not None:
             call.meter.backward_ended()
         if call.gate is not None:
@@ -118,14 +124,57 @@ class Step(torch.autograd.Function):
         return (None, None, *grads)
 
 
-def _watched_backward(call: Call, parts: tuple[Any, ...]) -> tuple[torch.Tensor | None, ...]:
+def _guard(call: Call, outputs: tuple[torch.Tensor, ...]) -> None:
+    """Hooks of an output from which the step computes others would miss the gradient that comes from these.
+
+    The first hook of such an output looks for further ones, before autograd calls them.
+    """
+    for position in call.lowered.inner_outputs:
+        output = outputs[position]
+        if call.requires_grad[position] and not output._backward_hooks:  # one tensor may be several outputs
+            output.register_hook(partial(_alone, call, position, weakref.ref(output)))
+
+
+def _alone(call: Call, position: int, reference: weakref.ref[torch.Tensor], _gradient: object) -> None:
+    """See `_guard`.
+
+    Raises:
+        StepError: X-OUTPUT.
+    """
+    output = reference()
+    if output is not None and (output.retains_grad or len(output._backward_hooks or ()) > 1):
+        what = (
+            f"{call.name}: output {position} has a hook or retains its gradient, and other outputs of the step are "
+            "computed from it: the gradient that comes from these is not visible outside."
+        )
+        fix = "compute what follows from it outside the wrapped module, or register the hook in the forward."
+        raise StepError("X-OUTPUT", what, fix=fix)
+
+
+def _check_hooks(ctx: Any, call: Call, grads: tuple[torch.Tensor | None, ...]) -> None:
+    """Autograd calls a leaf's hooks with None where the step has no gradient for it; unplanned, it would not call them.
+
+    Raises:
+        StepError: X-OUTPUT.
+    """
+    for (node, _), grad in zip(ctx.next_functions, grads, strict=True):
+        leaf = getattr(node, "variable", None)
+        if grad is None and leaf is not None and (leaf._backward_hooks or leaf._post_accumulate_grad_hooks):
+            what = (
+                f"{call.name}: outputs of the step got no gradient, so a parameter of shape {tuple(leaf.shape)} gets none, "
+                "and its hooks would be called all the same."
+            )
+            raise StepError("X-OUTPUT", what, fix="remove the hooks, or have the loss planned too: wrap with loss=.")
+
+
+def _watched_backward(call: Call, lowered: Lowered, parts: tuple[Any, ...]) -> tuple[torch.Tensor | None, ...]:
     """The generated backward under anomaly detection.
 
     Raises:
         StepError: X-NAN, when a gradient is nan; it names the first operation that made nan, and its module.
     """
-    with NanWatch(call.lowered.backward, call.lowered.source) as watch:
-        grads = call.lowered.backward(*parts)
+    with NanWatch(lowered.backward, lowered.source) as watch:
+        grads = lowered.backward(*parts)
     if has_nan(grads):
         first = "it came with the gradient of an output" if watch.first is None else f"first made by {watch.first}"
         what = f"{call.name}: the backward returned nan, {first}."
@@ -157,10 +206,10 @@ def _check_backward(ctx: Any, call: Call, gradients: tuple[torch.Tensor | None, 
             raise StepError("X-OUTPUT", what, fix='wrap with differentiable="all".')
 
 
-def _tangent(gradient: torch.Tensor | None, spec: Any) -> torch.Tensor:
-    """A gradient of an output as the trace saw it: zeros where none came, dense where it came expanded."""
+def _tangent(gradient: torch.Tensor | None, spec: Any) -> torch.Tensor | None:
+    """A gradient of an output as the trace saw it: dense where it came expanded."""
     if gradient is None:
-        return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device).zero_()
+        return None
     if gradient.stride() == spec.stride and gradient.dtype == spec.dtype:
         return gradient
     return copy_to_layout(gradient.to(spec.dtype), spec.shape, spec.stride)

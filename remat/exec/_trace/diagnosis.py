@@ -61,7 +61,10 @@ def _words(error: Exception) -> tuple[str, str, str]:
             "give `checkpoint` use_reentrant=False.",
         )
     what = f"the trace stopped with {type(error).__name__}: {first:.300}"
-    fix = "keep values of tensors out of Python and numpy (`.numpy()`, `.data_ptr()`), or wrap the modules around this one."
+    fix = (
+        "see whether the bare module raises the same for this call; if not, keep values of tensors out of Python and numpy "
+        "(`.numpy()`, `.data_ptr()`), or wrap the modules around this one."
+    )
     return "X-TRACE", what, fix
 
 

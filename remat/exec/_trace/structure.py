@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import torch
 from attrs import frozen
 from torch import nn
@@ -19,7 +24,10 @@ from remat.errors import Uncapturable
 from remat.exec._torch import torch_private
 from remat.exec._torch.torch_private import TreeSpec
 
-PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.Size, slice, type(...))
+PLAIN = (
+    type(None), bool, int, float, complex, str, bytes, range, slice, type(...), Enum, date, time, timedelta, Decimal, Fraction,
+    np.generic, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
+)  # fmt: skip
 """Types of plain leaves: their values are part of what was captured."""
 
 

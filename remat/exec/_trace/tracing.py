@@ -24,6 +24,7 @@ from remat.exec._torch.joint import Correction, Joint, export_joint
 from remat.exec._torch.log import NotLogged
 from remat.exec._torch.logged import log_joint
 from remat.exec._torch.nodes import Regions
+from remat.exec._torch.parametrized import own_parametrizations
 from remat.exec._torch.places import Running, described
 from remat.exec._trace import structure
 from remat.exec._trace.containers import TABLES, Slot
@@ -186,7 +187,7 @@ class _Traced(nn.Module):
             current.entry = Snapshot(step.module, step.watched, passes[0].reads).token(passes[0].reads)
         buffers = buffers_of(self.inner)
         state = generator_state()
-        with reads, tape, nodes.autocast_regions(tape.regions):
+        with reads, tape, own_parametrizations(), nodes.autocast_regions(tape.regions):
             out = step.run(tensors[:count])
         current.seeded = state != generator_state()
         write_in_place(buffers)
@@ -194,6 +195,7 @@ class _Traced(nn.Module):
         passes.append(current)
         returned = self._note_outputs(current, out)
         self._note_effects(current)
+        _check_retained([*returned, *current.effect_tensors])
         late, left = [tensor.detach() for tensor in tape.late], current.effect_tensors
         through = step.through(returned, left)
         current.through = tuple(i if i < len(returned) else i + len(late) for i in through)
@@ -276,6 +278,19 @@ class _Traced(nn.Module):
         )
         current.effects = tuple(effect for effect in effects if effect is not None)
         current.exit = Snapshot(step.module, step.watched)
+
+
+def _check_retained(tensors: list[torch.Tensor]) -> None:
+    """Nothing outside sees the gradient of a tensor inside a planned step.
+
+    Raises:
+        Uncapturable: X-RETAIN.
+    """
+    if any(tensor.retains_grad for tensor in tensors):
+        what = "the forward calls `retain_grad` on a tensor that it returns or keeps, and a plan would leave its `grad` empty."
+        raise Uncapturable(
+            "X-RETAIN", what, fix="leave this module bare and wrap those beside it, or do without the gradient."
+        )
 
 
 def _order(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -275,7 +275,7 @@ class TensorHook(Body):
         return self.loss(x)
 
 
-@odd("gradient-of-an-activation-retained", EITHER)
+@odd("gradient-of-an-activation-retained", REFUSED)
 class RetainsGrad(Body):
     def forward(self, x):
         self.kept = self.hidden(x)

@@ -1,0 +1,42 @@
+"""Settings of the process that a forward is traced under, and transforms that it may be called under."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from remat.exec._torch.parametrized import keeps_parametrizations
+
+_SETTINGS = (
+    torch.get_default_dtype,
+    torch.are_deterministic_algorithms_enabled,
+    torch._C._get_flash_sdp_enabled,
+    torch._C._get_mem_efficient_sdp_enabled,
+    torch._C._get_math_sdp_enabled,
+    torch._C._get_cudnn_sdp_enabled,
+    torch._C._get_cudnn_enabled,
+    torch._C._get_mkldnn_enabled,
+    keeps_parametrizations,
+)
+"""They choose types, or kernels while a step is traced; what kernels ask as they run need not be here."""
+
+
+def settings() -> tuple[Any, ...]:
+    """Settings of the process that a traced step depends on."""
+    return tuple([setting() for setting in _SETTINGS])
+
+
+def transform_around(tensors: Iterable[torch.Tensor]) -> str:
+    """What differentiates or batches a call from outside, other than autograd; empty: nothing does.
+
+    Args:
+        tensors: parameters and inputs of the call.
+    """
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "a transform of torch.func (grad, vmap, jvp, …)"
+    if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
+        return "forward-mode differentiation"
+    return ""

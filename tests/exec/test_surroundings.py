@@ -1,0 +1,244 @@
+"""What surrounds a call: threads, transforms, settings of the process, hooks from outside, arguments of rarer kinds."""
+
+import datetime
+import decimal
+import enum
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils import parametrizations, parametrize
+
+import remat.exec
+from remat.errors import Uncapturable
+from remat.exec._run.runtime import StepError
+from tests.exec.support import LIGHT
+
+WIDTH = 16
+
+
+class Mean(nn.Module):
+    """A loss of a chain of layers; `body` may be replaced by a subclass."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Linear(WIDTH, 32), nn.GELU(), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, WIDTH))
+
+    def forward(self, x):
+        return self.body(x).square().mean()
+
+
+def rows(count=64):
+    return torch.randn(count, WIDTH, dtype=torch.float32, generator=torch.Generator().manual_seed(count))
+
+
+def wrap(module, sample=None, **options):
+    options = {
+        "budget": "200%",
+        "solver": LIGHT,
+        "cost": "estimate",
+        "rehearse": False,
+        "on_uncapturable": "raise",
+    } | options
+    return remat.exec.wrap(module, sample, **options)
+
+
+def gradients(module, *args):
+    module.zero_grad()
+    loss = module(*args)
+    loss.backward()
+    return [loss.detach(), *(parameter.grad for parameter in module.parameters())]
+
+
+def assert_equal(expected, found):
+    assert len(expected) == len(found)
+    assert all(torch.equal(one, two) for one, two in zip(expected, found, strict=True))
+
+
+# -- threads ---------------------------------------------------------------------------------------------------------------
+
+
+def test_first_calls_of_several_threads():
+    bare, wrapped, found = Mean(), wrap(Mean()), {}
+
+    def train(count):
+        loss = wrapped(rows(count))
+        found[count] = [loss.detach(), *torch.autograd.grad(loss, list(wrapped.parameters()))]
+
+    threads = [threading.Thread(target=train, args=(count,)) for count in (64, 48, 32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [32, 48, 64]
+    for count, values in found.items():
+        assert_equal(gradients(bare, rows(count)), values)
+
+
+# -- transforms and settings -----------------------------------------------------------------------------------------------
+
+
+def under_grad(module):
+    weights = {name: weight.detach() for name, weight in module.named_parameters()}
+    return torch.func.grad(lambda weights: torch.func.functional_call(module, weights, (rows(),)))(weights)
+
+
+def under_jvp(module):
+    return torch.func.jvp(module, (rows(),), (rows(),))
+
+
+def under_vmap(module):
+    return torch.vmap(module)(torch.stack([rows(), rows()]))
+
+
+def under_forward_mode(module):
+    with torch.autograd.forward_ad.dual_level():
+        return module(torch.autograd.forward_ad.make_dual(rows(), rows()))
+
+
+@pytest.mark.parametrize("call", [under_grad, under_jvp, under_vmap, under_forward_mode])
+def test_a_call_under_a_transform_is_refused(call):
+    wrapped = wrap(Mean(), rows())
+    with pytest.raises(Uncapturable, match=r"X-TRANSFORM.*bare module"):
+        call(wrapped)
+    assert_equal(gradients(Mean(), rows()), gradients(wrapped, rows()))
+
+
+class Asks(Mean):
+    """Reads settings of the process."""
+
+    def forward(self, x):
+        hidden = self.body(x) * torch.linspace(0, 1, WIDTH)
+        return (hidden * 2 if torch.are_deterministic_algorithms_enabled() else hidden).square().mean()
+
+
+def test_settings_of_the_process_are_part_of_what_a_plan_is_for():
+    bare, wrapped = Asks(), wrap(Asks(), rows())
+    try:
+        for deterministic, dtype in ((False, torch.float32), (True, torch.float32), (False, torch.float64)):
+            torch.use_deterministic_algorithms(deterministic)
+            torch.set_default_dtype(dtype)
+            assert_equal(gradients(bare, rows()), gradients(wrapped, rows()))
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_default_dtype(torch.float32)
+
+
+class Attends(Mean):
+    def forward(self, x):
+        heads = self.body(x).view(2, 4, 8, WIDTH)
+        return functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True).square().mean()
+
+
+def test_the_kernel_of_attention_may_be_chosen_anew():
+    bare, wrapped = Attends(), wrap(Attends(), rows(), budget="400%")
+    for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.MATH, SDPBackend.FLASH_ATTENTION):
+        with sdpa_kernel(backend):
+            assert_equal(gradients(bare, rows()), gradients(wrapped, rows()))
+    assert len(wrapped._remat.plans) == 3  # with that of the sample, which was planned with all kernels allowed
+
+
+def test_a_capture_leaves_no_traced_weight_among_cached_ones():
+    bare, wrapped = Mean(), Mean()
+    for module in (bare, wrapped):
+        parametrizations.weight_norm(module.body[0])
+    wrapped = wrap(wrapped)
+    with parametrize.cached():
+        assert_equal(gradients(bare, rows()), gradients(wrapped, rows()))
+        inside = [id(module) for module in wrapped.modules()]
+        assert not [key for key in parametrize._cache if key[0] in inside]
+
+
+# -- gradients of what is inside -------------------------------------------------------------------------------------------
+
+
+class LossAndHidden(Mean):
+    def forward(self, x):
+        hidden = self.body[:3](x)
+        return self.body[3:](hidden).square().mean(), hidden
+
+
+def retain(hidden):
+    hidden.retain_grad()
+
+
+def hook(hidden):
+    hidden.register_hook(lambda gradient: gradient * 2)
+
+
+@pytest.mark.parametrize("look", [retain, hook])
+def test_hooks_of_outputs_that_the_step_uses_further_are_refused(look):
+    wrapped = wrap(LossAndHidden(), rows())
+    loss, hidden = wrapped(rows())
+    look(hidden)
+    with pytest.raises(StepError, match=r"X-OUTPUT.*output 1 has a hook"):
+        loss.backward()
+
+
+def test_hooks_of_outputs_that_nothing_else_follows_from_see_their_gradient():
+    seen = []
+    for module in (LossAndHidden(), wrap(LossAndHidden(), rows(), differentiable="all")):
+        loss, hidden = module(rows())
+        loss.register_hook(lambda gradient: gradient * 2)
+        loss.retain_grad()
+        (loss + hidden.sum()).backward()
+        seen.append([loss.grad, *(parameter.grad for parameter in module.parameters())])
+    assert_equal(*seen)
+
+
+# -- arguments and devices -------------------------------------------------------------------------------------------------
+
+
+class Mode(enum.Enum):
+    PLAIN = 1
+    DOUBLE = 2
+
+
+class Scaled(Mean):
+    """Multiplies with what it finds in an argument."""
+
+    def forward(self, x, value):
+        factors = {Mode.DOUBLE: 2, b"b": 3, torch.strided: 5, torch.contiguous_format: 7, datetime.timedelta(1): 11}
+        factor = factors.get(value, 13)
+        if isinstance(value, range):
+            factor = len(value)
+        elif isinstance(value, (np.generic, decimal.Decimal)):
+            factor = float(value)
+        return super().forward(x) * factor
+
+
+PAIRS = [
+    (Mode.PLAIN, Mode.DOUBLE), (range(2), range(3)), (b"a", b"b"), (np.float32(2), np.int64(3)),
+    (torch.strided, torch.contiguous_format), (datetime.timedelta(1), datetime.date(2020, 1, 1)),
+    (decimal.Decimal(2), decimal.Decimal(3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+def test_values_of_rarer_kinds_decide_as_they_do_in_eager(pair):
+    bare, wrapped = Scaled(), wrap(Scaled())
+    for value in (*pair, pair[0]):
+        assert_equal(gradients(bare, rows(), value), gradients(wrapped, rows(), value))
+
+
+def test_sparse_rows_are_refused():
+    wrapped = wrap(Mean())
+    with pytest.raises(Uncapturable, match=r"X-TENSOR.*sparse_csr"):
+        wrapped(rows().to_sparse_csr())
+
+
+def test_the_meta_device_is_refused():
+    with torch.device("meta"):
+        module = Mean()
+    with pytest.raises(Uncapturable, match=r"X-DEVICE.*to_empty"):
+        wrap(module, rows().to("meta"))
+
+
+def test_a_call_that_the_bare_module_refuses_too_is_told_so():
+    with pytest.raises(Uncapturable, match=r"X-TRACE.*see whether the bare module raises the same"):
+        wrap(Mean(), rows()[:, :-1])
