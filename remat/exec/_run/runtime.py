@@ -13,7 +13,7 @@ import torch
 from attrs import frozen
 
 from remat.errors import RematError
-from remat.exec._program.kernels import copy_to_layout, no_autocast
+from remat.exec._program.kernels import no_autocast
 from remat.exec._run.anomaly import NanWatch, has_nan, is_watched
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Step(torch.autograd.Function):
         if call.meter is not None:
             call.meter.backward_begins(ctx.token)
         activations, ctx.activations = ctx.activations, None
-        tangents = tuple(_tangent(gradients[position], spec) for position, spec in lowered.tangents)
+        tangents = lowered.tangents.arrived(gradients)
         with no_autocast(lowered.device):
             if is_watched():
                 grads = _watched_backward(call, (ctx.loose, ctx.saved_tensors, tangents, activations))
@@ -155,12 +155,3 @@ def _check_backward(ctx: Any, call: Call, gradients: tuple[torch.Tensor | None, 
                 f"{call.name}: a gradient arrived through output {position}, and the plan was made for the loss alone."
             )
             raise StepError("X-OUTPUT", what, fix='wrap with differentiable="all".')
-
-
-def _tangent(gradient: torch.Tensor | None, spec: Any) -> torch.Tensor:
-    """A gradient of an output as the trace saw it: zeros where none came, dense where it came expanded."""
-    if gradient is None:
-        return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device).zero_()
-    if gradient.stride() == spec.stride and gradient.dtype == spec.dtype:
-        return gradient
-    return copy_to_layout(gradient.to(spec.dtype), spec.shape, spec.stride)
