@@ -212,6 +212,11 @@ class Program:
         """Operations by name."""
         return {op.name: op for op in self.ops}
 
+    @cached_property
+    def summed_into(self) -> frozenset[str]:
+        """The values that sums are added to where they are made."""
+        return frozenset(into for op in self.ops for into, _, _ in op.adds)
+
     def storage_of(self, value: str) -> Storage:
         """The storage a value lives in."""
         return self.storages[self.values[value].storage]

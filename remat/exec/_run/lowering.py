@@ -22,7 +22,7 @@ from remat.exec._program.refusals import refusing
 from remat.exec._program.source import Names
 from remat.exec._run.copy_scope import with_copies
 from remat.exec._run.copying import Action, Arrive, CopyBack, CopyOut, Forget, Free, actions_of
-from remat.exec._run.tangents import Tangents
+from remat.exec._run.tangents import Tangents, called
 from remat.exec._torch import rng
 from remat.ir import Cost, Drop, Graph, Offload, Phase, Prefetch, Run, Schedule
 
@@ -360,7 +360,7 @@ class _Lowering:
         return self.program.values[value].storage in self.kept
 
     def statement(self, op: Op, outputs: tuple[str | None, ...], *, replay: bool = False) -> str:
-        entry = self.names.entry(op.target)
+        entry = self.names.entry(called(self.program, op))
         args = [self.names.text(arg) for arg in op.args] + [
             f"{key}={self.names.text(arg)}" for key, arg in op.kwargs.items()
         ]
