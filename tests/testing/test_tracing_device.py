@@ -53,7 +53,7 @@ def stepped(copier, seed=None, actions=None, mode=None):
     with torch.no_grad(), copier.device.watching(), mode or torch.no_grad():
         outputs, read_outputs, activations = lowered.forward(primals)
         saved = (*(primals[at] for at in lowered.backward_primals), *read_outputs)
-        tangents = tuple(torch.ones(spec.shape, dtype=spec.dtype) for _, spec in lowered.tangents)
+        tangents = tuple(torch.ones(spec.shape, dtype=spec.dtype) for spec in lowered.tangents.specs)
         return outputs, lowered.backward((), saved, tangents, activations)
 
 

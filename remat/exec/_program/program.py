@@ -233,6 +233,11 @@ class Program:
                 inner.append(position)
         return tuple(inner)
 
+    @cached_property
+    def summed_into(self) -> frozenset[str]:
+        """The values that sums are added to where they are made."""
+        return frozenset(into for op in self.ops for into, _, _ in op.adds)
+
     def storage_of(self, value: str) -> Storage:
         """The storage a value lives in."""
         return self.storages[self.values[value].storage]

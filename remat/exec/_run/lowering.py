@@ -17,11 +17,12 @@ from attrs import evolve, field, frozen
 from remat.errors import RematError
 from remat.exec._copy.copies import Copier
 from remat.exec._program.kernels import drawn_mask, drawn_noise, noise_of
-from remat.exec._program.program import Op, Program, Role, Spec, refs
+from remat.exec._program.program import Op, Program, Role, refs
 from remat.exec._program.refusals import refusing
 from remat.exec._program.source import Names
 from remat.exec._run.copy_scope import with_copies
 from remat.exec._run.copying import Action, Arrive, CopyBack, CopyOut, Forget, Free, actions_of
+from remat.exec._run.tangents import Tangents, called
 from remat.exec._torch import rng
 from remat.ir import Cost, Drop, Graph, Offload, Phase, Prefetch, Run, Schedule
 
@@ -42,7 +43,7 @@ class Lowered:
         loose_primals: indices of primals that the backward reads and that may change: buffers that the forward writes.
         written_primals: indices of primals that the forward writes.
         grad_inputs: indices of primals that get a gradient.
-        tangents: position of the output and spec, in the order of the backward's tangents.
+        tangents: makes the backward's tangents of the gradients of all outputs.
         device: where it runs.
         reruns: number of runs after the first, by node.
         copier: runs the copies; None: the plan makes none.
@@ -58,7 +59,7 @@ class Lowered:
     loose_primals: tuple[int, ...]
     written_primals: tuple[int, ...]
     grad_inputs: tuple[int, ...]
-    tangents: tuple[tuple[int, Spec], ...]
+    tangents: Tangents = field(repr=False)
     device: torch.device
     reruns: dict[str, int] = field(repr=False)
     copier: Copier | None = field(default=None, repr=False)
@@ -155,7 +156,7 @@ class Lowering:
             loose_primals=tuple(indices[value] for value in loose),
             written_primals=tuple(indices[value] for value in program.updates),
             grad_inputs=tuple(indices[value] for value in grads),
-            tangents=tuple((position, program.values[value].spec) for value, position in program.tangents),
+            tangents=Tangents(program),
             device=program.device,
             reruns=self.reruns,
             copier=self.copier,
@@ -373,7 +374,7 @@ class Lowering:
         return self.program.values[value].storage in self.kept
 
     def statement(self, op: Op, outputs: tuple[str | None, ...], *, replay: bool = False) -> str:
-        entry = self.names.entry(op.target)
+        entry = self.names.entry(called(self.program, op))
         args = [self.names.text(arg) for arg in op.args] + [
             f"{key}={self.names.text(arg)}" for key, arg in op.kwargs.items()
         ]

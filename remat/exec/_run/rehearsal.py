@@ -52,7 +52,7 @@ def rehearse(lowered: Lowered, primals: Tensors) -> Rehearsal:
         outputs, read_outputs, activations = lowered.forward(primals)
         tangents = tuple(
             torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device).fill_(1)
-            for _, spec in lowered.tangents
+            for spec in lowered.tangents.specs
         )
         loose = tuple(primals[at] for at in lowered.loose_primals)
         saved = (*(primals[at] for at in lowered.backward_primals), *read_outputs)

@@ -15,7 +15,7 @@ import torch
 from attrs import frozen
 
 from remat.errors import RematError
-from remat.exec._program.kernels import copy_to_layout, no_autocast
+from remat.exec._program.kernels import no_autocast
 from remat.exec._run.anomaly import NanWatch, has_nan, is_watched
 from remat.exec._run.lowering import Lowered
 from remat.exec._run.partial import without
@@ -104,12 +104,12 @@ class Step(torch.autograd.Function):
         """Run the generated backward once."""
         call: Call = ctx.call
         _check_backward(ctx, call, gradients)
-        missing = frozenset(at for at, (place, _) in enumerate(call.lowered.tangents) if gradients[place] is None)
+        missing = call.lowered.tangents.missing(gradients)
         lowered = without(call.lowered, missing)
         if call.meter is not None:
             call.meter.backward_begins(ctx.token)
         activations, ctx.activations = ctx.activations, None
-        tangents = tuple(_tangent(gradients[position], spec) for position, spec in lowered.tangents)
+        tangents = lowered.tangents.arrived(gradients)
         with no_autocast(lowered.device):
             if is_watched():
                 grads = _watched_backward(call, lowered, (ctx.loose, ctx.saved_tensors, tangents, activations))
@@ -204,12 +204,3 @@ def _check_backward(ctx: Any, call: Call, gradients: tuple[torch.Tensor | None, 
                 f"{call.name}: a gradient arrived through output {position}, and the plan was made for the loss alone."
             )
             raise StepError("X-OUTPUT", what, fix='wrap with differentiable="all".')
-
-
-def _tangent(gradient: torch.Tensor | None, spec: Any) -> torch.Tensor | None:
-    """A gradient of an output as the trace saw it: dense where it came expanded."""
-    if gradient is None:
-        return None
-    if gradient.stride() == spec.stride and gradient.dtype == spec.dtype:
-        return gradient
-    return copy_to_layout(gradient.to(spec.dtype), spec.shape, spec.stride)

@@ -1,0 +1,233 @@
+"""Gradients of the outputs as they arrive: in the layout that the loss gave them, where the backward computes in it.
+
+Kernels add in the order of the memory, so eager's gradients depend on the layout in which a gradient arrives: that of logits
+which the loss transposes is not that of the logits. The trace knows one layout, that of the output. For another one the
+operations of the backward are followed as far as the difference reaches: each is run on small tensors of the same layouts. Where
+all of them compute by elements or add, the gradient is handed on as it came, as eager does. Else it is copied to the layout of
+the trace: some kernels want it dense, and eager's own copies for them are not in the trace. Sums may then be rounded in another
+order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from attrs import define, field
+from torch._ops import OpOverload
+
+from remat.exec._program.kernels import copy_to_layout
+from remat.exec._program.program import Op, Program, Ref, Role, Spec
+from remat.exec._torch.wrappers import outside_modes
+from remat.ir import Phase
+
+logger = logging.getLogger(__name__)
+
+Strides = tuple[int, ...]
+
+MOST_LAYOUTS = 64
+"""Combinations of layouts whose answer is kept; more come from losses that never repeat."""
+
+_aten = torch.ops.aten
+
+VIEWS = frozenset(
+    (_aten.view.default, _aten._unsafe_view.default, _aten.t.default, _aten.permute.default, _aten.transpose.int,
+     _aten.expand.default, _aten.unsqueeze.default, _aten.squeeze.dim, _aten.squeeze.dims, _aten.slice.Tensor,
+     _aten.select.int, _aten.alias.default, _aten.detach.default)
+)  # fmt: skip
+"""Views whose strides follow from those of their base."""
+
+SUMS = frozenset(
+    (_aten.sum.dim_IntList, _aten.mean.dim, _aten.mm.default, _aten.bmm.default, _aten.clone.default,
+     _aten._softmax_backward_data.default, _aten._log_softmax_backward_data.default)
+)  # fmt: skip
+"""Operations that add along dimensions, in any layout."""
+
+SLOPES = frozenset(
+    (_aten.softplus_backward.default, _aten.elu_backward.default, _aten.leaky_relu_backward.default,
+     _aten.hardtanh_backward.default, _aten.hardswish_backward.default, _aten.mish_backward.default,
+     _aten.hardsigmoid_backward.default)
+)  # fmt: skip
+"""Operations by elements that torch has not tagged as such."""
+
+
+@define(eq=False)
+class Tangents:
+    """The gradients of the outputs that a backward takes.
+
+    Attributes:
+        program: the captured step.
+        taken: whether the backward computes in these layouts, by the strides that differ from the trace's; None: they do not.
+    """
+
+    program: Program
+    taken: dict[tuple[Strides | None, ...], bool] = field(factory=dict)
+
+    @property
+    def specs(self) -> tuple[Spec, ...]:
+        """As the trace saw them, in the order in which the backward takes them."""
+        return tuple(self.program.values[value].spec for value, _ in self.program.tangents)
+
+    def missing(self, gradients: tuple[torch.Tensor | None, ...]) -> frozenset[int]:
+        """Which of those that the backward takes did not come."""
+        places = (position for _, position in self.program.tangents)
+        return frozenset(at for at, position in enumerate(places) if gradients[position] is None)
+
+    def arrived(self, gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
+        """What the backward is given; None where no gradient came.
+
+        Args:
+            gradients: those of all outputs, as autograd brings them.
+        """
+        mine = [gradients[position] for _, position in self.program.tangents]
+        specs = self.specs
+        strides = tuple(
+            None if tensor is None or tensor.stride() == spec.stride or tensor.dtype != spec.dtype else tensor.stride()
+            for tensor, spec in zip(mine, specs, strict=True)
+        )
+        as_they_are = any(strides) and self._takes(strides)
+        return tuple(
+            None if tensor is None else _arranged(tensor, spec, as_it_is=as_they_are)
+            for tensor, spec in zip(mine, specs, strict=True)
+        )
+
+    def _takes(self, strides: tuple[Strides | None, ...]) -> bool:
+        answer = self.taken.get(strides)
+        if answer is None:
+            changed = {
+                value: step for (value, _), step in zip(self.program.tangents, strides, strict=True) if step is not None
+            }
+            answer = computes_in(self.program, changed)
+            if len(self.taken) < MOST_LAYOUTS:
+                self.taken[strides] = answer
+            if not answer:
+                logger.info("%s: gradients of the outputs are copied to the layout of the trace", self.program.name)
+        return answer
+
+
+def _arranged(gradient: torch.Tensor, spec: Spec, *, as_it_is: bool) -> torch.Tensor:
+    """A gradient for the backward, copied to the trace's layout unless the backward takes its own."""
+    if gradient.dtype == spec.dtype and (as_it_is or gradient.stride() == spec.stride):
+        return gradient
+    return copy_to_layout(gradient.to(spec.dtype), spec.shape, spec.stride)
+
+
+def called(program: Program, op: Op) -> Any:
+    """What is called for an operation: `reshape` for a view in a backward that gradients of any layout reach.
+
+    Autograd reshapes where it takes a view back, and in another layout than the trace's that can be a copy. What a sum is
+    added to must be a view.
+    """
+    is_view = op.phase is Phase.BACKWARD and op.target is _aten.view.default
+    if is_view and any(_may_vary(program)) and program.summed_into.isdisjoint(op.outputs):
+        return _aten.reshape.default
+    return op.target
+
+
+def _may_vary(program: Program) -> Iterator[bool]:
+    """For each gradient of an output, whether it can have another layout."""
+    return (program.values[value].spec.numel > 1 for value, _ in program.tangents)
+
+
+def computes_in(program: Program, changed: dict[str, Strides]) -> bool:
+    """Whether the operations that meet other layouts than the trace's are known to take them, and make nothing larger.
+
+    Args:
+        program: the captured step.
+        changed: the strides of gradients of outputs, by value, where they differ from the trace's.
+    """
+    live = dict(changed)
+    with outside_modes(), torch.no_grad():
+        for op in program.ops:
+            if op.phase is not Phase.BACKWARD or live.keys().isdisjoint(op.reads):
+                continue
+            made = None if op.adds else _made(program, op, live)
+            if made is None:
+                return False
+            live |= made
+    return True
+
+
+def _made(program: Program, op: Op, live: dict[str, Strides]) -> dict[str, Strides] | None:
+    """The strides of an operation's outputs that are not those of the trace; None: that is not known, or one is larger."""
+    sizes: Callable[[int], int] = _same
+    if op.role is Role.VIEW and op.target in VIEWS:
+        device = "meta"
+    elif op.role is Role.CALL and _takes_any_layout(op.target):
+        sizes, device = _small_sizes(program, op), str(program.device)
+    else:
+        return None
+    outputs = _returned(program, op, live, (sizes, device))
+    made: dict[str, Strides] = {}
+    for name, output in zip(op.outputs, outputs, strict=True):
+        if name is None:
+            continue
+        spec = program.values[name].spec
+        strides = output.stride() if device == "meta" else _grown(output, spec.shape)
+        if strides is None or tuple(output.shape) != tuple(sizes(n) for n in spec.shape) or output.dtype != spec.dtype:
+            return None
+        if strides != spec.stride:
+            made[name] = strides
+    return made
+
+
+def _takes_any_layout(target: Any) -> bool:
+    """Whether an operation computes by elements, or sums, and has no arguments that are sizes."""
+    return isinstance(target, OpOverload) and (torch.Tag.pointwise in target.tags or target in SUMS or target in SLOPES)
+
+
+def _returned(
+    program: Program, op: Op, live: dict[str, Strides], how: tuple[Callable[[int], int], str]
+) -> tuple[torch.Tensor, ...]:
+    """What an operation returns for tensors of other sizes, in the layouts that its arguments have."""
+    sizes, device = how
+
+    def built(tree: Any) -> Any:
+        if isinstance(tree, Ref):
+            spec = program.values[tree.name].spec
+            strides = live.get(tree.name, spec.stride)
+            shape = tuple(map(sizes, spec.shape))
+            steps = strides if sizes is _same else _shrunk(strides, shape)
+            return torch.empty_strided(shape, steps, dtype=spec.dtype, device=device)
+        if isinstance(tree, (tuple, list)):
+            return type(tree)(built(item) for item in tree)
+        return tree
+
+    target = called(program, op)
+    assert target is not None
+    result = target(*built(op.args), **{key: built(value) for key, value in op.kwargs.items()})
+    return tuple(result) if op.unpack else (result,)
+
+
+def _same(size: int) -> int:
+    return size
+
+
+def _small_sizes(program: Program, op: Op) -> Callable[[int], int]:
+    """Small sizes in place of those of an operation's tensors, equal where they are equal, in the same order; 0 and 1 stay."""
+    names = (*op.reads, *(name for name in op.outputs if name is not None))
+    found = sorted({size for name in names for size in program.values[name].spec.shape if size > 1})
+    small = {size: at + 2 for at, size in enumerate(found)}
+    return lambda size: small.get(size, size)
+
+
+def _shrunk(strides: Strides, shape: Strides) -> Strides:
+    """Dense strides in the order of others; 0 stays."""
+    steps, step = list(strides), 1
+    for dim in sorted(range(len(shape)), key=lambda dim: (strides[dim], shape[dim])):
+        if strides[dim] != 0:
+            steps[dim] = step
+            step *= max(shape[dim], 1)
+    return tuple(steps)
+
+
+def _grown(output: torch.Tensor, shape: Strides) -> Strides | None:
+    """The strides of a dense output in its full size; None where it is not dense."""
+    small = _shrunk(output.stride(), tuple(output.shape))
+    if 0 in output.stride() or any(
+        n > 1 and ours != theirs for n, ours, theirs in zip(output.shape, small, output.stride(), strict=True)
+    ):
+        return None
+    return _shrunk(output.stride(), shape)
