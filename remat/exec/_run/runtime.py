@@ -15,6 +15,7 @@ from attrs import frozen
 from remat.errors import RematError
 from remat.exec._program.kernels import copy_to_layout, no_autocast
 from remat.exec._run.anomaly import NanWatch, has_nan, is_watched
+from remat.exec._torch.recording import profiled
 
 if TYPE_CHECKING:
     from remat.exec._run.lowering import Lowered
@@ -78,7 +79,7 @@ class Step(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, primals: tuple[torch.Tensor, ...], *leaves: torch.Tensor) -> tuple[Any, ...]:
         """Run the generated forward and hold what the plan keeps."""
-        lowered = call.lowered
+        lowered = call.lowered.scoped if profiled() else call.lowered
         if call.meter is not None:
             call.meter.forward_begins()
         with no_autocast(lowered.device):
@@ -100,7 +101,7 @@ class Step(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """Run the generated backward once."""
         call: Call = ctx.call
-        lowered = call.lowered
+        lowered = call.lowered.scoped if profiled() else call.lowered
         _check_backward(ctx, call, gradients)
         if call.meter is not None:
             call.meter.backward_begins(ctx.token)
@@ -108,7 +109,7 @@ class Step(torch.autograd.Function):
         tangents = tuple(_tangent(gradients[position], spec) for position, spec in lowered.tangents)
         with no_autocast(lowered.device):
             if is_watched():
-                grads = _watched_backward(call, (ctx.loose, ctx.saved_tensors, tangents, activations))
+                grads = _watched_backward(lowered, call.name, (ctx.loose, ctx.saved_tensors, tangents, activations))
             else:
                 grads = lowered.backward(ctx.loose, ctx.saved_tensors, tangents, activations)
         if call.meter is not None:
@@ -118,17 +119,17 @@ class Step(torch.autograd.Function):
         return (None, None, *grads)
 
 
-def _watched_backward(call: Call, parts: tuple[Any, ...]) -> tuple[torch.Tensor | None, ...]:
+def _watched_backward(lowered: Lowered, name: str, parts: tuple[Any, ...]) -> tuple[torch.Tensor | None, ...]:
     """The generated backward under anomaly detection.
 
     Raises:
         StepError: X-NAN, when a gradient is nan; it names the first operation that made nan, and its module.
     """
-    with NanWatch(call.lowered.backward, call.lowered.source) as watch:
-        grads = call.lowered.backward(*parts)
+    with NanWatch(lowered.backward, lowered.source) as watch:
+        grads = lowered.backward(*parts)
     if has_nan(grads):
         first = "it came with the gradient of an output" if watch.first is None else f"first made by {watch.first}"
-        what = f"{call.name}: the backward returned nan, {first}."
+        what = f"{name}: the backward returned nan, {first}."
         raise StepError("X-NAN", what, fix="look at what this operation is given.")
     return grads
 
