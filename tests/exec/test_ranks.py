@@ -23,6 +23,7 @@ from remat.budget import Share
 from remat.errors import BadArgument, GroupError, Infeasible, RematError
 from remat.exec._cost.cost import OpCost
 from remat.exec._module import board as boards
+from remat.exec._module import hearing
 from remat.exec._module import ranks as agreements
 from remat.exec._module.board import Board
 from remat.exec._module.ranks import Ranks, Statement, terms_of
@@ -127,7 +128,7 @@ def check_costs_are_the_largest_and_one_rank_plans(rank):
 
 def check_different_lengths_at_every_step(rank):
     lengths = random.Random(rank)
-    batches = [rows(lengths.choice((16, 12, 9, 5)), seed=step) for step in range(40)]
+    batches = [rows(lengths.choice((16, 12, 9, 5)), seed=step) for step in range(100)]  # 200 steps: two for each
     wrapped = remat.exec.wrap(Net(), budget=BUDGET, **EASY)
     grads = [steps(DistributedDataParallel(module), batches) for module in (Net(), wrapped)]
     assert equal(*grads)
@@ -359,17 +360,43 @@ def check_blocks_sharded_inside_a_wrapped_module_are_refused(rank):
     assert all("blocks.1 is sharded on its own" in text for *_, text in what)
 
 
+def ends_all_when_one_refuses_while_another_is_in_a_collective(rank):
+    """Rank 1 meets the infeasible step when rank 0 waits in DDP's sum: rank 1 raises and exits, rank 0 says why it was left."""
+    wrapped = remat.exec.wrap(Net(), budget=BUDGET, **EASY)
+    parallel = DistributedDataParallel(wrapped)
+    for _ in range(2):  # in its second step DDP makes its buckets anew, together
+        parallel(rows(16)).backward()
+    store = torch.distributed.distributed_c10d._get_default_store()
+    if rank == 1:
+        store.wait(["behind the gate"])
+        with pytest.raises(Infeasible, match="no plan for"):
+            parallel(rows(400))
+        return
+    said = []
+    next(wrapped.parameters()).register_hook(lambda grad: store.set("behind the gate", ""))
+    with mock.patch.object(hearing.logger, "error", lambda form, *args: said.append(form % args)):
+        with pytest.raises(RuntimeError, match="closed by peer|reset by peer"):  # of gloo, once the other has exited
+            parallel(rows(16)).backward()
+        for thread in hearing._threads.values():
+            thread.end()
+    assert len(said) == 1 and "rank 1 of 2 cannot go on" in said[0] and "no plan for" in said[0]
+
+
 CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
 
 
 @pytest.fixture(scope="module")
 def together():
-    return apart(CHECKS, ranks=2, patience=300.0)
+    return apart(CHECKS, ranks=2, patience=300.0, last=ends_all_when_one_refuses_while_another_is_in_a_collective)
 
 
 @pytest.mark.parametrize("name", [check.__name__ for check in CHECKS])
 def test_in_two_processes(together, name):
     assert together[name] == "ok\nok"
+
+
+def test_a_refusal_ends_all_with_the_reason(together):
+    assert together[ends_all_when_one_refuses_while_another_is_in_a_collective.__name__] == "ok\nok"
 
 
 # -- the board and the terms -----------------------------------------------------------------------------------------------
