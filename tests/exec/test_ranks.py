@@ -375,7 +375,7 @@ def ends_all_when_one_refuses_while_another_is_in_a_collective(rank):
     said = []
     next(wrapped.parameters()).register_hook(lambda grad: store.set("behind the gate", ""))
     with mock.patch.object(hearing.logger, "error", lambda form, *args: said.append(form % args)):
-        with pytest.raises(RuntimeError, match="closed by peer|reset by peer"):  # of gloo, once the other has exited
+        with pytest.raises(RuntimeError, match=r"closed by peer|reset by peer"):  # of gloo, once the other has exited
             parallel(rows(16)).backward()
         for thread in hearing._threads.values():
             thread.end()
