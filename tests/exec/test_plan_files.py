@@ -268,7 +268,7 @@ def test_a_schedule_of_another_step_is_refused_though_its_fingerprint_agrees(sav
     (plan,) = file.plans
     runs = [step for step in plan.schedule.steps if isinstance(step, Run)]
     other = Schedule.from_runs(plan.graph, [plan.graph.node_index[run.node] for run in runs][:-1])
-    with pytest.raises(StalePlan, match="X-STALE.*its schedule is not one of this step"):
+    with pytest.raises(StalePlan, match=r"X-STALE.*its schedule is not one of this step"):
         replayed(evolve(file, plans=(evolve(plan, schedule=other),)))
 
 

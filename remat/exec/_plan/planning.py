@@ -400,16 +400,16 @@ def solve(
     known = (
         known_plans.replayed(costed.program, graph) if outcome.schedule is None and settings.solver is None else None
     )
-    if known is not None and _peak(known) <= budget:
-        outcome = outcome.merge(known)
+    if earlier is not None and _peak(earlier) <= budget:
+        outcome = outcome.merge(earlier)
     _note_interruption(clock, outcome)
     if "bound" in clock.spent:
         stages.seconds["bound"] = clock.spent["bound"]
     if outcome.schedule is not None:
         return outcome, asked
     lowest = _lowest(graph, budget, outcome, settings, clock)
-    if known is not None and _peak(known) < lowest.point.budget:
-        lowest = evolve(lowest, point=evolve(lowest.point, budget=_peak(known), outcome=known))
+    if earlier is not None and _peak(earlier) < lowest.point.budget:
+        lowest = evolve(lowest, point=evolve(lowest.point, budget=_peak(earlier), outcome=earlier))
     if settings.on_infeasible == "raise":
         smallest, seconds = lowest.point.budget, settings.seconds if over else None
         floor = lowest.limit if link is None else 0  # what is proved without copies says nothing of plans with them
