@@ -360,6 +360,68 @@ def check_blocks_sharded_inside_a_wrapped_module_are_refused(rank):
     assert all("blocks.1 is sharded on its own" in text for *_, text in what)
 
 
+def flat_grads(model, rank):
+    """Losses and shards of the gradients of two steps under FSDP1."""
+    taken = []
+    for seed in (rank, rank + 2):
+        model.zero_grad()
+        loss = model(rows(32, seed))
+        loss.backward()
+        taken.append([loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    return taken
+
+
+def flat(module, **how):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    return FullyShardedDataParallel(module, device_id=torch.device("cpu"), **how)
+
+
+def check_fsdp1_around_wrapped_modules(rank):
+    whole = remat.exec.wrap(Residual(), budget="80%", **EASY)
+    assert equal(flat_grads(flat(Residual()), rank), flat_grads(flat(whole), rank))
+    bare, model = Residual(), Residual()
+    for at in range(len(model.blocks)):
+        bare.blocks[at] = flat(bare.blocks[at])
+        remat.exec.wrap_in_place(model.blocks[at], 6_000, loss_reserve=0, **EASY)
+        model.blocks[at] = flat(model.blocks[at])
+    assert equal(flat_grads(flat(bare), rank), flat_grads(flat(model), rank))
+    planned = [whole, *(block.module for block in model.blocks)]
+    assert all(remat.exec.report(module).ran == "plan" and remat.exec.report(module).reruns > 0 for module in planned)
+
+
+def check_fsdp1_is_refused_where_it_cannot_be_planned(rank):
+    inside = Residual()
+    inside.blocks[1] = flat(inside.blocks[1])
+    for module, path in ((flat(Residual()), "the module itself"), (inside, "blocks.1")):
+        what = caught(lambda module=module: remat.exec.wrap(module, rows(32), BUDGET, **EASY))
+        assert {rule for _, rule, _ in what} <= {"X-MODULE", "X-RANK"}
+        assert all(f"{path} is a FullyShardedDataParallel (FSDP1)" in text for *_, text in what)
+    wrapped = remat.exec.wrap(Residual(), budget="80%", on_uncapturable="raise", **EASY)
+    what = caught(lambda: flat(wrapped, use_orig_params=True)(rows(32)))
+    assert {rule for _, rule, _ in what} <= {"X-STATE", "X-RANK"} and all(
+        "the backward changes" in text for *_, text in what
+    )
+
+
+def check_tensor_parallelism_is_refused(rank):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (2,))
+    plan = {"blocks.0.0": ColwiseParallel(), "blocks.0.2": RowwiseParallel()}
+    after = remat.exec.wrap(parallelize_module(Residual(), mesh, plan), budget=12_000, **EASY)
+    before = parallelize_module(remat.exec.wrap(Residual(), budget=12_000, **EASY), mesh, plan)
+    for wrapped in (after, before):
+        what = caught(lambda wrapped=wrapped: wrapped(rows(32)))
+        assert {rule for _, rule, _ in what} <= {"X-TENSOR", "X-RANK"}
+        assert all("a tensor is a DTensor" in text and "without tensor parallelism" in text for *_, text in what)
+    model = parallelize_module(Residual(), mesh, plan)
+    remat.exec.wrap_in_place(model.blocks[1], 6_000, loss_reserve=0, group=None, **EASY)
+    model(rows(32)).backward()  # the other modules of the model can be wrapped
+    assert model.blocks[1].remat.report().ran == "plan" and model.blocks[1].remat.report().reruns > 0
+
+
 def ends_all_when_one_refuses_while_another_is_in_a_collective(rank):
     """Rank 1 meets the infeasible step when rank 0 waits in DDP's sum: rank 1 raises and exits, rank 0 says why it was left."""
     wrapped = remat.exec.wrap(Net(), budget=BUDGET, **EASY)

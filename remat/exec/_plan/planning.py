@@ -397,7 +397,7 @@ def solve(
     over = clock.expired
     if not outcome.settled and settings.solver is None and not clock.stopped:
         outcome = outcome.merge(_cheap().solve(problem, clock=Clock(), seed=settings.seed))
-    known = (
+    earlier = (
         known_plans.replayed(costed.program, graph) if outcome.schedule is None and settings.solver is None else None
     )
     if earlier is not None and _peak(earlier) <= budget:
