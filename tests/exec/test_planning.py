@@ -126,21 +126,21 @@ def test_a_search_without_time_still_knows_a_budget_and_a_floor(gpt2):
 
 
 def test_the_smallest_budget_is_no_larger_than_one_that_was_planned_before(now, monkeypatch):
-    before = planned(budget="45%")
+    before = planned("mlp", budget="80%", solver=LIGHT)
     peak = before.outcome.cost.peak
     solver = Slow(now)
     with pytest.raises(Infeasible) as refused:  # a solver that is named is not told of other plans
-        planned(budget="15%", solver=solver, seconds=1)
+        planned("mlp", budget="15%", solver=solver, seconds=1)
     assert refused.value.smallest == before.store_all
     monkeypatch.setattr(Settings, "planner", lambda self: solver)
     monkeypatch.setattr(planning, "_cheap", lambda: solver)
     with pytest.raises(Infeasible) as refused:
-        planned(budget="15%", seconds=1)
+        planned("mlp", budget="15%", seconds=1)
     assert refused.value.floor <= refused.value.smallest == peak <= before.budget
-    again = planned(budget=str(refused.value.smallest), seconds=1)  # and what is said to work does
+    again = planned("mlp", budget=str(refused.value.smallest), seconds=1)  # and what is said to work does
     assert again.outcome.schedule == before.outcome.schedule and again.outcome.cost.peak == again.budget == peak
     assert any("made before in this process" in line for line in again.outcome.trail)
-    best = planned(budget="15%", seconds=1, on_infeasible="best")
+    best = planned("mlp", budget="15%", seconds=1, on_infeasible="best")
     assert best.budget == peak and best.outcome.schedule == before.outcome.schedule
 
 
