@@ -73,6 +73,7 @@ def backend(
     """
     settings = dict(options or {})
     inner = settings.pop("inner", "aot_eager")
+    _refuse_inductor(inner)
     one_of(*INNER).check(inner, 'backend="remat": inner', rule="X-ARG")
     if mode is not None:
         raise BadArgument(
@@ -87,6 +88,20 @@ def backend(
     region = wrap(Region(graph), None, settings.pop("budget"), **settings)
     _regions.append(weakref.ref(region))
     return region
+
+
+def _refuse_inductor(inner: object) -> None:
+    """Say why Inductor does not run the operations of a plan: it fuses and orders them anew, and recomputes in its own way."""
+    if inner == "inductor":
+        what = (
+            "backend=\"remat\": inner is 'inductor', which fuses operations and orders them anew: its peak would be another "
+            "than that of the plan, and the budget would not be kept."
+        )
+        fix = (
+            "leave `inner` out; for fused kernels around a budget, wrap the parts that hold the memory with remat.exec.wrap, and "
+            "compile the model around them."
+        )
+        raise BadArgument("X-ARG", what, fix=fix)
 
 
 def _warn_of_breaks(options: Any) -> None:

@@ -18,7 +18,7 @@ from remat.exec import RematWarning
 from remat.exec._cost import machine
 from remat.exec._plan.replaying import fingerprint
 from remat.exec._program.digest import program_digest
-from remat.ir import read_plans
+from remat.ir import Run, Schedule, read_plans
 from tests.exec.support import LIGHT, SMALL, differences, train
 
 EASY = {"solver": LIGHT, "rehearse": False, "on_uncapturable": "raise"}
@@ -203,6 +203,22 @@ def frozen():
     return net
 
 
+def tied():
+    net = Net()
+    net.layers[1].weight = net.layers[0].weight
+    return net
+
+
+def constant(value):
+    """A net with a number of its own in the forward."""
+
+    class Scaled(Net):
+        def forward(self, x):
+            return super().forward(x) * value
+
+    return type("Net", (Scaled,), {})()
+
+
 STALE = {
     "a layer more": (lambda: Net(layers=5), batch, "parameter layers.4.weight float32[32, 32] is not in the plan"),
     "a layer less": (lambda: Net(layers=3), batch, "parameter layers.3.weight float32[32, 32] of the plan is not here"),
@@ -218,6 +234,10 @@ STALE = {
     "another activation": (lambda: Net(activation=nn.ReLU), batch, "the first operation that differs is relu"),
     "another probability": (lambda: Net(probability=0.2), batch, "the first operation that differs"),
     "no dropout": (lambda: Net(probability=0.0), batch, "operations here and"),
+    "a tied weight": (tied, batch, "parameter layers.1.weight float32[32, 32] of the plan is not here"),
+    "an input with a gradient": (Net, lambda: batch().requires_grad_(), "input 0 is float32[64, 32] here"),
+    "another layout": (Net, lambda: batch().t().contiguous().t(), "the first operation that differs"),
+    "an operation more": (lambda: constant(0.5), batch, "operations here and"),
     "another class": (lambda: type("Other", (Net,), {})(), batch, "the module is a Other, and the plan is of a Net"),
 }
 
@@ -229,6 +249,27 @@ def test_a_plan_that_is_not_of_the_step_is_refused_with_what_differs(saved, no_s
         replayed(saved, module(), sample())
     assert caught.value.rule == "X-STALE" and says in str(caught.value), str(caught.value)
     assert caught.value.differs and caught.value.fix and str(caught.value).count("\n") == 0
+
+
+def test_another_constant_makes_another_step(tmp_path):
+    plans = remat.exec.save_plan(remat.exec.wrap(constant(0.5), batch(), "100%", **EASY), tmp_path / "plan.json")
+    with without_solvers(), pytest.raises(StalePlan, match="the first operation that differs is mul"):
+        replayed(plans, constant(0.25))
+
+
+def test_evaluation_is_another_step_once_it_is_called(saved, no_solver):
+    wrapped = remat.exec.wrap(Net(), plan=saved).eval()
+    with pytest.raises(StalePlan, match="the first operation that differs"):
+        wrapped(batch())
+
+
+def test_a_schedule_of_another_step_is_refused_though_its_fingerprint_agrees(saved, no_solver):
+    file = read_plans(saved)
+    (plan,) = file.plans
+    runs = [step for step in plan.schedule.steps if isinstance(step, Run)]
+    other = Schedule.from_runs(plan.graph, [plan.graph.node_index[run.node] for run in runs][:-1])
+    with pytest.raises(StalePlan, match=r"X-STALE.*its schedule is not one of this step"):
+        replayed(evolve(file, plans=(evolve(plan, schedule=other),)))
 
 
 def test_autocast_makes_another_step(saved, no_solver):

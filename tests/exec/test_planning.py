@@ -20,6 +20,7 @@ from remat.budget import parse_budget
 from remat.errors import Infeasible, Uncapturable
 from remat.exec._cost import measuring
 from remat.exec._plan import planning
+from remat.exec._plan.known import KnownPlans
 from remat.exec._plan.planning import Settings, over_budget, plan_step
 from remat.exec._plan.progress import STAGES, StageProgress, Stages, seconds_by_stage, stages_of
 from remat.exec._plan.smallest import changed_since, with_changes
@@ -122,6 +123,37 @@ def test_a_search_without_time_still_knows_a_budget_and_a_floor(gpt2):
     lowest = quick_lowest_budget(gpt2, clock=remat.algorithms.Clock(0))
     assert lowest.point.budget == store_all_peak(gpt2) == lowest.point.outcome.cost.peak
     assert node_floor(gpt2) <= lowest.limit < lowest.point.budget
+
+
+def test_the_smallest_budget_is_no_larger_than_one_that_was_planned_before(now, monkeypatch):
+    before = planned("mlp", budget="80%", solver=LIGHT)
+    peak = before.outcome.cost.peak
+    solver = Slow(now)
+    with pytest.raises(Infeasible) as refused:  # a solver that is named is not told of other plans
+        planned("mlp", budget="15%", solver=solver, seconds=1)
+    assert refused.value.smallest == before.store_all
+    monkeypatch.setattr(Settings, "planner", lambda self: solver)
+    monkeypatch.setattr(planning, "_cheap", lambda: solver)
+    with pytest.raises(Infeasible) as refused:
+        planned("mlp", budget="15%", seconds=1)
+    assert refused.value.floor <= refused.value.smallest == peak <= before.budget
+    again = planned("mlp", budget=str(refused.value.smallest), seconds=1)  # and what is said to work does
+    assert again.outcome.schedule == before.outcome.schedule and again.outcome.cost.peak == again.budget == peak
+    assert any("made before in this process" in line for line in again.outcome.trail)
+    best = planned("mlp", budget="15%", seconds=1, on_infeasible="best")
+    assert best.budget == peak and best.outcome.schedule == before.outcome.schedule
+
+
+def test_known_plans_are_of_their_step_and_the_latest_ones():
+    plans, known = [planned(name, budget="100%") for name in ("gpt2", "mlp")], KnownPlans(most=1)
+    first, second = ((plan.captured.program, plan.graph, plan.outcome) for plan in plans)
+    known.learn(first[0], first[2])
+    assert known.replayed(*first[:2]).schedule == first[2].schedule
+    assert known.replayed(*second[:2]) is None
+    known.learn(first[0], Outcome())
+    known.learn(second[0], second[2])
+    assert known.replayed(*first[:2]) is None and known.replayed(*second[:2]).cost == second[2].cost
+    assert known.replayed(second[0], first[1]) is None  # a schedule of another graph
 
 
 def test_few_budgets_are_asked_for(gpt2):

@@ -23,6 +23,7 @@ from remat.budget import Share
 from remat.errors import BadArgument, GroupError, Infeasible, RematError
 from remat.exec._cost.cost import OpCost
 from remat.exec._module import board as boards
+from remat.exec._module import hearing
 from remat.exec._module import ranks as agreements
 from remat.exec._module.board import Board
 from remat.exec._module.ranks import Ranks, Statement, terms_of
@@ -127,7 +128,7 @@ def check_costs_are_the_largest_and_one_rank_plans(rank):
 
 def check_different_lengths_at_every_step(rank):
     lengths = random.Random(rank)
-    batches = [rows(lengths.choice((16, 12, 9, 5)), seed=step) for step in range(40)]
+    batches = [rows(lengths.choice((16, 12, 9, 5)), seed=step) for step in range(100)]  # 200 steps: two for each
     wrapped = remat.exec.wrap(Net(), budget=BUDGET, **EASY)
     grads = [steps(DistributedDataParallel(module), batches) for module in (Net(), wrapped)]
     assert equal(*grads)
@@ -359,17 +360,105 @@ def check_blocks_sharded_inside_a_wrapped_module_are_refused(rank):
     assert all("blocks.1 is sharded on its own" in text for *_, text in what)
 
 
+def flat_grads(model, rank):
+    """Losses and shards of the gradients of two steps under FSDP1."""
+    taken = []
+    for seed in (rank, rank + 2):
+        model.zero_grad()
+        loss = model(rows(32, seed))
+        loss.backward()
+        taken.append([loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    return taken
+
+
+def flat(module, **how):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    return FullyShardedDataParallel(module, device_id=torch.device("cpu"), **how)
+
+
+def check_fsdp1_around_wrapped_modules(rank):
+    whole = remat.exec.wrap(Residual(), budget="80%", **EASY)
+    assert equal(flat_grads(flat(Residual()), rank), flat_grads(flat(whole), rank))
+    bare, model = Residual(), Residual()
+    for at in range(len(model.blocks)):
+        bare.blocks[at] = flat(bare.blocks[at])
+        remat.exec.wrap_in_place(model.blocks[at], 6_000, loss_reserve=0, **EASY)
+        model.blocks[at] = flat(model.blocks[at])
+    assert equal(flat_grads(flat(bare), rank), flat_grads(flat(model), rank))
+    planned = [whole, *(block.module for block in model.blocks)]
+    assert all(remat.exec.report(module).ran == "plan" and remat.exec.report(module).reruns > 0 for module in planned)
+
+
+def check_fsdp1_is_refused_where_it_cannot_be_planned(rank):
+    inside = Residual()
+    inside.blocks[1] = flat(inside.blocks[1])
+    for module, path in ((flat(Residual()), "the module itself"), (inside, "blocks.1")):
+        what = caught(lambda module=module: remat.exec.wrap(module, rows(32), BUDGET, **EASY))
+        assert {rule for _, rule, _ in what} <= {"X-MODULE", "X-RANK"}
+        assert all(f"{path} is a FullyShardedDataParallel (FSDP1)" in text for *_, text in what)
+    wrapped = remat.exec.wrap(Residual(), budget="80%", on_uncapturable="raise", **EASY)
+    what = caught(lambda: flat(wrapped, use_orig_params=True)(rows(32)))
+    assert {rule for _, rule, _ in what} <= {"X-STATE", "X-RANK"} and all(
+        "the backward changes" in text for *_, text in what
+    )
+
+
+def check_tensor_parallelism_is_refused(rank):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (2,))
+    plan = {"blocks.0.0": ColwiseParallel(), "blocks.0.2": RowwiseParallel()}
+    after = remat.exec.wrap(parallelize_module(Residual(), mesh, plan), budget=12_000, **EASY)
+    before = parallelize_module(remat.exec.wrap(Residual(), budget=12_000, **EASY), mesh, plan)
+    for wrapped in (after, before):
+        what = caught(lambda wrapped=wrapped: wrapped(rows(32)))
+        assert {rule for _, rule, _ in what} <= {"X-TENSOR", "X-RANK"}
+        assert all("a tensor is a DTensor" in text and "without tensor parallelism" in text for *_, text in what)
+    model = parallelize_module(Residual(), mesh, plan)
+    remat.exec.wrap_in_place(model.blocks[1], 6_000, loss_reserve=0, group=None, **EASY)
+    model(rows(32)).backward()  # the other modules of the model can be wrapped
+    assert model.blocks[1].remat.report().ran == "plan" and model.blocks[1].remat.report().reruns > 0
+
+
+def ends_all_when_one_refuses_while_another_is_in_a_collective(rank):
+    """Rank 1 meets the infeasible step when rank 0 waits in DDP's sum: rank 1 raises and exits, rank 0 says why it was left."""
+    wrapped = remat.exec.wrap(Net(), budget=BUDGET, **EASY)
+    parallel = DistributedDataParallel(wrapped)
+    for _ in range(2):  # in its second step DDP makes its buckets anew, together
+        parallel(rows(16)).backward()
+    store = torch.distributed.distributed_c10d._get_default_store()
+    if rank == 1:
+        store.wait(["behind the gate"])
+        with pytest.raises(Infeasible, match="no plan for"):
+            parallel(rows(400))
+        return
+    said = []
+    next(wrapped.parameters()).register_hook(lambda grad: store.set("behind the gate", ""))
+    with mock.patch.object(hearing.logger, "error", lambda form, *args: said.append(form % args)):
+        with pytest.raises(RuntimeError, match=r"closed by peer|reset by peer"):  # of gloo, once the other has exited
+            parallel(rows(16)).backward()
+        for thread in hearing._threads.values():
+            thread.end()
+    assert len(said) == 1 and "rank 1 of 2 cannot go on" in said[0] and "no plan for" in said[0]
+
+
 CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]
 
 
 @pytest.fixture(scope="module")
 def together():
-    return apart(CHECKS, ranks=2, patience=300.0)
+    return apart(CHECKS, ranks=2, patience=300.0, last=ends_all_when_one_refuses_while_another_is_in_a_collective)
 
 
 @pytest.mark.parametrize("name", [check.__name__ for check in CHECKS])
 def test_in_two_processes(together, name):
     assert together[name] == "ok\nok"
+
+
+def test_a_refusal_ends_all_with_the_reason(together):
+    assert together[ends_all_when_one_refuses_while_another_is_in_a_collective.__name__] == "ok\nok"
 
 
 # -- the board and the terms -----------------------------------------------------------------------------------------------

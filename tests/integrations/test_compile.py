@@ -165,7 +165,8 @@ def test_the_peak_behind_the_door_is_within_the_budget():
     ("options", "says"),
     [
         ({}, "there is no budget"), ({"budget": "80%", "speed": 3}, "no option 'speed'"),
-        ({"budget": "80%", "inner": "inductor"}, "inner is 'inductor'"),
+        ({"budget": "80%", "inner": "inductor"}, r"inner is 'inductor'.*budget would not be kept.*wrap the parts"),
+        ({"budget": "80%", "inner": "eager"}, "inner is 'eager'"),
     ],
 )  # fmt: skip
 def test_wrong_options_are_refused(options, says):

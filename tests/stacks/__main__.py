@@ -18,8 +18,8 @@ from tests.models.operators import declare_torchvision_operators
 def main() -> int:
     """Run them, print the table."""
     declare_torchvision_operators()
+    from tests.stacks.processes import row_of
     from tests.stacks.scripts import STACKS
-    from tests.stacks.stack import judged
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="stacks whose names hold this")
@@ -35,7 +35,7 @@ def main() -> int:
             start = time.perf_counter()
             with tempfile.TemporaryDirectory() as folder:
                 try:
-                    row = judged(stack, kind, Path(folder))
+                    row = row_of(stack, kind, Path(folder))
                 except Exception as error:  # noqa: BLE001 - a row that fails is a row of the table
                     traceback.print_exc()
                     print(

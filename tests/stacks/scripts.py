@@ -69,14 +69,14 @@ def _rows():
     ]
 
 
-def _trained(run: Run, trainer) -> None:
-    run.measure(trainer, "training_step", 2)
+def _trained(run: Run, trainer, at: int = 2) -> None:
+    run.measure(trainer, "training_step", at)
     trainer.train()
     run.model, run.losses = trainer.model, [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     run.planned = trainer.model if run.budget is not None else None
 
 
-def _trainer(run: Run, model=None, **more) -> None:
+def _trainer(run: Run, model=None, at: int = 2, **more) -> None:
     from transformers import DataCollatorForLanguageModeling, set_seed
 
     from remat.integrations import RematArguments, RematTrainer
@@ -90,12 +90,17 @@ def _trainer(run: Run, model=None, **more) -> None:
         data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),
         remat=None if run.budget is None else RematArguments(run.budget, seconds=SECONDS),
     )
-    _trained(run, trainer)
+    _trained(run, trainer, at)
 
 
 def trainer(run: Run) -> None:
     """`Trainer` with a tokenizer, padding and gradient accumulation."""
     _trainer(run)
+
+
+def trainer_in_processes(run: Run) -> None:
+    """The same in two processes, over gloo: the step after DDP has replaced its buckets is measured."""
+    _trainer(run, at=4, ddp_backend="gloo")
 
 
 def trainer_checkpointing(run: Run) -> None:
@@ -287,6 +292,7 @@ def lightning_fit(run: Run) -> None:
 STACKS = (
     Stack(name="torch loop, loss=", script=torch_loop),
     Stack(name="Trainer", script=trainer, packages=HF),
+    Stack(name="Trainer, two processes", script=trainer_in_processes, packages=HF, ranks=2),
     Stack(name="Trainer, gradient_checkpointing", script=trainer_checkpointing, packages=HF),
     Stack(name="Trainer, torch_compile", script=trainer_compiled, packages=HF),
     Stack(name="Trainer, peft", script=trainer_peft, packages=(*HF, "peft")),

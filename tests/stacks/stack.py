@@ -92,6 +92,7 @@ class Stack:
         plannings: how many steps it has to plan: one for each combination of shapes.
         types: which of `TYPES` it has.
         budget: what it is run within.
+        ranks: how many processes train together.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Stack:
     plannings: int = 1
     types: tuple[str, ...] = TYPES
     budget: str = "70%"
+    ranks: int = 1
 
     @property
     def missing(self) -> list[str]:

@@ -3,10 +3,10 @@
 import pytest
 
 from tests.models.operators import declare_torchvision_operators
+from tests.stacks.processes import row_of
 from tests.stacks.scripts import STACKS
-from tests.stacks.stack import judged
 
-SLOW = ("TRL",)
+SLOW = ("TRL", "Trainer, two processes")
 CASES = [
     pytest.param(
         stack, kind, id=f"{stack.name}-{kind}", marks=[pytest.mark.slow] if stack.name.startswith(SLOW) else []
@@ -22,5 +22,5 @@ def test_a_stack_trains_as_without_a_budget(stack, kind, tmp_path):
     if stack.missing:
         pytest.skip(f"{', '.join(stack.missing)} not installed")
     declare_torchvision_operators()
-    row = judged(stack, kind, tmp_path)
+    row = row_of(stack, kind, tmp_path)
     assert row.good, row

@@ -27,7 +27,7 @@ from remat.exec._capture.reader import read_joint
 from remat.exec._program.program import Program, charged
 from remat.exec._program.refusals import refusing
 from remat.exec._torch import rng
-from remat.exec._torch.sharded import class_name, sharded_inside
+from remat.exec._torch.sharded import class_name, flat_inside, sharded_inside
 from remat.exec._torch.torch_private import FakeTensor
 from remat.exec._trace import structure
 from remat.exec._trace.diagnosis import refusal
@@ -247,18 +247,29 @@ def _check_counters(traced: Traced, program: Program) -> None:
 def _check_plain(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> None:
     plain = (torch.Tensor, nn.Parameter, nn.Buffer, FakeTensor)
     state = [*module.parameters(), *module.buffers()]
-    if path := sharded_inside(module):
-        what = f"{path} is sharded on its own: its parameters are gathered and freed in the middle of the step."
-        fix = "divide the budget among such blocks with `apply_budget` before `fully_shard`, or wrap each with `wrap_in_place`."
-        raise Uncapturable("X-MODULE", what, fix=fix)
+    _check_sharding(module)
     for tensor in (*state, *tensors):
         if type(tensor) not in plain or tensor.layout is not torch.strided:
             fix = "leave this module bare."
+            if type(tensor).__name__ == "DTensor":
+                fix = "leave this module bare, and wrap modules without tensor parallelism."
             raise Uncapturable("X-TENSOR", f"a tensor is a {type(tensor).__name__}, {tensor.layout}.", fix=fix)
     devices = {tensor.device for tensor in state if tensor.numel()}
     if len(devices) > 1:
         names = ", ".join(sorted(map(str, devices)))
         raise Uncapturable("X-DEVICE", f"parameters lie on {names}.", fix="put the module on one device.")
+
+
+def _check_sharding(module: nn.Module) -> None:
+    if path := sharded_inside(module):
+        what = f"{path} is sharded on its own: its parameters are gathered and freed in the middle of the step."
+        fix = "divide the budget among such blocks with `apply_budget` before `fully_shard`, or wrap each with `wrap_in_place`."
+        raise Uncapturable("X-MODULE", what, fix=fix)
+    if (flat := flat_inside(module)) is not None:
+        place = flat or "the module itself"
+        what = f"{place} is a FullyShardedDataParallel (FSDP1), which gathers and frees its parameters as it runs."
+        fix = "wrap the module first and give FullyShardedDataParallel the wrapped one, or use `fully_shard`."
+        raise Uncapturable("X-MODULE", what, fix=fix)
 
 
 __all__ = ["PLAIN", "Captured", "FakeTensor", "capture"]

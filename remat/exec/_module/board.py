@@ -12,7 +12,7 @@ import logging
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from remat.errors import GroupError, Infeasible, RematError
 from remat.exec._torch.groups import Members
@@ -39,13 +39,18 @@ class Board:
         number: tells the boards of a group apart; the same on all processes.
 
     Attributes:
+        number: this board's.
         heard: the refusal of another process, once it was raised here.
+        refused: whether this process refused.
     """
 
     def __init__(self, members: Members, number: int) -> None:
         self.members = members
+        self.number = number
         self.heard: RematError | None = None
-        self._store = members.section(f"remat/{members.name}/{number}")
+        self.refused = False
+        self._acknowledged = False
+        self._store = members.section(f"{_of_group(members)}/{number}")
 
     # -- texts ---------------------------------------------------------------------------------------------------------
 
@@ -107,14 +112,8 @@ class Board:
         fix = "call the wrapped module on every process of the group, or give group=None to plan on each process alone."
         raise GroupError("X-WAIT", what, ranks=ranks, fix=fix)
 
-    @contextmanager
-    def _reaching(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:  # of the store: the process that serves it has ended, or the network
-            what = f"rank {self.members.rank} cannot reach the store of the group: {error}"
-            fix = "see the other ranks: the one that serves the store has probably ended."
-            raise GroupError("X-WAIT", what, ranks=(self.members.rank,), fix=fix) from error
+    def _reaching(self) -> AbstractContextManager[None]:
+        return _reaching(self.members)
 
     # -- who plans -----------------------------------------------------------------------------------------------------
 
@@ -140,10 +139,19 @@ class Board:
 
     # -- refusals ------------------------------------------------------------------------------------------------------
 
-    def refuse(self, error: BaseException) -> None:
-        """Tell the others why this process cannot go on, and wait a little until they know."""
+    def refuse(self, error: BaseException, *, later: bool = False) -> None:
+        """Tell the others why this process cannot go on, and wait a little until they know.
+
+        Args:
+            error: why.
+            later: whether all had agreed before, so that others may be in a collective of their stack.
+        """
+        self.refused = True
         with self._reaching():
             self._store.set("refusal", _written(error, self.members))
+            if later:
+                group = self.members.section(_of_group(self.members))
+                group.set(f"refused/{group.add('refusals', 1) - 1}", str(self.number))
         until = time.monotonic() + (LINGER if isinstance(error, Exception) else 0.0)
         with self._reaching():
             while time.monotonic() < until and self._store.add("heard", 0) < self.members.size - 1:
@@ -151,13 +159,46 @@ class Board:
 
     def raise_refusal(self) -> None:
         """Raise what another process refused with, if one did."""
+        error = self.acknowledged()
+        if error is not None:
+            self.heard = error
+            raise error
+
+    def acknowledged(self) -> RematError | None:
+        """What a process refused with, if one did; the one that refused is told that this one knows."""
         with self._reaching():
             if not self._store.check(["refusal"]):
-                return
+                return None
             text = self._store.get("refusal").decode()
-            self._store.add("heard", 1)
-        self.heard = _read(text, self.members)
-        raise self.heard
+            if not (self._acknowledged or self.refused):
+                self._acknowledged = True
+                self._store.add("heard", 1)
+        return _read(text, self.members)
+
+
+def refused_in(members: Members, at: int) -> int | None:
+    """The number of the board of a refusal of a later step, the `at`-th in the group from 0 on; None: there are not as many.
+
+    Raises:
+        GroupError: X-WAIT, when the store cannot be reached.
+    """
+    store = members.section(_of_group(members))
+    with _reaching(members):
+        return int(store.get(f"refused/{at}")) if store.check([f"refused/{at}"]) else None
+
+
+def _of_group(members: Members) -> str:
+    return f"remat/{members.name}"
+
+
+@contextmanager
+def _reaching(members: Members) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # of the store: the process that serves it has ended, or the network
+        what = f"rank {members.rank} cannot reach the store of the group: {error}"
+        fix = "see the other ranks: the one that serves the store has probably ended."
+        raise GroupError("X-WAIT", what, ranks=(members.rank,), fix=fix) from error
 
 
 def _listed(ranks: Sequence[int]) -> str:
@@ -189,4 +230,4 @@ def _read(text: str, members: Members) -> RematError:
     return GroupError(record["rule"], what, ranks=(rank,), fix=fix)
 
 
-__all__ = ["Board"]
+__all__ = ["Board", "refused_in"]

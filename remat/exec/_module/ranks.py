@@ -23,6 +23,7 @@ from remat.budget import Share
 from remat.errors import GroupError
 from remat.exec._cost.cost import OpCost
 from remat.exec._module.board import Board
+from remat.exec._module.hearing import hear
 from remat.exec._plan.planning import Budget
 from remat.exec._torch.groups import WORLD, Members, is_running, members_of
 from remat.ir import PlanFile, parse_plans, print_plans
@@ -182,6 +183,7 @@ class Ranks:
             board.put("go", "")
         board.wait({"go": 0})
         self.agreed = True
+        hear(board)
 
     def adopt(self, texts: list[str]) -> list[str]:
         """The texts of the first process, when all have come so far without a refusal."""
@@ -317,7 +319,7 @@ class Ranks:
             board = self._open()
             if error is not board.heard:
                 with suppress(GroupError):  # without the store there is nobody to tell
-                    board.refuse(error)
+                    board.refuse(error, later=self.agreed)
         if not self.agreed:
             self._board = self._terms = self._members = None  # the next call tries again, with all
 

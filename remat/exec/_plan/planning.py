@@ -22,6 +22,7 @@ from remat.exec._cost.cost import OpCost, estimate, resized
 from remat.exec._cost.shared import measured
 from remat.exec._plan.build import build_graph
 from remat.exec._plan.families import SINGLE, UNRELATED, Families, Relation
+from remat.exec._plan.known import known_plans
 from remat.exec._plan.progress import Listener, Stages
 from remat.exec._plan.replaying import Replay
 from remat.exec._plan.smallest import infeasible
@@ -307,6 +308,8 @@ def _outcome(
         outcome, budget = solve(costed, asked, settings, stages, overhead)
     if families is not None and budget is not None:
         families.learn(costed.program, costed.graph, outcome)
+    if budget is not None:
+        known_plans.learn(costed.program, outcome)
     return outcome, budget, relation
 
 
@@ -367,7 +370,8 @@ def solve(
 ) -> tuple[Outcome, Bytes | None]:
     """The plan and the budget it is for: nothing is recomputed where everything fits, else what the solver returns.
 
-    A Ctrl-C keeps the best plan so far, if there is one.
+    Where the default solver finds nothing, a plan of the step that was found before in this process is taken if it fits; else it
+    counts among the budgets that are known to have a plan. A Ctrl-C keeps the best plan so far, if there is one.
 
     Args:
         costed: the step, with the peak of `StoreAll` and the link.
@@ -393,17 +397,29 @@ def solve(
     over = clock.expired
     if not outcome.settled and settings.solver is None and not clock.stopped:
         outcome = outcome.merge(_cheap().solve(problem, clock=Clock(), seed=settings.seed))
+    earlier = (
+        known_plans.replayed(costed.program, graph) if outcome.schedule is None and settings.solver is None else None
+    )
+    if earlier is not None and _peak(earlier) <= budget:
+        outcome = outcome.merge(earlier)
     _note_interruption(clock, outcome)
     if "bound" in clock.spent:
         stages.seconds["bound"] = clock.spent["bound"]
     if outcome.schedule is not None:
         return outcome, asked
     lowest = _lowest(graph, budget, outcome, settings, clock)
+    if earlier is not None and _peak(earlier) < lowest.point.budget:
+        lowest = evolve(lowest, point=evolve(lowest.point, budget=_peak(earlier), outcome=earlier))
     if settings.on_infeasible == "raise":
         smallest, seconds = lowest.point.budget, settings.seconds if over else None
         floor = lowest.limit if link is None else 0  # what is proved without copies says nothing of plans with them
         raise infeasible(asked, smallest=smallest, floor=floor, seconds=seconds, overhead=overhead)
     return lowest.point.outcome, lowest.point.budget + overhead
+
+
+def _peak(outcome: Outcome) -> Bytes:
+    assert outcome.cost is not None
+    return outcome.cost.peak
 
 
 def _cheap() -> Solver:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from attrs import frozen
 
+from remat.exec._run.scopes import place_of
 from remat.exec._torch.torch_private import DispatchMode
 
 
@@ -22,14 +23,17 @@ class Origin:
         operation: what was called.
         scope: path of the module it belongs to; empty: the module itself.
         line: of the generated code.
+        recomputed: whether it had run in the forward, and ran again.
     """
 
     operation: str
     scope: str
     line: str
+    recomputed: bool = False
 
     def __str__(self) -> str:
-        return f"{self.operation} in {self.scope or 'the module itself'} (`{self.line}`)"
+        again = ", recomputed" if self.recomputed else ""
+        return f"{self.operation} in {self.scope or 'the module itself'}{again} (`{self.line}`)"
 
 
 class NanWatch(DispatchMode):
@@ -62,8 +66,8 @@ class NanWatch(DispatchMode):
         if frame is None:
             return Origin(operation, "", "?")
         above = self.lines[: frame.f_lineno]
-        scope = next((text.strip()[2:] for text in reversed(above) if text.strip().startswith("# ")), "")
-        return Origin(operation, "" if scope == "the module itself" else scope, above[-1].strip())
+        scope, recomputed = next(filter(None, map(place_of, reversed(above))), ("", False))
+        return Origin(operation, scope, above[-1].strip(), recomputed)
 
 
 def has_nan(values: Iterable[Any]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from remat.exec._program.refusals import refusing
 from remat.exec._program.source import Names
 from remat.exec._run.copy_scope import with_copies
 from remat.exec._run.copying import Action, Arrive, CopyBack, CopyOut, Forget, Free, actions_of
+from remat.exec._run.scopes import comment, with_scopes
 from remat.exec._run.tangents import Tangents, called
 from remat.exec._torch import rng
 from remat.ir import Cost, Drop, Graph, Offload, Phase, Prefetch, Run, Schedule
@@ -66,6 +68,13 @@ class Lowered:
     inner_outputs: tuple[int, ...] = ()
     lowered_from: tuple[Program, Schedule, Copying | None] = field(repr=False)
     variants: dict[frozenset[int], Lowered] = field(factory=dict, repr=False)
+
+    @cached_property
+    def scoped(self) -> Lowered:
+        """The same under scopes for a profiler, compiled when they are first wanted."""
+        functions, source = with_scopes((self.forward, self.backward), self.source)
+        forward, backward = functions if self.copier is None else with_copies(self.copier, *functions)
+        return evolve(self, forward=forward, backward=backward, source=source)
 
 
 @frozen(kw_only=True)
@@ -123,7 +132,7 @@ class Lowering:
         self.bound: set[str] = set()
         self.ran: set[str] = set()
         self.used: set[str] = set()
-        self.scope: str | None = None
+        self.comment = ""
         ends = (*program.outputs, *program.grads.values())
         self.kept = {program.values[value].storage for value in ends}
         self.by_storage: dict[str, list[str]] = {}
@@ -259,7 +268,7 @@ class Lowering:
     # -- lines ---------------------------------------------------------------------------------------------------------
 
     def begin(self, bound: Iterable[str]) -> None:
-        self.lines, self.bound, self.used, self.scope = [], set(bound), set(), None
+        self.lines, self.bound, self.used, self.comment = [], set(bound), set(), ""
 
     def line(self, text: str) -> None:
         self.lines.append(f"    {text}")
@@ -319,7 +328,7 @@ class Lowering:
         if op.role in (Role.LOSS, Role.RNG):
             self.save_state(op)
             return
-        self.mark_scope(op.scope)
+        self.mark_scope(op.scope, recomputed=replay or op.name in self.ran)
         self.bind_all(ref.name for ref in refs((op.args, op.kwargs)))
         outputs = op.outputs
         if op.name in self.ran:
@@ -352,11 +361,12 @@ class Lowering:
         """The outputs of a rerun; the caller keeps the tensors it already has: a second copy would only take memory."""
         return tuple(None if name is None or self.returned(name) else name for name in op.outputs)
 
-    def mark_scope(self, scope: str) -> None:
-        """A comment where another module begins."""
-        if scope != self.scope:
-            self.scope = scope
-            self.line(f"# {scope or 'the module itself'}")
+    def mark_scope(self, scope: str, *, recomputed: bool) -> None:
+        """A comment where another module begins, or where its operations begin or cease to be recomputed."""
+        text = comment(scope, recomputed=recomputed)
+        if text != self.comment:
+            self.comment = text
+            self.line(text)
 
     def add_in_place(self, op: Op, outputs: Sequence[str | None]) -> None:
         """The sums that an operation's outputs are added to where they are made."""

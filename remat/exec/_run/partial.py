@@ -33,7 +33,9 @@ def without(lowered: Lowered, missing: frozenset[int]) -> Lowered:
         return lowered
     if missing not in lowered.variants:
         partial = _Partial(lowered, missing).result()
-        lowered.variants[missing] = evolve(lowered, backward=partial.backward, source=partial.source)
+        lowered.variants[missing] = evolve(
+            lowered, forward=partial.forward, backward=partial.backward, source=partial.source
+        )
     return lowered.variants[missing]
 
 

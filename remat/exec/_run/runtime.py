@@ -19,6 +19,7 @@ from remat.exec._program.kernels import no_autocast
 from remat.exec._run.anomaly import NanWatch, has_nan, is_watched
 from remat.exec._run.lowering import Lowered
 from remat.exec._run.partial import without
+from remat.exec._torch.recording import profiled
 
 
 class StepError(RematError, RuntimeError):
@@ -81,7 +82,7 @@ class Step(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, primals: tuple[torch.Tensor, ...], *leaves: torch.Tensor) -> tuple[Any, ...]:
         """Run the generated forward and hold what the plan keeps."""
-        lowered = call.lowered
+        lowered = call.lowered.scoped if profiled() else call.lowered
         if call.meter is not None:
             call.meter.forward_begins()
         with no_autocast(lowered.device):
@@ -106,13 +107,14 @@ class Step(torch.autograd.Function):
         _check_backward(ctx, call, gradients)
         missing = call.lowered.tangents.missing(gradients)
         lowered = without(call.lowered, missing)
+        lowered = lowered.scoped if profiled() else lowered
         if call.meter is not None:
             call.meter.backward_begins(ctx.token)
         activations, ctx.activations = ctx.activations, None
         tangents = lowered.tangents.arrived(gradients)
         with no_autocast(lowered.device):
             if is_watched():
-                grads = _watched_backward(call, lowered, (ctx.loose, ctx.saved_tensors, tangents, activations))
+                grads = _watched_backward(lowered, call.name, (ctx.loose, ctx.saved_tensors, tangents, activations))
             else:
                 grads = lowered.backward(ctx.loose, ctx.saved_tensors, tangents, activations)
         if missing:
@@ -167,7 +169,7 @@ def _check_hooks(ctx: Any, call: Call, grads: tuple[torch.Tensor | None, ...]) -
             raise StepError("X-OUTPUT", what, fix="remove the hooks, or have the loss planned too: wrap with loss=.")
 
 
-def _watched_backward(call: Call, lowered: Lowered, parts: tuple[Any, ...]) -> tuple[torch.Tensor | None, ...]:
+def _watched_backward(lowered: Lowered, name: str, parts: tuple[Any, ...]) -> tuple[torch.Tensor | None, ...]:
     """The generated backward under anomaly detection.
 
     Raises:
@@ -177,7 +179,7 @@ def _watched_backward(call: Call, lowered: Lowered, parts: tuple[Any, ...]) -> t
         grads = lowered.backward(*parts)
     if has_nan(grads):
         first = "it came with the gradient of an output" if watch.first is None else f"first made by {watch.first}"
-        what = f"{call.name}: the backward returned nan, {first}."
+        what = f"{name}: the backward returned nan, {first}."
         raise StepError("X-NAN", what, fix="look at what this operation is given.")
     return grads
 

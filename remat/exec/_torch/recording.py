@@ -78,6 +78,11 @@ def profiling() -> bool:
     return torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
 
 
+def profiled() -> bool:
+    """Whether a profiler of the user's is on in this process; a `Recording` is none."""
+    return torch.autograd.profiler._is_profiler_enabled
+
+
 def in_backward() -> bool:
     """Whether this thread is inside autograd's engine, which puts back the thread's state when it is done."""
     return torch._C._current_graph_task_id() != -1

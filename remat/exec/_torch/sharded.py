@@ -1,4 +1,7 @@
-"""Modules that `fully_shard` (FSDP2) has taken: their parameters are distributed tensors, and whole ones while they run."""
+"""Modules that `fully_shard` (FSDP2) has taken: their parameters are distributed tensors, and whole ones while they run.
+
+FSDP1 is told apart here, to be refused where it is inside.
+"""
 
 from __future__ import annotations
 
@@ -52,4 +55,14 @@ def sharded_inside(module: nn.Module) -> str:
     return next((path for path, inner in module.named_modules() if path and is_sharded(inner)), "")
 
 
-__all__ = ["class_name", "gathered", "is_sharded", "sharded_inside", "share_state"]
+def flat_inside(module: nn.Module) -> str | None:
+    """Path of the first `FullyShardedDataParallel` (FSDP1) in a module, empty for the module itself; None: there is none."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is None:
+        return None
+    return next(
+        (path for path, inner in module.named_modules() if isinstance(inner, fsdp.FullyShardedDataParallel)), None
+    )
+
+
+__all__ = ["class_name", "flat_inside", "gathered", "is_sharded", "sharded_inside", "share_state"]
