@@ -119,7 +119,9 @@ def _way(text: str) -> tuple[int | None, Ns]:
 
 
 def _no_link(text: str) -> BadArgument:
-    return BadArgument("C-LINK", f"{text!r:.80} is not a link.", fix='write "12GB/s", "12GB/s,10us" or "12GB/s:16GB/s".')
+    return BadArgument(
+        "C-LINK", f"{text!r:.80} is not a link.", fix='write "12GB/s", "12GB/s,10us" or "12GB/s:16GB/s".'
+    )
 
 
 def read_solver(text: str) -> Solver:

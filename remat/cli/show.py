@@ -57,8 +57,8 @@ def show(
     if budget is None and all(path is None for path in (memory, gantt, html, trace, snapshot)):
         return
     nodes, schedule = _both(file, content, graph) if saved is None else (saved.graph, saved.schedule)
-    own = None if saved is None else saved.link
-    cost = validate(nodes, schedule, None, own if link is None else read_link(link))
+    planned_for = None if saved is None else saved.link
+    cost = validate(nodes, schedule, None, planned_for if link is None else read_link(link))
     limit = None if budget is None else read_budget(budget, nodes)
     if limit is not None:
         over = f"passed by {cost.peak - limit} B" if cost.peak > limit else "kept"
