@@ -210,8 +210,8 @@ def parallel(choose: Choose) -> Graph:
             b.data(f"r{i}", n.size(0, 2), Kind.RNG_STATE)
             writes.append(f"r{i}")
         marks = {"time": n.time(1), "workspace": n.size(0, 4), "draws": bool(random) and n.chance(2)}
-        marks |= {"run_once": n.chance(4), "after": [f"F{choose(0, width - 1)}"] if n.chance(3) else []}
-        b.forward(f"F{i}", reads=["x"], writes=writes, **marks)
+        once, after = n.chance(4), [f"F{choose(0, width - 1)}"] if n.chance(3) else []
+        b.forward(f"F{i}", reads=["x"], writes=writes, run_once=once, after=after, **marks)
     b.data("t", n.size(0, 1), Kind.TANGENT)
     b.loss("L", reads=[f"a{i}" for i in range(width)], writes=["t"], time=n.time())
     for i in reversed(range(width)):

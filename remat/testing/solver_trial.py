@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from random import Random
 from typing import Final, TypeVar
 
@@ -314,10 +315,12 @@ class SolverTrial(GuardedTrial):
         problem = evolve(linked, host_budget=limit)
         plan = self.plan(problem, RecordingClock())
         self.replays(plan, problem)
-        held = 0 if plan.schedule is None else validate(linked.graph, plan.schedule, None, linked.link).host_peak
-        self.hold(
-            held <= limit, f"its copies hold {held} B on the host, which may hold {limit} B.\n{_lines(plan.schedule)}"
-        )
+        hosted = 0
+        with suppress(BudgetExceeded):  # which other laws are about
+            if plan.schedule is not None:
+                hosted = validate(linked.graph, plan.schedule, linked.budget, linked.link).host_peak
+        what = f"its copies hold {hosted} B on the host, which may hold {limit} B.\n{_lines(plan.schedule)}"
+        self.hold(hosted <= limit, what)
         self.unbeaten(plan.lower if self.solver.models_link else 0, self.case.best_linked(limit))
 
     def starts(self) -> None:
