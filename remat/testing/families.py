@@ -197,8 +197,8 @@ class _Branching:
 def parallel(choose: Choose) -> Graph:
     """Two or three independent nodes, before the loss and after it: their order decides which budgets suffice.
 
-    In half of the graphs some draw random numbers, and some write a random state, with or without a draw. Some run only once, and
-    hints say another order.
+    In half of the graphs some draw random numbers, and some write a random state, with or without a draw. In
+    another half some run only once, and hints say another order.
     """
     n, b = _Numbers(choose), GraphBuilder("parallel")
     width, random = choose(2, 3), choose(0, 1)
@@ -210,8 +210,7 @@ def parallel(choose: Choose) -> Graph:
             b.data(f"r{i}", n.size(0, 2), Kind.RNG_STATE)
             writes.append(f"r{i}")
         marks = {"time": n.time(1), "workspace": n.size(0, 4), "draws": bool(random) and n.chance(2)}
-        once, after = n.chance(4), [f"F{choose(0, width - 1)}"] if n.chance(3) else []
-        b.forward(f"F{i}", reads=["x"], writes=writes, run_once=once, after=after, **marks)
+        b.forward(f"F{i}", reads=["x"], writes=writes, **marks)
     b.data("t", n.size(0, 1), Kind.TANGENT)
     b.loss("L", reads=[f"a{i}" for i in range(width)], writes=["t"], time=n.time())
     for i in reversed(range(width)):
@@ -221,7 +220,14 @@ def parallel(choose: Choose) -> Graph:
         saved = [f"a{i}"] if choose(0, 3) else []
         marks = {"time": n.time(1), "workspace": n.size(0, 4), "draws": bool(random) and n.chance(2)}
         b.backward(f"B{i}", reads=["t", *saved], writes=[f"w{i}"], twin=f"F{i}", **marks)
-    return b.build()
+    graph = b.build()
+    if not n.chance(2):
+        return graph
+    flagged = [
+        evolve(node, run_once=n.chance(2), after=(f"F{choose(0, width - 1)}",) if n.chance(2) else ())
+        for node in graph.computes[:width]
+    ]
+    return evolve(graph, computes=(*flagged, *graph.computes[width:]))
 
 
 def late(choose: Choose) -> Graph:
