@@ -11,7 +11,7 @@ import sys
 
 import typer
 
-from remat.cli.words import complain
+from remat.cli.words import complain, of_system
 from remat.errors import RematError
 
 COMMANDS = (
@@ -55,8 +55,11 @@ def main(args: list[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the reader has gone, and what is left is flushed at the end
         return 1
-    except (RematError, OSError) as error:
+    except RematError as error:
         complain(error)
+        return 1
+    except OSError as error:
+        complain(of_system(error))
         return 1
     except typer.Exit as done:
         code = done.exit_code

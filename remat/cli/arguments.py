@@ -30,6 +30,8 @@ def read(path: Path) -> Graph | Schedule | PlanFile:
     try:
         return read_plans(path)
     except MalformedFile as error:
+        if error.rule == "F-JSON":  # a text form of another version: what was wrong with the first says more
+            raise first from None
         if error.rule != "F-FORMAT" or error.where != "$.format":
             raise
     try:
@@ -110,14 +112,16 @@ def _way(text: str) -> tuple[int | None, Ns]:
         if not speed.strip().endswith("/s"):
             raise _no_link(text)
         bandwidth = parse_bytes(speed.strip().removesuffix("/s"))
-    match = re.fullmatch(r"\s*([0-9]*)\s*([a-z]*)\s*", latency)
+    match = re.fullmatch(r"\s*([0-9]{0,19})\s*([a-z]*)\s*", latency)  # 2^63 ns have 19 digits
     if match is None or match.group(2) not in _TIMES:
         raise _no_link(text)
     return bandwidth, int(match.group(1) or 0) * _TIMES[match.group(2)]
 
 
 def _no_link(text: str) -> BadArgument:
-    return BadArgument("C-LINK", f"{text!r} is not a link.", fix='write "12GB/s", "12GB/s,10us" or "12GB/s:16GB/s".')
+    return BadArgument(
+        "C-LINK", f"{text!r:.80} is not a link.", fix='write "12GB/s", "12GB/s,10us" or "12GB/s:16GB/s".'
+    )
 
 
 def read_solver(text: str) -> Solver:

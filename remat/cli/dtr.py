@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
-import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +11,7 @@ import typer
 
 from remat.budget import Share, parse_budget
 from remat.cli.outputs import check_files, check_pictures
-from remat.cli.sweep import MOST_BUDGETS
+from remat.cli.sweep import MOST_BUDGETS, write_table
 from remat.cli.words import say
 from remat.errors import BadArgument
 from remat.units import format_bytes
@@ -166,7 +163,6 @@ def curves(
                 mark = ReplayMark(share=share, overhead=done.overhead if ended else None, accesses=done.accesses)
                 panels.setdefault(path.stem, {}).setdefault(name, []).append(mark)
     header = ("log", "heuristic", "percent", *record(done).keys())
-    with nullcontext(sys.stdout) if output is None else output.open("w", newline="") as file:
-        csv.writer(file).writerows([header, *rows])
+    write_table([header, *rows], output)
     if draw is not None:
         draw_replays(panels, draw)

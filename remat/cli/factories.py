@@ -46,8 +46,8 @@ def find(text: str) -> Callable[..., Any]:
         BadArgument: C-FACTORY, when there is none.
     """
     module, _, name = text.partition(":")
-    if not module or not name:
-        raise _not_a_factory(f"{text!r} is not of the form MODULE:FACTORY.")
+    if not module or module.startswith(".") or not name:
+        raise _not_a_factory(f"{text!r:.80} is not of the form MODULE:FACTORY.")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
@@ -58,6 +58,9 @@ def find(text: str) -> Callable[..., Any]:
         raise _not_a_factory(f"there is no module {error.name!r}.") from error
     except AttributeError as error:
         raise _not_a_factory(f"{error}.") from error
+    except (Exception, SystemExit) as error:  # whatever the code of the module raises
+        what = f"the module {module} cannot be imported: {type(error).__name__}: {error!s:.200}."
+        raise BadArgument("C-FACTORY", what, fix=f'mend it: python -c "import {module}" shows where.') from error
     if not callable(target):
         raise _not_a_factory(f"{text} is a {type(target).__name__}, not a function.")
     return target  # type: ignore[no-any-return]
@@ -75,8 +78,8 @@ def read_setting(text: str) -> tuple[str, Any]:
     """
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise BadArgument("C-SETTING", f"{text!r} is not a setting.", fix="write it like layers=400.")
+        raise BadArgument("C-SETTING", f"{text!r:.80} is not a setting.", fix="write it like layers=400.")
     try:
         return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two: nested too deep
         return name, value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from remat.cli.arguments import kind_of, plan_at, read, read_budget, read_graph, read_link
 from remat.cli.outputs import check_files, check_pictures
-from remat.cli.words import plain, say
+from remat.cli.words import print_exactly, say
 from remat.errors import BadArgument
 from remat.ir import Graph, PlanFile, Schedule, print_text, validate
 from remat.ir.json_document import write_whole
@@ -47,7 +46,7 @@ def show(
     content = read(file)
     saved = plan_at(content, plan) if isinstance(content, PlanFile) else None
     if text:
-        _print_exactly(print_text(content.plans[plan].schedule if isinstance(content, PlanFile) else content))
+        print_exactly(print_text(content.plans[plan].schedule if isinstance(content, PlanFile) else content))
     else:
         for line in plan_lines(content) if isinstance(content, PlanFile) else summary(content):
             say(line)
@@ -58,7 +57,8 @@ def show(
     if budget is None and all(path is None for path in (memory, gantt, html, trace, snapshot)):
         return
     nodes, schedule = _both(file, content, graph) if saved is None else (saved.graph, saved.schedule)
-    cost = validate(nodes, schedule, None, None if link is None else read_link(link))
+    planned_for = None if saved is None else saved.link
+    cost = validate(nodes, schedule, None, planned_for if link is None else read_link(link))
     limit = None if budget is None else read_budget(budget, nodes)
     if limit is not None:
         over = f"passed by {cost.peak - limit} B" if cost.peak > limit else "kept"
@@ -100,11 +100,6 @@ def _snapshot(replayed: Residency, path: Path, limit: Bytes | None) -> None:
     write_whole(path, pickle_snapshot(replayed))
 
 
-def _print_exactly(text: str) -> None:
-    """The text form as it is, for a file or another program; a terminal gets no control characters."""
-    sys.stdout.write(plain(text) if sys.stdout.isatty() else text)
-
-
 def _both(file: Path, content: Graph | Schedule | PlanFile, graph: Path | None) -> tuple[Graph, Schedule]:
     """A graph is drawn in its captured order; a schedule needs its graph."""
     if isinstance(content, Graph):
@@ -120,7 +115,7 @@ def _write_dot(file: Path, content: Graph | Schedule | PlanFile, dot: Path) -> N
 
     if not isinstance(content, Graph):
         raise BadArgument("C-KIND", f"{file} holds {kind_of(content)}; --dot draws graphs.", fix="give a graph.")
-    dot.write_text(graph_dot(content), encoding="utf-8")
+    write_whole(dot, graph_dot(content).encode())
 
 
 def _draw_fronts(file: Path, content: Graph | Schedule | PlanFile, fronts: Path) -> None:

@@ -57,8 +57,11 @@ def solve(
         say(line)
     if outcome.gap is not None:
         say(f"gap        {outcome.gap:.4%}")
-    if proof is not None and outcome.proof is not None:
-        outcome.proof.dump(proof)
+    if proof is not None:
+        if outcome.proof is None:
+            say(f"{proof} is not written: nothing is certified, for which there would be a proof", err=True)
+        else:
+            outcome.proof.dump(proof)
     if outcome.schedule is None:
         raise typer.Exit(3)
     if output is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,10 @@ import typer
 
 from remat.cli.arguments import read_budget, read_graph, read_link, read_solver
 from remat.cli.outputs import check_files, check_pictures
+from remat.cli.words import print_exactly
 from remat.errors import BadArgument
+from remat.ir.json_document import write_whole
+from remat.units import LARGEST
 
 if TYPE_CHECKING:
     from remat.algorithms._core.solver import Solver
@@ -83,7 +87,7 @@ def sweep(
             lines[text] = [_mark(point) for point in curve.points]
             if len(curve.points) < len(set(limits)) and (within is None or clock.elapsed < within):
                 break  # Ctrl-C: write the points reached
-    _write(rows, output)
+    write_table([COLUMNS, *rows], output)
     for text in solver or ["auto"]:
         if text in curves and text + WITHOUT in curves:
             typer.echo(f"{text}: {crossover(curves[text], curves[text + WITHOUT])}", err=True)
@@ -158,7 +162,7 @@ def _range(low: str, high: str, count: str) -> list[str]:
         first, last = float(low.removesuffix("%")), float(high.removesuffix("%"))
     except ValueError:
         return []
-    if not (math.isfinite(first) and math.isfinite(last)):
+    if not (abs(first) <= LARGEST and abs(last) <= LARGEST):  # nor infinite, nor NaN
         return []
     budgets = [first + (last - first) * k / steps for k in range(steps + 1)] if steps > 0 else []
     percent = low.endswith("%") and high.endswith("%")
@@ -179,9 +183,11 @@ def _mark(point: Point) -> Mark:
     return Mark(budget=point.budget, time=None if cost is None else cost.time, lower=point.outcome.lower)
 
 
-def _write(rows: list[tuple[object, ...]], output: Path | None) -> None:
+def write_table(rows: Sequence[Sequence[object]], output: Path | None) -> None:
+    """Print rows as CSV, or write them as a file, whole or not at all."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
     if output is None:
-        csv.writer(sys.stdout, lineterminator="\n").writerows([COLUMNS, *rows])
+        print_exactly(text.getvalue())
         return
-    with output.open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
+    write_whole(output, text.getvalue().encode())

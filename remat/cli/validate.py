@@ -10,7 +10,7 @@ import typer
 from remat.cli.arguments import kind_of, read, read_budget, read_link, read_schedule
 from remat.cli.words import say
 from remat.errors import BadArgument
-from remat.ir import Graph, PlanFile, validate
+from remat.ir import Graph, Link, PlanFile, validate
 from remat.viz.text import cost_lines
 
 
@@ -34,7 +34,7 @@ def validate_files(
     if isinstance(content, PlanFile):
         if schedule is not None:
             raise BadArgument("C-KIND", f"{graph} holds plans, which have a schedule each.", fix="give it alone.")
-        _validate_plans(content, budget)
+        _validate_plans(content, budget, None if link is None else read_link(link))
         return
     if not isinstance(content, Graph):
         raise BadArgument("C-KIND", f"{graph} holds {kind_of(content)}, not a graph.", fix="give the graph first.")
@@ -48,11 +48,11 @@ def validate_files(
         say(line)
 
 
-def _validate_plans(plans: PlanFile, budget: str | None) -> None:
-    """Replay each plan on its own graph, within its own budget or the one that is given."""
+def _validate_plans(plans: PlanFile, budget: str | None, link: Link | None) -> None:
+    """Replay each plan on its own graph, within its own budget and over its own link, or those that are given."""
     for place, plan in enumerate(plans.plans):
         limit = plan.budget if budget is None else read_budget(budget, plan.graph)
-        cost = validate(plan.graph, plan.schedule, max(0, limit - plan.overhead))
+        cost = validate(plan.graph, plan.schedule, max(0, limit - plan.overhead), link or plan.link)
         if len(plans.plans) > 1:
             say(f"plan {place}")
         for line in cost_lines(plan.graph, cost):

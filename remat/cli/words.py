@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
+from remat.errors import RematError
 from remat.viz.escape import plain
 
 LONGEST_MESSAGE = 2000
@@ -15,6 +18,16 @@ def say(text: str, *, err: bool = False) -> None:
     typer.echo(plain(text), err=err)
 
 
+def print_exactly(text: str) -> None:
+    """Print text as it is, for a file or another program; a terminal gets no control characters.
+
+    A character that the encoding of the screen or file lacks is written as an escape.
+    """
+    shown = plain(text) if sys.stdout.isatty() else text
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    sys.stdout.write(shown.encode(encoding, "backslashreplace").decode(encoding))
+
+
 def complain(error: Exception) -> None:
     """Print one message, of no more than `LONGEST_MESSAGE` characters."""
     text = plain(f"error: {error}")
@@ -23,4 +36,11 @@ def complain(error: Exception) -> None:
     typer.echo(text, err=True)
 
 
-__all__ = ["LONGEST_MESSAGE", "complain", "plain", "say"]
+def of_system(error: OSError) -> RematError:
+    """What the operating system refuses, as an error of this library: C-FILE."""
+    name = "" if error.filename is None else f"{error.filename!s:.200}: "
+    what = f"{name}{(error.strerror or str(error)).rstrip('.').lower()}."
+    return RematError("C-FILE", what, fix="look at the name of the file, its rights, and the room left.")
+
+
+__all__ = ["LONGEST_MESSAGE", "complain", "of_system", "plain", "print_exactly", "say"]

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from remat.errors import IllFormed, MalformedFile
 from remat.ir.build import GraphBuilder
 from remat.ir.graph import Graph
 from remat.ir.json_document import read_unzipped
 from remat.ir.node import Kind, Phase
+
+T = TypeVar("T")
 
 _PHASES = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD)
 _KINDS = {
@@ -65,9 +68,9 @@ def _build(document: dict[str, Any]) -> Graph:
             )  # several forward nodes of one number: the first is differentiated
         builder.compute(
             f"{op}.{i}",
-            _PHASES[phase],
-            reads=list(dict.fromkeys(names[d] for d in reads)),
-            writes=[names[d] for d in writes] + (["tangent"] if phase == 1 else []),
+            _at(_PHASES, phase),
+            reads=list(dict.fromkeys(_at(names, d) for d in reads)),
+            writes=[_at(names, d) for d in writes] + (["tangent"] if phase == 1 else []),
             time=time,
             workspace=workspace,
             scope=f"layers.{layer}" if layer != -1 else "",
@@ -75,3 +78,10 @@ def _build(document: dict[str, Any]) -> Graph:
             twin=forward_of.get(sequence, "") if phase == 2 else "",
         )
     return builder.build()
+
+
+def _at(table: Sequence[T], place: Any) -> T:
+    """The entry at a place, counted from 0; no place is counted from the end."""
+    if type(place) is not int or place < 0:
+        raise IndexError(f"{place!r:.40} is not a place")
+    return table[place]

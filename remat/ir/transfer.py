@@ -230,9 +230,9 @@ class LinkReplay(Replay):
     # -- books ---------------------------------------------------------------------------------------------------------
 
     def phantom_of(self, step: Run) -> tuple[str, ...]:
-        """The phantom of the layer that a run belongs to, if any."""
+        """The phantom that a run of a layer's node reads or makes; the no-save forward touches none."""
         layer = self.graph.layer_by_node.get(step.node)
-        return () if layer is None else (layer.phantom,)
+        return () if layer is None or step.option == len(layer.options) else (layer.phantom,)
 
     def forget_copy(self, name: str) -> None:
         """A cell that is recomputed, or offloaded again, has no older copy on the host."""

@@ -13,7 +13,7 @@ from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.errors import BudgetExceeded, InvalidSchedule
-from remat.ir import Graph, Link, Schedule, print_text, validate
+from remat.ir import Cost, Graph, Link, Schedule, print_text, validate
 from remat.testing.random_schedules import random_schedule
 from remat.testing.walks import Walk, offloading
 from remat.units import LARGEST, Bytes, Ns
@@ -65,18 +65,22 @@ class Case:
         fastest = min(fitting, key=lambda witness: witness.time, default=None)
         return (IMPOSSIBLE, None) if fastest is None else (fastest.time, fastest.schedule)
 
-    def best_linked(self) -> tuple[float, Schedule | None]:
-        """The same for the problem with a link."""
-        best: tuple[float, Schedule | None] = (IMPOSSIBLE, None)
-        problem = self.linked
+    def best_linked(self, host: Bytes | None = None) -> tuple[float, Schedule | None]:
+        """The same for the problem with a link, among schedules that hold at most `host` bytes on the host."""
+        fitting = [
+            (cost.time, schedule) for schedule, cost in self.linked_costs() if host is None or cost.host_peak <= host
+        ]
+        return min(fitting, key=lambda pair: pair[0], default=(IMPOSSIBLE, None))
+
+    def linked_costs(self) -> list[tuple[Schedule, Cost]]:
+        """Those of `linked_witnesses` that fit, with their costs."""
+        problem, costs = self.linked, []
         for schedule in self.linked_witnesses:
             try:
-                time = validate(problem.graph, schedule, problem.budget, problem.link).time
+                costs.append((schedule, validate(problem.graph, schedule, problem.budget, problem.link)))
             except BudgetExceeded:
                 continue
-            if time < best[0]:
-                best = (time, schedule)
-        return best
+        return costs
 
 
 def case_of(graph: Graph, number: int) -> Case:

@@ -197,7 +197,8 @@ class _Branching:
 def parallel(choose: Choose) -> Graph:
     """Two or three independent nodes, before the loss and after it: their order decides which budgets suffice.
 
-    In half of the graphs some draw random numbers, and some write a random state, with or without a draw.
+    In half of the graphs some draw random numbers, and some write a random state, with or without a draw. In
+    another half some run only once, and hints say another order.
     """
     n, b = _Numbers(choose), GraphBuilder("parallel")
     width, random = choose(2, 3), choose(0, 1)
@@ -219,7 +220,14 @@ def parallel(choose: Choose) -> Graph:
         saved = [f"a{i}"] if choose(0, 3) else []
         marks = {"time": n.time(1), "workspace": n.size(0, 4), "draws": bool(random) and n.chance(2)}
         b.backward(f"B{i}", reads=["t", *saved], writes=[f"w{i}"], twin=f"F{i}", **marks)
-    return b.build()
+    graph = b.build()
+    if not n.chance(2):
+        return graph
+    flagged = [
+        evolve(node, run_once=n.chance(2), after=(f"F{choose(0, width - 1)}",) if n.chance(2) else ())
+        for node in graph.computes[:width]
+    ]
+    return evolve(graph, computes=(*flagged, *graph.computes[width:]))
 
 
 def late(choose: Choose) -> Graph:

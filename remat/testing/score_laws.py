@@ -16,6 +16,7 @@ from remat.algorithms._dtr.simulator import Replay, Status, program_peak, simula
 from remat.errors import BadArgument
 from remat.settings import instance, whole
 from remat.testing.guarded import GuardedTrial
+from remat.testing.hash_order import NoChild, in_a_child
 from remat.testing.programs import OnlineReplay, numbers_of, random_log
 from remat.testing.report import LawBroken, Report, Say, Tally
 from remat.testing.trial import check_repr, described
@@ -33,9 +34,12 @@ SCORE_LAWS = {
     "L-REPEAT": "the same pool gives the same scores, whatever the state of the global generators",
     "L-REPLAY": "the simulator keeps the budget, and a second replay is the same",
     "L-ONLINE": "the runtime for PyTorch steps evicts and recomputes as the simulator does",
+    "L-HASH": "in a process with another hash seed the scores of a pool are the same",
     "L-REPR": "`repr` rebuilds the score",
     "L-PICKLE": "it survives pickling, as modules under DTR need",
 }
+_ELSEWHERE: Final = 8
+"""Number of pools that are scored in the child process."""
 _LARGEST: Final = (1, 10, 10**4, 10**9, 1 << 60)
 """Bounds of costs, sizes and times; pools have 0 and ties as well."""
 _SAME_LIFETIMES: Final = ("no", "local", "eq")
@@ -76,6 +80,7 @@ def check_score(
         tally.examples += 1
         _PoolTrial(score, random_pool(number), number, tally).run()
         _ProgramTrial(score, number, tally).run()
+    _check_elsewhere(score, tally)
     return tally.report(say)
 
 
@@ -89,6 +94,29 @@ def _check_pickle(score: Score, tally: Tally) -> None:
         raise LawBroken("L-PICKLE", f"{score!r} cannot be pickled: {described(error)}") from error
     if not same:
         raise LawBroken("L-PICKLE", f"{score!r} differs after pickling.")
+
+
+def _check_elsewhere(score: Score, tally: Tally) -> None:
+    """L-HASH; left out if no other process can import the score."""
+    if "L-HASH" in tally.excluded:
+        return
+    numbers = list(range(min(tally.examples, _ELSEWHERE)))
+    try:
+        answers = in_a_child(scored, score, numbers)
+    except NoChild as why:
+        tally.excluded["L-HASH"] = str(why)
+        return
+    for number, answer in zip(numbers, answers, strict=True):
+        tally.tries("L-HASH")
+        here = scored(score, number)
+        if here != answer:
+            what = f"{score!r}: in this process the scores are {here!r:.200}, in one with another hash seed {answer!r:.200}."
+            raise LawBroken("L-HASH", f"{what} ({SCORE_LAWS['L-HASH']})")
+
+
+def scored(score: Score, number: int) -> list[float]:
+    """The scores of a random pool, for comparison with those of another process."""
+    return [float(value) for value in np.asarray(score.values(random_pool(number)))]
 
 
 def random_pool(seed: int) -> Pool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from random import Random
 from typing import Final, TypeVar
 
@@ -15,7 +16,7 @@ from remat.algorithms._core.outcome import IMPOSSIBLE, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
 from remat.algorithms._proving.prover import CAPTURED
-from remat.errors import BadArgument, BudgetExceeded, InvalidSchedule
+from remat.errors import BadArgument, BudgetExceeded, InvalidSchedule, ProofRefused
 from remat.ir import Schedule, validate
 from remat.testing import guard
 from remat.testing.case import Case
@@ -81,6 +82,9 @@ class SolverTrial(GuardedTrial):
         self.interrupts(clock)
         self.law("L-THREAD", lambda: self.in_a_thread(plan))
         self.law("L-LINK", self.links)
+        self.law("L-HOST", self.host)
+        self.law("L-START", self.starts)
+        self.law("L-EVIDENCE", lambda: self.proofs(plan))
 
     def law(self, law: str, check: Callable[[], None]) -> None:
         """Test a law, and report what breaks it."""
@@ -262,7 +266,7 @@ class SolverTrial(GuardedTrial):
 
     def in_a_thread(self, plan: Plan) -> None:
         """L-THREAD, on a third of the examples: in another thread the plan is the same."""
-        if self.case.number % 3 != 1 and self.tally.only is None:
+        if self._spared(1):
             return
         answers: list[object] = []
 
@@ -300,6 +304,58 @@ class SolverTrial(GuardedTrial):
         self.replays(plan, problem)
         self.fits(plan, problem)
         self.unbeaten(plan.lower if self.solver.models_link else 0, self.case.best_linked())
+
+    def host(self) -> None:
+        """L-HOST, on a third of the examples: what the host may hold is between nothing and what a known schedule holds."""
+        if self._spared(0):
+            return
+        linked = self.case.linked
+        peaks = [cost.host_peak for _, cost in self.case.linked_costs()]
+        limit = Random(self.case.number).choice([0, *peaks, *(max(0, peak - 1) for peak in peaks)])
+        problem = evolve(linked, host_budget=limit)
+        plan = self.plan(problem, RecordingClock())
+        self.replays(plan, problem)
+        hosted = 0
+        with suppress(BudgetExceeded):  # which other laws are about
+            if plan.schedule is not None:
+                hosted = validate(linked.graph, plan.schedule, linked.budget, linked.link).host_peak
+        what = f"its copies hold {hosted} B on the host, which may hold {limit} B.\n{_lines(plan.schedule)}"
+        self.hold(hosted <= limit, what)
+        self.unbeaten(plan.lower if self.solver.models_link else 0, self.case.best_linked(limit))
+
+    def starts(self) -> None:
+        """L-START, on a third of the examples: the start is the slowest known schedule that fits."""
+        fitting = [witness for witness in self.case.witnesses if witness.peak <= self.problem.budget]
+        if not self.solver.takes_start or not fitting or self._spared(1):
+            return
+        start, clock = max(fitting, key=lambda witness: witness.time).schedule, memory_clock()
+        plan = self.quietly("`plan_from`", lambda: self.solver.plan_from(self.problem, start, clock, self.case.seed))
+        if not isinstance(plan, Plan):
+            raise _Fails(f"`plan_from` returns {plan!r:.80}, not a Plan.")
+        self.replays(plan, self.problem)
+        self.fits(plan, self.problem)
+        self.unbeaten(plan.lower, self.case.best(), "with a start lower")
+
+    def proofs(self, plan: Plan) -> None:
+        """L-EVIDENCE, on a third of the examples; nothing is left of evidence that `solve` does not take over."""
+        if self._spared(2):
+            return
+        claims = [(plan.evidence, "", plan.lower), *((b.evidence, b.assumes, b.value) for b in plan.class_bounds)]
+        for evidence, assumes, bound in claims:
+            if evidence is None:
+                continue
+            same = evidence.holds_for(self.graph, self.problem.budget)
+            self.hold(same, "the evidence is of another graph, or of a smaller budget.")
+            try:
+                proof = evidence.proof(assumes)
+            except ProofRefused as refusal:
+                raise _Fails(f"the proof of its bound is refused: {refusal}") from refusal
+            proved = IMPOSSIBLE if proof.bound is None else proof.bound
+            self.hold(proved <= bound, f"it claims {bound} ns, and its evidence proves {proved} ns.")
+
+    def _spared(self, which: int) -> bool:
+        """Whether an example is left out by a law that is tested on a third of them."""
+        return self.case.number % 3 != which and self.tally.only is None
 
 
 class _Fails(Exception):

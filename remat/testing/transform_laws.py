@@ -36,7 +36,7 @@ TRANSFORM_LAWS = {
     "L-GLOBAL": "global state of the process is not changed: generators of random numbers, environment, limits",
     "L-PURE": "the problem is not changed",
     "L-INT": "`apply` returns an Applied, `lift` a Schedule",
-    "L-ASKED": "the deadline is kept; the link is kept or left out",
+    "L-ASKED": "the deadline is kept; the link is kept, with the limit of the host, or left out",
     "L-LIFT": "a valid schedule of the transformed problem is lifted to one that breaks no replay rule",
     "L-FIT": "a schedule that fits the transformed budget is lifted to one that fits the original budget",
     "L-LINK": "the same with copies, if the transformed problem has a link",
@@ -86,7 +86,7 @@ class _Trial(GuardedTrial):
         self.random = Random(case.number)
         deadline = self.random.choice((None, None, 3.5))
         self.problem = evolve(case.problem, deadline=deadline)
-        self.linked = evolve(case.linked, deadline=deadline)
+        self.linked = evolve(case.linked, deadline=deadline, host_budget=self.random.choice((None, 0, 7)))
 
     def run(self) -> None:
         """All laws; the others only if the graph is not refused."""
@@ -160,6 +160,8 @@ class _Trial(GuardedTrial):
             same = after.deadline == before.deadline
             self.expect("L-ASKED", same, f"a deadline of {before.deadline} became {after.deadline}.")
             self.expect("L-ASKED", after.link in (None, before.link), f"the link {before.link} became {after.link}.")
+            same = after.link is None or after.host_budget == before.host_budget
+            self.expect("L-ASKED", same, f"the limit of the host, {before.host_budget}, became {after.host_budget}.")
 
     def lifts(self, applied: Applied, schedule: Schedule) -> None:
         """L-LIFT and L-FIT."""

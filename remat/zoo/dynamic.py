@@ -248,11 +248,13 @@ def training_step(name: str, seed: int = 0, scale: int = 1) -> Step:
         scale: factor of the batch: with a larger one activations take a larger part of the memory.
 
     Raises:
-        BadArgument: Z-ARG, for another name, or a scale that is no positive int.
+        BadArgument: Z-ARG, for another name, a scale that is no positive int, or a seed that torch does not take.
     """
     if name not in STEPS:
         raise BadArgument("Z-ARG", f"{name!r} is not one of {', '.join(STEPS)}.", fix="give one of them.")
     whole(1).check(scale, "training_step: scale", rule="Z-ARG")
+    if type(seed) is not int or not -(1 << 63) <= seed < 1 << 64:
+        raise BadArgument("Z-ARG", f"training_step: seed is {seed!r:.80}.", fix="give an int from -2^63 to 2^64 - 1.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return STEPS[name](scale)

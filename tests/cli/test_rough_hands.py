@@ -13,7 +13,23 @@ from remat.cli.outputs import check_files
 from remat.cli.sweep import MOST_BUDGETS
 from remat.cli.words import LONGEST_MESSAGE, plain
 from remat.errors import BadArgument, MalformedFile, ProofRefused
-from remat.ir import GraphBuilder, Kind, Schedule, dump, json_document, load
+from remat.ir import (
+    Drop,
+    GraphBuilder,
+    Kind,
+    Link,
+    Offload,
+    PlanFile,
+    Prefetch,
+    Run,
+    SavedPlan,
+    Schedule,
+    dump,
+    json_document,
+    load,
+    parse_text,
+    write_plans,
+)
 from remat.proof.document import Proof
 
 NAMES = {"plain": "a", "colour": "a\x1b[31m", "turned": "a\u202egnp", "bell": "a\x07"}
@@ -137,6 +153,8 @@ def test_escapes_leave_what_is_shown():
         "1," * (MOST_BUDGETS + 1) + "1",
         "90%:inf%:8",
         "nan:1:8",
+        "1:1.7e308:20",
+        "1.7e308:-1.7e308:3",
         "9:8:²",
         "",
     ],
@@ -151,6 +169,65 @@ def test_a_number_without_end_is_no_budget(files, capsys, text):
     code, _, err = call(capsys, "solve", "g.json", "--budget", text)
     assert code == 1 and "U-SIZE" in err and len(err) < 300
     assert call(capsys, "dtr", "curves", "x.log", "--budgets", text)[2].startswith("error: C-BUDGETS")
+
+
+@pytest.mark.parametrize("link", [f"1GB/s,{'9' * 5000}", f"{'x' * 3000}/s", f"1GB/s,{'9' * 20}us"])
+def test_a_link_without_end_is_none(files, capsys, link):
+    code, _, err = call(capsys, "validate", "g.json", "s.json", "--link", link)
+    assert code == 1 and ("C-LINK" in err or "U-SIZE" in err) and len(err) < 300
+
+
+@pytest.mark.parametrize("factory", [".x:y", "..:x", "broken:f", "leaving:f"])
+def test_a_module_that_cannot_be_imported_is_no_factory(files, capsys, factory, monkeypatch):
+    (files / "broken.py").write_text("def f(:\n")
+    (files / "leaving.py").write_text("import sys\nsys.exit(7)\n")
+    monkeypatch.syspath_prepend(str(files))
+    code, _, err = call(capsys, "inspect", factory)
+    assert code == 1 and err.startswith("error: C-FACTORY") and len(err) < 400
+
+
+def test_what_the_system_refuses_has_a_rule_and_a_way_out(files, capsys):
+    for place in ("nowhere.json", "."):
+        code, out, err = call(capsys, "solve", place, "--budget", "9")
+        assert code == 1 and not out and err.startswith(f"error: C-FILE: {place}: ") and "Fix: " in err
+
+
+def test_a_text_form_of_another_version_is_called_so(files, capsys):
+    (files / "next.remat").write_text("remat graph 2\n")
+    code, _, err = call(capsys, "show", "next.remat")
+    assert code == 1 and "F-FORMAT" in err and "remat graph 1" in err
+
+
+def test_plans_with_copies_are_replayed_over_their_link(files, capsys):
+    text = (
+        "remat graph 1\ngraph moved\ndata a 8\ndata b 8\ndata t 1 tangent\nforward F : -> a ; time 9\n"
+        "forward G : -> b ; time 9\nloss L : b -> t ; time 9\nbackward B : a t -> ; time 1 run_once\n"
+    )
+    graph = parse_text(text)
+    steps = (Run("F"), Offload("a"), Run("G"), Run("L"), Drop("b"), Prefetch("a"), Run("B"))
+    link = Link.symmetric(gb_per_s=1)
+    plan = SavedPlan(fingerprint="0" * 64, tensors=(), graph=graph, schedule=Schedule(steps), budget=20, link=link)
+    file = PlanFile(model="M", remat="0", torch="2", machine="cpu", budget=20, costs_by="estimate", plans=(plan,))
+    write_plans(file, files / "plans.json")
+    code, out, err = call(capsys, "validate", "plans.json")
+    assert code == 0 and "idle" in out, err
+    assert call(capsys, "validate", "plans.json", "--link", "1MB/s")[1] != out
+    code, out, err = call(capsys, "show", "plans.json", "--budget", "20", "--trace", "trace.json")
+    assert code == 0 and "kept" in out and (files / "trace.json").exists(), err
+
+
+def test_text_goes_to_a_screen_that_lacks_a_letter(files, capsys, monkeypatch):
+    (files / "letter.json").write_text((files / "g.json").read_text().replace('"tiny"', '"\u00e9"'))
+    screen = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", screen)
+    assert main(["show", "letter.json", "--text"]) == 0
+    screen.flush()
+    assert b"graph \\xe9" in screen.buffer.getvalue()
+
+
+def test_a_proof_that_is_not_written_is_missed_aloud(files, capsys):
+    code, _, err = call(capsys, "solve", "g.json", "--budget", "9", "--solver", "StoreAll()", "--proof", "p.json")
+    assert code == 0 and "p.json is not written" in err and not (files / "p.json").exists()
 
 
 def test_messages_are_short(files, capsys):

@@ -3,7 +3,20 @@
 import pytest
 
 from remat.errors import BudgetExceeded, KeptDropped, LinkViolation, MissingRead, NotResident
-from remat.ir import Drop, GraphBuilder, Kind, Lane, LayerOption, Link, Offload, Prefetch, Run, Schedule, validate
+from remat.ir import (
+    Drop,
+    GraphBuilder,
+    Kind,
+    Lane,
+    LayerOption,
+    Link,
+    Offload,
+    Option,
+    Prefetch,
+    Run,
+    Schedule,
+    validate,
+)
 
 GB = Link(to_host=10**9, to_device=10**9)  # one byte per nanosecond
 SLOW_BACK = Link(to_host=10**9, to_device=5 * 10**8)
@@ -187,3 +200,17 @@ def test_a_phantom_may_be_copied_and_keeps_its_option():
 def test_copy_times_are_whole_nanoseconds_rounded_up(size, speed, time):
     assert Link(to_host=speed, to_host_latency=5).offload_time(size) == time + 5
     assert Link.symmetric(gb_per_s=2, latency=1).prefetch_time(4) == 3
+
+
+def test_a_no_save_forward_does_not_wait_for_a_phantom_that_it_does_not_touch():
+    b = GraphBuilder("layer")
+    for name, size, kind in (("a", 1, Kind.ACTIVATION), ("t", 1, Kind.TANGENT), ("g", 1, Kind.PARAM_GRAD)):
+        b.data(name, size, kind)
+    b.forward("F", writes=["a"])
+    b.loss("L", reads=["a"], writes=["t"], time=1)
+    b.backward("B", reads=["t"], writes=["g"])
+    b.layer("F", "B", [LayerOption(forward=2, backward=3, phantom=8)], no_save=Option(time=1), phantom="p")
+    away = (Run("F"), Offload("p"), Run("L"), Prefetch("p"))
+    # F 0-2, the copy of p 2-10, L 2-3, the copy back 10-18
+    assert validate(b.build(), Schedule((*away, Run("F", 1), Run("B"))), None, GB).idle == 18 - 4
+    assert validate(b.build(), Schedule((*away, Run("F"), Run("B"))), None, GB).idle == 18 - 3

@@ -282,6 +282,15 @@ def test_the_reader_of_joint_graphs_raises_library_errors_only(tmp_path_factory,
         assert changes or graph.node("b.2").twin == "f.0"
 
 
+@pytest.mark.parametrize(("node", "field", "place"), [(0, 5, [-3]), (1, 4, [-1]), (2, 1, -1), (2, 4, [True])])
+def test_places_of_a_joint_graph_are_not_counted_from_the_end(tmp_path, node, field, place):
+    document = json.loads(json.dumps(JOINT))
+    document["nodes"][node][field] = place
+    (tmp_path / "j.json").write_text(json.dumps(document))
+    with pytest.raises(MalformedFile, match="is not a place"):
+        read_joint_graph(tmp_path / "j.json")
+
+
 @settings(suppress_health_check=list(HealthCheck))
 @given(st.binary(max_size=60))
 @example(b"\x1f\x8b")

@@ -62,6 +62,8 @@ class Planted(Score):
             random.random()
         if self.bug == "L-REPEAT":
             return cost + random.random()
+        if self.bug == "L-HASH":
+            return hash(f"{cost}") % 97
         if self.bug == "L-ONLINE":
             self.seen.append(cost)
             return len(self.seen) % 3
@@ -88,7 +90,7 @@ class Planted(Score):
     [
         ("L-RAISE", {"L-RAISE"}), ("L-GLOBAL", {"L-GLOBAL"}), ("L-REPEAT", {"L-REPEAT", "L-GLOBAL"}), ("L-NUMBER", {"L-NUMBER"}),
         ("L-PURE", {"L-PURE"}), ("L-ORDER", {"L-ORDER"}), ("L-SINGLE", {"L-SINGLE"}), ("L-THREAD", {"L-THREAD"}),
-        ("L-MEASURE", {"L-MEASURE"}),
+        ("L-MEASURE", {"L-MEASURE"}), ("L-HASH", {"L-HASH"}),
     ],
 )  # fmt: skip
 def test_a_planted_bug_breaks_its_law(bug, laws):

@@ -14,6 +14,7 @@ from .bounds import BOUNDS
 from .claims import CLAIMS
 from .manners import MANNERS
 from .partitioners import PARTITIONERS
+from .promises import PROMISES
 from .solvers import SOLVERS
 from .sources import SOURCES
 from .transforms import TRANSFORMS
@@ -53,6 +54,7 @@ ALL = (
     *_all("solver", SOLVERS, check_solver),
     *_all("solver", CLAIMS, check_solver),
     *_all("solver", MANNERS, check_solver),
+    *_all("solver", PROMISES, check_solver),
     *_all("transform", TRANSFORMS, check_transform),
     *_all("partitioner", PARTITIONERS, check_partitioner),
     *_all("option source", SOURCES, check_source),

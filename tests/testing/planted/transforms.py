@@ -152,6 +152,15 @@ class ForgetsTheDeadline(Rename):
         return evolve(applied, problem=bare)
 
 
+class ForgetsTheHost(Rename):
+    """Makes the problem anew from the parts it knows."""
+
+    def apply(self, problem, *, clock=None, seed=0):
+        new = Rename.apply(self, problem).problem
+        problem = Problem(graph=new.graph, budget=new.budget, link=new.link, deadline=new.deadline)
+        return Applied(problem=problem, lift=self.lift)
+
+
 class LiftsNothing(Rename):
     def lift(self, schedule):
         Rename.lift(self, schedule)
@@ -213,6 +222,7 @@ TRANSFORMS = {
     RefusesWithoutAReason(): "L-REFUSE",
     LiftsRunsAlone(): "L-LINK",
     ForgetsTheDeadline(): "L-ASKED",
+    ForgetsTheHost(): "L-ASKED",
     LiftsNothing(): "L-INT",
     LiftRaises(): "L-RAISE",
     AnswersAProblem(): "L-INT",
