@@ -170,7 +170,9 @@ class _Backward:
         saved, (kept,), given = payloads[: count - tangents - 1], payloads[-tangents - 1 : -tangents], payloads[-tangents:]
         with torch.no_grad(), below_autograd(), no_autocast(lowered.device):
             gradients = lowered.backward((), tuple(saved), tuple(given), kept)
-        self.runtime.core.withdraw(self.bundle.storage)
+        core = self.runtime.core
+        core.peak = max(core.peak, core.memory + self.planned.gradients + self.planned.backward_work)
+        core.withdraw(self.bundle.storage)
         results = [gradient for gradient in gradients if gradient is not None]
         places = iter(range(len(results)))
         self.result = [None if gradient is None else next(places) for gradient in gradients]

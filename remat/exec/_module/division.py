@@ -129,6 +129,9 @@ class Division:
             forms = self._recurring(part)
             if not forms:
                 continue
+            if any(len(form.steps) < OBSERVED for form in part.forms.values()):
+                self.refused[part.path] = "its calls differ from step to step"
+                continue
             reason = self._why_no_part(part, shared)
             reason = reason or next((why for form in forms if (why := self._captured(part, form))), "")
             if reason:
