@@ -16,7 +16,7 @@ from torch import nn
 
 from remat.exec._dtr.boundary import region
 from remat.exec._dtr.operators import generators_in
-from remat.exec._dtr.planned import Kept, Running
+from remat.exec._dtr.planned import Kept, Running, again_bytes
 from remat.exec._program.kernels import no_autocast
 from remat.exec._trace import structure
 
@@ -34,6 +34,10 @@ def run_again(
     runtime, planned, kept = running.runtime, running.planned, running.kept
     assert kept is not None
     twice = torch.is_grad_enabled()
+    aside = again_bytes(running, kept.written)
+    with runtime.working(f"the backward of {planned.name}"):
+        runtime.core.make_room(aside)
+    weight = runtime.core.constant(None, aside)
     with no_autocast(runtime.device), torch.enable_grad(), generators_in(kept.states), region(runtime):
         ends = _ends(running, kept, inputs, connected=twice)
         leaves = _arguments(running, kept, ends)
@@ -42,6 +46,7 @@ def run_again(
         with _as_then(running, replaced):
             out = running.forward(*structure.unflatten(leaves, running.layout))
     runtime.end_forward()
+    del weight, replaced
     outputs = [leaf for leaf in structure.flatten(out)[0] if isinstance(leaf, torch.Tensor)]
     pairs = [(output, gradient) for output, gradient in zip(outputs, gradients, strict=True) if gradient is not None]
     pairs = [pair for pair in pairs if pair[0].requires_grad]

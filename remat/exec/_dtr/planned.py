@@ -209,6 +209,12 @@ def _perform(runtime: Runtime, record: Call, operator: _Forward | _Backward, bun
     return results
 
 
+def again_bytes(running: Running, written: dict[int, torch.Tensor]) -> Bytes:
+    """Bytes that a later run takes besides: the present states of generators, and buffers that it may write to."""
+    states = running.runtime.state_bytes if running.planned.draws else 0
+    return states + sum(running.runtime.size_of(before) for before in written.values())
+
+
 class NoRoom(Exception):
     """A planned forward does not fit; nothing of it has run."""
 
@@ -244,6 +250,7 @@ def _ran_forward(running: Running) -> tuple[list[Value | None], Kept]:
         record = Call(tuple(values), operator, cost=planned.cost, work=planned.forward_work, name=planned.name)
         record.room = planned.results + planned.saved
         results = _perform(runtime, record, operator, planned.saved)
+        record.work += again_bytes(running, written)  # of runs from now on
         bundle = results[-1]
         assert bundle is not None
         kept = Kept(Handle(bundle, saved=True), [runtime.value_of(tensor) for tensor in running.given], states, written)
@@ -310,13 +317,15 @@ class PartStep(torch.autograd.Function):
         kept, running.kept = running.kept, None
         assert kept is not None
         inputs, saved = saved[: len(ctx.inputs)], saved[len(ctx.inputs) :]
-        reason = _why_again(running.planned, kept, gradients)
+        reason = why_again(running.planned, kept, gradients)
         if not reason:
             results = _ran_backward(running, saved, kept, gradients)
             if results is not None:
                 return (None, *results)
             reason = "no room for the planned backward"
         running.ran_again(reason)
+        if kept.bundle.value.storage.material:
+            running.runtime.core.evict(kept.bundle.value.storage)
         running.kept = kept
         try:
             return (None, *running.again(running, inputs, gradients))
@@ -324,7 +333,7 @@ class PartStep(torch.autograd.Function):
             running.kept = None
 
 
-def _why_again(planned: Planned, kept: Kept, gradients: Sequence[torch.Tensor | None]) -> str:
+def why_again(planned: Planned, kept: Kept, gradients: Sequence[torch.Tensor | None]) -> str:
     """Why the planned backward is not what plain torch would do; empty: it is."""
     if torch.is_grad_enabled():
         return "gradients of gradients"
@@ -363,4 +372,4 @@ def run_planned(running: Running) -> tuple[torch.Tensor, ...]:
         return PartStep.apply(running, *leaves)  # type: ignore[no-any-return, no-untyped-call]
 
 
-__all__ = ["Kept", "NoRoom", "Planned", "Running", "has_room", "run_planned"]
+__all__ = ["Kept", "NoRoom", "Planned", "Running", "again_bytes", "has_room", "run_planned"]

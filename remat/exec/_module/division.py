@@ -99,6 +99,7 @@ class Division:
                 self._divide(runtime)
         elif self.decided:
             self._plan_new_forms(runtime)
+            self._let_go()
         if not self.parts:
             yield
             return
@@ -294,6 +295,15 @@ class Division:
                 if not form.reason:
                     _bind(form, min(fitting, key=lambda option: option.time))
                 self._library.clear()
+
+    def _let_go(self) -> None:
+        """Parts of which no form has a plan any more are none."""
+        for part in list(self.parts):
+            if len(part.forms) >= FORMS and all(form.reason for form in part.forms.values()):
+                self.parts.remove(part)
+                self.refused[part.path] = next(iter(part.again), next(iter(part.forms.values())).reason)
+        if not self.parts and not self.refusal:
+            self.dissolve("no plan of a submodule could be kept")
 
     # -- the report ----------------------------------------------------------------------------------------------------
 

@@ -191,6 +191,8 @@ class Calls:
 
         def ran_again(reason: str) -> None:
             part.again[reason] += 1
+            form.ready = form.planned = None
+            form.reason = f"once there was {reason}"
 
         places = tuple(at for at, leaf in enumerate(call.leaves) if isinstance(leaf, torch.Tensor))
         running = Running(
