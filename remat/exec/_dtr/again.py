@@ -64,9 +64,7 @@ def run_again(
     return tuple(results)
 
 
-def _ends(
-    running: Running, kept: Kept, inputs: Sequence[torch.Tensor], *, connected: bool
-) -> dict[int, torch.Tensor]:
+def _ends(running: Running, kept: Kept, inputs: Sequence[torch.Tensor], *, connected: bool) -> dict[int, torch.Tensor]:
     """By place of the primal, what this run takes for each that gets a gradient; `connected`: with its place in the graph."""
     runtime, planned = running.runtime, running.planned
     saved = iter(inputs)

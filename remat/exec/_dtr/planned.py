@@ -167,7 +167,11 @@ class _Backward:
         lowered = self.planned.lowered
         check_unwritten(self.planned.name, self.versions)
         tangents, count = len(lowered.tangents), len(payloads)
-        saved, (kept,), given = payloads[: count - tangents - 1], payloads[-tangents - 1 : -tangents], payloads[-tangents:]
+        saved, (kept,), given = (
+            payloads[: count - tangents - 1],
+            payloads[-tangents - 1 : -tangents],
+            payloads[-tangents:],
+        )
         with torch.no_grad(), below_autograd(), no_autocast(lowered.device):
             gradients = lowered.backward((), tuple(saved), tuple(given), kept)
         core = self.runtime.core

@@ -19,7 +19,6 @@ from remat.exec._run.runtime import StepError
 from remat.exec._torch.torch_private import OpOverload
 from remat.exec._torch.wrappers import over, storage_copy
 
-
 ADD = torch.ops.aten.add.Tensor
 """What autograd adds gradients with."""
 
