@@ -22,24 +22,22 @@ from remat.exec._trace import structure
 
 
 def run_again(
-    running: Running, inputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]
+    running: Running, gradients: Sequence[torch.Tensor | None]
 ) -> tuple[torch.Tensor | None, ...]:
     """The gradients of a call of a part, for each primal that gets one.
 
     Args:
         running: the call.
-        inputs: the arguments that get a gradient, as autograd saved them.
         gradients: of the outputs.
     """
     runtime, planned, kept = running.runtime, running.planned, running.kept
     assert kept is not None
-    twice = torch.is_grad_enabled()
     aside = again_bytes(running, kept.written)
     with runtime.working(f"the backward of {planned.name}"):
         runtime.core.make_room(aside)
     weight = runtime.core.constant(None, aside)
     with no_autocast(runtime.device), torch.enable_grad(), generators_in(kept.states), region(runtime):
-        ends = _ends(running, kept, inputs, connected=twice)
+        ends = _ends(running, kept)
         leaves = _arguments(running, kept, ends)
         replaced = {id(running.primals[at]): end for at, end in ends.items() if at not in planned.inputs}
         replaced |= {id(running.primals[at]): before.clone() for at, before in kept.written.items()}
@@ -54,7 +52,7 @@ def run_again(
     pieces: dict[int, list[torch.Tensor]] = {at: [] for at in planned.shared}
     hooks = [hook for at in planned.shared for hook in _hooks(ends[at], roots, pieces[at])]
     try:
-        results = torch.autograd.grad(roots, list(ends.values()), arrived, create_graph=twice, allow_unused=True)
+        results = torch.autograd.grad(roots, list(ends.values()), arrived, allow_unused=True)
     finally:
         for hook in hooks:
             hook.remove()
@@ -64,19 +62,17 @@ def run_again(
     return tuple(results)
 
 
-def _ends(running: Running, kept: Kept, inputs: Sequence[torch.Tensor], *, connected: bool) -> dict[int, torch.Tensor]:
-    """By place of the primal, what this run takes for each that gets a gradient; `connected`: with its place in the graph."""
+def _ends(running: Running, kept: Kept) -> dict[int, torch.Tensor]:
+    """By place of the primal, what this run takes for each that gets a gradient: the same values, outside the graph."""
     runtime, planned = running.runtime, running.planned
-    saved = iter(inputs)
     ends: dict[int, torch.Tensor] = {}
     for at in planned.lowered.grad_inputs:
-        given = next(saved) if at in planned.inputs else running.primals[at]
-        if connected:
-            ends[at] = given.view_as(given)
-        elif at in planned.inputs:
-            ends[at] = runtime.standing_for(kept.inputs[planned.inputs[at]]).requires_grad_()
-        else:
-            ends[at] = runtime.enter(given).requires_grad_()
+        number = planned.inputs.get(at)
+        primal = running.primals[at]
+        if number is not None:
+            ends[at] = runtime.standing_for(kept.inputs[number]).requires_grad_()
+        elif primal is not None:
+            ends[at] = runtime.enter(primal).requires_grad_()
     return ends
 
 
@@ -113,18 +109,17 @@ def _as_then(running: Running, replaced: Mapping[int, torch.Tensor]) -> Iterator
 
 def _hooks(end: torch.Tensor, roots: Sequence[torch.Tensor], pieces: list[torch.Tensor]) -> Iterator[Any]:
     """Hooks that note, in their order, the contributions to the gradient of `end`."""
-    target = end.grad_fn
     seen: set[Any] = set()
     waiting = [root.grad_fn for root in roots]
     while waiting:
         node = waiting.pop()
-        if node is None or node in seen or node is target:
+        if node is None or node in seen:
             continue
         seen.add(node)
         for place, (following, _) in enumerate(node.next_functions):
             if following is None:
                 continue
-            if following is target if target is not None else getattr(following, "variable", None) is end:
+            if getattr(following, "variable", None) is end:
                 yield node.register_hook(_noting(place, pieces))
             waiting.append(following)
 

@@ -88,6 +88,7 @@ def unpacked(saved: _Saved | _SavedPlain) -> torch.Tensor:
     Raises:
         RuntimeError: it was written since, as torch says it.
     """
+    saved.runtime.doubled = saved.runtime.doubled or torch.is_grad_enabled()
     if isinstance(saved, _Saved):
         if saved.handle.stale or _version(saved.handle) != saved.version:
             raise RuntimeError(_modified(saved.shape))

@@ -23,6 +23,7 @@ from remat.exec._dtr.runtime import Runtime
 from remat.exec._dtr.wrapper import RematTensor
 from remat.exec._program.kernels import no_autocast
 from remat.exec._run.lowering import Lowered
+from remat.exec._run.runtime import StepError
 from remat.exec._torch.torch_private import storage_key
 from remat.exec._torch.wrappers import below_autograd, outside_modes
 from remat.units import Bytes, Ns
@@ -84,7 +85,7 @@ class Running:
     given: list[torch.Tensor]
     forward: Callable[[tuple[Any, ...], dict[str, Any]], Any]
     modes: list[tuple[nn.Module, bool]]
-    again: Callable[[Running, Sequence[torch.Tensor], Sequence[torch.Tensor | None]], tuple[torch.Tensor | None, ...]]
+    again: Callable[[Running, Sequence[torch.Tensor | None]], tuple[torch.Tensor | None, ...]]
     ran_again: Callable[[str], None]
     kept: Kept | None = None
 
@@ -297,14 +298,13 @@ class PartStep(torch.autograd.Function):
         outputs = tuple(runtime.wrapped(value) for value in results[:count])
         read = [runtime.wrapped(value) for value in results[count:-1]]
         places = {at: leaf for at, leaf in zip(lowered.grad_inputs, leaves, strict=True) if at in planned.inputs}
-        ctx.inputs = tuple(places)
         for at, leaf in places.items():
             if isinstance(leaf, RematTensor):
                 leaf._uses[0] += 1
                 kept.uses += [(leaf._uses, leaf._uses[0])] if at in planned.shared else []
         running.kept = kept
         saved = [running.primals[at] for at in lowered.backward_primals]
-        ctx.save_for_backward(*places.values(), *saved, *read, TOKEN)
+        ctx.save_for_backward(*saved, *read, TOKEN)
         running.given = []
         running.primals = tuple(None if at in planned.inputs else p for at, p in enumerate(running.primals))
         ctx.running = running
@@ -320,7 +320,12 @@ class PartStep(torch.autograd.Function):
         *saved, _ = ctx.saved_tensors
         kept, running.kept = running.kept, None
         assert kept is not None
-        inputs, saved = saved[: len(ctx.inputs)], saved[len(ctx.inputs) :]
+        if torch.is_grad_enabled():
+            runtime: Runtime = running.runtime
+            runtime.doubled = True
+            what = f"backward was called with create_graph=True, and {running.planned.name} runs by a plan, which has none."
+            fix = "go on, from the next step on everything runs under DTR; or use remat.exec.dtr, which makes no plans."
+            raise StepError("X-DOUBLE", what, fix=fix)
         reason = why_again(running.planned, kept, gradients)
         if not reason:
             results = _ran_backward(running, saved, kept, gradients)
@@ -332,15 +337,13 @@ class PartStep(torch.autograd.Function):
             running.runtime.core.evict(kept.bundle.value.storage)
         running.kept = kept
         try:
-            return (None, *running.again(running, inputs, gradients))
+            return (None, *running.again(running, gradients))
         finally:
             running.kept = None
 
 
 def why_again(planned: Planned, kept: Kept, gradients: Sequence[torch.Tensor | None]) -> str:
     """Why the planned backward is not what plain torch would do; empty: it is."""
-    if torch.is_grad_enabled():
-        return "gradients of gradients"
     for position, spec in planned.lowered.tangents:
         gradient = gradients[position]
         if gradient is None:

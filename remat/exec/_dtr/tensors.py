@@ -48,6 +48,7 @@ class Tensors:
         worked: the largest peak of a completed step, by the ledger [bytes]; None: none has completed.
         in_forward: whether a forward is running, so that new plain tensors existed before it.
         failed: whether something did not fit since this was last set to False.
+        doubled: whether gradients of gradients were asked for.
         on_saved: told of the storages that autograd saves, while that is counted.
     """
 
@@ -60,7 +61,7 @@ class Tensors:
         self.times = Times()
         self.in_forward = False
         self.on_gradients_of: Callable[[torch.Tensor], None] = lambda _tensor: None
-        self.failed = False
+        self.failed = self.doubled = False
         self.on_saved: Callable[[Stored], None] | None = None
         self._depth = 0
         self._seen: dict[int, tuple[torch.Tensor, Value]] = {}

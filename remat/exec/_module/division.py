@@ -44,7 +44,9 @@ from remat.units import Bytes, format_bytes
 
 OBSERVED = 2
 """Steps that run under DTR as a whole before a model is divided; a form of a call is planned once it came in so many."""
-OPERATIONS = 4
+LONGEST = 6
+"""Steps after which no more are waited for."""
+OPERATIONS = 6
 """A submodule whose forward has fewer operations is no part."""
 FORMS = 4
 """Most forms of its calls that a part is planned for."""
@@ -78,6 +80,7 @@ class Division:
     _costs: dict[str, Any] = field(factory=dict)
     _library: dict[tuple[str, Bytes], PlannedStep] = field(factory=dict)
     _captures: int = 0
+    _tried: set[str] = field(factory=set)
 
     def __attrs_post_init__(self) -> None:
         settings = evolve(
@@ -100,6 +103,8 @@ class Division:
         self.step += 1
         if runtime.failed and self.decided and self.parts:
             self.dissolve("a step with parts ran out of memory")
+        if runtime.doubled and not self.refusal:
+            self.dissolve("gradients of gradients were asked for, and a plan has none")
         if not self.decided and self.step > OBSERVED:
             with old_objects_apart():
                 self._divide()
@@ -136,18 +141,24 @@ class Division:
             forms = self._recurring(part)
             if not forms:
                 continue
+            if part.path in self._tried:
+                continue
             if any(len(form.steps) < OBSERVED for form in part.forms.values()):
                 self.refused[part.path] = "its calls differ from step to step"
                 continue
+            self._tried.add(part.path)
             reason = self._why_no_part(part, shared)
             reason = reason or next((why for form in forms if (why := self._captured(part, form))), "")
             if reason:
                 self.refused[part.path] = reason
             else:
                 found.append(part)
+                self.refused.pop(part.path, None)
+        if not found and self.step <= LONGEST:
+            return
         self.decided = True
         if not found:
-            self.dissolve("no submodule of some size is called in the same form twice and can be captured")
+            self.dissolve("no submodule of some size is called in the same forms again and again and can be captured")
             return
         self._choose(found)
 

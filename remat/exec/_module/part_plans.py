@@ -18,6 +18,7 @@ from remat.exec._plan.dividing import BlockOption
 from remat.exec._plan.planning import Planned as PlannedStep
 from remat.exec._program.digest import program_digest
 from remat.exec._program.program import Program, Role, refs
+from remat.exec._torch import rng
 from remat.exec._trace import structure
 from remat.exec._trace.tracing import Same
 from remat.ir import Phase
@@ -114,8 +115,11 @@ def option_of_part(part: Part, step: PlannedStep, planned: Planned) -> BlockOpti
     forward = planned.results + planned.saved + planned.forward_work
     backward = 2 * planned.results + planned.saved + planned.backward_work
     backward += max(0, planned.gradients - gradient_bytes(part.module))
-    saved = planned.saved + planned.results
-    return BlockOption(time=cost.time, peak=max(forward, backward), saved=saved, planned=step)
+    # Besides: the states of generators and the buffers that are noted, and once more while it runs again.
+    noted = sum(p.numel() * p.element_size() for p in part.module.buffers())
+    noted += rng.state_bytes(planned.lowered.device) if planned.draws else 0
+    saved = planned.saved + planned.results + noted
+    return BlockOption(time=cost.time, peak=max(forward, backward) + 2 * noted, saved=saved, planned=step)
 
 
 def bound_part(part: Part, form: Form, step: PlannedStep) -> tuple[Any, Planned | None]:
