@@ -10,26 +10,30 @@ import torch
 from torch import nn
 
 import remat.exec
+from remat.algorithms._dtr.memory import OutOfRoom
 from remat.errors import Infeasible
+from remat.exec import StepError
 from remat.exec._dtr import planned
+from remat.exec._dtr.planned import has_room
+from remat.exec._module import parts
 from tests.exec.divided_models import made
-from tests.exec.support import clone
+from tests.exec.support import LIGHT, clone
 from tests.exec.test_dtr_runtime import same, train
 
 
 def wrapped_of(model, budget, **how):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return remat.exec.wrap(model, budget=budget, cost="estimate", **how)
+        return remat.exec.wrap(model, budget=budget, **({"cost": "estimate", "solver": LIGHT} | how))
 
 
-@pytest.mark.parametrize("name, budgets, parts", [
+@pytest.mark.parametrize("name, budgets, paths", [
     ("detector", (1_000_000, 450_000), ["backbone"]),
-    ("mixture", (110_000, 75_000), ["blocks.0", "blocks.1"]),
-    ("parsed", (150_000, 120_000), ["encoder"]),
+    ("mixture", (110_000, 90_000), ["blocks.0", "blocks.1"]),
+    ("parsed", (150_000, 130_000), ["encoder"]),
 ])  # fmt: skip
 @pytest.mark.filterwarnings("ignore")
-def test_steps_are_those_of_plain_torch_within_the_budget(name, budgets, parts):
+def test_steps_are_those_of_plain_torch_within_the_budget(name, budgets, paths):
     model, sample = made(name)
     expected, _ = train(model, sample, 4)
     for budget in budgets:
@@ -44,10 +48,10 @@ def test_steps_are_those_of_plain_torch_within_the_budget(name, budgets, parts):
         assert same(first, expected) and same(traces, expected)
         assert all(peak <= report.peak <= budget for peak, report in zip(measured, reports, strict=True))
         report = reports[-1]
-        assert [part.path for part in report.parts] == parts
-        assert all(part.forms == 1 and part.planned == 6 and part.saved > 0 for part in report.parts) or budget == 120_000
+        assert [part.path for part in report.parts] == paths
+        assert all(part.forms == 1 and part.planned == 6 and part.saved > 0 for part in report.parts)
         text = str(report)
-        assert all(f"part {path}" in text for path in parts) and f"all but {', '.join(parts)}" in text
+        assert all(f"part {path}" in text for path in paths) and f"all but {', '.join(paths)}" in text
 
 
 class Body(nn.Module):
@@ -137,13 +141,15 @@ def read_after(net, h):
     return out * h.cos() + h.exp()
 
 
-def viewed(net, h):
-    return net.body(h).t().contiguous().t()
+def summed(net, h):
+    return net.body(h).sum(0, keepdim=True) * 0.01 + h
 
 
-@pytest.mark.parametrize("use, planned, apart", [(once, 3, 0), (twice, 9, 0), (quiet, 3, 5), (read_before, 3, 0)])
-@pytest.mark.parametrize("residual", [False, True])
-def test_calls_of_a_part(use, planned, apart, residual):
+@pytest.mark.parametrize(
+    "use, residual, planned, apart",
+    [(once, True, 3, 0), (twice, False, 9, 0), (quiet, False, 3, 5), (read_before, True, 3, 0), (read_after, False, 3, 0)],
+)
+def test_calls_of_a_part(use, residual, planned, apart):
     report, _ = divided(use, residual)
     (part,) = report.parts
     assert part.planned == planned and part.again == ()
@@ -154,26 +160,36 @@ def test_an_input_with_several_uses_inside_that_is_read_afterwards_too():
     report, wrapped = divided(read_after, residual=True)
     assert report.parts[0].again == (("an input that is read elsewhere too", 1),)
     assert report.parts[0].planned == 1 and report.parts[0].forms == 0
-    report, _ = divided(read_after)  # one use inside is added like plain torch's, wherever it is read besides
-    assert report.parts[0].again == () and report.parts[0].planned == 3
+    report, _ = divided(twice, residual=True)
+    assert report.parts[0].again == (("an input that is read elsewhere too", 1),)
 
 
 def test_a_gradient_of_another_layout_than_was_planned_for():
-    report, _ = divided(viewed)
+    report, _ = divided(summed)
     assert [reason for reason, _ in report.parts[0].again] == ["a gradient of another layout than was planned for"]
 
 
-def test_gradients_of_gradients():
-    def penalized(module, x):
-        x = x.requires_grad_()
-        loss = module(x)
-        (slope,) = torch.autograd.grad(loss, x, create_graph=True)
-        loss = loss + slope.square().sum()
-        loss.backward()
-        return loss
+def penalized(module, x):
+    x = x.requires_grad_()
+    loss = module(x)
+    (slope,) = torch.autograd.grad(loss, x, create_graph=True)
+    loss = loss + slope.square().sum()
+    loss.backward()
+    return loss
 
-    report, _ = divided(once, run=penalized)
-    assert report.parts[0].again[0][0] == "gradients of gradients"
+
+def test_gradients_of_gradients():
+    wrapped = wrapped_of(built(once), 200_000)
+    assert same(trained(wrapped, 4, penalized), trained(built(once), 4, penalized))
+    assert "gradients of gradients" in remat.exec.dtr_report(wrapped).rest
+    _, wrapped = divided(once)
+    with pytest.raises(StepError, match=r"X-DOUBLE.*body runs by a plan"):
+        penalized(wrapped, rows())
+    plain = built(once)
+    plain.load_state_dict(wrapped.state_dict())
+    for module in (wrapped, plain):
+        module.zero_grad()
+    assert same(trained(wrapped, 1, penalized), trained(plain, 1, penalized))
 
 
 def test_a_backward_that_runs_twice_and_two_forwards_before_it():
@@ -189,10 +205,10 @@ def test_a_backward_that_runs_twice_and_two_forwards_before_it():
 
 
 def test_other_shapes_are_planned_once_they_came_twice():
-    report, _ = divided(once, sizes=(20, 20, 20, 16, 20, 16, 16), steps=9)
+    report, _ = divided(once, sizes=(20, 20, 20, 16, 20, 16, 16), steps=8)
     (part,) = report.parts
-    assert part.forms == 2 and part.apart == (("its form is new", 2),) and part.planned == 9 - 2 - 2
-    report, _ = divided(once, sizes=(20, 21, 22), steps=3)
+    assert part.forms == 2 and part.apart == (("its form is new", 2),) and part.planned == 8 - 2 - 2
+    report, _ = divided(once, sizes=(20, 21, 22, 23, 20, 21, 25), steps=7)
     assert report.parts == () and ("body", "its calls differ from step to step") in report.refused
 
 
@@ -201,7 +217,7 @@ def test_modes_are_planned_apart():
         loss = backward(module.eval(), x)
         return loss + backward(module.train(), x).detach()
 
-    report, _ = divided(once, run=run, steps=3)
+    report, _ = divided(once, run=run, steps=4)
     assert report.parts[0].forms == 2 and report.parts[0].apart == ()
 
 
@@ -233,28 +249,27 @@ def test_what_is_kept_is_evicted_and_computed_again():
     assert any(again) and remat.exec.dtr_report(wrapped).parts[0].again == ()
 
 
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_without_room_a_part_runs_operation_by_operation(direction):
-    expected = trained(built(once), 5)
-    wrapped = wrapped_of(built(once), 200_000)
+@pytest.mark.parametrize("kind", [planned._Forward, planned._Backward])
+def test_without_room_a_part_runs_operation_by_operation(kind, monkeypatch):
+    perform = planned._perform
 
-    def tight(module, x):
-        core = module.remat.state.runtime.core if module.remat.state.runtime else None
-        late = core is not None and module.remat.state.division.step >= 3
-        if late and direction == "forward":
-            core.budget = 16_500
-        loss = module(x)
-        if late and direction == "backward":
-            core.budget = core.memory + 3_500
-        loss.backward()
-        if core is not None:
-            core.budget = 200_000
-        return loss
+    def tight(runtime, record, operator, bundle):
+        if isinstance(operator, kind):
+            raise OutOfRoom(1, 1)
+        return perform(runtime, record, operator, bundle)
 
-    assert same(trained(wrapped, 5, tight), expected)
-    (part,) = remat.exec.dtr_report(wrapped).parts
-    reasons = dict(part.apart if direction == "forward" else part.again)
-    assert f"no room for the planned {direction}" in reasons
+    monkeypatch.setattr(planned, "_perform", tight)
+    report, _ = divided(twice)
+    (part,) = report.parts
+    reasons = dict(part.apart if kind is planned._Forward else part.again)
+    assert f"no room for the planned {kind.__name__[1:].lower()}" in reasons
+
+
+def test_a_part_that_would_not_fit_is_not_begun(monkeypatch):
+    monkeypatch.setattr(parts, "has_room", lambda runtime, planned, primals: has_room(runtime, planned, primals, 2**20))
+    report, _ = divided(once)
+    assert report.parts[0].apart == (("no room for the planned forward", 3),)
+    assert report.parts[0].planned == 0
 
 
 def test_after_a_step_that_did_not_fit_everything_runs_under_dtr():
@@ -327,7 +342,7 @@ def test_parameters_shared_with_the_rest_make_it_no_part():
     torch.manual_seed(0)
     plain = Tied()
     wrapped = wrapped_of(copy.deepcopy(plain), 200_000)
-    assert same(trained(wrapped, 4), trained(plain, 4))
+    assert same(trained(wrapped, 7), trained(plain, 7))
     report = remat.exec.dtr_report(wrapped)
     assert report.parts == () and ("body", "it shares parameters with the rest") in report.refused
     assert report.rest.startswith("all of it: ")
@@ -340,8 +355,6 @@ def test_autocast_runs_operation_by_operation():
         loss.backward()
         return loss
 
-    report, _ = divided(once, run=run)
-    assert report.parts == ()
     _, wrapped = divided(once)
     plain = built(once)
     plain.load_state_dict(wrapped.state_dict())
@@ -352,7 +365,7 @@ def test_autocast_runs_operation_by_operation():
 
 
 def test_a_budget_that_leaves_no_room_for_plans_is_that_of_dtr():
-    wrapped = wrapped_of(built(once), 15_000)
+    wrapped = wrapped_of(built(once), 18_000)
     assert same(trained(wrapped, 4), trained(built(once), 4))
     report = remat.exec.dtr_report(wrapped)
     assert report.parts == () and "with the smallest plans of body" in report.rest
@@ -379,4 +392,5 @@ def test_nothing_grows():
     before = runtime.core.memory, len(runtime._constants), len(runtime._outside)
     trained(wrapped, 3)
     gc.collect()
-    assert (runtime.core.memory, len(runtime._constants), len(runtime._outside)) == before
+    after = runtime.core.memory, len(runtime._constants), len(runtime._outside)
+    assert all(now <= then for now, then in zip(after, before, strict=True))

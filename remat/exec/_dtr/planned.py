@@ -112,15 +112,15 @@ def room_needed(runtime: Runtime, planned: Planned) -> Bytes:
     return planned.results + planned.saved + planned.forward_work + (runtime.state_bytes if planned.draws else 0)
 
 
-def has_room(runtime: Runtime, planned: Planned, primals: Sequence[torch.Tensor]) -> bool:
-    """Whether a forward fits now, if all else is evicted that can be; and its backward, if nothing more is held then."""
+def has_room(runtime: Runtime, planned: Planned, primals: Sequence[torch.Tensor], spare: Bytes = 0) -> bool:
+    """Whether a forward fits now, if all else is evicted that can be; and its backward, if `spare` more is held then."""
     core = runtime.core
     evictable = {id(s): s.size for table in (core.pool, core.small) for ref in list(table.values()) if (s := ref())}
     read = {id(value.storage): value.storage for value in map(runtime.value_of, primals) if not value.storage.pinned}
     fixed = core.memory + core.reserve - sum(evictable.values())
     inputs = sum(storage.size for storage in read.values())
     backward = 2 * planned.results + planned.saved + planned.gradients + planned.backward_work
-    return fixed + inputs + max(room_needed(runtime, planned), backward) <= core.budget
+    return fixed + inputs + max(room_needed(runtime, planned), backward + spare) <= core.budget
 
 
 # -- the two operations ----------------------------------------------------------------------------------------------------

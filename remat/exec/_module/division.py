@@ -189,7 +189,7 @@ class Division:
         self._captures += 1
         args, kwargs = sample_of(form)
         try:
-            with torch.enable_grad():
+            with torch.enable_grad(), part.in_modes(form.modes):
                 captured = capture(part.module, args, kwargs, differentiable="all", tracer=self.settings.tracer)
         except Uncapturable as error:
             return str(error)

@@ -12,7 +12,7 @@ from remat.exec._capture.capturing import Captured
 from remat.exec._dtr.part_needs import needs_of_part
 from remat.exec._dtr.planned import Planned
 from remat.exec._module.binding import bound
-from remat.exec._module.calls import Wrapped
+from remat.exec._module.calls import Arguments, Wrapped
 from remat.exec._module.parts import Described, Form, Part
 from remat.exec._plan.dividing import BlockOption
 from remat.exec._plan.planning import Planned as PlannedStep
@@ -125,8 +125,11 @@ def option_of_part(part: Part, step: PlannedStep, planned: Planned) -> BlockOpti
 def bound_part(part: Part, form: Form, step: PlannedStep) -> tuple[Any, Planned | None]:
     """A plan bound to the places of a call's tensors, and as an operation of the runtime; None: it cannot be one."""
     args, kwargs = sample_of(form)
-    with torch.enable_grad():
-        call = part.state.arguments(part.module, args, kwargs)
+    with torch.enable_grad(), part.in_modes(form.modes):
+        return _bound_in_mode(part, form, step, part.state.arguments(part.module, args, kwargs))
+
+
+def _bound_in_mode(part: Part, form: Form, step: PlannedStep, call: Arguments) -> tuple[Any, Planned | None]:
     if form.captured is not None:
         step = evolve(step, captured=evolve(form.captured, program=step.captured.program))
     ready = bound(part.state, call, step, program_digest(step.captured.program))

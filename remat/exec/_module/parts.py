@@ -39,6 +39,7 @@ class Form:
 
     Attributes:
         leaves, layout: its flat arguments, tensors as descriptions, and how they become arguments.
+        modes: whether each module in it trained.
         steps: in which it was called. calls: most calls in one of them. operations, cost: of a call operation by operation.
         captured: the trace, once there is one. options: its plans. made: these as they run,
             by the identity of what was planned.
@@ -47,6 +48,7 @@ class Form:
 
     leaves: list[Any]
     layout: structure.Layout
+    modes: tuple[bool, ...]
     steps: set[int] = field(factory=set)
     calls: Counter[int] = field(factory=Counter)
     operations: int = 0
@@ -113,7 +115,23 @@ class Part:
 
     def key(self, call: Arguments) -> Hashable:
         """What of a call its plan depends on."""
-        return call.key, tuple(inner.training for inner in self.module.modules())
+        return call.key, self.modes()
+
+    def modes(self) -> tuple[bool, ...]:
+        """Whether each module in it trains."""
+        return tuple(inner.training for inner in self.module.modules())
+
+    @contextmanager
+    def in_modes(self, modes: tuple[bool, ...]) -> Iterator[None]:
+        """Inside, its modules train or not as in `modes`."""
+        before = self.modes()
+        try:
+            for inner, training in zip(self.module.modules(), modes, strict=True):
+                inner.__dict__["training"] = training
+            yield
+        finally:
+            for inner, training in zip(self.module.modules(), before, strict=True):
+                inner.__dict__["training"] = training
 
 
 @define(eq=False)
@@ -148,7 +166,7 @@ class Calls:
         form = part.forms.get(key)
         if form is None:
             described = [Described.of(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in call.leaves]
-            form = part.forms[key] = Form(described, call.layout)
+            form = part.forms[key] = Form(described, call.layout, part.modes())
         reason = self._why_apart(part, form, call)
         if not reason:
             try:
