@@ -19,7 +19,7 @@ from remat.algorithms._dtr.scores import Score, score_named
 from remat.budget import Share, parse_budget
 from remat.errors import BadArgument
 from remat.exec._dtr.runtime import Runtime
-from remat.exec._dtr.stepping import DtrReport, device_of, report_of, run_forward
+from remat.exec._dtr.stepping import DtrReport, PartReport, device_of, report_of, run_forward
 from remat.exec._module.calls import Wrapped, bare_forward, captured_step, is_bare
 from remat.exec._module.plans import Plans
 from remat.exec._torch.compiled import running_eagerly
@@ -132,4 +132,4 @@ def dtr_report(model: nn.Module) -> DtrReport:
     return evolve(whole, parts=division.reports(), rest=division.note(), refused=refused)
 
 
-__all__ = ["DtrReport", "DtrState", "dtr", "dtr_report"]
+__all__ = ["DtrReport", "DtrState", "PartReport", "dtr", "dtr_report"]

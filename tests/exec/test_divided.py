@@ -1,4 +1,4 @@
-"""Models under DTR of which parts run by plans: the bits of plain torch, within the budget, and a report that says what ran how."""
+"""Models under DTR of which parts run by plans: the bits of plain torch, within the budget, and a report of what ran how."""
 
 import copy
 import gc
@@ -8,6 +8,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import remat.exec
 from remat.algorithms._dtr.memory import OutOfRoom
@@ -28,9 +29,9 @@ def wrapped_of(model, budget, **how):
 
 
 @pytest.mark.parametrize("name, budgets, paths", [
-    ("detector", (1_000_000, 450_000), ["backbone"]),
-    ("mixture", (110_000, 90_000), ["blocks.0", "blocks.1"]),
-    ("parsed", (150_000, 130_000), ["encoder"]),
+    ("detector", (450_000,), ["backbone"]),
+    ("mixture", (90_000,), ["blocks.0", "blocks.1"]),
+    ("parsed", (130_000,), ["encoder"]),
 ])  # fmt: skip
 @pytest.mark.filterwarnings("ignore")
 def test_steps_are_those_of_plain_torch_within_the_budget(name, budgets, paths):
@@ -42,9 +43,11 @@ def test_steps_are_those_of_plain_torch_within_the_budget(name, budgets, paths):
         first, _ = train(wrapped, sample, 4)  # kinds of operations are measured, and the model is divided
         model.load_state_dict(made(name)[0].state_dict())
         reports = []
-        traces, measured = train(
-            wrapped, made(name)[1], 4, measure=True, after=lambda: reports.append(remat.exec.dtr_report(wrapped))
-        )
+
+        def after(wrapped=wrapped, reports=reports):
+            reports.append(remat.exec.dtr_report(wrapped))
+
+        traces, measured = train(wrapped, made(name)[1], 4, measure=True, after=after)
         assert same(first, expected) and same(traces, expected)
         assert all(peak <= report.peak <= budget for peak, report in zip(measured, reports, strict=True))
         report = reports[-1]
@@ -145,9 +148,20 @@ def summed(net, h):
     return net.body(h).sum(0, keepdim=True) * 0.01 + h
 
 
+def checkpointed(net, h):
+    return checkpoint(net.body, h, use_reentrant=False)
+
+
 @pytest.mark.parametrize(
     "use, residual, planned, apart",
-    [(once, True, 3, 0), (twice, False, 9, 0), (quiet, False, 3, 5), (read_before, True, 3, 0), (read_after, False, 3, 0)],
+    [
+        (once, True, 3, 0),
+        (twice, False, 9, 0),
+        (quiet, False, 3, 5),
+        (read_before, True, 3, 0),
+        (read_after, False, 3, 0),
+        (checkpointed, False, 0, 3),
+    ],
 )
 def test_calls_of_a_part(use, residual, planned, apart):
     report, _ = divided(use, residual)
@@ -157,7 +171,7 @@ def test_calls_of_a_part(use, residual, planned, apart):
 
 
 def test_an_input_with_several_uses_inside_that_is_read_afterwards_too():
-    report, wrapped = divided(read_after, residual=True)
+    report, _ = divided(read_after, residual=True)
     assert report.parts[0].again == (("an input that is read elsewhere too", 1),)
     assert report.parts[0].planned == 1 and report.parts[0].forms == 0
     report, _ = divided(twice, residual=True)

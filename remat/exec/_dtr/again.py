@@ -21,9 +21,7 @@ from remat.exec._program.kernels import no_autocast
 from remat.exec._trace import structure
 
 
-def run_again(
-    running: Running, gradients: Sequence[torch.Tensor | None]
-) -> tuple[torch.Tensor | None, ...]:
+def run_again(running: Running, gradients: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
     """The gradients of a call of a part, for each primal that gets one.
 
     Args:

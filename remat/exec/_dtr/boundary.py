@@ -15,6 +15,7 @@ from remat.exec._dtr.operators import version_of
 from remat.exec._dtr.runtime import Runtime
 from remat.exec._dtr.wrapper import RematTensor
 from remat.exec._torch.torch_private import DispatchMode
+from remat.exec._torch.wrappers import modes_on, saving_with
 
 
 class _Region(DispatchMode):
@@ -70,6 +71,12 @@ class _Saver:
 
     def __call__(self, tensor: torch.Tensor) -> _Saved | _SavedPlain:
         return packed(self.runtime, tensor)
+
+
+def saves_alone(runtime: Runtime) -> bool:
+    """Whether nothing of the program stands between the forward and its runtime: no hooks for saved tensors, no other mode."""
+    saver = saving_with()
+    return isinstance(saver, _Saver) and saver.runtime is runtime and modes_on() == 1
 
 
 def packed(runtime: Runtime, tensor: torch.Tensor) -> _Saved | _SavedPlain:

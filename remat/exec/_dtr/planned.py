@@ -39,8 +39,9 @@ class Planned:
     Attributes:
         name: of the part. lowered: its two functions.
         requires_grad, differentiable: of its outputs, as of `runtime.Call`.
-        inputs: places of the primals that are arguments of the call, and their numbers among its tensors. shared: those among them whose gradient is a sum made
-            inside, which is the sum of plain torch only where nothing else reads the argument.
+        inputs: places of the primals that are arguments of the call, and their numbers among its tensors.
+        shared: those of them whose gradient is a sum made inside, which is the sum of plain torch only where nothing reads
+            the argument afterwards.
         draws: whether it draws random numbers.
         cost: of the forward by the model of costs [ns].
         results, saved: bytes of its outputs, and of what the plan keeps between forward and backward.
@@ -237,7 +238,7 @@ def _ran_forward(running: Running) -> tuple[list[Value | None], Kept]:
     runtime, planned, core = running.runtime, running.planned, running.runtime.core
     lowered, device = planned.lowered, runtime.device
     with runtime.working(planned.name), outside_modes(), torch.no_grad(), _or_no_room():
-        values = [runtime.value_of(tensor) for tensor in running.primals]
+        values = [runtime.value_of(tensor) for tensor in running.primals if tensor is not None]
         written: dict[int, torch.Tensor] = {}
         weights: list[Any] = []
         for at in lowered.written_primals:

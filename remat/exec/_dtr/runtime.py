@@ -33,7 +33,7 @@ class Runtime(Recorder):
             Infeasible: it does not fit, whatever is evicted, or recomputation passed its limit.
             StepError: X-WRITE, X-TENSOR: it cannot be run here.
         """
-        if func is ADD and len(args) == 2 and getattr(args[1], "_pieces", ()):
+        if func is ADD and len(args) == 2 and isinstance(args[1], RematTensor) and args[1]._pieces:
             for piece in args[1]._pieces:
                 args = (self.dispatch(func, (args[0], piece), kwargs),)
             return args[0]

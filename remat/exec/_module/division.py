@@ -1,4 +1,4 @@
-"""Dividing a model that runs under DTR: its largest submodules that can be captured run by plans, the rest operation by operation.
+"""Dividing a model under DTR: its largest submodules that can be captured run by plans, the rest operation by operation.
 
 The first steps run under DTR as a whole, and note what each submodule is called with and what autograd saves outside of it. Then
 submodules are captured from the outside in, and planned so that what they hold, what the rest saved in those steps and its
@@ -133,10 +133,10 @@ class Division:
 
     def _divide(self) -> None:
         """Find the parts and choose their plans."""
-        found: list[Part] = []
+        candidates: list[Part] = []
         shared = shared_parameters(self.module)
         for part in self.parts:
-            if any(part.path.startswith(f"{outer.path}.") for outer in found):
+            if any(part.path.startswith(f"{outer.path}.") for outer in candidates):
                 continue
             forms = self._recurring(part)
             if not forms:
@@ -152,15 +152,15 @@ class Division:
             if reason:
                 self.refused[part.path] = reason
             else:
-                found.append(part)
+                candidates.append(part)
                 self.refused.pop(part.path, None)
-        if not found and self.step <= LONGEST:
+        if not candidates and self.step <= LONGEST:
             return
         self.decided = True
-        if not found:
+        if not candidates:
             self.dissolve("no submodule of some size is called in the same forms again and again and can be captured")
             return
-        self._choose(found)
+        self._choose(candidates)
 
     def _recurring(self, part: Part) -> list[Form]:
         """The forms of a submodule's calls that came in several steps, those with few operations apart."""
@@ -200,21 +200,21 @@ class Division:
 
     # -- choosing plans ------------------------------------------------------------------------------------------------
 
-    def _choose(self, found: list[Part]) -> None:
+    def _choose(self, candidates: list[Part]) -> None:
         """Choose plans that fit together with the rest, or run everything under DTR."""
-        for part in list(found):
+        for part in list(candidates):
             forms = [form for form in part.forms.values() if form.captured is not None]
             if reason := next((why for form in forms if (why := self._plan_options(part, form, (ALL,)))), ""):
                 self.refused[part.path] = reason
-                found.remove(part)
-        if not found:
+                candidates.remove(part)
+        if not candidates:
             self.dissolve("no submodule that can be captured can be planned")
             return
-        room, order = self._room(), self._order(found)
+        room, order = self._room(), self._order(candidates)
         planned = [item for item in order if isinstance(item, Form)]
         chosen = [_block(item)[0] for item in order]
         if peak_of(chosen) > room:
-            for part in found:
+            for part in candidates:
                 for form in part.forms.values():
                     if form in planned:
                         self._plan_options(part, form, self._points(form))
@@ -222,7 +222,7 @@ class Division:
             divided = divide(blocks, room)
             if divided is None:
                 least = peak_of([min(block, key=lambda option: (option.peak, option.saved)) for block in blocks])
-                names = ", ".join(part.path for part in found)
+                names = ", ".join(part.path for part in candidates)
                 self.dissolve(
                     f"with the smallest plans of {names} and what the rest saved a step holds {format_bytes(least)}, and the "
                     f"budget leaves {format_bytes(max(0, room))} beside the gradients"
@@ -232,10 +232,10 @@ class Division:
         slack = room - peak_of(chosen)
         for item, option in zip(order, chosen, strict=True):
             if isinstance(item, Form):
-                part = next(part for part in found if item in part.forms.values())
+                part = next(part for part in candidates if item in part.forms.values())
                 part.allowed = max(part.allowed, option.peak + slack)
                 bind(item, option)
-        self.parts = found
+        self.parts = candidates
         for part in self.parts:
             part.chosen = True
         self._library.clear()
@@ -246,7 +246,7 @@ class Division:
         assert isinstance(budget, int)
         return budget - gradient_bytes(self.module)
 
-    def _order(self, found: list[Part]) -> list[Form | BlockOption]:
+    def _order(self, candidates: list[Part]) -> list[Form | BlockOption]:
         """The parts' forms, and what the rest saved between them, in the order of a step; of the larger of the steps seen.
 
         A part that is called in several places stands behind all of the rest: what is held before it is then at least what it is.
@@ -255,7 +255,7 @@ class Division:
         order: list[Form | BlockOption] = []
         rest: Bytes = 0
         for path, size in saved:
-            part = next((part for part in found if path == part.path or path.startswith(f"{part.path}.")), None)
+            part = next((part for part in candidates if path == part.path or path.startswith(f"{part.path}.")), None)
             if part is None:
                 rest += size
                 continue
@@ -266,7 +266,10 @@ class Division:
             order += [BlockOption(time=0, peak=rest, saved=rest)] if rest else []
             order, rest = [*order, *forms], 0
         missing = [
-            form for part in found for form in part.forms.values() if form.captured is not None and form not in order
+            form
+            for part in candidates
+            for form in part.forms.values()
+            if form.captured is not None and form not in order
         ]
         order += [BlockOption(time=0, peak=rest, saved=rest)] if rest else []
         return [*order, *missing]
@@ -299,7 +302,7 @@ class Division:
                 ready, part_planned = bound_part(part, form, planned)
                 if part_planned is None:
                     return "what the plan keeps lies in the memory of arguments or results"
-                form.made[id(planned)] = ready, part_planned
+                form.runnable[id(planned)] = ready, part_planned
                 options.append(option_of_part(part, planned, part_planned))
         except RematError as error:
             return str(error)

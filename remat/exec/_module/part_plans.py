@@ -153,9 +153,9 @@ def _bound_in_mode(part: Part, form: Form, step: PlannedStep, call: Arguments) -
 def bind(form: Form, option: BlockOption) -> None:
     """Have calls of this form run a plan."""
     assert option.planned is not None
-    form.ready, form.planned = form.made[id(option.planned)]
+    form.ready, form.planned = form.runnable[id(option.planned)]
     form.options, form.captured, form.reason = (), None, ""
-    form.made.clear()
+    form.runnable.clear()
 
 
 __all__ = [

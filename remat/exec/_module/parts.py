@@ -1,7 +1,7 @@
 """Submodules of a module that runs under DTR: how they are called, and how those that have a plan run it.
 
-While the module runs, the `forward` of each submodule that is looked at is replaced in its instance, so that its hooks run as they
-do, and what calls `forward` itself is seen too.
+While the module runs, the `forward` of each submodule that is looked at is replaced in its instance: hooks of the submodule run
+as they do, and what calls `forward` itself is seen too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import nn
 
 from remat.exec._capture.capturing import Captured
 from remat.exec._dtr.again import run_again
+from remat.exec._dtr.boundary import saves_alone
 from remat.exec._dtr.planned import NoRoom, Planned, Running, has_room, run_planned
 from remat.exec._dtr.runtime import Runtime
 from remat.exec._dtr.wrapper import RematTensor
@@ -41,7 +42,7 @@ class Form:
         leaves, layout: its flat arguments, tensors as descriptions, and how they become arguments.
         modes: whether each module in it trained.
         steps: in which it was called. calls: most calls in one of them. operations, cost: of a call operation by operation.
-        captured: the trace, once there is one. options: its plans. made: these as they run,
+        captured: the trace, once there is one. options: its plans. runnable: these as they run,
             by the identity of what was planned.
         ready, planned: the plan that runs. reason: why there is none.
     """
@@ -55,7 +56,7 @@ class Form:
     cost: Ns = 0
     captured: Captured | None = None
     options: tuple[BlockOption, ...] = ()
-    made: dict[int, tuple[Ready, Planned]] = field(factory=dict)
+    runnable: dict[int, tuple[Ready, Planned]] = field(factory=dict)
     ready: Ready | None = None
     planned: Planned | None = None
     reason: str = ""
@@ -186,6 +187,8 @@ class Calls:
             return "one tensor is given twice"
         if has_hooks(part.module):
             return "hooks inside"
+        if not saves_alone(self.runtime):
+            return "hooks for saved tensors, or a dispatch mode"
         if extra_inputs(form.ready, call, ()) is None:
             return CHANGED
         shared = [tensors[form.planned.inputs[at]] for at in form.planned.shared]
