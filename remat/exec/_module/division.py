@@ -7,6 +7,7 @@ gradients fit the budget together. Where they do not, there is no division: ever
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -41,6 +42,8 @@ from remat.exec._plan.planning import Planned as PlannedStep
 from remat.exec._plan.planning import Settings, cost_step, plan_captured
 from remat.exec._program.digest import program_digest
 from remat.units import Bytes, format_bytes
+
+logger = logging.getLogger(__name__)
 
 OBSERVED = 2
 """Steps that run under DTR as a whole before a model is divided; a form of a call is planned once it came in so many."""
@@ -239,6 +242,7 @@ class Division:
         for part in self.parts:
             part.chosen = True
         self._library.clear()
+        logger.info("%s runs under DTR: %s", type(self.module).__name__, self.note())
 
     def _room(self) -> Bytes:
         """Bytes for what a step holds beside its gradients."""
