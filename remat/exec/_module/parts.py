@@ -26,6 +26,7 @@ from remat.exec._module.calls import Arguments
 from remat.exec._module.entries import Ready
 from remat.exec._module.state import State
 from remat.exec._plan.dividing import BlockOption
+from remat.exec._program.kernels import no_autocast
 from remat.exec._run.runtime import StepError
 from remat.exec._torch.torch_private import hooks_of_all_modules
 from remat.exec._trace import structure
@@ -124,12 +125,14 @@ class Part:
 
     @contextmanager
     def in_modes(self, modes: tuple[bool, ...]) -> Iterator[None]:
-        """Inside, its modules train or not as in `modes`."""
+        """Inside, its modules train or not as in `modes`, and nothing is cast automatically."""
         before = self.modes()
+        device = next((parameter.device for parameter in self.module.parameters()), torch.device("cpu"))
         try:
             for inner, training in zip(self.module.modules(), modes, strict=True):
                 inner.__dict__["training"] = training
-            yield
+            with no_autocast(device):
+                yield
         finally:
             for inner, training in zip(self.module.modules(), before, strict=True):
                 inner.__dict__["training"] = training
