@@ -17,7 +17,7 @@ from remat.exec.plan_files import load_plan, plans_of, save_plan
 from remat.exec.preparing import Preparation, ShapeFit, prepare
 from remat.exec.reporting import Report, report
 from remat.exec.sweeping import Choice, ModelCurve, sweep, sweep_graph
-from remat.exec.under_dtr import DtrReport, dtr, dtr_report
+from remat.exec.under_dtr import DtrReport, PartReport, dtr, dtr_report
 from remat.exec.weightless import Weightless, capture_without_weights, graph_without_weights
 from remat.exec.wrapping import RematWarning, wrap
 
@@ -33,6 +33,7 @@ __all__ = [
     "Lowered",
     "ModelCurve",
     "OpCost",
+    "PartReport",
     "Planned",
     "Preparation",
     "RematWarning",

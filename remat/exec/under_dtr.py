@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from attrs import define
+from attrs import define, evolve
 from torch import nn
 
 from remat.algorithms._dtr.online import LIMIT
@@ -19,9 +19,9 @@ from remat.algorithms._dtr.scores import Score, score_named
 from remat.budget import Share, parse_budget
 from remat.errors import BadArgument
 from remat.exec._dtr.runtime import Runtime
-from remat.exec._dtr.stepping import DtrReport, device_of, report_of, run_forward
+from remat.exec._dtr.stepping import DtrReport, PartReport, device_of, report_of, run_forward
 from remat.exec._module.calls import Wrapped, bare_forward, captured_step, is_bare
-from remat.exec._module.state import State
+from remat.exec._module.plans import Plans
 from remat.exec._torch.compiled import running_eagerly
 from remat.exec._trace import structure
 from remat.exec.wrapping import with_state
@@ -120,10 +120,16 @@ def dtr_report(model: nn.Module) -> DtrReport:
         BadArgument: X-REPORT, where no step of the module ran under DTR.
     """
     state = model.__dict__.get("_remat")
-    runtime = state.runtime if isinstance(state, (State, DtrState)) else None
-    if runtime is None or not isinstance(state, (State, DtrState)):
+    runtime = state.runtime if isinstance(state, (Plans, DtrState)) else None
+    if runtime is None or not isinstance(state, (Plans, DtrState)):
         raise BadArgument("X-REPORT", "no step of the module has run under DTR.", fix="run a training step.")
-    return report_of(runtime, state.reason_for_dtr if isinstance(state, State) else "")
+    if isinstance(state, DtrState):
+        return report_of(runtime)
+    whole, division = report_of(runtime, state.reason_for_dtr), state.division
+    if division is None:
+        return whole
+    refused = tuple(division.refused.items())
+    return evolve(whole, parts=division.reports(), rest=division.note(), refused=refused)
 
 
-__all__ = ["DtrReport", "DtrState", "dtr", "dtr_report"]
+__all__ = ["DtrReport", "DtrState", "PartReport", "dtr", "dtr_report"]

@@ -99,8 +99,9 @@ def wrap(
             gives the same program and takes about three times as long; "auto": the log, and the export for steps that the log
             does not stand for (the report says why).
         on_uncapturable: where the step cannot be captured: "dtr" (the default where there is a budget): warn and run it under
-            dynamic rematerialization, within the budget and without a plan (see `dtr`); "raise"; or "bare": warn and run the
-            bare module, without a budget (the default where there is none).
+            dynamic rematerialization, within the budget (see `dtr`); submodules that can be captured run by plans of their own
+            from the third step on, where these fit; "raise"; or "bare": warn and run the bare module, without a budget (the
+            default where there is none).
         on_infeasible: where no plan within the budget is found: "raise", or "best": warn and run within the smallest budget
             that a plan was found for.
         rehearse: run each new plan twice on the sample before the first real step, to measure its peak and time for the

@@ -15,6 +15,7 @@ from remat.exec._dtr.operators import version_of
 from remat.exec._dtr.runtime import Runtime
 from remat.exec._dtr.wrapper import RematTensor
 from remat.exec._torch.torch_private import DispatchMode
+from remat.exec._torch.wrappers import modes_on, saving_with
 
 
 class _Region(DispatchMode):
@@ -34,7 +35,7 @@ def region(runtime: Runtime) -> Iterator[None]:
     runtime.on_gradients_of = hand_out_gradients
     before, runtime.in_forward = runtime.in_forward, True
     try:
-        with torch.autograd.graph.saved_tensors_hooks(_Saver(runtime), _unpacked), _Region(runtime):
+        with torch.autograd.graph.saved_tensors_hooks(_Saver(runtime), unpacked), _Region(runtime):
             yield
     finally:
         runtime.in_forward = before
@@ -69,18 +70,32 @@ class _Saver:
     runtime: Runtime
 
     def __call__(self, tensor: torch.Tensor) -> _Saved | _SavedPlain:
-        if isinstance(tensor, RematTensor):
-            handle = Handle(tensor._handle.value, saved=True)
-            return _Saved(handle, _version(handle), tuple(tensor.shape), tensor._runtime)
-        return _SavedPlain(tensor, version_of(tensor), self.runtime)
+        return packed(self.runtime, tensor)
 
 
-def _unpacked(saved: _Saved | _SavedPlain) -> torch.Tensor:
+def saves_alone(runtime: Runtime) -> bool:
+    """Whether nothing of the program stands between the forward and its runtime: no hooks for saved tensors, no other mode."""
+    saver = saving_with()
+    return isinstance(saver, _Saver) and saver.runtime is runtime and modes_on() == 1
+
+
+def packed(runtime: Runtime, tensor: torch.Tensor) -> _Saved | _SavedPlain:
+    """What is kept of a tensor that autograd saves."""
+    if isinstance(tensor, RematTensor):
+        handle = Handle(tensor._handle.value, saved=True)
+        if runtime.on_saved is not None:
+            runtime.on_saved(handle.value.storage)
+        return _Saved(handle, _version(handle), tuple(tensor.shape), tensor._runtime)
+    return _SavedPlain(tensor, version_of(tensor), runtime)
+
+
+def unpacked(saved: _Saved | _SavedPlain) -> torch.Tensor:
     """A saved tensor, for the backward.
 
     Raises:
         RuntimeError: it was written since, as torch says it.
     """
+    saved.runtime.doubled = saved.runtime.doubled or torch.is_grad_enabled()
     if isinstance(saved, _Saved):
         if saved.handle.stale or _version(saved.handle) != saved.version:
             raise RuntimeError(_modified(saved.shape))
@@ -116,6 +131,7 @@ class Leave(torch.autograd.Function):
     def forward(ctx: Any, wrapper: RematTensor) -> torch.Tensor:
         """The plain tensor."""
         ctx.runtime = wrapper._runtime
+        wrapper._uses[0] += 1
         ctx.set_materialize_grads(False)
         return ctx.runtime.hand_out(wrapper._handle.value)  # type: ignore[no-any-return]
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import torch
 from attrs import define, field, frozen
@@ -115,6 +116,18 @@ class Times:
     kernels: int = 0
 
 
+class Rereads(Protocol):
+    """What runs again, and reads tensors of the program then.
+
+    Attributes:
+        once: places of tensors that reruns leave out.
+        versions: of the program's tensors that it reads: (place, tensor, version).
+    """
+
+    once: frozenset[int]
+    versions: list[tuple[int, torch.Tensor, int]]
+
+
 @define(eq=False, slots=True)
 class Operator:
     """An operator with its arguments, as it runs and is run again.
@@ -161,26 +174,14 @@ class Operator:
         return out
 
     def _again(self, payloads: list[Any]) -> Sequence[Any]:
-        for _, tensor, version in self.versions:
-            if version_of(tensor) != version:
-                what = (
-                    f"{self.func} is to be computed again, and a tensor of shape {tuple(tensor.shape)} that it reads was "
-                    "written in place since."
-                )
-                raise StepError("X-WRITE", what, fix="write to it after the backward, or to a clone.")
-        now = [(source, _state(source)) for source, _ in self.states]
-        for source, state in self.states:
-            _set_state(source, state)
-        try:
+        check_unwritten(str(self.func), self.versions)
+        with generators_in(self.states):
             tensors = self._prepared(payloads)
             for at in self.once:
                 tensors[at] = None
             with torch.no_grad(), below_autograd(), no_autocast(self.device):
                 out = self._call(tensors)
             return self._results(payloads, tensors, out, first=False)
-        finally:
-            for source, state in now:
-                _set_state(source, state)
 
     def _prepared(self, payloads: list[Any]) -> list[Any]:
         """The tensors to run on: where the storage of one that is written is needed besides, over a copy of it."""
@@ -220,6 +221,34 @@ def call(func: Any, args: Any, kwargs: Any) -> Any:
 def version_of(tensor: torch.Tensor) -> int:
     """How often a tensor was written; 0 for those of inference mode, which do not count."""
     return 0 if tensor.is_inference() else tensor._version
+
+
+def check_unwritten(name: str, versions: Sequence[tuple[int, torch.Tensor, int]]) -> None:
+    """Check that tensors of the program, which are read again, are as they were.
+
+    Raises:
+        StepError: X-WRITE, where one was written.
+    """
+    for _, tensor, version in versions:
+        if version_of(tensor) != version:
+            what = (
+                f"{name} is to be computed again, and a tensor of shape {tuple(tensor.shape)} that it reads was "
+                "written in place since."
+            )
+            raise StepError("X-WRITE", what, fix="write to it after the backward, or to a clone.")
+
+
+@contextmanager
+def generators_in(states: Sequence[tuple[Any, Any]]) -> Iterator[None]:
+    """Inside, generators are in the states of `states_of`; afterwards as before."""
+    now = [(source, _state(source)) for source, _ in states]
+    for source, state in states:
+        _set_state(source, state)
+    try:
+        yield
+    finally:
+        for source, state in now:
+            _set_state(source, state)
 
 
 def _state(source: Any) -> Any:

@@ -11,7 +11,7 @@ import torch
 from remat.algorithms._dtr.scores import Score
 from remat.algorithms._dtr.values import Call, Out, Run, Value
 from remat.exec._dtr.needs import Needs, NeedsTable
-from remat.exec._dtr.operators import Facts, Operator, call, facts_of, fill, states_of, version_of
+from remat.exec._dtr.operators import Facts, Operator, Rereads, call, facts_of, fill, states_of, version_of
 from remat.exec._dtr.tensors import Tensors
 from remat.exec._dtr.wrapper import RematTensor, wrapper_of
 from remat.exec._torch import rng
@@ -38,7 +38,7 @@ class Recorder(Tensors):
 
     def __init__(self, budget: Bytes, score: Score, device: torch.device, *, limit: float, seed: int = 0) -> None:
         super().__init__(budget, score, device, limit=limit, seed=seed)
-        self._state_bytes = rng.state_bytes(device)
+        self.state_bytes = rng.state_bytes(device)
 
     def compute(self, func: OpOverload, facts: Facts, given: Given) -> Any:
         """An operation that writes to nothing."""
@@ -64,7 +64,7 @@ class Recorder(Tensors):
 
     def perform(self, record: Call, operator: Operator, needs: Needs) -> list[Value | None]:
         """The first run of a call, and its results; those that it reads of the program note it."""
-        aside = self._state_bytes if operator.states else 0  # a rerun puts the present state aside
+        aside = self.state_bytes if operator.states else 0  # a rerun puts the present state aside
         record.work, record.spare = needs.work + aside, needs.estimate
 
         def describe(results: Sequence[torch.Tensor]) -> list[Out | None]:
@@ -73,14 +73,18 @@ class Recorder(Tensors):
 
         record.describe = describe
         self.core.perform(record)
-        for at, value in enumerate(record.args):
-            storage = value.storage
-            if storage.pinned and at not in operator.once:
-                storage.readers.append(weakref.ref(record))
-                if storage.source is not None:
-                    operator.versions.append((at, storage.source, version_of(storage.source)))
+        self.note_readers(record, operator)
         results, record.values = record.values, []
         return results
+
+    def note_readers(self, record: Call, reader: Rereads) -> None:
+        """Note that a call reads tensors of the program, which may be written."""
+        for at, value in enumerate(record.args):
+            storage = value.storage
+            if storage.pinned and at not in reader.once:
+                storage.readers.append(weakref.ref(record))
+                if storage.source is not None:
+                    reader.versions.append((at, storage.source, version_of(storage.source)))
 
     def _described(self, record: Call, results: Sequence[torch.Tensor]) -> list[Out | None]:
         """What results are, from their payloads: sizes, and whose storages they share."""
@@ -127,9 +131,9 @@ class Recorder(Tensors):
             return
         generator = named.get("generator")
         sources = [generator] if generator is not None else sorted({torch.device("cpu"), self.device}, key=str)
-        self.core.make_room(self._state_bytes)
+        self.core.make_room(self.state_bytes)
         operator.states = states_of(sources)
-        operator.weights.append(self.core.constant(None, self._state_bytes))
+        operator.weights.append(self.core.constant(None, self.state_bytes))
 
 
 class _Learning:
@@ -147,9 +151,9 @@ class _Learning:
         return results
 
 
-def operator_of(record: Call) -> Operator:
+def operator_of(record: Call) -> Rereads:
     run: Any = record.run
-    operator: Operator = run.operator if isinstance(run, _Learning) else run
+    operator: Rereads = run.operator if isinstance(run, _Learning) else run
     return operator
 
 

@@ -19,6 +19,9 @@ from remat.exec._run.runtime import StepError
 from remat.exec._torch.torch_private import OpOverload
 from remat.exec._torch.wrappers import over, storage_copy
 
+ADD = torch.ops.aten.add.Tensor
+"""What autograd adds gradients with."""
+
 
 class Runtime(Recorder):
     """One budget, and all storages under it: arguments and attributes as of `Tensors`."""
@@ -30,6 +33,10 @@ class Runtime(Recorder):
             Infeasible: it does not fit, whatever is evicted, or recomputation passed its limit.
             StepError: X-WRITE, X-TENSOR: it cannot be run here.
         """
+        if func is ADD and len(args) == 2 and isinstance(args[1], RematTensor) and args[1]._pieces:
+            for piece in args[1]._pieces:
+                args = (self.dispatch(func, (args[0], piece), kwargs),)
+            return args[0]
         facts = facts_of(func)
         with self.working(facts.name):
             return self._dispatch(func, facts, (args, kwargs))
@@ -45,6 +52,9 @@ class Runtime(Recorder):
             parts[name] = split(value, tensors)
             if name in facts.writes:
                 written += range(first, len(tensors))
+        for tensor in tensors:
+            if type(tensor) is RematTensor:
+                tensor._uses[0] += 1
         form = (tuple(parts[name] for name in facts.order[: len(args)]), {name: parts[name] for name in kwargs})
         if any(tensor.layout is not torch.strided for tensor in tensors):
             what = f"{func} is given a tensor that is not strided, which this runtime cannot keep."
@@ -92,7 +102,7 @@ class Runtime(Recorder):
         """A write to what is never evicted: it happens once. Results besides are never evicted either."""
         with self.resident(given.values) as payloads:
             for storage in {id(given.values[at].storage): given.values[at].storage for at in given.written}.values():
-                self._preserve(storage, given.values)
+                self.preserve(storage, given.values)
             needs = self.needs.of(func, facts, given.form, given.tensors)
             self.core.make_room(needs.work + needs.size, needs.estimate)
 
@@ -111,7 +121,7 @@ class Runtime(Recorder):
             return given.tensors[at]
         return wrapper_of(self.core.constant(result, self.size_of(result)), self)
 
-    def _preserve(self, storage: Stored, values: Sequence[Value]) -> None:
+    def preserve(self, storage: Stored, values: Sequence[Value]) -> None:
         """Calls that read a storage which is about to be written read a copy of it from now on."""
         readers = [
             record for ref in storage.readers if (record := ref()) is not None and any(o and o() for o in record.outs)

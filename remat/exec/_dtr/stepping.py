@@ -18,6 +18,33 @@ from remat.units import Bytes, Ns, format_bytes
 
 
 @frozen(kw_only=True)
+class PartReport:
+    """A part of a model under DTR that runs by a plan.
+
+    Attributes:
+        path: of the submodule. saved: most bytes that a plan of it keeps from a forward to its backward [bytes].
+        forms: number of forms of its calls that have a plan.
+        planned: number of calls that ran by a plan, in all steps.
+        again: why calls ran again operation by operation for their backward, and how many. apart: likewise, why calls ran
+            operation by operation.
+    """
+
+    path: str
+    saved: Bytes
+    forms: int
+    planned: int
+    again: tuple[tuple[str, int], ...] = ()
+    apart: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        words = [f"{self.planned} calls by {self.forms} plan{'' if self.forms == 1 else 's'}"]
+        words.append(f"{format_bytes(self.saved)} kept for the backward")
+        words += [f"{count} operation by operation ({reason})" for reason, count in self.apart]
+        words += [f"{count} again for the backward ({reason})" for reason, count in self.again]
+        return ", ".join(words)
+
+
+@frozen(kw_only=True)
 class DtrReport:
     """What a step under DTR did; `str` gives a table.
 
@@ -27,6 +54,9 @@ class DtrReport:
         rematerializations: operations run again. overhead: cost of a step by the model of costs, over its cost without them.
         runtime: time of the runtime itself for each operation [ns], without the kernels.
         reason: why the step runs under DTR; empty: it was asked for.
+        parts: submodules that run by a plan of their own, as one operation each.
+        rest: what of the model runs operation by operation, and why; empty: it is not divided.
+        refused: why larger submodules are no parts, by path.
     """
 
     budget: Bytes
@@ -37,6 +67,9 @@ class DtrReport:
     overhead: float
     runtime: Ns
     reason: str = ""
+    parts: tuple[PartReport, ...] = ()
+    rest: str = ""
+    refused: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         rows = self.rows()
@@ -53,7 +86,10 @@ class DtrReport:
             ("rematerializations", f"{self.rematerializations} ({self.overhead - 1:+.1%} by the model of costs)"),
             ("runtime", f"{self.runtime / 1000:.0f} us an operation"),
         ]
-        return [*rows, ("under DTR because", self.reason)] if self.reason else rows
+        rows += [("under DTR because", self.reason)] if self.reason else []
+        rows += [(f"part {part.path}", str(part)) for part in self.parts]
+        rows += [("operation by operation", self.rest)] if self.rest else []
+        return rows + [(f"no part: {path}", reason) for path, reason in self.refused]
 
 
 def report_of(runtime: Runtime, reason: str = "") -> DtrReport:

@@ -47,6 +47,9 @@ class Tensors:
         core: storages, scores and counts. needs: of operations, by signature. times: of the step so far.
         worked: the largest peak of a completed step, by the ledger [bytes]; None: none has completed.
         in_forward: whether a forward is running, so that new plain tensors existed before it.
+        failed: whether something did not fit since this was last set to False.
+        doubled: whether gradients of gradients were asked for.
+        on_saved: told of the storages that autograd saves, while that is counted.
     """
 
     def __init__(self, budget: Bytes, score: Score, device: torch.device, *, limit: float, seed: int = 0) -> None:
@@ -58,6 +61,8 @@ class Tensors:
         self.times = Times()
         self.in_forward = False
         self.on_gradients_of: Callable[[torch.Tensor], None] = lambda _tensor: None
+        self.failed = self.doubled = False
+        self.on_saved: Callable[[Stored], None] | None = None
         self._depth = 0
         self._seen: dict[int, tuple[torch.Tensor, Value]] = {}
         self._constants: dict[int, weakref.ref[Stored]] = {}
@@ -225,7 +230,7 @@ class Tensors:
         try:
             yield
         except OutOfRoom as error:
-            need = error.need + error.kept
+            self.failed, need = True, error.need + error.kept
             what = (
                 f"{name} needs {format_bytes(error.need)} while {format_bytes(error.kept)} cannot be evicted: "
                 f"{format_bytes(need)} ({need} B) at once, and the budget is {format_bytes(self.budget)} "
@@ -234,6 +239,7 @@ class Tensors:
             fix = "give more, or make the batch smaller."
             raise Infeasible(what, budget=self.budget, smallest=self.worked, floor=need, fix=fix) from None
         except Thrashing:
+            self.failed = True
             what = (
                 f"recomputation costs more than {self.core.limit:g} times the step: {self.core.remats} recomputations of "
                 f"{self.core.calls} operations within {format_bytes(self.budget)} ({self.budget} B). {self._what_worked()}"

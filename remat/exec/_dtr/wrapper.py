@@ -15,10 +15,17 @@ from remat.exec._torch.wrappers import PLAIN_FUNCTIONS, like, outside_modes
 
 
 class RematTensor(torch.Tensor):
-    """A tensor whose memory may be evicted; it behaves as a plain one."""
+    """A tensor whose memory may be evicted; it behaves as a plain one.
+
+    Attributes:
+        _handle: its value. _runtime: whose it is. _uses: how many operations were given this very tensor.
+        _pieces: of a gradient, the contributions whose sum it is, where torch would add them one by one to what is there.
+    """
 
     _handle: Handle
     _runtime: Any
+    _uses: list[int]
+    _pieces: tuple[torch.Tensor, ...] = ()
 
     __torch_function__ = PLAIN_FUNCTIONS
 
@@ -100,6 +107,7 @@ def wrapper_of(value: Value, runtime: Any) -> RematTensor:
     tensor = like(RematTensor, value.payload)
     tensor._handle = Handle(value)
     tensor._runtime = runtime
+    tensor._uses = [0]
     return tensor
 
 

@@ -17,6 +17,7 @@ from remat.exec._module import making
 from remat.exec._module.after import MANY_PLANS, answered, do_effects, learnt, undone_by, warn_of_many, wrong_answers
 from remat.exec._module.binding import extra_inputs
 from remat.exec._module.calls import CAPTURING, Arguments, bare_forward, captured_step, chain_tensors, is_bare
+from remat.exec._module.division import Division
 from remat.exec._module.entries import Bare, Dynamic, Ready
 from remat.exec._module.state import State
 from remat.exec._run import outside as outside_loss
@@ -28,7 +29,13 @@ from remat.exec._trace.tape import Scalar
 
 @define(eq=False)
 class Plans(State):
-    """The state of a wrapped module, with what its calls do."""
+    """The state of a wrapped module, with what its calls do.
+
+    Attributes:
+        division: of the calls that run under DTR, into parts with plans and the rest.
+    """
+
+    division: Division | None = None
 
     def call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call of the wrapped module."""
@@ -71,7 +78,9 @@ class Plans(State):
         def forward() -> Any:
             return self.bare(call.module, call.args, call.kwargs)
 
-        with running_eagerly():
+        if self.division is None or self.division.module is not call.module:
+            self.division = Division(call.module, self.settings)
+        with running_eagerly(), self.division.running(self.runtime):
             return run_forward(self.runtime, forward, call.module, self.settings.loss_reserve)
 
     def planned_for(self, call: Arguments, answers: tuple[Scalar, ...] = ()) -> Ready | Bare:

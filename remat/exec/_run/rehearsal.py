@@ -59,7 +59,7 @@ def rehearse(lowered: Lowered, primals: Tensors) -> Rehearsal:
         return outputs, lowered.backward(loose, saved, tangents, activations)
 
     def measured() -> Rehearsal:
-        with _as_before(lowered, primals), torch.no_grad(), no_autocast(lowered.device):
+        with as_before(lowered, primals), torch.no_grad(), no_autocast(lowered.device):
             _wait(lowered.device)
             start = time.perf_counter_ns()
             step()
@@ -78,7 +78,7 @@ def _wait(device: torch.device) -> None:
 
 
 @contextmanager
-def _as_before(lowered: Lowered, primals: Tensors) -> Iterator[None]:
+def as_before(lowered: Lowered, primals: Tensors) -> Iterator[None]:
     devices = {torch.device("cpu"), lowered.device}
     states = {device: rng.save(device) for device in devices}
     written = [(primals[at], primals[at].detach().clone()) for at in lowered.written_primals]

@@ -70,10 +70,14 @@ class Tangents:
         """As the trace saw them, in the order in which the backward takes them."""
         return tuple(self.program.values[value].spec for value, _ in self.program.tangents)
 
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The positions of the outputs that they belong to, in the same order."""
+        return tuple(position for _, position in self.program.tangents)
+
     def missing(self, gradients: tuple[torch.Tensor | None, ...]) -> frozenset[int]:
         """Which of those that the backward takes did not come."""
-        places = (position for _, position in self.program.tangents)
-        return frozenset(at for at, position in enumerate(places) if gradients[position] is None)
+        return frozenset(at for at, position in enumerate(self.places) if gradients[position] is None)
 
     def arrived(self, gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
         """What the backward is given; None where no gradient came.
@@ -81,7 +85,7 @@ class Tangents:
         Args:
             gradients: those of all outputs, as autograd brings them.
         """
-        mine = [gradients[position] for _, position in self.program.tangents]
+        mine = [gradients[position] for position in self.places]
         specs = self.specs
         strides = tuple(
             None if tensor is None or tensor.stride() == spec.stride or tensor.dtype != spec.dtype else tensor.stride()

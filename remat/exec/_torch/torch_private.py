@@ -28,6 +28,7 @@ __all__ = [
     "constant_of",
     "entry",
     "flatten",
+    "hooks_of_all_modules",
     "no_modes",
     "reader_of_real",
     "shapes_depend_on_values",
@@ -51,6 +52,11 @@ def entry(overload: OpOverload) -> Callable[..., Any]:
 
 _ASK_WHETHER_GRADIENTS = {"aten.mkldnn_rnn_layer.default"}
 """Kernels that make what their backward needs only where gradients are on, whatever their arguments say."""
+
+
+def hooks_of_all_modules() -> bool:
+    """Whether hooks are registered that run at each module of the process."""
+    return bool(torch.nn.modules.module._has_any_global_hook())
 
 
 def storage_key(value: torch.Tensor) -> int:

@@ -37,6 +37,17 @@ def outside_modes() -> AbstractContextManager[Any]:
     return no_modes() if torch._C._len_torch_dispatch_stack() else nullcontext()
 
 
+def modes_on() -> int:
+    """How many dispatch modes see what runs."""
+    return int(torch._C._len_torch_dispatch_stack())
+
+
+def saving_with() -> Any:
+    """What autograd calls now with each tensor that it saves; None: nothing."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return None if hooks is None else hooks[0]
+
+
 def below_autograd() -> Any:
     """A context in which operations are not recorded by autograd."""
     return torch._C._AutoDispatchBelowAutograd()
@@ -74,7 +85,9 @@ __all__ = [
     "below_autograd",
     "fake_mode",
     "like",
+    "modes_on",
     "outside_modes",
     "over",
+    "saving_with",
     "storage_copy",
 ]
