@@ -65,10 +65,11 @@ def assert_equal(expected, found):
 
 def test_first_calls_of_several_threads():
     bare, wrapped, found = Mean(), wrap(Mean()), {}
+    parameters = list(wrapped.parameters())  # before a capture in another thread has its own in their place
 
     def train(count):
         loss = wrapped(rows(count))
-        found[count] = [loss.detach(), *torch.autograd.grad(loss, list(wrapped.parameters()))]
+        found[count] = [loss.detach(), *torch.autograd.grad(loss, parameters)]
 
     threads = [threading.Thread(target=train, args=(count,)) for count in (64, 48, 32)]
     for thread in threads:

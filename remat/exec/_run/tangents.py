@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 from attrs import define, field
-from torch._ops import OpOverload
 
 from remat.exec._program.kernels import copy_to_layout
 from remat.exec._program.program import Op, Program, Ref, Role, Spec
+from remat.exec._torch.torch_private import OpOverload
 from remat.exec._torch.wrappers import outside_modes
 from remat.ir import Phase
 
@@ -147,14 +147,14 @@ def computes_in(program: Program, changed: dict[str, Strides]) -> bool:
         for op in program.ops:
             if op.phase is not Phase.BACKWARD or live.keys().isdisjoint(op.reads):
                 continue
-            made = None if op.adds else _made(program, op, live)
-            if made is None:
+            further = None if op.adds else _changed_outputs(program, op, live)
+            if further is None:
                 return False
-            live |= made
+            live |= further
     return True
 
 
-def _made(program: Program, op: Op, live: dict[str, Strides]) -> dict[str, Strides] | None:
+def _changed_outputs(program: Program, op: Op, live: dict[str, Strides]) -> dict[str, Strides] | None:
     """The strides of an operation's outputs that are not those of the trace; None: that is not known, or one is larger."""
     sizes: Callable[[int], int] = _same
     if op.role is Role.VIEW and op.target in VIEWS:
@@ -163,8 +163,12 @@ def _made(program: Program, op: Op, live: dict[str, Strides]) -> dict[str, Strid
         sizes, device = _small_sizes(program, op), str(program.device)
     else:
         return None
-    outputs = _returned(program, op, live, (sizes, device))
-    made: dict[str, Strides] = {}
+    try:
+        outputs = _returned(program, op, live, (sizes, device))
+    except (RuntimeError, ValueError) as error:
+        logger.debug("%s does not take another layout: %s", op.target, error)
+        return None
+    changed: dict[str, Strides] = {}
     for name, output in zip(op.outputs, outputs, strict=True):
         if name is None:
             continue
@@ -173,8 +177,8 @@ def _made(program: Program, op: Op, live: dict[str, Strides]) -> dict[str, Strid
         if strides is None or tuple(output.shape) != tuple(sizes(n) for n in spec.shape) or output.dtype != spec.dtype:
             return None
         if strides != spec.stride:
-            made[name] = strides
-    return made
+            changed[name] = strides
+    return changed
 
 
 def _takes_any_layout(target: Any) -> bool:
@@ -212,8 +216,8 @@ def _same(size: int) -> int:
 def _small_sizes(program: Program, op: Op) -> Callable[[int], int]:
     """Small sizes in place of those of an operation's tensors, equal where they are equal, in the same order; 0 and 1 stay."""
     names = (*op.reads, *(name for name in op.outputs if name is not None))
-    found = sorted({size for name in names for size in program.values[name].spec.shape if size > 1})
-    small = {size: at + 2 for at, size in enumerate(found)}
+    distinct = sorted({size for name in names for size in program.values[name].spec.shape if size > 1})
+    small = {size: at + 2 for at, size in enumerate(distinct)}
     return lambda size: small.get(size, size)
 
 
