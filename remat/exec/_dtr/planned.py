@@ -16,7 +16,7 @@ from attrs import define, field, frozen
 from torch import nn
 
 from remat.algorithms._dtr.memory import OutOfRoom
-from remat.algorithms._dtr.values import Call, Handle, Out, Value
+from remat.algorithms._dtr.values import Call, Handle, Value
 from remat.exec._dtr.boundary import packed, unpacked
 from remat.exec._dtr.operators import check_unwritten, generators_in, states_of
 from remat.exec._dtr.runtime import Runtime
@@ -185,26 +185,8 @@ class _Backward:
         return results
 
 
-def _outs(runtime: Runtime, record: Call, results: Sequence[Any], bundle: Bytes) -> list[Out | None]:
-    """What results are: whose storages they share; a list of tensors counts for `bundle` bytes."""
-    keys = [storage_key(value.payload) if isinstance(value.payload, torch.Tensor) else -1 for value in record.args]
-    outs: list[Out | None] = []
-    fresh: dict[int, int] = {}
-    for place, result in enumerate(results):
-        if not isinstance(result, torch.Tensor):
-            outs.append(Out(bundle))
-        elif (key := storage_key(result)) in keys:
-            outs.append(Out(0, keys.index(key)))
-        elif key in fresh:
-            outs.append(Out(0, -1, fresh[key]))
-        else:
-            fresh[key] = place
-            outs.append(Out(runtime.size_of(result)))
-    return outs
-
-
 def _perform(runtime: Runtime, record: Call, operator: _Forward | _Backward, bundle: Bytes) -> list[Value | None]:
-    record.describe = lambda results: _outs(runtime, record, results, bundle)
+    record.describe = lambda results: runtime.described(record, results, bundle)
     try:
         with no_autocast(runtime.device), outside_modes(), torch.no_grad():
             runtime.core.perform(record)

@@ -69,7 +69,7 @@ class Recorder(Tensors):
 
         def describe(results: Sequence[torch.Tensor]) -> list[Out | None]:
             record.work, record.spare = needs.work + aside, needs.estimate  # as they were measured meanwhile
-            return self._described(record, results)
+            return self.described(record, results)
 
         record.describe = describe
         self.core.perform(record)
@@ -86,14 +86,15 @@ class Recorder(Tensors):
                 if storage.source is not None:
                     reader.versions.append((at, storage.source, version_of(storage.source)))
 
-    def _described(self, record: Call, results: Sequence[torch.Tensor]) -> list[Out | None]:
-        """What results are, from their payloads: sizes, and whose storages they share."""
-        keys = [storage_key(value.payload) for value in record.args]
+    def described(self, record: Call, results: Sequence[Any], kept: Bytes = 0) -> list[Out | None]:
+        """What results are, from their payloads: sizes, and whose storages they share; what is no tensor counts for `kept`."""
+        keys = [storage_key(value.payload) if isinstance(value.payload, torch.Tensor) else -1 for value in record.args]
         outs: list[Out | None] = [Out(root.storage.size) for root in record.takes]
         fresh: dict[int, int] = {}
         for place, result in enumerate(results[len(outs) :], len(outs)):
-            key = storage_key(result)
-            if key in keys:
+            if not isinstance(result, torch.Tensor):
+                outs.append(Out(kept))
+            elif (key := storage_key(result)) in keys:
                 outs.append(Out(0, keys.index(key)))
             elif key in fresh:
                 outs.append(Out(0, -1, fresh[key]))

@@ -159,7 +159,7 @@ def _changed_outputs(program: Program, op: Op, live: dict[str, Strides]) -> dict
     sizes: Callable[[int], int] = _same
     if op.role is Role.VIEW and op.target in VIEWS:
         device = "meta"
-    elif op.role is Role.CALL and _takes_any_layout(op.target):
+    elif op.role is Role.CALL and not op.draws and _takes_any_layout(op.target):
         sizes, device = _small_sizes(program, op), str(program.device)
     else:
         return None
