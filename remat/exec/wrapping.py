@@ -199,11 +199,9 @@ def _offloading(offload: bool | str | Link, host_budget: int | str | None, budge
 def _compile_meanwhile() -> None:
     """On an empty cache, have other processes compile the planner's kernels while this one captures and measures."""
     with importing():
-        from remat.algorithms._search.kernel_prefetch import (
-            prefetch,  # brings in the compiler, so only where it will be needed
-        )
+        from remat.algorithms._search.kernel_prefetch import prefetch
 
-    prefetch()
+        prefetch()  # may bring in the compiler
 
 
 def _uncompiled(model: nn.Module) -> nn.Module:

@@ -34,7 +34,7 @@ from remat.algorithms._core.solver import Solver
 from remat.algorithms._curves.budget_sweep import lowest_budget
 from remat.algorithms._milp.direct import solve_relaxed
 from remat.algorithms._search.auto import auto
-from remat.algorithms._search.lp_rounding import recompute_on_demand
+from remat.algorithms._search.on_demand import recompute_on_demand
 from remat.algorithms._search.state import Search
 from remat.algorithms._whole.baselines import PerLayerCheckpoint, store_all_peak
 from remat.algorithms._whole.exhaustive import Exhaustive

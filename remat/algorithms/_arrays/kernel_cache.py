@@ -14,11 +14,8 @@ from pathlib import Path
 import llvmlite.binding
 import numba
 
-from remat.algorithms._arrays.kernel_sources import sources_digest
+from remat.algorithms._arrays.kernel_sources import MARK, sources_digest
 from remat.algorithms._arrays.liveness import memory_profile
-
-MARK = "remat-kernels.full"
-"""Name of the file that marks a cache folder as complete."""
 
 
 def cache_folder() -> Path | None:

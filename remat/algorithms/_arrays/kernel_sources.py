@@ -16,6 +16,9 @@ from typing import Final
 STAMP: Final = "remat-kernels.sources"
 """Name of the file, in a cache folder, that holds the digest of the sources."""
 
+MARK: Final = "remat-kernels.full"
+"""Name of the file that marks a cache folder as complete."""
+
 _PACKAGE: Final = Path(__file__).parents[1]
 _ARRAYS: Final = "graph_arrays.py"  # has no kernels, but the tuples that all of them take
 

@@ -51,6 +51,7 @@ def ended(process: subprocess.Popen[bytes]) -> int:
     if process.poll() is None:
         process.kill()
     code = process.wait()
-    if process.stdin is not None:
-        process.stdin.close()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
     return code

@@ -25,7 +25,8 @@ from remat.algorithms._bounds.ordered_instants import Chained, ordered_formulati
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.answer import Answer
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
-from remat.algorithms._search.lp_rounding import hardest_instants, recompute_on_demand
+from remat.algorithms._search.lp_rounding import hardest_instants
+from remat.algorithms._search.on_demand import recompute_on_demand
 from remat.algorithms._search.passes import offer_shaved, variant
 from remat.algorithms._search.state import RunMove, Search, Sequence
 from remat.settings import number, whole

@@ -19,7 +19,8 @@ from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._proving.prover import MOST_INSTANTS
 from remat.algorithms._search.any_order import heavy_instants
-from remat.algorithms._search.lp_rounding import hardest_instants, recompute_on_demand
+from remat.algorithms._search.lp_rounding import hardest_instants
+from remat.algorithms._search.on_demand import recompute_on_demand
 from remat.algorithms._search.passes import offer_shaved, variant
 from remat.algorithms._search.state import RunMove, Search, Sequence
 from remat.settings import number, whole

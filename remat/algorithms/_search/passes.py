@@ -14,6 +14,7 @@ from attrs import field, frozen
 
 from remat.algorithms._arrays.graph_arrays import Seed
 from remat.algorithms._search.deletion import delete
+from remat.algorithms._search.kernel_prefetch import await_kernels
 from remat.algorithms._search.peak_shaving import NO_CEILING, Scoring, shave
 from remat.algorithms._search.ruin_recreate import Acceptance, relieve, ruin_and_recreate
 from remat.algorithms._search.state import RunMove, Search, Sequence
@@ -195,6 +196,7 @@ class RuinAndRecreate(RunMove):
         total = iterations_for(len(search.base), self.work)
         if search.best is None or not total:
             return
+        await_kernels()
         if self.restart:
             self._from_new_starts(search, total)
         else:
@@ -266,6 +268,7 @@ class Relieve(RunMove):
     def improve(self, search: Search) -> None:
         """Relieve each start until it fits."""
         iterations, stride = iterations_for(len(search.base), self.work), _iterations_per_check(search)
+        await_kernels()
         for k in range(self.attempts):
             if search.over:
                 return

@@ -31,7 +31,7 @@ from remat.algorithms._core.wording import operand
 from remat.algorithms._proving.certificate import Claim
 from remat.algorithms._proving.evidence import AllRun
 from remat.algorithms._proving.prover import CAPTURED, MOST_INSTANTS, Prover
-from remat.algorithms._search.kernel_prefetch import await_kernels
+from remat.algorithms._search.kernel_prefetch import await_first_kernels, await_kernels
 from remat.algorithms._search.ordering import shift
 from remat.algorithms._search.stop import CONDITION, Condition
 from remat.algorithms._search.work import Worked
@@ -74,8 +74,8 @@ class RunProblem:
 
     @classmethod
     def of(cls, problem: Problem) -> RunProblem:
-        """The arrays of a problem; waits for the processes that compile kernels."""
-        await_kernels()
+        """The arrays of a problem; waits for the process that compiles kernels."""
+        await_first_kernels()
         flat = flatten(problem.graph)
         base = np.flatnonzero(flat.required).astype(np.int32)
         charged = np.zeros(len(base), np.int64)
@@ -256,6 +256,7 @@ class Search:
 
         The peak stays within the larger of the budget and the start's peak; bytes over the share `level` of the budget count.
         """
+        await_kernels()
         ceiling = max(budget, self.arrays.peak_of(start))
         current = start
         for _ in range(passes):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import chain
 
 import numpy as np
 from attrs import frozen
@@ -21,7 +21,7 @@ from remat.algorithms._copies.copy_shaving import shaved as shave_with_copies
 from remat.algorithms._core.compilation import CompileClock
 from remat.algorithms._core.processes import end_with_parent
 from remat.algorithms._search.deletion import removable, thinned
-from remat.algorithms._search.lp_rounding import recompute_on_demand
+from remat.algorithms._search.on_demand import recompute_on_demand
 from remat.algorithms._search.ordering import shift
 from remat.algorithms._search.peak_shaving import NO_CEILING, Scoring, shave
 from remat.algorithms._search.ruin_recreate import perturbed, perturbed_near_peak
@@ -103,11 +103,19 @@ def _lanes(e: Example) -> Lanes:
     return lanes_of(e.flat, Link.symmetric(gb_per_s=1), e.budget, None)
 
 
-HALVES: tuple[tuple[Callable[[Example], None], ...], ...] = ((_shave, _recompute), (_thin, _shift, _perturb))
-"""Each task calls kernels that Python calls; the halves take equally long."""
+Task = Callable[[Example], None]
 
-AT_FIRST_USE: tuple[Callable[[Example], None], ...] = (_perturb_near_peak, _polish_copies, _shave_with_copies)
+FIRST: tuple[tuple[Task, ...], tuple[Task, ...]] = ((_shave,), (_thin, _recompute))
+"""Each task calls kernels that Python calls. These are what every plan begins with; the halves take about equally long."""
+
+LATER: tuple[tuple[Task, ...], tuple[Task, ...]] = ((_perturb,), (_shift,))
+"""What is called after the first plans, in the same halves."""
+
+AT_FIRST_USE: tuple[Task, ...] = (_perturb_near_peak, _polish_copies, _shave_with_copies)
 """Likewise of plans near the smallest budget and of plans with copies, which few need: helpers leave them to their first use."""
+
+HALF_DONE = b"."
+"""What a helper writes when a half of `FIRST` is in the cache."""
 
 
 def warm_up() -> float:
@@ -117,7 +125,7 @@ def warm_up() -> float:
     """
     inputs = example()
     with CompileClock() as compiled:
-        _run((*chain.from_iterable(HALVES), *AT_FIRST_USE), inputs)
+        _run((*sum(FIRST, ()), *sum(LATER, ()), *AT_FIRST_USE), inputs)
         mark_full()
     return compiled.seconds
 
@@ -128,16 +136,42 @@ def _run(tasks: Iterable[Callable[[Example], None]], inputs: Example) -> None:
         task(inputs)
 
 
-def serve(part: int, parts: int) -> None:
-    """The work of a helper (see `kernel_prefetch`): its share of the halves, one helper at a time; ends with its parent."""
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    with _locked(part):
-        _run(chain.from_iterable(HALVES[part::parts]), example())
+def serve(processes: int) -> None:
+    """The work of a helper (see `kernel_prefetch`), which ends with its parent; one helper at a time.
+
+    On several processors it forks after the imports and the profile, which both halves need: they take a second.
+    """
+    if cache_folder() is None:
+        return
+    with _locked():
+        inputs = example()
+        _run((), inputs)
+        child = os.fork() if processes > 1 and hasattr(os, "fork") else None
+        threading.Thread(target=end_with_parent, daemon=True).start()  # after the fork, which wants a single thread
+        if child is None:
+            _serve_halves((0, 1), inputs)
+        elif child == 0:
+            _serve_halves((1,), inputs)
+        else:
+            _serve_halves((0,), inputs)
+            _, status = os.waitpid(child, 0)
+            if status:
+                raise SystemExit(1)
+        if child != 0:
+            mark_full()
+
+
+def _serve_halves(halves: tuple[int, ...], inputs: Example) -> None:
+    for half in halves:
+        _run(FIRST[half], inputs)
+        os.write(1, HALF_DONE)
+    for half in halves:
+        _run(LATER[half], inputs)
 
 
 @contextmanager
-def _locked(part: int) -> Iterator[None]:
-    """Hold the lock of a part; a process that waits for it finds the kernels in the cache."""
+def _locked() -> Iterator[None]:
+    """Hold the lock of the cache; a process that waits for it finds the kernels there."""
     folder = cache_folder()
     try:
         import fcntl
@@ -147,6 +181,6 @@ def _locked(part: int) -> Iterator[None]:
     if folder is None:
         yield
         return
-    with open(folder / f"remat-kernels.{part}.lock", "wb") as lock:
+    with open(folder / "remat-kernels.lock", "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the file, however the process ends
         yield
