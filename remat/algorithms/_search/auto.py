@@ -63,7 +63,7 @@ plan_first: Solver = WithCopies(
             MultiStart().if_(gap_above(GOOD)),
             Continuation().if_(no_plan),
             Relieve().if_(no_plan),
-            AnyOrder().if_(gap_above(POOR)).if_(nodes_up_to(FEW)),
+            AnyOrder(effort=1e7).if_(gap_above(POOR)).if_(nodes_up_to(FEW)),
             RuinAndRecreate(work=1e7),
             RuinAndRecreate(work=5e7, disorder=0.3).if_(gap_above(GOOD)).if_(gaining()),
             Continuation(step=0.97, steps=6, attempts=6).if_(gap_above(POOR)).if_(gaining(1)),

@@ -86,7 +86,7 @@ def prefetch() -> bool:
 
 
 def _surely_incomplete() -> bool:
-    """Whether no complete cache is where numba looks first, told without importing numba: a helper can start that much earlier."""
+    """Whether no complete cache is where numba looks first; told without importing numba, so that a helper starts earlier."""
     if "NUMBA_DISABLE_JIT" in os.environ:
         return False
     if chosen := _chosen_folder():
