@@ -19,6 +19,9 @@ STAMP: Final = "remat-kernels.sources"
 MARK: Final = "remat-kernels.full"
 """Name of the file that marks a cache folder as complete."""
 
+BESIDE: Final = Path(__file__).parent / "__pycache__"
+"""Where numba caches the kernels of this package, unless the user chose another folder or this one cannot be written."""
+
 _PACKAGE: Final = Path(__file__).parents[1]
 _ARRAYS: Final = "graph_arrays.py"  # has no kernels, but the tuples that all of them take
 

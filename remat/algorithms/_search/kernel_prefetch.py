@@ -20,8 +20,7 @@ from pathlib import Path
 
 from attrs import define
 
-from remat.algorithms import _arrays
-from remat.algorithms._arrays.kernel_sources import MARK
+from remat.algorithms._arrays.kernel_sources import BESIDE, MARK
 from remat.algorithms._core.compilation import counted_as_compiling
 from remat.algorithms._core.processes import ended, interpreter
 
@@ -91,8 +90,7 @@ def _surely_incomplete() -> bool:
         return False
     if chosen := _chosen_folder():
         return not any(Path(chosen).glob(f"*/{MARK}"))
-    folder = Path(_arrays.__path__[0], "__pycache__")
-    return folder.is_dir() and os.access(folder, os.W_OK) and not (folder / MARK).exists()
+    return BESIDE.is_dir() and os.access(BESIDE, os.W_OK) and not (BESIDE / MARK).exists()
 
 
 def _chosen_folder() -> str:

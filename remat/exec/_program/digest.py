@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
@@ -101,28 +101,44 @@ def _tensor(tensor: torch.Tensor) -> tuple[Spec, str]:
     return Spec.of(tensor), hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
-def _words(part: Any) -> Iterator[bytes]:
+def _words(part: Any) -> list[bytes]:
     """A part as words that tell it from every other; the type of a number is in them, and the structure."""
-    if isinstance(part, _LITERALS):
-        yield f"{type(part).__name__} {part!r}".encode()
+    words: list[bytes] = []
+    _write(part, words.append)
+    return words
+
+
+def _write(part: Any, write: Callable[[bytes], None]) -> None:
+    kind = type(part)
+    if kind is tuple or kind is list:
+        _write_group(kind.__name__, part, write)
+    elif isinstance(part, _LITERALS):
+        write(f"{kind.__name__} {part!r}".encode())
     elif isinstance(part, Enum):
-        yield f"{type(part).__name__}.{part.name}".encode()
+        write(f"{kind.__name__}.{part.name}".encode())
     elif isinstance(part, Ref):
-        yield f"value {part.name}".encode()
+        write(f"value {part.name}".encode())
     elif isinstance(part, Spec):
-        yield f"spec {part}".encode()
+        write(f"spec {part}".encode())
     elif isinstance(part, torch_private.OpOverload):
-        yield f"operation {part}".encode()
+        write(f"operation {part}".encode())
     elif isinstance(part, (FunctionType, BuiltinFunctionType)):
-        yield f"function {part.__module__}.{part.__qualname__}".encode()
+        write(f"function {part.__module__}.{part.__qualname__}".encode())
     elif isinstance(part, Mapping):
-        yield from _group("mapping", itertools.chain.from_iterable(part.items()))
+        _write_group("mapping", itertools.chain.from_iterable(part.items()), write)
     elif isinstance(part, slice):
-        yield from _group("slice", (part.start, part.stop, part.step))
+        _write_group("slice", (part.start, part.stop, part.step), write)
     elif isinstance(part, (tuple, list)):
-        yield from _group(type(part).__name__, part)
+        _write_group(kind.__name__, part, write)
     else:
-        yield f"stranger {type(part).__name__} {next(_strangers)}".encode()
+        write(f"stranger {kind.__name__} {next(_strangers)}".encode())
+
+
+def _write_group(name: str, parts: Iterable[Any], write: Callable[[bytes], None]) -> None:
+    write(f"{name} (".encode())
+    for part in parts:
+        _write(part, write)
+    write(b")")
 
 
 def _anywhere(word: bytes) -> bytes:
@@ -130,13 +146,6 @@ def _anywhere(word: bytes) -> bytes:
     if word.startswith(b"device "):
         return b"device"
     return word.partition(b"@")[0] if word.startswith(b"spec ") else word
-
-
-def _group(name: str, parts: Iterable[Any]) -> Iterator[bytes]:
-    yield f"{name} (".encode()
-    for part in parts:
-        yield from _words(part)
-    yield b")"
 
 
 __all__ = ["program_digest", "structure_digest"]
