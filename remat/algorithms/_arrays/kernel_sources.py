@@ -19,7 +19,7 @@ STAMP: Final = "remat-kernels.sources"
 MARK: Final = "remat-kernels.full"
 """Name of the file that marks a cache folder as complete."""
 
-BESIDE: Final = Path(__file__).parent / "__pycache__"
+IN_TREE: Final = Path(__file__).parent / "__pycache__"
 """Where numba caches the kernels of this package, unless the user chose another folder or this one cannot be written."""
 
 _PACKAGE: Final = Path(__file__).parents[1]

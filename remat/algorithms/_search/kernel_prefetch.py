@@ -20,7 +20,7 @@ from pathlib import Path
 
 from attrs import define
 
-from remat.algorithms._arrays.kernel_sources import BESIDE, MARK
+from remat.algorithms._arrays.kernel_sources import IN_TREE, MARK
 from remat.algorithms._core.compilation import counted_as_compiling
 from remat.algorithms._core.processes import ended, interpreter
 
@@ -90,7 +90,7 @@ def _surely_incomplete() -> bool:
         return False
     if chosen := _chosen_folder():
         return not any(Path(chosen).glob(f"*/{MARK}"))
-    return BESIDE.is_dir() and os.access(BESIDE, os.W_OK) and not (BESIDE / MARK).exists()
+    return IN_TREE.is_dir() and os.access(IN_TREE, os.W_OK) and not (IN_TREE / MARK).exists()
 
 
 def _chosen_folder() -> str:
