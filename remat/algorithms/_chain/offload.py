@@ -11,10 +11,11 @@ from typing import ClassVar
 
 from attrs import evolve, field, frozen
 
+from remat.algorithms._chain.host_memory import held_on_host, host_room, those_with_room
 from remat.algorithms._chain.pofo import Pofo
 from remat.algorithms._chain.quantise import Quantise
 from remat.algorithms._chain.rotor import RotorTable, chain_refusal, keep_all, rotor_values
-from remat.algorithms._chain.transfers import Trace, held_on_host, host_room, place, trace
+from remat.algorithms._chain.transfers import Trace, place, trace
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Plan
 from remat.algorithms._core.problem import Problem
@@ -146,16 +147,6 @@ class Opportunist(Solver):
         traced = trace(chain.graph, runs)
         replayed = _replayed(traced, those_with_room(traced, away, host_room(problem)), problem)
         return Plan(schedule=None if replayed is None else replayed[2], trail=(note,))
-
-
-def those_with_room(traced: Trace, away: set[str], room: Bytes) -> set[str]:
-    """The cells of a set that are offloaded before the host is full; the others stay on the device."""
-    fitting: set[str] = set()
-    for stay in sorted(traced.stays, key=lambda stay: (stay.leaves, stay.maker)):
-        if stay.cell in away and stay.size <= room:
-            fitting.add(stay.cell)
-            room -= stay.size
-    return fitting
 
 
 def grouped(chain: Chain, budget: Bytes, link: Link) -> tuple[list[tuple[int, int]], int]:

@@ -8,7 +8,6 @@ Time O(L^2 N^3 + L^3 N^2), memory O(L^2 N^2 + L N^3) for L stages and N slots.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import ClassVar
@@ -17,6 +16,7 @@ import numpy as np
 from attrs import evolve, field, frozen
 
 from remat.algorithms._chain.chain_arrays import ChainArrays, Ints, arrays_of
+from remat.algorithms._chain.host_memory import held_on_host, host_room, slower_links, within_host
 from remat.algorithms._chain.pofo_kernels import (
     INFINITE,
     Lanes,
@@ -32,13 +32,13 @@ from remat.algorithms._chain.pofo_kernels import (
 )
 from remat.algorithms._chain.quantise import Quantise
 from remat.algorithms._chain.rotor import chain_refusal, keep_all
-from remat.algorithms._chain.transfers import Trace, fluid, held_on_host, host_room, place, rounded, trace
+from remat.algorithms._chain.transfers import Trace, fluid, place, rounded, trace
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
 from remat.errors import BudgetExceeded
-from remat.ir import Graph, Link, Phase, Run, Schedule, validate
+from remat.ir import Graph, Link, Run, Schedule, validate
 from remat.ir.chain import Chain
 from remat.settings import optional, whole
 from remat.units import Bytes, GiB, Ns, format_bytes
@@ -376,32 +376,6 @@ def with_transfers(problem: Problem, traced: Trace, away: Mapping[str, int], not
             if not isinstance(other, str) and other[0] <= best[0]:
                 gone, best = fewer, other
     return Plan(schedule=best[1], trail=(f"{note}, {best[0]} ns replayed with whole transfers",))
-
-
-def within_host(problem: Problem, traced: Trace, away: Mapping[str, int]) -> dict[str, int]:
-    """The copies without groups that the device has room for, the first to start first, until the host has room for the rest."""
-    gone = dict(away)
-    for start in dict.fromkeys(away.values()):
-        if held_on_host(traced, gone) <= host_room(problem):
-            break
-        fewer = {cell: at for cell, at in gone.items() if at != start}
-        if max(traced.without(fewer)) <= problem.budget:
-            gone = fewer
-    return gone
-
-
-def slower_links(problem: Problem) -> list[Link | None]:
-    """Links whose lane to the host carries during the forward about what the host may hold, and less; at last no link.
-
-    The search knows no limit of the host. With a slower lane it offloads less and recomputes more.
-    """
-    if problem.link is None or problem.host_budget is None:
-        return []
-    nodes = problem.graph.computes
-    forward = sum(node.option.time for node in nodes if node.phase is not Phase.BACKWARD)
-    rate = problem.host_budget * _SECOND // max(1, forward)
-    rates = [part for part in (rate, rate // 2, rate // 4) if 0 < part < (problem.link.to_host or math.inf)]
-    return [*(evolve(problem.link, to_host=part) for part in rates), None]
 
 
 def _replayed(problem: Problem, traced: Trace, away: Mapping[str, int]) -> tuple[Ns, Schedule] | str:

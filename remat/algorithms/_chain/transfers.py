@@ -18,12 +18,10 @@ from typing import NamedTuple
 
 from attrs import frozen
 
-from remat.algorithms._core.problem import Problem
 from remat.ir import Drop, Graph, Link, Offload, Phase, Prefetch, Run, Schedule, Step
 from remat.units import Bytes, Ns
 
 _SECOND = 10**9
-_UNLIMITED: Bytes = 1 << 62
 
 
 @frozen
@@ -137,16 +135,6 @@ class _Residencies:
             else:
                 self.resident[name] = (k, size, [k])
                 self.live += size
-
-
-def host_room(problem: Problem) -> Bytes:
-    """What copies may hold on the host [bytes]; without a limit, more than any graph has."""
-    return _UNLIMITED if problem.host_budget is None else problem.host_budget
-
-
-def held_on_host(traced: Trace, cells: Collection[str]) -> Bytes:
-    """What the copies of `cells` hold on the host at the loss, when all have left and none has come back [bytes]."""
-    return sum(stay.size for stay in traced.stays if stay.cell in cells)
 
 
 def place(traced: Trace, cells: Collection[str], budget: Bytes, link: Link) -> Schedule | None:

@@ -297,7 +297,7 @@ def to_beat(best: Candidates) -> float:
 def score_copy(
     lanes: Lanes, prices: Prices, scan: Scan, best: Candidates, gap: tuple[int, int, int, float], rng: Seed
 ) -> float:
-    """Keep the copy that closes a gap, (datum, position, bit, bytes saved), if it is among the best; returns the score to beat."""
+    """Keep the copy that closes a gap, (datum, position, bit, bytes saved), if it is among the best; the score to beat."""
     d, b, bit, gain = gap
     cost = copy_cost(lanes, scan, prices, d)
     score = noisy(gain / max(1.0, cost) ** prices.exponent, prices.noise, rng)
