@@ -42,9 +42,6 @@ QUARTER = On(part=4)
 CHAINS = On(graphs=of_two_stages, part=3, least=15)
 FLAT = On(graphs=flat, part=5, least=10)
 BLIND = {"L-BUDGET": WHATEVER}
-ROOMY = {"L-HOST": "plans copies for a host without a limit; the replay decides"}
-OFFLOADING = On(graphs=of_two_stages, part=3, least=15, exclude=ROOMY)
-FLAT_OFFLOADING = On(graphs=flat, part=5, least=10, exclude=ROOMY)
 
 SOLVERS = {
     "StoreAll()": On(exclude=BLIND),
@@ -102,18 +99,18 @@ SOLVERS = {
     "Rotor()": CHAINS,
     "RkRotor()": CHAINS,
     "Quantise(7) >> RkRotor()": CHAINS,
-    "Pofo()": OFFLOADING,
-    "Pofo(slots=6)": OFFLOADING,
-    "OffloadOnly()": OFFLOADING,
-    "Autocapper(limits=5)": OFFLOADING,
-    "Opportunist()": OFFLOADING,
+    "Pofo()": CHAINS,
+    "Pofo(slots=6)": CHAINS,
+    "OffloadOnly()": CHAINS,
+    "Autocapper(limits=5)": CHAINS,
+    "Opportunist()": CHAINS,
     "chen": On(graphs=flat, part=5, least=10, exclude=BLIND),
     "revolve": FLAT,
     "rotor": FLAT,
-    "pofo": FLAT_OFFLOADING,
-    "offload_only": FLAT_OFFLOADING,
-    "autocapper": FLAT_OFFLOADING,
-    "opportunist": FLAT_OFFLOADING,
+    "pofo": FLAT,
+    "offload_only": FLAT,
+    "autocapper": FLAT,
+    "opportunist": FLAT,
 }
 
 

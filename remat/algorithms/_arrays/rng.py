@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat.algorithms._arrays.graph_arrays import Seed
+from remat.algorithms._arrays.graph_arrays import Floats, Seed
 from remat.algorithms._arrays.jit import inner_kernel, kernel
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -27,3 +27,12 @@ def fraction(state: Seed) -> float:
 def below(state: Seed, n: int) -> int:
     """Next integer in [0, n)."""
     return int(fraction(state) * n)
+
+
+@kernel
+def fractions(state: Seed, count: int) -> Floats:
+    """The next `count` numbers in [0, 1)."""
+    values = np.empty(count, np.float64)
+    for i in range(count):
+        values[i] = fraction(state)
+    return values

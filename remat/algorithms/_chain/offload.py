@@ -1,5 +1,7 @@
 """Offloading alone, and the two heuristics that POFO is compared with. All plan chains with a link, with whole transfers.
 
+What copies may hold on the host is limited where the problem says so; the papers have no such limit.
+
 Reference: POFO (Beaumont, Eyraud-Dubois, Shilova, 2021), section 5.1; offloading alone: the same search without reruns.
 """
 
@@ -9,6 +11,7 @@ from typing import ClassVar
 
 from attrs import evolve, field, frozen
 
+from remat.algorithms._chain.host_memory import held_on_host, host_room, those_with_room
 from remat.algorithms._chain.pofo import Pofo
 from remat.algorithms._chain.quantise import Quantise
 from remat.algorithms._chain.rotor import RotorTable, chain_refusal, keep_all, rotor_values
@@ -65,7 +68,7 @@ class Autocapper(Solver):
         sequences = dict.fromkeys((*planned, all_saved(chain)))
         best: tuple[Ns, Bytes, Schedule] | None = None
         for done, runs in enumerate(sequences, 1):
-            replayed = capped(trace(chain.graph, runs), problem.budget, problem.link)
+            replayed = capped(trace(chain.graph, runs), problem)
             if replayed is not None and (best is None or replayed[:2] < best[:2]):
                 best = replayed
                 clock.report(
@@ -77,30 +80,35 @@ class Autocapper(Solver):
         return Plan(schedule=None if best is None else best[2], trail=(note,))
 
 
-def capped(traced: Trace, budget: Bytes, link: Link) -> tuple[Ns, Bytes, Schedule] | None:
-    """Offload the first cell that is idle at the peak, until the peak fits: (time, peak, schedule), or None."""
+def capped(traced: Trace, problem: Problem) -> tuple[Ns, Bytes, Schedule] | None:
+    """Offload the first cell that is idle at the peak and has room on the host, until the peak fits: (time, peak, schedule)."""
     charges = list(traced.charges)
     away: set[str] = set()
-    while max(charges) > budget:
+    room = host_room(problem)
+    while max(charges) > problem.budget:
         worst = charges.index(max(charges))
         idle = (
-            stay for stay in traced.stays if stay.size and stay.cell not in away and stay.leaves < worst < stay.wanted
+            stay
+            for stay in traced.stays
+            if 0 < stay.size <= room and stay.cell not in away and stay.leaves < worst < stay.wanted
         )
         stay = next(idle, None)
         if stay is None:
             return None
         away.add(stay.cell)
+        room -= stay.size
         for k in range(stay.leaves + 1, stay.wanted):
             charges[k] -= stay.size
-    return _replayed(traced, away, budget, link)
+    return _replayed(traced, away, problem)
 
 
-def _replayed(traced: Trace, away: set[str], budget: Bytes, link: Link) -> tuple[Ns, Bytes, Schedule] | None:
-    schedule = place(traced, away, budget, link)
-    if schedule is None:
+def _replayed(traced: Trace, away: set[str], problem: Problem) -> tuple[Ns, Bytes, Schedule] | None:
+    assert problem.link is not None
+    schedule = place(traced, away, problem.budget, problem.link)
+    if schedule is None or held_on_host(traced, away) > host_room(problem):
         return None
     try:
-        cost = validate(traced.graph, schedule, budget, link)
+        cost = validate(traced.graph, schedule, problem.budget, problem.link)
     except BudgetExceeded:
         return None
     return cost.time, cost.peak, schedule
@@ -136,7 +144,8 @@ class Opportunist(Solver):
         for start, _ in groups:
             stage = chain.stages[start]
             away |= {stage.phantom, stage.output} | ({chain.stages[start - 1].output} if start else set())
-        replayed = _replayed(trace(chain.graph, runs), away, problem.budget, problem.link)
+        traced = trace(chain.graph, runs)
+        replayed = _replayed(traced, those_with_room(traced, away, host_room(problem)), problem)
         return Plan(schedule=None if replayed is None else replayed[2], trail=(note,))
 
 

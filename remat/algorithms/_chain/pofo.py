@@ -13,9 +13,10 @@ from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from remat.algorithms._chain.chain_arrays import ChainArrays, Ints, arrays_of
+from remat.algorithms._chain.host_memory import held_on_host, host_room, slower_links, within_host
 from remat.algorithms._chain.pofo_kernels import (
     INFINITE,
     Lanes,
@@ -276,7 +277,9 @@ def table_bytes(stages: int, slots: int, recompute: bool = True) -> Bytes:
 class Pofo(Solver):
     """Optimal combination of rematerialization and offloading in the class of the paper, written with whole transfers.
 
-    The link is the problem's; without one nothing is offloaded and the class is Rotor's.
+    The link is the problem's; without one nothing is offloaded and the class is Rotor's. The paper has no limit of the host:
+    where the problem has one and the plan does not keep it, copies that the device has room for are left out, and then the
+    search is repeated with slower lanes to the host, which offload less.
 
     Attributes:
         slots: slots of the budget, sizes rounded to the nearest with the error carried on (`Quantise`); plans for a few slots
@@ -295,13 +298,23 @@ class Pofo(Solver):
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The plan of the search with whole transfers; the trail compares its fluid time with the replay."""
+        plan = self._plan_with(problem, problem.link, clock)
+        for link in slower_links(problem):
+            if plan.schedule is not None or clock.expired:
+                break
+            plan = self._plan_with(problem, link, clock)
+        return plan
+
+    def _plan_with(self, problem: Problem, link: Link | None, clock: Clock) -> Plan:
+        """The plan of a search with another link, which may be slower than the problem's; the replay has the problem's."""
+        searched = evolve(problem, link=link, host_budget=None)
         if self.slots is None:
-            return self._best_replay(problem, problem, clock, 0, 1)
-        near = Quantise(self.slots, carry=True).apply(problem).problem
+            return self._best_replay(problem, searched, clock, 0, 1)
+        near = Quantise(self.slots, carry=True).apply(searched).problem
         plan = self._best_replay(problem, near, clock, self.slots // 12, self.slots // 2)
         if plan.schedule is not None or clock.expired:
             return plan
-        return self._best_replay(problem, Quantise(self.slots).apply(problem).problem, clock, 0, 1)
+        return self._best_replay(problem, Quantise(self.slots).apply(searched).problem, clock, 0, 1)
 
     def _best_replay(self, problem: Problem, coarse: Problem, clock: Clock, more: int, tries: int) -> Plan:
         """The fastest replay of the plans of a coarse problem for `more` slots above the budget, one less, and so on.
@@ -317,7 +330,7 @@ class Pofo(Solver):
         if size > self.table_limit:
             what = f"{len(chain)} stages and {arrays.slots} slots need tables of {format_bytes(size)}"
             return Plan(trail=(f"{self!r} refused: {what}; give slots=…, e.g. 50",))
-        tables = PofoTables(chain, budget, problem.link, recompute=self._recomputes)
+        tables = PofoTables(chain, budget, coarse.link, recompute=self._recomputes)
         plan = Plan(trail=(f"{self!r}: nothing of its class fits ({CLASS})",))
         best: tuple[Ns, Plan] | None = None
         aside = 0
@@ -352,7 +365,7 @@ def with_transfers(problem: Problem, traced: Trace, away: Mapping[str, int], not
     Copies that are not needed are left out: each group of copies is tried without, the first to start first.
     """
     assert problem.link is not None
-    gone = dict(away)
+    gone = within_host(problem, traced, away)
     best = _replayed(problem, traced, gone)
     if isinstance(best, str):
         return Plan(trail=(f"{note}; with whole transfers it does not fit: {best}",))
@@ -368,6 +381,9 @@ def with_transfers(problem: Problem, traced: Trace, away: Mapping[str, int], not
 def _replayed(problem: Problem, traced: Trace, away: Mapping[str, int]) -> tuple[Ns, Schedule] | str:
     """(time, schedule) of whole transfers, or why they do not fit."""
     assert problem.link is not None
+    held = held_on_host(traced, away)
+    if held > host_room(problem):
+        return f"its copies hold {held} B on the host, which may hold {problem.host_budget} B"
     schedule = place(traced, away, problem.budget, problem.link)
     if schedule is None:
         return "a run needs more than the budget"

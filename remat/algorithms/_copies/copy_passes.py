@@ -6,9 +6,9 @@ import numpy as np
 from attrs import field, frozen
 
 from remat.algorithms._arrays.graph_arrays import Flags, Floats, Ints, Longs, Seed
-from remat.algorithms._arrays.rng import fraction
+from remat.algorithms._arrays.rng import fraction, fractions
+from remat.algorithms._copies.copy_moves import BOTH, COPIES, Prices
 from remat.algorithms._copies.copy_search import CopyMove, CopyPlan, CopySearch
-from remat.algorithms._copies.copy_shaving import BOTH, COPIES, Prices
 from remat.settings import number, tuple_of, whole
 from remat.units import Ns
 
@@ -128,7 +128,7 @@ class RuinCopies(CopyMove):
     """
 
     work: float = field(default=4.5e6, validator=number(0))
-    temperature: float = field(default=0.002, validator=number(0))
+    temperature: float = field(default=0.005, validator=number(0))
     gap: float = field(default=0.0005, validator=number(0))
     unless: float = field(default=0.0, validator=number(0))
 
@@ -168,10 +168,8 @@ class RuinCopies(CopyMove):
         if added is None:
             return None
         longer = len(added[0]) - int(kept.sum())
-        plan = search.replayed(*added)
-        if not plan.fits or plan.time > current.time * _NEAR:
-            return None
-        plan = search.polished(plan.seq, plan.mask, (lo, lo + inside + longer), 1)
+        most = int(current.time * _NEAR)
+        plan = search.polished(*added, (lo, lo + inside + longer), 1, most=most)
         return plan if plan.fits and plan.time <= limit else None
 
 
@@ -180,7 +178,7 @@ def ruined(search: CopySearch, plan: CopyPlan, span: tuple[int, int], rng: Seed)
     n, (lo, hi) = len(plan.seq), span
     kind, chance = int(fraction(rng) * 3), 1.0 if fraction(rng) < 0.5 else fraction(rng)
     chosen = np.zeros(n, np.bool_)
-    chosen[lo:hi] = [fraction(rng) < chance for _ in range(hi - lo)]
+    chosen[lo:hi] = fractions(rng, hi - lo) < chance
     mask = np.where(chosen, 0, plan.mask) if kind != 0 else plan.mask.copy()
     kept = np.ones(n, np.bool_)
     if kind != 1:
@@ -195,7 +193,7 @@ def distorted(search: CopySearch, rng: Seed) -> Prices:
     price: Floats = search.time_prices
     if fraction(rng) < 0.5:
         spread = 0.5 * fraction(rng)
-        price = price * np.array([1.0 + spread * (2 * fraction(rng) - 1) for _ in range(len(price))])
+        price = price * (1.0 + spread * (2 * fractions(rng, len(price)) - 1))
     lane = 0.01 * 250.0 ** fraction(rng)
     share = 0.3 * fraction(rng) if fraction(rng) < 0.3 else 0.0
     return Prices(price, lane, 0.6 + 0.8 * fraction(rng), 0.6 * fraction(rng), share, BOTH)

@@ -10,7 +10,7 @@ import numpy as np
 
 from remat.algorithms._arrays.graph_arrays import Flat, Ints, Longs
 from remat.algorithms._arrays.jit import inner_kernel, kernel
-from remat.algorithms._copies.copy_arrays import Lanes, Runs
+from remat.algorithms._copies.copy_arrays import NO_LIMIT, Lanes, Runs
 from remat.algorithms._copies.copy_replay import FAILED, time_of
 
 
@@ -49,6 +49,60 @@ def mark_next_read(g: Flat, runs: Runs, at: int, d: int) -> bool:
     return False
 
 
+@inner_kernel
+def has_room(g: Flat, seq: Ints, mem: Longs, at: int, d: int, limit: int) -> bool:
+    """Whether no position between the last event of d before `at` and `at` is above a limit."""
+    for i in range(at - 1, -1, -1):
+        v = seq[i]
+        if writes(g, v, d) or bit_of(g, v, d) >= 0:
+            return True
+        if mem[i] > limit:
+            return False
+    return True
+
+
+@inner_kernel
+def stays_for_a_read(g: Flat, seq: Ints, mask: Longs, at: int, d: int) -> bool:
+    """Whether the first event of d after `at` is a read that finds it on the device."""
+    for i in range(at + 1, seq.size):
+        v = seq[i]
+        k = bit_of(g, v, d)
+        if k >= 0:
+            return not (mask[i] >> k) & 1
+        if writes(g, v, d):
+            return False
+    return False
+
+
+@kernel
+def may_delete(g: Flat, plan: tuple[Ints, Longs], mem: Longs, budget: int, at: int) -> bool:
+    """Whether the bytes might fit without position `at`: a necessary test. `mem`: bytes charged at each run of the plan.
+
+    What it makes and a later run reads stays from its previous event on; what it reads may leave earlier.
+    """
+    seq, mask = plan
+    v = seq[at]
+    limit = budget
+    for k in range(g.reads[v], g.reads[v + 1]):
+        limit += g.size[g.reads[k]]
+    g.work[0] += 1
+    for k in range(g.writes[v], g.writes[v + 1]):
+        d = g.writes[k]
+        if g.keep[d] or not stays_for_a_read(g, seq, mask, at, d):
+            continue
+        if not has_room(g, seq, mem, at, d, limit - g.size[d]):
+            return False
+    return True
+
+
+@kernel
+def may_stay(g: Flat, seq: Ints, mem: Longs, budget: int, at: int, k: int) -> bool:
+    """Whether the bytes fit if the k-th read of a position does not come by a copy."""
+    d = g.reads[g.reads[seq[at]] + k]
+    g.work[0] += 1
+    return has_room(g, seq, mem, at, d, budget - g.size[d])
+
+
 @kernel
 def trial_without(g: Flat, lanes: Lanes, seq: Ints, mask: Longs, at: int, copied: bool) -> tuple[Ints, Longs, bool]:
     """(runs, masks, whether any read was marked instead) without position `at`; what it fetched comes by a copy to the next read.
@@ -60,6 +114,7 @@ def trial_without(g: Flat, lanes: Lanes, seq: Ints, mask: Longs, at: int, copied
     for i in range(n):
         j = i if i < at else i + 1
         runs[i], masks[i] = seq[j], mask[j]
+    g.work[0] += n
     v = seq[at]
     trial = Runs(runs, masks, n)
     for k in range(g.reads[v], g.reads[v + 1]):
@@ -75,10 +130,13 @@ def trial_without(g: Flat, lanes: Lanes, seq: Ints, mask: Longs, at: int, copied
 
 
 @kernel
-def replayed(g: Flat, lanes: Lanes, seq: Ints, mask: Longs) -> tuple[int, Ints]:
-    """(time [ns], where each prefetch is issued) of a plan; the time is `FAILED` if it does not fit."""
-    time, copies = time_of(g, lanes, Runs(seq, mask, seq.size))
-    return time, copies.issue
+def replayed(g: Flat, lanes: Lanes, seq: Ints, mask: Longs, most: int) -> tuple[int, Ints, Longs]:
+    """(time [ns], where each prefetch is issued, bytes charged at each run) of a plan.
+
+    The time is `FAILED` if it does not fit or takes more than `most` ns.
+    """
+    time, copies, mem = time_of(g, lanes, Runs(seq, mask, seq.size), most)
+    return time, copies.issue, mem
 
 
 def reruns_in(g: Flat, seq: Ints, span: tuple[int, int]) -> Ints:
@@ -91,56 +149,61 @@ def reruns_in(g: Flat, seq: Ints, span: tuple[int, int]) -> Ints:
     return places[np.argsort(-g.time[seq[places]], kind="stable")].astype(np.int32)
 
 
-def delete_reruns(
-    g: Flat, lanes: Lanes, plan: tuple[Ints, Longs, int], span: tuple[int, int]
-) -> tuple[Ints, Longs, int]:
-    """(runs, masks, time) with reruns of a span deleted, or replaced by copies, where that is not slower."""
-    seq, mask, time = plan
-    places = reruns_in(g, seq, span)
-    for j in range(len(places)):
-        at = int(places[j])  # earlier deletions have moved it
-        for copied in (False, True):
-            runs, masks, marked = trial_without(g, lanes, seq, mask, at, copied)
-            if copied and not marked:
-                continue
-            faster = replayed(g, lanes, runs, masks)[0]
-            if faster != FAILED and faster <= time:
-                seq, mask, time = runs, masks, faster
+class Polish:
+    """A plan that is polished in place: runs, masks, time [ns], where each prefetch is issued, bytes charged at each run."""
+
+    def __init__(self, g: Flat, lanes: Lanes, seq: Ints, mask: Longs, most: int) -> None:
+        self.g, self.lanes, self.seq, self.mask = g, lanes, seq, mask.copy()
+        self.time, self.issue, self.mem = replayed(g, lanes, seq, mask, most)
+
+    def take(self, seq: Ints, mask: Longs) -> bool:
+        """Take another plan if it is not slower; whether it was taken."""
+        time, issue, mem = replayed(self.g, self.lanes, seq, mask, self.time)
+        if time == FAILED:
+            return False
+        self.seq, self.mask, self.time, self.issue, self.mem = seq, mask, time, issue, mem
+        return True
+
+    def delete_reruns(self, span: tuple[int, int]) -> None:
+        """Delete reruns of a span, or replace them by copies, where that is not slower."""
+        places = reruns_in(self.g, self.seq, span)
+        for j in range(len(places)):
+            at = int(places[j])  # earlier deletions have moved it
+            if self._delete(at):
                 places[j + 1 :] -= places[j + 1 :] > at
-                break
-    return seq, mask, time
 
+    def _delete(self, at: int) -> bool:
+        if may_delete(self.g, (self.seq, self.mask), self.mem, self.lanes.budget, at):
+            runs, masks, _ = trial_without(self.g, self.lanes, self.seq, self.mask, at, False)
+            if self.take(runs, masks):
+                return True
+        runs, masks, marked = trial_without(self.g, self.lanes, self.seq, self.mask, at, True)
+        return marked and self.take(runs, masks)
 
-def clear_marks(g: Flat, lanes: Lanes, plan: tuple[Ints, Longs, int], span: tuple[int, int]) -> int:
-    """Leave out copies to the reads of a span where that is not slower, in place; the time."""
-    seq, mask, time = plan
-    for i in range(span[0], min(span[1], len(seq))):
-        bits = int(mask[i])
-        for k in range(bits.bit_length()):
-            if bits >> k & 1:
-                mask[i] ^= 1 << k
-                faster = replayed(g, lanes, seq, mask)[0]
-                if faster == FAILED or faster > time:
+    def clear_marks(self, span: tuple[int, int]) -> None:
+        """Leave out copies to the reads of a span where that is not slower."""
+        for i in range(span[0], min(span[1], len(self.seq))):
+            bits = int(self.mask[i])
+            for k in range(bits.bit_length()):
+                if bits >> k & 1 and may_stay(self.g, self.seq, self.mem, self.lanes.budget, i, k):
+                    mask = self.mask.copy()
                     mask[i] ^= 1 << k
-                else:
-                    time = faster
-    return time
+                    self.take(self.seq, mask)
 
 
 def polished(
-    g: Flat, lanes: Lanes, seq: Ints, mask: Longs, span: tuple[int, int], passes: int
+    g: Flat, lanes: Lanes, plan: tuple[Ints, Longs], span: tuple[int, int], passes: int, *, most: int = NO_LIMIT
 ) -> tuple[Ints, Longs, Ints, int]:
     """Polish the positions in a span, in passes until nothing changes; plain Python around kernels, which compile faster so.
 
-    Returns (runs, masks, where each prefetch is issued, time [ns]); the time is `FAILED` for a plan that does not fit. With no
-    passes the plan is only replayed.
+    The plan is given as (runs, masks). Returns (runs, masks, where each prefetch is issued, time [ns]); the time is `FAILED` for
+    a plan that does not fit or takes more than `most` ns as it is given. With no passes the plan is only replayed.
     """
-    time, issue = replayed(g, lanes, seq, mask)
-    for _ in range(passes if time != FAILED else 0):
-        length, before = len(seq), time
-        seq, mask, time = delete_reruns(g, lanes, (seq, mask.copy(), time), span)
-        time = clear_marks(g, lanes, (seq, mask, time), span)
-        time, issue = replayed(g, lanes, seq, mask)
-        if time == before and len(seq) == length:
+    polish = Polish(g, lanes, *plan, most)
+    for _ in range(passes if polish.time != FAILED else 0):
+        length, before = len(polish.seq), polish.time
+        polish.delete_reruns(span)
+        polish.clear_marks(span)
+        if polish.time == before and len(polish.seq) == length:
             break
-    return seq, mask, issue, time
+    return polish.seq, polish.mask, polish.issue, polish.time

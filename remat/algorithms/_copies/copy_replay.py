@@ -34,6 +34,7 @@ NOW, LIVE, OUT_FREE, IN_FREE, FREE_HEAD, FREE_TAIL, TAKE_HEAD, TAKE_TAIL, HOST, 
 RESTARTS = 30  # how often a replay begins again with prefetches that are issued later
 
 FAILED = -1
+NEVER = 1 << 62  # after every event [ns]
 
 
 class Play(NamedTuple):
@@ -263,34 +264,76 @@ def begin(p: Play, copies: Copies) -> None:
 
 
 @inner_kernel
-def play(g: Flat, lanes: Lanes, seq: Ints, copies: Copies, p: Play, bytes_: tuple[Longs, Longs]) -> int:
-    """Replay; returns -1 at the end (`p.s[NOW]` is the time), or the position that does not fit; with the host full, -2."""
+def next_event(p: Play) -> int:
+    """When the next offload ends or the next prefetch starts; later than everything if there is none."""
+    at: int = NEVER
+    if p.s[FREE_HEAD] < p.s[FREE_TAIL]:
+        at = p.free_at[p.s[FREE_HEAD]]
+    if p.s[TAKE_HEAD] < p.s[TAKE_TAIL]:
+        at = min(at, p.take_at[p.s[TAKE_HEAD]])
+    return at
+
+
+@inner_kernel
+def run_among_events(p: Play, ready: int, time: int, extra: int, budget: int) -> bool:
+    """Run from `ready` on, as soon as `extra` bytes fit, while copies start and end; whether they ever fit."""
+    if not wait_for(p, ready, time, extra, budget):
+        return False
+    p.s[NOW] += time
+    apply_events(p, p.s[NOW])
+    return True
+
+
+@inner_kernel
+def play(
+    g: Flat, lanes: Lanes, sequence: tuple[Ints, int], copies: Copies, p: Play, bytes_: tuple[Longs, Longs]
+) -> int:
+    """Replay a sequence, (runs, most idle time): -1 at the end (`p.s[NOW]` is the time), or the position that does not fit.
+
+    With the host full, or where the runs wait longer, -2.
+    """
+    seq, idle = sequence
     taken, freed = bytes_
     begin(p, copies)
     needed = 0  # the first copy that no run has read
     n = taken.size
+    quiet = next_event(p)  # nothing happens on the lanes before it
     for i in range(n):
-        if not issue_before(g, lanes, p, copies, i):
-            return i
+        if p.bucket[i] >= 0:
+            if not issue_before(g, lanes, p, copies, i):
+                return i
+            quiet = next_event(p)
         v = seq[i]
         ready = p.s[NOW]
         while needed < copies.reader.size and copies.reader[needed] == i:
             ready = max(ready, p.arrive[needed])
             needed += 1
-        if not wait_for(p, ready, g.time[v], g.charge[v], lanes.budget):
-            return i
-        p.s[NOW] += g.time[v]
-        apply_events(p, p.s[NOW])
-        p.s[LIVE] += taken[i]
-        apply_frees(p)
-        p.s[LIVE] -= freed[i]
+        idle -= ready - p.s[NOW]
+        end = ready + g.time[v]
+        if end < quiet and p.s[LIVE] + g.charge[v] <= lanes.budget:
+            p.s[NOW] = end
+            p.s[LIVE] += taken[i] - freed[i]
+        else:
+            if not run_among_events(p, ready, g.time[v], g.charge[v], lanes.budget):
+                return i
+            idle -= p.s[NOW] - end
+            p.s[LIVE] += taken[i]
+            apply_frees(p)
+            p.s[LIVE] -= freed[i]
+            quiet = next_event(p)
+        if idle < 0:
+            return -2
         m = copies.at[i]
         while m >= 0:
-            if copies.carries[m] and not offload(p, lanes, copies.datum[m], g.size[copies.datum[m]]):
-                return -2
+            if copies.carries[m]:
+                if not offload(p, lanes, copies.datum[m], g.size[copies.datum[m]]):
+                    return -2
+                quiet = next_event(p)
             m = copies.same_before[m]
-    end = max(p.s[NOW], p.s[OUT_FREE], p.s[IN_FREE])
-    return -1 if wait_for(p, end, 0, 0, lanes.budget) else n - 1
+    done, end = p.s[NOW], max(p.s[NOW], p.s[OUT_FREE], p.s[IN_FREE])
+    if not wait_for(p, end, 0, 0, lanes.budget):
+        return n - 1
+    return -1 if p.s[NOW] - done <= idle else -2
 
 
 @inner_kernel
@@ -327,27 +370,31 @@ def empty_play(g: Flat, n: int, count: int) -> Play:
 
 
 @inner_kernel
-def time_of(g: Flat, lanes: Lanes, runs: Runs) -> tuple[int, Copies]:
-    """The time of a sequence with copies [ns], with the copies; `FAILED` if it does not fit."""
+def time_of(g: Flat, lanes: Lanes, runs: Runs, most: int) -> tuple[int, Copies, Longs]:
+    """The time of a sequence with copies [ns], with the copies and the bytes charged at each run if copies took no time.
+
+    `FAILED` if it does not fit or takes more than `most` ns.
+    """
     n = runs.n
     copies = list_copies(g, runs)
     first, mem = np.empty(n, np.bool_), np.empty(n, np.int64)
+    computing: int = 0
+    for i in range(n):
+        computing += g.time[runs.seq[i]]
     mark_first_runs(g, runs, first)
-    if away_profile(g, runs, first, mem, np.empty((0, 0), np.bool_)) > lanes.budget:
-        return FAILED, copies
+    g.work[0] += 3 * n
+    if computing > most or away_profile(g, runs, first, mem, np.empty((0, 0), np.bool_)) > lanes.budget:
+        return FAILED, copies, mem
     if copies.reader.size == 0:
-        time: int = 0
-        for i in range(n):
-            time += g.time[runs.seq[i]]
-        return time, copies
+        return computing, copies, mem
     taken, freed = np.empty(n, np.int64), np.empty(n, np.int64)
     changes(g, runs, copies, taken, freed)
     place_prefetches(g, lanes, runs.seq, mem, copies)
     p = empty_play(g, n, copies.reader.size)
     for _ in range(RESTARTS):
-        failed = play(g, lanes, runs.seq, copies, p, (taken, freed))
+        failed = play(g, lanes, (runs.seq, most - computing), copies, p, (taken, freed))
         if failed == -1:
-            return p.s[NOW], copies
-        if failed == -2 or not postpone(p, copies, failed):
+            return p.s[NOW], copies, mem
+        if failed < -1 or not postpone(p, copies, failed):
             break
-    return FAILED, copies
+    return FAILED, copies, mem

@@ -12,11 +12,12 @@ from attrs import frozen
 
 from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, Seed, flatten
 from remat.algorithms._arrays.streams import Streams
-from remat.algorithms._copies.copy_arrays import Lanes, lanes_of
+from remat.algorithms._copies.copy_arrays import NO_LIMIT, Lanes, lanes_of
+from remat.algorithms._copies.copy_moves import Prices
 from remat.algorithms._copies.copy_polish import polished
 from remat.algorithms._copies.copy_replay import FAILED
 from remat.algorithms._copies.copy_schedule import schedule_with_copies
-from remat.algorithms._copies.copy_shaving import Prices, shaved
+from remat.algorithms._copies.copy_shaving import shaved
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._core.problem import Problem
@@ -93,9 +94,9 @@ class CopySearch:
         """The plan of a sequence with copies, replayed."""
         return self.polished(seq, mask, (0, 0), 0)
 
-    def polished(self, seq: Ints, mask: Longs, span: tuple[int, int], passes: int) -> CopyPlan:
-        """The sequence, polished between two positions, and replayed."""
-        runs, masks, issue, time = polished(self.flat, self.lanes, seq, mask, span, passes)
+    def polished(self, seq: Ints, mask: Longs, span: tuple[int, int], passes: int, *, most: Ns = NO_LIMIT) -> CopyPlan:
+        """The sequence, polished between two positions, and replayed; as if it did not fit where it takes more than `most` ns."""
+        runs, masks, issue, time = polished(self.flat, self.lanes, (seq, mask), span, passes, most=most)
         return CopyPlan(runs, masks, issue, int(time))
 
     def shaved(self, seq: Ints, mask: Longs, prices: Prices, rng: Seed) -> tuple[Ints, Longs] | None:

@@ -31,7 +31,7 @@ _MOVES: tuple[CopyMove, ...] = (
     LinkInstants(),
     BoundMarks(),
     RuinCopies(),
-    RuinCopies(unless=0.005),
+    RuinCopies(unless=0.005, temperature=0.002),
     ReplaceReruns(),
 )
 

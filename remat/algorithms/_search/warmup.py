@@ -13,10 +13,10 @@ from attrs import frozen
 from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, Seed, flatten
 from remat.algorithms._arrays.kernel_cache import cache_folder, mark_full
 from remat.algorithms._arrays.liveness import memory_profile
-from remat.algorithms._arrays.rng import fraction
-from remat.algorithms._copies.copy_arrays import Lanes, lanes_of
-from remat.algorithms._copies.copy_polish import replayed, trial_without
-from remat.algorithms._copies.copy_shaving import BOTH, Prices
+from remat.algorithms._arrays.rng import fraction, fractions
+from remat.algorithms._copies.copy_arrays import NO_LIMIT, Lanes, lanes_of
+from remat.algorithms._copies.copy_moves import BOTH, Prices
+from remat.algorithms._copies.copy_polish import may_delete, may_stay, replayed, trial_without
 from remat.algorithms._copies.copy_shaving import shaved as shave_with_copies
 from remat.algorithms._core.compilation import CompileClock
 from remat.algorithms._core.processes import end_with_parent
@@ -95,7 +95,10 @@ def _shave_with_copies(e: Example) -> None:
 
 def _polish_copies(e: Example) -> None:
     mask = np.zeros(len(e.order), np.int64)
-    replayed(e.flat, _lanes(e), e.order, mask)
+    mem = replayed(e.flat, _lanes(e), e.order, mask, NO_LIMIT)[2]
+    may_delete(e.flat, (e.order, mask), mem, e.budget, 0)
+    may_stay(e.flat, e.order, mem, e.budget, len(e.order) - 1, 0)
+    fractions(e.rng, 1)
     trial_without(e.flat, _lanes(e), e.order, mask, 0, True)
 
 

@@ -30,6 +30,26 @@ def test_every_plan_replays_within_the_budget(chain, budget, link):
             assert found.cost.peak <= budget and found.cost.time >= chain.time
 
 
+@given(chains(max_stages=6, options=2), st.integers(0, 60), links, st.integers(0, 60))
+def test_no_plan_holds_more_on_the_host_than_it_may(chain, budget, link, host):
+    for solver in SOLVERS:
+        outcome = solver.solve(Problem(graph=chain.graph, budget=budget, link=link, host_budget=host))
+        assert not any("proposed a schedule with" in line for line in outcome.trail)
+        assert outcome.cost is None or outcome.cost.host_peak <= host
+
+
+@pytest.mark.parametrize("solver", [Pofo(slots=None), Autocapper()])
+def test_a_small_host_makes_them_recompute_more_instead_of_finding_nothing(solver):
+    chain = layers(10)
+    problem = {"graph": chain.graph, "budget": peak_of(chain) // 2, "link": Link.symmetric(gb_per_s=1)}
+    free = solver.solve(Problem(**problem))
+    held = free.cost.host_peak
+    times = [solver.solve(Problem(**problem, host_budget=limit)).upper for limit in (held, held // 2, 0)]
+    assert times[0] == free.upper
+    assert times[0] < times[2] < float("inf")
+    assert times[0] <= times[1] <= times[2]
+
+
 @given(chains(max_stages=6, options=2), links)
 def test_with_enough_memory_nothing_is_copied(chain, link):
     for solver in SOLVERS:
@@ -71,7 +91,9 @@ def layers(count, phantom=8):
 
 def test_the_capper_lets_the_first_idle_activation_leave():
     traced = trace(layers(4).graph, all_saved(layers(4)))
-    time, peak, schedule = capped(traced, max(traced.charges) - 1, link_of(1, 1))
+    time, peak, schedule = capped(
+        traced, Problem(graph=layers(4).graph, budget=max(traced.charges) - 1, link=link_of(1, 1))
+    )
     assert [step for step in schedule.steps if isinstance(step, Offload)] == [Offload("p0")]
     assert time == layers(4).time and peak <= max(traced.charges) - 1
 

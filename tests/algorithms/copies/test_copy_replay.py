@@ -7,10 +7,11 @@ import pytest
 
 from remat.algorithms._arrays.graph_arrays import flatten, row_of
 from remat.algorithms._copies.copy_arrays import lanes_of
+from remat.algorithms._copies.copy_moves import BOTH, Prices
 from remat.algorithms._copies.copy_polish import polished
 from remat.algorithms._copies.copy_replay import FAILED
 from remat.algorithms._copies.copy_schedule import schedule_with_copies
-from remat.algorithms._copies.copy_shaving import BOTH, Prices, shaved
+from remat.algorithms._copies.copy_shaving import shaved
 from remat.algorithms._whole.baselines import store_all_peak
 from remat.errors import BudgetExceeded
 from remat.ir import Link, validate
@@ -55,7 +56,7 @@ def trials(seed, count):
 def test_the_compiled_replay_takes_the_time_that_the_validator_takes(seed):
     agreed = waited = 0
     for graph, flat, link, lanes, seq, mask in trials(seed, 60):
-        runs, masks, issue, time = polished(flat, lanes, seq, mask, (0, 0), 0)
+        runs, masks, issue, time = polished(flat, lanes, (seq, mask), (0, 0), 0)
         if time == FAILED:
             continue
         cost = validate(graph, schedule_with_copies(graph, flat, runs, masks, issue), lanes.budget, link)
@@ -72,10 +73,10 @@ def test_what_the_replay_refuses_no_timing_of_the_validator_saves():
     refused = 0
     for graph, flat, link, lanes, seq, mask in trials(7, 60):
         lanes = lanes._replace(host=1 << 62)
-        if polished(flat, lanes, seq, mask, (0, 0), 0)[3] != FAILED:
+        if polished(flat, lanes, (seq, mask), (0, 0), 0)[3] != FAILED:
             continue
         wide = lanes._replace(budget=1 << 40)
-        runs, masks, issue, _ = polished(flat, wide, seq, mask, (0, 0), 0)
+        runs, masks, issue, _ = polished(flat, wide, (seq, mask), (0, 0), 0)
         with pytest.raises(BudgetExceeded):
             validate(graph, schedule_with_copies(graph, flat, runs, masks, issue), lanes.budget, link)
         refused += 1
@@ -85,10 +86,10 @@ def test_what_the_replay_refuses_no_timing_of_the_validator_saves():
 def test_polish_is_never_slower_and_removes_what_serves_nothing():
     shorter = 0
     for graph, flat, link, lanes, seq, mask in trials(11, 60):
-        before = polished(flat, lanes, seq, mask, (0, 0), 0)[3]
+        before = polished(flat, lanes, (seq, mask), (0, 0), 0)[3]
         if before == FAILED:
             continue
-        runs, masks, issue, time = polished(flat, lanes, seq, mask, (0, len(seq)), 3)
+        runs, masks, issue, time = polished(flat, lanes, (seq, mask), (0, len(seq)), 3)
         assert time <= before
         assert validate(graph, schedule_with_copies(graph, flat, runs, masks, issue), lanes.budget, link).time == time
         shorter += len(runs) < len(seq)
@@ -106,7 +107,7 @@ def test_shaving_ends_within_the_budget_and_copies_only_what_may_be_copied():
             reads = row_of(flat.reads, v)
             assert all(lanes.movable[d] for k, d in enumerate(reads.tolist()) if bits >> k & 1)
         if fit:
-            runs, masks, issue, time = polished(flat, lanes, seq, mask, (0, 0), 0)
+            runs, masks, issue, time = polished(flat, lanes, (seq, mask), (0, 0), 0)
             assert time != FAILED
             validate(graph, schedule_with_copies(graph, flat, runs, masks, issue), lanes.budget, link)
             fits += len(runs) > len(base) or bool(masks.any())
