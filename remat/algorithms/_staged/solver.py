@@ -121,7 +121,7 @@ class HIlp(WarmStarted):
             return published_form(stage, slots, tight=False, save=save)
         return events_form(stage, slots, cuts=self._cuts, save=save)
 
-    def sweep(self, *, peaks: Budgets = 8, saves: Budgets = 6, workers: int | None = None) -> IlpSweep:
+    def sweep(self, *, peaks: Budgets = 8, saves: Budgets = 6, workers: int | None = 1) -> IlpSweep:
         """Many budgets of a block, by one formulation: see `IlpSweep`."""
         return IlpSweep(self, peaks=peaks, saves=saves, workers=workers)
 
