@@ -70,11 +70,11 @@ start: the paper has no other search that gives a plan to start from."""
 rockmate = (
     FoldRunOnce() >> Linearise(blocks=HIlp(gap=0.01).sweep(peaks=20, saves=20).within(10)) >> Quantise() >> RkRotor()
 )
-"""Rockmate (Zhao et al., 2023): options of each block by rk-Checkmate under 20 x 20 budgets, the chain of blocks by rk-Rotor. Every
-undominated option is kept, where the paper keeps a few; stages are cut at 1-separators, and equal ones are solved once. A block
-is planned to a gap of 1 %, each kind in at most 10 s: a pair of budgets that has used its share keeps its first plan, which is
-of a search that the paper does not have (`HIlp(warm_start=False)` leaves it out). Saves of random states and updates of buffers
-are folded: the paper's graphs have none."""
+"""Rockmate (Zhao et al., 2023): options of each block by rk-Checkmate under 20 x 20 budgets, the chain of blocks by rk-Rotor.
+Every undominated option is kept, where the paper keeps a few; stages are cut at 1-separators, and equal ones are solved once. A
+block is planned to a gap of 1 %, each kind in at most 10 s: a pair of budgets that has used its share keeps its first plan, which
+is of a search that the paper does not have (`HIlp(warm_start=False)` leaves it out). Saves of random states and updates of
+buffers are folded: the paper's graphs have none."""
 
 # -- whole graphs, without a MILP --------------------------------------------------------------------------------------
 
@@ -104,12 +104,12 @@ hiremate = FoldRunOnce() >> best(
         ),
         HIlp(gap=0.01),
         start=rk_rotor,
-    ).within(24),
+    ).within(16),
     tw_remat.within(3),
 )
-"""HiRemate (2024): H-Partition; H-ILP, rk-Rotor and TW-Remat at every level, H-ILP's correction terms at the top; schedules selected
-by section 3.2.2 with N_o = 150. A group has two budgets, for its peak and for what it holds: 6 x 4, or 3 x 3 where it has groups
-inside, which rk-Rotor and TW-Remat see as layers if they accept them. H-ILP stops at a gap of 1 %, and the levels below the top
-have half of the 24 s. It starts from plans that the paper does not have: of a search over run sequences in the groups of
-operators (`HIlp(warm_start=False)` leaves it out), of rk-Rotor and of the level without correction terms at the top. Saves of
-random states and updates of buffers are folded: the paper's graphs have none."""
+"""HiRemate (2024): H-Partition; H-ILP, rk-Rotor and TW-Remat at every level, H-ILP's correction terms at the top; schedules
+selected by the rule of section 3.2.2 (`limit`, N_o = 150 here). A group has two budgets, for its peak and for what it holds: 6 x
+4, or 3 x 3 where it has groups inside, which rk-Rotor and TW-Remat see as layers if they accept them. H-ILP stops at a gap of 1 %,
+and the levels below the top have half of the 16 s. It starts from plans that the paper does not have: of a search over run
+sequences in the groups of operators (`HIlp(warm_start=False)` leaves it out), of rk-Rotor and of the level without correction
+terms at the top. Saves of random states and updates of buffers are folded: the paper's graphs have none."""
