@@ -109,7 +109,7 @@ hiremate = FoldRunOnce() >> best(
 )
 """HiRemate (2024): H-Partition; H-ILP, rk-Rotor and TW-Remat at every level, H-ILP's correction terms at the top; schedules
 selected by the rule of section 3.2.2 (`limit`, N_o = 150 here). A group has two budgets, for its peak and for what it holds: 6 x
-4, or 3 x 3 where it has groups inside, which rk-Rotor and TW-Remat see as layers if they accept them. H-ILP stops at a gap of 1 %,
-and the levels below the top have half of the 16 s. It starts from plans that the paper does not have: of a search over run
+4, or 3 x 3 where it has groups inside, which rk-Rotor and TW-Remat see as layers if they accept them. H-ILP stops at a gap of
+1 %, and the levels below the top have half of the 16 s. It starts from plans that the paper does not have: of a search over run
 sequences in the groups of operators (`HIlp(warm_start=False)` leaves it out), of rk-Rotor and of the level without correction
 terms at the top. Saves of random states and updates of buffers are folded: the paper's graphs have none."""

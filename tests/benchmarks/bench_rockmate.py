@@ -22,7 +22,7 @@ from remat.algorithms import HIlp, Problem, named, store_all_peak
 from remat.algorithms._chain.linearise import Linearised, Quantise, linearised
 from remat.algorithms._chain.rotor import RkRotor
 from remat.ir import validate
-from tests.benchmarks.paper_rows import Row, Rows, cpu_clock, as_published, graph_of, solved
+from tests.benchmarks.paper_rows import Row, Rows, as_published, cpu_clock, graph_of, solved
 
 BUDGETS = (3, 5, 10, 20, 30)
 """Numbers of budgets a side, for the peak and for what is saved."""

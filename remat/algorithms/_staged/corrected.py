@@ -15,7 +15,9 @@ from remat.algorithms._hierarchy.condense import Condense
 from remat.algorithms._staged.budget_solver import Watch
 from remat.algorithms._staged.solver import HIlp
 from remat.ir import Graph
+from remat.ir.hierarchy import Condensed
 from remat.settings import instance, optional
+from remat.units import Bytes
 
 
 @frozen
@@ -45,17 +47,27 @@ class Corrected(Solver):
         level, note = self.levels.level(problem.graph, clock=clock, seed=seed)
         if level is None:
             return as_plan(self.top.solve(problem, clock=clock, seed=seed))
+        planned = self.of_level(level, problem.budget, clock, seed)
+        return Plan(schedule=planned.schedule, trail=(f"{self!r}: {note}", *planned.trail))
+
+    def of_level(self, level: Condensed, budget: Bytes, clock: Clock, seed: int = 0) -> Plan:
+        """The best plan of a level for a budget of the flat graph."""
         reason = self.top.refuses(level.graph)
         if reason is not None:
-            return Plan(trail=(f"{self.levels!r}: {note}", f"{self.top!r} refused: {reason}"))
+            return Plan(trail=(f"{self.top!r} refused: {reason}",))
         half = clock.remaining / 2 if math.isfinite(clock.remaining) else None
-        layers = Problem(graph=level.graph, budget=problem.budget)
-        seed_solver = self.start is not None and self.start.refuses(level.graph) is None and self.start
-        first = (warm(self.top, seed=seed_solver) if seed_solver else self.top).solve(
-            layers, clock=clock.aside(half), seed=seed
-        )
+        layers = Problem(graph=level.graph, budget=budget)
+        first = self._first(level.graph).solve(layers, clock=clock.aside(half), seed=seed)
+        trail = tuple(f"start: {line}" for line in first.trail[:1])
+        if clock.expired and first.schedule is not None:
+            return Plan(schedule=level.expand(first.schedule), trail=("stopped before the correction terms", *trail))
         corrected = self.top.top(level)
-        start = None if first.schedule is None else corrected.incumbent(first.schedule, problem.budget)
-        result = corrected.solve(problem.budget, incumbent=start, watch=Watch(clock, self))
-        words = f"{self!r}: {note}; {self.top.story(result)}; {'; '.join(result.notes)}"
-        return Plan(schedule=result.schedule, trail=(words, *(f"start: {line}" for line in first.trail[:1])))
+        start = None if first.schedule is None else corrected.incumbent(first.schedule, budget)
+        result = corrected.solve(budget, incumbent=start, watch=Watch(clock, self))
+        return Plan(schedule=result.schedule, trail=(f"{self.top.story(result)}; {'; '.join(result.notes)}", *trail))
+
+    def _first(self, layers: Graph) -> Solver:
+        """What plans the layers without correction terms."""
+        if self.start is None or self.start.refuses(layers) is not None:
+            return self.top
+        return warm(self.top, seed=self.start)
