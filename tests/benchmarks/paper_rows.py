@@ -51,14 +51,28 @@ class Rows:
             return
         start = time.process_time()
         row = measure()
-        self.rows[key] = row | {"cpu": round(time.process_time() - start, 2)}
+        self.rows[key] = _rounded(row | {"cpu": time.process_time() - start})
         facts = {
             "date": datetime.date.today().isoformat(),
             "machine": f"{platform.machine()}, {os.cpu_count()} cores, one thread",
             "versions": {name: importlib.metadata.version(name).partition("+")[0] for name in PACKAGES},
         }
-        write_whole(self.path, (json.dumps(facts | {"rows": self.rows}, indent=1) + "\n").encode())
+        write_whole(self.path, (_lines(facts | {"rows": self.rows})).encode())
         print(key, json.dumps(self.rows[key])[:300], flush=True)
+
+
+def _lines(document: dict[str, Any]) -> str:
+    """JSON with a line for each row."""
+    facts = {key: value for key, value in document.items() if key != "rows"}
+    rows = ",\n".join(f"  {json.dumps(key)}: {json.dumps(row)}" for key, row in document["rows"].items())
+    return json.dumps(facts, indent=1)[:-2] + f',\n "rows": {{\n{rows}\n }}\n}}\n'
+
+
+def _rounded(value: Any) -> Any:
+    """The same with five digits after the point."""
+    if isinstance(value, dict):
+        return {key: _rounded(part) for key, part in value.items()}
+    return round(value, 5) if isinstance(value, float) else value
 
 
 MODELS: dict[str, Callable[[], Any]] = {

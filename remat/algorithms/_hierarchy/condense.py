@@ -80,27 +80,22 @@ class Condense(Transform):
         divided = self.partition.partition(graph)
         if not divided:
             return None, "undivided"
-        lower = lower_clock(clock)
         by_kind: dict[int, tuple[Cluster, tuple[LayerOption, ...]]] = {}
         options: dict[str, tuple[LayerOption, ...]] = {}
         operators = sum(len(cluster.nodes) for cluster in divided if cluster.backward)
         kinds = cluster_classes(graph, divided)
+        lower = lower_clock(clock)
         for cluster, kind in zip(divided, kinds, strict=True):
             if kind not in by_kind:
-                share = SHARE * lower.remaining / (len(set(kinds)) - len(by_kind))
-                limits = [limit for limit in (self.seconds, share) if limit is not None and math.isfinite(limit)]
-                found = self._options(graph, cluster, lower.nested(min(limits, default=None)), seed)
-                by_kind[kind] = (
-                    cluster,
-                    found if self.limit is None else selected(found, self._most(cluster, operators)),
-                )
+                mine = self._share(lower, len(set(kinds)) - len(by_kind))
+                by_kind[kind] = cluster, self._selected(cluster, self._options(graph, cluster, mine, seed), operators)
             first, offered = by_kind[kind]
             names = renaming_of(graph, first, cluster)
             options[cluster.name] = tuple(translate(option, names) for option in offered)
         level = condense(graph, divided, options)
         count = sum(len(layer.options) for layer in level.graph.layers)
-        kinds = f"{len(divided)} clusters of {len(by_kind)} kinds, {count} options"
-        note = f"{kinds}, {len(level.graph)} nodes instead of {len(graph)}"
+        what = f"{len(divided)} clusters of {len(by_kind)} kinds, {count} options"
+        note = f"{what}, {len(level.graph)} nodes instead of {len(graph)}"
         alone = sum(not cluster.backward for cluster in divided)
         if alone:
             note += (
@@ -109,10 +104,17 @@ class Condense(Transform):
             )
         return level, note
 
-    def _most(self, cluster: Cluster, operators: int) -> int:
-        """How many options of a cluster are kept, where the level has a limit; never fewer than two."""
-        assert self.limit is not None
-        return max(2, self.limit * len(cluster.nodes) // max(1, operators))
+    def _share(self, clock: Clock, kinds: int) -> Clock:
+        """The clock of one of the kinds of clusters that are left."""
+        share = SHARE * clock.remaining / kinds
+        limits = [limit for limit in (self.seconds, share) if limit is not None and math.isfinite(limit)]
+        return clock.nested(min(limits, default=None))
+
+    def _selected(self, cluster: Cluster, options: tuple[LayerOption, ...], operators: int) -> tuple[LayerOption, ...]:
+        """The part of the limit that a cluster has, at least two; all without one. `operators`: of all clusters."""
+        if self.limit is None:
+            return options
+        return selected(options, max(2, self.limit * len(cluster.nodes) // max(1, operators)))
 
     def _options(self, graph: Graph, cluster: Cluster, clock: Clock, seed: int) -> tuple[LayerOption, ...]:
         """Those that need no solver, and those that the lower levels offer."""
