@@ -51,8 +51,9 @@ class HPartition(Partitioner):
         level = [
             Group((i,)) for i in range(graph.loss) if graph.computes[i].phase is Phase.FORWARD and not _apart(graph, i)
         ]
+        soft = predecessors(graph, soft=True)
         while len(level) > self.top:
-            merged = _Level(graph, level, self).merged()
+            merged = _Level(graph, level, self, soft).merged()
             if len(merged) == len(level):
                 break
             level = merged
@@ -160,17 +161,18 @@ class _Candidates:
 class _Level:
     """One round of merging. Nodes are indices of `level`, which is in a topological order."""
 
-    def __init__(self, graph: Graph, level: Sequence[Group], settings: HPartition) -> None:
+    def __init__(
+        self, graph: Graph, level: Sequence[Group], settings: HPartition, soft: Sequence[Sequence[int]]
+    ) -> None:
         self.graph, self.settings = graph, settings
-        before = self._before(level)
+        before = self._before(level, soft)
         self.level = list(TopologicalSorter(before).static_order())
         place = {group: k for k, group in enumerate(self.level)}
         self.before = [sorted(place[other] for other in before[group]) for group in self.level]
 
-    def _before(self, level: Sequence[Group]) -> dict[Group, dict[Group, None]]:
-        """Of each group the groups that its nodes depend on, softly too."""
+    def _before(self, level: Sequence[Group], soft: Sequence[Sequence[int]]) -> dict[Group, dict[Group, None]]:
+        """Of each group the groups that its nodes depend on; `soft`: the nodes before each node."""
         owner = {member: group for group in level for member in group.members}
-        soft = predecessors(self.graph, soft=True)
         before: dict[Group, dict[Group, None]] = {}
         for group in level:
             owners = [owner[j] for i in group.members for j in soft[i] if j in owner]

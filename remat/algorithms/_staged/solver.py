@@ -136,12 +136,13 @@ class HIlp(WarmStarted):
         """
         self.backend.check()
         stage = StagedGraph(condensed.graph)
-        lower = None
-        for reruns in (*self._rungs(condensed.graph)[:1], self.reruns):
-            window = self.window if reruns == self.reruns else None
+
+        def built(reruns: Reruns, window: int | None, lower: BudgetSolver | None) -> BudgetSolver:
             form = events_form(stage, slots_of(stage, reruns, window), cuts=bool(self.cuts), corrections=True)
-            lower = BudgetSolver(form, self.backend, self.gap, condensed, lower=lower)
-        return lower
+            return BudgetSolver(form, self.backend, self.gap, condensed, lower=lower)
+
+        once = next((built(reruns, None, None) for reruns in self._rungs(condensed.graph)[:1]), None)
+        return built(self.reruns, self.window, once)
 
     @property
     def restriction(self) -> str:
