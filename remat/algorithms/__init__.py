@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from remat.algorithms._core.compilation import CompileClock
     from remat.algorithms._core.conditions import is_flat, nodes_at_most
     from remat.algorithms._core.option_pool import Pool, pool
-    from remat.algorithms._core.options import OptionSource, Sweep, undominated
+    from remat.algorithms._core.options import Limited, OptionSource, Sweep, undominated
     from remat.algorithms._core.outcome import IMPOSSIBLE, NOTHING, ClassBound, Outcome, Plan, Status
     from remat.algorithms._core.problem import Problem
     from remat.algorithms._core.solver import Best, First, Solver, When, Within, best, first
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from remat.algorithms._curves.budget_sweep import lowest_budget, sweep
     from remat.algorithms._curves.tradeoff import Choice, Choices, choices
     from remat.algorithms._hierarchy.condense import Condense, Given, hierarchical
+    from remat.algorithms._hierarchy.fold_run_once import FoldRunOnce
     from remat.algorithms._hierarchy.hpartition import HPartition
     from remat.algorithms._hierarchy.partition import Intervals, Partitioner, Segments, Undivided
     from remat.algorithms._milp.answer import Answer
@@ -103,6 +104,7 @@ __all__ = [
     "Exhaustive",
     "First",
     "Floor",
+    "FoldRunOnce",
     "From",
     "FullRelaxation",
     "Given",
@@ -114,6 +116,7 @@ __all__ = [
     "Ilp",
     "InChild",
     "Intervals",
+    "Limited",
     "Limits",
     "Linearise",
     "LinkFloor",
@@ -247,6 +250,7 @@ _SOLVERS = {
 }
 _TRANSFORMS = {
     "Condense": "_hierarchy.condense",
+    "FoldRunOnce": "_hierarchy.fold_run_once",
     "Linearise": "_chain.linearise",
     "OneOutputPerOp": "_staged.form_checkmate",
     "Quantise": "_chain.quantise",
@@ -306,6 +310,7 @@ _OTHERS = {
     "MilpModel": "_milp.cvxpy_model",
     "NOTHING": "_core.outcome",
     "OptionSource": "_core.options",
+    "Limited": "_core.options",
     "Outcome": "_core.outcome",
     "Partitioner": "_hierarchy.partition",
     "Plan": "_core.outcome",

@@ -11,9 +11,12 @@ from remat.algorithms._chain.periodic import Periodic
 from remat.algorithms._chain.pofo import Pofo
 from remat.algorithms._chain.revolve import Revolve
 from remat.algorithms._chain.rotor import RkRotor, Rotor
+from remat.algorithms._core.option_pool import pool
 from remat.algorithms._core.solver import best
-from remat.algorithms._hierarchy.condense import hierarchical
+from remat.algorithms._hierarchy.condense import Condense
+from remat.algorithms._hierarchy.fold_run_once import FoldRunOnce
 from remat.algorithms._hierarchy.hpartition import HPartition
+from remat.algorithms._staged.corrected import Corrected
 from remat.algorithms._staged.form_checkmate import OneOutputPerOp
 from remat.algorithms._staged.solver import HIlp, Ilp
 from remat.algorithms._whole.dtr import Dtr
@@ -64,10 +67,14 @@ rk_checkmate = HIlp(warm_start=False).within(3600)
 """Rockmate, App. B (2023): H-ILP on an undivided graph, with separate data and phantoms, by the event form. Without a warm
 start: the paper has no other search that gives a plan to start from."""
 
-rockmate = Linearise(blocks=HIlp().sweep(peaks=20, saves=20)) >> Quantise() >> RkRotor()
-"""Rockmate (Zhao et al., 2023): options of each block by rk-Checkmate, the chain of blocks by rk-Rotor. Every undominated option
-is kept, where the paper keeps a few; stages are cut at 1-separators, and equal ones are solved once. `HIlp` starts from a plan of
-its own search, which the paper does not have (`warm_start=False` leaves it out)."""
+rockmate = (
+    FoldRunOnce() >> Linearise(blocks=HIlp(gap=0.01).sweep(peaks=20, saves=20).within(10)) >> Quantise() >> RkRotor()
+)
+"""Rockmate (Zhao et al., 2023): options of each block by rk-Checkmate under 20 x 20 budgets, the chain of blocks by rk-Rotor.
+Every undominated option is kept, where the paper keeps a few; stages are cut at 1-separators, and equal ones are solved once. A
+block is planned to a gap of 1 %, each kind in at most 10 s: a pair of budgets that has used its share keeps its first plan, which
+is of a search that the paper does not have (`HIlp(warm_start=False)` leaves it out). Saves of random states and updates of
+buffers are folded: the paper's graphs have none."""
 
 # -- whole graphs, without a MILP --------------------------------------------------------------------------------------
 
@@ -82,13 +89,27 @@ here parts of several sizes are run straight through, two rules of elimination a
 
 # -- hierarchies -------------------------------------------------------------------------------------------------------
 
-hiremate = hierarchical(
-    HPartition(top=30, lower=20, alpha=0.5),
-    lower=HIlp().within(20).sweep(peaks=4, saves=4),
-    middle=HIlp().within(20),
-    top=HIlp().within(600),
+_pool = (HIlp(gap=0.01), rk_rotor, tw_remat)
+
+hiremate = FoldRunOnce() >> best(
+    Corrected(
+        Condense(
+            HPartition(top=30, lower=20, alpha=0.5),
+            lower=pool(*_pool).sweep(peaks=6, saves=4),
+            middle=pool(*_pool),
+            peaks=3,
+            saves=3,
+            limit=150,
+            seconds=3,
+        ),
+        HIlp(gap=0.01),
+        start=rk_rotor,
+    ).within(16),
+    tw_remat.within(3),
 )
-"""HiRemate (2024): H-Partition, H-ILP at every level. The paper's pool also holds rk-Rotor and TW-Remat: give
-`lower=pool(…)`, and `middle=pool(…)`. Every undominated option of a group is kept. A group has two budgets: for its peak, and for
-what it holds. The top level is planned without H-ILP's correction terms: its memory is that of the replayed layers (`Corrected`
-has them). `HIlp` starts from a plan of its own search, which the paper does not have (`warm_start=False` leaves it out)."""
+"""HiRemate (2024): H-Partition; H-ILP, rk-Rotor and TW-Remat at every level, H-ILP's correction terms at the top; schedules
+selected by the rule of section 3.2.2 (`limit`, N_o = 150 here). A group has two budgets, for its peak and for what it holds: 6 x
+4, or 3 x 3 where it has groups inside, which rk-Rotor and TW-Remat see as layers if they accept them. H-ILP stops at a gap of
+1 %, and the levels below the top have half of the 16 s. It starts from plans that the paper does not have: of a search over run
+sequences in the groups of operators (`HIlp(warm_start=False)` leaves it out), of rk-Rotor and of the level without correction
+terms at the top. Saves of random states and updates of buffers are folded: the paper's graphs have none."""

@@ -105,7 +105,8 @@ def clusters(graph: Graph, groups: Mapping[str, Iterable[str]]) -> tuple[Cluster
         IllFormed: G-CLUSTER, when a group is not convex, shares a node, or its backward part cannot be made convex.
     """
     cluster_of = _owners(graph, groups)
-    soft = predecessors(graph, soft=True)
+    before = predecessors(graph)
+    soft = predecessors(graph, soft=True) if any(node.after for node in graph.computes) else before
     forward: dict[str, list[int]] = {}
     for index in sorted(cluster_of):
         forward.setdefault(cluster_of[index], []).append(index)
@@ -113,7 +114,7 @@ def clusters(graph: Graph, groups: Mapping[str, Iterable[str]]) -> tuple[Cluster
         for odd in between(soft, set(inside)):
             what = f"{graph.computes[odd].name!r} lies between nodes of the cluster {name!r}, outside it."
             raise IllFormed("G-CLUSTER", what, fix="take it in, or split the cluster.")
-    backward = _Backward(graph, cluster_of).parts
+    backward = _Backward(graph, cluster_of, before).parts
     names = [node.name for node in graph.computes]
     return tuple(
         Cluster(
@@ -150,9 +151,9 @@ class _Backward:
         parts: the nodes of each cluster that has any.
     """
 
-    def __init__(self, graph: Graph, forward: Mapping[int, str]) -> None:
+    def __init__(self, graph: Graph, forward: Mapping[int, str], before: tuple[tuple[int, ...], ...]) -> None:
         self.graph = graph
-        self.before = predecessors(graph)
+        self.before = before
         self.cluster_of: dict[int, str] = {}
         self.parts: dict[str, set[int]] = {}
         nodes = range(graph.loss + 1, len(graph))

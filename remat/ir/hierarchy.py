@@ -61,10 +61,36 @@ def condense(
     Raises:
         IllFormed: G-CLUSTER, when clusters depend on each other, or cut a sum of contributions or the order of random draws.
     """
-    if not graph.flat:
-        raise IllFormed("G-CLUSTER", f"{graph!r} has layers or options.", fix="condense a flat graph.")
+    _flat(graph)
     chosen = {} if options is None else options
     return _Condenser(graph, clusters, chosen).result()
+
+
+def _flat(graph: Graph) -> None:
+    if not graph.flat:
+        raise IllFormed("G-CLUSTER", f"{graph!r} has layers or options.", fix="condense a flat graph.")
+
+
+def check_condensable(graph: Graph, clusters: Sequence[Cluster]) -> None:
+    """Refuse clusters that `condense` refuses, without making their layers. Linear in the graph.
+
+    Raises:
+        IllFormed: as `condense`.
+    """
+    _flat(graph)
+    condenser = _Condenser(graph, clusters, {})
+    owners = [condenser.owner[node.name] for node in graph.computes]
+    before: dict[str, set[str]] = {owner: set() for owner in owners}
+    for index, writers in enumerate(graph.writers_by_data):
+        makers = condenser.contributors(index)
+        for earlier, later in pairwise(makers):
+            before[later].add(earlier)
+        for reader in graph.readers_by_data[index] if writers else ():
+            before[owners[reader]].update(maker for maker in makers if maker != owners[reader])
+    for earlier, later in pairwise(condenser.draws()):
+        before[later].add(earlier)
+    first = {owner: i for i, owner in reversed(tuple(enumerate(owners)))}
+    condenser.refuse_cycles(before, _topological(before, first))
 
 
 def expand(condensed: Condensed, schedule: Schedule) -> Schedule:
@@ -194,16 +220,22 @@ class _Condenser:
         interior = frozenset().union(*(part.interior for part in self.parts.values()))
         shared = []
         for index, datum in enumerate(self.flat.data):
-            owners = [self.owner[name] for name in datum.writers]
-            writers = tuple(owner for i, owner in enumerate(owners) if i == 0 or owners[i - 1] != owner)
-            if len(set(writers)) != len(writers):
-                fix = "put all contributions of a cluster next to each other, or in no cluster."
-                raise IllFormed("G-CLUSTER", f"contributions to {datum.name!r} alternate between clusters.", fix=fix)
-            if len(writers) > 1:
-                self.check_readers(index, writers)
+            writers = self.contributors(index)
             if datum.name not in interior:
                 shared.append(evolve(datum, writers=writers))
         return tuple(shared)
+
+    def contributors(self, index: int) -> tuple[str, ...]:
+        """The nodes of the level that write a datum, each once, in order."""
+        datum = self.flat.data[index]
+        owners = [self.owner[name] for name in datum.writers]
+        writers = tuple(owner for i, owner in enumerate(owners) if i == 0 or owners[i - 1] != owner)
+        if len(set(writers)) != len(writers):
+            fix = "put all contributions of a cluster next to each other, or in no cluster."
+            raise IllFormed("G-CLUSTER", f"contributions to {datum.name!r} alternate between clusters.", fix=fix)
+        if len(writers) > 1:
+            self.check_readers(index, writers)
+        return writers
 
     def check_readers(self, datum: int, writers: tuple[str, ...]) -> None:
         """Refuse a node of the level that adds to a sum and reads it."""
@@ -258,10 +290,15 @@ class _Condenser:
             first.setdefault(self.owner[node.name], i)
         before = self.before(nodes, layers, {datum.name: datum.writers for datum in data})
         ordered = _topological(before, first)
+        self.refuse_cycles(before, ordered)
+        return ordered
+
+    @staticmethod
+    def refuse_cycles(before: Mapping[str, set[str]], ordered: Sequence[str]) -> None:
+        """Refuse nodes of the level that wait for each other."""
         if len(ordered) < len(before):
             stuck = ", ".join(sorted(set(before) - set(ordered))[:6])
             raise IllFormed("G-CLUSTER", f"clusters depend on each other: {stuck}.", fix="merge or split them.")
-        return ordered
 
     def before(
         self, nodes: Iterable[Compute], layers: tuple[Layer, ...], writers: Mapping[str, tuple[str, ...]]

@@ -7,8 +7,9 @@ HiRemate, section 3.2.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 from attrs import evolve, field, frozen
@@ -18,8 +19,11 @@ from remat.algorithms._core.outcome import Outcome
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.wording import operand
 from remat.ir import Graph, LayerOption, Option, Phase, Schedule, option_of, validate
-from remat.settings import instance, whole
+from remat.settings import SECONDS, instance, whole
 from remat.units import Bytes
+
+SHARE = 2.0
+"""Most time that one budget of a sweep with a deadline may take, over the time left for each budget: many need almost none."""
 
 
 class OptionSource(ABC):
@@ -37,6 +41,26 @@ class OptionSource(ABC):
             seed: the same block and seed give the same options.
         """
 
+    def within(self, seconds: float) -> OptionSource:
+        """This source with a deadline for each block; of nested deadlines, the earlier counts."""
+        return Limited(self, seconds)
+
+
+@frozen
+class Limited(OptionSource):
+    """A source of options with a deadline in seconds for each block."""
+
+    source: OptionSource = field(validator=instance(OptionSource, "quick.sweep(peaks=4, saves=4)"))
+    seconds: float = field(validator=SECONDS)
+
+    def __repr__(self) -> str:
+        return f"{operand(self.source)}.within({self.seconds!r})"
+
+    def options(self, block: Graph, *, clock: Clock | None = None, seed: int = 0) -> tuple[LayerOption, ...]:
+        """Those that the source finds by the earlier of the two deadlines."""
+        outer = Clock() if clock is None else clock
+        return self.source.options(block, clock=outer.nested(self.seconds), seed=seed)
+
 
 def undominated(options: Iterable[LayerOption]) -> tuple[LayerOption, ...]:
     """The options that no other option dominates, in order of time; of equal options the first stays."""
@@ -53,6 +77,22 @@ def dominates(option: LayerOption, other: LayerOption) -> bool:
     return all(a <= b for a, b in zip(_numbers(option), _numbers(other), strict=True)) and (
         set(option.backward_reads) <= set(other.backward_reads)
     )
+
+
+def selected(options: Sequence[LayerOption], most: int) -> tuple[LayerOption, ...]:
+    """At most so many of the options, with peaks as far apart as possible, in their order.
+
+    The rule of HiRemate (2024), section 3.2.2: first the highest peak, then the lowest, then always the one whose nearest peak
+    among those chosen is farthest; of equal ones the first.
+    """
+    if len(options) <= most:
+        return tuple(options)
+    peaks = [option.phantom + max(option.forward_workspace, option.backward_workspace) for option in options]
+    chosen = [max(range(len(options)), key=peaks.__getitem__)]
+    while len(chosen) < most:
+        left = [i for i in range(len(options)) if i not in chosen]
+        chosen.append(max(left, key=lambda i: min(abs(peaks[i] - peaks[j]) for j in chosen)))
+    return tuple(options[i] for i in sorted(chosen))
 
 
 def _numbers(option: LayerOption) -> tuple[int, ...]:
@@ -99,21 +139,44 @@ class Sweep(OptionSource):
 
     def options(self, block: Graph, *, clock: Clock | None = None, seed: int = 0) -> tuple[LayerOption, ...]:
         """The options of all schedules found; none when the solver refuses the block."""
+        return self.options_of_level(block, block, lambda schedule: schedule, clock=clock, seed=seed)
+
+    def options_of_level(
+        self,
+        block: Graph,
+        level: Graph,
+        expand: Callable[[Schedule], Schedule],
+        *,
+        clock: Clock | None = None,
+        seed: int = 0,
+    ) -> tuple[LayerOption, ...]:
+        """The options of a block that is planned as another graph with the same loss node, its layers for instance.
+
+        Args:
+            block: the flat graph.
+            level: what the solver plans.
+            expand: makes a schedule of the block of one of the level.
+            clock: how long to search, the time left divided among the budgets left.
+            seed: of the solver.
+        """
         clock = Clock() if clock is None else clock
-        if self.solver.refuses(block) is not None:
+        if self.solver.refuses(level) is not None:
             return ()
         options: dict[Schedule, LayerOption] = {}
-        for problem in self._problems(block):
+        budgets = list(self._budgets(block))
+        for left, (peak, room) in zip(range(len(budgets), 0, -1), budgets, strict=True):
             if clock.expired:
                 break
-            outcome = self.solver.solve(problem, clock=clock.nested(), seed=seed)
-            schedule = outcome.schedule
+            share = None if math.isinf(clock.remaining) else SHARE * clock.remaining / left
+            problem = Problem(graph=_with_workspace(level, room), budget=peak)
+            outcome = self.solver.solve(problem, clock=clock.nested(share), seed=seed)
+            schedule = None if outcome.schedule is None else expand(outcome.schedule)
             if schedule is not None and schedule not in options and _both_halves(block, schedule):
                 options[schedule] = option_of(block, schedule)
         return undominated(options.values())
 
-    def _problems(self, block: Graph) -> Iterator[Problem]:
-        """The largest budgets first. The memory kept in between is limited by a workspace of the loss node."""
+    def _budgets(self, block: Graph) -> Iterator[tuple[Bytes, Bytes]]:
+        """Pairs of a peak and a workspace of the loss node, which limits the memory kept in between; the largest first."""
         everything = Schedule.from_runs(block, range(len(block)))
         high = validate(block, everything).peak
         sizes = {datum.name: 0 if datum.outside else datum.size for datum in block.data}
@@ -126,8 +189,7 @@ class Sweep(OptionSource):
         most = _resident_at_loss(block, everything)
         for peak in _even(min(low, high), high, self.peaks):
             for save in dict.fromkeys(min(peak, saved) for saved in _even(least, max(least, most), self.saves)):
-                room = max(0, peak - written - save)
-                yield Problem(graph=_with_workspace(block, room), budget=peak)
+                yield peak, max(0, peak - written - save)
 
 
 def _both_halves(block: Graph, schedule: Schedule) -> bool:

@@ -8,13 +8,14 @@ planned by `middle`; any solver of a lower level may itself be `Condense(…) >>
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from attrs import evolve, field, frozen
 
 from remat.algorithms._core.clock import Clock, lower_clock
 from remat.algorithms._core.option_pool import Pool
-from remat.algorithms._core.options import OptionSource, undominated
+from remat.algorithms._core.options import SHARE, OptionSource, Sweep, selected, undominated
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
 from remat.algorithms._core.transforms import Applied, Transform
@@ -22,7 +23,7 @@ from remat.algorithms._hierarchy.partition import Partitioner
 from remat.ir import Cluster, Graph, LayerOption, cluster_classes, clusters, condense, part, plain_options, translate
 from remat.ir import renaming as renaming_of
 from remat.ir.hierarchy import Condensed
-from remat.settings import NAME, Setting, either, instance, optional, tuple_of, whole
+from remat.settings import NAME, SECONDS, Setting, either, instance, optional, tuple_of, whole
 
 
 def _is_group(value: Any) -> bool:
@@ -50,6 +51,9 @@ class Condense(Transform):
         middle: plans clusters that have clusters inside, as layers themselves. A pool: its solvers do, its sources of options are
             asked about the cluster as a flat graph. None: their inner clusters are not used.
         peaks, saves: budgets of the sweep that `middle` makes.
+        limit: how many options the clusters of a level have in all (N_o in HiRemate, section 3.2.2): each has a part in
+            proportion to its operators, and keeps those whose peaks are farthest apart. None: every undominated one.
+        seconds: a deadline for the options of each kind of cluster; None: a share of the time that there is.
     """
 
     partition: Partitioner = field(validator=instance(Partitioner, "Intervals(12)"))
@@ -57,6 +61,8 @@ class Condense(Transform):
     middle: Solver | Pool | None = field(default=None, kw_only=True, validator=optional(either(_plans, _pool)))
     peaks: int = field(default=4, kw_only=True, validator=whole(1, "budgets"))
     saves: int = field(default=4, kw_only=True, validator=whole(1, "budgets"))
+    limit: int | None = field(default=None, kw_only=True, validator=optional(whole(1, "options")))
+    seconds: float | None = field(default=None, kw_only=True, validator=optional(SECONDS))
 
     def refuses(self, graph: Graph) -> str | None:
         """Why a graph is refused: the partitioner refuses it."""
@@ -74,19 +80,22 @@ class Condense(Transform):
         divided = self.partition.partition(graph)
         if not divided:
             return None, "undivided"
-        lower = lower_clock(clock)
         by_kind: dict[int, tuple[Cluster, tuple[LayerOption, ...]]] = {}
         options: dict[str, tuple[LayerOption, ...]] = {}
-        for cluster, kind in zip(divided, cluster_classes(graph, divided), strict=True):
+        operators = sum(len(cluster.nodes) for cluster in divided if cluster.backward)
+        kinds = cluster_classes(graph, divided)
+        lower = lower_clock(clock)
+        for cluster, kind in zip(divided, kinds, strict=True):
             if kind not in by_kind:
-                by_kind[kind] = (cluster, self._options(graph, cluster, lower, seed))
+                mine = self._share(lower, len(set(kinds)) - len(by_kind))
+                by_kind[kind] = cluster, self._selected(cluster, self._options(graph, cluster, mine, seed), operators)
             first, offered = by_kind[kind]
             names = renaming_of(graph, first, cluster)
             options[cluster.name] = tuple(translate(option, names) for option in offered)
         level = condense(graph, divided, options)
         count = sum(len(layer.options) for layer in level.graph.layers)
-        kinds = f"{len(divided)} clusters of {len(by_kind)} kinds, {count} options"
-        note = f"{kinds}, {len(level.graph)} nodes instead of {len(graph)}"
+        what = f"{len(divided)} clusters of {len(by_kind)} kinds, {count} options"
+        note = f"{what}, {len(level.graph)} nodes instead of {len(graph)}"
         alone = sum(not cluster.backward for cluster in divided)
         if alone:
             note += (
@@ -95,22 +104,44 @@ class Condense(Transform):
             )
         return level, note
 
+    def _share(self, clock: Clock, kinds: int) -> Clock:
+        """The clock of one of the kinds of clusters that are left."""
+        share = SHARE * clock.remaining / kinds
+        limits = [limit for limit in (self.seconds, share) if limit is not None and math.isfinite(limit)]
+        return clock.nested(min(limits, default=None))
+
+    def _selected(self, cluster: Cluster, options: tuple[LayerOption, ...], operators: int) -> tuple[LayerOption, ...]:
+        """The part of the limit that a cluster has, at least two; all without one. `operators`: of all clusters."""
+        if self.limit is None:
+            return options
+        return selected(options, max(2, self.limit * len(cluster.nodes) // max(1, operators)))
+
     def _options(self, graph: Graph, cluster: Cluster, clock: Clock, seed: int) -> tuple[LayerOption, ...]:
         """Those that need no solver, and those that the lower levels offer."""
         if not cluster.backward:
             return ()
-        source = self._source(cluster)
-        offered = () if source is None else source.options(part(graph, cluster), clock=clock, seed=seed)
+        block = part(graph, cluster)
+        if not cluster.children or self.middle is None:
+            offered = () if self.lower is None else self.lower.options(block, clock=clock, seed=seed)
+        else:
+            offered = self._inner_options(block, cluster, clock, seed)
         return undominated([*plain_options(graph, cluster), *offered])
 
-    def _source(self, cluster: Cluster) -> OptionSource | None:
-        """What offers the options of a cluster."""
-        if not cluster.children or self.middle is None:
-            return self.lower
-        inside = evolve(self, partition=Given(tuple((child.name, child.forward) for child in cluster.children)))
+    def _inner_options(self, block: Graph, cluster: Cluster, clock: Clock, seed: int) -> tuple[LayerOption, ...]:
+        """What `middle` offers for a cluster that has clusters inside; these are condensed once."""
+        groups = tuple((child.name, child.forward) for child in cluster.children)
+        level, _ = evolve(self, partition=Given(groups)).level(block, clock=clock.aside(), seed=seed)
         parts = self.middle.parts if isinstance(self.middle, Pool) else (self.middle,)
-        planned = Pool(tuple(inside >> part if isinstance(part, Solver) else part for part in parts))
-        return planned.sweep(peaks=self.peaks, saves=self.saves)
+        offered: list[LayerOption] = []
+        for part_of_pool in parts:
+            if isinstance(part_of_pool, OptionSource):
+                offered.extend(part_of_pool.options(block, clock=clock.nested(), seed=seed))
+            elif part_of_pool is not None and level is not None:
+                sweep = Sweep(part_of_pool, peaks=self.peaks, saves=self.saves)
+                offered.extend(
+                    sweep.options_of_level(block, level.graph, level.expand, clock=clock.nested(), seed=seed)
+                )
+        return undominated(offered)
 
 
 @frozen

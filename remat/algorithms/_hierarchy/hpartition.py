@@ -7,7 +7,7 @@ predecessors is its immediate dominator, found as the dominator tree grows.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from graphlib import TopologicalSorter
 
@@ -51,12 +51,13 @@ class HPartition(Partitioner):
         level = [
             Group((i,)) for i in range(graph.loss) if graph.computes[i].phase is Phase.FORWARD and not _apart(graph, i)
         ]
+        soft = predecessors(graph, soft=True)
         while len(level) > self.top:
-            merged = _Level(graph, level, self).merged()
+            merged = _Level(graph, level, self, soft).merged()
             if len(merged) == len(level):
                 break
             level = merged
-        return tuple(_clusters(graph, _larger(level), unused("group", graph.names)))
+        return _clusters(graph, _larger(level), unused("group", graph.names))
 
 
 def _apart(graph: Graph, node: int) -> bool:
@@ -65,20 +66,51 @@ def _apart(graph: Graph, node: int) -> bool:
     return compute.run_once and not any(graph.writers_by_data[d] for d in graph.reads_by_node[node])
 
 
-def _clusters(graph: Graph, groups: Sequence[Group], prefix: str) -> Iterable[Cluster]:
+def _clusters(graph: Graph, groups: Sequence[Group], prefix: str) -> tuple[Cluster, ...]:
     """The groups as clusters that can be condensed together, those inside them as their children."""
-    ordered = sorted(groups, key=lambda group: group.members[0])
-    named = {f"{prefix}.{i}": group for i, group in enumerate(ordered)}
-    condensed = condensable(
-        graph, {name: [graph.computes[i].name for i in group.members] for name, group in named.items()}
-    )
+    named = _named(groups, prefix)
+    by_depth: list[dict[str, Group]] = []
+    inside = named
+    while inside:
+        by_depth.append(inside)
+        inside = {
+            name: group for outer in inside for name, group in _named(_larger(inside[outer].children), outer).items()
+        }
+    whole: dict[str, Cluster] = {}
+    for deep in by_depth:
+        condensed = condensable(graph, {name: _names(graph, group) for name, group in deep.items()})
+        if len(condensed) < len(deep):  # where a group is dissolved, what is inside takes its place: level by level
+            return tuple(_dissolving(graph, named))
+        whole.update((cluster.name, cluster) for cluster in condensed)
+    children: dict[str, list[Cluster]] = {}
+    for deep in reversed(by_depth):
+        for name in deep:
+            whole[name] = evolve(whole[name], children=tuple(children.get(name, ())))
+        for name in deep:
+            children.setdefault(name.rpartition(".")[0], []).append(whole[name])
+    return tuple(whole[name] for name in named)
+
+
+def _named(groups: Sequence[Group], prefix: str) -> dict[str, Group]:
+    """The groups by name, in the order of their first nodes."""
+    return {f"{prefix}.{i}": group for i, group in enumerate(sorted(groups, key=lambda group: group.members[0]))}
+
+
+def _names(graph: Graph, group: Group) -> list[str]:
+    return [graph.computes[i].name for i in group.members]
+
+
+def _dissolving(graph: Graph, named: Mapping[str, Group]) -> Iterable[Cluster]:
+    """Groups as clusters where some cannot be condensed; these are dissolved into the groups inside."""
+    condensed = condensable(graph, {name: _names(graph, group) for name, group in named.items()})
+    left = dict(named)
     for cluster in condensed:
-        inner = _larger(named.pop(cluster.name).children)
-        yield evolve(cluster, children=tuple(_clusters(graph, inner, cluster.name)))
+        inner = _named(_larger(left.pop(cluster.name).children), cluster.name)
+        yield evolve(cluster, children=tuple(_dissolving(graph, inner)))
     taken = {member for cluster in condensed for member in cluster.forward}
-    for name in sorted(named):  # dissolved: what is inside stands for itself
-        inner = _larger(named[name].children)
-        yield from (cluster for cluster in _clusters(graph, inner, name) if taken.isdisjoint(cluster.forward))
+    for name in sorted(left):
+        inner = _named(_larger(left[name].children), name)
+        yield from (cluster for cluster in _dissolving(graph, inner) if taken.isdisjoint(cluster.forward))
 
 
 def _larger(groups: Sequence[Group]) -> list[Group]:
@@ -129,17 +161,18 @@ class _Candidates:
 class _Level:
     """One round of merging. Nodes are indices of `level`, which is in a topological order."""
 
-    def __init__(self, graph: Graph, level: Sequence[Group], settings: HPartition) -> None:
+    def __init__(
+        self, graph: Graph, level: Sequence[Group], settings: HPartition, soft: Sequence[Sequence[int]]
+    ) -> None:
         self.graph, self.settings = graph, settings
-        before = self._before(level)
+        before = self._before(level, soft)
         self.level = list(TopologicalSorter(before).static_order())
         place = {group: k for k, group in enumerate(self.level)}
         self.before = [sorted(place[other] for other in before[group]) for group in self.level]
 
-    def _before(self, level: Sequence[Group]) -> dict[Group, dict[Group, None]]:
-        """Of each group the groups that its nodes depend on, softly too."""
+    def _before(self, level: Sequence[Group], soft: Sequence[Sequence[int]]) -> dict[Group, dict[Group, None]]:
+        """Of each group the groups that its nodes depend on; `soft`: the nodes before each node."""
         owner = {member: group for group in level for member in group.members}
-        soft = predecessors(self.graph, soft=True)
         before: dict[Group, dict[Group, None]] = {}
         for group in level:
             owners = [owner[j] for i in group.members for j in soft[i] if j in owner]
@@ -214,16 +247,45 @@ class _Level:
             depth.append(0 if head == _ROOT else depth[head] + 1)
         return parent
 
+    @cached_property
+    def border(self) -> _Border:
+        """What crosses the borders of the groups of this level."""
+        return _Border(self.graph, self.level)
+
     def score(self, nodes: frozenset[int]) -> float:
         """Eq. 1: bytes of the values at the border, times the number of operators to the power alpha."""
-        graph = self.graph
-        members = {member for k in nodes for member in self.level[k].members}
-        touched = {d for i in members for d in (*graph.reads_by_node[i], *graph.writes_by_node[i])}
-        border = sum(graph.data[d].size for d in touched if self._crosses(d, members))
-        return float(border * len(members) ** self.settings.alpha)
+        operators = sum(len(self.level[k].members) for k in nodes)
+        return float(self.border.size(nodes) * operators**self.settings.alpha)
 
-    def _crosses(self, d: int, members: set[int]) -> bool:
-        """Whether a datum that somebody writes is written, or read up to the loss, by others than the members."""
-        writers, readers = self.graph.writers_by_data[d], self.graph.readers_by_data[d]
-        ahead = [i for i in readers if i <= self.graph.loss]
-        return bool(writers) and not (members.issuperset(writers) and members.issuperset(ahead))
+
+class _Border:
+    """The data of the step that more than one group of a level touches up to the loss, or a group and what is in none.
+
+    Attributes:
+        groups: the groups that touch each such datum. apart: data that a node in no group touches.
+        by_group: such data, by group.
+    """
+
+    def __init__(self, graph: Graph, level: Sequence[Group]) -> None:
+        owner = {member: k for k, group in enumerate(level) for member in group.members}
+        self.graph = graph
+        self.groups: dict[int, frozenset[int]] = {}
+        self.apart: set[int] = set()
+        self.by_group: list[list[int]] = [[] for _ in level]
+        for d, (writers, readers) in enumerate(zip(graph.writers_by_data, graph.readers_by_data, strict=True)):
+            if not writers:
+                continue
+            users = {owner.get(i, -1) for i in (*writers, *(i for i in readers if i <= graph.loss))}
+            if len(users) == 1:
+                continue
+            if -1 in users:
+                self.apart.add(d)
+                users.discard(-1)
+            self.groups[d] = frozenset(users)
+            for k in users:
+                self.by_group[k].append(d)
+
+    def size(self, nodes: frozenset[int]) -> int:
+        """Bytes of the data that cross the border of some groups together."""
+        touched = {d for k in nodes for d in self.by_group[k]}
+        return sum(self.graph.data[d].size for d in touched if d in self.apart or not self.groups[d] <= nodes)

@@ -12,8 +12,9 @@ from itertools import accumulate
 from attrs import field, frozen
 
 from remat.errors import IllFormed
-from remat.ir import Cluster, Graph, Phase, clusters, condense
+from remat.ir import Cluster, Graph, Phase, clusters
 from remat.ir.cluster import unused
+from remat.ir.hierarchy import check_condensable
 from remat.settings import whole
 
 
@@ -130,7 +131,7 @@ def _without_run_once(graph: Graph, members: Sequence[str]) -> Sequence[str]:
 
 def _fits(graph: Graph, groups: Mapping[str, Sequence[str]]) -> bool:
     try:
-        condense(graph, clusters(graph, groups))
+        check_condensable(graph, clusters(graph, groups))
     except IllFormed:
         return False
     return True

@@ -101,11 +101,16 @@ class BudgetSolver:
     def incumbent(self, schedule: Schedule, budget: int) -> BudgetResult:
         """A plan from another solver, replayed; with its point where the slots can represent it.
 
+        Args:
+            schedule: of the graph of the form: with `condensed`, of its layers.
+            budget: that it keeps.
+
         Raises:
             InvalidSchedule: it does not keep the rules or the budget.
         """
-        cost = validate(self.graph, schedule, budget)
-        return BudgetResult(schedule=schedule, cost=cost, point=self.start(schedule, budget))
+        replayed = schedule if self.condensed is None else expand(self.condensed, schedule)
+        cost = validate(self.graph, replayed, budget)
+        return BudgetResult(schedule=replayed, cost=cost, point=self.start(schedule, budget))
 
     def solve(
         self,

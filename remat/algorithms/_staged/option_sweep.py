@@ -3,11 +3,15 @@
 The formulation is built once; a new budget changes its parameters. Budgets go from large to small: a plan that is optimal under a
 larger pair of budgets and fits a smaller pair is optimal there too, so that pair is not solved (budgets from small to large would
 give starts instead, which save less: most of the time goes into proofs). Within a peak, all saves below the first without a plan
-are left out. Peaks are otherwise independent: they go through any `concurrent.futures.Executor`, a process pool by default.
+are left out. Peaks are otherwise independent: they go through any `concurrent.futures.Executor`, or processes on request.
+
+With a deadline, each pair may take a share of the time that is left (`SHARE`): the small budgets come last, and their options
+are those that fit where memory is scarce.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
@@ -18,7 +22,7 @@ from attrs import evolve, field, frozen
 
 from remat._warn import warn
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.options import OptionSource, undominated
+from remat.algorithms._core.options import SHARE, OptionSource, undominated
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._milp.backend import Backend
@@ -100,16 +104,17 @@ class IlpSweep(OptionSource):
         solver: its settings.
         peaks: how many budgets for the peak, evenly from the block's floor to its peak without recomputation; or bytes.
         saves: how many for what is saved in between, evenly from nothing to all that the fastest plan saves; or bytes.
-        workers: processes, where no executor is given; None: one per core, 1: this process.
+        workers: processes, where no executor is given; 1: this process; None: one per core. Scripts that use more than one need
+            the usual `if __name__ == "__main__":`.
     """
 
     solver: StagedSolver = field(validator=instance(StagedSolver, "HIlp()"))
     peaks: Budgets = field(default=8, kw_only=True, validator=_budgets)
     saves: Budgets = field(default=6, kw_only=True, validator=_budgets)
-    workers: int | None = field(default=None, kw_only=True, validator=optional(whole(1, "processes")))
+    workers: int | None = field(default=1, kw_only=True, validator=optional(whole(1, "processes")))
 
     def __repr__(self) -> str:
-        workers = "" if self.workers is None else f", workers={self.workers}"
+        workers = "" if self.workers == 1 else f", workers={self.workers}"
         return f"{self.solver!r}.sweep(peaks={self.peaks!r}, saves={self.saves!r}{workers})"
 
     def options(
@@ -186,16 +191,23 @@ class _Sweeper:
 
     def all(self, peaks: Sequence[Bytes]) -> list[Point]:
         """All saves of the peaks, both falling."""
-        for peak in sorted(peaks, reverse=True):
-            for save in sorted(self.saves, reverse=True):
+        saves = sorted(self.saves, reverse=True)
+        for done, peak in enumerate(sorted(peaks, reverse=True)):
+            left = (len(peaks) - done) * len(saves)
+            for place, save in enumerate(saves):
                 if self.clock.expired:
                     return self.points
                 if self._covered(peak, save):
                     continue
-                self.points.append(self._solve(peak, save))
+                self.points.append(self._solve(peak, save, self._share(left - place)))
                 if self.points[-1].schedule is None:
                     break  # nothing fits with less
         return self.points
+
+    def _share(self, pairs: int) -> Clock:
+        """The clock of one of the pairs of budgets that are left."""
+        remaining = self.clock.remaining
+        return self.clock.nested(None if math.isinf(remaining) else SHARE * remaining / pairs)
 
     def _covered(self, peak: Bytes, save: Bytes) -> bool:
         """Whether the plan of a pair at least as large fits this one: then it is optimal here too."""
@@ -204,12 +216,12 @@ class _Sweeper:
             for point in self.points
         )
 
-    def _solve(self, peak: Bytes, save: Bytes) -> Point:
+    def _solve(self, peak: Bytes, save: Bytes, clock: Clock) -> Point:
         solver = self.sweep.solver
         bound = max((point.bound for point in self.points if point.peak >= peak and point.save >= save), default=0)
         incumbent = None
         if solver.warm_starts:
-            incumbent, lower = self._warm_start(peak, save, bound)
+            incumbent, lower = self._warm_start(peak, save, bound, clock)
             if lower == IMPOSSIBLE:
                 return Point(peak=peak, save=save, notes=("impossible for every schedule",))
             bound = max(bound, int(lower))
@@ -217,17 +229,17 @@ class _Sweeper:
             result = evolve(incumbent, bound=bound, notes=("no MILP solve was needed: the bound was known",))
         else:
             # half the gap, so that the bound serves the next smaller budgets too
-            gap, watch = solver.gap if incumbent is None else solver.gap / 2, Watch(self.clock, self.sweep)
+            gap, watch = solver.gap if incumbent is None else solver.gap / 2, Watch(clock, self.sweep)
             result = self.budget_solver.solve(peak, save=save, incumbent=incumbent, gap=gap, watch=watch)
         return self._point(peak, save, result, bound)
 
-    def _warm_start(self, peak: Bytes, save: Bytes, bound: Ns) -> tuple[BudgetResult | None, Ns | float]:
+    def _warm_start(self, peak: Bytes, save: Bytes, bound: Ns, clock: Clock) -> tuple[BudgetResult | None, Ns | float]:
         """A plan under both budgets, and a bound of every schedule."""
         graph = narrowed(self.block, peak, save)
         if graph is None:
             return None, 0
         problem = Problem(graph=graph, budget=peak)
-        first = starting_plan(problem, self.sweep.solver.gap, self.clock.nested(), self.seed, bound=bound)
+        first = starting_plan(problem, self.sweep.solver.gap, clock.nested(), self.seed, bound=bound)
         if first.schedule is None or saved_bytes(self.block, first.schedule) > save:
             return None, first.lower
         return self.budget_solver.incumbent(first.schedule, peak), first.lower

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from remat.algorithms._staged.memory_items import StagedGraph
 
-Reruns = Literal["all", "backward-only", "backward-once"]
-RERUNS: Final = ("all", "backward-only", "backward-once")
+Reruns = Literal["all", "backward-only", "backward-once", "none"]
+RERUNS: Final = ("all", "backward-only", "backward-once", "none")
 
 
 @frozen
@@ -52,7 +52,7 @@ def slots_of(stage: StagedGraph, reruns: Reruns = "all", window: int | None = No
         reruns: `all`: every rerun that can matter; loses nothing against staged schedules. `backward-only`: none before the
             loss; equal to `all` in every pair measured, but without a proof: a forward pass that cannot keep its own values
             resident needs them. `backward-once`: also no rerun of backward nodes; loses up to 7 % inside one block at tight
-            budgets, and plans.
+            budgets, and plans. `none`: each node once; on a graph of layers, what is left is one option for each.
         window: also no rerun of backward nodes, and in the stage of a backward node only this many of its nearest ancestors
             may run again; slots grow linearly with the graph. Loses plans where a chain of reruns is longer than this.
         every: the whole triangle, as published, also where a rerun cannot matter.
@@ -64,6 +64,8 @@ def slots_of(stage: StagedGraph, reruns: Reruns = "all", window: int | None = No
         allowed &= np.arange(n)[:, None] <= np.array(stage.last_use)[None, :]
     if reruns != "all" or window is not None:
         allowed[: loss + 1] &= np.eye(n, dtype=np.bool_)[: loss + 1]
+    if reruns == "none":
+        allowed &= np.eye(n, dtype=np.bool_)
     if reruns == "backward-once" or window is not None:
         allowed[:, loss + 1 :] &= np.eye(n, dtype=np.bool_)[:, loss + 1 :]
     if window is not None:

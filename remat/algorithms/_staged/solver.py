@@ -52,7 +52,8 @@ class HIlp(WarmStarted):
             They help proofs more than the search for plans. None: if it starts from a plan of its own search.
         warm_start: begin with a short search over run sequences (flat graphs, where the back end takes a start), and look only
             for plans that are better by more than the gap. Its plan may lie outside the class; without it, none does.
-        ladder: without a plan to begin with, solve with `backward-once` first and start from its plan (60 nodes and more).
+        ladder: without a plan to begin with, solve with `none` first on a graph of layers, then with `backward-once` on 60 nodes
+            and more, each from the plan before.
         order: of first runs; `start`: that of the start where there is one, else the graph's; `graph`: the graph's.
         backend: the MILP solver.
         entries: refuse formulations of more matrix entries than this (about 100 bytes each).
@@ -102,16 +103,18 @@ class HIlp(WarmStarted):
         stage = StagedGraph(graph)
         backend = self.backend.with_save() if save and not self.warm_starts else self.backend
         lower = None
-        if (
-            self.ladder
-            and self.form == "events"
-            and self.reruns != "backward-once"
-            and self.window is None
-            and len(graph) >= RUNG
-        ):
-            thin = evolve(self, reruns="backward-once")
-            lower = BudgetSolver(thin._form_of(stage, save), backend, self.gap)
+        for reruns in self._rungs(graph):
+            thin = evolve(self, reruns=reruns)
+            lower = BudgetSolver(thin._form_of(stage, save), backend, self.gap, lower=lower)
         return BudgetSolver(self._form_of(stage, save), backend, self.gap, lower=lower)
+
+    def _rungs(self, graph: Graph) -> tuple[Reruns, ...]:
+        """The restrictions under which a graph is planned first, each for a start of the next."""
+        if not self.ladder or self.form != "events" or self.window is not None:
+            return ()
+        once: tuple[Reruns, ...] = ("none",) if graph.layers and self.reruns != "none" else ()
+        thin: tuple[Reruns, ...] = ("backward-once",) if len(graph) >= RUNG and self.reruns in RERUNS[:2] else ()
+        return once + thin
 
     def _form_of(self, stage: StagedGraph, save: bool) -> Form:
         slots: Slots = slots_of(stage, self.reruns, self.window, every=self.form != "events")
@@ -121,7 +124,7 @@ class HIlp(WarmStarted):
             return published_form(stage, slots, tight=False, save=save)
         return events_form(stage, slots, cuts=self._cuts, save=save)
 
-    def sweep(self, *, peaks: Budgets = 8, saves: Budgets = 6, workers: int | None = None) -> IlpSweep:
+    def sweep(self, *, peaks: Budgets = 8, saves: Budgets = 6, workers: int | None = 1) -> IlpSweep:
         """Many budgets of a block, by one formulation: see `IlpSweep`."""
         return IlpSweep(self, peaks=peaks, saves=saves, workers=workers)
 
@@ -133,9 +136,13 @@ class HIlp(WarmStarted):
         """
         self.backend.check()
         stage = StagedGraph(condensed.graph)
-        slots = slots_of(stage, self.reruns, self.window)
-        form = events_form(stage, slots, cuts=bool(self.cuts), corrections=True)
-        return BudgetSolver(form, self.backend, self.gap, condensed)
+
+        def built(reruns: Reruns, window: int | None, lower: BudgetSolver | None) -> BudgetSolver:
+            form = events_form(stage, slots_of(stage, reruns, window), cuts=bool(self.cuts), corrections=True)
+            return BudgetSolver(form, self.backend, self.gap, condensed, lower=lower)
+
+        once = next((built(reruns, None, None) for reruns in self._rungs(condensed.graph)[:1]), None)
+        return built(self.reruns, self.window, once)
 
     @property
     def restriction(self) -> str:

@@ -116,7 +116,7 @@ def test_no_option_dominates_another_and_all_come_from_replays(mlp, here):
 
 
 def test_executors_give_what_this_process_gives(mlp, here):
-    sweep = HIlp(gap=0, warm_start=False).sweep(peaks=4, saves=4)
+    sweep = HIlp(gap=0, warm_start=False).sweep(peaks=4, saves=4, workers=None)
     with ThreadPoolExecutor(1) as threads:
         assert curve(sweep.run(mlp, executor=threads), mlp) == curve(here, mlp)
     assert curve(sweep.run(mlp), mlp) == curve(here, mlp)  # a process pool of its own
