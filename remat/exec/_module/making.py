@@ -18,6 +18,7 @@ from remat.exec._module.after import warn_of_hooks
 from remat.exec._module.binding import bound
 from remat.exec._module.calls import CAPTURING, Arguments, chain_tensors, make_opaque, traced_step
 from remat.exec._module.entries import Bare, Dynamic, Ready
+from remat.exec._module.new_sizes import Filled, at_known_sizes, learn_sizes, planned_from
 from remat.exec._module.saved import file_of, plan_to_save
 from remat.exec._module.state import State
 from remat.exec._plan.families import ALONE
@@ -47,6 +48,12 @@ def captured_and_planned(state: State, call: Arguments, answers: tuple[Scalar, .
             raise Uncapturable("X-TRANSFORM", what, fix="call the bare module there.")
         with stages_of(type(module).__name__, state.settings.progress) as stages, old_objects_apart():
             with stages.stage("capture"), CAPTURING:
+                filled = at_known_sizes(state, call) if not answers else None
+            if filled is not None:
+                entry = _ready_for(state, call, filled.captured, stages=stages, filled=filled)
+                _charge(state, began)
+                return entry
+            with stages.stage("capture"), CAPTURING:
                 make_opaque()  # loads what the tracer loads in any case
                 captured = capture(
                     module, call.args, call.kwargs, step=functools.partial(traced_step, state.step_of(module)),
@@ -54,6 +61,7 @@ def captured_and_planned(state: State, call: Arguments, answers: tuple[Scalar, .
                     tracer=state.settings.tracer,
                 )  # fmt: skip
             entry = _ready_for(state, call, captured, stages=stages)
+            learn_sizes(state, call, entry.planned)
         _charge(state, began)
     except Uncapturable as unplaced:
         error = refusal(unplaced, module)
@@ -115,15 +123,24 @@ def planned_again(state: State, call: Arguments, ready: Ready, outside: Outside)
 
 
 def _ready_for(
-    state: State, call: Arguments, captured: Captured, *, outside: Outside | None = None, stages: Stages
+    state: State,
+    call: Arguments,
+    captured: Captured,
+    *,
+    outside: Outside | None = None,
+    stages: Stages,
+    filled: Filled | None = None,
 ) -> Ready:
     """Plan a captured call, or take the plan that its program has already."""
-    digest = program_digest(captured.program)
+    digest = program_digest(captured.program) if filled is None else filled.digest
     planned = state.library.get(digest) if outside is None else None
     if planned is None:
         shapes = call.shapes()
         try:
-            planned = _planned(state, call, captured, outside=outside, stages=stages)
+            if filled is None:
+                planned = _planned(state, call, captured, outside=outside, stages=stages)
+            else:
+                planned = planned_from(state, filled, stages)
         except Infeasible as error:
             raise with_changes(error, state.sample, shapes) if state.sample else error from error
         finally:

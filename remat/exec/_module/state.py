@@ -24,6 +24,7 @@ from remat.exec._plan.families import Families
 from remat.exec._plan.planning import Planned, Settings
 from remat.exec._plan.raising import with_raised_bound
 from remat.exec._torch.ambient import settings, transform_around
+from remat.exec._sizes.captures import Sizes
 from remat.exec._trace import structure
 
 MOST_PLANS = 64
@@ -50,6 +51,7 @@ class State:
         library: plans by digest of the program, of the programs that `plans` has; calls with equal programs share a plan.
         raised: likewise, outcomes whose bounds were raised after planning, with the outcome that each comes from.
         families: run sequences of plans by the structure of the step, for steps of other sizes.
+        sizes: captures by the form of a call without its sizes, from which programs of other sizes are filled in.
         bill: what new shapes have cost.
         last: the plan of the last call.
         ran: "plan" if the last call ran its plan, else why not; where it ran under DTR, that begins with "DTR: ".
@@ -69,6 +71,7 @@ class State:
     library: dict[str, Planned] = field(factory=dict)
     raised: dict[str, tuple[Outcome, Outcome]] = field(factory=dict)
     families: Families = field(factory=Families)
+    sizes: Sizes = field(factory=Sizes)
     bill: ShapeBill = field(factory=ShapeBill)
     last: Ready | Bare | None = None
     ran: str = "plan"
