@@ -138,7 +138,7 @@ def weighed(program: Program, op: Op) -> tuple[Bytes, tuple[Bytes | None, ...]]:
     Raises:
         Uncapturable: X-MEASURE, where it does not run on inputs made for it, or returns other forms than the program says.
     """
-    call, results = prepared(program, op), list[Any]()
+    call, results = prepared(program, op, plain=True), list[Any]()
     try:
         peak = _peak(lambda: results.append(call()), program.device)
     except (RuntimeError, IndexError, ValueError) as error:
@@ -213,10 +213,10 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def prepared(program: Program, op: Op) -> Callable[[], Any]:
-    """One call of an operation, with what is added to its outputs, on inputs made for it."""
+def prepared(program: Program, op: Op, *, plain: bool = False) -> Callable[[], Any]:
+    """One call of an operation, with what is added to its outputs, on inputs made for it, whose numbers may be all the same."""
     target: Any = torch_private.entry(op.target) if isinstance(op.target, torch_private.OpOverload) else op.target
-    generator = torch.Generator(program.device).manual_seed(0)
+    generator = None if plain else torch.Generator(program.device).manual_seed(0)
     args, kwargs = made_inputs(program, op, generator)
     if not op.adds:
         return lambda: target(*args, **kwargs)

@@ -155,7 +155,7 @@ def _ready_for(
     else:
         planned = evolve(planned, captured=evolve(captured, program=planned.captured.program))
     with stages.stage("rehearsal"):
-        ready = bound(state, call, planned, digest)
+        ready = bound(state, call, planned, digest, None if filled is None else filled.watch)
         if ready.rehearsal is not None:
             stages.bytes["rehearsal"] = ready.rehearsal.peak
         return ready

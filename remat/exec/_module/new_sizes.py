@@ -18,7 +18,6 @@ from remat.exec._plan.planning import Planned, plan_costed, with_costs
 from remat.exec._plan.progress import Stages
 from remat.exec._sizes.costs import costs_at
 from remat.exec._sizes.stencil import REFUSALS, Sample, Stencil, numbers_of
-from remat.exec._trace.python_state import Snapshot
 from remat.exec._trace.tracing import Step
 
 
@@ -30,11 +29,13 @@ class Filled:
         captured: the step.
         stencil: where it comes from.
         digest: of its program.
+        watch: what all steps of the stencil watch of the state of Python; they have no effects on it.
     """
 
     captured: Captured
     stencil: Stencil
     digest: str
+    watch: Watch
 
 
 def at_known_sizes(state: State, call: Arguments) -> Filled | None:
@@ -45,11 +46,13 @@ def at_known_sizes(state: State, call: Arguments) -> Filled | None:
     if len(captures.samples) < 2 or captures.hopeless:
         return None
     step = _step(state, call)
-    before = Snapshot(call.module, state.watched(call.module))
+    watched = state.watched(call.module)
+    before = captures.snapshot(call.module, watched)
     for stencil in captures.patterns(before):
         template = stencil.samples[-1].captured
+        watch = state.watches.setdefault(stencil, Watch(template.tokens, template.reads))
         try:
-            if not Watch(template.tokens, template.reads).holds(call.module, state.watched(call.module)):
+            if not watch.holds(call.module, watched):
                 captures.failed("Python is in another state")
                 continue
             captured = stencil.at(step, before)
@@ -61,7 +64,7 @@ def at_known_sizes(state: State, call: Arguments) -> Filled | None:
             continue
         captures.why, captures.failures = "", 0
         digest = hashlib.sha256(f"{stencil.digest} {numbers_of(step)}".encode()).hexdigest()
-        return Filled(captured=captured, stencil=stencil, digest=digest)
+        return Filled(captured=captured, stencil=stencil, digest=digest, watch=watch)
     captures.failures += 1
     return None
 

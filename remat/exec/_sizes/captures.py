@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Hashable
+from typing import Any
 
 from attrs import define, field
+from torch import nn
 
 from remat.exec._sizes.outline import Outline
 from remat.exec._sizes.stencil import REFUSALS, Sample, Stencil, recorded, why_none
@@ -38,6 +41,17 @@ class Captures:
     stencils: list[Stencil] | None = None
     why: str = ""
     failures: int = 0
+    _snapshot: Snapshot | None = None
+    _watched: tuple[Any, ...] = ()
+
+    def snapshot(self, module: nn.Module, watched: tuple[Any, ...]) -> Snapshot:
+        """The state of Python now; where nothing was replaced since the last call, without a walk."""
+        same = self._snapshot is not None and self._snapshot.root is module and len(watched) == len(self._watched)
+        if self._snapshot is not None and same and all(map(operator.is_, watched, self._watched)) and self._snapshot.same():
+            self._snapshot.refresh()
+        else:
+            self._snapshot, self._watched = Snapshot(module, watched), watched
+        return self._snapshot
 
     @property
     def hopeless(self) -> bool:

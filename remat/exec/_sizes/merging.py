@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -132,12 +133,20 @@ def filled(pattern: Any, numbers: Sequence[int]) -> Any:
 
 
 def _evolved(first: Any, changed: dict[str, Any]) -> Any:
-    """A copy of an object with other fields; an operation reads what it has read."""
-    result = attrs.evolve(first, **changed)
-    if isinstance(first, Op):
+    """A copy of an object with other fields, which need no checks; an operation reads what the first one reads."""
+    kind = type(first)
+    result = kind.__new__(kind)
+    for name in _names(kind):
+        object.__setattr__(result, name, changed[name] if name in changed else getattr(first, name))
+    if kind is Op:
         for name in ("takes", "reads"):
             object.__setattr__(result, name, getattr(first, name))
     return result
+
+
+@functools.cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(about.name for about in attrs.fields(kind))
 
 
 def columns_in(pattern: Any) -> set[int]:
