@@ -140,6 +140,11 @@ def returned_by_kernels(target: Any, args: Any, kwargs: Any) -> Returned | None:
     return _kernels.returned(target, args, kwargs)
 
 
+def corrected_targets() -> frozenset[Any]:
+    """The operations of which such calls are known."""
+    return frozenset(_kernels.targets)
+
+
 def traced_as_run(trace: Callable[[Kernels], Program]) -> None:
     """Trace until the trace agrees with the kernels.
 

@@ -80,9 +80,21 @@ class Captures:
                 else:
                     group.append(sample)
             groups.sort(key=lambda group: self.samples.index(group[-1]), reverse=True)
-            stencils = [self._stencil(group) for group in groups if len(group) > 1]
-            self.stencils = [stencil for stencil in stencils if stencil is not None]
+            self.stencils = [stencil for group in groups for stencil in self._stencils(group, before)]
         return self.stencils
+
+    def _stencils(self, group: list[Sample], before: Snapshot) -> list[Stencil]:
+        """One stencil for as many captures as have one, the latest among them, and others for the rest."""
+        if len(group) < 2:
+            return []
+        stencil = self._stencil(group, before)
+        if stencil is not None:
+            return [stencil]
+        part, rest = group[-1:], []
+        for sample in reversed(group[:-1]):
+            (part if self._stencil([sample, *part], before) is not None else rest).insert(0, sample)
+        stencil = self._stencil(part, before) if len(part) > 1 else None
+        return ([] if stencil is None else [stencil]) + self._stencils(rest, before)
 
     def _outline(self, sample: Sample, before: Snapshot) -> None:
         if sample not in self.outlines:
@@ -102,10 +114,12 @@ class Captures:
         same = same and (one.reads is None or other.reads is None or one.reads.names == other.reads.names)
         return same and all(a.target is b.target for a, b in zip(ours.calls, theirs.calls, strict=True))
 
-    def _stencil(self, group: list[Sample]) -> Stencil | None:
+    def _stencil(self, group: list[Sample], before: Snapshot) -> Stencil | None:
         outlines = [outline for outline in map(self.outlines.get, group) if outline is not None]
         try:
-            return Stencil.of(group, outlines)
+            stencil = Stencil.of(group, outlines)
+            stencil.calibrate(before)
+            return stencil
         except REFUSALS as error:
             self.failed(str(error))
             return None

@@ -15,6 +15,8 @@ from fractions import Fraction
 from attrs import define, field, frozen
 
 MOST_FACTORS = 4
+FEW_VARIABLES, MOST_VARIABLES = 6, 16
+"""With more variables products have three factors at most; of so many none is added."""
 MOST_PRODUCTS = 64
 """Products that pairs are made of."""
 DIVISORS = (2, 3, 4, 8, 16, 32, 64, 128)
@@ -66,15 +68,23 @@ class Functions:
     """
 
     samples: tuple[tuple[int, ...], ...]
-    variables: list[tuple[Column, int | Quotient]] = field(init=False)
+    variables: list[tuple[Column, int | Quotient | Function]] = field(init=False)
     _products: list[tuple[Column, tuple[int, ...]]] = field(init=False)
+    _stale: bool = True
 
     def __attrs_post_init__(self) -> None:
         columns = dict.fromkeys(zip(*self.samples, strict=True))
         numbers = list(zip(*self.samples, strict=True))
         varying = [column for column in columns if len(set(column)) > 1]
+        if any(min(column) < 2 for column in varying):
+            raise NoFunction("a size is below two")
         self.variables = [(column, numbers.index(column)) for column in varying]
-        self._multiply()
+
+    def _know(self, column: Column, source: Quotient | Function) -> None:
+        """One more variable."""
+        if len(self.variables) < MOST_VARIABLES and min(column) > 1:
+            self.variables.append((column, source))
+            self._stale = True
 
     def values(self, numbers: tuple[int, ...]) -> list[int]:
         """The variables at new sizes.
@@ -90,11 +100,33 @@ class Functions:
                 raise NoFunction("a size is below two")
         values: list[int] = []
         for _, source in self.variables:
-            if isinstance(source, Quotient):
+            if isinstance(source, Function):
+                values.append(source.at(values))
+            elif isinstance(source, Quotient):
                 values.append((values[source.variable] + source.shift) // source.divisor)
             else:
                 values.append(numbers[source])
         return values
+
+    def of_all(self, columns: tuple[Column, ...]) -> tuple[Function, ...]:
+        """A function for each column; those of small integers first, of which larger ones may be products.
+
+        Raises:
+            NoFunction: there is none for a column.
+        """
+        functions: dict[Column, Function] = {}
+        pending = sorted(columns, key=max)
+        while pending:
+            left: list[Column] = []
+            for column in pending:
+                try:
+                    functions[column] = self.of(column)
+                except NoFunction:
+                    left.append(column)
+            if len(left) == len(pending):
+                self.of(left[0])
+            pending = left
+        return tuple(functions[column] for column in columns)
 
     def of(self, column: Column) -> Function:
         """The simplest function with these values.
@@ -102,7 +134,12 @@ class Functions:
         Raises:
             NoFunction: there is none.
         """
-        for function in itertools.chain(self._single(column), self._shifted(column), self._pairs(column)):
+        if self._stale:
+            self._multiply()
+        for function in self._single(column):
+            return function
+        for function in itertools.chain(self._shifted(column), self._pairs(column)):
+            self._know(column, function)
             return function
         if len(self.samples) > 2 and (quotient := self._quotient(column)) is not None:
             return quotient
@@ -110,8 +147,8 @@ class Functions:
 
     def _multiply(self) -> None:
         """All products of a few variables, the shortest first."""
-        self._products = []
-        for length in range(1, MOST_FACTORS + 1):
+        self._products, self._stale = [], False
+        for length in range(1, (MOST_FACTORS if len(self.variables) <= FEW_VARIABLES else 3) + 1):
             for factors in itertools.combinations_with_replacement(range(len(self.variables)), length):
                 columns = [self.variables[at][0] for at in factors]
                 self._products.append((tuple(map(math.prod, zip(*columns, strict=True))), factors))
@@ -137,12 +174,15 @@ class Functions:
     def _quotient(self, column: Column) -> Function | None:
         """The same of a quotient, which is a variable from now on."""
         for at, (values, source) in enumerate(self.variables):
-            for divisor, shift in _divisions() if not isinstance(source, Quotient) else ():
+            for divisor, shift in _divisions() if isinstance(source, int) else ():
                 quotient = tuple((value + shift) // divisor for value in values)
                 if len(set(quotient)) > 1 and (line := _line(column, quotient)) is not None:
                     self.variables.append((quotient, Quotient(at, shift, divisor)))
-                    self._multiply()
-                    return Function(((line[0], (len(self.variables) - 1,)), (line[1], ())))
+                    function = Function(((line[0], (len(self.variables) - 1,)), (line[1], ())))
+                    self._stale = True
+                    if line != (1, 0):
+                        self._know(column, function)
+                    return function
         return None
 
 

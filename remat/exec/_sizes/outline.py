@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import define, evolve, frozen
 from torch._dispatch.python import enable_python_dispatcher
 from torch.nn.utils import stateless
 
+from remat.exec._capture.agree import corrected_targets
 from remat.exec._capture.capturing import Captured
 from remat.exec._torch import rng, torch_private
 from remat.exec._torch.joint import DECOMPOSED, Correction, corrections, eager_kernels, unseen_refused
@@ -72,6 +73,7 @@ class Call:
         given: its arguments: integers as they are, tensors by name, all else as type and text.
         named: likewise, by keyword.
         results: for each result: its form; the name of the argument that it is; or None, where there is none.
+        made: the name of each result that is a new tensor.
         unpack: it returns several.
     """
 
@@ -79,6 +81,7 @@ class Call:
     given: tuple[Any, ...]
     named: tuple[Any, ...]
     results: tuple[Form | str | None, ...]
+    made: tuple[str | None, ...]
     unpack: bool
 
 
@@ -202,7 +205,7 @@ class Recorder(_Mode):
         """Ask the shape function, and note the call."""
         _refuse(func, args)
         if str(func) in READERS:
-            self.calls.append(Call(func, *keys, (None,), False))
+            self.calls.append(Call(func, *keys, (None,), (None,), False))
             return _READ
         leaves, spec = torch_private.flatten((args, kwargs))
         fakes = [self._fake(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
@@ -213,16 +216,18 @@ class Recorder(_Mode):
         unpack = isinstance(result, (tuple, list))
         forms: list[Form | str | None] = []
         tensors: list[Any] = []
+        made: list[str | None] = []
         for part in result if unpack else [result]:
             if part is not None and not isinstance(part, torch.Tensor):
                 raise NoOutline(f"{func} returns a {type(part).__name__}")
             tensors.append(None if part is None else own.get(id(part)))
             forms.append(None if part is None else self.names[id(tensors[-1])] if id(part) in own else Form.of(part))
+            made.append(None)
             if part is not None and tensors[-1] is None:
                 tensors[-1] = Outlined(forms[-1])
-                self.know(tensors[-1])
+                made[-1] = self.know(tensors[-1])
                 self._fakes[id(tensors[-1])] = part
-        self.calls.append(Call(func, *keys, tuple(forms), unpack))
+        self.calls.append(Call(func, *keys, tuple(forms), tuple(made), unpack))
         return type(result)(tensors) if unpack else tensors[0]
 
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -243,13 +248,15 @@ class Checker(_Mode):
     """Compares the calls with those that are expected, and answers as expected.
 
     Args:
-        calls: that are expected.
+        expected: the calls.
         answers: what Python reads of tensors.
+        shapes: asked what calls return, and trusted for those that are equal to an earlier one in all that decides it.
     """
 
-    def __init__(self, calls: Sequence[Call], answers: Sequence[Scalar]) -> None:
+    def __init__(self, expected: Sequence[Call], answers: Sequence[Scalar], shapes: Shapes) -> None:
         super().__init__(answers)
-        self.calls = calls
+        self.calls = expected
+        self.shapes = shapes
         self.at = 0
 
     def run(self, func: OpOverload, keys: tuple[Any, Any], args: Any, kwargs: Any) -> Any:
@@ -259,6 +266,8 @@ class Checker(_Mode):
         call = self.calls[self.at]
         if func is not call.target or keys != (call.given, call.named):
             raise Differs(f"{func}{keys[0]} runs where {call.target}{call.given} was expected")
+        if self.shapes.distinct[self.at]:
+            self.shapes.check(call, args, kwargs)
         self.at += 1
         if not call.unpack:
             return self._result(call.results[0], args, kwargs)
@@ -273,6 +282,145 @@ class Checker(_Mode):
             return _READ if str(self.calls[self.at - 1].target) in READERS else None
         leaves = (*args, *kwargs.values())
         return next(leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and self.names.get(id(leaf)) == result)
+
+
+@define(eq=False)
+class Shapes:
+    """The shape functions of the calls of some outlines.
+
+    Attributes:
+        distinct: for each call, whether no earlier one is equal to it in all that decides what it returns.
+        fake: operations whose results depend on the device, or are corrected: only fake tensors tell them.
+        calibrates: whether it is being found out which these are.
+    """
+
+    distinct: tuple[bool, ...]
+    fake: set[OpOverload]
+    calibrates: bool = False
+
+    @classmethod
+    def of(cls, outlines: Sequence[Outline]) -> Shapes:
+        """Those of equal outlines of several sizes."""
+        seen: set[Any] = set()
+        distinct = []
+        forms: list[dict[str, Form]] = [{} for _ in outlines]
+        for calls in zip(*(outline.calls for outline in outlines), strict=True):
+            pairs = zip(calls, forms, strict=True)
+            key = (calls[0].target, *(_resolved((call.given, call.named), named) for call, named in pairs))
+            distinct.append(calls[0].target.namespace != "aten" or key not in seen)
+            seen.add(key)
+            for call, named in zip(calls, forms, strict=True):
+                made = zip(call.made, call.results, strict=True)
+                named.update((name, form) for name, form in made if name is not None and isinstance(form, Form))
+        return cls(tuple(distinct), set(corrected_targets()))
+
+    def check(self, call: Call, args: Any, kwargs: Any) -> None:
+        """Ask what a call returns.
+
+        Raises:
+            Differs: not what is expected.
+        """
+        if str(call.target) in READERS:
+            return
+        if call.target not in self.fake and "device" not in kwargs:
+            try:
+                if _told(call, args, kwargs, _meta) == call.results:
+                    return
+            except (RuntimeError, NotImplementedError, TypeError):
+                if not self.calibrates:
+                    raise
+            if self.calibrates:
+                self.fake.add(call.target)
+        told = _told(call, args, kwargs, _Fakes())
+        if told != call.results:
+            raise Differs(f"{call.target} returns {told} where {call.results} was expected")
+
+
+def _resolved(tree: Any, forms: dict[str, Form]) -> Any:
+    """Arguments with forms in place of names."""
+    if isinstance(tree, tuple):
+        return tuple(_resolved(item, forms) for item in tree)
+    return forms.get(tree, tree) if type(tree) is str else tree
+
+
+class _Fakes:
+    """Makes fake tensors of a mode of their own."""
+
+    def __init__(self) -> None:
+        self.mode = FakeTensorMode()
+
+    def __call__(self, form: Form) -> torch.Tensor:
+        with self.mode:
+            return _blank(form, form.device)
+
+    def __enter__(self) -> None:
+        self.mode.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.mode.__exit__(*error)
+
+
+class _Metas(nullcontext[None]):
+    """Makes tensors on the meta device."""
+
+    def __call__(self, form: Form) -> torch.Tensor:
+        return _blank(form, _META)
+
+
+_META = torch.device("meta")
+_meta = _Metas()
+
+
+def _blank(form: Form, device: torch.device) -> torch.Tensor:
+    """A tensor of that form; in a larger memory, where it does not begin at its beginning."""
+    if not form.offset:
+        return torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device=device)
+    reach = form.offset + 1 + sum((n - 1) * step for n, step in zip(form.shape, form.stride, strict=True) if n)
+    return torch.empty(reach, dtype=form.dtype, device=device).as_strided(form.shape, form.stride, form.offset)
+
+
+def _told(call: Call, args: Any, kwargs: Any, made: Any) -> tuple[Form | str | None, ...]:
+    """The results of a call as shape functions tell them, on the devices that are expected."""
+    leaves, spec = torch_private.flatten((args, kwargs))
+    names = [name for name in _names((call.given, call.named)) if name is not None]
+    tensors: dict[int, str] = {}
+    blanks = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            with torch_private.no_modes():
+                form = Form.of(leaf)
+            leaf = made(form)
+            tensors[id(leaf)] = names[len(tensors)]
+        blanks.append(leaf)
+    blank_args, blank_kwargs = torch_private.unflatten(blanks, spec)
+    with made:
+        result = call.target(*blank_args, **blank_kwargs)
+    told: list[Form | str | None] = []
+    results = result if isinstance(result, (tuple, list)) else [result]
+    if len(results) != len(call.results):
+        return (None,) * len(results)
+    for part, expected in zip(results, call.results, strict=True):
+        if not isinstance(part, torch.Tensor):
+            told.append(None)
+        elif id(part) in tensors:
+            told.append(tensors[id(part)])
+        else:
+            form = Form.of(part)
+            told.append(evolve(form, device=expected.device) if made is _meta and isinstance(expected, Form) else form)
+    return tuple(told)
+
+
+def _names(tree: Any) -> Iterator[str | None]:
+    """Names of tensors in the arguments of a call, in order."""
+    if type(tree) is str:
+        yield tree
+    elif isinstance(tree, tuple) and not _is_text(tree):
+        for item in tree:
+            yield from _names(item)
+
+
+def _is_text(tree: tuple[Any, ...]) -> bool:
+    return len(tree) == 2 and tree[0] in ("bool", "float", "complex", "str")
 
 
 def _refuse(func: OpOverload, args: Any) -> None:
@@ -296,7 +444,7 @@ class Around:
     Attributes:
         before: the state of Python, which the run must leave as it is.
         captured: a capture whose outputs, tangents and lifted tensors have the forms of this call.
-        correction: what kernels return other than their shape functions say; for recording.
+        correction: what kernels return other than their shape functions say.
     """
 
     before: Snapshot
@@ -317,7 +465,7 @@ def outlined(step: Step, mode: _Mode, around: Around) -> tuple[tuple[Form, ...],
     """
     module, before = step.module, around.before
     states = rng.others()
-    with untouched(module, before), torch.enable_grad(), _setting(around.correction if _records(mode) else None):
+    with untouched(module, before), torch.enable_grad(), _setting(around.correction):
         inputs, state = _tensors(step, mode, around)
         tables = [(inner, name, tuple(inner.__dict__[name])) for inner in module.modules() for name in TABLES]
         with mode, stateless._reparametrize_module(module, state):
@@ -340,10 +488,6 @@ def outlined(step: Step, mode: _Mode, around: Around) -> tuple[tuple[Form, ...],
     if isinstance(mode, Checker) and mode.at < len(mode.calls):
         raise Differs(f"{mode.calls[mode.at].target} did not run")
     return tuple(map(Form.of, returned)), reads
-
-
-def _records(mode: _Mode) -> bool:
-    return isinstance(mode, Recorder)
 
 
 def _tensors(step: Step, mode: _Mode, around: Around) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:

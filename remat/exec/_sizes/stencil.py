@@ -21,7 +21,7 @@ from remat.exec._program.digest import structure_digest
 from remat.exec._program.program import Program, Spec
 from remat.exec._sizes.functions import Function, Functions, NoFunction
 from remat.exec._sizes.merging import Patterns, Record, Same, Unlike, columns_in, filled
-from remat.exec._sizes.outline import Around, Call, Checker, Differs, Form, NoOutline, Outline, Outlined, Recorder, outlined
+from remat.exec._sizes.outline import Around, Call, Checker, Differs, Form, NoOutline, Outline, Outlined, Recorder, Shapes, outlined
 from remat.exec._torch.torch_private import FakeTensor
 from remat.exec._trace.python_state import Snapshot
 from remat.exec._trace.reads import Reads
@@ -92,11 +92,14 @@ def recorded(sample: Sample, before: Snapshot) -> Outline:
     """
     answers = tuple(read.value for read in sample.captured.asked)
     recorder = Recorder(answers)
-    real = not any(isinstance(tensor, FakeTensor) for tensor in sample.step.module.parameters())
-    around = Around(before=before, captured=sample.captured, correction=returned_by_kernels if real else None)
-    returned, reads = outlined(sample.step, recorder, around)
+    returned, reads = outlined(sample.step, recorder, _around(sample.captured, before, sample.step))
     _check_reads(reads, sample.captured)
     return Outline(tuple(recorder.calls), returned, answers)
+
+
+def _around(captured: Captured, before: Snapshot, step: Step) -> Around:
+    real = not any(isinstance(tensor, FakeTensor) for tensor in step.module.parameters())
+    return Around(before=before, captured=captured, correction=returned_by_kernels if real else None)
 
 
 def _check_reads(reads: Reads, captured: Captured) -> None:
@@ -117,6 +120,7 @@ class Stencil:
         columns: what each number of the pattern is.
         program, asked, calls, returned: patterns of what a capture and its outline have.
         answers: what Python reads of tensors.
+        shapes: the shape functions of the calls.
         structure: digest of the program without sizes.
         digest: of the whole, for programs that come from it.
         classes: for each node, the first with the same signature at all sizes.
@@ -130,6 +134,7 @@ class Stencil:
     calls: Any
     returned: Any
     answers: tuple[Any, ...]
+    shapes: Shapes
     structure: str
     digest: str
     classes: dict[str, str] = field(repr=False)
@@ -155,17 +160,28 @@ class Stencil:
         functions = Functions(tuple(sample.numbers for sample in samples))
         fields = dict(program.fields) if isinstance(program, Record) else {}
         seen = shown | columns_in(fields.get("storages", Same(None)))  # bytes are seen when they are measured
-        columns: list[Function] = []
         for at, column in enumerate(patterns.columns):
             if at not in seen:
                 raise NoFunction(f"the outline does not show an integer, {', '.join(map(str, column))}")
-            columns.append(functions.of(column))
+        columns = functions.of_all(tuple(patterns.columns))
         structure = structure_digest(last.program)
         digest = hashlib.sha256(repr((structure, calls)).encode()).hexdigest()
         return cls(
-            samples=tuple(samples), functions=functions, columns=tuple(columns), program=program, asked=asked, calls=calls,
-            returned=returned, answers=outlines[0].answers, structure=structure, digest=digest, classes=_classes(samples),
+            samples=tuple(samples), functions=functions, columns=columns, program=program, asked=asked, calls=calls,
+            returned=returned, answers=outlines[0].answers, shapes=Shapes.of(outlines), structure=structure, digest=digest, classes=_classes(samples),
         )  # fmt: skip
+
+    def calibrate(self, before: Snapshot) -> None:
+        """Find out which operations' shapes do not follow from shapes alone, on the last sample.
+
+        Raises:
+            Differs: the sample cannot be confirmed.
+        """
+        sample, self.shapes.calibrates = self.samples[-1], True
+        try:
+            self.at(sample.step, before)
+        finally:
+            self.shapes.calibrates = False
 
     def at(self, step: Step, before: Snapshot) -> Captured:
         """The capture of a call, checked.
@@ -189,7 +205,8 @@ class Stencil:
         changed = {} if asked is template.asked else {"guards": compile_guards(asked), "asked": asked}
         captured = evolve(template, program=evolve(program, structure=self.structure), **changed)
         calls: tuple[Call, ...] = filled(self.calls, numbers)
-        returned, reads = outlined(step, Checker(calls, self.answers), Around(before=before, captured=captured))
+        checker = Checker(calls, self.answers, self.shapes)
+        returned, reads = outlined(step, checker, _around(captured, before, step))
         if returned != filled(self.returned, numbers):
             raise Differs("the module returns tensors of other forms")
         _check_reads(reads, captured)
