@@ -93,11 +93,13 @@ class Outline:
         calls: in order.
         returned: forms of the tensors that the module returned.
         answers: what Python read of tensors, in order.
+        outside: forms of the tensors that no call has made, by name.
     """
 
     calls: tuple[Call, ...]
     returned: tuple[Form, ...]
     answers: tuple[Scalar, ...]
+    outside: dict[str, Form]
 
 
 class Outlined(torch.Tensor):
@@ -126,6 +128,7 @@ class _Mode(DispatchMode):
         self.answers = iter(answers)
         self.names: dict[int, str] = {}
         self.kept: list[torch.Tensor] = []
+        self.outside: dict[str, Form] = {}
         self.count = 0
 
     @classmethod
@@ -139,6 +142,10 @@ class _Mode(DispatchMode):
         self.count += 1
         self.kept.append(tensor)
         return name
+
+    def know_outside(self, tensor: torch.Tensor, form: Form) -> None:
+        """A name for a tensor that no call makes."""
+        self.outside[self.know(tensor)] = form
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """One call."""
@@ -303,7 +310,7 @@ class Shapes:
         """Those of equal outlines of several sizes."""
         seen: set[Any] = set()
         distinct = []
-        forms: list[dict[str, Form]] = [{} for _ in outlines]
+        forms = [dict(outline.outside) for outline in outlines]
         for calls in zip(*(outline.calls for outline in outlines), strict=True):
             pairs = zip(calls, forms, strict=True)
             key = (calls[0].target, *(_resolved((call.given, call.named), named) for call, named in pairs))
@@ -381,18 +388,20 @@ def _blank(form: Form, device: torch.device) -> torch.Tensor:
 
 def _told(call: Call, args: Any, kwargs: Any, made: Any) -> tuple[Form | str | None, ...]:
     """The results of a call as shape functions tell them, on the devices that are expected."""
-    leaves, spec = torch_private.flatten((args, kwargs))
-    names = [name for name in _names((call.given, call.named)) if name is not None]
     tensors: dict[int, str] = {}
-    blanks = []
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
-            with torch_private.no_modes():
-                form = Form.of(leaf)
-            leaf = made(form)
-            tensors[id(leaf)] = names[len(tensors)]
-        blanks.append(leaf)
-    blank_args, blank_kwargs = torch_private.unflatten(blanks, spec)
+
+    def blank(value: Any, key: Any) -> Any:
+        """An argument with such tensors in it."""
+        if isinstance(value, torch.Tensor):
+            tensor = made(Form.of(value))
+            tensors[id(tensor)] = key
+            return tensor
+        if type(value) in (list, tuple):
+            return type(value)([blank(*pair) for pair in zip(value, key, strict=True)])
+        return value
+
+    blank_args = [blank(*pair) for pair in zip(args, call.given, strict=True)]
+    blank_kwargs = {name: blank(value, key) for (name, value), (_, key) in zip(kwargs.items(), call.named, strict=True)}
     with made:
         result = call.target(*blank_args, **blank_kwargs)
     told: list[Form | str | None] = []
@@ -408,19 +417,6 @@ def _told(call: Call, args: Any, kwargs: Any, made: Any) -> tuple[Form | str | N
             form = Form.of(part)
             told.append(evolve(form, device=expected.device) if made is _meta and isinstance(expected, Form) else form)
     return tuple(told)
-
-
-def _names(tree: Any) -> Iterator[str | None]:
-    """Names of tensors in the arguments of a call, in order."""
-    if type(tree) is str:
-        yield tree
-    elif isinstance(tree, tuple) and not _is_text(tree):
-        for item in tree:
-            yield from _names(item)
-
-
-def _is_text(tree: tuple[Any, ...]) -> bool:
-    return len(tree) == 2 and tree[0] in ("bool", "float", "complex", "str")
 
 
 def _refuse(func: OpOverload, args: Any) -> None:
@@ -478,7 +474,7 @@ def outlined(step: Step, mode: _Mode, around: Around) -> tuple[tuple[Form, ...],
             write_in_place(buffers)
             check_tables(tables)
             returned = _returned(out, origins, around)
-            _backward(returned, [*state.values(), *inputs], around.captured)
+            _backward(mode, returned, [*state.values(), *inputs], around.captured)
         for slot in before.slots():
             if slot.path in around.captured.lifted:
                 slot.put(slot.tensor)
@@ -496,8 +492,9 @@ def _tensors(step: Step, mode: _Mode, around: Around) -> tuple[tuple[torch.Tenso
 
     def of(tensor: torch.Tensor, *, twin: bool = True) -> torch.Tensor:
         if id(tensor) not in made or not twin:
-            made[id(tensor)] = Outlined(Form.of(tensor), tensor.requires_grad)
-            mode.know(made[id(tensor)])
+            form = Form.of(tensor)
+            made[id(tensor)] = Outlined(form, tensor.requires_grad)
+            mode.know_outside(made[id(tensor)], form)
         return made[id(tensor)]
 
     module = step.module
@@ -526,7 +523,9 @@ def _returned(out: Any, origins: set[int], around: Around) -> list[torch.Tensor]
     return tensors
 
 
-def _backward(returned: list[torch.Tensor], leaves: list[torch.Tensor], captured: Captured) -> None:
+def _backward(
+    mode: _Mode, returned: list[torch.Tensor], leaves: list[torch.Tensor], captured: Captured
+) -> None:
     """Derive the outputs that gradients come back through."""
     trained = list({id(leaf): leaf for leaf in leaves if leaf.requires_grad}.values())
     roots = [returned[position] for _, position in captured.program.tangents]
@@ -535,10 +534,10 @@ def _backward(returned: list[torch.Tensor], leaves: list[torch.Tensor], captured
     specs = [captured.program.values[value].spec for value, _ in captured.program.tangents]
     if any(tuple(root.shape) != spec.shape for root, spec in zip(roots, specs, strict=True)):
         raise Differs("the module returns tensors of other shapes")
-    mode = torch.utils._python_dispatch._get_current_dispatch_mode()
-    tangents = [Outlined(Form(spec.shape, spec.stride, 0, spec.dtype, spec.device)) for spec in specs]
-    for tangent in tangents:
-        mode.know(tangent)  # type: ignore[union-attr]
+    forms = [Form(spec.shape, spec.stride, 0, spec.dtype, spec.device) for spec in specs]
+    tangents = list(map(Outlined, forms))
+    for tangent, form in zip(tangents, forms, strict=True):
+        mode.know_outside(tangent, form)
     with torch.autograd.set_multithreading_enabled(False):
         torch.autograd.grad(roots, trained, tangents, allow_unused=True)
 

@@ -94,7 +94,7 @@ def recorded(sample: Sample, before: Snapshot) -> Outline:
     recorder = Recorder(answers)
     returned, reads = outlined(sample.step, recorder, _around(sample.captured, before, sample.step))
     _check_reads(reads, sample.captured)
-    return Outline(tuple(recorder.calls), returned, answers)
+    return Outline(tuple(recorder.calls), returned, answers, recorder.outside)
 
 
 def _around(captured: Captured, before: Snapshot, step: Step) -> Around:
