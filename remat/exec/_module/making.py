@@ -18,7 +18,7 @@ from remat.exec._module.after import warn_of_hooks
 from remat.exec._module.binding import bound
 from remat.exec._module.calls import CAPTURING, Arguments, chain_tensors, make_opaque, traced_step
 from remat.exec._module.entries import Bare, Dynamic, Ready
-from remat.exec._module.new_sizes import Filled, at_known_sizes, learn_sizes, planned_from
+from remat.exec._module.new_sizes import Filled, at_known_sizes, learn_sizes, planned_from, why_unfilled
 from remat.exec._module.saved import file_of, plan_to_save
 from remat.exec._module.state import State
 from remat.exec._plan.families import ALONE
@@ -139,6 +139,7 @@ def _ready_for(
         try:
             if filled is None:
                 planned = _planned(state, call, captured, outside=outside, stages=stages)
+                planned = evolve(planned, unfilled=why_unfilled(state, call))
             else:
                 planned = planned_from(state, filled, stages)
         except Infeasible as error:

@@ -89,6 +89,11 @@ def learn_sizes(state: State, call: Arguments, planned: Planned) -> None:
         state.sizes.of(_form(call)).learn(sample)
 
 
+def why_unfilled(state: State, call: Arguments) -> str:
+    """Why a call had to be captured, where captures at other sizes were there; else empty."""
+    return state.sizes.of(_form(call)).why if _may_fill(state) else ""
+
+
 def _may_fill(state: State) -> bool:
     """Whether plans of other sizes count at all: not those of files or of other processes, nor with copies."""
     settings = state.settings

@@ -133,6 +133,8 @@ class Planned:
         provenance: "own": it was made for this step; "unrelated": likewise, and its operations are others than those of all
             steps planned before (a loop unrolled in time, a size of 1); "family": it comes from plans of other sizes;
             "repaired": from one of these that did not fit and was shaved.
+        unfilled: why the step was captured, where captures at other sizes were there to fill it in from; empty: it was filled
+            in, or there were none.
     """
 
     captured: Captured
@@ -151,6 +153,7 @@ class Planned:
     rehearsed: Rehearsal | None = None
     link: Link | None = None
     provenance: str = SINGLE
+    unfilled: str = ""
 
 
 @frozen

@@ -77,7 +77,7 @@ class Patterns:
             raise Unlike(f"{where} is {first!r:.80}, then of another type")
         if kind is int:
             return self._number(tuple(items))
-        if kind is float and all(item.is_integer() for item in items) and len(set(map(repr, items))) > 1:
+        if kind is float and all(item.is_integer() for item in items) and len(set(items)) > 1:
             return Number(self._number(tuple(map(int, items))).at, float)
         if kind in (tuple, list, dict):
             return self._container(items, where)

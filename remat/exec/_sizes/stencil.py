@@ -12,20 +12,22 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from attrs import evolve, field, frozen
 
 from remat.exec._capture.agree import returned_by_kernels
 from remat.exec._capture.capturing import Captured
 from remat.exec._capture.guards import compile_guards
 from remat.exec._program.digest import structure_digest
-from remat.exec._program.program import Program, Spec
+from remat.exec._program.program import Program, Spec, charged
 from remat.exec._sizes.functions import Function, Functions, NoFunction
 from remat.exec._sizes.merging import Patterns, Record, Same, Unlike, columns_in, filled
 from remat.exec._sizes.outline import Around, Call, Checker, Differs, Form, NoOutline, Outline, Outlined, Recorder, Shapes, outlined
+from remat.exec._torch import rng
 from remat.exec._torch.torch_private import FakeTensor
 from remat.exec._trace.python_state import Snapshot
 from remat.exec._trace.reads import Reads
-from remat.exec._trace.tape import evaluate
+from remat.exec._trace.tape import Read, evaluate
 from remat.exec._trace.tracing import Step
 from remat.ir import Graph
 
@@ -65,6 +67,11 @@ def numbers_of(step: Step) -> tuple[int, ...]:
     """The sizes of the tensors of a call, and the integers among its other arguments."""
     plain = [leaf.value for leaf in step.leaves if leaf is not None and type(leaf.value) is int]
     return (*(size for tensor in step.tensors for size in tensor.shape), *plain)
+
+
+def _given(sample: Sample) -> tuple[int, ...]:
+    """The integers that a call itself has: they are compared with those of the program at each size."""
+    return (*sample.numbers, *(step for tensor in sample.step.tensors for step in tensor.stride()))
 
 
 def why_none(captured: Captured) -> str:
@@ -160,8 +167,9 @@ class Stencil:
         functions = Functions(tuple(sample.numbers for sample in samples))
         fields = dict(program.fields) if isinstance(program, Record) else {}
         seen = shown | columns_in(fields.get("storages", Same(None)))  # bytes are seen when they are measured
+        given = set(zip(*map(_given, samples), strict=True))
         for at, column in enumerate(patterns.columns):
-            if at not in seen:
+            if at not in seen and column not in given:
                 raise NoFunction(f"the outline does not show an integer, {', '.join(map(str, column))}")
         columns = functions.of_all(tuple(patterns.columns))
         structure = structure_digest(last.program)
@@ -198,10 +206,10 @@ class Stencil:
         numbers = [function.at(variables) for function in self.columns]
         program: Program = filled(self.program, numbers)
         _check_inputs(program, step)
+        _check_bytes(program, template.program)
         asked = filled(self.asked, numbers)
-        for read in asked:
-            if read.fixed and evaluate(read.instructions, dict(read.constants)) != read.value:
-                raise Differs(f"what Python reads at {read.place} is another value")
+        if not self.shapes.calibrates:
+            _check_answers(asked, step, before, template.lifted)
         changed = {} if asked is template.asked else {"guards": compile_guards(asked), "asked": asked}
         captured = evolve(template, program=evolve(program, structure=self.structure), **changed)
         calls: tuple[Call, ...] = filled(self.calls, numbers)
@@ -221,11 +229,40 @@ def _check_alike(captures: Sequence[Captured]) -> None:
             raise Unlike(f"the captures differ in {name}")
 
 
+def _check_answers(asked: Sequence[Read], step: Step, before: Snapshot, lifted: tuple[str, ...]) -> None:
+    """What Python reads of tensors must be as in the captures."""
+    if not asked:
+        return
+    slots = {slot.path: slot.tensor for slot in before.slots()} if lifted else {}
+    inputs = (*step.tensors, *(slots[path] for path in lifted))
+    real: dict[Any, torch.Tensor] = {("input", at): tensor for at, tensor in enumerate(inputs)}
+    real.update((("param", name), tensor) for name, tensor in step.module.named_parameters(remove_duplicate=False))
+    real.update((("buffer", name), tensor) for name, tensor in step.module.named_buffers(remove_duplicate=False))
+    for read in asked:
+        tensors = {**read.constants, **{name: real[origin].detach() for name, origin in read.origins.items()}}
+        tensors.update((name, tensors[name].clone()) for name in read.copied)
+        with torch.no_grad(), rng.kept():
+            value = evaluate(read.instructions, tensors)
+        if type(value) is not type(read.value) or repr(value) != repr(read.value):
+            raise Differs(f"what Python reads at {read.place} is {value!r}")
+
+
 def _check_inputs(program: Program, step: Step) -> None:
     """The tensors of a call must have the forms that the program has for them."""
     for value, position in program.inputs:
         if position < len(step.tensors) and program.values[value].spec != Spec.of(step.tensors[position]):
             raise Differs(f"input {position} is {Spec.of(step.tensors[position])}")
+
+
+def _check_bytes(program: Program, template: Program) -> None:
+    """A storage that was as large as what lies in it must be so again; what is not so is measured at each size."""
+    for storage, before in zip(program.storages.values(), template.storages.values(), strict=True):
+        plain = before.size == charged(template.values[storage.roots[0]].spec.extent, template.device)
+        if plain and storage.size != charged(program.values[storage.roots[0]].spec.extent, program.device):
+            raise NoFunction(f"the bytes of {storage.name} are no function of sizes")
+    for value, _ in program.tangents:
+        if program.storage_of(value).size != charged(program.values[value].spec.extent, program.device):
+            raise NoFunction(f"the bytes of {value} are no function of sizes")
 
 
 def _classes(samples: Sequence[Sample]) -> dict[str, str]:
