@@ -129,7 +129,11 @@ class Strided(nn.Module):
     def __init__(self):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(3, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, 2), nn.MaxPool2d(2, 2, ceil_mode=True)
+            nn.Conv2d(3, 4, 3, 2, 1),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Conv2d(4, 4, 3, 2),
+            nn.MaxPool2d(2, 2, ceil_mode=True),
         )
 
     def forward(self, x):

@@ -19,8 +19,8 @@ from remat.exec._sizes.stencil import REFUSALS
 from remat.exec._trace.python_state import Snapshot
 from remat.zoo import GPT2
 from tests.exec import size_models
-from tests.exec.support import LIGHT
 from tests.exec.size_models import images, padded, sequences
+from tests.exec.support import LIGHT
 
 SIZES = (48, 40, 36, 33, 50, 44, 21)
 FEW = (48, 40, 36)

@@ -98,7 +98,13 @@ def _may_fill(state: State) -> bool:
     """Whether plans of other sizes count at all: not those of files or of other processes, nor with copies."""
     settings = state.settings
     alone = state.saved is None and not state.ranks.shared and settings.offloading is None
-    return state.family and alone and settings.solver is None and settings.budget is not None and settings.tracer != "joint"
+    return (
+        state.family
+        and alone
+        and settings.solver is None
+        and settings.budget is not None
+        and settings.tracer != "joint"
+    )
 
 
 def _step(state: State, call: Arguments) -> Step:
@@ -109,8 +115,8 @@ def _step(state: State, call: Arguments) -> Step:
 
 def _form(call: Arguments) -> Hashable:
     """What calls have in common that differ in sizes alone."""
-    layout, _, *rest = call.key  # type: ignore[misc]
-    return layout, tuple(map(_leaf_form, call.leaves)), *rest
+    key: Any = call.key
+    return key[0], tuple(map(_leaf_form, call.leaves)), *key[2:]
 
 
 def _leaf_form(leaf: Any) -> Any:

@@ -24,9 +24,9 @@ from remat.exec._module.shape_bill import ShapeBill
 from remat.exec._plan.families import Families
 from remat.exec._plan.planning import Planned, Settings
 from remat.exec._plan.raising import with_raised_bound
-from remat.exec._torch.ambient import settings, transform_around
 from remat.exec._sizes.captures import Sizes
 from remat.exec._sizes.stencil import Stencil
+from remat.exec._torch.ambient import settings, transform_around
 from remat.exec._trace import structure
 
 MOST_PLANS = 64

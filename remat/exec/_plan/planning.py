@@ -242,9 +242,7 @@ def with_costs(
     """A captured step with costs of its nodes, and their signatures where these are known."""
     program = resized(captured.program, costs)
     loss = outside or outside_of(program, captured, settings)
-    graph = build_graph(
-        program, costs, loss_reserve=loss.reserve, loss_retained=loss.retained, signatures=signatures
-    )
+    graph = build_graph(program, costs, loss_reserve=loss.reserve, loss_retained=loss.retained, signatures=signatures)
     link = settings.link(program.device)
     return Costed(program=program, graph=graph, loss=loss, peak=store_all_peak(graph), link=link)
 

@@ -13,9 +13,7 @@ from remat.exec._program.signatures import underlying
 from remat.units import Bytes
 
 
-def made_inputs(
-    program: Program, op: Op, generator: torch.Generator | None
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def made_inputs(program: Program, op: Op, generator: torch.Generator | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments for one call of an operation, with tensors made for it; without a generator, of numbers that are all the same."""
     counter = iter(range(1 << 30))
 

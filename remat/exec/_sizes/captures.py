@@ -47,7 +47,12 @@ class Captures:
     def snapshot(self, module: nn.Module, watched: tuple[Any, ...]) -> Snapshot:
         """The state of Python now; where nothing was replaced since the last call, without a walk."""
         same = self._snapshot is not None and self._snapshot.root is module and len(watched) == len(self._watched)
-        if self._snapshot is not None and same and all(map(operator.is_, watched, self._watched)) and self._snapshot.same():
+        if (
+            self._snapshot is not None
+            and same
+            and all(map(operator.is_, watched, self._watched))
+            and self._snapshot.same()
+        ):
             self._snapshot.refresh()
         else:
             self._snapshot, self._watched = Snapshot(module, watched), watched
@@ -90,7 +95,7 @@ class Captures:
         stencil = self._stencil(group, before)
         if stencil is not None:
             return [stencil]
-        part, rest = group[-1:], []
+        part, rest = group[-1:], list[Sample]()
         for sample in reversed(group[:-1]):
             (part if self._stencil([sample, *part], before) is not None else rest).insert(0, sample)
         stencil = self._stencil(part, before) if len(part) > 1 else None
@@ -139,7 +144,7 @@ class Sizes:
 
     def of(self, form: Hashable) -> Captures:
         """The captures of a form."""
-        self.last = self.by_form[form] = self.by_form.pop(form, None) or Captures()
+        self.last = self.by_form[form] = self.by_form.pop(form, Captures())
         for old in list(self.by_form)[:-MOST_FORMS]:
             del self.by_form[old]
         return self.last

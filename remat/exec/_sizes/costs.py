@@ -21,6 +21,7 @@ from remat.exec._program.signatures import signature
 from remat.exec._sizes.stencil import Stencil
 from remat.exec._torch import rng, torch_private
 from remat.exec._torch.aside import unprofiled
+from remat.ir import Graph, Option
 from remat.units import Bytes, Ns
 
 _PRODUCTS = ("aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default")
@@ -97,17 +98,17 @@ def _weighed(stencil: Stencil, program: Program, ops: Mapping[str, Op]) -> dict[
     return costs
 
 
-def _node(graph: object, name: str) -> object:
-    (option,) = graph.node(name).options  # type: ignore[attr-defined]
+def _node(graph: Graph, name: str) -> Option:
+    (option,) = graph.node(name).options
     return option
 
 
 def _time(stencil: Stencil, program: Program, op: Op) -> Ns:
     """The time of an operation from those at other sizes."""
-    points = sorted(
-        (estimate_of(sample.captured.program, sample.captured.program.op_by_name[op.name]), _node(sample.graph, op.name).time)  # type: ignore[attr-defined]
-        for sample in stencil.samples
-    )
+    programs = [sample.captured.program for sample in stencil.samples]
+    works = [estimate_of(other, other.op_by_name[op.name]) for other in programs]
+    times = [_node(sample.graph, op.name).time for sample in stencil.samples]
+    points = sorted(zip(works, times, strict=True))
     return interpolated(points, estimate_of(program, op))
 
 

@@ -180,7 +180,7 @@ class Functions:
                     self.variables.append((quotient, Quotient(at, shift, divisor)))
                     function = Function(((line[0], (len(self.variables) - 1,)), (line[1], ())))
                     self._stale = True
-                    if line != (1, 0):
+                    if line != (Fraction(1), Fraction(0)):
                         self._know(column, function)
                     return function
         return None

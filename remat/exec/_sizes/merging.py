@@ -34,7 +34,7 @@ class Number:
 
 
 @frozen
-class Sequence_:
+class Parts:
     """A tuple or list, or a dict as its values."""
 
     kind: type
@@ -50,7 +50,7 @@ class Record:
     fields: tuple[tuple[str, Any], ...]
 
 
-Pattern = Same | Number | Sequence_ | Record
+Pattern = Same | Number | Parts | Record
 
 
 @define
@@ -78,7 +78,7 @@ class Patterns:
         if kind is int:
             return self._number(tuple(items))
         if kind is float and all(item.is_integer() for item in items) and len(set(items)) > 1:
-            return Number(self._number(tuple(map(int, items))).at, float)
+            return Number(self._at(tuple(map(int, items))), float)
         if kind in (tuple, list, dict):
             return self._container(items, where)
         if attrs.has(kind) and kind is not Ref and not isinstance(first, torch.Tensor):
@@ -87,10 +87,13 @@ class Patterns:
             raise Unlike(f"{where} is {first!r:.80}, then {next(item for item in items if item is not first)!r:.80}")
         return Same(first)
 
-    def _number(self, column: Column) -> Any:
+    def _number(self, column: Column) -> Same | Number:
         if len(set(column)) == 1:
             return Same(column[0])
-        return Number(self.columns.setdefault(column, len(self.columns)))
+        return Number(self._at(column))
+
+    def _at(self, column: Column) -> int:
+        return self.columns.setdefault(column, len(self.columns))
 
     def _container(self, items: Sequence[Any], where: str) -> Pattern:
         first = items[0]
@@ -104,7 +107,7 @@ class Patterns:
         )
         if all(isinstance(part, Same) for part in merged):
             return Same(first)
-        return Sequence_(type(first), merged, keys)
+        return Parts(type(first), merged, keys)
 
     def _record(self, items: Sequence[Any], where: str) -> Pattern:
         first = items[0]
@@ -123,7 +126,7 @@ def filled(pattern: Any, numbers: Sequence[int]) -> Any:
         return pattern.value
     if kind is Number:
         return pattern.kind(numbers[pattern.at])
-    if kind is Sequence_:
+    if kind is Parts:
         values = [filled(part, numbers) for part in pattern.parts]
         if pattern.keys:
             return dict(zip(pattern.keys, values, strict=True))
@@ -134,7 +137,7 @@ def filled(pattern: Any, numbers: Sequence[int]) -> Any:
 
 def _evolved(first: Any, changed: dict[str, Any]) -> Any:
     """A copy of an object with other fields, which need no checks; an operation reads what the first one reads."""
-    kind = type(first)
+    kind: Any = type(first)
     result = kind.__new__(kind)
     for name in _names(kind):
         object.__setattr__(result, name, changed[name] if name in changed else getattr(first, name))
@@ -153,7 +156,7 @@ def columns_in(pattern: Any) -> set[int]:
     """The columns whose integers a pattern has."""
     if isinstance(pattern, Number):
         return {pattern.at}
-    parts = pattern.parts if isinstance(pattern, Sequence_) else ()
+    parts = pattern.parts if isinstance(pattern, Parts) else ()
     parts = tuple(part for _, part in pattern.fields) if isinstance(pattern, Record) else parts
     return set().union(*map(columns_in, parts))
 

@@ -1,9 +1,10 @@
 """Outlines: the calls of a step, forward and backward, and the forms of what they return, run without computing anything.
 
 The module runs on tensors that have only a form (`Outlined`), below autograd and in the tracer's setting, without
-functionalization. A `Recorder` asks the shape functions what a call returns and writes all down. A `Checker` knows what to expect:
-it answers with that, and stops at the first call that differs in operation, arguments or number; Python or a composite
-operation has then taken another path than in the trace.
+functionalization. A `Recorder` asks the shape functions what a call returns and writes all down. A `Checker` knows what to
+expect: it answers with that, and stops at the first call that differs in operation, arguments or number; Python or a composite
+operation has then taken another path than in the trace. Of calls that are equal in all that decides what they return, it asks
+the shape function about the first.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from remat.exec._capture.capturing import Captured
 from remat.exec._torch import rng, torch_private
 from remat.exec._torch.joint import DECOMPOSED, Correction, corrections, eager_kernels, unseen_refused
 from remat.exec._torch.parametrized import own_parametrizations
-from remat.exec._torch.torch_private import DispatchMode, FakeTensorMode, OpOverload
+from remat.exec._torch.torch_private import DispatchMode, OpOverload, ShapesOnly
 from remat.exec._trace import structure
 from remat.exec._trace.containers import TABLES
 from remat.exec._trace.effects import buffers_of, check_tables, write_in_place
@@ -61,7 +62,7 @@ class Form:
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Form:
         """Of any tensor."""
-        return cls(tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype, tensor.device)
+        return cls(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype, tensor.device)
 
 
 @frozen
@@ -105,17 +106,17 @@ class Outline:
 class Outlined(torch.Tensor):
     """A tensor without memory."""
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, form: Form, requires_grad: bool = False) -> Outlined:
-        return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined, no-any-return]
+        return torch.Tensor._make_wrapper_subclass(
             cls, form.shape, strides=form.stride, storage_offset=form.offset, dtype=form.dtype, device=form.device,
             requires_grad=requires_grad,
         )  # fmt: skip
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Nothing runs on it outside of an outline."""
         raise NoOutline(f"{func} runs outside of the step")
 
@@ -205,7 +206,7 @@ class Recorder(_Mode):
     def __init__(self, answers: Sequence[Scalar]) -> None:
         super().__init__(answers)
         self.calls: list[Call] = []
-        self.fake = FakeTensorMode()
+        self.fake = ShapesOnly()
         self._fakes: dict[int, torch.Tensor] = {}
 
     def run(self, func: OpOverload, keys: tuple[Any, Any], args: Any, kwargs: Any) -> Any:
@@ -225,15 +226,23 @@ class Recorder(_Mode):
         tensors: list[Any] = []
         made: list[str | None] = []
         for part in result if unpack else [result]:
-            if part is not None and not isinstance(part, torch.Tensor):
+            name = None
+            if part is None:
+                forms.append(None)
+                tensors.append(None)
+            elif not isinstance(part, torch.Tensor):
                 raise NoOutline(f"{func} returns a {type(part).__name__}")
-            tensors.append(None if part is None else own.get(id(part)))
-            forms.append(None if part is None else self.names[id(tensors[-1])] if id(part) in own else Form.of(part))
-            made.append(None)
-            if part is not None and tensors[-1] is None:
-                tensors[-1] = Outlined(forms[-1])
-                made[-1] = self.know(tensors[-1])
-                self._fakes[id(tensors[-1])] = part
+            elif id(part) in own:
+                tensors.append(own[id(part)])
+                forms.append(self.names[id(own[id(part)])])
+            else:
+                form = Form.of(part)
+                tensor = Outlined(form)
+                name = self.know(tensor)
+                self._fakes[id(tensor)] = part
+                tensors.append(tensor)
+                forms.append(form)
+            made.append(name)
         self.calls.append(Call(func, *keys, tuple(forms), tuple(made), unpack))
         return type(result)(tensors) if unpack else tensors[0]
 
@@ -354,7 +363,7 @@ class _Fakes:
     """Makes fake tensors of a mode of their own."""
 
     def __init__(self) -> None:
-        self.mode = FakeTensorMode()
+        self.mode = ShapesOnly()
 
     def __call__(self, form: Form) -> torch.Tensor:
         with self.mode:
@@ -523,9 +532,7 @@ def _returned(out: Any, origins: set[int], around: Around) -> list[torch.Tensor]
     return tensors
 
 
-def _backward(
-    mode: _Mode, returned: list[torch.Tensor], leaves: list[torch.Tensor], captured: Captured
-) -> None:
+def _backward(mode: _Mode, returned: list[torch.Tensor], leaves: list[torch.Tensor], captured: Captured) -> None:
     """Derive the outputs that gradients come back through."""
     trained = list({id(leaf): leaf for leaf in leaves if leaf.requires_grad}.values())
     roots = [returned[position] for _, position in captured.program.tangents]

@@ -1,9 +1,9 @@
 """Stencils: a captured step with its integers as functions of the sizes of a call.
 
-Two captures or more whose operations, names and calls below autograd are equal become one pattern, in which integers are functions
-of sizes (`functions.py`). At a new size the pattern is filled, and the step is outlined (`outline.py`): every call, each of its
-integers and what Python returned must be as filled in. Each integer of the program is one that the outline shows, so none is
-believed; what kernels return is seen when they are measured.
+Two captures or more whose operations, names and calls below autograd are equal become one pattern, in which integers are
+functions of sizes (`functions.py`). At a new size the pattern is filled, and the step is outlined (`outline.py`): every call, each
+of its integers and what Python returned must be as filled in. Each integer of the program is one that the outline shows, so
+none is believed; what kernels return is seen when they are measured.
 """
 
 from __future__ import annotations
@@ -22,7 +22,19 @@ from remat.exec._program.digest import structure_digest
 from remat.exec._program.program import Program, Spec, charged
 from remat.exec._sizes.functions import Function, Functions, NoFunction
 from remat.exec._sizes.merging import Patterns, Record, Same, Unlike, columns_in, filled
-from remat.exec._sizes.outline import Around, Call, Checker, Differs, Form, NoOutline, Outline, Outlined, Recorder, Shapes, outlined
+from remat.exec._sizes.outline import (
+    Around,
+    Call,
+    Checker,
+    Differs,
+    Form,
+    NoOutline,
+    Outline,
+    Outlined,
+    Recorder,
+    Shapes,
+    outlined,
+)
 from remat.exec._torch import rng
 from remat.exec._torch.torch_private import FakeTensor
 from remat.exec._trace.python_state import Snapshot
@@ -176,7 +188,8 @@ class Stencil:
         digest = hashlib.sha256(repr((structure, calls)).encode()).hexdigest()
         return cls(
             samples=tuple(samples), functions=functions, columns=columns, program=program, asked=asked, calls=calls,
-            returned=returned, answers=outlines[0].answers, shapes=Shapes.of(outlines), structure=structure, digest=digest, classes=_classes(samples),
+            returned=returned, answers=outlines[0].answers,
+            shapes=Shapes.of(outlines), structure=structure, digest=digest, classes=_classes(samples),
         )  # fmt: skip
 
     def calibrate(self, before: Snapshot) -> None:
@@ -269,7 +282,4 @@ def _classes(samples: Sequence[Sample]) -> dict[str, str]:
     """Nodes whose signatures are equal at every size."""
     first: dict[tuple[str, ...], str] = {}
     nodes = zip(*(sample.graph.computes for sample in samples), strict=True)
-    return {
-        same[0].name: first.setdefault(tuple(node.signature for node in same), same[0].name) for same in nodes
-    }
-
+    return {same[0].name: first.setdefault(tuple(node.signature for node in same), same[0].name) for same in nodes}
