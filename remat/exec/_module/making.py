@@ -49,8 +49,7 @@ def captured_and_planned(state: State, call: Arguments, answers: tuple[Scalar, .
         with stages_of(type(module).__name__, state.settings.progress) as stages, old_objects_apart():
             with stages.stage("capture"), CAPTURING:
                 filled = at_known_sizes(state, call) if not answers else None
-            if filled is not None:
-                entry = _ready_for(state, call, filled.captured, stages=stages, filled=filled)
+            if filled is not None and (entry := _filled_in(state, call, filled, stages)) is not None:
                 _charge(state, began)
                 return entry
             with stages.stage("capture"), CAPTURING:
@@ -77,6 +76,15 @@ def captured_and_planned(state: State, call: Arguments, answers: tuple[Scalar, .
         return Bare(str(error))
     warn_of_hooks(module)
     return entry
+
+
+def _filled_in(state: State, call: Arguments, filled: Filled, stages: Stages) -> Ready | None:
+    """Plan a step that was filled in; None: its operations are not what they were taken for, and it must be captured."""
+    try:
+        return _ready_for(state, call, filled.captured, stages=stages, filled=filled)
+    except Uncapturable as error:
+        state.sizes.of(filled.form).failed(str(error))
+        return None
 
 
 def _charge(state: State, began: float) -> None:

@@ -29,12 +29,14 @@ class Filled:
         captured: the step.
         stencil: where it comes from.
         digest: of its program.
+        form: of the call.
         watch: what all steps of the stencil watch of the state of Python; they have no effects on it.
     """
 
     captured: Captured
     stencil: Stencil
     digest: str
+    form: Hashable
     watch: Watch
 
 
@@ -42,7 +44,8 @@ def at_known_sizes(state: State, call: Arguments) -> Filled | None:
     """The step of a call, from captures at other sizes; None: it must be captured."""
     if not _may_fill(state):
         return None
-    captures = state.sizes.of(_form(call))
+    form = _form(call)
+    captures = state.sizes.of(form)
     if len(captures.samples) < 2 or captures.hopeless:
         return None
     step = _step(state, call)
@@ -64,7 +67,7 @@ def at_known_sizes(state: State, call: Arguments) -> Filled | None:
             continue
         captures.why, captures.failures = "", 0
         digest = hashlib.sha256(f"{stencil.digest} {numbers_of(step)}".encode()).hexdigest()
-        return Filled(captured=captured, stencil=stencil, digest=digest, watch=watch)
+        return Filled(captured=captured, stencil=stencil, digest=digest, form=form, watch=watch)
     captures.failures += 1
     return None
 

@@ -98,8 +98,9 @@ class Captures:
         part, rest = group[-1:], list[Sample]()
         for sample in reversed(group[:-1]):
             (part if self._stencil([sample, *part], before) is not None else rest).insert(0, sample)
-        stencil = self._stencil(part, before) if len(part) > 1 else None
-        return ([] if stencil is None else [stencil]) + self._stencils(rest, before)
+        groups = [group for group in (part, rest) if len(group) > 1]
+        stencils = [self._stencil(group, before) for group in groups]
+        return [stencil for stencil in stencils if stencil is not None]
 
     def _outline(self, sample: Sample, before: Snapshot) -> None:
         if sample not in self.outlines:

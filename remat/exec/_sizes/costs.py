@@ -39,7 +39,7 @@ def costs_at(
         stencil: that the program comes from.
         program: at its new sizes.
         known: costs by signature that this process has measured.
-        estimated: whether times are estimated and not measured, and workspaces nothing.
+        estimated: whether times are estimated and workspaces nothing; operations are called all the same, for what they return.
 
     Raises:
         Uncapturable: X-MEASURE, where an operation does not return what the program says.
@@ -53,15 +53,15 @@ def costs_at(
             signatures[first] = signature(program, op)
             if op.role is Role.LOSS:
                 continue
-            if estimated:
-                costs[first] = OpCost(time=estimate_of(program, op))
+            if op.role is Role.RNG or lawful(stencil, program, op):
+                costs[first] = OpCost(time=_time(stencil, program, op))
             elif signatures[first] in known:
                 costs[first] = known[signatures[first]]
-            elif op.role is Role.RNG or lawful(stencil, program, op):
-                costs[first] = OpCost(time=_time(stencil, program, op))
             else:
                 lacking[first] = op
     costs.update(_weighed(stencil, program, lacking))
+    if estimated:
+        costs = {name: OpCost(time=estimate_of(program, program.op_by_name[name])) for name in costs}
     names = [op.name for op in program.nodes]
     everywhere = {name: costs[stencil.classes[name]] for name in names if stencil.classes[name] in costs}
     return everywhere, {name: signatures[stencil.classes[name]] for name in names}

@@ -24,6 +24,7 @@ from remat.exec._capture.agree import corrected_targets
 from remat.exec._capture.capturing import Captured
 from remat.exec._torch import rng, torch_private
 from remat.exec._torch.joint import DECOMPOSED, Correction, corrections, eager_kernels, unseen_refused
+from remat.exec._torch.logged import no_cast_kept, outside_autocast
 from remat.exec._torch.parametrized import own_parametrizations
 from remat.exec._torch.torch_private import DispatchMode, OpOverload, ShapesOnly
 from remat.exec._trace import structure
@@ -545,7 +546,7 @@ def _backward(mode: _Mode, returned: list[torch.Tensor], leaves: list[torch.Tens
     tangents = list(map(Outlined, forms))
     for tangent, form in zip(tangents, forms, strict=True):
         mode.know_outside(tangent, form)
-    with torch.autograd.set_multithreading_enabled(False):
+    with torch.autograd.set_multithreading_enabled(False), outside_autocast():
         torch.autograd.grad(roots, trained, tangents, allow_unused=True)
 
 
@@ -557,5 +558,5 @@ def _decomposed() -> tuple[str, ...]:
 @contextmanager
 def _setting(correction: Correction | None) -> Iterator[None]:
     """What the tracer runs in."""
-    with enable_python_dispatcher(), eager_kernels(_decomposed()), unseen_refused(), corrections(correction):
+    with no_cast_kept(), enable_python_dispatcher(), eager_kernels(_decomposed()), unseen_refused(), corrections(correction):
         yield
