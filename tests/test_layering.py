@@ -61,6 +61,7 @@ ROOMS = {
         "_capture": 3,
         "_run": 3,
         "_plan": 4,
+        "_sizes": 4,
         "_dtr": 4,
         "_module": 5,
         "wrapping": 6,

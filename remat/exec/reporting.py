@@ -58,6 +58,7 @@ class Report:
         plans: number of plans the module has; calls whose captured programs are equal share one.
         guards: number of checks that a call makes before it runs the plan.
         exported: why torch's joint export has traced the step and not the log; empty: the log has, or the export was asked for.
+        unfilled: why the step was captured, where captures at other sizes were there to fill it in from; else empty.
         origin: the file that the plan comes from, and whose times it was made with, or another process of the group; empty: it
             was planned here.
         ran: "plan", or why the last call did not run it; where it ran under DTR, that begins with "DTR: ".
@@ -99,6 +100,7 @@ class Report:
     link: Link | None = None
     copied: CopyCounts | None = None
     provenance: str = SINGLE
+    unfilled: str = ""
 
     def __str__(self) -> str:
         rows = self.rows()
@@ -136,6 +138,8 @@ class Report:
         ]
         if self.origin or self.provenance != SINGLE:
             rows.append(("plan from", self.origin or SOURCES[self.provenance]))
+        if self.unfilled:
+            rows.append(("captured as", self.unfilled))
         if self.exported:
             rows.append(("traced by", f"the joint export: {self.exported}"))
         if self.guards:
@@ -272,6 +276,7 @@ def report_of(state: State, ready: Ready) -> Report:
         copied=None if planned.lowered is None or planned.lowered.copier is None else planned.lowered.copier.last,
         exported=planned.captured.exported,
         provenance=planned.provenance,
+        unfilled=planned.unfilled,
     )
 
 

@@ -2,6 +2,9 @@
 
     make bench-shapes            GPT-2, ResNet-18 and an LSTM, each shape in two wrapped modules
     FLAGS="--only gpt2"          one of them
+    FLAGS="--lengths 200"        so many random lengths of 16 to 512 of GPT-2 and of an encoder with a mask, at 40 and 60 % of the
+                                 peak at 512, and a smaller last batch: time beyond a bare step, peaks, and the losses against
+                                 plans of their own at every tenth length
 
 For each shape: seconds of CPU of its first step beyond a warm step of the bare module, without imports and compilation, which the
 first shapes of both modules have paid; how long its capture took of it; and what its plan recomputes, both schedules replayed on
@@ -10,7 +13,9 @@ peak is over the budget, a gradient differs, or more than one shape in ten loses
 """
 
 import argparse
+import copy
 import json
+import math
 import statistics
 import sys
 import time
@@ -159,11 +164,109 @@ def rows_of(name):
         yield row
 
 
+class Encoder(nn.Module):
+    """A BERT-like encoder; ``forward(tokens, mask, targets)``, masks (batch, time) with True where there is a token: the loss."""
+
+    def __init__(self, layers=4, width=128, heads=4, vocabulary=256, context=512):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.1, nn.functional.gelu, batch_first=True)
+        self.layers = nn.ModuleList(copy.deepcopy(layer) for _ in range(layers))
+        self.head = nn.Linear(width, vocabulary)
+
+    def forward(self, drawn, mask, targets):
+        hidden = self.tokens(drawn) + self.places.weight[: drawn.shape[1]]
+        added = (
+            torch.zeros(mask.shape, dtype=hidden.dtype).masked_fill(~mask, float("-inf")) if not mask.all() else None
+        )
+        for layer in self.layers:
+            hidden = layer(hidden, src_key_padding_mask=added)
+        return nn.functional.cross_entropy(self.head(hidden).flatten(0, 1), targets.flatten())
+
+
+def gpt2_call(length, batch):
+    drawn = torch.randint(256, (batch, length), generator=torch.Generator().manual_seed(length))
+    return drawn, drawn
+
+
+def encoder_call(length, batch):
+    drawn, _ = gpt2_call(length, batch)
+    mask = torch.ones(batch, length, dtype=torch.bool)
+    mask[-1, length // 2 :] = False
+    return drawn, mask, drawn
+
+
+RANDOM = {"gpt2": (lambda: GPT2(layers=4, width=128, context=512), gpt2_call), "encoder": (Encoder, encoder_call)}
+LONGEST, SHORTEST, ROWS = 512, 16, 4
+"""Lengths, and the size of a batch; the last batch has one row less."""
+
+
+def random_rows(name, share, count):
+    """Random lengths of a model, in one wrapped module."""
+    make, call_at = RANDOM[name]
+
+    def fresh():
+        torch.manual_seed(0)
+        return make()
+
+    bare, model = fresh(), remat.exec.wrap(fresh(), call_at(LONGEST, ROWS), share, progress=False)
+    capture, budget = remat.exec.report(model).seconds["capture"], remat.exec.report(model).budget
+    order = torch.randperm(LONGEST - SHORTEST, generator=torch.Generator().manual_seed(0)) + SHORTEST
+    calls = [(length, ROWS) for length in order[:count].tolist()]
+    for at, (length, batch) in enumerate([*calls, (calls[-1][0], ROWS - 1), (calls[0][0], ROWS - 1)]):
+        call = call_at(length, batch)
+        first_and_results(bare, call, length)
+        step, expected = first_and_results(bare, call, length)
+        seconds, results = first_and_results(model, call, length)
+        model.zero_grad(set_to_none=True)
+        report, peak = remat.exec.report(model), remat.exec.measure_step(lambda call=call: model(*call).backward()).peak
+        row = {"case": name, "share": share, "length": length, "batch": batch, "step": step, "beyond": seconds - step}
+        row |= {"exact": all(map(torch.equal, results, expected)), "within": peak <= budget, "peak": peak / budget}
+        row |= {
+            "provenance": report.provenance,
+            "captured": report.unfilled,
+            "stages": report.seconds,
+            "capture": capture,
+        }
+        if at % 10 == 9 and at < count and report.store_all_peak > budget:
+            own = remat.exec.report(remat.exec.wrap(fresh(), call, budget, progress=False, rehearse=False))
+            runs = [run.node for run in report.schedule.runs]
+            replayed = validate(own.graph, Schedule.from_runs(own.graph, runs))
+            row["loss"] = (replayed.time - own.cost.time) / own.graph.time
+        print(
+            f"{name:8} {share} {length:4d} x {batch} {step:7.3f} {row['beyond']:7.3f} peak {row['peak']:6.1%} "
+            f"{row['provenance']:10} {100 * row.get('loss', math.nan):+6.2f} {'ok' if row['exact'] and row['within'] else 'WRONG'} "
+            f"{row['captured'][:60]}",
+            flush=True,
+        )
+        yield row
+
+
+def random_lengths(names, count):
+    """All rows, and whether one is wrong."""
+    rows = []
+    for name in names:
+        for share in ("40%", "60%"):
+            mine = list(random_rows(name, share, count))
+            beyond = sorted(row["beyond"] for row in mine)
+            print(
+                f"{name} {share}: beyond the bare step median {statistics.median(beyond):.3f} s, nine of ten "
+                f"{beyond[9 * len(beyond) // 10]:.3f}, worst {beyond[-1]:.3f} CPU seconds; first capture {mine[0]['capture']:.2f} s"
+            )
+            rows += mine
+    OUT.with_name("lengths.json").write_text(json.dumps(rows, indent=1))
+    return all(row["exact"] and row["within"] for row in rows)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=CASES)
+    parser.add_argument("--only", choices={**CASES, **RANDOM})
+    parser.add_argument("--lengths", type=int, default=0, help="so many random lengths")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.lengths:
+        OUT.parent.mkdir(parents=True, exist_ok=True)
+        sys.exit(not random_lengths([arguments.only] if arguments.only else list(RANDOM), arguments.lengths))
     print("case       size    step      own   family  overhead    family    loss  provenance  (CPU seconds, points)")
     names = [arguments.only] if arguments.only else list(CASES)
     rows = [row for name in names for row in rows_of(name)]

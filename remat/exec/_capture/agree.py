@@ -118,10 +118,10 @@ def _traced(program: Program, op: Op) -> Returned:
 
 
 def _same(real: Returned, traced: Returned) -> bool:
-    return len(real) == len(traced) and all(map(_alike, real, traced))
+    return len(real) == len(traced) and all(map(alike, real, traced))
 
 
-def _alike(real: Spec | None, traced: Spec | None) -> bool:
+def alike(real: Spec | None, traced: Spec | None) -> bool:
     """Whether two specs are the same but for strides that nothing can see; a gradient that is not asked for may be left out."""
     if real is None or traced is None:
         return True
@@ -133,6 +133,16 @@ def _alike(real: Spec | None, traced: Spec | None) -> bool:
 
 _kernels = Kernels()
 """What this process knows; specs name their device."""
+
+
+def returned_by_kernels(target: Any, args: Any, kwargs: Any) -> Returned | None:
+    """What a call is known in this process to return other than its shape function says."""
+    return _kernels.returned(target, args, kwargs)
+
+
+def corrected_targets() -> frozenset[Any]:
+    """The operations of which such calls are known."""
+    return frozenset(_kernels.targets)
 
 
 def traced_as_run(trace: Callable[[Kernels], Program]) -> None:

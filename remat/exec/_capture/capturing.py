@@ -64,6 +64,7 @@ class Captured:
         tokens: states of Python in which the step is this one; `reads` says which attributes count.
         exported: why the joint export has traced the step and not the log (see `capture`); empty: the log has, or the export
             was asked for.
+        asked: all that Python read of tensors, in order.
     """
 
     program: Program
@@ -81,6 +82,7 @@ class Captured:
     prologue: Prologue | None = None
     orders: tuple[tuple[int, ...] | None, ...] = ()
     exported: str = ""
+    asked: tuple[Read, ...] = field(default=(), repr=False)
     tokens: tuple[Any, ...] = field(default=(), repr=False)
     reads: Reads | None = field(default=None, repr=False)
 
@@ -137,14 +139,14 @@ def capture(
     function = step or type(module).forward
     one_of(*TRACERS).check(tracer, "capture: tracer", rule="X-ARG")
     try:
-        asked = _step(module, args, kwargs or {}, function, differentiable)
+        asked = step_of(module, args, kwargs or {}, function, differentiable)
         asked = evolve(asked, watched=watched, answers=answers, tracer=tracer)
         return _captured_step(asked, fold_sums, as_run)
     except Uncapturable as error:
         raise refusal(error, module) from error
 
 
-def _step(
+def step_of(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], function: Callable[..., Any], differentiable: str
 ) -> Step:
     """The call to be traced, its arguments as leaves."""
@@ -223,6 +225,7 @@ def _captured(traced: Traced, program: Program, leaves: tuple[tuple[int, bool], 
         tokens=traced.tokens,
         reads=last.reads,
         exported=traced.exported,
+        asked=tuple(reads),
     )
 
 

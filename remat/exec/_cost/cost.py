@@ -51,10 +51,11 @@ def resized(program: Program, costs: Mapping[str, OpCost]) -> Program:
 def estimate(program: Program) -> Mapping[str, OpCost]:
     """Costs of every node by a fixed roofline; workspaces are taken as nothing."""
     with refusing("costing"):
-        return {op.name: OpCost(time=_estimate(program, op)) for op in program.nodes if op.role is not Role.LOSS}
+        return {op.name: OpCost(time=estimate_of(program, op)) for op in program.nodes if op.role is not Role.LOSS}
 
 
-def _estimate(program: Program, op: Op) -> Ns:
+def estimate_of(program: Program, op: Op) -> Ns:
+    """A time by a fixed roofline."""
     if op.role is Role.RNG:
         return CALL_NS
     inputs = [program.values[name].spec for name in op.takes]

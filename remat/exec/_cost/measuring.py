@@ -132,6 +132,31 @@ def _sampled(program: Program, op: Op, patience: Ns) -> Sample:
     return Sample(**_timed(call, program.device, patience), sizes=sizes, peak=peak)
 
 
+def weighed(program: Program, op: Op) -> tuple[Bytes, tuple[Bytes | None, ...]]:
+    """Most bytes held during one call of an operation, outputs included, and the bytes of each output.
+
+    Raises:
+        Uncapturable: X-MEASURE, where it does not run on inputs made for it, or returns other forms than the program says.
+    """
+    call, results = prepared(program, op, plain=True), list[Any]()
+    try:
+        peak = _peak(lambda: results.append(call()), program.device)
+    except (RuntimeError, IndexError, ValueError) as error:
+        what = f"{op.target}{_where(op)} does not run on made inputs: {error}"
+        raise Uncapturable("X-MEASURE", what, fix="report the operation.") from error
+    for value, tensor in zip(op.outputs, results[0] if op.unpack else results, strict=True):
+        if value is not None and tensor is not None and op.role is not Role.UPDATE:
+            _check_strides(op, program.values[value].spec, Spec.of(tensor))
+    return peak, _sizes(program, op, results[0])
+
+
+def _check_strides(op: Op, traced: Spec, real: Spec) -> None:
+    steps = zip(real.shape, real.stride, traced.stride, strict=False)
+    if real.numel and any(n != 1 and ours != theirs for n, ours, theirs in steps):
+        what = f"{op.target}{_where(op)} returned {real} where the program says {traced}."
+        raise Uncapturable("X-MEASURE", what, fix="report the operation.")
+
+
 def _where(op: Op) -> str:
     return f" in {op.scope}" if op.scope else ""
 
@@ -188,10 +213,10 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def prepared(program: Program, op: Op) -> Callable[[], Any]:
-    """One call of an operation, with what is added to its outputs, on inputs made for it."""
+def prepared(program: Program, op: Op, *, plain: bool = False) -> Callable[[], Any]:
+    """One call of an operation, with what is added to its outputs, on inputs made for it, whose numbers may be all the same."""
     target: Any = torch_private.entry(op.target) if isinstance(op.target, torch_private.OpOverload) else op.target
-    generator = torch.Generator(program.device).manual_seed(0)
+    generator = None if plain else torch.Generator(program.device).manual_seed(0)
     args, kwargs = made_inputs(program, op, generator)
     if not op.adds:
         return lambda: target(*args, **kwargs)

@@ -44,8 +44,8 @@ def extra_inputs(ready: Ready, call: Arguments, watched: tuple[Any, ...]) -> lis
     return extra
 
 
-def bound(state: State, call: Arguments, planned: Planned, digest: str) -> Ready:
-    """A plan bound to the places of its tensors, and rehearsed."""
+def bound(state: State, call: Arguments, planned: Planned, digest: str, watch: Watch | None = None) -> Ready:
+    """A plan bound to the places of its tensors, and rehearsed; with what watches the state of Python for its program."""
     captured, module = planned.captured, call.module
     program = captured.program
     index = {"param": named(module, "_parameters"), "buffer": named(module, "_buffers")}
@@ -59,7 +59,7 @@ def bound(state: State, call: Arguments, planned: Planned, digest: str) -> Ready
     guarded = tuple(map(place, captured.guards.origins))
     early = tuple(map(place, captured.prologue.origins if captured.prologue is not None else ()))
     same = tuple((i, place(leaf.origin)) for i, leaf in enumerate(captured.out_leaves) if isinstance(leaf, Same))
-    watch = Watch(captured.tokens, captured.reads)
+    watch = watch or Watch(captured.tokens, captured.reads)
     if not watch.holds(module, state.watched(module)):
         what = "the state of Python that the forward reads does not compare equal to itself."
         raise Uncapturable("X-STATE", what, fix="keep objects with an odd `__eq__` out of the module's attributes.")
@@ -80,7 +80,8 @@ def bound(state: State, call: Arguments, planned: Planned, digest: str) -> Ready
         fix = "keep operations that differ from run to run out of what decides."
         raise Uncapturable("X-READ", what, fix=fix, where=str(forward_of(module)))
     call.extra = extra
-    if state.rehearse and planned.lowered is not None and planned.provenance in ALONE:
+    own = planned.provenance in ALONE and not program.structure  # what was filled in is like a step that was rehearsed
+    if state.rehearse and planned.lowered is not None and own:
         rehearsal = planned.rehearsed or rehearse(planned.lowered, call.at(places, extra))
     return evolve(ready, rehearsal=rehearsal)
 

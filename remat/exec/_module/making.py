@@ -18,6 +18,7 @@ from remat.exec._module.after import warn_of_hooks
 from remat.exec._module.binding import bound
 from remat.exec._module.calls import CAPTURING, Arguments, chain_tensors, make_opaque, traced_step
 from remat.exec._module.entries import Bare, Dynamic, Ready
+from remat.exec._module.new_sizes import Filled, at_known_sizes, learn_sizes, planned_from, why_unfilled
 from remat.exec._module.saved import file_of, plan_to_save
 from remat.exec._module.state import State
 from remat.exec._plan.families import ALONE
@@ -47,6 +48,11 @@ def captured_and_planned(state: State, call: Arguments, answers: tuple[Scalar, .
             raise Uncapturable("X-TRANSFORM", what, fix="call the bare module there.")
         with stages_of(type(module).__name__, state.settings.progress) as stages, old_objects_apart():
             with stages.stage("capture"), CAPTURING:
+                filled = at_known_sizes(state, call) if not answers else None
+            if filled is not None and (entry := _filled_in(state, call, filled, stages)) is not None:
+                _charge(state, began)
+                return entry
+            with stages.stage("capture"), CAPTURING:
                 make_opaque()  # loads what the tracer loads in any case
                 captured = capture(
                     module, call.args, call.kwargs, step=functools.partial(traced_step, state.step_of(module)),
@@ -54,6 +60,7 @@ def captured_and_planned(state: State, call: Arguments, answers: tuple[Scalar, .
                     tracer=state.settings.tracer,
                 )  # fmt: skip
             entry = _ready_for(state, call, captured, stages=stages)
+            learn_sizes(state, call, entry.planned)
         _charge(state, began)
     except Uncapturable as unplaced:
         error = refusal(unplaced, module)
@@ -69,6 +76,15 @@ def captured_and_planned(state: State, call: Arguments, answers: tuple[Scalar, .
         return Bare(str(error))
     warn_of_hooks(module)
     return entry
+
+
+def _filled_in(state: State, call: Arguments, filled: Filled, stages: Stages) -> Ready | None:
+    """Plan a step that was filled in; None: its operations are not what they were taken for, and it must be captured."""
+    try:
+        return _ready_for(state, call, filled.captured, stages=stages, filled=filled)
+    except Uncapturable as error:
+        state.sizes.of(filled.form).failed(str(error))
+        return None
 
 
 def _charge(state: State, began: float) -> None:
@@ -115,15 +131,25 @@ def planned_again(state: State, call: Arguments, ready: Ready, outside: Outside)
 
 
 def _ready_for(
-    state: State, call: Arguments, captured: Captured, *, outside: Outside | None = None, stages: Stages
+    state: State,
+    call: Arguments,
+    captured: Captured,
+    *,
+    outside: Outside | None = None,
+    stages: Stages,
+    filled: Filled | None = None,
 ) -> Ready:
     """Plan a captured call, or take the plan that its program has already."""
-    digest = program_digest(captured.program)
+    digest = program_digest(captured.program) if filled is None else filled.digest
     planned = state.library.get(digest) if outside is None else None
     if planned is None:
         shapes = call.shapes()
         try:
-            planned = _planned(state, call, captured, outside=outside, stages=stages)
+            if filled is None:
+                planned = _planned(state, call, captured, outside=outside, stages=stages)
+                planned = evolve(planned, unfilled=why_unfilled(state, call))
+            else:
+                planned = planned_from(state, filled, stages)
         except Infeasible as error:
             raise with_changes(error, state.sample, shapes) if state.sample else error from error
         finally:
@@ -138,7 +164,7 @@ def _ready_for(
     else:
         planned = evolve(planned, captured=evolve(captured, program=planned.captured.program))
     with stages.stage("rehearsal"):
-        ready = bound(state, call, planned, digest)
+        ready = bound(state, call, planned, digest, None if filled is None else filled.watch)
         if ready.rehearsal is not None:
             stages.bytes["rehearsal"] = ready.rehearsal.peak
         return ready

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from attrs import define, field
@@ -15,7 +16,7 @@ from remat.exec._cost.cost import OpCost
 from remat.exec._dtr.runtime import Runtime
 from remat.exec._module.calls import INSTANCE_FORWARD, Arguments, attributes, leaf_key, order_of
 from remat.exec._module.entries import Bare, Dynamic, Ready, fresh
-from remat.exec._module.live import Tensors, autocast
+from remat.exec._module.live import Tensors, Watch, autocast
 from remat.exec._module.plan_table import PlanTable
 from remat.exec._module.ranks import Ranks
 from remat.exec._module.saved import SavedPlans
@@ -23,6 +24,8 @@ from remat.exec._module.shape_bill import ShapeBill
 from remat.exec._plan.families import Families
 from remat.exec._plan.planning import Planned, Settings
 from remat.exec._plan.raising import with_raised_bound
+from remat.exec._sizes.captures import Sizes
+from remat.exec._sizes.stencil import Stencil
 from remat.exec._torch.ambient import settings, transform_around
 from remat.exec._trace import structure
 
@@ -50,6 +53,8 @@ class State:
         library: plans by digest of the program, of the programs that `plans` has; calls with equal programs share a plan.
         raised: likewise, outcomes whose bounds were raised after planning, with the outcome that each comes from.
         families: run sequences of plans by the structure of the step, for steps of other sizes.
+        sizes: captures by the form of a call without its sizes, from which programs of other sizes are filled in.
+        watches: what the steps that come from a stencil watch of the state of Python.
         bill: what new shapes have cost.
         last: the plan of the last call.
         ran: "plan" if the last call ran its plan, else why not; where it ran under DTR, that begins with "DTR: ".
@@ -69,6 +74,8 @@ class State:
     library: dict[str, Planned] = field(factory=dict)
     raised: dict[str, tuple[Outcome, Outcome]] = field(factory=dict)
     families: Families = field(factory=Families)
+    sizes: Sizes = field(factory=Sizes)
+    watches: WeakKeyDictionary[Stencil, Watch] = field(factory=WeakKeyDictionary)
     bill: ShapeBill = field(factory=ShapeBill)
     last: Ready | Bare | None = None
     ran: str = "plan"

@@ -14,7 +14,12 @@ _BY_PREFIX = {"param": Kind.INPUT, "buffer": Kind.BUFFER, "input": Kind.INPUT, "
 
 
 def build_graph(
-    program: Program, costs: Mapping[str, OpCost], *, loss_reserve: Bytes = 0, loss_retained: Bytes = 0
+    program: Program,
+    costs: Mapping[str, OpCost],
+    *,
+    loss_reserve: Bytes = 0,
+    loss_retained: Bytes = 0,
+    signatures: Mapping[str, str] | None = None,
 ) -> Graph:
     """The IR of a step: one node per operation that allocates, one datum per storage.
 
@@ -23,6 +28,7 @@ def build_graph(
         costs: time and workspace by name of operation; sizes are the program's.
         loss_reserve: workspace of the loss node: what a loss outside the module holds besides its gradients [bytes].
         loss_retained: the part of it that stays to the end of the backward, in the first tangent [bytes].
+        signatures: of the nodes, by name, where they are known.
     """
     builder = GraphBuilder(program.name)
     kinds = _kinds(program)
@@ -44,7 +50,7 @@ def build_graph(
             workspace=loss_reserve if op.role is Role.LOSS else cost.workspace,
             scope=op.scope,
             twin=twins.get(op.name, ""),
-            signature=signature(program, op),
+            signature=signature(program, op) if signatures is None else signatures[op.name],
             draws=op.draws,
             run_once=op.run_once,
         )

@@ -26,6 +26,8 @@ AROUND = (0, -1, 1)
 """Members that a size has made, in steps from the share it needs: a sequence takes a few percent more or less at other sizes."""
 WORK = 2e6
 """Of the search at a new size, as `RuinAndRecreate` counts it: about a twentieth of a second on hundreds of nodes."""
+FILLED_WORK = 2e5
+"""Likewise, where the program was filled in from others and no time is to be lost."""
 MEMBER_STARTS, MEMBER_WORK = 8, 1e7
 """Of the search for a member: about a fifth of a second on hundreds of nodes."""
 DONE = 0.0005
@@ -49,11 +51,12 @@ class Relation:
 
     outcome: Outcome
     provenance: str
+    work: float = WORK
 
     @property
     def planner(self) -> str:
         """Who made it, for reports."""
-        return f"plans of other sizes, RuinAndRecreate(work={WORK:g})"
+        return f"plans of other sizes, RuinAndRecreate(work={self.work:g})"
 
 
 @define(eq=False)
@@ -81,10 +84,10 @@ class Family:
         if peak > self.peak:
             self.largest, self.peak = graph, peak
 
-    def fill(self, share: int, clock: Clock, seed: int) -> None:
+    def fill(self, share: int, clock: Clock, seed: int, around: tuple[int, ...] = AROUND) -> None:
         """Make the members around a share [percent] that the grid lacks."""
         nearest = share // STEP * STEP
-        for steps in AROUND:
+        for steps in around:
             at = nearest + steps * STEP
             if 0 < at < 100 and at not in self.grid and not clock.expired:
                 outcome = _member(self.largest, at * self.peak // 100, clock, seed)
@@ -137,16 +140,17 @@ class Families:
         family.take(graph, peak)
         with importing():
             from remat.algorithms._search.relatives import is_repaired
-        family.fill(100 * budget // peak, clock, seed)
-        sequences = family.sequences()
-        outcome = _searched(graph, budget, sequences, clock, seed) if sequences else Outcome()
+        quick = bool(program.structure)
+        family.fill(100 * budget // peak, clock, seed, AROUND[:1] if quick else AROUND)
+        sequences, work = family.sequences(), FILLED_WORK if quick else WORK
+        outcome = _searched(graph, budget, sequences, clock, seed, work) if sequences else Outcome()
         if clock.stopped and outcome.schedule is None:
             raise KeyboardInterrupt
         if outcome.schedule is None:
             return None
         provenance = REPAIRED if is_repaired(outcome.trail) else FAMILY
         logger.info("%s: %d sequences, %s", graph.name, len(sequences), provenance)
-        return Relation(outcome, provenance)
+        return Relation(outcome, provenance, work)
 
     def learn(self, program: Program, graph: Graph, outcome: Outcome) -> None:
         """Take a plan into the family of its structure, which begins with it."""
@@ -181,13 +185,15 @@ def _member(graph: Graph, budget: Bytes, clock: Clock, seed: int) -> Outcome:
     return solver.solve(Problem(graph=graph, budget=budget), clock=clock.nested(), seed=seed)
 
 
-def _searched(graph: Graph, budget: Bytes, sequences: tuple[Runs, ...], clock: Clock, seed: int) -> Outcome:
+def _searched(
+    graph: Graph, budget: Bytes, sequences: tuple[Runs, ...], clock: Clock, seed: int, work: float
+) -> Outcome:
     """The fastest of the sequences that fits, or the nearest shaved, after a short search."""
     with importing():
         from remat.algorithms import Polish, RuinAndRecreate, gap
         from remat.algorithms._search.relatives import Relatives
     relatives = Relatives(sequences)  # alone it offers its sequences even when the time is over
-    solver = relatives if clock.expired else Polish((relatives, RuinAndRecreate(work=WORK)), stop=gap(DONE))
+    solver = relatives if clock.expired else Polish((relatives, RuinAndRecreate(work=work)), stop=gap(DONE))
     return solver.solve(Problem(graph=graph, budget=budget), clock=clock.nested(), seed=seed)
 
 

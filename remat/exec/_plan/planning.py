@@ -6,7 +6,7 @@ Also what a budget means in bytes, and the error when no plan fits: the smallest
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -133,6 +133,8 @@ class Planned:
         provenance: "own": it was made for this step; "unrelated": likewise, and its operations are others than those of all
             steps planned before (a loop unrolled in time, a size of 1); "family": it comes from plans of other sizes;
             "repaired": from one of these that did not fit and was shaved.
+        unfilled: why the step was captured, where captures at other sizes were there to fill it in from; empty: it was filled
+            in, or there were none.
     """
 
     captured: Captured
@@ -151,6 +153,7 @@ class Planned:
     rehearsed: Rehearsal | None = None
     link: Link | None = None
     provenance: str = SINGLE
+    unfilled: str = ""
 
 
 @frozen
@@ -225,9 +228,21 @@ def cost_step(
     """Cost a captured step; arguments as for `plan_step`, and whether a few calls of each operation are enough."""
     program = captured.program
     costs = estimate(program) if settings.cost == "estimate" else measured(program, known_costs, brief=brief)
+    return with_costs(captured, settings, costs, outside=outside)
+
+
+def with_costs(
+    captured: Captured,
+    settings: Settings,
+    costs: Mapping[str, OpCost],
+    *,
+    outside: Outside | None = None,
+    signatures: Mapping[str, str] | None = None,
+) -> Costed:
+    """A captured step with costs of its nodes, and their signatures where these are known."""
     program = resized(captured.program, costs)
     loss = outside or outside_of(program, captured, settings)
-    graph = build_graph(program, costs, loss_reserve=loss.reserve, loss_retained=loss.retained)
+    graph = build_graph(program, costs, loss_reserve=loss.reserve, loss_retained=loss.retained, signatures=signatures)
     link = settings.link(program.device)
     return Costed(program=program, graph=graph, loss=loss, peak=store_all_peak(graph), link=link)
 
@@ -255,8 +270,22 @@ def plan_captured(
         brief = families is not None and families.has(captured.program)
         alone = UNRELATED if families is not None and families.by_structure and not brief else SINGLE
         costed = cost_step(captured, settings, known_costs, assumed, brief=brief)
-        program, graph, loss, peak = costed.program, costed.graph, costed.loss, costed.peak
-        stages.bytes["cost"] = peak
+    planned = plan_costed(captured, costed, settings, stages=stages, source=source)
+    planned = planned if planned.provenance != SINGLE else evolve(planned, provenance=alone)
+    return planned if replay is None else _from_file(planned, replay)
+
+
+def plan_costed(
+    captured: Captured,
+    costed: Costed,
+    settings: Settings,
+    *,
+    stages: Stages,
+    source: Replay | Families | None = None,
+) -> Planned:
+    """Solve and lower a captured step with its costs; arguments and errors as for `plan_captured`."""
+    program, graph, loss, peak = costed.program, costed.graph, costed.loss, costed.peak
+    stages.bytes["cost"] = peak
     with stages.stage("plan"):
         asked = _in_bytes(settings.budget, peak + captured.overhead)
         outcome, budget, relation = _outcome(costed, asked, settings, stages, source=source, overhead=captured.overhead)
@@ -264,7 +293,7 @@ def plan_captured(
             stages.bytes["plan"] = outcome.cost.peak
     with stages.stage("lower"):
         lowered = None if budget is None else lowered_plan(program, graph, outcome, settings.offloading)
-    planned = Planned(
+    return Planned(
         captured=evolve(captured, program=program),
         graph=graph,
         outcome=outcome,
@@ -278,9 +307,8 @@ def plan_captured(
         asked=None if budget == asked else asked,
         link=costed.link,
         planner="" if relation is None else relation.planner,
-        provenance=alone if relation is None else relation.provenance,
+        provenance=SINGLE if relation is None else relation.provenance,
     )
-    return planned if replay is None else _from_file(planned, replay)
 
 
 def _outcome(
@@ -306,6 +334,8 @@ def _outcome(
         outcome, budget = relation.outcome, asked
     else:
         outcome, budget = solve(costed, asked, settings, stages, overhead)
+    if relation is not None and costed.program.structure:
+        return outcome, budget, relation  # a filled program: its plan is the family's
     if families is not None and budget is not None:
         families.learn(costed.program, costed.graph, outcome)
     if budget is not None:

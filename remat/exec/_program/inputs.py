@@ -13,8 +13,8 @@ from remat.exec._program.signatures import underlying
 from remat.units import Bytes
 
 
-def made_inputs(program: Program, op: Op, generator: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments for one call of an operation, with tensors made for it."""
+def made_inputs(program: Program, op: Op, generator: torch.Generator | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments for one call of an operation, with tensors made for it; without a generator, of numbers that are all the same."""
     counter = iter(range(1 << 30))
 
     def build(tree: Any) -> Any:
@@ -87,9 +87,15 @@ _BLOCK = (
 )  # random numbers drawn for one tensor; a larger one repeats them, as drawing takes longer than most operations
 
 
-def make(spec: Spec, limit: int, generator: torch.Generator, storage: Bytes = 0) -> torch.Tensor:
-    """A tensor of that spec, in at least that much storage: floats in [0.05, 1), indices below `limit`, flags mostly set."""
+def make(spec: Spec, limit: int, generator: torch.Generator | None, storage: Bytes = 0) -> torch.Tensor:
+    """A tensor of that spec, in at least that much storage: floats in [0.05, 1), indices below `limit`, flags mostly set.
+
+    Without a generator floats are a half, indices zero and flags set.
+    """
     count = max(spec.extent, storage) // spec.dtype.itemsize
+    if generator is None:
+        plain = 0.5 if spec.dtype.is_floating_point or spec.dtype.is_complex else int(spec.dtype is torch.bool)
+        return torch.full((count,), plain, dtype=spec.dtype, device=spec.device).as_strided(spec.shape, spec.stride)
     kwargs: dict[str, Any] = {
         "device": spec.device,
         "generator": generator if spec.device == generator.device else None,

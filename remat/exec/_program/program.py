@@ -186,6 +186,7 @@ class Program:
         grads: value of the gradient by ("param", path) or ("input", position).
         updates: value of an input (buffer or user input) that is written, to the operation that writes it.
         device: where it runs.
+        structure: its digest without sizes, where that is known already (`structure_digest`).
     """
 
     name: str
@@ -201,6 +202,7 @@ class Program:
     grads: dict[tuple[str, Any], str]
     updates: dict[str, str]
     device: torch.device
+    structure: str = ""
 
     @cached_property
     def nodes(self) -> tuple[Op, ...]:

@@ -147,7 +147,7 @@ class _Tracer:
         for at, tangent in enumerate(tangents, start=1):
             self.log.placeholder(f"tangents_{at}", tangent)
         self.log.second()
-        with _no_cast_kept(), Functional(self.log):
+        with no_cast_kept(), Functional(self.log):
             forward = self._second_pass(meta, tangents)
             gradients = self._backward(meta, forward)
         return self._finished(meta, forward, gradients)
@@ -222,7 +222,7 @@ class _Tracer:
             return {}
         counts = [writes(tensor) for tensor in (*forward.primals, *forward.tangents)]
         self.log.in_backward = True
-        with self._watching(needed), self._logging(), _no_autocast():
+        with self._watching(needed), self._logging(), outside_autocast():
             results = torch.autograd.grad(needed, list(trained.values()), forward.tangents, allow_unused=True)
             gradients = [None if gradient is None else inner(gradient) for gradient in results]
         if counts != [writes(tensor) for tensor in (*forward.primals, *forward.tangents)]:
@@ -282,7 +282,7 @@ def _empty_like(form: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def _no_cast_kept() -> Iterator[None]:
+def no_cast_kept() -> Iterator[None]:
     """Autocast keeps no casts, which would be those of a trace."""
     kept = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
@@ -293,7 +293,7 @@ def _no_cast_kept() -> Iterator[None]:
 
 
 @contextmanager
-def _no_autocast() -> Iterator[None]:
+def outside_autocast() -> Iterator[None]:
     """A backward runs outside autocast, whatever its forward ran in."""
     with ExitStack() as stack:
         for kind in torch._C._autocast_supported_devices():

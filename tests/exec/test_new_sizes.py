@@ -1,0 +1,246 @@
+"""Steps of new sizes, filled in from captures at others: equal to a capture of their own, or captured; within the bytes."""
+
+import pytest
+import torch
+from attrs import evolve
+
+import remat.exec
+from remat.errors import Uncapturable
+from remat.exec._capture.capturing import capture
+from remat.exec._cost.measuring import BRIEF, measure
+from remat.exec._module.calls import attributes
+from remat.exec._module.new_sizes import _step
+from remat.exec._plan import families
+from remat.exec._program.digest import program_digest
+from remat.exec._sizes.costs import costs_at, interpolated
+from remat.exec._sizes.functions import Functions, NoFunction
+from remat.exec._sizes.merging import Patterns, Unlike, filled
+from remat.exec._sizes.stencil import REFUSALS
+from remat.exec._trace.python_state import Snapshot
+from remat.zoo import GPT2
+from tests.exec import size_models
+from tests.exec.size_models import images, padded, sequences
+from tests.exec.support import LIGHT
+
+SIZES = (48, 40, 36, 33, 50, 44, 21)
+FEW = (48, 40, 36)
+CALLS = {"Strided": images, "Masked": padded}
+
+
+@pytest.fixture(autouse=True)
+def light(monkeypatch):
+    """The default planner takes milliseconds: here programs are filled in, not plans judged."""
+    monkeypatch.setattr("remat.exec._plan.planning.Settings.planner", lambda settings: settings.solver or LIGHT)
+    monkeypatch.setattr("remat.exec._plan.planning._cheap", lambda: LIGHT)
+    monkeypatch.setattr(families, "MEMBER_WORK", 1e5)
+    monkeypatch.setattr(families, "MEMBER_STARTS", 2)
+
+
+def made(name):
+    torch.manual_seed(0)
+    return getattr(size_models, name)()
+
+
+def wrapped(model, call, budget="64MiB", **more):
+    return remat.exec.wrap(model, call, budget, **{"cost": "estimate", "progress": False} | more)
+
+
+def results(model, call, seed):
+    model.zero_grad(set_to_none=True)
+    torch.manual_seed(seed)
+    loss = model(*call)
+    loss.backward()
+    return [loss.detach(), *(p.grad for p in model.parameters()), *model.buffers(), torch.get_rng_state()]
+
+
+def state_of(model):
+    return attributes(model)["_remat"]
+
+
+def program_of(model):
+    return state_of(model).last.planned.captured.program
+
+
+def filled_sizes(name, sizes=SIZES):
+    """The sizes that were filled in; every step is exact, and every program that of a capture."""
+    call = CALLS.get(name, sequences)
+    bare, model = made(name), wrapped(made(name), call(sizes[0]))
+    taken = []
+    for size in sizes:
+        assert all(map(torch.equal, results(bare, call(size), size), results(model, call(size), size))), size
+        if program_of(model).structure:
+            taken.append(size)
+            assert program_digest(program_of(model)) == program_digest(capture(made(name), call(size)).program), size
+    return taken, remat.exec.report(model)
+
+
+@pytest.mark.parametrize(
+    "name, sizes",
+    [
+        ("Sized", (36, 33, 50, 44, 21)),
+        ("Positions", (36, 33, 50, 44, 21)),
+        ("Ranged", (36, 33, 50, 44, 21)),
+        ("Dropped", (36, 33, 50, 44, 21)),
+        ("Attention", (36, 33, 50, 44, 21)),
+        ("Masked", (36, 33, 50, 44, 21)),
+        ("InPlace", (33, 50, 44, 21)),
+        ("Half", (36, 50, 44, 21)),  # 33 is odd where all before were even
+        ("Branch", (33, 21)),  # 48, 50 and 44 are on the other side, of which there are two captures after 50
+        ("Strided", ()),
+        ("Scaled", ()),
+        ("Literal", ()),
+        ("Remembers", ()),
+    ],
+)
+def test_what_is_filled_in_is_what_a_capture_gives_and_all_else_is_captured(name, sizes):
+    taken, report = filled_sizes(name)
+    assert set(sizes) <= set(taken)
+    assert sizes or not taken or name == "Strided"
+    assert bool(report.unfilled) == (SIZES[-1] not in taken)
+
+
+@pytest.mark.parametrize("name", ["Branch", "OtherNumber", "Loop", "Dead", "Padded"])
+def test_a_size_at_which_python_takes_another_path_is_captured(name):
+    sizes = (32, 24, 28, 20, 47, 21)  # the last but one is beyond every branch
+    taken, _ = filled_sizes(name, sizes)
+    assert name == "Padded" or 47 not in taken
+
+
+def test_attributes_that_only_another_size_reads_are_watched():
+    bare, model = made("Twice"), wrapped(made("Twice"), sequences(60))
+    for size in (60, 50, 55, 30):
+        assert all(map(torch.equal, results(bare, sequences(size), 1), results(model, sequences(size), 1)))
+    bare.short = model.short = 3.0
+    assert all(map(torch.equal, results(bare, sequences(30), 1), results(model, sequences(30), 1)))
+
+
+def test_a_mask_that_is_full_is_another_branch_at_every_size():
+    bare, model = made("Masked"), wrapped(made("Masked"), padded(48))
+    for size in (48, 40, 36):
+        x, mask = padded(size)
+        for call in ((x, mask), (x, torch.ones_like(mask)), (x, mask)):
+            assert all(map(torch.equal, results(bare, call, 1), results(model, call, 1)))
+            assert remat.exec.report(model).ran == "plan"
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    """A stencil of GPT-2, a call of another size, and the state of the module."""
+    torch.manual_seed(0)
+    module = GPT2(layers=1, width=16, heads=2, vocabulary=32, context=64)
+    model = wrapped(module, tokens(30), cost="measure")
+    for size in (26, 22, 28):
+        model(*tokens(size)).backward()
+    state = state_of(model)
+    assert program_of(model).structure
+    call = state.arguments(model, tokens(19), {})
+    return state.sizes.last.stencils[0], _step(state, call), Snapshot(model, ())
+
+
+def tokens(length, batch=2):
+    drawn = torch.randint(32, (batch, length), generator=torch.Generator().manual_seed(length))
+    return drawn, drawn
+
+
+def test_no_integer_is_believed(gpt2):
+    stencil, step, before = gpt2
+    stencil.at(step, before)
+    for at, function in enumerate(stencil.columns):
+        for more in (1, -1):
+            terms = (*function.terms, (more, ()))
+            columns = (*stencil.columns[:at], evolve(function, terms=terms), *stencil.columns[at + 1 :])
+            with pytest.raises(REFUSALS):
+                evolve(stencil, columns=columns).at(step, before)
+
+
+def test_bytes_of_a_filled_program_are_those_that_are_measured(gpt2):
+    stencil, step, before = gpt2
+    program = stencil.at(step, before).program
+    costs, _ = costs_at(stencil, program, {}, estimated=False)
+    measured = measure(program, sampling=BRIEF)
+    assert {name: cost.workspace for name, cost in costs.items()} == {
+        name: cost.workspace for name, cost in measured.items()
+    }
+    sizes = {op.name: [program.storage_of(value).size for value in op.outputs if value] for op in program.nodes}
+    for name, cost in measured.items():
+        given = [size for size in cost.outputs if size is not None]
+        assert list(costs[name].outputs or given) == list(cost.outputs or given)
+        assert costs[name].outputs or not given or given == sizes[name]
+
+
+def test_a_kernel_that_returns_another_form_is_noticed(gpt2):
+    stencil, step, before = gpt2
+    program = stencil.at(step, before).program
+    op = next(op for op in program.nodes if str(op.target) == "aten._log_softmax.default")
+    value = program.values[op.outputs[0]]
+    wrong = evolve(value, spec=evolve(value.spec, stride=(1, value.spec.shape[0])))
+    with pytest.raises(Uncapturable) as raised:
+        costs_at(stencil, evolve(program, values={**program.values, value.name: wrong}), {}, estimated=False)
+    assert raised.value.rule == "X-MEASURE"
+
+
+def test_ten_lengths_of_gpt2_are_exact_and_within_the_budget():
+    def fresh():
+        torch.manual_seed(0)
+        return GPT2(layers=1, width=16, heads=2, vocabulary=32, context=64)
+
+    bare, model, count = fresh(), wrapped(fresh(), tokens(64, 4), "60%", cost="measure", rehearse=False), 0
+    budget = remat.exec.report(model).budget
+    for length in (64, 61, 55, 58, 49, 52, 63, 60, 57, 62, 33):
+        call = tokens(length, 4)
+        assert all(map(torch.equal, results(bare, call, length), results(model, call, length)))
+        model.zero_grad(set_to_none=True)
+        assert remat.exec.measure_step(lambda call=call: model(*call).backward()).peak <= budget
+        count += bool(program_of(model).structure)
+    assert count >= 8
+    for call in (tokens(57, 3), tokens(1, 4), tokens(57, 1)):  # a last, smaller batch
+        assert all(map(torch.equal, results(bare, call, 7), results(model, call, 7)))
+
+
+# -- functions and patterns ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda n, m: 12 * n * m, lambda n, m: n * n * m, lambda n, m: n - 1, lambda n, m: 3 * n * m - 5 * m,
+        lambda n, m: (n + 1) // 2, lambda n, m: 7 * ((n - 3) // 2 + 1), lambda n, m: -(-n // 16) * 16,
+    ],
+)  # fmt: skip
+def test_functions_are_found_and_exact_elsewhere(function):
+    samples = ((48, 6), (37, 6), (50, 5), (21, 4), (30, 9))
+    functions = Functions(samples)
+    found = functions.of(tuple(function(*sizes) for sizes in samples))
+    for sizes in ((2, 2), (33, 7), (100, 3), (64, 64)):
+        assert found.at(functions.values(sizes)) == function(*sizes)
+
+
+def test_what_no_function_gives_has_none():
+    functions = Functions(((48,), (37,), (50,), (21,)))
+    with pytest.raises(NoFunction):
+        functions.of((5, 17, 4, 90))
+    half = Functions(((48,), (36,), (50,), (20,))).of((24, 18, 25, 10))
+    with pytest.raises(NoFunction):
+        half.at([33])
+    with pytest.raises(NoFunction):
+        Functions(((48, 4), (36, 4))).values((40, 5))  # the second never varied
+    with pytest.raises(NoFunction):
+        Functions(((48,), (36,))).values((1,))
+    with pytest.raises(NoFunction):
+        Functions(((48,), (1,)))
+
+
+def test_patterns_hold_integers_alone():
+    patterns = Patterns()
+    pattern = patterns.merge([{"a": (1, [2, "x"]), "b": 2.0}, {"a": (1, [5, "x"]), "b": 5.0}])
+    assert filled(pattern, [7]) == {"a": (1, [7, "x"]), "b": 7.0}
+    for first, second in ((1, True), ("x", "y"), (0.5, 0.25), ((1,), (1, 2)), (0.0, -0.0), ([1], (1,))):
+        with pytest.raises(Unlike):
+            patterns.merge([first, second])
+
+
+def test_times_between_measured_sizes_are_monotone_and_meet_them():
+    points = [(100, 50), (200, 40), (400, 120), (400, 90)]
+    assert [interpolated(points, at) for at in (100, 200, 300, 400, 800, 50)] == [40, 40, 65, 90, 180, 20]
+    times = [interpolated(points, at) for at in range(1, 900)]
+    assert times == sorted(times) and min(times) >= 1
