@@ -235,7 +235,8 @@ def random_rows(name, share, count):
             row["loss"] = (replayed.time - own.cost.time) / own.graph.time
         print(
             f"{name:8} {share} {length:4d} x {batch} {step:7.3f} {row['beyond']:7.3f} peak {row['peak']:6.1%} "
-            f"{row['provenance']:10} {100 * row.get('loss', math.nan):+6.2f} {'ok' if row['exact'] and row['within'] else 'WRONG'} "
+            f"{row['provenance']:10} {100 * row.get('loss', math.nan):+6.2f} "
+            f"{'ok' if row['exact'] and row['within'] else 'WRONG'} "
             f"{row['captured'][:60]}",
             flush=True,
         )
@@ -251,7 +252,7 @@ def random_lengths(names, count):
             beyond = sorted(row["beyond"] for row in mine)
             print(
                 f"{name} {share}: beyond the bare step median {statistics.median(beyond):.3f} s, nine of ten "
-                f"{beyond[9 * len(beyond) // 10]:.3f}, worst {beyond[-1]:.3f} CPU seconds; first capture {mine[0]['capture']:.2f} s"
+                f"{beyond[9 * len(beyond) // 10]:.3f}, worst {beyond[-1]:.3f} CPU seconds"
             )
             rows += mine
     OUT.with_name("lengths.json").write_text(json.dumps(rows, indent=1))

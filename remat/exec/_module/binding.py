@@ -80,8 +80,10 @@ def bound(state: State, call: Arguments, planned: Planned, digest: str, watch: W
         fix = "keep operations that differ from run to run out of what decides."
         raise Uncapturable("X-READ", what, fix=fix, where=str(forward_of(module)))
     call.extra = extra
-    own = planned.provenance in ALONE and not program.structure  # what was filled in is like a step that was rehearsed
-    if state.rehearse and planned.lowered is not None and own:
+    alone = (
+        planned.provenance in ALONE and not program.structure
+    )  # what was filled in is like a step that was rehearsed
+    if state.rehearse and planned.lowered is not None and alone:
         rehearsal = planned.rehearsed or rehearse(planned.lowered, call.at(places, extra))
     return evolve(ready, rehearsal=rehearsal)
 

@@ -10,7 +10,7 @@ from typing import Any
 from attrs import define, field
 from torch import nn
 
-from remat.exec._sizes.outline import Outline
+from remat.exec._sizes.calls import Outline
 from remat.exec._sizes.stencil import REFUSALS, Sample, Stencil, recorded, why_none
 from remat.exec._trace.python_state import Snapshot
 
@@ -115,9 +115,10 @@ class Captures:
         ours, theirs = self.outlines[first], self.outlines[second]
         if ours is None or theirs is None or len(ours.calls) != len(theirs.calls):
             return False
-        one, other = first.captured, second.captured
-        same = one.tokens == other.tokens and (one.reads is None) == (other.reads is None)
-        same = same and (one.reads is None or other.reads is None or one.reads.names == other.reads.names)
+        mine, other = (
+            None if reads is None else reads.names for reads in (first.captured.reads, second.captured.reads)
+        )
+        same = first.captured.tokens == second.captured.tokens and mine == other
         return same and all(a.target is b.target for a, b in zip(ours.calls, theirs.calls, strict=True))
 
     def _stencil(self, group: list[Sample], before: Snapshot) -> Stencil | None:

@@ -31,14 +31,14 @@ _COPIES = ("aten.clone.default", "aten._to_copy.default", "aten.copy_.default", 
 
 
 def costs_at(
-    stencil: Stencil, program: Program, known: dict[str, OpCost], *, estimated: bool
+    stencil: Stencil, program: Program, measured: dict[str, OpCost], *, estimated: bool
 ) -> tuple[dict[str, OpCost], dict[str, str]]:
     """Costs and signatures of the nodes of a program, by name.
 
     Args:
         stencil: that the program comes from.
         program: at its new sizes.
-        known: costs by signature that this process has measured.
+        measured: costs by signature that this process has measured.
         estimated: whether times are estimated and workspaces nothing; operations are called all the same, for what they return.
 
     Raises:
@@ -55,8 +55,8 @@ def costs_at(
                 continue
             if op.role is Role.RNG or lawful(stencil, program, op):
                 costs[first] = OpCost(time=_time(stencil, program, op))
-            elif signatures[first] in known:
-                costs[first] = known[signatures[first]]
+            elif signatures[first] in measured:
+                costs[first] = measured[signatures[first]]
             else:
                 lacking[first] = op
     costs.update(_weighed(stencil, program, lacking))
@@ -89,9 +89,9 @@ def _weighed(stencil: Stencil, program: Program, ops: Mapping[str, Op]) -> dict[
             return {name: weighed(program, op) for name, op in ops.items()}
 
     with refusing("measuring"):
-        found = unprofiled(run) if ops else {}
+        weights = unprofiled(run) if ops else {}
     costs = {}
-    for name, (peak, sizes) in found.items():
+    for name, (peak, sizes) in weights.items():
         state = rng.state_bytes(program.device) if ops[name].draws else 0
         workspace = max(0, peak - sum(filter(None, sizes))) + state
         costs[name] = OpCost(time=_time(stencil, program, ops[name]), workspace=workspace, outputs=sizes)

@@ -1,8 +1,8 @@
 """Integers as exact functions of the sizes of a call, found from their values at a few sizes.
 
 A function is a rational multiple of a product of sizes, such a multiple and an integer, a sum of two, or one of these over
-quotients of a size, rounded down (`(n + 1) // 2`). It has fewer free numbers than there were values, so that at least one of these
-confirms it; what no function gives exactly has none. A value that comes out broken at a new size is none either.
+quotients of a size, rounded down (`(n + 1) // 2`). It has fewer free numbers than there were values, so that at least one of
+these confirms it; what no function gives exactly has none. A value that comes out broken at a new size is none either.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Stencils: a captured step with its integers as functions of the sizes of a call.
 
 Two captures or more whose operations, names and calls below autograd are equal become one pattern, in which integers are
-functions of sizes (`functions.py`). At a new size the pattern is filled, and the step is outlined (`outline.py`): every call, each
-of its integers and what Python returned must be as filled in. Each integer of the program is one that the outline shows, so
+functions of sizes (`functions.py`). At a new size the pattern is filled, and the step is outlined (`outline.py`): every call, each of
+its integers and what Python returned must be as filled in. Each integer of the program is one that the outline shows, so
 none is believed; what kernels return is seen when they are measured.
 """
 
@@ -20,22 +20,14 @@ from remat.exec._capture.capturing import Captured
 from remat.exec._capture.guards import compile_guards
 from remat.exec._program.digest import structure_digest
 from remat.exec._program.program import Program, Spec, charged
+from remat.exec._sizes.calls import Call, Differs, Outline
 from remat.exec._sizes.functions import Function, Functions, NoFunction
 from remat.exec._sizes.merging import Patterns, Record, Same, Unlike, columns_in, filled
-from remat.exec._sizes.outline import (
-    Around,
-    Call,
-    Checker,
-    Differs,
-    Form,
-    NoOutline,
-    Outline,
-    Outlined,
-    Recorder,
-    Shapes,
-    outlined,
-)
+from remat.exec._sizes.outline import Checker, Recorder
+from remat.exec._sizes.running import Around, outlined
+from remat.exec._sizes.shapes import Shapes
 from remat.exec._torch import rng
+from remat.exec._torch.outlined import Form, NoOutline, Outlined
 from remat.exec._torch.torch_private import FakeTensor
 from remat.exec._trace.python_state import Snapshot
 from remat.exec._trace.reads import Reads

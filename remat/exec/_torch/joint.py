@@ -190,7 +190,9 @@ def corrections(correction: Correction | None, around: Callable[[Dispatch], Disp
                 old if spec is None else _empty_as(spec)
                 for spec, old in zip(real, result if isinstance(result, (tuple, list)) else [result], strict=True)
             ]
-        return type(result)(parts) if isinstance(result, (tuple, list)) else parts[0]
+        if not isinstance(result, (tuple, list)):
+            return parts[0]
+        return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
 
     fake_tensors: Any = FakeTensorMode  # torch has no way in but its method
     fake_tensors.dispatch = corrected if around is None else around(corrected)
