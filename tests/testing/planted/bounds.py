@@ -9,9 +9,18 @@ from unittest import mock
 from attrs import field, frozen
 
 from remat.algorithms._bounds import fixed_order, floor, instants, ordered_instants
+from remat.algorithms._copies import link_bound
 from remat.algorithms._staged import form_events, form_published, knapsack
 from remat.testing import library_relaxations
-from remat.testing.library_relaxations import AtInstant, AtInstants, AtLoss, InStages, ResidentTogether, Staged
+from remat.testing.library_relaxations import (
+    AtInstant,
+    AtInstants,
+    AtInstantWithLink,
+    AtLoss,
+    InStages,
+    ResidentTogether,
+    Staged,
+)
 from remat.testing.relaxation import Relaxation
 
 
@@ -48,10 +57,25 @@ _MADE = "self.builder.row([*supply, *production, *first], -produced - needed)"
 _LINK = "self.builder.row([*supply, *production, (int(self.resident[end, d]), 1)], -produced)"
 _KEPT = "self.permanent = permanent(flat)"
 _ONE = AtInstant()
+_COPIES = AtInstantWithLink()
 _LOSS = AtLoss()
 _SETS = AtLoss(working_sets=True)
 
 BOUNDS = {
+    "a lane binds where nothing is copied": Changed(
+        _COPIES, link_bound, "np.minimum(far[data], side.sure)", "far[data]"
+    ),
+    "nothing waits before the instant": Changed(
+        _COPIES, link_bound, "return _Side([wait, *ran], sure, sure)", "return _Side(ran, sure, sure)"
+    ),
+    "what is off serves first runs only": Changed(_COPIES, link_bound, 'in ("first", "again")', 'in ("first",)'),
+    "a head counts twice": Changed(_COPIES, link_bound, "side.rhs - r))", "side.rhs - 2 * r))"),
+    "what is off is resident too": Changed(
+        _COPIES,
+        link_bound,
+        "rows.append(([(int(off[d]), 1), (z, -1)], 0))",
+        "rows.append(([(int(off[d]), 1), (z, -1)], -1))",
+    ),
     "takes the captured order for any": Changed(_ONE, instants, "if fixed or flat.phase[at] == LOSS:", "if True:"),
     "a reader not decided always reads": Changed(
         _ONE, instants, "[*supply, *undecided, (columns.ran[c], -1)], base)", "[*supply, *undecided], base)"
