@@ -17,7 +17,7 @@ from remat.algorithms._copies.link_bound import Reach, link_formulation
 from remat.ir import Drop, Link, Offload, Prefetch, Run, validate
 from remat.ir.cost import Lane
 from remat.testing.bound_laws import check_bound
-from remat.testing.library_relaxations import AtInstantWithLink
+from remat.testing.link_relaxations import AtInstantWithLink
 from tests.algorithms.copies.oracle import optimum
 from tests.algorithms.copies.paying import paying_graphs
 from tests.algorithms.copies.test_copy_replay import trials

@@ -11,16 +11,16 @@ from attrs import field, frozen
 from remat.algorithms._bounds import fixed_order, floor, instants, ordered_instants
 from remat.algorithms._copies import link_bound
 from remat.algorithms._staged import form_events, form_published, knapsack
-from remat.testing import library_relaxations
+from remat.testing import library_relaxations, link_relaxations
 from remat.testing.library_relaxations import (
     AtInstant,
     AtInstants,
-    AtInstantWithLink,
     AtLoss,
     InStages,
     ResidentTogether,
     Staged,
 )
+from remat.testing.link_relaxations import AtInstantWithLink
 from remat.testing.relaxation import Relaxation
 
 
@@ -47,9 +47,10 @@ class Changed:
         with ExitStack() as stack:
             stack.enter_context(mock.patch.dict(sys.modules, {name: changed}))
             exec(compile(source.replace(self.line, self.by), name, "exec"), changed.__dict__)
-            for word, value in vars(library_relaxations).items():
-                if getattr(value, "__module__", None) == self.module.__name__ and hasattr(changed, word):
-                    stack.enter_context(mock.patch.object(library_relaxations, word, getattr(changed, word)))
+            for user in (library_relaxations, link_relaxations):
+                for word, value in list(vars(user).items()):
+                    if getattr(value, "__module__", None) == self.module.__name__ and hasattr(changed, word):
+                        stack.enter_context(mock.patch.object(user, word, getattr(changed, word)))
             yield self.relaxation
 
 
