@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from fractions import Fraction
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from remat.algorithms._milp.linear import Linear
 from remat.ir import Graph, print_text
 from remat.testing.families import branching, chain, late, layered, legal_flat, optional, parallel, whatever
-from remat.testing.random_schedules import random_schedule
 from remat.testing.relaxation import Formulation, Relaxation, broken_row, cost_of
 from remat.testing.report import Report, Say, Tally
 from remat.testing.trace import Trace
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 BOUND_LAWS = {
     "L-REFUSE": "`refuses` answers None or a line of text, always the same",
     "L-RAISE": "nothing is raised for a graph that is not refused",
-    "L-POINT": "the point of a schedule is 0 or 1 in each column",
+    "L-POINT": "the point of a schedule is 0 or 1 in each column, or between them where the column is not integral",
     "L-ROW": "the point of every schedule of the class satisfies every row",
     "L-COST": "base and cost of the point sum to at most the schedule's time",
     "L-POSSIBLE": "a formulation is not called impossible if a schedule of the class fits",
@@ -73,7 +74,7 @@ class _Trial(Trial):
         if self.refused():
             return
         for _ in range(SCHEDULES):
-            trace = Trace(self.graph, random_schedule(self.graph, self.random.randint, self.relaxation.among))
+            trace = self.asked("`trace`", lambda: self.relaxation.trace(self.graph, self.random.randint))
             for place in self.asked("`places`", partial(self.places, trace)):
                 self.check_place(trace, place)
         if self.tally.tries("L-PURE"):
@@ -95,13 +96,15 @@ class _Trial(Trial):
             )
         if formulation.impossible:
             return
-        point = self.asked("`point`", lambda: list(map(int, bound.point(formulation, trace, place))))
+        point = self.asked("`point`", lambda: [_exact(x) for x in bound.point(formulation, trace, place)])
         if self.tally.tries("L-POINT"):
-            fine = len(point) == len(formulation.linear.cost) and set(point) <= {0, 1}
+            fine = _is_point(formulation.linear, point)
             self.expect("L-POINT", fine, f"the point is {point}, of {len(formulation.linear.cost)} columns, {context}")
         self.check_point(formulation, point, budget, context, trace)
 
-    def check_point(self, formulation: Formulation, point: list[int], budget: int, context: str, trace: Trace) -> None:
+    def check_point(
+        self, formulation: Formulation, point: list[int | Fraction], budget: int, context: str, trace: Trace
+    ) -> None:
         """L-ROW and L-COST."""
         if self.tally.tries("L-ROW"):
             broken = broken_row(formulation.linear, point, budget)
@@ -109,6 +112,18 @@ class _Trial(Trial):
         if self.tally.tries("L-COST"):
             cost = formulation.base + cost_of(formulation.linear, point)
             self.expect("L-COST", cost <= trace.time, f"{cost} ns are bounded, and {trace.time} ns are taken {context}")
+
+
+def _exact(value: int | Fraction) -> int | Fraction:
+    return value if isinstance(value, Fraction) else int(value)
+
+
+def _is_point(linear: Linear, point: list[int | Fraction]) -> bool:
+    """Whether each value is 0 or 1, or between them in a column that is neither integral nor implied to be."""
+    if len(point) != len(linear.cost):
+        return False
+    free = ~(linear.integral | linear.implied)
+    return all(x in (0, 1) or (may_be and 0 <= x <= 1) for x, may_be in zip(point, free.tolist(), strict=True))
 
 
 __all__ = ["BOUND_LAWS", "Formulation", "Relaxation", "check_bound"]

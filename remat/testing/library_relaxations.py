@@ -5,7 +5,6 @@
 | `ResidentTogether` | all schedules | the floor |
 | `AtInstant` | all schedules | one instant (`_bounds/instants.py`) |
 | `AtInstant(fixed=True)` | captured order | the same, with the nodes that have run fixed |
-| `AtInstantWithLink` | all schedules, with copies too | one instant with copies (`_copies/link_bound.py`) |
 | `AtInstants` | all schedules | several instants in an order (`_bounds/ordered_instants.py`), also with `coarse` rows |
 | `InStages` | captured order | several instants (`_bounds/fixed_order.py`), also with `coarse` rows |
 | `AtLoss` | all schedules | the knapsacks (`_staged/knapsack.py`) |
@@ -15,20 +14,19 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from fractions import Fraction
 from functools import lru_cache
 from random import Random
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 
-from attrs import field, frozen
+from attrs import frozen
 
 from remat.algorithms._arrays.graph_arrays import flatten
 from remat.algorithms._bounds.fixed_order import Stages, staged_formulation
 from remat.algorithms._bounds.floor import floor_of, node_floor
 from remat.algorithms._bounds.instants import Dependencies, Instant, instant_formulation
 from remat.algorithms._bounds.ordered_instants import Chained, ordered_formulation
-from remat.algorithms._copies.copy_arrays import lanes_of
-from remat.algorithms._copies.link_bound import Reach, link_formulation
 from remat.algorithms._milp.linear import Builder
 from remat.algorithms._search.any_order import Precedence
 from remat.algorithms._staged.form_checkmate import checkmate_form, refuse_unless_checkmate
@@ -36,7 +34,7 @@ from remat.algorithms._staged.form_events import Form, events_form
 from remat.algorithms._staged.form_published import published_form
 from remat.algorithms._staged.knapsack import Knapsack, ancestors
 from remat.algorithms._staged.memory_items import Cell, StagedGraph
-from remat.ir import Graph, Link, Phase, Schedule
+from remat.ir import Graph, Phase, Schedule
 from remat.testing.random_schedules import Among
 from remat.testing.relaxation import Formulation, Relaxation
 from remat.testing.trace import Trace
@@ -130,11 +128,11 @@ class AtInstant(_FlatBound):
             linear=instant.linear, base=int(flat.time.sum()), impossible=instant.impossible, meaning=instant
         )
 
-    def point(self, formulation: Formulation, trace: Trace, place: Hashable) -> Sequence[int]:
+    def point(self, formulation: Formulation, trace: Trace, place: Hashable) -> Sequence[int | Fraction]:
         """s: resident; z: has run; y: has run and runs again."""
         instant: Instant = formulation.meaning
         graph, step = trace.graph, trace.first[str(place)]
-        x = [0] * len(formulation.linear.cost)
+        x: list[int | Fraction] = [0] * len(formulation.linear.cost)
         for datum, column in zip(graph.data, instant.resident.tolist(), strict=True):
             if column >= 0:
                 x[column] = datum.name in trace.before[step]
@@ -145,26 +143,6 @@ class AtInstant(_FlatBound):
             if again >= 0:
                 x[again] = before and trace.runs_within(node.name, step)
         return x
-
-
-@frozen
-class AtInstantWithLink(AtInstant):
-    """One instant of a problem with a link; a schedule without copies has nothing off the device, and waits for nothing.
-
-    Attributes:
-        link: for copies.
-    """
-
-    link: Link = field(default=Link.symmetric(gb_per_s=1), kw_only=True)
-
-    def formulation(self, graph: Graph, place: Hashable, budget: Bytes) -> Formulation:
-        """Of the instant, with copies."""
-        flat = _flat(graph)
-        lanes = lanes_of(flat, self.link, budget, None)
-        at, base = graph.node_index[str(place)], int(flat.time.sum())
-        formulation = link_formulation(flat, lanes, Reach(flat), at, base + 1)
-        instant = formulation.instant
-        return Formulation(linear=formulation.linear, base=base, impossible=instant.impossible, meaning=instant)
 
 
 @frozen
@@ -449,4 +427,12 @@ RELAXATIONS: tuple[Relaxation, ...] = (
 )
 """All of them."""
 
-__all__ = ["RELAXATIONS", "AtInstant", "AtInstants", "AtLoss", "InStages", "ResidentTogether", "Staged"]
+__all__ = [
+    "RELAXATIONS",
+    "AtInstant",
+    "AtInstants",
+    "AtLoss",
+    "InStages",
+    "ResidentTogether",
+    "Staged",
+]

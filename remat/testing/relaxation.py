@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Sequence
+from fractions import Fraction
 from random import Random
 from typing import Any, ClassVar
 
@@ -16,8 +17,9 @@ from attrs import field, frozen
 
 from remat.algorithms._milp.linear import Linear
 from remat.ir import Graph
-from remat.testing.random_schedules import Among
+from remat.testing.random_schedules import Among, random_schedule
 from remat.testing.trace import Trace
+from remat.testing.walks import Choose
 from remat.units import Bytes, Ns
 
 
@@ -26,7 +28,7 @@ class Formulation:
     """A formulation at one budget.
 
     Attributes:
-        linear: rows and costs; its points are vectors of 0 and 1.
+        linear: rows and costs; its points are vectors of 0 and 1, and of fractions between them in columns that are not integral.
         base: time of a schedule that is not part of the cost of its point [ns].
         impossible: the bound states, without solving, that no schedule of its class fits.
         meaning: any data about the columns that `Relaxation.point` needs.
@@ -53,6 +55,10 @@ class Relaxation(ABC):
         del graph
         return None
 
+    def trace(self, graph: Graph, choose: Choose) -> Trace:
+        """A random schedule of its class; `choose` makes every choice. Override it for schedules with copies."""
+        return Trace(graph, random_schedule(graph, choose, self.among))
+
     def places(self, trace: Trace, random: Random) -> Iterable[Hashable]:
         """The formulations on which a schedule is tested; `random` serves to choose among many."""
         del trace, random
@@ -72,17 +78,17 @@ class Relaxation(ABC):
         """The formulation that the bound solves."""
 
     @abstractmethod
-    def point(self, formulation: Formulation, trace: Trace, place: Hashable) -> Sequence[int]:
-        """The point of a schedule: 0 or 1 for each column."""
+    def point(self, formulation: Formulation, trace: Trace, place: Hashable) -> Sequence[int | Fraction]:
+        """The point of a schedule: 0 or 1 for each column, or a fraction between them where the column is not integral."""
 
 
-def broken_row(linear: Linear, point: Sequence[int], budget: Bytes) -> str | None:
+def broken_row(linear: Linear, point: Sequence[int | Fraction], budget: Bytes) -> str | None:
     """The first row that a point violates, evaluated in exact integers, as text; None if it satisfies all."""
-    sums = [0] * len(linear.rhs)
+    sums: list[int | Fraction] = [0] * len(linear.rhs)
     terms: list[list[str]] = [[] for _ in sums]
     for row, column, value in zip(linear.row.tolist(), linear.col.tolist(), linear.val.tolist(), strict=True):
         sums[row] += value * point[column]
-        terms[row].append(f"{value:+d}·x{column}[{int(point[column])}]")
+        terms[row].append(f"{value:+d}·x{column}[{0 + point[column]}]")
     right = [int(rhs) + budget * int(share) for rhs, share in zip(linear.rhs, linear.budget, strict=True)]
     for row, (total, bound) in enumerate(zip(sums, right, strict=True)):
         if total > bound or (linear.equal[row] and total != bound):
@@ -91,6 +97,6 @@ def broken_row(linear: Linear, point: Sequence[int], budget: Bytes) -> str | Non
     return None
 
 
-def cost_of(linear: Linear, point: Sequence[int]) -> Ns:
+def cost_of(linear: Linear, point: Sequence[int | Fraction]) -> int | Fraction:
     """The cost of a point [ns]."""
     return sum(int(cost) * value for cost, value in zip(linear.cost, point, strict=True))

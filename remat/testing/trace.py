@@ -29,15 +29,19 @@ class Trace:
         self._phantoms = {layer.phantom: layer for layer in graph.layers}
         self._size = {datum.name: datum.size for datum in graph.data}
         self._several = {datum.name for datum in graph.data if len(datum.writers) > 1}
+        self._follow()
+        self.first = {name: steps[0] for name, steps in self.runs.items()}
+
+    def _follow(self) -> None:
+        """Fill `before` and `runs`."""
         now: dict[str, int] = {}
-        for at, step in enumerate(schedule.steps):
+        for at, step in enumerate(self.schedule.steps):
             self.before.append(dict(now))
             if isinstance(step, Drop):
                 del now[step.datum]
             elif isinstance(step, Run):
                 self._run(at, step, now)
         self.before.append(now)
-        self.first = {name: steps[0] for name, steps in self.runs.items()}
 
     def _run(self, at: int, run: Run, now: dict[str, int]) -> None:
         self.runs.setdefault(run.node, []).append(at)

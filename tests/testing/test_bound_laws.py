@@ -6,6 +6,7 @@ from remat.algorithms._milp.linear import Builder
 from remat.ir import Graph, GraphBuilder, Kind, Schedule
 from remat.testing import Formulation, LawBroken, Relaxation, check_bound
 from remat.testing.library_relaxations import RELAXATIONS
+from remat.testing.link_relaxations import LINK_RELAXATIONS
 from remat.testing.relaxation import broken_row
 from remat.testing.trace import Trace
 
@@ -16,7 +17,7 @@ def quiet(text):
     pass
 
 
-@pytest.mark.parametrize("relaxation", RELAXATIONS, ids=repr)
+@pytest.mark.parametrize("relaxation", [*RELAXATIONS, *LINK_RELAXATIONS], ids=repr)
 def test_every_formulation_of_the_library_is_a_relaxation(relaxation):
     report = check_bound(relaxation, examples=70, say=quiet)
     assert report.tried["L-ROW"] > 100

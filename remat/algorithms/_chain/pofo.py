@@ -381,9 +381,9 @@ def with_transfers(problem: Problem, traced: Trace, away: Mapping[str, int], not
 def _replayed(problem: Problem, traced: Trace, away: Mapping[str, int]) -> tuple[Ns, Schedule] | str:
     """(time, schedule) of whole transfers, or why they do not fit."""
     assert problem.link is not None
-    held = held_on_host(traced, away)
-    if held > host_room(problem):
-        return f"its copies hold {held} B on the host, which may hold {problem.host_budget} B"
+    hosted = held_on_host(traced, away)
+    if hosted > host_room(problem):
+        return f"its copies hold {hosted} B on the host, which may hold {problem.host_budget} B"
     schedule = place(traced, away, problem.budget, problem.link)
     if schedule is None:
         return "a run needs more than the budget"

@@ -2,8 +2,10 @@
 
 import random
 from fractions import Fraction
+from typing import ClassVar
 
 import numpy as np
+import pytest
 
 from remat.algorithms import IMPOSSIBLE, Problem, proved_floor, store_all_peak
 from remat.algorithms._arrays.graph_arrays import BACKWARD, flatten, row_of
@@ -15,8 +17,9 @@ from remat.algorithms._copies.link_bound import Reach, link_formulation
 from remat.ir import Drop, Link, Offload, Prefetch, Run, validate
 from remat.ir.cost import Lane
 from remat.testing.bound_laws import check_bound
-from remat.testing.library_relaxations import AtInstantWithLink
+from remat.testing.link_relaxations import AtInstantWithLink
 from tests.algorithms.copies.oracle import optimum
+from tests.algorithms.copies.paying import paying_graphs
 from tests.algorithms.copies.test_copy_replay import trials
 from tests.algorithms.copies.test_with_copies import quick
 from tests.benchmarks.tiny import tiny_graph
@@ -134,8 +137,27 @@ def test_the_lanes_bind_only_what_is_off_the_device():
     assert tight
 
 
-def test_the_laws_of_bounds_hold_for_the_formulation_with_a_link():
-    check_bound(AtInstantWithLink(), examples=15, shrink=False, say=lambda text: None)
+class Counting(AtInstantWithLink):
+    """Counts the points with data off the device, and those that wait or run what nodes need not."""
+
+    seen: ClassVar[dict[str, int]] = {}
+
+    def point(self, formulation, trace, place):
+        x, columns = super().point(formulation, trace, place), formulation.meaning.off
+        self.seen["off"] += any(x[column] for column in columns[columns >= 0].tolist())
+        self.seen["waits"] += any(x[column] for column in formulation.meaning.waits)
+        return x
+
+
+@pytest.mark.parametrize("speed", [(None, None), (1, 1), (0.25, 0.5)], ids=["unbounded", "equal", "slow"])
+def test_the_laws_of_bounds_hold_where_copies_pay(speed):
+    rates = [None if part is None else int(part * 10**9) for part in speed]
+    relaxation = Counting(link=Link(to_host=rates[0], to_device=rates[1], to_device_latency=1))
+    Counting.seen.update(off=0, waits=0)
+    report = check_bound(relaxation, graphs=paying_graphs(), examples=8, shrink=False, say=lambda text: None)
+    assert report.tried["L-ROW"] >= 150
+    assert Counting.seen["off"] >= 10  # otherwise the rows for copies would be idle
+    assert Counting.seen["waits"] >= 20
 
 
 def small_problems(seed, count):

@@ -9,9 +9,18 @@ from unittest import mock
 from attrs import field, frozen
 
 from remat.algorithms._bounds import fixed_order, floor, instants, ordered_instants
+from remat.algorithms._copies import link_bound
 from remat.algorithms._staged import form_events, form_published, knapsack
-from remat.testing import library_relaxations
-from remat.testing.library_relaxations import AtInstant, AtInstants, AtLoss, InStages, ResidentTogether, Staged
+from remat.testing import library_relaxations, link_relaxations
+from remat.testing.library_relaxations import (
+    AtInstant,
+    AtInstants,
+    AtLoss,
+    InStages,
+    ResidentTogether,
+    Staged,
+)
+from remat.testing.link_relaxations import AtInstantWithLink
 from remat.testing.relaxation import Relaxation
 
 
@@ -38,9 +47,10 @@ class Changed:
         with ExitStack() as stack:
             stack.enter_context(mock.patch.dict(sys.modules, {name: changed}))
             exec(compile(source.replace(self.line, self.by), name, "exec"), changed.__dict__)
-            for word, value in vars(library_relaxations).items():
-                if getattr(value, "__module__", None) == self.module.__name__ and hasattr(changed, word):
-                    stack.enter_context(mock.patch.object(library_relaxations, word, getattr(changed, word)))
+            for user in (library_relaxations, link_relaxations):
+                for word, value in list(vars(user).items()):
+                    if getattr(value, "__module__", None) == self.module.__name__ and hasattr(changed, word):
+                        stack.enter_context(mock.patch.object(user, word, getattr(changed, word)))
             yield self.relaxation
 
 
@@ -48,10 +58,25 @@ _MADE = "self.builder.row([*supply, *production, *first], -produced - needed)"
 _LINK = "self.builder.row([*supply, *production, (int(self.resident[end, d]), 1)], -produced)"
 _KEPT = "self.permanent = permanent(flat)"
 _ONE = AtInstant()
+_COPIES = AtInstantWithLink()
 _LOSS = AtLoss()
 _SETS = AtLoss(working_sets=True)
 
 BOUNDS = {
+    "a lane binds where nothing is copied": Changed(
+        _COPIES, link_bound, "np.minimum(far[data], side.sure)", "far[data]"
+    ),
+    "nothing waits before the instant": Changed(
+        _COPIES, link_bound, "return _Side([wait, *ran], sure, sure)", "return _Side(ran, sure, sure)"
+    ),
+    "what is off serves first runs only": Changed(_COPIES, link_bound, 'in ("first", "again")', 'in ("first",)'),
+    "a head counts twice": Changed(_COPIES, link_bound, "side.rhs - r))", "side.rhs - 2 * r))"),
+    "what is off is resident too": Changed(
+        _COPIES,
+        link_bound,
+        "rows.append(([(int(off[d]), 1), (z, -1)], 0))",
+        "rows.append(([(int(off[d]), 1), (z, -1)], -1))",
+    ),
     "takes the captured order for any": Changed(_ONE, instants, "if fixed or flat.phase[at] == LOSS:", "if True:"),
     "a reader not decided always reads": Changed(
         _ONE, instants, "[*supply, *undecided, (columns.ran[c], -1)], base)", "[*supply, *undecided], base)"
