@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from remat.algorithms import (
+    IMPOSSIBLE,
+    Clock,
     Condense,
     Corrected,
     HIlp,
@@ -19,13 +21,16 @@ from remat.algorithms import (
     store_all_peak,
     undominated,
 )
+from remat.algorithms._core.options import selected
 from remat.algorithms._core.outcome import Status
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._hierarchy.condense import Given
 from remat.algorithms._hierarchy.partition import Segments
 from remat.algorithms._staged import option_sweep
-from remat.errors import RematError
-from remat.ir import GraphBuilder, Kind, read_joint_graph
+from remat.algorithms.named import rk_rotor
+from remat.errors import IllFormed, RematError
+from remat.ir import Cluster, GraphBuilder, Kind, LayerOption, condense, read_joint_graph, validate
+from remat.ir.hierarchy import check_condensable
 
 CAPTURED = Path(__file__).parents[1] / "data" / "captured"
 
@@ -115,6 +120,73 @@ def test_correction_terms_plan_where_the_workspaces_of_layers_do_not_fit():
     assert all(ours <= theirs for ours, theirs in times)
     assert any(ours < theirs for ours, theirs in times)
     assert parse(repr(corrected)) == corrected
+
+
+def test_correction_terms_begin_with_the_plan_of_another_solver_of_the_layers():
+    graph = deep(8)
+    levels = Condense(HPartition(top=1, lower=8), lower=quick.sweep(peaks=3, saves=3))
+    problem = at(graph, 0.7)
+    plain = Corrected(levels, HIlp(gap=0)).solve(problem)
+    started = Corrected(levels, HIlp(gap=0), start=rk_rotor)
+    assert started.solve(problem).upper == plain.upper < IMPOSSIBLE
+    assert parse(repr(started)) == started
+    stopped = started.of_level(levels.level(graph)[0], problem.budget, Clock(0.0))
+    assert stopped.trail[0] == "stopped before the correction terms"
+    assert validate(graph, stopped.schedule, problem.budget).time >= plain.upper
+
+
+def test_a_limit_of_options_keeps_those_whose_peaks_are_farthest_apart():
+    options = [
+        LayerOption(forward=10, backward=30 - i, phantom=i, forward_workspace=peak - i, backward_workspace=0)
+        for i, peak in enumerate((50, 52, 10, 30, 95, 100))
+    ]
+
+    def peaks(most):
+        return [option.phantom + option.forward_workspace for option in selected(options, most)]
+
+    assert [peaks(most) for most in (1, 2, 3, 4)] == [[100], [10, 100], [52, 10, 100], [52, 10, 30, 100]]
+    assert selected(options, 6) == tuple(options)
+
+
+def test_a_limit_is_divided_by_operators_and_leaves_two_of_each():
+    graph, sweep = deep(12), quick.sweep(peaks=3, saves=2)
+    groups = Given((("long", tuple(f"F{i}" for i in range(9))), ("short", ("F9", "F10"))))
+
+    def counts(**given):
+        level, _ = Condense(groups, lower=sweep, **given).level(graph)
+        return [len(layer.options) for layer in level.graph.layers]
+
+    assert counts(limit=11) == [min(9, counts()[0]), 2]
+    assert counts(limit=1) == [2, 2]
+    assert counts(limit=1000) == counts()
+
+
+def test_a_deadline_of_a_source_is_that_of_each_block():
+    source = quick.sweep(peaks=2, saves=2).within(0)
+    block = deep(4)
+    assert source.options(block) == () != quick.sweep(peaks=2, saves=2).within(60).options(block)
+    assert parse(repr(source)) == source
+
+
+@pytest.mark.parametrize("reruns", ["none", "backward-once"])
+def test_the_rungs_of_a_layered_graph_are_no_better_than_the_whole(reruns):
+    problem = Condense(Intervals(3), lower=quick.sweep(peaks=3, saves=3)).apply(at(deep(9), 0.9)).problem
+    thin = HIlp(gap=0, reruns=reruns).solve(problem)
+    assert HIlp(gap=0).solve(problem).upper <= thin.upper < IMPOSSIBLE
+    if reruns == "none":
+        assert thin.cost.reruns == 0
+
+
+def test_large_groups_come_from_groups_inside_and_are_checked_as_condensing_checks_them():
+    graph = deep(60)
+    divided = HPartition(top=3, lower=4).partition(graph)
+    assert divided[0].children[0].children
+    check_condensable(graph, divided)
+    condense(graph, divided)
+    crossed = [Cluster(name="a", forward=("F0", "F2")), Cluster(name="b", forward=("F1", "F3"))]
+    for check in (check_condensable, condense):
+        with pytest.raises(IllFormed, match="depend on each other"):
+            check(graph, crossed)
 
 
 def test_correction_terms_of_what_is_not_divided_are_none():

@@ -58,6 +58,7 @@ GOOD = {
     "condition": no_plan,
     "size": 0.01,
     "parts": (StoreAll(),),
+    "source": StoreAll().sweep(peaks=1, saves=1),
     "seconds": 1.0,
     "test": is_flat,
     "main": HIlp(),

@@ -78,15 +78,15 @@ class _Folded:
 
     def rest(self) -> Graph:
         """The graph without them and what they write; hints about their order are left out."""
-        made = {name for folded in self.names for name in self.graph.node(folded).writes}
+        outputs = {name for folded in self.names for name in self.graph.node(folded).writes}
 
         def apart(node: Compute) -> Compute:
-            reads = tuple(name for name in node.reads if name not in made)
+            reads = tuple(name for name in node.reads if name not in outputs)
             return evolve(node, reads=reads, after=tuple(name for name in node.after if name not in self.names))
 
         computes = tuple(apart(node) for node in self.graph.computes if node.name not in self.names)
         touched = {name for node in computes for name in (*node.reads, *node.writes)}
-        data = tuple(datum for datum in self.graph.data if datum.name not in made and datum.name in touched)
+        data = tuple(datum for datum in self.graph.data if datum.name not in outputs and datum.name in touched)
         return Graph(name=self.graph.name, computes=computes, data=data, layers=self.graph.layers)
 
     def with_runs(self, runs: Iterable[Run]) -> list[Run]:

@@ -34,6 +34,9 @@ FORMS: Final = ("events", "published", "checkmate")
 RUNG: Final = 60
 """Nodes from which a restricted formulation is solved first."""
 
+RUNG_OF_LAYERS: Final = 40
+"""Nodes from which a graph of layers is planned without reruns first."""
+
 
 @frozen(kw_only=True, repr=False)
 class HIlp(WarmStarted):
@@ -52,8 +55,8 @@ class HIlp(WarmStarted):
             They help proofs more than the search for plans. None: if it starts from a plan of its own search.
         warm_start: begin with a short search over run sequences (flat graphs, where the back end takes a start), and look only
             for plans that are better by more than the gap. Its plan may lie outside the class; without it, none does.
-        ladder: without a plan to begin with, solve with `none` first on a graph of layers, then with `backward-once` on 60 nodes
-            and more, each from the plan before.
+        ladder: without a plan to begin with, solve with `none` first on a graph of layers of 40 nodes and more, then with
+            `backward-once` on 60 and more, each from the plan before.
         order: of first runs; `start`: that of the start where there is one, else the graph's; `graph`: the graph's.
         backend: the MILP solver.
         entries: refuse formulations of more matrix entries than this (about 100 bytes each).
@@ -112,7 +115,8 @@ class HIlp(WarmStarted):
         """The restrictions under which a graph is planned first, each for a start of the next."""
         if not self.ladder or self.form != "events" or self.window is not None:
             return ()
-        once: tuple[Reruns, ...] = ("none",) if graph.layers and self.reruns != "none" else ()
+        wide = bool(graph.layers) and len(graph) >= RUNG_OF_LAYERS
+        once: tuple[Reruns, ...] = ("none",) if wide and self.reruns != "none" else ()
         thin: tuple[Reruns, ...] = ("backward-once",) if len(graph) >= RUNG and self.reruns in RERUNS[:2] else ()
         return once + thin
 
