@@ -68,11 +68,6 @@ class Scaled(Sized):
         return x / math.sqrt(x.shape[1])
 
 
-class Literal(Sized):
-    def between(self, x):
-        return x * torch.tensor(float(x.shape[1]))
-
-
 class Ranged(Sized):
     def between(self, x):
         return x * torch.arange(x.shape[1]).unsqueeze(-1) + x.flatten(1).sum() / x.numel()

@@ -80,7 +80,7 @@ def test_copies_and_pickles_keep_the_bound():
 
 def test_measured_costs_of_many_shapes_are_forgotten_by_last_use(monkeypatch):
     monkeypatch.setattr(states, "MOST_COSTS", 4)
-    model = remat.exec.wrap(nn.Linear(2, 1), budget="1GiB", rehearse=False, progress=False, most_plans=2)
+    model = remat.exec.wrap(nn.Linear(2, 1), budget="1GiB", rehearse=False, progress=False, most_plans=2, family=False)
     state, seen = model.__dict__["_remat"], set()
     for rows in range(1, 8):
         step(model, rows)

@@ -82,6 +82,7 @@ def planned_from(state: State, filled: Filled, stages: Stages) -> Planned:
         estimated = state.settings.cost == "estimate"
         costs, signatures = costs_at(filled.stencil, filled.captured.program, state.costs, estimated=estimated)
         costed = with_costs(filled.captured, state.settings, costs, signatures=signatures)
+        stages.bytes["cost"] = costed.peak
     return plan_costed(filled.captured, costed, state.settings, stages=stages, source=state.families)
 
 

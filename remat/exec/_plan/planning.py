@@ -270,6 +270,7 @@ def plan_captured(
         brief = families is not None and families.has(captured.program)
         alone = UNRELATED if families is not None and families.by_structure and not brief else SINGLE
         costed = cost_step(captured, settings, known_costs, assumed, brief=brief)
+        stages.bytes["cost"] = costed.peak
     planned = plan_costed(captured, costed, settings, stages=stages, source=source)
     planned = planned if planned.provenance != SINGLE else evolve(planned, provenance=alone)
     return planned if replay is None else _from_file(planned, replay)
@@ -285,7 +286,6 @@ def plan_costed(
 ) -> Planned:
     """Solve and lower a captured step with its costs; arguments and errors as for `plan_captured`."""
     program, graph, loss, peak = costed.program, costed.graph, costed.loss, costed.peak
-    stages.bytes["cost"] = peak
     with stages.stage("plan"):
         asked = _in_bytes(settings.budget, peak + captured.overhead)
         outcome, budget, relation = _outcome(costed, asked, settings, stages, source=source, overhead=captured.overhead)

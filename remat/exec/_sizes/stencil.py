@@ -1,9 +1,9 @@
 """Stencils: a captured step with its integers as functions of the sizes of a call.
 
 Two captures or more whose operations, names and calls below autograd are equal become one pattern, in which integers are
-functions of sizes (`functions.py`). At a new size the pattern is filled, and the step is outlined (`outline.py`): every call, each of
-its integers and what Python returned must be as filled in. Each integer of the program is one that the outline shows, so
-none is believed; what kernels return is seen when they are measured.
+functions of sizes (`functions.py`). At a new size the pattern is filled, and the step is outlined (`outline.py`): every call,
+each of its integers and what Python returned must be as filled in. Each integer of the program is one that the outline shows,
+so none is believed; what kernels return is seen when they are measured.
 """
 
 from __future__ import annotations
