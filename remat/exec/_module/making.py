@@ -49,16 +49,13 @@ def captured_and_planned(state: State, call: Arguments, answers: tuple[Scalar, .
         with stages_of(type(module).__name__, state.settings.progress) as stages, old_objects_apart():
             with stages.stage("capture"), CAPTURING:
                 filled = at_known_sizes(state, call) if not answers else None
-            if filled is not None and (entry := _filled_in(state, call, filled, stages)) is not None:
-                _charge(state, began)
-                return entry
-            with stages.stage("capture"), CAPTURING:
-                make_opaque()  # loads what the tracer loads in any case
-                captured = capture(
-                    module, call.args, call.kwargs, step=functools.partial(traced_step, state.step_of(module)),
-                    differentiable=state.settings.differentiable, watched=state.watched(module), answers=answers,
-                    tracer=state.settings.tracer,
-                )  # fmt: skip
+                captured = _captured(state, call, answers) if filled is None else filled.captured
+            if filled is not None:
+                if (entry := _filled_in(state, call, filled, stages)) is not None:
+                    _charge(state, began)
+                    return entry
+                with stages.stage("capture"), CAPTURING:
+                    captured = _captured(state, call, answers)
             entry = _ready_for(state, call, captured, stages=stages)
             learn_sizes(state, call, entry.planned)
         _charge(state, began)
@@ -76,6 +73,15 @@ def captured_and_planned(state: State, call: Arguments, answers: tuple[Scalar, .
         return Bare(str(error))
     warn_of_hooks(module)
     return entry
+
+
+def _captured(state: State, call: Arguments, answers: tuple[Scalar, ...]) -> Captured:
+    make_opaque()  # loads what the tracer loads in any case
+    return capture(
+        call.module, call.args, call.kwargs, step=functools.partial(traced_step, state.step_of(call.module)),
+        differentiable=state.settings.differentiable, watched=state.watched(call.module), answers=answers,
+        tracer=state.settings.tracer,
+    )  # fmt: skip
 
 
 def _filled_in(state: State, call: Arguments, filled: Filled, stages: Stages) -> Ready | None:
