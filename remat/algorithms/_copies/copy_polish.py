@@ -149,7 +149,7 @@ def reruns_in(g: Flat, seq: Ints, span: tuple[int, int]) -> Ints:
     return places[np.argsort(-g.time[seq[places]], kind="stable")].astype(np.int32)
 
 
-class Polish:
+class PolishedPlan:
     """A plan that is polished in place: runs, masks, time [ns], where each prefetch is issued, bytes charged at each run."""
 
     def __init__(self, g: Flat, lanes: Lanes, seq: Ints, mask: Longs, most: int) -> None:
@@ -199,7 +199,7 @@ def polished(
     The plan is given as (runs, masks). Returns (runs, masks, where each prefetch is issued, time [ns]); the time is `FAILED` for
     a plan that does not fit or takes more than `most` ns as it is given. With no passes the plan is only replayed.
     """
-    polish = Polish(g, lanes, *plan, most)
+    polish = PolishedPlan(g, lanes, *plan, most)
     for _ in range(passes if polish.time != FAILED else 0):
         length, before = len(polish.seq), polish.time
         polish.delete_reruns(span)
