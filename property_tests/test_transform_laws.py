@@ -19,6 +19,9 @@ TRANSFORMS = {
     "Quantise(slots=8)": {},
     "UnitCost()": {"L-FIT": "counts stages, not bytes: what fits in units is replayed in bytes"},
     "OneOutputPerOp()": {},
+    "FoldRunOnce()": {},
+    "FoldRunOnce(share=1.0)": {},
+    "Condense(Intervals(2), lower=quick.sweep(peaks=2, saves=2).within(60), limit=3, seconds=60.0)": {},
 }
 
 PARTITIONERS = {

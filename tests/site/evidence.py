@@ -87,6 +87,15 @@ def conditions(document: Row, command: str, missing: list[str]) -> list[str]:
     return [*lines, "", *([f"Not run yet: {', '.join(missing)}.", ""] if missing else [])]
 
 
+def left_out(rows: Row, keys: list[str]) -> list[str]:
+    """The rows that are not stored, those of one figure and model together."""
+    groups: dict[str, list[str]] = {}
+    for key in (key for key in keys if key not in rows):
+        *what, last = key.replace("fig", "figure ").replace("table", "table ").split()
+        groups.setdefault(" ".join(what), []).append(last)
+    return [f"{what} ({', '.join(lasts)})" for what, lasts in groups.items()]
+
+
 # -- Rockmate ----------------------------------------------------------------------------------------------------------
 
 
@@ -159,7 +168,7 @@ def rockmate_parts() -> Row:
     document = stored("rockmate")
     rows = document["rows"]
     keys = [f"fig4 {model} {count}" for model in PRECISION for count in BUDGETS] + [f"checkmate {n}" for n in LAYERS]
-    missing = [key.replace("fig", "figure ") for key in keys if key not in rows]
+    missing = left_out(rows, keys)
     bar = rows["bar gpt24"]
     asked = f"{bar['seconds']:.1f} CPU seconds, {over(bar['time'])} of the step's time."
     return {
@@ -259,7 +268,7 @@ def hiremate_parts() -> Row:
     keys = [f"table3 {model}" for model in PLANNED] + [f"fig5 {m} {s}" for m in FIGURE5 for s in SHARES5]
     keys += [f"fig6 {model} {size}" for model in DEPTHS for size in DEPTHS[model]]
     keys += [f"table2 {model} {share}" for model in TABLE2 for share in SHARES5]
-    missing = [key.replace("table", "table ").replace("fig", "figure ") for key in keys if key not in rows]
+    missing = left_out(rows, keys)
     parts = dict(zip(("table 3a", "table 3b", "table 3c"), table3(rows), strict=True))
     return parts | {
         "conditions": conditions(document, "make bench-hiremate", missing),

@@ -39,6 +39,8 @@ def test_every_model_has_its_words_and_the_papers_numbers():
 def test_a_row_that_was_not_run_is_named_and_left_out():
     rows = {"fig4 gpt24 3": {"options": 7, "seconds": 3.0, "times": dict.fromkeys(("70", "50", "35", "25"))}}
     assert evidence.figure4(rows)[2:] == ["| GPT2-medium (4, 512) | 3 × 3 | 7 | 3.0 | — | — | — | — |", ""]
+    keys = ["fig4 gpt24 3", "fig4 gpt24 5", "fig4 gpt24 10", "checkmate 2"]
+    assert evidence.left_out(rows, keys) == ["figure 4 gpt24 (5, 10)", "checkmate (2)"]
     lines = evidence.conditions({"rows": {}, "versions": {}, "machine": "x", "date": "today"}, "make x", ["a", "b"])
     assert "Not run yet: a, b." in lines
 

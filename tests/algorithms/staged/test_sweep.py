@@ -10,9 +10,11 @@ import pytest
 
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.options import dominates
+from remat.algorithms._staged import option_sweep
 from remat.algorithms._staged.option_sweep import IlpSweep, even, saved_bytes, sweep_peaks, working_set
 from remat.algorithms._staged.solver import HIlp
 from remat.algorithms._staged.warm_start import narrowed
+from remat.algorithms.named import hiremate, rockmate
 from remat.errors import BackendMissing, RematError
 from remat.ir import Schedule, load, validate
 
@@ -120,6 +122,21 @@ def test_executors_give_what_this_process_gives(mlp, here):
     with ThreadPoolExecutor(1) as threads:
         assert curve(sweep.run(mlp, executor=threads), mlp) == curve(here, mlp)
     assert curve(sweep.run(mlp), mlp) == curve(here, mlp)  # a process pool of its own
+
+
+def test_a_sweep_starts_no_process_unless_it_is_asked_to(mlp, monkeypatch):
+    """So that a plain script without a `__main__` guard can plan with `rockmate` and `hiremate`."""
+    monkeypatch.setattr(option_sweep, "ProcessPoolExecutor", None)
+    assert HIlp().sweep(peaks=2, saves=1).run(mlp).points
+    with pytest.raises(TypeError):
+        HIlp().sweep(peaks=2, saves=1, workers=2).run(mlp)
+    assert "workers" not in repr(rockmate) + repr(hiremate)
+
+
+def test_a_deadline_leaves_time_for_the_small_budgets(mlp):
+    ticks = iter(range(10**7))
+    swept = HIlp(gap=0).sweep(peaks=3, saves=3).run(mlp, clock=Clock(3000, now=lambda: next(ticks)))
+    assert len({point.peak for point in swept.points}) == 3
 
 
 def test_budgets_may_be_given_in_bytes(mlp):
