@@ -16,6 +16,7 @@ from remat.algorithms._arrays.jit import inner_kernel, kernel
 
 BLOCK = 32  # positions per block of the range-maximum index
 MARK = 64  # positions between two marks, which store the resident data
+LARGEST = 1 << 62  # more than any number of bytes
 
 
 @inner_kernel
@@ -210,3 +211,29 @@ def exceeds(mem: Longs, top: Longs, lo: int, hi: int, limit: int) -> bool:
                 return True
             i += 1
     return False
+
+
+@inner_kernel
+def extend_skyline(mem: Longs, skyline: Ints, i: int) -> None:
+    """Add position i, the next one, to the skyline: the positions before the current one with less memory at all later ones.
+
+    `skyline[0]` is their number; they follow in ascending order. Linear in the number of positions, all calls together.
+    """
+    top = skyline[0]
+    while top > 0 and mem[skyline[top]] <= mem[i]:
+        top -= 1
+    skyline[top + 1] = i
+    skyline[0] = top + 1
+
+
+@inner_kernel
+def highest_from(mem: Longs, skyline: Ints, lo: int) -> int:
+    """The maximum of `mem` from position `lo` to the last one in the skyline; below all values if there is no such position."""
+    left, right = 1, skyline[0] + 1
+    while left < right:
+        middle = (left + right) // 2
+        if skyline[middle] < lo:
+            left = middle + 1
+        else:
+            right = middle
+    return mem[skyline[left]] if left <= skyline[0] else -LARGEST

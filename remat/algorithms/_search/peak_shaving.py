@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.excess import gain_of, over_budget
-from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, Seed
+from remat.algorithms._arrays.graph_arrays import Flags, Flat, Floats, Ints, Longs, Seed
 from remat.algorithms._arrays.insertion import Trial, empty_trial, note, rise_before
 from remat.algorithms._arrays.jit import inner_kernel, kernel
 from remat.algorithms._arrays.liveness import (
-    BLOCK,
     MARK,
-    block_maxima,
-    exceeds,
+    extend_skyline,
+    highest_from,
     memory_profile_with_marks,
     residencies,
     resident_before,
@@ -68,7 +67,7 @@ class Candidates(NamedTuple):
     """The best chains of a step, best first; `kept[0]` of the TOP rows are in use.
 
     Attributes:
-        score: per chain. at: the position right after the chain. length: number of its nodes. chains: the nodes, in order.
+        score: per chain. at: the position right after the chain. length: number of its nodes. chains: the nodes, unsorted.
         kept: array of one element.
     """
 
@@ -83,16 +82,19 @@ class Scan(NamedTuple):
     """The state of the scan of a profile for gaps at a position.
 
     Attributes:
-        mem, top, budget: the profile, its block maxima, the budget.
+        mem, skyline, budget: the profile, its skyline before the position, the budget.
         residency_end: per datum, the end of the last residency that began before the position; -1: none.
+        blocked: per datum, whether its residency is known not to be extendable to the position under the budget; it is then not
+            extendable to any later one either.
         mark, stamp: `mark[v] == stamp[0]`: the node is in `chain`.
         chain: the nodes of the last chain, unsorted.
     """
 
     mem: Longs
-    top: Longs
+    skyline: Ints
     budget: int
     residency_end: Ints
+    blocked: Flags
     mark: Longs
     stamp: Longs
     chain: Ints
@@ -105,7 +107,7 @@ def rerun_chain(g: Flat, price: Floats, scan: Scan, d: int, b: int, small: int) 
     Returns (length, price, bytes of forced extensions); length 0 if no chain exists. The residency of inputs of at most `small`
     bytes is extended even if the budget is exceeded.
     """
-    chain, mark, residency_end = scan.chain, scan.mark, scan.residency_end
+    chain, mark, residency_end, blocked = scan.chain, scan.mark, scan.residency_end, scan.blocked
     scan.stamp[0] += 1
     stamp = scan.stamp[0]
     first = g.producer[d]
@@ -124,8 +126,10 @@ def rerun_chain(g: Flat, price: Floats, scan: Scan, d: int, b: int, small: int) 
             p = g.producer[x]
             if mark[p] == stamp:
                 continue
-            if not exceeds(scan.mem, scan.top, residency_end[x] + 1, b - 1, scan.budget - g.size[x]):
-                continue
+            if not blocked[x]:
+                if highest_from(scan.mem, scan.skyline, residency_end[x] + 1) <= scan.budget - g.size[x]:
+                    continue
+                blocked[x] = True
             if g.size[x] <= small or not g.rerun[p]:
                 forced += g.size[x]
                 continue
@@ -155,27 +159,38 @@ def keep_if_better(best: Candidates, score: float, b: int, chain: Ints, length: 
     best.score[j] = score
     best.at[j] = b
     best.length[j] = length
-    for i in range(length):  # insertion sort: chains are short
-        at = i
-        while at > 0 and best.chains[j, at - 1] > chain[i]:
-            best.chains[j, at] = best.chains[j, at - 1]
-            at -= 1
-        best.chains[j, at] = chain[i]
+    for i in range(length):
+        best.chains[j, i] = chain[i]
     best.kept[0] = min(TOP, kept + 1)
+
+
+@inner_kernel
+def sort_chain(chain: Ints, length: int) -> None:
+    """Sort the first entries in place: shell sort, since chains may have hundreds of nodes."""
+    gap = 1
+    while 3 * gap + 1 < length:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for i in range(gap, length):
+            node, at = chain[i], i
+            while at >= gap and chain[at - gap] > node:
+                chain[at] = chain[at - gap]
+                at -= gap
+            chain[at] = node
+        gap //= 3
 
 
 @inner_kernel
 def list_gaps(g: Flat, scoring: Scoring, profile: Profile, least: float, best: Candidates, rng: Seed) -> None:
     """Score all gaps over the budget and fill `best` with the TOP best and their chains. Gaps below `least` are skipped."""
     seq, n, mem, price, noise = profile.seq, profile.n, profile.mem, scoring.price, scoring.noise
-    top = np.empty(n // BLOCK + 1, np.int64)
-    block_maxima(mem, n, top)
     over_count, over_bytes = over_budget(mem, n, profile.budget)
     out_ptr, out_end = residencies(g, seq, n)
     residency_end = np.full(g.size.size, -1, np.int32)
     last_event = np.full(g.size.size, -1, np.int32)
     mark, stamp, chain = np.zeros(g.time.size, np.int64), np.zeros(1, np.int64), np.empty(LONGEST, np.int32)
-    scan = Scan(mem, top, profile.budget, residency_end, mark, stamp, chain)
+    skyline, blocked = np.zeros(n + 1, np.int32), np.zeros(g.size.size, np.bool_)
+    scan = Scan(mem, skyline, profile.budget, residency_end, blocked, mark, stamp, chain)
     best.kept[0] = 0
     g.work[0] += 3 * n
     for b in range(n):
@@ -209,6 +224,8 @@ def list_gaps(g: Flat, scoring: Scoring, profile: Profile, least: float, best: C
         for k in range(begin, g.writes[v + 1]):
             last_event[g.writes[k]] = b
             residency_end[g.writes[k]] = out_end[out_ptr[b] + k - begin]
+            blocked[g.writes[k]] = False
+        extend_skyline(mem, skyline, b)
 
 
 @inner_kernel
@@ -286,6 +303,7 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
             if n > SMALL and candidates.score[j] * MARGIN < best_value:
                 continue
             at, chain, length = candidates.at[j], candidates.chains[j], candidates.length[j]
+            sort_chain(chain, length)
             resident_before(g, seq, n, at, marks, trial.resident)
             fall = fall_of(g, profile, at, chain, length, trial)
             cost = 0.0
