@@ -33,6 +33,7 @@ SMALL = 120  # number of runs up to which no candidate is skipped
 MARGIN = 1.2  # a candidate whose score times this is below the exact value of another is skipped
 KEEPING = 0.7  # inputs below this share of the evicted datum are kept in the second variant of a chain
 NO_CEILING = 1 << 62  # a time above that of any plan [ns]
+ALIKE = 1.000001  # prices of this ratio count as equal where rounding may decide
 LONGEST = 512  # nodes in a rerun chain; longer chains are not considered
 
 
@@ -88,6 +89,7 @@ class Scan(NamedTuple):
             extendable to any later one either.
         mark, stamp: `mark[v] == stamp[0]`: the node is in `chain`.
         chain: the nodes of the last chain, unsorted.
+        dearest: of one element: the price above which a chain is not wanted.
     """
 
     mem: Longs
@@ -98,14 +100,15 @@ class Scan(NamedTuple):
     mark: Longs
     stamp: Longs
     chain: Ints
+    dearest: Floats
 
 
 @inner_kernel
 def rerun_chain(g: Flat, price: Floats, scan: Scan, d: int, b: int, small: int) -> tuple[int, float, int]:
     """Fill `scan.chain` with the nodes to run right before position b so that datum d is resident again.
 
-    Returns (length, price, bytes of forced extensions); length 0 if no chain exists. The residency of inputs of at most `small`
-    bytes is extended even if the budget is exceeded.
+    Returns (length, price, bytes of forced extensions); length 0 if no chain exists, or none of at most the price
+    `scan.dearest`. The residency of inputs of at most `small` bytes is extended even if the budget is exceeded.
     """
     chain, mark, residency_end, blocked = scan.chain, scan.mark, scan.residency_end, scan.blocked
     scan.stamp[0] += 1
@@ -114,9 +117,9 @@ def rerun_chain(g: Flat, price: Floats, scan: Scan, d: int, b: int, small: int) 
     chain[0] = first
     mark[first] = stamp
     length, done = 1, 0
-    cost = price[first]
+    cost, dearest = price[first], scan.dearest[0]
     forced = 0
-    while done < length:
+    while done < length and cost <= dearest:
         v = chain[done]
         done += 1
         for k in range(g.reads[v], g.reads[v + 1]):
@@ -134,12 +137,14 @@ def rerun_chain(g: Flat, price: Floats, scan: Scan, d: int, b: int, small: int) 
                 forced += g.size[x]
                 continue
             if length == chain.size:
+                g.work[0] += 1
                 return 0, cost, forced
             mark[p] = stamp
             chain[length] = p
             length += 1
             cost += price[p]
-    return length, cost, forced
+    g.work[0] += 1 + length
+    return 0 if cost > dearest else length, cost, forced
 
 
 @inner_kernel
@@ -190,7 +195,7 @@ def list_gaps(g: Flat, scoring: Scoring, profile: Profile, least: float, best: C
     last_event = np.full(g.size.size, -1, np.int32)
     mark, stamp, chain = np.zeros(g.time.size, np.int64), np.zeros(1, np.int64), np.empty(LONGEST, np.int32)
     skyline, blocked = np.zeros(n + 1, np.int32), np.zeros(g.size.size, np.bool_)
-    scan = Scan(mem, skyline, profile.budget, residency_end, blocked, mark, stamp, chain)
+    scan = Scan(mem, skyline, profile.budget, residency_end, blocked, mark, stamp, chain, np.empty(1, np.float64))
     best.kept[0] = 0
     g.work[0] += 3 * n
     for b in range(n):
@@ -208,11 +213,13 @@ def list_gaps(g: Flat, scoring: Scoring, profile: Profile, least: float, best: C
             ceiling = gain / max(1.0, price[g.producer[d]]) ** scoring.exponent * (1 + noise)
             if ceiling < least or (best.kept[0] == TOP and ceiling <= best.score[TOP - 1]):
                 continue
+            scan.dearest[0] = np.inf
+            if noise == 0.0 and best.kept[0] == TOP and scoring.exponent > 0.0:
+                scan.dearest[0] = ALIKE * (gain / best.score[TOP - 1]) ** (1.0 / scoring.exponent)
             other = 0
             for variant in range(1 + scoring.keeping):  # recompute missing inputs; or keep the smaller ones instead
                 small = int(g.size[d] * (scoring.share if variant == 0 else KEEPING))
                 length, cost, forced = rerun_chain(g, price, scan, d, b, small)
-                g.work[0] += 1 + length
                 if length == 0 or length == other or forced >= g.size[d]:
                     continue
                 other = length
