@@ -14,18 +14,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.algorithms._arrays.chain_insertion import (
+    Insertion,
+    Profile,
+    empty_insertion,
+    fall_of,
+    profile_with,
+    uses_in,
+)
 from remat.algorithms._arrays.excess import gain_of, over_budget
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Floats, Ints, Longs, Seed
-from remat.algorithms._arrays.insertion import Trial, empty_trial, note, rise_before
 from remat.algorithms._arrays.jit import inner_kernel, kernel
-from remat.algorithms._arrays.liveness import (
-    MARK,
-    extend_skyline,
-    highest_from,
-    memory_profile_with_marks,
-    residencies,
-    resident_before,
-)
+from remat.algorithms._arrays.liveness import extend_skyline, highest_from, memory_profile, residencies
 from remat.algorithms._arrays.rng import fraction
 
 TOP = 8  # candidates evaluated exactly per step
@@ -52,16 +52,6 @@ class Scoring(NamedTuple):
     noise: float
     share: float
     keeping: int
-
-
-class Profile(NamedTuple):
-    """The first `n` runs of `seq`, the bytes charged at each, marks (see `memory_profile_with_marks`), the budget."""
-
-    seq: Ints
-    n: int
-    mem: Longs
-    marks: NDArray[np.bool_]
-    budget: int
 
 
 class Candidates(NamedTuple):
@@ -247,40 +237,6 @@ def insert(seq: Ints, n: int, at: int, chain: Ints, length: int, out: Ints) -> i
     return n + length
 
 
-@inner_kernel
-def fall_of(g: Flat, profile: Profile, b: int, chain: Ints, length: int, trial: Trial) -> int:
-    """By how much the bytes over the budget fall if `chain` runs right before position b; exact, from the changes alone.
-
-    `trial.resident` has the data resident before b; `trial.change` is all zero before and after the call. The outputs of the
-    chain need not be resident between the previous use and the chain, its reads must be.
-    """
-    seq, mem, budget = profile.seq, profile.mem, profile.budget
-    live = trial.live
-    live_bytes = mem[b] - g.charge[seq[b]]
-    over: int = 0
-    count = 0
-    for i in range(length - 1, -1, -1):
-        u = chain[i]
-        for k in range(g.writes[u], g.writes[u + 1]):
-            d = g.writes[k]
-            if g.keep[d]:
-                continue
-            count = note(trial, d, count)
-            if live[d]:
-                live[d] = False
-                live_bytes -= g.size[d]
-        for k in range(g.reads[u], g.reads[u + 1]):
-            d = g.reads[k]
-            if g.keep[d]:
-                continue
-            count = note(trial, d, count)
-            if not live[d]:
-                live[d] = True
-                live_bytes += g.size[d]
-        over += max(0, live_bytes + g.charge[u] - budget)
-    return -over - rise_before(g, (seq, mem, budget), b, trial, count)
-
-
 @kernel
 def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling: int) -> tuple[Ints, bool]:
     """Add reruns to `base` until its peak is within the budget.
@@ -289,47 +245,58 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
     """
     n = base.size
     seq = grow(base, n, 2 * n + 4 * LONGEST)
-    other, mem, marks = buffers(g, seq.size)
-    candidates, trial = empty_candidates(), empty_trial(g)
+    other, mem = np.empty(seq.size, np.int32), np.empty(seq.size, np.int64)
+    candidates, scratch = empty_candidates(), empty_insertion(g, seq.size, LONGEST)
+    peak = memory_profile(g, seq, n, mem)
     time = 0
     for i in range(n):
         time += g.time[seq[i]]
     least = 0.0  # scores change little from step to step: for most gaps no chain has to be computed
-    while memory_profile_with_marks(g, seq, n, mem, marks) > budget:
+    while peak > budget:
         if time > ceiling or n + LONGEST > 6 * base.size + LONGEST:
             return seq[:n].copy(), False
-        profile = Profile(seq, n, mem, marks, budget)
+        profile = Profile(seq, n, mem, uses_in(g, seq, n), budget)
         list_gaps(g, scoring, profile, least, candidates, rng)
         kept = candidates.kept[0]
         if kept < 3 and least > 0.0:
             least = 0.0
             continue
         least = 0.5 * candidates.score[kept - 1] if kept == TOP and n > SMALL else 0.0
-        best, best_value = -1, 0.0
-        for j in range(kept):
-            if n > SMALL and candidates.score[j] * MARGIN < best_value:
-                continue
-            at, chain, length = candidates.at[j], candidates.chains[j], candidates.length[j]
-            sort_chain(chain, length)
-            resident_before(g, seq, n, at, marks, trial.resident)
-            fall = fall_of(g, profile, at, chain, length, trial)
-            cost = 0.0
-            for k in range(length):
-                cost += scoring.price[chain[k]]
-            value = fall / max(1.0, cost) ** scoring.exponent
-            if fall > 0 and value > best_value:
-                best, best_value = j, value
+        best = best_of(g, scoring, profile, candidates, scratch)
         if best < 0:
             return seq[:n].copy(), False
-        chain, length = candidates.chains[best], candidates.length[best]
-        n = insert(seq, n, candidates.at[best], chain, length, other)
+        at, chain, length = candidates.at[best], candidates.chains[best], candidates.length[best]
+        profile_with(g, profile, at, chain, length, scratch)
+        n = insert(seq, n, at, chain, length, other)
         seq, other = other, seq
         for k in range(length):
             time += g.time[chain[k]]
         if n + LONGEST > seq.size:
-            seq = grow(seq, n, 2 * seq.size)
-            other, mem, marks = buffers(g, seq.size)
+            seq, mem = grow(seq, n, 2 * seq.size), grown_profile(mem, n, 2 * seq.size)
+            other, scratch = np.empty(seq.size, np.int32), empty_insertion(g, seq.size, LONGEST)
+        peak = 0
+        for i in range(n):
+            peak = max(peak, mem[i])
     return seq[:n].copy(), True
+
+
+@inner_kernel
+def best_of(g: Flat, scoring: Scoring, profile: Profile, candidates: Candidates, scratch: Insertion) -> int:
+    """The candidate by which the bytes over the budget fall most for the price of its chain; -1: none lowers them."""
+    best, best_value = -1, 0.0
+    for j in range(candidates.kept[0]):
+        if profile.n > SMALL and candidates.score[j] * MARGIN < best_value:
+            continue
+        at, chain, length = candidates.at[j], candidates.chains[j], candidates.length[j]
+        sort_chain(chain, length)
+        fall = fall_of(g, profile, at, chain, length, scratch)
+        cost = 0.0
+        for k in range(length):
+            cost += scoring.price[chain[k]]
+        value = fall / max(1.0, cost) ** scoring.exponent
+        if fall > 0 and value > best_value:
+            best, best_value = j, value
+    return best
 
 
 @inner_kernel
@@ -341,16 +308,18 @@ def empty_candidates() -> Candidates:
 
 
 @inner_kernel
-def buffers(g: Flat, capacity: int) -> tuple[Ints, Longs, NDArray[np.bool_]]:
-    """A sequence, a profile and marks for up to `capacity` positions."""
-    marks = np.empty((capacity // MARK + 1, g.size.size), np.bool_)
-    return np.empty(capacity, np.int32), np.empty(capacity, np.int64), marks
-
-
-@inner_kernel
 def grow(seq: Ints, n: int, capacity: int) -> Ints:
     """A copy of `seq[:n]` in an array of `capacity`."""
     out = np.empty(capacity, np.int32)
     for i in range(n):
         out[i] = seq[i]
+    return out
+
+
+@inner_kernel
+def grown_profile(mem: Longs, n: int, capacity: int) -> Longs:
+    """A copy of `mem[:n]` in an array of `capacity`."""
+    out = np.empty(capacity, np.int64)
+    for i in range(n):
+        out[i] = mem[i]
     return out
