@@ -114,7 +114,7 @@ def rerun_chain(g: Flat, price: Floats, scan: Scan, d: int, b: int, small: int) 
         done += 1
         for k in range(g.reads[v], g.reads[v + 1]):
             x = g.reads[k]
-            if g.keep[x] or residency_end[x] >= b:
+            if residency_end[x] >= b:
                 continue
             p = g.producer[x]
             if mark[p] == stamp:
@@ -219,9 +219,10 @@ def list_gaps(g: Flat, scoring: Scoring, profile: Profile, least: float, best: C
                 keep_if_better(best, score, b, chain, length)
         begin = g.writes[v]
         for k in range(begin, g.writes[v + 1]):
-            last_event[g.writes[k]] = b
-            residency_end[g.writes[k]] = out_end[out_ptr[b] + k - begin]
-            blocked[g.writes[k]] = False
+            d = g.writes[k]
+            last_event[d] = b
+            residency_end[d] = n if g.keep[d] else out_end[out_ptr[b] + k - begin]
+            blocked[d] = False
         extend_skyline(mem, skyline, b)
 
 
