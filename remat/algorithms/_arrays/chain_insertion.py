@@ -14,8 +14,8 @@ class Uses(NamedTuple):
     """The uses of each datum in a sequence, as linked lists from the last to the first.
 
     Attributes:
-        place: of each use: twice its position, plus one if it reads the datum. before: the use of the same datum before it, -1: none.
-        last: the last use of each datum, -1: none.
+        place: of each use: twice its position, plus one if it reads the datum.
+        before: of each use: the one of the same datum before it, -1: none. last: the last use of each datum, -1: none.
     """
 
     place: Ints

@@ -285,9 +285,9 @@ class Relieve(RunMove):
 class Continuation(RunMove):
     """Start from an easier budget and lower it step by step; each step starts from the previous plan. Proves nothing.
 
-    It finds plans at budgets where shaving the captured order gives up, and different plans where it does not. The easier budget is
-    the first, after so many steps, at which shaving succeeds; if a plan is known, it is the first of them: where shaving fails, the
-    plan is thinned.
+    It finds plans at budgets where shaving the captured order gives up, and different plans where it does not. The easier
+    budget is the first, after `steps`, at which shaving succeeds. If a plan is known, it is the one after `steps`: where shaving
+    fails there, the plan is thinned instead.
 
     Attributes:
         step: ratio of each budget to the previous one.

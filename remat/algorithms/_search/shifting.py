@@ -17,7 +17,9 @@ from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._arrays.rng import below
 from remat.algorithms._search.ordering import earliest_place
 
-FINE = 1 << 22  # bytes above the level are counted in units of which at most so many occur: their squares cannot overflow
+FINE = (
+    1 << 22
+)  # bytes above the level are counted in units of which at most so many occur: their squares cannot overflow
 
 
 class Runs(NamedTuple):
