@@ -229,10 +229,10 @@ def fall_of_move(g: Flat, runs: Runs, objective: Objective, move: tuple[int, int
 
     -1 if it rises, or if a position exceeds the ceiling.
     """
-    i, j, own = move
-    if own > objective.ceiling:
+    i, j, charged = move
+    if charged > objective.ceiling:
         return -1
-    fall: int = square(objective, runs.mem[i]) - square(objective, own)
+    fall: int = square(objective, runs.mem[i]) - square(objective, charged)
     first, change = spread(effect, 1), np.int64(0)
     for x in range(first, max(i, j)):
         change += effect.steps[x]
@@ -250,14 +250,14 @@ def fall_of_move(g: Flat, runs: Runs, objective: Objective, move: tuple[int, int
 @inner_kernel
 def apply_move(runs: Runs, move: tuple[int, int, int], effect: Effect) -> None:
     """Move a run, given as for `fall_of_move`."""
-    i, j, own = move
+    i, j, charged = move
     v, entry, step = runs.seq[i], runs.slot[i], 1 if j > i else -1
     first, change = min(i, j, spread(effect, 1)), np.int64(0)
     for x in range(first, max(i, j)):
         change += effect.steps[x]
         effect.moved[x + (x >= j)] = runs.mem[x + (x >= i)] + change
     spread(effect, -1)
-    effect.moved[j] = own
+    effect.moved[j] = charged
     for x in range(first, max(i, j) + 1):
         runs.mem[x] = effect.moved[x]
     for x in range(i, j, step):
@@ -278,9 +278,9 @@ def apply_move(runs: Runs, move: tuple[int, int, int], effect: Effect) -> None:
 @inner_kernel
 def swap(runs: Runs, entry: int) -> None:
     """Exchange an entry of `places` with the next one."""
-    here, there = runs.places[entry], runs.places[entry + 1]
-    runs.places[entry], runs.places[entry + 1] = there, here
-    runs.slot[here], runs.slot[there] = entry + 1, entry
+    low, high = runs.places[entry], runs.places[entry + 1]
+    runs.places[entry], runs.places[entry + 1] = high, low
+    runs.slot[low], runs.slot[high] = entry + 1, entry
 
 
 @inner_kernel
