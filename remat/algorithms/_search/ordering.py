@@ -20,7 +20,7 @@ def earliest_place(g: Flat, seq: Ints, i: int, first: Ints, loss: int) -> int:
     """The first position that the run at i may be moved to. `first`: of each node's first run. `loss`: of the loss, -1: none."""
     v = seq[i]
     if first[v] != i:
-        place = first[v] + 1
+        place: int = first[v] + 1
         for k in range(g.reads[v], g.reads[v + 1]):
             place = max(place, first[g.producer[g.reads[k]]] + 1)
         return place

@@ -199,7 +199,8 @@ def effect_of_move(g: Flat, runs: Runs, i: int, j: int, kept: int, effect: Effec
         for k in range(1, 1 + 3 * effect.spans[0], 3):
             if effect.spans[k] <= j < effect.spans[k + 1]:
                 resident += effect.spans[k + 2]
-    return resident + put(g, runs, i, j, 1, effect) + g.charge[runs.seq[i]]
+    resident += put(g, runs, i, j, 1, effect) + g.charge[runs.seq[i]]
+    return resident
 
 
 @inner_kernel
