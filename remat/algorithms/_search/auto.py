@@ -29,7 +29,7 @@ DONE = 0.0005
 WIDE = 0.05
 """Gap above which the search is repeated."""
 
-LONG = 24.0
+LONG = 25.0
 """Seconds of planning work up to which it is repeated."""
 
 FEW = 250
