@@ -4,21 +4,19 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
-from remat.algorithms._arrays import liveness
+from remat.algorithms._arrays import chain_insertion as insertion
 from remat.algorithms._arrays.graph_arrays import LOSS, flatten
-from remat.algorithms._arrays.liveness import MARK, memory_profile, overshoot, total_time
+from remat.algorithms._arrays.liveness import memory_profile, overshoot, total_time
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._curves.budget_sweep import sweep as curve
-from remat.algorithms._search import ordering
-from remat.algorithms._search import peak_shaving as shaving
+from remat.algorithms._search import ordering, shifting
 from remat.algorithms._search.auto import auto, quick
 from remat.algorithms._search.deletion import delete
 from remat.algorithms._search.lp_rounding import SavedSet
-from remat.algorithms._search.ordering import shift
 from remat.algorithms._search.passes import (
     Continuation,
     Delete,
@@ -29,15 +27,23 @@ from remat.algorithms._search.passes import (
     Shift,
 )
 from remat.algorithms._search.ruin_recreate import relieve
+from remat.algorithms._search.shifting import shift
 from remat.algorithms._whole.baselines import least_time, store_all_peak
 from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.ir import Schedule, validate
 from remat.testing.strategies import problems, training_graphs
 
 # as kernels call them: compiled, with a wrapper for Python
-fall_of, disordered = njit(shaving.fall_of), njit(ordering.disordered)
-link, legal_range, profile_of_move = njit(ordering.link), njit(ordering.legal_range), njit(ordering.profile_of_move)
-resident_before, memory_profile_with_marks = njit(liveness.resident_before), njit(liveness.memory_profile_with_marks)
+uses_in, empty_insertion = njit(insertion.uses_in), njit(insertion.empty_insertion)
+fall_of, profile_with = njit(insertion.fall_of), njit(insertion.profile_with)
+disordered, earliest_place, latest_place = map(
+    njit, (ordering.disordered, ordering.earliest_place, ordering.latest_place)
+)
+linked, effect_of_none, successors_of = map(njit, (shifting.linked, shifting.effect_of_none, shifting.successors_of))
+objective_of, latest_of, effect_of_move = map(
+    njit, (shifting.objective_of, shifting.latest_of, shifting.effect_of_move)
+)
+fall_of_move, apply_move = njit(shifting.fall_of_move), njit(shifting.apply_move)
 
 MOVES = [
     PeakShaving(),
@@ -121,16 +127,19 @@ def test_the_fall_of_a_chain_is_what_two_sweeps_say(drawn, data):
     at = data.draw(st.integers(first, len(sequence) - 1))
     budget = data.draw(st.integers(0, replayed(graph, sequence).peak))
     array, n = np.array(sequence, np.int32), len(sequence)
-    memory, marks = np.empty(n, np.int64), np.empty((n // MARK + 1, len(flat.size)), np.bool_)
-    memory_profile_with_marks(flat, array, n, memory, marks)
-    resident, live = np.empty(len(flat.size), np.bool_), np.empty(len(flat.size), np.bool_)
-    resident_before(flat, array, n, at, marks, resident)
-    change, touched = np.zeros(len(flat.size), np.int8), np.empty(len(flat.size), np.int32)
-    nodes = np.array(chain, np.int32)
-    profile = shaving.Profile(array, n, memory, marks, budget)
-    fall = fall_of(flat, profile, at, nodes, len(chain), shaving.Trial(resident, live, change, touched))
-    assert fall == over(flat, sequence, budget) - over(flat, sequence[:at] + chain + sequence[at:], budget)
-    assert not change.any()
+    memory = np.empty(n + len(chain), np.int64)
+    memory_profile(flat, array, n, memory)
+    profile = insertion.Profile(array, n, memory, uses_in(flat, array, n), budget)
+    nodes, scratch = np.array(chain, np.int32), empty_insertion(flat, n, len(chain))
+    after = sequence[:at] + chain + sequence[at:]
+    assert fall_of(flat, profile, at, nodes, len(chain), scratch) == over(flat, sequence, budget) - over(
+        flat, after, budget
+    )
+    profile_with(flat, profile, at, nodes, len(chain), scratch)
+    expected = np.empty(len(after), np.int64)
+    memory_profile(flat, np.array(after, np.int32), len(after), expected)
+    assert memory.tolist() == expected.tolist()
+    assert not scratch.is_touched.any() and not scratch.steps.any()
 
 
 @given(sequences(), st.integers(0, 2**32))
@@ -142,23 +151,38 @@ def test_shifting_keeps_a_valid_sequence_and_its_runs(drawn, seed):
     assert replayed(graph, moved, cost.peak).time == cost.time
 
 
+def squares(objective, profile):
+    return sum((max(0, int(memory) - objective.level) >> objective.shift) ** 2 for memory in profile)
+
+
 @given(sequences(), st.data())
-def test_the_profile_after_a_legal_move_is_what_liveness_analysis_says(drawn, data):
+def test_legal_moves_change_profile_objective_and_places_as_liveness_analysis_says(drawn, data):
+    """Several moves in turn, so that what one leaves behind is what the next begins with."""
     _, flat, sequence = drawn
-    seq, count = np.array(sequence, np.int32), len(sequence)
-    runs = ordering.Runs(seq, np.empty(count, np.int64), np.empty(flat.time.size, np.int32), np.empty(count, np.int32))
-    memory_profile(flat, seq, count, runs.mem)
-    link(runs)
-    loss = next(i for i, v in enumerate(sequence) if flat.phase[v] == LOSS)
-    i = data.draw(st.integers(0, count - 1))
-    assume(i != loss)
-    lo, hi = legal_range(flat, seq, i, runs.first, loss)
-    j = data.draw(st.integers(lo, max(lo, hi)))
-    predicted, profile = np.empty(count, np.int64), np.empty(count, np.int64)
-    profile_of_move(flat, runs, i, j, predicted)
-    moved = np.insert(np.delete(seq, i), j, seq[i])
-    memory_profile(flat, moved, count, profile)
-    assert predicted.tolist() == profile.tolist()
+    count = len(sequence)
+    runs, effect = linked(flat, np.array(sequence, np.int32)), effect_of_none(flat, count)
+    kept, successors = int(flat.size[flat.keep].sum()), successors_of(flat)
+    objective = objective_of(runs.mem, int(runs.mem.max()), data.draw(st.sampled_from((0.0, 0.5, 0.9))))
+    loss_node = next(v for v in sequence if flat.phase[v] == LOSS)
+    for _ in range(3):
+        i, loss = data.draw(st.integers(0, count - 1)), int(runs.first[loss_node])
+        if i == loss:
+            continue
+        lo, hi = earliest_place(flat, runs.seq, i, runs.first, loss), latest_of(runs, successors, i, loss)
+        assert hi == latest_place(flat, runs.seq, i, runs.first, loss)
+        j = data.draw(st.integers(lo, max(lo, hi)))
+        moved = np.insert(np.delete(runs.seq, i), j, runs.seq[i])
+        expected, before = np.empty(count, np.int64), squares(objective, runs.mem)
+        memory_profile(flat, moved, count, expected)
+        move = (i, j, effect_of_move(flat, runs, i, j, kept, effect))
+        fall = before - squares(objective, expected)
+        legal = fall >= 0 and expected.max() <= objective.ceiling
+        assert fall_of_move(flat, runs, objective, move, effect) == (fall if legal else -1)
+        apply_move(runs, move, effect)
+        assert runs.seq.tolist() == moved.tolist() and runs.mem.tolist() == expected.tolist()
+        again = linked(flat, moved)
+        assert all(np.array_equal(mine, other) for mine, other in zip(runs, again, strict=True))
+        assert not effect.steps.any()
 
 
 @given(sequences(), st.integers(0, 2**32), st.integers(1, 6))

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from remat.algorithms._search.pipeline import Polish
     from remat.algorithms._search.postpone import Postpone
     from remat.algorithms._search.single_instant import HardestInstants, SingleInstant
-    from remat.algorithms._search.stop import any_plan, gaining, gap, gap_above, no_plan, nodes_up_to
+    from remat.algorithms._search.stop import any_plan, gaining, gap, gap_above, no_plan, nodes_up_to, worked_up_to
     from remat.algorithms._search.warmup import warm_up
     from remat.algorithms._staged.corrected import Corrected
     from remat.algorithms._staged.form_checkmate import OneOutputPerOp
@@ -203,6 +203,7 @@ __all__ = [
     "unit_chain",
     "warm",
     "warm_up",
+    "worked_up_to",
 ]
 
 _SOLVERS = {
@@ -291,6 +292,7 @@ _WORDS = {
     "nodes_up_to": "_search.stop",
     "pool": "_core.option_pool",
     "warm": "_core.warm_started",
+    "worked_up_to": "_search.stop",
 }
 _SCORES = ("h_dtr", "h_dtr_eq", "h_local", "lru", "msps", "random", "size")
 _OTHERS = {

@@ -7,7 +7,18 @@ import numpy as np
 import pytest
 from attrs import field, frozen
 
-from remat.algorithms import Clock, Problem, auto, gaining, nodes_up_to, parse, plan_first, raise_bound, store_all_peak
+from remat.algorithms import (
+    Clock,
+    Problem,
+    auto,
+    gaining,
+    nodes_up_to,
+    parse,
+    plan_first,
+    raise_bound,
+    store_all_peak,
+    worked_up_to,
+)
 from remat.algorithms._core.solver import with_start
 from remat.algorithms._search.passes import MultiStart, RuinAndRecreate
 from remat.algorithms._search.state import Search
@@ -65,7 +76,7 @@ def test_only_gains_count_and_small_ones_add_up():
 
 def test_conditions_on_work_and_size_are_read_back():
     assert nodes_up_to(10)(Progress()) and not nodes_up_to(9)(Progress())
-    for condition in (gaining(0.25), nodes_up_to(250)):
+    for condition in (gaining(0.25), nodes_up_to(250), worked_up_to(0.25)):
         assert parse(repr(condition)) == condition
         assert "0.25 s" in str(condition) or "250 nodes" in str(condition)
     assert parse(repr(plan_first)) == plan_first and parse(repr(raise_bound)) == raise_bound

@@ -5,7 +5,7 @@ import pytest
 from numba import njit
 
 from remat.algorithms._arrays.graph_arrays import flatten
-from remat.algorithms._arrays.liveness import block_maxima, exceeds, memory_profile
+from remat.algorithms._arrays.liveness import block_maxima, exceeds, extend_skyline, highest_from, memory_profile
 from remat.algorithms._arrays.sorting import stable_order
 from remat.ir import GraphBuilder, Kind, Schedule, validate
 
@@ -74,6 +74,19 @@ def test_whether_a_range_exceeds_a_limit():
     for low, high in ((0, 99), (0, 49), (50, 50), (51, 99), (3, 2), (31, 64)):
         for limit in (-1, 2, 49, 63, 98, 999, 1000):
             assert compiled(values, top, low, high, limit) == any(values[low : high + 1] > limit)
+
+
+def test_the_skyline_gives_the_maximum_from_any_position_to_the_last():
+    values = np.random.default_rng(0).integers(0, 9, 40)  # many equal values
+    skyline = np.zeros(41, np.int32)
+    extend, highest = njit(extend_skyline), njit(highest_from)
+    assert highest(values, skyline, 0) < 0
+    for last in range(40):
+        extend(values, skyline, last)
+        assert [highest(values, skyline, low) for low in range(last + 1)] == [
+            values[low : last + 1].max() for low in range(last + 1)
+        ]
+        assert highest(values, skyline, last + 1) < 0
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 64, 100])

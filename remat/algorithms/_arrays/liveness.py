@@ -16,6 +16,7 @@ from remat.algorithms._arrays.jit import inner_kernel, kernel
 
 BLOCK = 32  # positions per block of the range-maximum index
 MARK = 64  # positions between two marks, which store the resident data
+LARGEST = 1 << 62  # more than any number of bytes
 
 
 @inner_kernel
@@ -39,9 +40,9 @@ def step_back(g: Flat, v: int, first: bool, live: Flags) -> int:
     return added
 
 
-@inner_kernel
-def memory_profile_with_marks(g: Flat, seq: Ints, n: int, mem: Longs, marks: NDArray[np.bool_]) -> int:
-    """As `memory_profile`; row k of `marks`, unless it has no rows, receives the data resident right before position k * MARK."""
+@kernel
+def memory_profile(g: Flat, seq: Ints, n: int, mem: Longs) -> int:
+    """Fill `mem[:n]` with the bytes charged at each run; return the peak."""
     runs = np.zeros(g.time.size, np.int32)
     for i in range(n):
         runs[seq[i]] += 1
@@ -59,33 +60,7 @@ def memory_profile_with_marks(g: Flat, seq: Ints, n: int, mem: Longs, marks: NDA
         charged = live_bytes + g.charge[v]
         mem[i] = charged
         peak = max(peak, charged)
-        if i % MARK == 0 and marks.shape[0] > 0:
-            for d in range(live.size):
-                marks[i // MARK, d] = live[d]
     return peak
-
-
-@kernel
-def memory_profile(g: Flat, seq: Ints, n: int, mem: Longs) -> int:
-    """Fill `mem[:n]` with the bytes charged at each run; return the peak."""
-    return memory_profile_with_marks(g, seq, n, mem, np.empty((0, 0), np.bool_))
-
-
-@inner_kernel
-def resident_before(g: Flat, seq: Ints, n: int, b: int, marks: NDArray[np.bool_], live: Flags) -> None:
-    """Fill `live` with the data resident right before position b; entries of kept data may be wrong in either direction."""
-    above = (b + MARK - 1) // MARK
-    end = above * MARK
-    for d in range(live.size):
-        live[d] = marks[above, d] if end < n else g.keep[d]
-    end = min(end, n)
-    g.work[0] += end - b
-    for i in range(end - 1, b - 1, -1):
-        v = seq[i]
-        for k in range(g.writes[v], g.writes[v + 1]):
-            live[g.writes[k]] = False
-        for k in range(g.reads[v], g.reads[v + 1]):
-            live[g.reads[k]] = True
 
 
 @inner_kernel
@@ -210,3 +185,29 @@ def exceeds(mem: Longs, top: Longs, lo: int, hi: int, limit: int) -> bool:
                 return True
             i += 1
     return False
+
+
+@inner_kernel
+def extend_skyline(mem: Longs, skyline: Ints, i: int) -> None:
+    """Add position i, the next one, to the skyline: the positions before the current one with less memory at all later ones.
+
+    `skyline[0]` is their number; they follow in ascending order. Linear in the number of positions, all calls together.
+    """
+    top = skyline[0]
+    while top > 0 and mem[skyline[top]] <= mem[i]:
+        top -= 1
+    skyline[top + 1] = i
+    skyline[0] = top + 1
+
+
+@inner_kernel
+def highest_from(mem: Longs, skyline: Ints, lo: int) -> int:
+    """The maximum of `mem` from position `lo` to the last one in the skyline; below all values if there is no such position."""
+    left, right = 1, skyline[0] + 1
+    while left < right:
+        middle = (left + right) // 2
+        if skyline[middle] < lo:
+            left = middle + 1
+        else:
+            right = middle
+    return mem[skyline[left]] if left <= skyline[0] else -LARGEST

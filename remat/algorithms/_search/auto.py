@@ -11,7 +11,7 @@ from remat.algorithms._search.passes import Continuation, MultiStart, PeakShavin
 from remat.algorithms._search.pipeline import Polish
 from remat.algorithms._search.postpone import Postpone
 from remat.algorithms._search.single_instant import HardestInstants, SingleInstant
-from remat.algorithms._search.stop import any_plan, gaining, gap, gap_above, no_plan, nodes_up_to
+from remat.algorithms._search.stop import any_plan, gaining, gap, gap_above, no_plan, nodes_up_to, worked_up_to
 from remat.algorithms._whole.baselines import PerLayerCheckpoint
 
 POOR = 0.005
@@ -25,6 +25,12 @@ FAIR = 0.001
 
 DONE = 0.0005
 """Gap at which the search stops."""
+
+WIDE = 0.05
+"""Gap above which the search is repeated."""
+
+LONG = 25.0
+"""Seconds of planning work up to which it is repeated."""
 
 FEW = 250
 """Nodes up to which a plan waits for bounds from several instants: on larger graphs they take many seconds."""
@@ -45,6 +51,8 @@ auto: Solver = WithCopies(
             AnyOrder().if_(gap_above(POOR)),
             Continuation(step=0.97, steps=6, attempts=6).if_(gap_above(POOR)),
             RuinAndRecreate(work=5e7, restart=True, disorder=0.3).if_(gap_above(POOR)),
+            RuinAndRecreate(work=5e7, disorder=0.3).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
+            RuinAndRecreate(work=5e7, restart=True, disorder=0.3).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
         ),
         stop=gap(DONE),
     )

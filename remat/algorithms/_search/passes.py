@@ -288,7 +288,9 @@ class Relieve(RunMove):
 class Continuation(RunMove):
     """Start from an easier budget and lower it step by step; each step starts from the previous plan. Proves nothing.
 
-    It finds plans at budgets where shaving the captured order gives up, and different plans where it does not.
+    It finds plans at budgets where shaving the captured order gives up, and different plans where it does not. The easier
+    budget is the first, after `steps`, at which shaving succeeds. If a plan is known, it is the one after `steps`: where shaving
+    fails there, the plan is thinned instead.
 
     Attributes:
         step: ratio of each budget to the previous one.
@@ -318,6 +320,8 @@ class Continuation(RunMove):
             if len(budgets) > self.steps:
                 rng = search.streams.spawn("easy budget")
                 current = shaved(search, search.shifted, variant(0), rng, budgets[-1])
+                if current is None and search.best is not None:
+                    current = delete(search.flat, search.best, budgets[-1])
         if current is not None:
             self._step_down(search, current, budgets)
 

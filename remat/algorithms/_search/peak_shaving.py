@@ -14,19 +14,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.algorithms._arrays.excess import gain_of, over_budget
-from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, Seed
-from remat.algorithms._arrays.insertion import Trial, empty_trial, note, rise_before
-from remat.algorithms._arrays.jit import inner_kernel, kernel
-from remat.algorithms._arrays.liveness import (
-    BLOCK,
-    MARK,
-    block_maxima,
-    exceeds,
-    memory_profile_with_marks,
-    residencies,
-    resident_before,
+from remat.algorithms._arrays.chain_insertion import (
+    Insertion,
+    Profile,
+    empty_insertion,
+    fall_of,
+    profile_with,
+    uses_in,
 )
+from remat.algorithms._arrays.excess import gain_of, over_budget
+from remat.algorithms._arrays.graph_arrays import Flags, Flat, Floats, Ints, Longs, Seed
+from remat.algorithms._arrays.jit import inner_kernel, kernel
+from remat.algorithms._arrays.liveness import extend_skyline, highest_from, memory_profile, residencies
 from remat.algorithms._arrays.rng import fraction
 
 TOP = 8  # candidates evaluated exactly per step
@@ -34,6 +33,7 @@ SMALL = 120  # number of runs up to which no candidate is skipped
 MARGIN = 1.2  # a candidate whose score times this is below the exact value of another is skipped
 KEEPING = 0.7  # inputs below this share of the evicted datum are kept in the second variant of a chain
 NO_CEILING = 1 << 62  # a time above that of any plan [ns]
+ALIKE = 1.000001  # prices of this ratio count as equal where rounding may decide
 LONGEST = 512  # nodes in a rerun chain; longer chains are not considered
 
 
@@ -54,21 +54,11 @@ class Scoring(NamedTuple):
     keeping: int
 
 
-class Profile(NamedTuple):
-    """The first `n` runs of `seq`, the bytes charged at each, marks (see `memory_profile_with_marks`), the budget."""
-
-    seq: Ints
-    n: int
-    mem: Longs
-    marks: NDArray[np.bool_]
-    budget: int
-
-
 class Candidates(NamedTuple):
     """The best chains of a step, best first; `kept[0]` of the TOP rows are in use.
 
     Attributes:
-        score: per chain. at: the position right after the chain. length: number of its nodes. chains: the nodes, in order.
+        score: per chain. at: the position right after the chain. length: number of its nodes. chains: the nodes, unsorted.
         kept: array of one element.
     """
 
@@ -83,59 +73,68 @@ class Scan(NamedTuple):
     """The state of the scan of a profile for gaps at a position.
 
     Attributes:
-        mem, top, budget: the profile, its block maxima, the budget.
+        mem, skyline, budget: the profile, its skyline before the position, the budget.
         residency_end: per datum, the end of the last residency that began before the position; -1: none.
+        blocked: per datum, whether its residency is known not to be extendable to the position under the budget; it is then not
+            extendable to any later one either.
         mark, stamp: `mark[v] == stamp[0]`: the node is in `chain`.
         chain: the nodes of the last chain, unsorted.
+        dearest: of one element: the price above which a chain is not wanted.
     """
 
     mem: Longs
-    top: Longs
+    skyline: Ints
     budget: int
     residency_end: Ints
+    blocked: Flags
     mark: Longs
     stamp: Longs
     chain: Ints
+    dearest: Floats
 
 
 @inner_kernel
 def rerun_chain(g: Flat, price: Floats, scan: Scan, d: int, b: int, small: int) -> tuple[int, float, int]:
     """Fill `scan.chain` with the nodes to run right before position b so that datum d is resident again.
 
-    Returns (length, price, bytes of forced extensions); length 0 if no chain exists. The residency of inputs of at most `small`
-    bytes is extended even if the budget is exceeded.
+    Returns (length, price, bytes of forced extensions); length 0 if no chain exists, or none of at most the price
+    `scan.dearest`. The residency of inputs of at most `small` bytes is extended even if the budget is exceeded.
     """
-    chain, mark, residency_end = scan.chain, scan.mark, scan.residency_end
+    chain, mark, residency_end, blocked = scan.chain, scan.mark, scan.residency_end, scan.blocked
     scan.stamp[0] += 1
     stamp = scan.stamp[0]
     first = g.producer[d]
     chain[0] = first
     mark[first] = stamp
     length, done = 1, 0
-    cost = price[first]
+    cost, dearest = price[first], scan.dearest[0]
     forced = 0
-    while done < length:
+    while done < length and cost <= dearest:
         v = chain[done]
         done += 1
         for k in range(g.reads[v], g.reads[v + 1]):
             x = g.reads[k]
-            if g.keep[x] or residency_end[x] >= b:
+            if residency_end[x] >= b:
                 continue
             p = g.producer[x]
             if mark[p] == stamp:
                 continue
-            if not exceeds(scan.mem, scan.top, residency_end[x] + 1, b - 1, scan.budget - g.size[x]):
-                continue
+            if not blocked[x]:
+                if highest_from(scan.mem, scan.skyline, residency_end[x] + 1) <= scan.budget - g.size[x]:
+                    continue
+                blocked[x] = True
             if g.size[x] <= small or not g.rerun[p]:
                 forced += g.size[x]
                 continue
             if length == chain.size:
+                g.work[0] += 1
                 return 0, cost, forced
             mark[p] = stamp
             chain[length] = p
             length += 1
             cost += price[p]
-    return length, cost, forced
+    g.work[0] += 1 + length
+    return 0 if cost > dearest else length, cost, forced
 
 
 @inner_kernel
@@ -155,27 +154,38 @@ def keep_if_better(best: Candidates, score: float, b: int, chain: Ints, length: 
     best.score[j] = score
     best.at[j] = b
     best.length[j] = length
-    for i in range(length):  # insertion sort: chains are short
-        at = i
-        while at > 0 and best.chains[j, at - 1] > chain[i]:
-            best.chains[j, at] = best.chains[j, at - 1]
-            at -= 1
-        best.chains[j, at] = chain[i]
+    for i in range(length):
+        best.chains[j, i] = chain[i]
     best.kept[0] = min(TOP, kept + 1)
+
+
+@inner_kernel
+def sort_chain(chain: Ints, length: int) -> None:
+    """Sort the first entries in place: shell sort, since chains may have hundreds of nodes."""
+    gap = 1
+    while 3 * gap + 1 < length:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for i in range(gap, length):
+            node, at = chain[i], i
+            while at >= gap and chain[at - gap] > node:
+                chain[at] = chain[at - gap]
+                at -= gap
+            chain[at] = node
+        gap //= 3
 
 
 @inner_kernel
 def list_gaps(g: Flat, scoring: Scoring, profile: Profile, least: float, best: Candidates, rng: Seed) -> None:
     """Score all gaps over the budget and fill `best` with the TOP best and their chains. Gaps below `least` are skipped."""
     seq, n, mem, price, noise = profile.seq, profile.n, profile.mem, scoring.price, scoring.noise
-    top = np.empty(n // BLOCK + 1, np.int64)
-    block_maxima(mem, n, top)
     over_count, over_bytes = over_budget(mem, n, profile.budget)
     out_ptr, out_end = residencies(g, seq, n)
     residency_end = np.full(g.size.size, -1, np.int32)
     last_event = np.full(g.size.size, -1, np.int32)
     mark, stamp, chain = np.zeros(g.time.size, np.int64), np.zeros(1, np.int64), np.empty(LONGEST, np.int32)
-    scan = Scan(mem, top, profile.budget, residency_end, mark, stamp, chain)
+    skyline, blocked = np.zeros(n + 1, np.int32), np.zeros(g.size.size, np.bool_)
+    scan = Scan(mem, skyline, profile.budget, residency_end, blocked, mark, stamp, chain, np.empty(1, np.float64))
     best.kept[0] = 0
     g.work[0] += 3 * n
     for b in range(n):
@@ -193,11 +203,13 @@ def list_gaps(g: Flat, scoring: Scoring, profile: Profile, least: float, best: C
             ceiling = gain / max(1.0, price[g.producer[d]]) ** scoring.exponent * (1 + noise)
             if ceiling < least or (best.kept[0] == TOP and ceiling <= best.score[TOP - 1]):
                 continue
+            scan.dearest[0] = np.inf
+            if noise == 0.0 and best.kept[0] == TOP and scoring.exponent > 0.0:
+                scan.dearest[0] = ALIKE * (gain / best.score[TOP - 1]) ** (1.0 / scoring.exponent)
             other = 0
             for variant in range(1 + scoring.keeping):  # recompute missing inputs; or keep the smaller ones instead
                 small = int(g.size[d] * (scoring.share if variant == 0 else KEEPING))
                 length, cost, forced = rerun_chain(g, price, scan, d, b, small)
-                g.work[0] += 1 + length
                 if length == 0 or length == other or forced >= g.size[d]:
                     continue
                 other = length
@@ -207,8 +219,11 @@ def list_gaps(g: Flat, scoring: Scoring, profile: Profile, least: float, best: C
                 keep_if_better(best, score, b, chain, length)
         begin = g.writes[v]
         for k in range(begin, g.writes[v + 1]):
-            last_event[g.writes[k]] = b
-            residency_end[g.writes[k]] = out_end[out_ptr[b] + k - begin]
+            d = g.writes[k]
+            last_event[d] = b
+            residency_end[d] = n if g.keep[d] else out_end[out_ptr[b] + k - begin]
+            blocked[d] = False
+        extend_skyline(mem, skyline, b)
 
 
 @inner_kernel
@@ -223,40 +238,6 @@ def insert(seq: Ints, n: int, at: int, chain: Ints, length: int, out: Ints) -> i
     return n + length
 
 
-@inner_kernel
-def fall_of(g: Flat, profile: Profile, b: int, chain: Ints, length: int, trial: Trial) -> int:
-    """By how much the bytes over the budget fall if `chain` runs right before position b; exact, from the changes alone.
-
-    `trial.resident` has the data resident before b; `trial.change` is all zero before and after the call. The outputs of the
-    chain need not be resident between the previous use and the chain, its reads must be.
-    """
-    seq, mem, budget = profile.seq, profile.mem, profile.budget
-    live = trial.live
-    live_bytes = mem[b] - g.charge[seq[b]]
-    over: int = 0
-    count = 0
-    for i in range(length - 1, -1, -1):
-        u = chain[i]
-        for k in range(g.writes[u], g.writes[u + 1]):
-            d = g.writes[k]
-            if g.keep[d]:
-                continue
-            count = note(trial, d, count)
-            if live[d]:
-                live[d] = False
-                live_bytes -= g.size[d]
-        for k in range(g.reads[u], g.reads[u + 1]):
-            d = g.reads[k]
-            if g.keep[d]:
-                continue
-            count = note(trial, d, count)
-            if not live[d]:
-                live[d] = True
-                live_bytes += g.size[d]
-        over += max(0, live_bytes + g.charge[u] - budget)
-    return -over - rise_before(g, (seq, mem, budget), b, trial, count)
-
-
 @kernel
 def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling: int) -> tuple[Ints, bool]:
     """Add reruns to `base` until its peak is within the budget.
@@ -265,46 +246,58 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
     """
     n = base.size
     seq = grow(base, n, 2 * n + 4 * LONGEST)
-    other, mem, marks = buffers(g, seq.size)
-    candidates, trial = empty_candidates(), empty_trial(g)
+    other, mem = np.empty(seq.size, np.int32), np.empty(seq.size, np.int64)
+    candidates, scratch = empty_candidates(), empty_insertion(g, seq.size, LONGEST)
+    peak = memory_profile(g, seq, n, mem)
     time = 0
     for i in range(n):
         time += g.time[seq[i]]
     least = 0.0  # scores change little from step to step: for most gaps no chain has to be computed
-    while memory_profile_with_marks(g, seq, n, mem, marks) > budget:
+    while peak > budget:
         if time > ceiling or n + LONGEST > 6 * base.size + LONGEST:
             return seq[:n].copy(), False
-        profile = Profile(seq, n, mem, marks, budget)
+        profile = Profile(seq, n, mem, uses_in(g, seq, n), budget)
         list_gaps(g, scoring, profile, least, candidates, rng)
         kept = candidates.kept[0]
         if kept < 3 and least > 0.0:
             least = 0.0
             continue
         least = 0.5 * candidates.score[kept - 1] if kept == TOP and n > SMALL else 0.0
-        best, best_value = -1, 0.0
-        for j in range(kept):
-            if n > SMALL and candidates.score[j] * MARGIN < best_value:
-                continue
-            at, chain, length = candidates.at[j], candidates.chains[j], candidates.length[j]
-            resident_before(g, seq, n, at, marks, trial.resident)
-            fall = fall_of(g, profile, at, chain, length, trial)
-            cost = 0.0
-            for k in range(length):
-                cost += scoring.price[chain[k]]
-            value = fall / max(1.0, cost) ** scoring.exponent
-            if fall > 0 and value > best_value:
-                best, best_value = j, value
+        best = best_of(g, scoring, profile, candidates, scratch)
         if best < 0:
             return seq[:n].copy(), False
-        chain, length = candidates.chains[best], candidates.length[best]
-        n = insert(seq, n, candidates.at[best], chain, length, other)
+        at, chain, length = candidates.at[best], candidates.chains[best], candidates.length[best]
+        profile_with(g, profile, at, chain, length, scratch)
+        n = insert(seq, n, at, chain, length, other)
         seq, other = other, seq
         for k in range(length):
             time += g.time[chain[k]]
         if n + LONGEST > seq.size:
-            seq = grow(seq, n, 2 * seq.size)
-            other, mem, marks = buffers(g, seq.size)
+            seq, mem = grow(seq, n, 2 * seq.size), grown_profile(mem, n, 2 * seq.size)
+            other, scratch = np.empty(seq.size, np.int32), empty_insertion(g, seq.size, LONGEST)
+        peak = 0
+        for i in range(n):
+            peak = max(peak, mem[i])
     return seq[:n].copy(), True
+
+
+@inner_kernel
+def best_of(g: Flat, scoring: Scoring, profile: Profile, candidates: Candidates, scratch: Insertion) -> int:
+    """The candidate by which the bytes over the budget fall most for the price of its chain; -1: none lowers them."""
+    best, best_value = -1, 0.0
+    for j in range(candidates.kept[0]):
+        if profile.n > SMALL and candidates.score[j] * MARGIN < best_value:
+            continue
+        at, chain, length = candidates.at[j], candidates.chains[j], candidates.length[j]
+        sort_chain(chain, length)
+        fall = fall_of(g, profile, at, chain, length, scratch)
+        cost = 0.0
+        for k in range(length):
+            cost += scoring.price[chain[k]]
+        value = fall / max(1.0, cost) ** scoring.exponent
+        if fall > 0 and value > best_value:
+            best, best_value = j, value
+    return best
 
 
 @inner_kernel
@@ -316,16 +309,18 @@ def empty_candidates() -> Candidates:
 
 
 @inner_kernel
-def buffers(g: Flat, capacity: int) -> tuple[Ints, Longs, NDArray[np.bool_]]:
-    """A sequence, a profile and marks for up to `capacity` positions."""
-    marks = np.empty((capacity // MARK + 1, g.size.size), np.bool_)
-    return np.empty(capacity, np.int32), np.empty(capacity, np.int64), marks
-
-
-@inner_kernel
 def grow(seq: Ints, n: int, capacity: int) -> Ints:
     """A copy of `seq[:n]` in an array of `capacity`."""
     out = np.empty(capacity, np.int32)
     for i in range(n):
         out[i] = seq[i]
+    return out
+
+
+@inner_kernel
+def grown_profile(mem: Longs, n: int, capacity: int) -> Longs:
+    """A copy of `mem[:n]` in an array of `capacity`."""
+    out = np.empty(capacity, np.int64)
+    for i in range(n):
+        out[i] = mem[i]
     return out

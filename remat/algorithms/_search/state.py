@@ -32,7 +32,7 @@ from remat.algorithms._proving.certificate import Claim
 from remat.algorithms._proving.evidence import AllRun
 from remat.algorithms._proving.prover import CAPTURED, MOST_INSTANTS, Prover
 from remat.algorithms._search.kernel_prefetch import await_first_kernels, await_kernels
-from remat.algorithms._search.ordering import shift
+from remat.algorithms._search.shifting import shift
 from remat.algorithms._search.stop import CONDITION, Condition
 from remat.algorithms._search.work import Worked
 from remat.errors import BackendMissing

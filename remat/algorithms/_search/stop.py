@@ -134,6 +134,29 @@ class nodes_up_to(Condition):
 
 
 @frozen
+class worked_up_to(Condition):
+    """Holds until the planning work reaches a limit.
+
+    Bounds are no planning work.
+
+    Attributes:
+        seconds: of work, at a stated rate: the same plan on any machine, busy or not.
+    """
+
+    seconds: float = field(validator=number(0))
+
+    def __call__(self, standing: Standing) -> bool:
+        """Whether the work is within the limit."""
+        return standing.worked.seconds <= self.seconds
+
+    def __repr__(self) -> str:
+        return f"worked_up_to({self.seconds!r})"
+
+    def __str__(self) -> str:
+        return f"planning has taken at most {self.seconds:g} s of work"
+
+
+@frozen
 class _Planned(Condition):
     expected: bool
     name: str

@@ -22,9 +22,9 @@ from remat.algorithms._core.compilation import CompileClock
 from remat.algorithms._core.processes import end_with_parent
 from remat.algorithms._search.deletion import removable, thinned
 from remat.algorithms._search.on_demand import recompute_on_demand
-from remat.algorithms._search.ordering import shift
 from remat.algorithms._search.peak_shaving import NO_CEILING, Scoring, shave
 from remat.algorithms._search.ruin_recreate import perturbed, perturbed_near_peak
+from remat.algorithms._search.shifting import shift
 from remat.ir import Graph, GraphBuilder, Kind, Link
 
 
