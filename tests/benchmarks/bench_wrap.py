@@ -34,7 +34,7 @@ def child(name, process, plan):
     start = time.perf_counter()
     import torch
 
-    import remat
+    from remat.exec import report, save_plan, wrap
     from remat.zoo import GPT2
 
     imported = time.perf_counter() - start
@@ -44,7 +44,7 @@ def child(name, process, plan):
         model, tokens = GPT2(layers=12, width=256, heads=8, context=128), torch.randint(256, (8, 128))
     start = time.perf_counter()
     how = {"plan": plan} if process == "saved plan" else {"budget": "50%"}
-    wrapped = remat.exec.wrap(model, (tokens, tokens), **how)
+    wrapped = wrap(model, (tokens, tokens), **how)
     took = time.perf_counter() - start
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
     steps = []
@@ -55,9 +55,9 @@ def child(name, process, plan):
         optimizer.step()
         steps.append(time.perf_counter() - start)
     if process == "second":
-        remat.exec.save_plan(wrapped, plan)
-    report = remat.exec.report(wrapped)
-    said = {"imported": imported, "wrap": took, "steps": steps, "seconds": report.seconds, "gap": report.gap}
+        save_plan(wrapped, plan)
+    told = report(wrapped)
+    said = {"imported": imported, "wrap": took, "steps": steps, "seconds": told.seconds, "gap": told.gap}
     print(json.dumps(said))
 
 

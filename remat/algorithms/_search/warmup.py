@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -146,6 +147,7 @@ def serve(processes: int) -> None:
     """
     if cache_folder() is None:
         return
+    gc.disable()  # a compiler makes many objects and few cycles: collecting took a tenth of the time
     with _locked():
         inputs = example()
         _run((), inputs)
