@@ -75,6 +75,7 @@ SOLVERS = {
     "MultiStart()": QUARTER,
     "PeakShaving()": QUARTER,
     "Delete()": QUARTER,
+    "Enumerate()": QUARTER,
     "Shift()": QUARTER,
     "SavedSet()": QUARTER,
     "Continuation()": QUARTER,

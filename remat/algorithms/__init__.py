@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from remat.algorithms._plugins.expression import parse
     from remat.algorithms._search.any_order import AnyOrder
     from remat.algorithms._search.auto import auto, plan_first, quick, raise_bound
+    from remat.algorithms._search.enumeration import Enumerate
     from remat.algorithms._search.floor import Floor
     from remat.algorithms._search.from_solver import From
     from remat.algorithms._search.kernel_prefetch import prefetch
@@ -101,6 +102,7 @@ __all__ = [
     "Cvxpy",
     "Delete",
     "Dtr",
+    "Enumerate",
     "Exhaustive",
     "First",
     "Floor",
@@ -213,6 +215,7 @@ _SOLVERS = {
     "Corrected": "_staged.corrected",
     "Delete": "_search.passes",
     "Dtr": "_whole.dtr",
+    "Enumerate": "_search.enumeration",
     "Exhaustive": "_whole.exhaustive",
     "Floor": "_search.floor",
     "From": "_search.from_solver",

@@ -106,6 +106,14 @@ class _Rules:
         self.left_by = {layer.forward: layer for layer in graph.layers}
         self.read_by = {layer.backward: layer for layer in graph.layers}
         self.phantom = {layer.phantom: layer for layer in graph.layers}
+        self.timely: dict[tuple[str, frozenset[str]], bool] = {}
+        self.sums = {
+            node.name: [(name, self.writers[name]) for name in node.writes if len(self.writers[name]) > 1]
+            for node in graph.computes
+        }
+        # built once: the search makes the same steps very often
+        self.drops = {name: Drop(name) for name in (*self.size, *self.phantom)}
+        self.runs = {node.name: [Run(node.name, i) for i in range(len(node.options))] for node in graph.computes}
 
     def finished(self, state: State) -> bool:
         """S-END, and the loss of S-PHASE."""
@@ -122,7 +130,7 @@ class _Rules:
         live = sum(self.bytes_of(name, count) for name, count in cells)
         for name, count in cells:
             if name not in self.kept or not self.complete(name, count):  # S-KEEP
-                yield Drop(name), (ran, tuple(cell for cell in cells if cell[0] != name)), 0, 0
+                yield self.drops[name], (ran, tuple(cell for cell in cells if cell[0] != name)), 0, 0
         for node in self.graph.computes:
             if self.may_run(node, ran, contents):
                 for option, choice in enumerate(node.options):
@@ -130,7 +138,7 @@ class _Rules:
                         after, output_bytes = self.outputs(node, option, contents)
                         need = live + choice.workspace + output_bytes
                         state = self.note(node.name, ran), tuple(sorted(after.items()))
-                        yield Run(node.name, option), state, choice.time, need
+                        yield self.runs[node.name][option], state, choice.time, need
 
     def note(self, name: str, ran: frozenset[str]) -> frozenset[str]:
         """The noted nodes that have run, after a run."""
@@ -140,6 +148,16 @@ class _Rules:
         return self.phantom[name].options[count].phantom if name in self.phantom else self.size[name]
 
     def may_run(self, node: Compute, ran: frozenset[str], contents: dict[str, int]) -> bool:
+        """S-PHASE, S-ORDER, S-ONCE, and the order of contributions."""
+        key = (node.name, ran)
+        if key not in self.timely:
+            self.timely[key] = self.is_timely(node, ran)
+        return self.timely[key] and all(
+            contents.get(name, 0) < len(writers) and writers[contents.get(name, 0)] == node.name
+            for name, writers in self.sums[node.name]
+        )
+
+    def is_timely(self, node: Compute, ran: frozenset[str]) -> bool:
         """S-PHASE, S-ORDER, and S-ONCE."""
         if node.name in ran:
             if node.run_once or node.phase is Phase.LOSS:
@@ -150,10 +168,7 @@ class _Rules:
             return False
         if node.phase is Phase.LOSS and not self.forward <= ran:
             return False
-        if node.phase is Phase.BACKWARD and self.loss not in ran:
-            return False
-        sums = [(self.writers[name], contents.get(name, 0)) for name in node.writes if len(self.writers[name]) > 1]
-        return all(so_far < len(writers) and writers[so_far] == node.name for writers, so_far in sums)
+        return node.phase is not Phase.BACKWARD or self.loss in ran
 
     def finds(self, node: Compute, option: int, contents: dict[str, int]) -> bool:
         """S-READ."""
@@ -186,9 +201,9 @@ class _Captured(_Rules):
         self.order = [node.name for node in graph.computes]
         self.noted = set(self.order)
 
-    def may_run(self, node: Compute, ran: frozenset[str], contents: dict[str, int]) -> bool:
+    def is_timely(self, node: Compute, ran: frozenset[str]) -> bool:
         later = self.order[self.order.index(node.name) + 1 :]
-        return (node.name in ran or ran.isdisjoint(later)) and super().may_run(node, ran, contents)
+        return (node.name in ran or ran.isdisjoint(later)) and super().is_timely(node, ran)
 
 
 class _Staged(_Captured):
@@ -197,12 +212,12 @@ class _Staged(_Captured):
     def finished(self, state: State) -> bool:
         return state[0].issuperset(self.order) and super().finished(state)
 
-    def may_run(self, node: Compute, ran: frozenset[str], contents: dict[str, int]) -> bool:
+    def is_timely(self, node: Compute, ran: frozenset[str]) -> bool:
         at = self.order.index(node.name)
         if node.name in ran:
             late = any(f"again {name}" in ran for name in self.order[at:])
-            return not late and not ran.issuperset(self.order) and super().may_run(node, ran, contents)
-        return ran.issuperset(self.order[:at]) and super().may_run(node, ran, contents)
+            return not late and not ran.issuperset(self.order) and super().is_timely(node, ran)
+        return ran.issuperset(self.order[:at]) and super().is_timely(node, ran)
 
     def note(self, name: str, ran: frozenset[str]) -> frozenset[str]:
         if name in ran:

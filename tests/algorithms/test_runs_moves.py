@@ -7,6 +7,7 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Status
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.warm_started import warm
+from remat.algorithms._search.enumeration import Enumerate
 from remat.algorithms._search.lp_rounding import SavedSet
 from remat.algorithms._search.passes import (
     Continuation,
@@ -35,6 +36,7 @@ MOVES = [
     RuinAndRecreate(work=500.0, disorder=0.5),
     Relieve(work=500.0, attempts=2),
     Postpone(),
+    Enumerate(),
 ]
 MOVES += [Continuation(), SavedSet(), Polish((PeakShaving(), Delete()), stop=gap(0.01))]
 MOVES += [Continuation().if_(no_plan), MultiStart(4).if_(gap_above(0.01))]

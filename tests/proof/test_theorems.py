@@ -51,8 +51,8 @@ class WithoutOrder:
         super().__init__(graph)
         self.draws = []
 
-    def may_run(self, node, ran, held):
-        return super().may_run(_Undrawn(node), ran, held)
+    def is_timely(self, node, ran):
+        return super().is_timely(_Undrawn(node), ran)
 
 
 class _Undrawn:
@@ -68,21 +68,15 @@ class _Undrawn:
 class WithoutOnce:
     """Run-once nodes run again, and contributions come in any order."""
 
+    def __init__(self, graph):
+        super().__init__(graph)
+        self.counted, self.sums = self.sums, dict.fromkeys(self.sums, ())
+
     def may_run(self, node, ran, held):
         if node.phase is not Phase.LOSS:
             ran = ran - {node.name} if node.run_once and node.name in ran else ran
-        sums = [(self.writers[name], held.get(name, 0)) for name in node.writes if len(self.writers[name]) > 1]
-        return all(so_far < len(writers) for writers, so_far in sums) and super().may_run(_Alone(node), ran, held)
-
-
-class _Alone:
-    """A node that may run again, and whose outputs have no other writer."""
-
-    def __init__(self, node):
-        self._node = node
-
-    def __getattr__(self, name):
-        return {"run_once": False, "writes": ()}.get(name, getattr(self._node, name))
+        not_full = all(held.get(name, 0) < len(writers) for name, writers in self.counted[node.name])
+        return not_full and super().may_run(node, ran, held)
 
 
 class WithoutKeep:

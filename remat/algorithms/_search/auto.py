@@ -5,6 +5,7 @@ from __future__ import annotations
 from remat.algorithms._copies.with_copies import WithCopies
 from remat.algorithms._core.solver import Solver, best
 from remat.algorithms._search.any_order import AnyOrder
+from remat.algorithms._search.enumeration import Enumerate
 from remat.algorithms._search.floor import Floor
 from remat.algorithms._search.lp_rounding import SavedSet
 from remat.algorithms._search.passes import Continuation, MultiStart, PeakShaving, Relieve, RuinAndRecreate
@@ -43,6 +44,7 @@ auto: Solver = WithCopies(
             SingleInstant(mixed=0),
             HardestInstants().if_(gap_above(FAIR)),
             SavedSet(),
+            Enumerate(),
             Postpone().if_(no_plan),
             Continuation().if_(no_plan),
             Relieve().if_(no_plan),
@@ -68,6 +70,7 @@ plan_first: Solver = WithCopies(
             Postpone().if_(no_plan),
             SingleInstant(mixed=0),
             SavedSet(),
+            Enumerate(),
             MultiStart().if_(gap_above(GOOD)),
             Continuation().if_(no_plan),
             Relieve().if_(no_plan),
