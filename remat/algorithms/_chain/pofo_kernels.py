@@ -196,15 +196,9 @@ def block_start(a: int, slots: int) -> int:
 
 
 @inner_kernel
-def place(a: int, df: int, db: int, slots: int) -> int:
-    """Index of a state among those of one (stage, x)."""
-    return block_start(a, slots) + df * (slots - a + 1) + db
-
-
-@inner_kernel
 def state_of(layer: int, a: int, df: int, db: int, slots: int) -> int:
     """Index of a state; `layer` is 2 * stage + x."""
-    return layer * block_start(slots + 1, slots) + place(a, df, db, slots)
+    return layer * block_start(slots + 1, slots) + block_start(a, slots) + df * (slots - a + 1) + db
 
 
 class Step(NamedTuple):
@@ -217,24 +211,22 @@ class Step(NamedTuple):
 
 
 @inner_kernel
-def offer(states: States, slots: int, step: Step, a: int, df: int, origin: int) -> None:
-    """A path by a step to (A, dF, and dB as the step says), unless that is no state or a path so far is faster."""
-    if a + df > slots or a + step.owed > slots:
-        return
-    at = state_of(step.layer, a, df, step.owed, slots)
-    if step.total < states.cost[at]:
-        states.cost[at] = step.total
-        states.came[at] = origin
-
-
-@inner_kernel
 def follow(states: States, slots: int, s: State, step: Step, stays: bool, leaves: bool) -> None:
-    """Paths by a step after which the input of the stage stays, and by one after which it leaves over the link."""
-    if stays:
-        offer(states, slots, step, s.a_with_input, max(s.df - step.moved, 0), s.at)
-    if leaves and s.size > 0:
-        away = Step(step.layer, step.moved, step.owed + s.size, step.total)
-        offer(states, slots, away, s.a, max(s.df + s.size - step.moved, 0), s.at)
+    """Paths by a step after which the input of the stage stays, and by one after which it leaves over the link.
+
+    Kept where no path to that state is faster so far. In one function: passing `states` on would count its references once more.
+    """
+    cost, came = states.cost, states.came
+    df = max(s.df - step.moved, 0)
+    if stays and s.a_with_input + max(df, step.owed) <= slots:
+        at = state_of(step.layer, s.a_with_input, df, step.owed, slots)
+        if step.total < cost[at]:
+            cost[at], came[at] = step.total, s.at
+    df, db = max(s.df + s.size - step.moved, 0), step.owed + s.size
+    if leaves and s.size > 0 and s.a + max(df, db) <= slots:
+        at = state_of(step.layer, s.a, df, db, slots)
+        if step.total < cost[at]:
+            cost[at], came[at] = step.total, s.at
 
 
 @inner_kernel
@@ -255,33 +247,35 @@ def run_saving(arrays: ChainArrays, lanes: Lanes, states: States, s: State) -> N
 @inner_kernel
 def run_without_saving(arrays: ChainArrays, lanes: Lanes, table: Table, states: States, s: State) -> None:
     """The stage and any number of stages after it run without saving, and once more after the loss."""
-    i, slots, length, out = s.stage, arrays.slots, arrays.no_save_time.size, lanes.out
+    i, slots, length, per_slot = s.stage, arrays.slots, arrays.no_save_time.size, lanes.out.per_slot
     if s.a_with_input + s.db > slots:
         return
+    # arrays of a tuple are counted references: taken once, and not in each round of the loop
+    times, needs, before, inputs = arrays.no_save_time, arrays.no_save_needs, arrays.before, arrays.input_size
+    no_save, value, moves = lanes.out.no_save, table.value, table.moved
     row = row_start(s.a_with_input, slots) + s.db
     spent = 0.0
     most: int = 0  # of the no-save forwards after the first
     ahead: int = 0  # what they need, less what the link moves before
     for j in range(i, length):
-        spent += arrays.no_save_time[j]
-        need = arrays.no_save_needs[j] + arrays.before[j] + (arrays.input_size[j] if j > i else 0)
+        spent += times[j]
+        need = needs[j] + before[j] + (inputs[j] if j > i else 0)
         if j == i:
             if need + s.a_with_input > slots:
                 break
             ahead = need
         else:
             most = max(most, need)
-            ahead = max(ahead, need - (out.no_save[j] - out.no_save[i]))
+            ahead = max(ahead, need - (no_save[j] - no_save[i]))
             if most + s.a > slots or (not lanes.copies and most + s.a_with_input > slots):
                 break
         pair = pair_of(i, j, length)
-        back = table.value[pair, row]
+        back = value[pair, row]
         if back >= INFINITE:
             continue
         wait = max(ahead + s.a_with_input + s.df - slots, 0)
-        moved = out.no_save[j + 1] - out.no_save[i] + wait
-        total = s.cost + spent + wait * out.per_slot + back
-        step = Step(2 * (j + 1), moved, max(s.db - table.moved[pair, row], 0), total)
+        moved = no_save[j + 1] - no_save[i] + wait
+        step = Step(2 * (j + 1), moved, max(s.db - moves[pair, row], 0), s.cost + spent + wait * per_slot + back)
         follow(states, slots, s, step, most + s.a_with_input <= slots, lanes.copies)
 
 
@@ -296,19 +290,6 @@ def at_loss(arrays: ChainArrays, lanes: Lanes, s: State) -> float:
     return float(s.cost + arrays.loss_time + (wait + left) * lanes.out.per_slot + s.db * lanes.back.per_slot)
 
 
-@inner_kernel
-def undercut(least: Floats, aside: int, a: int, df: int, db: int, slots: int) -> float:
-    """The least cost of a state of the same (stage, x) that holds or owes less."""
-    better: float = INFINITE
-    if a > aside:
-        better = least[place(a - 1, df, db, slots)]
-    if df > 0:
-        better = min(better, least[place(a, df - 1, db, slots)])
-    if db > 0:
-        better = min(better, least[place(a, df, db - 1, slots)])
-    return better
-
-
 @kernel
 def forward_search(arrays: ChainArrays, lanes: Lanes, table: Table, states: States, aside: int) -> tuple[float, int]:
     """App. B.1 and B.2 as a shortest path from (first stage, x=0, aside, 0, 0); the cost of a path is the sum over its states.
@@ -316,24 +297,35 @@ def forward_search(arrays: ChainArrays, lanes: Lanes, table: Table, states: Stat
     `aside`: slots that are not to be used: the table of a budget serves every smaller one. `states` are filled here. Returns
     the least time and its state before the loss.
     """
-    length, slots = arrays.no_save_time.size, arrays.slots
-    states.cost[:] = INFINITE
+    length, slots, cost, least = arrays.no_save_time.size, arrays.slots, states.cost, states.least
+    cost[:] = INFINITE
     states.came[:] = -1
-    states.cost[state_of(0, aside, 0, 0, slots)] = 0.0
+    cost[state_of(0, aside, 0, 0, slots)] = 0.0
     result, result_state = INFINITE, -1
-    deltas = slots if lanes.copies else 0
+    deltas, per_layer = slots if lanes.copies else 0, block_start(slots + 1, slots)
     for layer in range(2 * length + 2):
         i, x = layer // 2, layer % 2
         size = arrays.input_size[i] if x == 0 else (arrays.saves[i - 1] if i > 0 else 0)
         for a in range(aside, slots - size + 1):
+            # indices are counted here and not by `state_of`: almost all states are dominated, and are told so in a few operations
+            below, block, width = block_start(a - 1, slots), block_start(a, slots), slots - a + 1
             for df in range(min(deltas, slots - a) + 1):
                 for db in range(min(deltas, slots - a) + 1):
-                    at = state_of(layer, a, df, db, slots)
-                    cost, better = states.cost[at], undercut(states.least, aside, a, df, db, slots)
-                    states.least[place(a, df, db, slots)] = min(cost, better)
-                    if cost >= better or cost >= result:
+                    at = block + df * width + db
+                    undercut: float = (
+                        INFINITE  # the least cost of a state of the same (stage, x) that holds or owes less
+                    )
+                    if a > aside:
+                        undercut = least[below + df * (width + 1) + db]
+                    if df > 0:
+                        undercut = min(undercut, least[at - width])
+                    if db > 0:
+                        undercut = min(undercut, least[at - 1])
+                    so_far = cost[layer * per_layer + at]
+                    least[at] = min(so_far, undercut)
+                    if so_far >= undercut or so_far >= result:
                         continue
-                    s = State(i, a, df, db, size, a + size, at, cost)
+                    s = State(i, a, df, db, size, a + size, layer * per_layer + at, so_far)
                     if i < length:
                         run_saving(arrays, lanes, states, s)
                         if lanes.recompute:
@@ -341,5 +333,5 @@ def forward_search(arrays: ChainArrays, lanes: Lanes, table: Table, states: Stat
                         continue
                     total = at_loss(arrays, lanes, s)
                     if total < result:
-                        result, result_state = total, at
+                        result, result_state = total, s.at
     return result, result_state
