@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import datetime
 import importlib.metadata
 import json
 import math
@@ -45,6 +44,7 @@ import remat.exec
 from remat.errors import Infeasible
 from tests.benchmarks.bench_exec import interleaved
 from tests.benchmarks.peers import CASES, Case, partitioned, per_layer, selective
+from tests.benchmarks.paper_rows import dates
 from tests.models.exact import Leaf, Trace, differences, train
 from tests.models.model import seed_all, seeded
 from tests.models.operators import declare_torchvision_operators
@@ -226,17 +226,20 @@ def line_of(row: dict[str, Any], bare: float) -> str:
     )
 
 
-def kept(again: list[str]) -> list[dict[str, Any]]:
-    """The rows of an earlier run, of models that are not run again."""
-    rows = json.loads(OUT.read_text())["rows"] if OUT.exists() else []
-    return [row for row in rows if row["model"] not in again]
+def kept(again: list[str]) -> tuple[list[dict[str, Any]], str | None]:
+    """The rows of an earlier run, of models that are not run again, and its date."""
+    if not OUT.exists():
+        return [], None
+    stored = json.loads(OUT.read_text())
+    rows = [row for row in stored["rows"] if row["model"] not in again]
+    return rows, stored["date"] if rows else None
 
 
-def write(rows: list[dict[str, Any]], seconds: float) -> None:
-    """Write the rows with what they were measured on, in the order of the models."""
+def write(rows: list[dict[str, Any]], seconds: float, since: str | None) -> None:
+    """Write the rows with what they were measured on and when, in the order of the models."""
     packages = ("torch", "transformers", "diffusers")
     facts = {
-        "date": datetime.date.today().isoformat(),
+        "date": dates(since),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, one thread",
         "versions": {name: importlib.metadata.version(name).partition("+")[0] for name in packages},
         "python": platform.python_version(),
@@ -266,7 +269,7 @@ def main() -> int:
         return 0
     print(f"torch {torch.__version__}, 1 thread, {chosen.rounds} rounds")
     print(f"{'model':16} {'method':20} {'peak MiB':>9} {'of bare':>7} {'time':>7} {'step':>9} {'buffers':>8}")
-    rows, lines = kept(chosen.only) if chosen.keep else [], []
+    (rows, since), lines = kept(chosen.only) if chosen.keep else ([], None), []
     for name in chosen.only:
         command = [sys.executable, "-m", "tests.benchmarks.bench_peers", "--worker", name]
         command += ["--rounds", str(chosen.rounds), "--seconds", str(chosen.seconds)]
@@ -280,7 +283,7 @@ def main() -> int:
         print("\n".join(line_of(row, bare) for row in found), flush=True)
         rows += found
         lines += missed(found)
-        write(rows, chosen.seconds)
+        write(rows, chosen.seconds, since)
     print("\n".join(["", *(f"MISSED {line}" for line in lines)] if lines else ["", "all bars met"]))
     return 1 if lines else 0
 
