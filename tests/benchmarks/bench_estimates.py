@@ -125,7 +125,9 @@ def missed(rows: dict[str, Row]) -> list[str]:
     for name, row in rows.items():
         estimated, measured = row["first"]["estimated"], row["first"]["measured"]
         if abs(estimated["step"] / measured["step"] - 1) > NEAR:
-            lines.append(f"{name}: the step's peak is estimated at {estimated['step']} B and measured at {measured['step']} B")
+            lines.append(
+                f"{name}: the step's peak is estimated at {estimated['step']} B and measured at {measured['step']} B"
+            )
         whole = estimated["total"] - estimated["before"], measured["total"] - measured["before"]
         if abs(whole[0] / whole[1] - 1) > NEAR:
             lines.append(f"{name}: with the optimizer {whole[0]} B are estimated and {whole[1]} B measured")
