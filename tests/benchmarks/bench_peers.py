@@ -43,8 +43,8 @@ from torch import nn
 import remat.exec
 from remat.errors import Infeasible
 from tests.benchmarks.bench_exec import interleaved
-from tests.benchmarks.peers import CASES, Case, partitioned, per_layer, selective
 from tests.benchmarks.paper_rows import dates
+from tests.benchmarks.peers import CASES, Case, partitioned, per_layer, selective
 from tests.models.exact import Leaf, Trace, differences, train
 from tests.models.model import seed_all, seeded
 from tests.models.operators import declare_torchvision_operators

@@ -154,7 +154,9 @@ MODELS = {
     "ViT": peer("vit", pictures(96)),
     "MLP-Mixer": peer("mixer", pictures(96, "images")),
     "ResNet-50": peer("resnet50", pictures(64, "images", 100)),
-    "RegNet": Sized(build=lambda: RegNet(depths=(1, 1, 2, 1), widths=(24, 48, 96, 192), group=24, classes=10), call=pictures(96, "images")),
+    "RegNet": Sized(
+        build=lambda: RegNet(depths=(1, 1, 2, 1), widths=(24, 48, 96, 192), group=24, classes=10), call=pictures(96, "images"),
+    ),
     "MobileNetV3": Sized(build=mobilenet, call=lambda batch: {"x": torch.randn(batch, 3, 96, 96)}, loss=classified, batch=8),
     "ConvNeXt": timm_model("convnext_atto", 64, batch=8),
     "EfficientNet": timm_model("efficientnet_b0", 64, batch=8),

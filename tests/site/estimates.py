@@ -34,11 +34,15 @@ def sizes(rows: Row) -> list[str]:
     """The largest batches."""
     lines = []
     for name, row in rows.items():
-        memory, planned = row["memory"], row["planned"]
+        memory, planned = row["memory"], row.get("planned")
         batches = [(row[key]["batch"], of_memory(row[key]["measured"], memory)) for key in ("largest", "beyond")]
-        batches.append((planned["batch"], of_memory(planned["measured"], memory)))
-        price = "" if planned["ratio"] is None else f"{planned['ratio']:.3f}"
-        lines.append([name, format_bytes(memory), *(f"{size}: {share}" for size, share in batches), price])
+        cells = [f"{size}: {share}" for size, share in batches]
+        if planned is None:
+            cells += ["", ""]
+        else:
+            price = "" if planned["ratio"] is None else f"{planned['ratio']:.3f}"
+            cells += [f"{planned['batch']}: {of_memory(planned['measured'], memory)}", price]
+        lines.append([name, format_bytes(memory), *cells])
     return table(["model", "memory", "largest batch", "a larger one", "largest planned", "time of a step"], lines)
 
 
