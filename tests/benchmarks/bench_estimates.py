@@ -28,6 +28,7 @@ from torch import nn
 
 import remat
 import remat.exec
+from remat.errors import RematError
 from remat.exec._cost.optimizers import states_now
 from remat.exec._plan.batches import largest_batch
 from remat.exec.estimating import RESERVE_CPU
@@ -38,7 +39,7 @@ from tests.models.operators import declare_torchvision_operators
 
 NEAR = 0.02
 """How far off an estimated peak may be."""
-PLANNED = ("MLP", "MLP, half frozen", "LSTM", "graph network", "GPT-2", "MLP-Mixer")
+PLANNED = ("MLP", "MLP, half frozen", "LSTM", "graph network", "MLP-Mixer")
 """Models whose largest planned batch is looked for and trained."""
 MEMORY = 2.25
 """What there is for the step, over what the first batch needs."""
@@ -96,7 +97,7 @@ def row_of(name: str) -> Row:
     needs = remat.estimate(factory, memory="1TiB").needs
     row: Row = {"first": {"batch": model.batch, "estimated": _numbers(needs), "measured": held(model, model.batch)}}
     memory = needs.outside + int(MEMORY * (needs.total - needs.outside))
-    keeping = None
+    row["memory"] = memory
     if name in PLANNED:
         both = remat.estimate(factory, memory=memory, batch="batch", seconds=SECONDS).batch
         assert both is not None
@@ -121,7 +122,7 @@ def planned(model: Sized, memory: int, batch: int, ratio: float | None) -> Row:
     row: Row = {"batch": batch, "ratio": ratio, "budget": estimate.budget, "measured": None}
     try:
         return row | {"measured": held(model, batch, estimate.budget)["total"]}
-    except remat.errors.RematError as refusal:
+    except RematError as refusal:
         return row | {"refused": str(refusal).splitlines()[0]}
 
 
@@ -173,9 +174,13 @@ def main() -> int:
     torch.set_num_threads(1)
     declare_torchvision_operators()
     rows = Rows("estimates", fresh=given.fresh, only=given.only, packages=PACKAGES)
+    failed = []
     for name in MODELS:
-        rows.add(name, lambda name=name: row_of(name))
-    return told(missed(rows.rows))
+        try:
+            rows.add(name, lambda name=name: row_of(name))
+        except RematError as refusal:
+            failed.append(f"{name}: {refusal}")
+    return told(failed + missed(rows.rows))
 
 
 if __name__ == "__main__":

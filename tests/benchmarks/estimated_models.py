@@ -36,7 +36,7 @@ class Sized:
     build: Callable[[], nn.Module]
     call: Callable[[int], dict[str, Any]]
     loss: Loss = returned_loss
-    batch: int = 4
+    batch: int = 2
 
     def step(self, batch: int) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
         """What `remat.estimate` takes of a factory."""
@@ -90,7 +90,7 @@ def graphs(batch: int) -> dict[str, Any]:
     return {"x": torch.randn(nodes, 16), "edges": ends, "labels": torch.randint(8, (nodes,))}
 
 
-def timm_model(name: str, size: int, batch: int = 4) -> Sized:
+def timm_model(name: str, size: int, batch: int = 2) -> Sized:
     """A model of timm's registry; the loss is outside."""
 
     def build() -> nn.Module:
@@ -123,7 +123,7 @@ def speech() -> nn.Module:
     return Wav2Vec2ForSequenceClassification(Wav2Vec2Config(vocab_size=32, **sizes, **layers))
 
 
-def peer(name: str, call: Callable[[int], dict[str, Any]], batch: int = 4) -> Sized:
+def peer(name: str, call: Callable[[int], dict[str, Any]], batch: int = 2) -> Sized:
     """A model of `make bench-peers`."""
     return Sized(build=CASES[name].build, call=call, batch=batch)
 
@@ -137,13 +137,16 @@ MODELS = {
         build=lambda: Frozen(layers=4, width=256), batch=512,
         call=lambda batch: {"x": torch.randn(batch, 256), "y": torch.randn(batch, 256)},
     ),
-    "LSTM": Sized(build=Recurrent, call=lambda batch: {"tokens": tokens(batch, 64), "labels": tokens(batch, 64)}),
+    "LSTM": Sized(build=Recurrent, batch=4, call=lambda batch: {"tokens": tokens(batch, 64), "labels": tokens(batch, 64)}),
     "graph network": Sized(build=GraphNet, call=graphs, batch=2),
     "GPT-2": peer("gpt2", lambda batch: {"tokens": tokens(batch, 128, 256), "targets": tokens(batch, 128, 256)}),
     "BERT": peer("bert", text),
     "Llama": peer("llama", text),
     "T5": peer("t5", text),
-    "DeBERTa": Sized(build=deberta, call=lambda batch: {"input_ids": tokens(batch, 64), "labels": tokens(batch, 1, 2)[:, 0]}),
+    "DeBERTa": Sized(build=deberta, call=lambda batch: {
+        "input_ids": tokens(batch, 64), "attention_mask": torch.ones(batch, 64, dtype=torch.long),
+        "labels": tokens(batch, 1, 2)[:, 0],
+    }),
     "transformer encoder": Sized(build=Classifier, call=lambda batch: {"tokens": tokens(batch, 64)}, loss=classified),
     "encoder-decoder": peer("encoder-decoder", lambda batch: {
         "source": tokens(batch, 96, 256), "target": tokens(batch, 96, 256), "labels": tokens(batch, 96, 256),
@@ -152,15 +155,14 @@ MODELS = {
         "input_values": torch.randn(batch, 8000), "labels": tokens(batch, 1, 2)[:, 0],
     }),
     "ViT": peer("vit", pictures(96)),
-    "MLP-Mixer": peer("mixer", pictures(96, "images")),
+    "MLP-Mixer": peer("mixer", pictures(96, "images"), 4),
     "ResNet-50": peer("resnet50", pictures(64, "images", 100)),
     "RegNet": Sized(
         build=lambda: RegNet(depths=(1, 1, 2, 1), widths=(24, 48, 96, 192), group=24, classes=10), call=pictures(96, "images"),
     ),
-    "MobileNetV3": Sized(build=mobilenet, call=lambda batch: {"x": torch.randn(batch, 3, 96, 96)}, loss=classified, batch=8),
-    "ConvNeXt": timm_model("convnext_atto", 64, batch=8),
-    "EfficientNet": timm_model("efficientnet_b0", 64, batch=8),
-    "DenseNet": timm_model("densenet121", 64),
+    "MobileNetV3": Sized(build=mobilenet, call=lambda batch: {"x": torch.randn(batch, 3, 96, 96)}, loss=classified, batch=4),
+    "ConvNeXt": timm_model("convnext_atto", 64, batch=4),
+    "EfficientNet": timm_model("efficientnet_b0", 64, batch=4),
     "U-Net": peer("unet", lambda batch: {"images": torch.randn(batch, 3, 96, 96), "masks": torch.randn(batch, 1, 96, 96)}),
     "diffusion U-Net": Sized(
         build=CASES["diffusion-unet"].build, loss=regressed,
