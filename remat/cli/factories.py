@@ -77,7 +77,7 @@ def find(text: str) -> Callable[..., Any]:
         what = f"the module {module} cannot be imported: {type(error).__name__}: {error!s:.200}."
         raise BadArgument("C-FACTORY", what, fix=f'mend it: python -c "import {module}" shows where.') from error
     if not callable(target):
-        raise _not_a_factory(f"{text} is no function but of type {type(target).__name__}.")
+        raise _not_a_factory(f"{text} is of type {type(target).__name__}, not a function.")
     return target  # type: ignore[no-any-return]
 
 

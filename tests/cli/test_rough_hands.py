@@ -293,7 +293,7 @@ def missing():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["my_model:x"], "C-FACTORY: my_model:x is no function but of type int."),
+        (["my_model:x"], "C-FACTORY: my_model:x is of type int, not a function."),
         (["my_model.py:build"], "C-FACTORY: 'my_model.py' is a file, not a module. Fix: write my_model:build,"),
         (["./my_model.py"], "write my_model:FACTORY, in the folder of the file."),
         (["my_model:build", "--set", "rows=1"], "C-SETTING: my_model:build has no argument 'rows'; it has batch. Fix:"),
