@@ -143,9 +143,8 @@ MODELS = {
     "BERT": peer("bert", text),
     "Llama": peer("llama", text),
     "T5": peer("t5", text),
-    "DeBERTa": Sized(build=deberta, call=lambda batch: {
-        "input_ids": tokens(batch, 64), "attention_mask": torch.ones(batch, 64, dtype=torch.long),
-        "labels": tokens(batch, 1, 2)[:, 0],
+    "DeBERTa": Sized(build=deberta, loss=classified, call=lambda batch: {
+        "input_ids": tokens(batch, 64), "attention_mask": torch.ones(batch, 64, dtype=torch.long), "return_dict": False,
     }),
     "transformer encoder": Sized(build=Classifier, call=lambda batch: {"tokens": tokens(batch, 64)}, loss=classified),
     "encoder-decoder": peer("encoder-decoder", lambda batch: {

@@ -10,7 +10,8 @@ MAKER = "tests.site.estimates"
 
 def off(estimated: int, measured: int) -> str:
     """An estimate over what was measured, less one, in per cent."""
-    return f"{100 * (estimated / measured - 1):+.2f} %".replace("-", "−")
+    per_cent = 100 * (estimated / measured - 1)
+    return "0.00 %" if abs(per_cent) < 0.005 else f"{per_cent:+.2f} %".replace("-", "−")
 
 
 def of_memory(held: int | None, memory: int) -> str:
