@@ -70,6 +70,9 @@ bench-models: models-venv
 # Other ways to make a step smaller beside ours, on nine models; one process a model.
 bench-peers: models-venv
 
+# Estimates against steps that run, on 22 models; goes on where it stopped.
+bench-estimates: models-venv
+
 # Training stacks, bare and within a budget: a table, exit 1 where a row is not planned once, exact and within the budget.
 INTEGRATIONS_STAMP := $(VENV)/.installed-integrations
 stacks: $(INTEGRATIONS_STAMP)

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from remat.cli.arguments import read_budget, read_graph, read_link
+from remat.cli.arguments import not_a, read_budget, read_graph, read_link
 from remat.cli.outputs import check_files
 from remat.cli.words import say
-from remat.errors import BadArgument
 from remat.ir import dump
 from remat.viz.text import summary
 
@@ -37,8 +36,7 @@ def apply(
     check_files(output)
     nodes, chosen = read_graph(graph), parse(transform)
     if not isinstance(chosen, Transform):
-        fix = "write e.g. Linearise(), or OneOutputPerOp()."
-        raise BadArgument("A-EXPR", f"{transform!r:.80} is not a transform but {chosen!r:.80}.", fix=fix)
+        raise not_a(transform, "transform", chosen, "Linearise(), or OneOutputPerOp()")
     reason = chosen.refuses(nodes)
     if reason is not None:
         say(f"refused    {reason}", err=True)

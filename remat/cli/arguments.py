@@ -20,7 +20,15 @@ _TIMES = {"": 1, "ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 
 
 def read(path: Path) -> Graph | Schedule | PlanFile:
-    """A graph, a schedule or plans in any form this library reads: JSON, gzipped or not, or text."""
+    """A graph, a schedule or plans in any form this library reads: JSON, gzipped or not, or text; errors name the file."""
+    try:
+        return _read(path)
+    except MalformedFile as error:
+        what = error.what.removeprefix(f"at {error.where}: ")
+        raise MalformedFile(error.rule, what, where=f"{path.name}, {error.where}", fix=error.fix) from error
+
+
+def _read(path: Path) -> Graph | Schedule | PlanFile:
     try:
         return load(path)
     except MalformedFile as error:
@@ -135,6 +143,12 @@ def read_solver(text: str) -> Solver:
 
     solver = parse(text)
     if not isinstance(solver, Solver):
-        fix = "write e.g. auto, or StoreAll()."
-        raise BadArgument("A-EXPR", f"{text!r} is not a solver but {solver!r:.80}.", fix=fix)
+        raise not_a(text, "solver", solver, "auto, or StoreAll()")
     return solver
+
+
+def not_a(text: str, kind: str, value: object, examples: str) -> BadArgument:
+    """An expression that stands for something else: A-EXPR; a class lacks its parentheses."""
+    fix = f"write {text}(), with its settings." if isinstance(value, type) else f"write e.g. {examples}."
+    what = "a class" if isinstance(value, type) else f"{value!r:.80}"
+    return BadArgument("A-EXPR", f"{text!r:.80} is not a {kind} but {what}.", fix=fix)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import inspect
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -34,9 +36,19 @@ def factory_of(text: str, settings: list[str] | None) -> Callable[..., Any]:
     """The function `package.module:name` with its arguments given.
 
     Raises:
-        BadArgument: C-FACTORY, when there is no such function; C-SETTING, when an argument is not NAME=VALUE.
+        BadArgument: C-FACTORY, when there is no such function; C-SETTING, when an argument is not NAME=VALUE, or the function
+            has none of that name.
     """
-    return functools.partial(find(text), **dict(map(read_setting, settings or [])))
+    function, given = find(text), dict(map(read_setting, settings or []))
+    try:
+        names = inspect.signature(function).parameters
+    except (ValueError, TypeError):  # a callable that does not say what it takes
+        return functools.partial(function, **given)
+    unknown = next((name for name in given if name not in names), None)
+    if unknown is not None and not any(each.kind is each.VAR_KEYWORD for each in names.values()):
+        what = f"{text} has no argument {unknown!r}; it has {', '.join(names) or 'none'}."
+        raise BadArgument("C-SETTING", what, fix="give --set one of its arguments.")
+    return functools.partial(function, **given)
 
 
 def find(text: str) -> Callable[..., Any]:
@@ -46,6 +58,9 @@ def find(text: str) -> Callable[..., Any]:
         BadArgument: C-FACTORY, when there is none.
     """
     module, _, name = text.partition(":")
+    if module.endswith(".py"):
+        fix = f"write {Path(module).stem}:{name or 'FACTORY'}, in the folder of the file."
+        raise BadArgument("C-FACTORY", f"{module!r:.80} is a file, not a module.", fix=fix)
     if not module or module.startswith(".") or not name:
         raise _not_a_factory(f"{text!r:.80} is not of the form MODULE:FACTORY.")
     if "" not in sys.path:
@@ -62,7 +77,7 @@ def find(text: str) -> Callable[..., Any]:
         what = f"the module {module} cannot be imported: {type(error).__name__}: {error!s:.200}."
         raise BadArgument("C-FACTORY", what, fix=f'mend it: python -c "import {module}" shows where.') from error
     if not callable(target):
-        raise _not_a_factory(f"{text} is a {type(target).__name__}, not a function.")
+        raise _not_a_factory(f"{text} is of type {type(target).__name__}, not a function.")
     return target  # type: ignore[no-any-return]
 
 

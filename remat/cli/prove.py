@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.arguments import read_budget, read_graph
+from remat.cli.arguments import not_a, read_budget, read_graph
 from remat.cli.outputs import check_files
-from remat.cli.words import say
-from remat.errors import BadArgument
+from remat.cli.words import say, say_trail
 from remat.ir.json_document import write_whole
 
 if TYPE_CHECKING:
@@ -49,14 +48,11 @@ def prove(
     check_files(output, class_proof, vipr)
     nodes, chosen = read_graph(graph), parse(solver)
     if not isinstance(chosen, Solver):
-        raise BadArgument(
-            "A-EXPR", f"{solver!r} is not a solver but {chosen!r:.80}.", fix="write e.g. auto, or SingleInstant()."
-        )
+        raise not_a(solver, "solver", chosen, "auto, or SingleInstant()")
     limit = read_budget(budget, nodes)
     problem = Problem(graph=nodes, budget=limit, deadline=within, proof_leaves=leaves)
     outcome = chosen.solve(problem, seed=seed)
-    for line in outcome.trail:
-        say(line, err=True)
+    say_trail(outcome.trail)
     for line in bound_lines(outcome):
         say(line)
     if outcome.proof is None:

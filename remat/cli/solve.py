@@ -9,7 +9,7 @@ import typer
 
 from remat.cli.arguments import read_budget, read_graph, read_link, read_solver
 from remat.cli.outputs import check_files
-from remat.cli.words import say
+from remat.cli.words import say, say_trail
 from remat.ir import dump
 from remat.units import format_bytes, format_ns
 
@@ -45,8 +45,7 @@ def solve(
     limit = read_budget(budget, nodes)
     problem = Problem(graph=nodes, budget=limit, link=None if link is None else read_link(link), deadline=within)
     outcome = chosen.solve(problem, seed=seed, proof=proof is not None)
-    for line in outcome.trail:
-        say(line, err=True)
+    say_trail(outcome.trail)
     say(f"status     {outcome.status.value}")
     say(f"budget     {limit} B ({format_bytes(limit)})")
     if outcome.cost is not None:

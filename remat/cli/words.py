@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
 import typer
 
@@ -11,11 +12,23 @@ from remat.viz.escape import plain
 
 LONGEST_MESSAGE = 2000
 """Characters of an error's message that are printed."""
+LONGEST_LINE = 160
+"""Characters of what a solver said that are printed."""
 
 
 def say(text: str, *, err: bool = False) -> None:
     """Print a line, or several, on the screen or the error stream."""
     typer.echo(plain(text), err=err)
+
+
+def say_trail(trail: Iterable[str]) -> None:
+    """Print what solvers said of a problem on the error stream; long expressions lose their middle."""
+    lines = (
+        line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE // 2]} … {line[-LONGEST_LINE // 3 :]}"
+        for line in trail
+    )
+    for line in dict.fromkeys(lines):
+        say(line, err=True)
 
 
 def print_exactly(text: str) -> None:
@@ -43,4 +56,4 @@ def of_system(error: OSError) -> RematError:
     return RematError("C-FILE", what, fix="look at the name of the file, its rights, and the room left.")
 
 
-__all__ = ["LONGEST_MESSAGE", "complain", "of_system", "plain", "print_exactly", "say"]
+__all__ = ["LONGEST_MESSAGE", "complain", "of_system", "plain", "print_exactly", "say", "say_trail"]

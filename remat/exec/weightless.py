@@ -6,6 +6,8 @@ named device (`devices.py`). Nothing is allocated and nothing runs: what depends
 
 from __future__ import annotations
 
+import os
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -92,10 +94,11 @@ def capture_without_weights(
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor", category=UserWarning)
         try:
             result = factory()
-        except (RuntimeError, NotImplementedError, TypeError, ValueError, Uncapturable) as error:
+        except _FAILURES as error:
             first = (str(error).strip().splitlines() or [""])[0]
-            what = f"the factory failed under fake tensors with {type(error).__name__}: {first:.300}"
-            raise RematError("X-FACTORY", what, fix="let it read no values of tensors and name no device.") from error
+            what = f"the factory failed under fake tensors with {type(error).__name__}: {first:.300} ({_place(error)})."
+            fix = "where it works on real tensors, let it read no values of tensors and name no device."
+            raise RematError("X-FACTORY", what, fix=fix) from error
     module, args, kwargs = parts_of(result)
     tensors = _tensors(module, args, kwargs)
     _check_fake(tensors)
@@ -115,7 +118,31 @@ def _nothing(origin: object) -> torch.Tensor:
     raise RematError("X-FACTORY", f"{origin} has no memory.", fix=_FIX)
 
 
+_FAILURES = (
+    RuntimeError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError, AssertionError, ImportError, Uncapturable,
+)  # fmt: skip
+"""What a factory may raise that is told as its failure; errors of this library that say more pass."""
+
+
+def _place(error: BaseException) -> str:
+    """The last line outside torch that an error passed through."""
+    library = os.path.dirname(torch.__file__)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(library)]
+    return f"{os.path.basename(frames[-1].filename)}, line {frames[-1].lineno}"
+
+
 _FIX = "return (module, args) or (module, args, kwargs)."
+
+
+def _form(result: object) -> str:
+    """What a factory returned, in words."""
+    if isinstance(result, tuple):
+        return f"a tuple of {len(result)}"
+    return (
+        f"{type(result).__name__} alone"
+        if isinstance(result, nn.Module)
+        else f"an object of type {type(result).__name__}"
+    )
 
 
 def parts_of(result: object) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
@@ -125,7 +152,9 @@ def parts_of(result: object) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]
         RematError: X-FACTORY, when it is something else.
     """
     if not isinstance(result, tuple) or len(result) not in (2, 3) or not isinstance(result[0], nn.Module):
-        raise RematError("X-FACTORY", f"the factory returned a {type(result).__name__} of another form.", fix=_FIX)
+        raise RematError(
+            "X-FACTORY", f"the factory returned {_form(result)}, not a module with its arguments.", fix=_FIX
+        )
     module, args = result[:2]
     kwargs = result[2] if len(result) == 3 else {}
     args = (args,) if isinstance(args, torch.Tensor) else args

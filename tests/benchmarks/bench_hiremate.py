@@ -14,7 +14,6 @@ page. Exits 1 where a bar is missed: 30 CPU seconds for each of the four plans, 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,7 @@ from remat.algorithms._search.auto import auto
 from remat.ir import Cluster, Graph, GraphBuilder, Kind, cluster_classes, validate
 from remat.ir.hierarchy import Condensed
 from tests.benchmarks.bench_rockmate import plan as rockmate_plan
-from tests.benchmarks.paper_rows import Row, Rows, as_published, cpu_clock, graph_of, solved
+from tests.benchmarks.paper_rows import Row, Rows, as_published, cpu_clock, flags, graph_of, solved, told
 
 BARS = {"gpt24": 30.0, "unet": 30.0, "encdec6": 30.0, "resnet101": 30.0}
 """CPU seconds of `hiremate` at half the memory."""
@@ -196,10 +195,7 @@ def missed(rows: dict[str, Row]) -> list[str]:
 
 def main() -> int:
     """Measure what is missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="rows whose key begins so")
-    parser.add_argument("--fresh", action="store_true", help="forget the stored rows")
-    given = parser.parse_args()
+    given = flags(__doc__).parse_args()
     rows = Rows("hiremate", fresh=given.fresh, only=given.only)
     rows.add(
         "warm", lambda: solved(named.hiremate, as_published("gpt2"), store_all_peak(as_published("gpt2")) * 4 // 5)
@@ -223,9 +219,7 @@ def main() -> int:
     for model in TABLE2:
         for share in SHARES:
             rows.add(f"table2 {model} {share}", lambda model=model, share=share: table2(model, share))
-    lines = missed(rows.rows)
-    print("\n".join(f"MISSED {line}" for line in lines) or "all bars held")
-    return int(bool(lines))
+    return told(missed(rows.rows))
 
 
 if __name__ == "__main__":

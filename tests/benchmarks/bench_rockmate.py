@@ -13,7 +13,6 @@ page. Exits 1 where `rockmate` on 24 layers takes more than 20 CPU seconds, or R
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from functools import cache
@@ -22,7 +21,7 @@ from remat.algorithms import HIlp, Problem, named, store_all_peak
 from remat.algorithms._chain.linearise import Linearised, Quantise, linearised
 from remat.algorithms._chain.rotor import RkRotor
 from remat.ir import validate
-from tests.benchmarks.paper_rows import Row, Rows, as_published, cpu_clock, graph_of, solved
+from tests.benchmarks.paper_rows import Row, Rows, as_published, cpu_clock, flags, graph_of, solved, told
 
 BUDGETS = (3, 5, 10, 20, 30)
 """Numbers of budgets a side, for the peak and for what is saved."""
@@ -132,9 +131,7 @@ def missed(rows: dict[str, Row]) -> list[str]:
 
 def main() -> int:
     """Measure what is missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="rows whose key begins so")
-    parser.add_argument("--fresh", action="store_true", help="forget the stored rows")
+    parser = flags(__doc__)
     parser.add_argument("--limit", type=float, default=60.0, help="seconds of Checkmate, for each graph")
     given = parser.parse_args()
     rows = Rows("rockmate", fresh=given.fresh, only=given.only)
@@ -157,9 +154,7 @@ def main() -> int:
                 f"checkmate {layers}",
                 lambda layers=layers, budget=budget: solved(checkmate, as_published(f"gpt{layers}"), budget),
             )
-    lines = missed(rows.rows)
-    print("\n".join(f"MISSED {line}" for line in lines) or "all bars held")
-    return int(bool(lines))
+    return told(missed(rows.rows))
 
 
 if __name__ == "__main__":

@@ -5,13 +5,14 @@ A row is measured once, and has the CPU seconds that it took; what it was measur
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import importlib.metadata
 import json
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,11 +39,13 @@ class Rows:
         name: of the file, without its ending.
         fresh: forget stored rows.
         only: measure only rows whose key begins so.
+        packages: whose versions are stored.
     """
 
-    def __init__(self, name: str, *, fresh: bool = False, only: str = "") -> None:
-        self.path, self.only = DATA / f"{name}.json", only
+    def __init__(self, name: str, *, fresh: bool = False, only: str = "", packages: Sequence[str] = PACKAGES) -> None:
+        self.path, self.only, self.packages = DATA / f"{name}.json", only, packages
         stored = {} if fresh or not self.path.exists() else json.loads(self.path.read_text())
+        self.since: str | None = stored.get("date")
         self.rows: dict[str, Row] = stored.get("rows", {})
 
     def add(self, key: str, measure: Callable[[], Row]) -> None:
@@ -53,12 +56,33 @@ class Rows:
         row = measure()
         self.rows[key] = _rounded(row | {"cpu": time.process_time() - start})
         facts = {
-            "date": datetime.date.today().isoformat(),
+            "date": dates(self.since),
             "machine": f"{platform.machine()}, {os.cpu_count()} cores, one thread",
-            "versions": {name: importlib.metadata.version(name).partition("+")[0] for name in PACKAGES},
+            "versions": {name: importlib.metadata.version(name).partition("+")[0] for name in self.packages},
         }
         write_whole(self.path, (_lines(facts | {"rows": self.rows})).encode())
         print(key, json.dumps(self.rows[key])[:300], flush=True)
+
+
+def dates(stored: str | None) -> str:
+    """The days of a run that goes on: of its first rows, and today."""
+    today = datetime.date.today().isoformat()
+    first = today if stored is None else stored.partition(" ")[0]
+    return today if first == today else f"{first} to {today}"
+
+
+def told(missed: list[str]) -> int:
+    """Print the bars that were missed; the exit code of the benchmark."""
+    print("\n".join(f"MISSED {line}" for line in missed) or "all bars held")
+    return int(bool(missed))
+
+
+def flags(description: str | None) -> argparse.ArgumentParser:
+    """The options that every evidence page's benchmark has."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="rows whose key begins so")
+    parser.add_argument("--fresh", action="store_true", help="forget the stored rows")
+    return parser
 
 
 def _lines(document: dict[str, Any]) -> str:

@@ -80,8 +80,11 @@ def _t5() -> nn.Module:
     from transformers import T5Config, T5ForConditionalGeneration
 
     return T5ForConditionalGeneration(
-        T5Config(vocab_size=512, d_model=128, d_kv=32, d_ff=512, num_layers=4, num_heads=4, use_cache=False)
-    )
+        T5Config(
+            vocab_size=512, d_model=128, d_kv=32, d_ff=512, num_layers=4, num_heads=4, use_cache=False,
+            decoder_start_token_id=0, pad_token_id=0, eos_token_id=1,
+        )
+    )  # fmt: skip
 
 
 def _vit() -> nn.Module:

@@ -11,7 +11,7 @@ import pytest
 from remat.cli import main
 from remat.cli.outputs import check_files
 from remat.cli.sweep import MOST_BUDGETS
-from remat.cli.words import LONGEST_MESSAGE, plain
+from remat.cli.words import LONGEST_LINE, LONGEST_MESSAGE, plain
 from remat.errors import BadArgument, MalformedFile, ProofRefused
 from remat.ir import (
     Drop,
@@ -268,3 +268,72 @@ def test_a_reader_that_goes_away_is_no_error(files, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdout", Closed())
     assert main(["show", "g.json"]) == 1
     assert capsys.readouterr().err == ""
+
+
+MODELS = """
+import torch
+from torch import nn
+
+x = 3
+
+def build(batch=4):
+    return nn.Linear(2, 2), torch.randn(batch, 2)
+
+def alone():
+    return nn.Linear(2, 2)
+
+def number():
+    return 3
+
+def missing():
+    return {}["weights"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["my_model:x"], "C-FACTORY: my_model:x is of type int, not a function."),
+        (["my_model.py:build"], "C-FACTORY: 'my_model.py' is a file, not a module. Fix: write my_model:build,"),
+        (["./my_model.py"], "write my_model:FACTORY, in the folder of the file."),
+        (["my_model:build", "--set", "rows=1"], "C-SETTING: my_model:build has no argument 'rows'; it has batch. Fix:"),
+        (
+            ["my_model:alone"],
+            "X-FACTORY: the factory returned Linear alone, not a module with its arguments. Fix: return (",
+        ),
+        (["my_model:number"], "X-FACTORY: the factory returned an object of type int, not a module"),
+        (["my_model:missing"], "with KeyError: 'weights' (my_model.py, line 17). Fix:"),
+    ],
+)
+def test_a_wrong_factory_is_named_with_the_way_out(files, capsys, monkeypatch, words, said):
+    (files / "my_model.py").write_text(MODELS)
+    monkeypatch.syspath_prepend(files)
+    monkeypatch.delitem(sys.modules, "my_model", raising=False)
+    for command in ("inspect", "estimate"):
+        code, _, err = call(capsys, command, *words)
+        assert code == 1 and said in err
+
+
+def test_what_a_solver_said_is_short_on_the_screen(files, capsys):
+    code, _, err = call(capsys, "solve", "g.json", "--budget", "1")
+    assert code == 3 and "found no schedule" in err
+    assert all(len(line) < LONGEST_LINE for line in err.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (
+            ["solve", "g.json", "--budget", "9", "--solver", "Rotor"],
+            "'Rotor' is not a solver but a class. Fix: write Rotor(), ",
+        ),
+        (["prove", "g.json", "--budget", "9", "-o", "p.json", "--solver", "nozzle"], "P-NAME"),
+        (["apply", "Linearise", "g.json"], "'Linearise' is not a transform but a class. Fix: write Linearise(), "),
+        (["solve", "g.json", "--budget", "9", "--solver", "zzzz"], "more."),
+        (["show", "broken.json"], "F-JSON: at broken.json, line 1, column 1: not JSON"),
+    ],
+)
+def test_a_wrong_word_or_file_is_one_short_message(files, capsys, command, said):
+    (files / "broken.json").write_text("no JSON")
+    code, _, err = call(capsys, *command)
+    assert code == 1 and said in err and len(err) < 600

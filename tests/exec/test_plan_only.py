@@ -154,8 +154,8 @@ def test_an_unknown_device_is_refused_before_anything_is_built():
 @pytest.mark.parametrize(
     ("factory", "says"),
     [
-        (lambda: nn.Linear(2, 2), "returned a Linear"),
-        (lambda: (nn.Linear(2, 2),), "returned a tuple"),
+        (lambda: nn.Linear(2, 2), "returned Linear alone"),
+        (lambda: (nn.Linear(2, 2),), "returned a tuple of 1"),
         (lambda: (nn.Linear(2, 2), 3), "no tuple"),
         (lambda: (nn.Linear(2, 2), (torch.randn(3, 2),), 5), "no dict"),
         (lambda: (nn.Linear(int(torch.randint(2, (1,)).item()), 2), torch.randn(2, 2)), "failed under fake tensors"),

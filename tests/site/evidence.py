@@ -282,14 +282,14 @@ def hiremate_parts() -> Row:
 PAGES = {FOLDER / "rockmate.md": rockmate_parts, FOLDER / "hiremate.md": hiremate_parts}
 
 
-def renewed(page: str, parts: Row) -> str:
-    """A page with other lines between its comments.
+def renewed(page: str, parts: Row, maker: str = "tests.site.evidence") -> str:
+    """A page with other lines between its comments, which name the module that makes them.
 
     Raises:
         ValueError: a comment is missing.
     """
     for name, lines in parts.items():
-        begin, end = f"<!-- {name}: made by python -m tests.site.evidence -->\n", f"<!-- end of {name} -->"
+        begin, end = f"<!-- {name}: made by python -m {maker} -->\n", f"<!-- end of {name} -->"
         start = page.index(begin) + len(begin)
         page = page[:start] + "\n".join(lines) + page[page.index(end, start) :]
     return page

@@ -1,4 +1,7 @@
-"""The files of the built site, without a browser: links and anchors lead somewhere, images have words, no other host is asked."""
+"""The files of the built site, without a browser.
+
+Links and anchors lead somewhere, images have words, no mark of Markdown is left in the text, no other host is asked.
+"""
 
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -16,10 +19,14 @@ LOADS = {
     "audio": "src",
 }
 """Tags that load something, and the attribute that says what."""
+LITERAL = {"code", "pre", "script", "style", "title"}
+"""Tags whose text is shown, or used, as it stands."""
+MARKS = ("`", "**", "](")
+"""Marks of Markdown, which no reader should see."""
 
 
 class Parts(HTMLParser):
-    """Links, loads, anchors and images of a page."""
+    """Links, loads, anchors, images of a page, and marks of Markdown that are left in its text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -27,11 +34,14 @@ class Parts(HTMLParser):
         self.loads: list[str] = []
         self.anchors: set[str] = set()
         self.wordless: list[str] = []
+        self.marks: list[str] = []
+        self._literal = 0
         self.feed(text)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         """Keep what the tag links to, loads or names."""
         given = {key: value or "" for key, value in attributes}
+        self._literal += tag in LITERAL
         self.anchors |= {given[key] for key in ("id", "name") if key in given}
         if tag == "a" and "href" in given:
             self.links.append(given["href"])
@@ -39,6 +49,15 @@ class Parts(HTMLParser):
             self.loads.append(given[LOADS[tag]])
         if tag == "img" and not given.get("alt", "").strip():
             self.wordless.append(given.get("src", ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        """Leave what is shown as it stands."""
+        self._literal -= tag in LITERAL
+
+    def handle_data(self, data: str) -> None:
+        """Keep text that a mark of Markdown is left in."""
+        if not self._literal and any(mark in data for mark in MARKS):
+            self.marks.append(" ".join(data.split())[:60])
 
 
 @cache
@@ -65,6 +84,7 @@ def faults(site: Path) -> Iterator[str]:
             elif address.path and address.scheme != "data" and not (page.parent / unquote(address.path)).exists():
                 yield f"{here}: loads {load}, which does not exist"
         yield from (f"{here}: image {image} without words" for image in parts(page).wordless)
+        yield from (f"{here}: not rendered: {text}" for text in parts(page).marks)
 
 
 def missing(site: Path, entries: Iterable[str]) -> Iterator[str]:

@@ -17,14 +17,17 @@ DOCS = ROOT / "docs"
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)]*)?\))")
 SECTIONS = {
     "Learn": ["tutorials/quickstart.md", "tutorials/a-first-model.md", "tutorials"],
-    "Do": ["how-to"],
+    "Do": [
+        "how-to/estimate-before-you-rent.md", "how-to/fit-a-budget.md", "how-to/choose-a-budget.md",
+        "how-to/look-at-a-plan.md", "how-to/save-a-plan.md", "how-to",
+    ],
     "Gallery": ["gallery"],
     "Understand": ["explanation"],
     "Look up": ["reference", "glossary.md"],
     "API": ["reference/api"],
     "Check": ["benchmarks"],
     "Decisions": ["decisions"],
-}
+}  # fmt: skip
 LANGUAGES = {".py": "python", ".json": "json", ".toml": "toml", ".md": "markdown", "": "make"}
 LIST_OF_DECISIONS = "decisions/index.md"
 FOREIGN_WORKER = "https://unpkg.com/iframe-worker/shim"

@@ -34,8 +34,8 @@ PACKAGES = ("numba", "cvxpy", "highspy", "scipy", "pyscipopt")
 HEAD = """# What each solver accepts, proves, needs and costs
 
 Made by `python -m tests.site.solvers` from the registry: each solver is asked whether it refuses three small steps, solves
-those it accepts at {share:.0%} of their peak, and solves a captured U-Net ({nodes} nodes; chain solvers through `Linearise()
->> …`). Settings are the defaults.
+those it accepts at {share:.0%} of their peak, and solves a captured U-Net ({nodes} nodes; chain solvers through
+`Linearise() >> …`). Settings are the defaults.
 
 * **accepts**: *chain* (a chain of stages, as `Linearise()` makes one of any step), *flat* (any step with one option per
   node), *layers* (a condensed step with options; `Revolve` wants equal stages, which `UnitCost() >> Revolve()` makes), *link*

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.benchmarks import bench_hiremate, bench_rockmate
-from tests.benchmarks.paper_rows import Rows
+from tests.benchmarks.paper_rows import Rows, dates
 from tests.site import evidence
 
 
@@ -62,3 +62,9 @@ def test_rows_are_measured_once_and_a_run_goes_on(tmp_path, monkeypatch):
     assert len(calls) == 2 and list(stored["rows"]) == ["a 1", "b"]
     assert stored["rows"]["b"]["time"] == 1.0 and "cpu" in stored["rows"]["b"]
     assert Rows("page", fresh=True).rows == {}
+
+
+def test_a_run_that_goes_on_another_day_has_both_dates():
+    today = dates(None)
+    assert dates(today) == today
+    assert dates("2000-01-01") == dates("2000-01-01 to 2000-02-01") == f"2000-01-01 to {today}"

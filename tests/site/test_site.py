@@ -88,6 +88,9 @@ FAULTS = {
     '<img src="q.png" alt="a picture">': "which does not exist",
     '<script src="https://example.org/x.js"></script>': "from another host",
     '<link rel="stylesheet" href="//example.org/x.css">': "from another host",
+    "<p>through `Linearise()</p>": "not rendered: through `Linearise()",
+    "<p>**bold**</p>": "not rendered",
+    "<pre>`a`</pre><p>[a](b.md)</p>": "not rendered: [a](b.md)",
 }
 
 

@@ -132,7 +132,14 @@ def word(name: str) -> Any:
     return table[name].load()
 
 
+MOST_NAMES = 20
+"""Names that a message lists."""
+
+
 def _near(name: str, candidates: Iterable[str]) -> str:
     names = sorted(candidates)
     near = difflib.get_close_matches(name, names, 3)
-    return f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(names) or 'none'}."
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"known are {', '.join(names[:MOST_NAMES]) or 'none'}{more}."

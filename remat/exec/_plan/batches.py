@@ -9,8 +9,8 @@ from attrs import frozen
 from remat.errors import BadArgument
 from remat.units import Bytes
 
-PRECISION = 33
-"""The answer fits, and a batch that is larger by the 33rd part, and by one at least, does not."""
+PRECISION = 34
+"""The answer fits, and a batch that is larger by the 34th part, which is less than 3 %, and by one at least, does not."""
 LARGEST_BATCH = 1 << 24
 
 
