@@ -105,8 +105,11 @@ class Step(torch.autograd.Function):
         """Run the generated backward once."""
         call: Call = ctx.call
         _check_backward(ctx, call, gradients)
-        missing = call.lowered.tangents.missing(gradients)
-        lowered = without(call.lowered, missing)
+        whole = call.lowered
+        if whole.eager is not None and is_watched():  # compiled code does not show where nan comes from
+            whole = whole.eager
+        missing = whole.tangents.missing(gradients)
+        lowered = without(whole, missing)
         lowered = lowered.scoped if profiled() else lowered
         if call.meter is not None:
             call.meter.backward_begins(ctx.token)
