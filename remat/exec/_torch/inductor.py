@@ -50,6 +50,7 @@ def traced(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> torc
         function: takes tensors, gives a flat tuple of tensors.
         inputs: fake tensors.
     """
+    import torch._inductor.lowering  # some decompositions expect it to be loaded
     from torch._inductor.decomposition import select_decomp_table
     from torch.fx.experimental.proxy_tensor import make_fx
 
