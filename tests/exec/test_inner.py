@@ -13,7 +13,6 @@ from remat.exec import RematWarning
 from remat.exec._module.compiling import compile_plans
 from remat.exec._torch.inductor import check_compiler
 from remat.integrations.compile_backend import backend
-from remat.zoo import GPT2
 from tests.exec.support import LIGHT, SMALL, train
 
 NEAR = 1e-9
@@ -64,28 +63,58 @@ def gaps(bare, other):
     return worst
 
 
-@pytest.mark.parametrize("name", ["gpt2", "resnet", "in-place", "encoder-decoder"])
-def test_a_plan_through_a_compiler_computes_what_the_module_computes(name):
-    bare, sample = SMALL[name].instantiate(torch.float64)
+class Pictures(nn.Module):
+    """Buffers that a step writes, operations in place, convolutions in another layout."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Conv2d(3, 4, 3, bias=False), nn.Conv2d(4, 4, 3)
+        self.norm, self.head = nn.BatchNorm2d(4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = torch.relu_(self.norm(self.first(x)).to(memory_format=torch.channels_last))
+        x = nn.functional.dropout(self.second(x), 0.2).add_(1)
+        return self.head(x.mean((2, 3))).square().mean()
+
+
+def test_a_plan_through_a_compiler_computes_what_the_module_computes():
+    bare, sample = Pictures().double(), (torch.linspace(-1, 1, 600, dtype=torch.float64).reshape(2, 3, 10, 10),)
     wrapped = compiled(copy.deepcopy(bare), "100%", on_infeasible="best")
     worst = gaps(train(bare, sample, 2), train(wrapped, sample, 2))
-    assert max(worst.values()) < NEAR and worst["random"] == 0
+    assert max(worst.values()) < NEAR and worst["random"] == 0 and worst["buffer"] >= 0
     assert remat.exec.report(wrapped).ran == "plan" and remat.exec.report(wrapped).inner
 
 
-def gpt2():
-    torch.manual_seed(0)
-    model = GPT2(layers=3, width=32, heads=2, vocabulary=64, context=32).double()
-    tokens = torch.randint(64, (4, 32))
-    return model, (tokens, tokens)
+class Noise(nn.Module):
+    def forward(self, x):
+        return x * torch.rand_like(x)
+
+
+class Chain(nn.Module):
+    """Layers whose noise has to be drawn again where they are recomputed."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(
+            *(nn.Sequential(nn.Linear(16, 16), nn.GELU(), Noise(), nn.Dropout(0.3)) for _ in range(5))
+        )
+
+    def forward(self, x):
+        return self.layers(x).square().mean()
+
+
+def chain():
+    return Chain().double(), (torch.linspace(-1, 1, 256 * 16, dtype=torch.float64).reshape(256, 16),)
 
 
 def test_what_is_recomputed_draws_what_was_drawn_first():
-    bare, sample = gpt2()
-    wrapped = compiled(copy.deepcopy(bare), "60%", on_infeasible="best")
+    bare, sample = chain()
+    wrapped = compiled(copy.deepcopy(bare), "45%", on_infeasible="best")
     worst = gaps(train(bare, sample, 2), train(wrapped, sample, 2))
     report = remat.exec.report(wrapped)
-    assert any(run.startswith("drawn") or "bernoulli" in run for run in reruns(report))
+    assert any(report.graph.node(name).draws for name in reruns(report))
     assert max(worst.values()) < NEAR and worst["random"] == 0
 
 
@@ -97,15 +126,15 @@ def reruns(report):
 
 
 def test_code_that_holds_more_than_its_plan_is_planned_again_within_the_budget():
-    model, sample = gpt2()
+    model, sample = chain()
     plain = remat.exec.wrap(copy.deepcopy(model), sample, "75%", solver=LIGHT, cost="estimate")
     budget = remat.exec.report(plain).budget
-    wrapped = compiled(model, budget, holding(lambda: 40_000))
+    wrapped = compiled(model, budget, holding(lambda: 60_000))
     call = functools.partial(step, wrapped, sample)
     call()
     report = remat.exec.report(wrapped)
     assert report.budget == budget and report.inner.count("planned for") > 1
-    assert report.predicted_peak < report.measured_peak <= budget
+    assert max(report.predicted_peak, report.measured_peak) <= budget
     for parameter in wrapped.parameters():
         parameter.grad = None
     assert remat.exec.measure_step(call).peak <= budget
@@ -116,7 +145,7 @@ def step(module, sample):
 
 
 def test_a_budget_that_no_code_keeps_is_refused_with_what_was_tried():
-    model, sample = gpt2()
+    model, sample = chain()
     with pytest.raises(
         Infeasible, match=r"code by Inductor holds at most .*: planned for \d+ B it held \d+ B"
     ) as refused:
@@ -176,7 +205,7 @@ def test_anomaly_detection_names_the_operation_of_the_plan():
     out = wrapped(torch.randn(3, 6).double())[1]
     with (
         torch.autograd.detect_anomaly(check_nan=True),
-        pytest.raises(Exception, match=r"X-NAN.*came with the gradient"),
+        pytest.raises(Exception, match=r"X-NAN.*first made by aten.div"),
     ):
         out.backward(torch.full_like(out, torch.nan))
 

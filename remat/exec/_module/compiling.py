@@ -96,12 +96,13 @@ def bound_within_budget(
         over = trials.add(target, ready)
         if over <= 0:
             return _noted(ready, trials)
-        target -= max(over, int(planned.budget * LEAST_STEP))
+        assert current.outcome.cost is not None
+        predicted = current.outcome.cost.peak + current.captured.overhead
+        target = min(target, predicted) - max(over, int(planned.budget * LEAST_STEP))
         try:
             current = again(evolve(state.settings, budget=max(0, target), on_infeasible="raise"))
         except Infeasible as error:
-            trials_end = f" and no plan for {target} B was found"
-            return _refused(state, trials, trials_end, error)
+            return _refused(state, trials, "; for less no plan was found", error)
     return _refused(state, trials, "", None)
 
 
