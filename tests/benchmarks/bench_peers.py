@@ -125,7 +125,7 @@ def planned(case: Case, budget: int, seconds: float) -> tuple[nn.Module, dict[st
 
 def judged(expected: Trace, got: Trace) -> tuple[str, str]:
     """What three steps left: loss, gradients and parameters, and buffers."""
-    got = tuple({path.replace("_orig_mod.", ""): leaf for path, leaf in step.items()} for step in got)
+    expected, got = _plain(expected), _plain(got)
     first, after = expected[0], got[0]
     loss, grads = _off(first, after, "loss"), _off(first, after, "grad")
     if not [line for line in differences(expected, got) if not line.partition(": ")[2].startswith(("buffer", "out"))]:
@@ -136,6 +136,11 @@ def judged(expected: Trace, got: Trace) -> tuple[str, str]:
         word = "rounding" if grads < ROUNDING else f"off {grads:.2g}"
     held = any(path.startswith("buffer.") for path in first)
     return word, "-" if not held else "right" if _off(first, after, "buffer") < ROUNDING else "WRONG"
+
+
+def _plain(trace: Trace) -> Trace:
+    """With the names of a module that is not compiled."""
+    return tuple({path.replace("_orig_mod.", ""): leaf for path, leaf in step.items()} for step in trace)
 
 
 def _off(before: dict[str, Leaf], after: dict[str, Leaf], kind: str) -> float:

@@ -1,14 +1,15 @@
-"""A backward that hands on its gradients as they are made, for those who wait for them: buckets of DDP, optimizers in the backward.
+"""A backward that hands on its gradients as they are made, to those who wait for them: DDP's buckets, optimizers in the backward.
 
-A node of autograd gives its gradients when it ends. So the step becomes a chain of nodes: the first runs the generated backward up to
-the first gradients, each later one goes on from there, and autograd accumulates what one has given before it calls the next. The
-lines are those of the plan, in its order; a gradient is released where it is handed on.
+A node of autograd gives its gradients when it ends. So the step becomes a chain of nodes: the first runs the generated backward
+up to the first gradients, each later one goes on from there, and autograd accumulates what one has given before it calls the
+next. The lines are those of the plan, in its order; a gradient is released where it is handed on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from attrs import frozen
@@ -37,11 +38,19 @@ class Handing:
     groups: Groups
 
 
+_handings: WeakKeyDictionary[Lowered, Handing | None] = WeakKeyDictionary()
+
+
 def handing_of(lowered: Lowered) -> Handing | None:
-    """The backward of a plan in parts, lowered when it is first wanted; None: it has one part."""
+    """The backward of a plan in parts, lowered when it is first wanted; None: it has one part.
+
+    A plan with copies to the host, and one that was compiled, has one.
+    """
     if lowered.copier is not None or lowered.eager is not None or len(lowered.grad_inputs) < 2:
         return None
-    return _Handing(lowered).handing()
+    if lowered not in _handings:
+        _handings[lowered] = _Handing(lowered).handing()
+    return _handings[lowered]
 
 
 class _Handing(Lowering):
@@ -89,6 +98,11 @@ class _Handing(Lowering):
     def results(self) -> list[str | None]:
         """What is left for the end."""
         return []
+
+    def used_primals(self) -> tuple[list[str], list[str]]:
+        """Those of the whole backward: what the forward has saved is unpacked as it was saved."""
+        watched, loose = self.whole.backward_primals, self.whole.loose_primals
+        return [self.primals[at] for at in watched], [self.primals[at] for at in loose]
 
     def emit(self, steps: Iterable[Any]) -> None:
         steps, begin = list(steps), 0
