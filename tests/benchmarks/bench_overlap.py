@@ -1,9 +1,9 @@
 """`python -m tests.benchmarks.bench_overlap`: when the buckets of DDP are ready, in a pair of processes over gloo.
 
 A bucket is summed over the processes from the moment when the last of its gradients was accumulated, beside what is left of the
-backward. For each bucket: the share of the backward's CPU time (of the thread that runs it) that had passed. A sum that begins at 100 %
-overlaps with nothing. Rows: the bare module; a plan as one node of autograd, which gives its gradients at its end; a plan as a
-chain of nodes. Gradients of the three are compared to the last bit. Writes build/bench/overlap.json.
+backward. For each bucket: the share of the backward's CPU time (of the thread that runs it) that had passed. A sum that begins
+at 100 % overlaps with nothing. Rows: the bare module; a plan as one node of autograd, which gives its gradients at its end; a
+plan as a chain of nodes. Gradients of the three are compared to the last bit. Writes build/bench/overlap.json.
 """
 
 import contextlib

@@ -33,7 +33,7 @@ LEAST_STEP = 0.01
 """The least share of the budget by which the next plan is smaller."""
 
 
-def compile_plans(module: nn.Module, compiler: Compile = inductor.compiled) -> None:
+def compile_plans(module: nn.Module, compiler: Compile = inductor.compile_graph) -> None:
     """Have the plans of a wrapped module compiled; it has none yet. Each step is then planned for itself, by each process."""
     state: State = attributes(module)["_remat"]
     state.settings = evolve(state.settings, compiler=compiler)

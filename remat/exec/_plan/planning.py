@@ -93,7 +93,9 @@ class Settings:
     on_infeasible: str = field(default="raise", validator=one_of(*INFEASIBLE))
     progress: bool | Listener | None = field(default=None, validator=optional(either(FLAG, function("print"))))
     offloading: Offloading | None = field(default=None, validator=optional(instance(Offloading, "Offloading(True)")))
-    compiler: Compile | None = field(default=None, validator=optional(function("remat.exec._torch.inductor.compiled")))
+    compiler: Compile | None = field(
+        default=None, validator=optional(function("remat.exec._torch.inductor.compile_graph"))
+    )
 
     def planner(self) -> Solver:
         """The solver, the default one where none was named; it plans copies too where the problem has a link."""

@@ -7,6 +7,7 @@ operations and order them anew, so the peak is its own: it has to be measured (`
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -92,11 +93,13 @@ class _Through:
             loose = [examples[at] for at in lowered.loose_primals]
             saved = [*(examples[at] for at in lowered.backward_primals), *first.examples[outputs : outputs + read]]
             tangents = [self.example(value) for value, _ in program.tangents]
-            ends = len(loose), len(loose) + len(saved), len(loose) + len(saved) + len(tangents)
+            sizes = [len(loose), len(saved), len(tangents), len(first.examples) - outputs - read]
 
             def backward(*tensors: torch.Tensor) -> Gradients:
-                one, two, three = ends
-                return space["backward"](tensors[:one], tensors[one:two], tensors[two:three], list(tensors[three:]))
+                rest = iter(tensors)
+                parts = [tuple(itertools.islice(rest, size)) for size in sizes]
+                grads: Gradients = space["backward"](*parts[:3], list(parts[3]))
+                return grads
 
             activations = first.examples[outputs + read :]
             second = self.piece(backward, [*loose, *saved, *tangents, *activations], is_backward=True)
@@ -122,8 +125,8 @@ class _Through:
             for name, value in inspect.unwrap(function).__globals__.items()
         }
         drawing = {name: self.draws.drawing(value, name) for name, value in names.items() if _among(value, entries)}
-        own = {"_save_state": self.draws.save, "_replay": self.draws.replay}
-        self.space = Names(names | drawing | own).compiled(lowered.source, "step for a compiler")
+        as_data = {"_save_state": self.draws.save, "_replay": self.draws.replay}
+        self.space = Names(names | drawing | as_data).compiled(lowered.source, "step for a compiler")
         return self.space
 
     def example(self, value: str) -> torch.Tensor:

@@ -283,7 +283,7 @@ def _check_hooks(ctx: Any, call: Call, grads: tuple[torch.Tensor | None, ...]) -
 
 def _without_token(ctx: Any) -> tuple[Any, ...]:
     """The nodes after one of a chain, without the next one of the chain."""
-    return tuple(edge for edge in ctx.next_functions if not isinstance(edge[0], Later._backward_cls))  # type: ignore[attr-defined]
+    return tuple(edge for edge in ctx.next_functions if not isinstance(edge[0], Later._backward_cls))
 
 
 def _watched_backward(lowered: Lowered, name: str, parts: tuple[Any, ...]) -> tuple[torch.Tensor | None, ...]:

@@ -58,7 +58,7 @@ def traced(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> torc
         return make_fx(torch.func.functionalize(function), select_decomp_table(), tracing_mode="real")(*inputs)
 
 
-def compiled(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], *, is_backward: bool) -> Code:
+def compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], *, is_backward: bool) -> Code:
     """Have Inductor compile a graph."""
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner
@@ -71,4 +71,4 @@ def compiled(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], *, is_
     return code
 
 
-__all__ = ["Code", "check_compiler", "compiled", "traced"]
+__all__ = ["Code", "check_compiler", "compile_graph", "traced"]
