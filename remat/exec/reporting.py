@@ -65,6 +65,8 @@ class Report:
         asked: the budget asked for, where no plan was found for it and the smallest budget found stands for it; else None.
         link: that the plan was made with; None: without copies to the host. What is predicted of copies stands in `cost`.
         copied: what the copies of the last step were, or of the rehearsal; None: there were none.
+        inner: what compiled the functions of the plan, the budgets that it was planned for in turn, and what a step held each
+            time; empty: eager's kernels run the plan.
     """
 
     budget: Bytes | None
@@ -101,6 +103,7 @@ class Report:
     copied: CopyCounts | None = None
     provenance: str = SINGLE
     unfilled: str = ""
+    inner: str = ""
 
     def __str__(self) -> str:
         rows = self.rows()
@@ -138,6 +141,8 @@ class Report:
         ]
         if self.origin or self.provenance != SINGLE:
             rows.append(("plan from", self.origin or SOURCES[self.provenance]))
+        if self.inner:
+            rows.append(("compiled by", self.inner))
         if self.unfilled:
             rows.append(("captured as", self.unfilled))
         if self.exported:
@@ -277,6 +282,7 @@ def report_of(state: State, ready: Ready) -> Report:
         exported=planned.captured.exported,
         provenance=planned.provenance,
         unfilled=planned.unfilled,
+        inner=planned.inner,
     )
 
 

@@ -1,7 +1,8 @@
 """`torch.compile(model, backend="remat", options={"budget": "6GiB"})`: dynamo's graphs, planned and run within a budget.
 
 Dynamo takes Python away and gives a graph of operations; the plan is made for it as for a module, at its first call, and runs
-operation by operation as eager mode does. Parameters are inputs of the graph, and their gradients come back through it.
+operation by operation as eager mode does, or as Inductor's code. Parameters are inputs of the graph, and their gradients come
+back through it.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from remat._warn import warn
 from remat.errors import BadArgument
 from remat.exec import RematWarning, wrap
+from remat.exec._module.compiling import compile_plans
 from remat.exec._torch.compiled import current_frame
+from remat.exec._torch.inductor import check_compiler
 from remat.settings import one_of
 
-INNER = ("aot_eager",)
-"""What runs the operations of a plan: eager kernels, in the order of the plan."""
+INNER = ("aot_eager", "inductor")
+"""What runs a plan: eager's kernels in its order, or the code that Inductor makes of its forward and its backward."""
 
 _OF_WRAP = (
     "seconds", "loss_reserve", "on_infeasible", "on_uncapturable", "differentiable", "cost", "rehearse", "plan", "on_stale",
@@ -62,7 +66,9 @@ def backend(
     Args:
         graph: what dynamo found.
         example_inputs: its inputs, for shapes; the plan is made at the first call.
-        options: `budget`, and any other argument of `remat.exec.wrap` but `sample` and `loss`; `inner`: "aot_eager".
+        options: `budget`, and any other argument of `remat.exec.wrap` but `sample` and `loss`; `inner`: "aot_eager", the
+            default: eager's kernels, exact; or "inductor": Inductor compiles the forward and the backward of the plan, and its
+            peak is measured and kept within the budget.
         mode: must be None: modes are Inductor's.
 
     Returns:
@@ -70,10 +76,10 @@ def backend(
 
     Raises:
         BadArgument: X-ARG, for an option that there is not, or without a budget.
+        BackendMissing: X-INNER, where Inductor has no compiler.
     """
     settings = dict(options or {})
     inner = settings.pop("inner", "aot_eager")
-    _refuse_inductor(inner)
     one_of(*INNER).check(inner, 'backend="remat": inner', rule="X-ARG")
     if mode is not None:
         raise BadArgument(
@@ -84,24 +90,15 @@ def backend(
         what = f"there is no option {unknown[0]!r}" if unknown else "there is no budget"
         fix = 'give options={"budget": "6GiB"}, and any argument of `remat.exec.wrap` besides.'
         raise BadArgument("X-ARG", f'backend="remat": {what}.', fix=fix)
+    if inner == "inductor":
+        check_compiler(next((x.device for x in example_inputs if isinstance(x, torch.Tensor)), torch.device("cpu")))
+        settings.setdefault("on_uncapturable", "raise")
     _warn_of_breaks(options)
     region = wrap(Region(graph), None, settings.pop("budget"), **settings)
+    if inner == "inductor":
+        compile_plans(region)
     _regions.append(weakref.ref(region))
     return region
-
-
-def _refuse_inductor(inner: object) -> None:
-    """Say why Inductor does not run the operations of a plan: it fuses and orders them anew, and recomputes in its own way."""
-    if inner == "inductor":
-        what = (
-            "backend=\"remat\": inner is 'inductor', which fuses operations and orders them anew: its peak would be another "
-            "than that of the plan, and the budget would not be kept."
-        )
-        fix = (
-            "leave `inner` out; for fused kernels around a budget, wrap the parts that hold the memory with remat.exec.wrap, and "
-            "compile the model around them."
-        )
-        raise BadArgument("X-ARG", what, fix=fix)
 
 
 def _warn_of_breaks(options: Any) -> None:

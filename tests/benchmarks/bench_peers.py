@@ -1,6 +1,6 @@
 """`make bench-peers`: other ways to make a training step smaller, and ours at the same peak, side by side in one run.
 
-    python -m tests.benchmarks.bench_peers [--only gpt2 …] [--rounds 30] [--seconds 10] [--keep]
+    python -m tests.benchmarks.bench_peers [--only gpt2 …] [--rounds 30] [--seconds 10] [--keep] [--inductor]
 
 Each model is a process of its own. Its rows: bare; `torch.utils.checkpoint` per layer; selective checkpointing (products and
 convolutions kept); AOTAutograd's partition at three values of `activation_memory_budget`; ours, planned for the peak of per-layer
@@ -12,6 +12,9 @@ rounds, thread CPU time of one thread. step: three AdamW steps against the bare 
 first step: "draws" (another loss, of other random numbers: most models have dropout), "rounding" (the same loss, gradients
 within a hundredth of the largest entry), or how far off. buffers: whether BatchNorm's statistics are as bare training leaves
 them.
+
+With `--inductor` the rows of `inductor_rows`, in build/bench/inductor.json: Inductor, Inductor with `activation_memory_budget`,
+and at the peak of that ours by eager's kernels and by Inductor (`torch.compile(…, backend="remat")`).
 
 The bar: at each peer's peak ours is no slower (3 % for noise) and exact, and within the budget. Writes build/bench/peers.json
 after each model (`--keep`: with the rows of models that are there and not run now); exits 1 on a missed bar. Copied to
@@ -42,6 +45,7 @@ from torch import nn
 
 import remat.exec
 from remat.errors import Infeasible
+from tests.benchmarks import inductor_rows
 from tests.benchmarks.bench_exec import interleaved
 from tests.benchmarks.paper_rows import dates
 from tests.benchmarks.peers import CASES, Case, partitioned, per_layer, selective
@@ -49,7 +53,7 @@ from tests.models.exact import Leaf, Trace, differences, train
 from tests.models.model import seed_all, seeded
 from tests.models.operators import declare_torchvision_operators
 
-OUT = Path("build/bench/peers.json")
+OUT, INDUCTOR_OUT = Path("build/bench/peers.json"), Path("build/bench/inductor.json")
 NOISE, SAME_LOSS, ROUNDING = 0.03, 1e-4, 1e-2
 PARTITIONS = (0.5, 0.2, 0.0)
 OURS = "remat"
@@ -145,7 +149,7 @@ def smallest(case: Case, asked: int, error: Infeasible, seconds: float) -> tuple
 
 def judged(expected: Trace, got: Trace) -> tuple[str, str]:
     """What three steps left: loss, gradients and parameters, and buffers."""
-    got = tuple({path.replace("_orig_mod.", ""): leaf for path, leaf in step.items()} for step in got)
+    expected, got = _plain(expected), _plain(got)
     first, after = expected[0], got[0]
     loss, grads = _off(first, after, "loss"), _off(first, after, "grad")
     if not [line for line in differences(expected, got) if not line.partition(": ")[2].startswith(("buffer", "out"))]:
@@ -156,6 +160,11 @@ def judged(expected: Trace, got: Trace) -> tuple[str, str]:
         word = "rounding" if grads < ROUNDING else f"off {grads:.2g}"
     held = any(path.startswith("buffer.") for path in first)
     return word, "-" if not held else "right" if _off(first, after, "buffer") < ROUNDING else "WRONG"
+
+
+def _plain(trace: Trace) -> Trace:
+    """With the names of a module that is not compiled."""
+    return tuple({path.replace("_orig_mod.", ""): leaf for path, leaf in step.items()} for step in trace)
 
 
 def _off(before: dict[str, Leaf], after: dict[str, Leaf], kind: str) -> float:
@@ -208,6 +217,43 @@ def table_of(name: str, rounds: int, seconds: float) -> list[dict[str, Any]]:
     return rows
 
 
+def inductor_table(name: str, rounds: int, seconds: float) -> list[dict[str, Any]]:
+    """All rows of a model beside Inductor."""
+    case = inductor_rows.CASES[name]
+    call = build(case)[1]
+    rows, steps, traces = [], {}, {}
+    torch._dynamo.config.recompile_limit = 64  # each row compiles the same code for another module
+
+    def add(method: str, module: nn.Module, reference: str, budget: int | None = None) -> int:
+        row: dict[str, Any] = {"model": name, "method": method}
+        rows.append(row)
+        try:
+            start = time.process_time()
+            traces[method] = train(module, (), call, case.loss)
+            row["first"] = time.process_time() - start
+            row |= {} if budget is None else inductor_rows.facts_of_ours(budget)
+            row["step"], row["buffers"] = judged(traces[reference], traces[method])
+            steps[method] = step_of(case, module, call)
+            row["peak"] = peak_of(steps[method], module)
+        except Exception as error:  # noqa: BLE001 - a method that does not take a model is a row of the table
+            steps.pop(method, None)
+            row["failed"] = "".join(traceback.format_exception_only(error)).splitlines()[0][:400]
+        return int(row.get("peak", 0))
+
+    add("bare", build(case)[0], "bare")
+    add(inductor_rows.WITHOUT, inductor_rows.by_inductor(build(case)[0]), inductor_rows.WITHOUT)
+    for share in inductor_rows.BUDGETS:
+        peak = add(f"Inductor {share:g}", inductor_rows.by_inductor(build(case)[0], share), inductor_rows.WITHOUT)
+        for method, inner in ((f"remat at {share:g}", "aot_eager"), (f"{inductor_rows.OURS} at {share:g}", "inductor")):
+            if peak:
+                add(method, inductor_rows.ours(build(case)[0], peak, seconds, inner), "bare", peak)
+    times = interleaved(steps, rounds)
+    for row in rows:
+        if row["method"] in times:
+            row["time"] = float(numpy.median(times[row["method"]])) / float(numpy.median(times["bare"]))
+    return rows
+
+
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
@@ -241,7 +287,7 @@ def line_of(row: dict[str, Any], bare: float) -> str:
     if "time" not in row:
         return f"{row['model']:16} {row['method']:20} failed: {row.get('failed')}"
     note = ""
-    if row.get("budget", 0) > row.get("asked", 0):
+    if row.get("budget", 0) > row.get("asked", 0) and "floor" in row:
         asked, found, floor = (f"{row[key] / 2**20:.2f}" for key in ("asked", "budget", "floor"))
         note = f"no plan at {asked} MiB; smallest found {found}, proved floor {floor}"
     return (
@@ -250,16 +296,16 @@ def line_of(row: dict[str, Any], bare: float) -> str:
     )
 
 
-def kept(again: list[str]) -> tuple[list[dict[str, Any]], str | None]:
+def kept(out: Path, again: list[str]) -> tuple[list[dict[str, Any]], str | None]:
     """The rows of an earlier run, of models that are not run again, and its date."""
-    if not OUT.exists():
+    if not out.exists():
         return [], None
-    stored = json.loads(OUT.read_text())
+    stored = json.loads(out.read_text())
     rows = [row for row in stored["rows"] if row["model"] not in again]
     return rows, stored["date"] if rows else None
 
 
-def write(rows: list[dict[str, Any]], seconds: float, since: str | None) -> None:
+def write(rows: list[dict[str, Any]], seconds: float, since: str | None, *, inductor: bool) -> None:
     """Write the rows with what they were measured on and when, in the order of the models."""
     packages = ("torch", "transformers", "diffusers")
     facts = {
@@ -269,17 +315,19 @@ def write(rows: list[dict[str, Any]], seconds: float, since: str | None) -> None
         "python": platform.python_version(),
         "seconds": seconds,
     }
-    order = list(CASES)
+    order = list(inductor_rows.CASES if inductor else CASES)
     rows = sorted(rows, key=lambda row: order.index(row["model"]))
     by = {name: [row for row in rows if row["model"] == name] for name in order}
-    lines = [line for found in by.values() if found for line in missed(found)]
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(facts | {"rows": rows, "missed": lines}, indent=1))
+    judge, out = (inductor_missed, INDUCTOR_OUT) if inductor else (missed, OUT)
+    lines = [line for found in by.values() if found for line in judge(found)]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(facts | {"rows": rows, "missed": lines}, indent=1))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES))
+    parser.add_argument("--only", nargs="*", choices={**CASES, **inductor_rows.CASES})
+    parser.add_argument("--inductor", action="store_true", help="the rows beside Inductor")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=10.0, help="of planning, at most")
     parser.add_argument("--keep", action="store_true", help="rows of other models that are in build/bench/peers.json")
@@ -289,14 +337,25 @@ def main() -> int:
         torch.set_num_threads(1)
         declare_torchvision_operators()  # transformers and timm import only where they are known
         warnings.simplefilter("ignore")
-        print(json.dumps(table_of(chosen.worker, chosen.rounds, chosen.seconds)))
+        tables = inductor_table if chosen.inductor else table_of
+        print(json.dumps(tables(chosen.worker, chosen.rounds, chosen.seconds)))
         return 0
+    lines = run(chosen)
+    print("\n".join(["", *(f"MISSED {line}" for line in lines)] if lines else ["", "all bars met"]))
+    return 1 if lines else 0
+
+
+def run(chosen: argparse.Namespace) -> list[str]:
+    """Run each model in a process of its own; returns the bars that were missed."""
     print(f"torch {torch.__version__}, 1 thread, {chosen.rounds} rounds")
     print(f"{'model':16} {'method':20} {'peak MiB':>9} {'of bare':>7} {'time':>7} {'step':>9} {'buffers':>8}")
-    (rows, since), lines = kept(chosen.only) if chosen.keep else ([], None), []
-    for name in chosen.only:
+    names = chosen.only or list(inductor_rows.CASES if chosen.inductor else CASES)
+    out, judge = (INDUCTOR_OUT, inductor_missed) if chosen.inductor else (OUT, missed)
+    (rows, since), lines = kept(out, names) if chosen.keep else ([], None), []
+    for name in names:
         command = [sys.executable, "-m", "tests.benchmarks.bench_peers", "--worker", name]
         command += ["--rounds", str(chosen.rounds), "--seconds", str(chosen.seconds)]
+        command += ["--inductor"] if chosen.inductor else []
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             print(done.stderr[-2000:], file=sys.stderr)
@@ -306,10 +365,9 @@ def main() -> int:
         bare = next(row["peak"] for row in found if row["method"] == "bare")
         print("\n".join(line_of(row, bare) for row in found), flush=True)
         rows += found
-        lines += missed(found)
-        write(rows, chosen.seconds, since)
-    print("\n".join(["", *(f"MISSED {line}" for line in lines)] if lines else ["", "all bars met"]))
-    return 1 if lines else 0
+        lines += judge(found)
+        write(rows, chosen.seconds, since, inductor=chosen.inductor)
+    return lines
 
 
 if __name__ == "__main__":

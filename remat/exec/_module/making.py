@@ -17,6 +17,7 @@ from remat.exec._module import agreeing
 from remat.exec._module.after import warn_of_hooks
 from remat.exec._module.binding import bound
 from remat.exec._module.calls import CAPTURING, Arguments, chain_tensors, make_opaque, traced_step
+from remat.exec._module.compiling import bound_within_budget
 from remat.exec._module.entries import Bare, Dynamic, Ready
 from remat.exec._module.new_sizes import Filled, at_known_sizes, learn_sizes, planned_from, why_unfilled
 from remat.exec._module.saved import file_of, plan_to_save
@@ -169,6 +170,10 @@ def _ready_for(
             warn(warning, RematWarning)
     else:
         planned = evolve(planned, captured=evolve(captured, program=planned.captured.program))
+    if state.settings.compiler is not None and planned.lowered is not None and planned.lowered.eager is None:
+        ready = bound_within_budget(state, call, planned, digest, outside=outside, stages=stages)
+        state.library[digest] = ready.planned
+        return ready
     with stages.stage("rehearsal"):
         ready = bound(state, call, planned, digest, None if filled is None else filled.watch)
         if ready.rehearsal is not None:

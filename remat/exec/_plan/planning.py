@@ -28,6 +28,7 @@ from remat.exec._plan.replaying import Replay
 from remat.exec._plan.smallest import infeasible
 from remat.exec._plan.with_link import lowered_plan
 from remat.exec._program.program import Program
+from remat.exec._run.inner import Compile
 from remat.exec._run.lowering import Lowered
 from remat.exec._run.rehearsal import Rehearsal
 from remat.ir import Graph, Link
@@ -72,6 +73,7 @@ class Settings:
         seed: of the solver.
         on_infeasible: "raise", or "best": where no plan is found, take the plan of the smallest budget that has one.
         offloading: where copies go; None: there are none.
+        compiler: compiles the functions of plans; None: eager's kernels run them.
         progress: where the stages are shown, as in `stages_of`.
     """
 
@@ -91,6 +93,9 @@ class Settings:
     on_infeasible: str = field(default="raise", validator=one_of(*INFEASIBLE))
     progress: bool | Listener | None = field(default=None, validator=optional(either(FLAG, function("print"))))
     offloading: Offloading | None = field(default=None, validator=optional(instance(Offloading, "Offloading(True)")))
+    compiler: Compile | None = field(
+        default=None, validator=optional(function("remat.exec._torch.inductor.compile_graph"))
+    )
 
     def planner(self) -> Solver:
         """The solver, the default one where none was named; it plans copies too where the problem has a link."""
@@ -135,6 +140,7 @@ class Planned:
             "repaired": from one of these that did not fit and was shaved.
         unfilled: why the step was captured, where captures at other sizes were there to fill it in from; empty: it was filled
             in, or there were none.
+        inner: what compiled its functions, and the plans that were tried; empty: eager's kernels run them.
     """
 
     captured: Captured
@@ -154,6 +160,7 @@ class Planned:
     link: Link | None = None
     provenance: str = SINGLE
     unfilled: str = ""
+    inner: str = ""
 
 
 @frozen

@@ -52,6 +52,7 @@ class Lowered:
         inner_outputs: positions of outputs from which others are computed that get gradients.
         lowered_from: program, schedule and copies.
         variants: the plan with other backwards, by what is missing among its tangents (`partial.without`).
+        eager: the same plan run by eager's kernels, where these functions were compiled; None: they are that.
     """
 
     forward: Callable[[Tensors], tuple[Tensors, Tensors, list[torch.Tensor]]]
@@ -68,10 +69,13 @@ class Lowered:
     inner_outputs: tuple[int, ...] = ()
     lowered_from: tuple[Program, Schedule, Copying | None] = field(repr=False)
     variants: dict[frozenset[int], Lowered] = field(factory=dict, repr=False)
+    eager: Lowered | None = field(default=None, repr=False)
 
     @cached_property
     def scoped(self) -> Lowered:
-        """The same under scopes for a profiler, compiled when they are first wanted."""
+        """The same under scopes for a profiler, made when they are first wanted; itself where a compiler has made it."""
+        if self.eager is not None:
+            return self
         functions, source = with_scopes((self.forward, self.backward), self.source)
         forward, backward = functions if self.copier is None else with_copies(self.copier, *functions)
         return evolve(self, forward=forward, backward=backward, source=source)

@@ -34,6 +34,7 @@ class StepMeter:
     _watch: Watch | None = None
     _start: Ns = 0
     _forward: Ns = 0
+    _paused: Ns = 0
 
     def forward_begins(self) -> None:
         """Note the time; a watch of an earlier step ends."""
@@ -66,6 +67,14 @@ class StepMeter:
         if token is not None:
             token.watch.backward_begins()
         self._start = self._now()
+
+    def backward_pauses(self) -> None:
+        """Note the time; what autograd does until `backward_resumes` is none of the step's."""
+        self._paused = self._now()
+
+    def backward_resumes(self) -> None:
+        """Leave out the time since the pause."""
+        self._start += self._now() - self._paused
 
     def backward_ended(self) -> None:
         """Add up the step."""

@@ -25,6 +25,8 @@ SUM = torch.ops.aten.add.Tensor
 def without(lowered: Lowered, missing: frozenset[int]) -> Lowered:
     """The plan with a backward for steps in which some outputs got no gradient; made once for each set of them.
 
+    Eager's kernels run it, also where the plan was compiled.
+
     Args:
         lowered: the plan.
         missing: positions among its tangents; its backward gets None there.
@@ -34,7 +36,7 @@ def without(lowered: Lowered, missing: frozenset[int]) -> Lowered:
     if missing not in lowered.variants:
         partial = _Partial(lowered, missing).result()
         lowered.variants[missing] = evolve(
-            lowered, forward=partial.forward, backward=partial.backward, source=partial.source
+            lowered, forward=partial.forward, backward=partial.backward, source=partial.source, eager=None
         )
     return lowered.variants[missing]
 

@@ -7,16 +7,17 @@ in a list on the context that the backward empties as it goes: what `save_for_ba
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 import torch
-from attrs import frozen
+from attrs import define, frozen
 
 from remat.errors import RematError
 from remat.exec._program.kernels import no_autocast
 from remat.exec._run.anomaly import NanWatch, has_nan, is_watched
+from remat.exec._run.handing import Handing, handing_of, in_groups
 from remat.exec._run.lowering import Lowered
 from remat.exec._run.partial import without
 from remat.exec._torch.recording import profiled
@@ -38,8 +39,14 @@ class Meter(Protocol):
     def backward_begins(self, token: Any) -> None:
         """When autograd arrives with gradients of the outputs; with what `forward_ended` returned for this step."""
 
+    def backward_pauses(self) -> None:
+        """Where autograd gets some of the gradients before the backward goes on."""
+
+    def backward_resumes(self) -> None:
+        """Where it goes on."""
+
     def backward_ended(self) -> None:
-        """After the generated backward, before autograd has the gradients."""
+        """After the generated backward, before autograd has the last gradients."""
 
 
 @frozen(kw_only=True, eq=False)
@@ -71,24 +78,87 @@ def run_step(call: Call, primals: tuple[torch.Tensor, ...]) -> tuple[torch.Tenso
         primals: parameters, buffers and inputs, in the order the functions expect.
     """
     leaves = [primals[at] for at in call.lowered.grad_inputs]
-    outputs: tuple[torch.Tensor, ...] = Step.apply(call, primals, *leaves)  # type: ignore[no-untyped-call]
+    handing = handing_of(call.lowered) if is_awaited(leaves) else None
+    if handing is None:
+        outputs: tuple[torch.Tensor, ...] = Step.apply(call, primals, None, *leaves)  # type: ignore[no-untyped-call]
+    else:
+        first, *later = handing.groups
+        run, token = Run(handing), None
+        for group in reversed(later):
+            token = Later.apply(call, run, token, *(leaves[at] for at in group))  # type: ignore[no-untyped-call]
+        outputs = Step.apply(call, primals, run, *(leaves[at] for at in first), token)  # type: ignore[no-untyped-call]
     _guard(call, outputs)
     return outputs
+
+
+def is_awaited(leaves: Sequence[torch.Tensor]) -> bool:
+    """Whether somebody waits for single gradients: other processes, or hooks that run when one was accumulated."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        return True
+    return any(leaf._post_accumulate_grad_hooks for leaf in leaves)
+
+
+@define(eq=False)
+class Run:
+    """A step whose gradients are handed on in groups.
+
+    Attributes:
+        handing: the groups, and the backward that gives them.
+        rest: gives the gradients of the groups that are left; None: the backward has not begun.
+        missing: whether outputs got no gradient.
+        left: number of these groups.
+    """
+
+    handing: Handing
+    rest: Iterator[list[torch.Tensor | None]] | None = None
+    missing: bool = False
+    left: int = 0
+
+    def begin(self, lowered: Lowered, parts: tuple[Any, ...], name: str) -> None:
+        """Begin the backward, or run all of it where it is not the plan's own or somebody watches its lines."""
+        self.left = len(self.handing.groups)
+        if handing_of(lowered) is self.handing and not is_watched() and not profiled():
+            self.rest = self.handing.backward(*parts)
+        else:
+            self.rest = in_groups(_grads(lowered, parts, name), self.handing.groups)
+
+    def next(self, call: Call) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of the next group."""
+        assert self.rest is not None
+        with no_autocast(call.lowered.device):
+            handed = next(self.rest)
+        grads = tuple(handed)
+        handed.clear()
+        self.left -= 1
+        if not self.left:
+            self.rest = iter(())
+        return grads
 
 
 class Step(torch.autograd.Function):
     """The planned step as autograd sees it: tensors that need gradients in, module outputs out."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, primals: tuple[torch.Tensor, ...], *leaves: torch.Tensor) -> tuple[Any, ...]:
-        """Run the generated forward and hold what the plan keeps."""
+    def forward(
+        ctx: Any, call: Call, primals: tuple[torch.Tensor, ...], run: Run | None, *leaves: torch.Tensor
+    ) -> tuple[Any, ...]:
+        """Run the generated forward and hold what the plan keeps.
+
+        Args:
+            ctx: of autograd.
+            call: what to run.
+            primals: parameters, buffers and inputs.
+            run: where gradients are handed on in groups; the leaves are then those of the first, and the token of the others.
+            leaves: what gets gradients.
+        """
         lowered = call.lowered.scoped if profiled() else call.lowered
         if call.meter is not None:
             call.meter.forward_begins()
         with no_autocast(lowered.device):
             outputs, read_outputs, activations = lowered.forward(primals)
         ctx.save_for_backward(*(primals[at] for at in lowered.backward_primals), *read_outputs)
-        ctx.call = call
+        ctx.call, ctx.run = call, run
         ctx.loose = tuple(primals[at] for at in lowered.loose_primals)
         ctx.activations = activations
         ctx.set_materialize_grads(False)
@@ -105,25 +175,66 @@ class Step(torch.autograd.Function):
         """Run the generated backward once."""
         call: Call = ctx.call
         _check_backward(ctx, call, gradients)
-        missing = call.lowered.tangents.missing(gradients)
-        lowered = without(call.lowered, missing)
+        whole = call.lowered
+        if whole.eager is not None and is_watched():  # compiled code does not show where nan comes from
+            whole = whole.eager
+        missing = whole.tangents.missing(gradients)
+        lowered = without(whole, missing)
         lowered = lowered.scoped if profiled() else lowered
         if call.meter is not None:
             call.meter.backward_begins(ctx.token)
         activations, ctx.activations = ctx.activations, None
-        tangents = lowered.tangents.arrived(gradients)
-        with no_autocast(lowered.device):
-            if is_watched():
-                grads = _watched_backward(lowered, call.name, (ctx.loose, ctx.saved_tensors, tangents, activations))
-            else:
-                grads = lowered.backward(ctx.loose, ctx.saved_tensors, tangents, activations)
-        if missing:
-            _check_hooks(ctx, call, grads)
+        parts = (ctx.loose, ctx.saved_tensors, lowered.tangents.arrived(gradients), activations)
+        run: Run | None = ctx.run
+        if run is None:
+            grads = _grads(lowered, parts, call.name)
+            return (None, None, None, *_handed(ctx, call, grads, missing=bool(missing), last=True))
+        run.missing = bool(missing)
+        run.begin(lowered, parts, call.name)
+        del parts, activations
+        return (None, None, None, *_handed(ctx, call, run.next(call), missing=run.missing, last=False), torch.empty(0))
+
+
+class Later(torch.autograd.Function):
+    """A node that goes on with a backward which another one has begun; its output is a token without elements."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, run: Run, _token: torch.Tensor | None, *_leaves: torch.Tensor) -> torch.Tensor:
+        """Only the place in the graph counts."""
+        ctx.call, ctx.run, ctx.last = call, run, _token is None
+        ctx.set_materialize_grads(False)
+        return torch.empty(0)
+
+    @staticmethod
+    def backward(ctx: Any, _gradient: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        """Run the generated backward to the next gradients."""
+        call, run = ctx.call, ctx.run
         if call.meter is not None:
+            call.meter.backward_resumes()
+        grads = _handed(ctx, call, run.next(call), missing=run.missing, last=ctx.last)
+        return (None, None, None if ctx.last else torch.empty(0), *grads)
+
+
+def _grads(lowered: Lowered, parts: tuple[Any, ...], name: str) -> tuple[torch.Tensor | None, ...]:
+    """All gradients, by the whole backward."""
+    with no_autocast(lowered.device):
+        return _watched_backward(lowered, name, parts) if is_watched() else lowered.backward(*parts)
+
+
+def _handed(
+    ctx: Any, call: Call, grads: tuple[torch.Tensor | None, ...], *, missing: bool, last: bool
+) -> tuple[torch.Tensor | None, ...]:
+    """Gradients that autograd is about to get."""
+    if missing:
+        _check_hooks(ctx, call, grads)
+    if call.meter is not None:
+        if last:
             call.meter.backward_ended()
-        if call.gate is not None:
-            call.gate()
-        return (None, None, *grads)
+        else:
+            call.meter.backward_pauses()
+    if call.gate is not None:
+        call.gate()
+    return grads
 
 
 def _guard(call: Call, outputs: tuple[torch.Tensor, ...]) -> None:
@@ -159,7 +270,8 @@ def _check_hooks(ctx: Any, call: Call, grads: tuple[torch.Tensor | None, ...]) -
     Raises:
         StepError: X-OUTPUT.
     """
-    for (node, _), grad in zip(ctx.next_functions, grads, strict=True):
+    leaves = ctx.next_functions if len(ctx.next_functions) == len(grads) else _without_token(ctx)
+    for (node, _), grad in zip(leaves, grads, strict=True):
         leaf = getattr(node, "variable", None)
         if grad is None and leaf is not None and (leaf._backward_hooks or leaf._post_accumulate_grad_hooks):
             what = (
@@ -167,6 +279,11 @@ def _check_hooks(ctx: Any, call: Call, grads: tuple[torch.Tensor | None, ...]) -
                 "and its hooks would be called all the same."
             )
             raise StepError("X-OUTPUT", what, fix="remove the hooks, or have the loss planned too: wrap with loss=.")
+
+
+def _without_token(ctx: Any) -> tuple[Any, ...]:
+    """The nodes after one of a chain, without the next one of the chain."""
+    return tuple(edge for edge in ctx.next_functions if not isinstance(edge[0], Later._backward_cls))
 
 
 def _watched_backward(lowered: Lowered, name: str, parts: tuple[Any, ...]) -> tuple[torch.Tensor | None, ...]:

@@ -59,10 +59,12 @@ class Tangents:
 
     Attributes:
         program: the captured step.
+        fixed: whether all are copied to the layout of the trace: the backward was compiled for it.
         taken: whether the backward computes in these layouts, by the strides that differ from the trace's; None: they do not.
     """
 
     program: Program
+    fixed: bool = False
     taken: dict[tuple[Strides | None, ...], bool] = field(factory=dict)
 
     @property
@@ -91,7 +93,7 @@ class Tangents:
             None if tensor is None or tensor.stride() == spec.stride or tensor.dtype != spec.dtype else tensor.stride()
             for tensor, spec in zip(mine, specs, strict=True)
         )
-        as_they_are = any(strides) and self._takes(strides)
+        as_they_are = not self.fixed and any(strides) and self._takes(strides)
         return tuple(
             None if tensor is None else _arranged(tensor, spec, as_it_is=as_they_are)
             for tensor, spec in zip(mine, specs, strict=True)
