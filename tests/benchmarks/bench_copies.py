@@ -3,10 +3,10 @@
     python -m tests.benchmarks.bench_copies [--only NAMES] [--slowness 1,4,16]
 
 Everything that can be copied is, on links that are so slow that the step waits: a slowness of 4 means that the copies of a lane
-take four times as long as the nodes. The host stands in for a device; copies take as long as the link that is imitated.
-The nodes are measured before, each alone. Writes build/bench/copies.json. Exits 1 where the median step is not within 5 % of what is
-predicted, or its idle time is off by more than 20 % and by more than 2 % of the step. Wall time: on a machine where others compute
-only the rows that wait most say something.
+take four times as long as the nodes. The host stands in for a device; copies take as long as the link that is imitated. The
+nodes are measured before, each alone. Writes build/bench/copies.json. Exits 1 where the median step is not within 5 % of the
+prediction, or its idle time is off by more than 20 % and by more than 2 % of the step. Wall time: on a machine where others
+compute, only the rows that wait most say something.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -53,9 +54,7 @@ class Convolutions(nn.Module):
         super().__init__()
         widths = (3, 16, 16, 32, 32)
         layers = [
-            part
-            for a, b in zip(widths, widths[1:], strict=False)
-            for part in (nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU())
+            part for a, b in pairwise(widths) for part in (nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU())
         ]
         self.body = nn.Sequential(*layers)
 

@@ -203,8 +203,14 @@ class HIlp(WarmStarted):
         if reason is not None or self.form != "events":
             why = reason or f"not in the form {self.form!r}"
             return Plan(schedule=start, trail=(f"{self!r}: schedules with copies are not modelled, {why}",))
-        settings = {"reruns": self.reruns, "window": self.window, "gap": self.gap, "backend": self.backend}
-        solver = CopiesSolver(**settings, who=self, search=self.warm_starts)
+        solver = CopiesSolver(
+            reruns=self.reruns,
+            window=self.window,
+            gap=self.gap,
+            backend=self.backend,
+            who=self,
+            search=self.warm_starts,
+        )
         return solver.plan(problem, start, clock, seed)
 
     @property
