@@ -140,11 +140,11 @@ def _streamed(graph: Graph, choose: Choose, link: Link) -> LinkTrace | None:
     """
     at = choose(graph.loss, choose(graph.loss, len(graph) - 1))
     free = [name for name in _made_forward(graph) if choose(0, 3)]
-    anew = {name for name in free if choose(0, 1)}
-    runs = [Run(name) for name in _with_reruns(graph, choose, at, anew)]
+    recomputed = {name for name in free if choose(0, 1)}
+    runs = [Run(name) for name in _with_reruns(graph, choose, at, recomputed)]
     steps = list(Schedule.from_runs(graph, runs).steps)
     pivot = steps.index(Run(graph.computes[at].name))
-    free = [name for name in free if name not in anew]
+    free = [name for name in free if name not in recomputed]
     uses = {name: [k for k, step in enumerate(steps) if _touches(graph, step, name)] for name in free}
     readers = sorted((min(k for k in uses[name] if k > pivot), name) for name in free if uses[name][-1] > pivot)
     behind = next((k for k in range(pivot + 1, len(steps)) if not isinstance(steps[k], Drop)), len(steps))
@@ -157,18 +157,18 @@ def _streamed(graph: Graph, choose: Choose, link: Link) -> LinkTrace | None:
 def _made_forward(graph: Graph) -> list[str]:
     """Data that a forward node makes alone, and can make again."""
     nodes = [node for node in graph.computes[: graph.loss] if not node.run_once]
-    made = [graph.datum(name) for node in nodes for name in node.writes]
-    return [datum.name for datum in made if datum.size and not datum.keep and len(datum.writers) == 1]
+    outputs = [graph.datum(name) for node in nodes for name in node.writes]
+    return [datum.name for datum in outputs if datum.size and not datum.keep and len(datum.writers) == 1]
 
 
-def _with_reruns(graph: Graph, choose: Choose, at: int, anew: set[str]) -> list[str]:
-    """The nodes in order, and after node `at` reruns before readers of what is made anew, some of which serve several readers."""
+def _with_reruns(graph: Graph, choose: Choose, at: int, recomputed: set[str]) -> list[str]:
+    """The nodes in order, and after node `at` reruns before readers of what is recomputed, some of which serve several."""
     runs: list[str] = []
-    here = {name for name in anew if not choose(0, 3)}
+    here = {name for name in sorted(recomputed) if not choose(0, 3)}
 
     def run(name: str) -> None:
         for datum in graph.node(name).reads:
-            if datum in anew and datum not in here:
+            if datum in recomputed and datum not in here:
                 run(graph.datum(datum).writers[0])
         runs.append(name)
         here.update(graph.node(name).writes)

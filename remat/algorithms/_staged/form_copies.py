@@ -4,7 +4,7 @@ A datum that may be copied has a state before each slot k, at the start of its r
 is under way), whole on the host h, or arriving v. All but h take its bytes. Between two slots a copy out begins (o, after the
 last use) or is whole (w), a copy back begins (s) or has ended (e, before a reader):
 
-    r(k) + o(k) ≤ r(k-1) + made(k-1) + e(k)        l(k) = l(k-1) + o(k) - w(k)        v(k) = v(k-1) + s(k) - e(k)
+    r(k) + o(k) ≤ r(k-1) + makes(k-1) + e(k)        l(k) = l(k-1) + o(k) - w(k)        v(k) = v(k-1) + s(k) - e(k)
     h(k) ≤ h(k-1) + w(k)        s(k) ≤ h(k) + l(k)        run(k) ≤ r(k) where slot k reads it
 
 The work on a copy is done while time passes: before the run of a slot, when the step waits, and during it. What is done counts
@@ -88,17 +88,17 @@ class _EventsWithCopies(Events):
             super()._flow(at, cell)
             return
         (node, _), *_ = cell.writers
-        made = self.slots.of(node)
-        read = np.sort(np.concatenate([self.slots.of(reader) for reader, _ in cell.readers]))
-        slots = np.arange(made[0] + 1, read[-1] + 1)
-        state = self._columns(datum, slots, made, read)
+        writes = self.slots.of(node)
+        reads = np.sort(np.concatenate([self.slots.of(reader) for reader, _ in cell.readers]))
+        slots = np.arange(writes[0] + 1, reads[-1] + 1)
+        state = self._columns(datum, slots, writes, reads)
         self.states.append(state)
-        self._residency(state, made, read)
+        self._residency(state, writes, reads)
         self._work(state.out, state.column, ("out_idle", "out_run", "out_done", "w", "l"))
         self._work(state.back, state.column, ("in_idle", "in_run", "in_done", "e", "v"))
 
-    def _columns(self, datum: int, slots: _Ints, made: _Ints, read: _Ints) -> _State:
-        after_use, before_read = np.isin(slots - 1, np.union1d(made, read)), np.isin(slots, read)
+    def _columns(self, datum: int, slots: _Ints, writes: _Ints, reads: _Ints) -> _State:
+        after_use, before_read = np.isin(slots - 1, np.union1d(writes, reads)), np.isin(slots, reads)
         everywhere = np.ones(len(slots), np.bool_)
         out, back = int(self.lanes.out[datum]), int(self.lanes.back[datum])
         where = {"r": everywhere, "l": everywhere, "v": everywhere, "h": everywhere, "o": after_use, "e": before_read}
@@ -116,8 +116,8 @@ class _EventsWithCopies(Events):
 
     def _put(self, rows: _Ints, columns: _Ints, value: int) -> None:
         """Entries where there is a column."""
-        there = columns >= 0
-        self.b.entries(rows[there], columns[there], value)
+        present = columns >= 0
+        self.b.entries(rows[present], columns[present], value)
 
     def _rows(self, terms: tuple[tuple[_Ints, int], ...], *, equal: bool = False) -> _Ints:
         """A row for each slot, at most 0 (or 0)."""
@@ -127,17 +127,17 @@ class _EventsWithCopies(Events):
             self._put(rows, columns, value)
         return rows
 
-    def _residency(self, state: _State, made: _Ints, read: _Ints) -> None:
+    def _residency(self, state: _State, writes: _Ints, reads: _Ints) -> None:
         column, slots = state.column, state.slots
         r, v, h, o, e, s, w = (column[letter] for letter in ("r", "v", "h", "o", "e", "s", "w"))
         leaving = column["l"]
         present = self._rows(((r, 1), (o, 1), (_earlier(r), -1), (e, -1)))
-        self._runs_at(present, slots - 1, made, -1)
+        self._runs_at(present, slots - 1, writes, -1)
         self._rows(((leaving, 1), (_earlier(leaving), -1), (o, -1), (w, 1)), equal=True)
         self._rows(((v, 1), (_earlier(v), -1), (s, -1), (e, 1)), equal=True)
         self._rows(((h, 1), (_earlier(h), -1), (w, -1)))
         self._rows(((s, 1), (h, -1), (leaving, -1)))
-        self._runs_at(self._rows(((r, -1),)), slots, read, 1)
+        self._runs_at(self._rows(((r, -1),)), slots, reads, 1)
 
     def _runs_at(self, rows: _Ints, slots: _Ints, some: _Ints, value: int) -> None:
         """Add the run at each slot that is among some to the row of it."""
