@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from remat.algorithms._milp.linear import Linear
 from remat.ir import Graph, print_text
-from remat.testing.families import branching, chain, late, layered, legal_flat, optional, parallel, whatever
 from remat.testing.relaxation import Formulation, Relaxation, broken_row, cost_of
 from remat.testing.report import Report, Say, Tally
 from remat.testing.trace import Trace
@@ -31,7 +30,6 @@ BOUND_LAWS = {
 }
 SCHEDULES = 6
 """Random schedules of each graph."""
-_FAMILIES = (branching, legal_flat, whatever, parallel, legal_flat, chain, layered, optional, late)
 
 
 def check_bound(
@@ -47,7 +45,7 @@ def check_bound(
 
     Args:
         relaxation: the bound under check.
-        graphs: a hypothesis strategy of graphs it accepts; None: all that the rules allow, flat ones more often.
+        graphs: a hypothesis strategy of graphs it accepts; None: from the relaxation's `families`.
         exclude: laws to leave out, each with a reason; the report prints them.
         examples: number of graphs; each is tested with several schedules, with the smallest budget for each.
         shrink: look for the smallest example of a broken law.
@@ -57,7 +55,7 @@ def check_bound(
         LawBroken: with the law, the place, the row and the schedule; `L-NONE` if every graph was refused.
     """
     tally = Tally(relaxation, BOUND_LAWS, exclude)
-    tried = Examples(graphs=graphs, count=examples, shrink=shrink, families=_FAMILIES)
+    tried = Examples(graphs=graphs, count=examples, shrink=shrink, families=relaxation.families)
     try_examples(lambda graph, seed: _Trial(relaxation, graph, seed, tally).run(), tried, tally)
     return tally.report(say)
 

@@ -6,6 +6,7 @@
 | `layered` | two to four layers of several options, phantoms, no_save runs |
 | `branching` | sums of gradients, tied parameters, nodes without order between them, draws, run-once nodes, kept data |
 | `parallel` | nodes without order: optima that are not in the captured order |
+| `uneven` | copies that overlap with reruns, and data that only reruns read: for problems with a link, in no other check |
 | `late` | optima in which backward nodes run again |
 | `optional` | several options of nodes outside layers, the loss among them |
 | `whatever`, `legal_flat` | everything that the rules allow: every kind, flag and phase (`remat.testing.legal`) |
@@ -264,6 +265,28 @@ def whatever(choose: Choose) -> Graph:
 def legal_flat(choose: Choose) -> Graph:
     """Any flat graph of up to nine nodes that the rules allow."""
     return legal_graph(choose, max_nodes=9, layers=False, options=False)
+
+
+def uneven(choose: Choose) -> Graph:
+    """A chain whose forward nodes take longer than its backward nodes, or the other way round; copies take as long as the longer.
+
+    A datum that no backward node reads is of use to a rerun alone. Small numbers, for links of a byte per nanosecond.
+    """
+    b, length = GraphBuilder("uneven"), choose(4, 6)
+    forward, backward = ((9, 1), (1, 9), (2, 9))[choose(0, 2)]
+    others = choose(0, 2)  # whether backward nodes read every other activation, or any
+    b.data("x", 1, Kind.INPUT)
+    b.data("t", 1, Kind.TANGENT)
+    for i in range(length):
+        b.data(f"a{i}", choose(3, 12))
+        b.forward(f"F{i}", reads=[f"a{i - 1}" if i else "x"], writes=[f"a{i}"], time=choose(1, forward))
+    b.loss("L", reads=[f"a{length - 1}"], writes=["t"], time=choose(0, backward))
+    for i in reversed(range(length)):
+        b.data(f"g{i}", choose(0, 2), Kind.GRADIENT if i else Kind.INPUT_GRAD)
+        saved = ([f"a{i}"], [], [f"a{i - 1}" if i else "x"])[(i + length + 1) % 2 if others else choose(0, 2)]
+        reads = [f"g{i + 1}" if i + 1 < length else "t", *saved]
+        b.backward(f"B{i}", reads=reads, writes=[f"g{i}"], time=choose(0, backward), twin=f"F{i}")
+    return b.build()
 
 
 FAMILIES: Final[tuple[Family, ...]] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from fractions import Fraction
+from typing import ClassVar
 
 import numpy as np
 from attrs import field, frozen
@@ -18,6 +19,7 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._whole.baselines import store_all_peak
 from remat.ir import Graph, Link, Run
+from remat.testing.families import Family, branching, chain, late, legal_flat, parallel, uneven
 from remat.testing.library_relaxations import AtInstant
 from remat.testing.link_trace import LinkTrace, random_link_trace, traced
 from remat.testing.relaxation import Formulation, Relaxation
@@ -40,11 +42,22 @@ class AtInstantWithLink(AtInstant):
         link: for copies.
     """
 
+    families: ClassVar[tuple[Family, ...]] = (
+        uneven,
+        branching,
+        legal_flat,
+        uneven,
+        chain,
+        parallel,
+        uneven,
+        legal_flat,
+        late,
+    )
     link: Link = field(default=Link.symmetric(gb_per_s=1), kw_only=True)
 
     def trace(self, graph: Graph, choose: Choose) -> Trace:
-        """A schedule with copies: half of them planned, since planned ones keep the lanes busy and leave no time unused."""
-        planned = _planned_trace(graph, choose, self.link) if choose(0, 1) else None
+        """A schedule with copies, a third of them planned: planned ones keep the lanes busy and leave no time unused."""
+        planned = _planned_trace(graph, choose, self.link) if choose(0, 2) == 0 else None
         return random_link_trace(graph, choose, self.link) if planned is None else planned
 
     def formulation(self, graph: Graph, place: Hashable, budget: Bytes) -> Formulation:

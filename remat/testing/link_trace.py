@@ -83,11 +83,14 @@ class LinkTrace(Trace):
 
 
 def random_link_trace(graph: Graph, choose: Choose, link: Link) -> LinkTrace:
-    """A random schedule with copies, in the smallest of a few budgets that it keeps.
+    """A random schedule with copies, in most cases in the smallest of a few budgets that it keeps.
 
-    One in three is a walk, which copies anything at any time; the others are schedules in which data that wait for a later read
-    are away in between.
+    In half of them all copies back are queued at one moment, and no budget delays them. Of the others, a third are walks,
+    which copy anything at any time; in the rest data that wait for a later read are away in between.
     """
+    streamed = _streamed(graph, choose, link) if choose(0, 1) else None
+    if streamed is not None:
+        return streamed
     if choose(0, 2) == 0:
         trace = traced(graph, Walk(graph, choose, copies=True).schedule(), link)
     else:
@@ -127,6 +130,56 @@ def _copying(graph: Graph, schedule: Schedule, choose: Choose, link: Link) -> Li
                 break
             schedule, trace = copied.schedule, copied
     return trace
+
+
+def _streamed(graph: Graph, choose: Choose, link: Link) -> LinkTrace | None:
+    """A schedule whose copies back are queued after one run, in the order of their readers: the lane is busy from then on.
+
+    What a forward node makes stays, is copied out after its last use up to that run and back after it, or is recomputed for
+    its later readers. None: nothing is copied, or the rules do not allow it.
+    """
+    at = choose(graph.loss, choose(graph.loss, len(graph) - 1))
+    free = [name for name in _made_forward(graph) if choose(0, 3)]
+    recomputed = {name for name in free if choose(0, 1)}
+    runs = [Run(name) for name in _with_reruns(graph, choose, at, recomputed)]
+    steps = list(Schedule.from_runs(graph, runs).steps)
+    pivot = steps.index(Run(graph.computes[at].name))
+    free = [name for name in free if name not in recomputed]
+    uses = {name: [k for k, step in enumerate(steps) if _touches(graph, step, name)] for name in free}
+    readers = sorted((min(k for k in uses[name] if k > pivot), name) for name in free if uses[name][-1] > pivot)
+    behind = next((k for k in range(pivot + 1, len(steps)) if not isinstance(steps[k], Drop)), len(steps))
+    steps[behind:behind] = [Prefetch(name) for _, name in readers]
+    for last, name in sorted(((max(k for k in uses[name] if k <= pivot), name) for _, name in readers), reverse=True):
+        steps.insert(last + 1, Offload(name))
+    return traced(graph, Schedule(tuple(steps)), link) if readers else None
+
+
+def _made_forward(graph: Graph) -> list[str]:
+    """Data that a forward node makes alone, and can make again."""
+    nodes = [node for node in graph.computes[: graph.loss] if not node.run_once]
+    outputs = [graph.datum(name) for node in nodes for name in node.writes]
+    return [datum.name for datum in outputs if datum.size and not datum.keep and len(datum.writers) == 1]
+
+
+def _with_reruns(graph: Graph, choose: Choose, at: int, recomputed: set[str]) -> list[str]:
+    """The nodes in order, and after node `at` reruns before readers of what is recomputed, some of which serve several."""
+    runs: list[str] = []
+    here = {name for name in sorted(recomputed) if not choose(0, 3)}
+
+    def run(name: str) -> None:
+        for datum in graph.node(name).reads:
+            if datum in recomputed and datum not in here:
+                run(graph.datum(datum).writers[0])
+        runs.append(name)
+        here.update(graph.node(name).writes)
+
+    for i, node in enumerate(graph.computes):
+        if i <= at:
+            runs.append(node.name)
+        else:
+            run(node.name)
+            here.difference_update([name for name in sorted(here) if choose(0, 1)])
+    return runs
 
 
 def _touches(graph: Graph, step: Step, name: str) -> bool:

@@ -17,6 +17,7 @@ from attrs import field, frozen
 
 from remat.algorithms._milp.linear import Linear
 from remat.ir import Graph
+from remat.testing.families import Family, branching, chain, late, layered, legal_flat, optional, parallel, whatever
 from remat.testing.random_schedules import Among, random_schedule
 from remat.testing.trace import Trace
 from remat.testing.walks import Choose
@@ -49,6 +50,19 @@ class Relaxation(ABC):
 
     among: ClassVar[Among] = "all"
     """The schedules that it bounds: `all`, those with first runs in the `captured` order, or `staged` ones."""
+
+    families: ClassVar[tuple[Family, ...]] = (
+        branching,
+        legal_flat,
+        whatever,
+        parallel,
+        legal_flat,
+        chain,
+        layered,
+        optional,
+        late,
+    )
+    """The random graphs on which it is tested where `check_bound` is given no strategy, drawn in turn."""
 
     def refuses(self, graph: Graph) -> str | None:
         """Why it cannot bound schedules of this graph; None if it can."""

@@ -26,6 +26,7 @@ from remat.algorithms._curves.budget_sweep import quick_lowest_budget
 from remat.algorithms._search.auto import auto
 from remat.algorithms._whole.baselines import store_all_peak
 from remat.ir import Graph, Link, load, read_joint_graph
+from remat.ir.cost import Lane
 
 CAPTURED = Path(__file__).parents[1] / "data" / "captured"
 OUT = Path("build/bench/offload.json")
@@ -96,7 +97,9 @@ def row(name: str, recomputing: Recomputing, share: float, budget: int, speed: f
     both = auto.solve(problem, clock=clock)
     cpu = time.process_time() - start
     copied = (
-        None if both.cost is None else sum(way.end - way.start for way in both.cost.intervals if way.lane != "compute")
+        None
+        if both.cost is None
+        else sum(way.end - way.start for way in both.cost.intervals if way.lane is not Lane.COMPUTE)
     )
     return {
         "graph": name,

@@ -76,7 +76,7 @@ class WithCopies(FromStart):
         """The plan of its solver, or with a link the best plan with copies."""
         if problem.link is None:
             return as_plan(with_start(self.plain, start).solve(problem, clock=clock, seed=seed))
-        reason = _leaves_out(problem.graph)
+        reason = leaves_out(problem.graph)
         if reason is not None:
             outcome = with_start(self.plain, start).solve(problem, clock=clock, seed=seed)
             return as_plan(evolve(outcome, trail=(*outcome.trail, f"{self!r} plans no copies: {reason}")))
@@ -112,7 +112,7 @@ class WithCopies(FromStart):
             search.clock.charge(move.purpose, search.clock.elapsed - began)
 
 
-def _leaves_out(graph: Graph) -> str | None:
+def leaves_out(graph: Graph) -> str | None:
     """Why copies are not planned on a graph."""
     if not graph.flat:
         return "the graph has layers or options"

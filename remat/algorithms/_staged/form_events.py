@@ -65,7 +65,7 @@ def events_form(
         save: also a row that limits what is resident during the loss, beyond what the loss reads or writes and kept data.
     """
     slots = slots_of(stage) if slots is None else slots
-    return _Events(stage, slots).build(cuts=cuts, corrections=corrections, save=save)
+    return Events(stage, slots).build(cuts=cuts, corrections=corrections, save=save)
 
 
 class _Flow:
@@ -85,7 +85,9 @@ class _Flow:
         return self.before(slots + 1)
 
 
-class _Events:
+class Events:
+    """The builder of the form: columns of runs, then the residency of each cell, then memory."""
+
     def __init__(self, stage: StagedGraph, slots: Slots) -> None:
         self.stage, self.slots, self.b = stage, slots, Builder()
         self.flows: dict[int, _Flow] = {}
@@ -317,7 +319,7 @@ class _Moments:
     resident before. Other data count as before the run; of the backward's own phantom, what stays resident after it.
     """
 
-    def __init__(self, events: _Events, layer: Layer) -> None:
+    def __init__(self, events: Events, layer: Layer) -> None:
         self.e, self.layer = events, layer
         self.cells = {cell.name: at for at, cell in enumerate(events.stage.cells) if cell.layer < 0}
 

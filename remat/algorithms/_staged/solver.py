@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from attrs import evolve, field, fields, frozen
 
 from remat.algorithms._bounds.floor import node_floor
+from remat.algorithms._copies.with_copies import leaves_out
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE, ClassBound, Outcome, Plan
 from remat.algorithms._core.problem import Problem
@@ -16,6 +17,7 @@ from remat.algorithms._core.warm_started import WarmStarted
 from remat.algorithms._milp.backend import Backend
 from remat.algorithms._milp.backends import Highs
 from remat.algorithms._staged.budget_solver import BudgetResult, BudgetSolver, Watch
+from remat.algorithms._staged.copies_solver import CopiesSolver
 from remat.algorithms._staged.decode import reordered
 from remat.algorithms._staged.form_checkmate import checkmate_form, refuse_unless_checkmate
 from remat.algorithms._staged.form_events import Form, events_form
@@ -45,7 +47,8 @@ class HIlp(WarmStarted):
     Optimal, within `gap`, over *staged* schedules: first runs in one order, each node at most once between two of
     them. On some branching graphs other schedules are faster, so its bound is one of a class and its "infeasible"
     too; both stand in `class_bounds`. Not a method for flat graphs of more than about 100 nodes: start it from a plan
-    (`warm(HIlp(), seed=auto)`), thin it out, or divide the graph.
+    (`warm(HIlp(), seed=auto)`), thin it out, or divide the graph. With a link it plans copies of data of one writer on flat
+    graphs (`form_copies.py`), a reference for graphs of up to about 60 nodes.
 
     Attributes:
         form: `events`, the production form; `published`, the papers'.
@@ -61,6 +64,8 @@ class HIlp(WarmStarted):
         backend: the MILP solver.
         entries: refuse formulations of more matrix entries than this (about 100 bytes each).
     """
+
+    models_link: ClassVar[bool] = True
 
     form: FormName = field(default="events", validator=one_of(*FORMS))
     reruns: Reruns = field(default="all", validator=one_of(*RERUNS))
@@ -168,11 +173,11 @@ class HIlp(WarmStarted):
     def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
         """Solve; the start is the incumbent, and the fallback in any case."""
         self.backend.check()  # a missing back end is an error even if it would not have been used
-        if problem.link is not None:
-            return Plan(schedule=start, trail=(f"{self!r}: schedules with copies are not modelled",))
         floor = node_floor(problem.graph)
         if floor > problem.budget:
             return Plan(lower=IMPOSSIBLE, trail=(f"{self!r}: one node alone, or the end, needs {floor} B",))
+        if problem.link is not None:
+            return self._with_copies(problem, start, clock, seed)
         lower: int | float = 0
         trail: list[str] = []
         graph = problem.graph
@@ -191,6 +196,22 @@ class HIlp(WarmStarted):
         incumbent = None if start is None else budget_solver.incumbent(start, problem.budget)
         result = budget_solver.solve(problem.budget, incumbent=incumbent, watch=Watch(clock, self))
         return self._plan(result, incumbent, ordered, trail, lower)
+
+    def _with_copies(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
+        """The plan of the formulation with copies, where there is one."""
+        reason = leaves_out(problem.graph)
+        if reason is not None or self.form != "events":
+            why = reason or f"not in the form {self.form!r}"
+            return Plan(schedule=start, trail=(f"{self!r}: schedules with copies are not modelled, {why}",))
+        solver = CopiesSolver(
+            reruns=self.reruns,
+            window=self.window,
+            gap=self.gap,
+            backend=self.backend,
+            who=self,
+            search=self.warm_starts,
+        )
+        return solver.plan(problem, start, clock, seed)
 
     @property
     def warm_starts(self) -> bool:

@@ -23,6 +23,7 @@ from tests.algorithms.copies.paying import paying_graphs
 from tests.algorithms.copies.test_copy_replay import trials
 from tests.algorithms.copies.test_with_copies import quick
 from tests.benchmarks.tiny import tiny_graph
+from tests.testing.planted import ALL
 
 
 def needed_runs(flat, seq):
@@ -158,6 +159,14 @@ def test_the_laws_of_bounds_hold_where_copies_pay(speed):
     assert report.tried["L-ROW"] >= 150
     assert Counting.seen["off"] >= 10  # otherwise the rows for copies would be idle
     assert Counting.seen["waits"] >= 20
+
+
+@pytest.mark.parametrize(
+    "fault", ["reruns after the instant give the lane no time", "a copy back precedes first runs only"]
+)
+def test_faults_that_show_only_where_copies_and_reruns_overlap_are_found(fault):
+    law, _ = next(planted for planted in ALL if planted.name == fault).killed(shrink=False)
+    assert law == "L-ROW"
 
 
 def small_problems(seed, count):

@@ -77,6 +77,12 @@ BOUNDS = {
         "rows.append(([(int(off[d]), 1), (z, -1)], 0))",
         "rows.append(([(int(off[d]), 1), (z, -1)], -1))",
     ),
+    "reruns after the instant give the lane no time": Changed(
+        _COPIES, link_bound, "_Side([wait, *ran, *again]", "_Side([wait, *ran]"
+    ),
+    "a copy back precedes first runs only": Changed(
+        _COPIES, link_bound, "else min(first[c], rerun[c]) for c in readers)", "else first[c] for c in readers)"
+    ),
     "takes the captured order for any": Changed(_ONE, instants, "if fixed or flat.phase[at] == LOSS:", "if True:"),
     "a reader not decided always reads": Changed(
         _ONE, instants, "[*supply, *undecided, (columns.ran[c], -1)], base)", "[*supply, *undecided], base)"
