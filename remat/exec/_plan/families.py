@@ -118,13 +118,16 @@ class Families:
         """Whether a step of this structure was planned before."""
         return structure_digest(program) in self.by_structure
 
-    def relation(self, program: Program, graph: Graph, budget: Bytes, clock: Clock, seed: int) -> Relation | None:
+    def relation(
+        self, program: Program, graph: Graph, budget: Bytes, *, peak: Bytes, clock: Clock, seed: int
+    ) -> Relation | None:
         """A plan within the budget from those of other sizes; None: there is no family, or nothing of it can be made to fit.
 
         Args:
             program: the captured step.
             graph: of it.
-            budget: what the plan may hold [bytes]; less than the peak of a step that keeps everything.
+            budget: what the plan may hold [bytes]; less than the peak.
+            peak: of a step that keeps everything [bytes].
             clock: its deadline.
             seed: of the searches.
 
@@ -136,7 +139,6 @@ class Families:
         if family is None:
             return None
         self.by_structure[structure] = family
-        peak = store_all_peak(graph)
         family.take(graph, peak)
         with importing():
             from remat.algorithms._search.relatives import is_repaired
