@@ -16,7 +16,7 @@ from remat.ir.checks import a_name, a_tuple
 from remat.ir.node import Compute, Data, Layer, Phantom, Phase
 from remat.ir.option import LayerOption
 from remat.ir.rules import check_graph
-from remat.ir.step import Run
+from remat.ir.step import Drop, Run
 from remat.units import Bytes
 
 Indices = tuple[tuple[int, ...], ...]
@@ -189,6 +189,17 @@ class Graph:
     def datum(self, name: str) -> Data:
         """The datum of that name (KeyError without one)."""
         return self.data[self.data_index[name]]
+
+    @cached_property
+    def first_runs(self) -> tuple[Run, ...]:
+        """A run of each node by its first option, in the captured order; made once, for all schedules of the graph."""
+        return tuple(Run(node.name) for node in self.computes)
+
+    @cached_property
+    def drops(self) -> Mapping[str, Drop]:
+        """A drop of each datum and phantom, by name; likewise."""
+        names = (*(datum.name for datum in self.data), *(layer.phantom for layer in self.layers))
+        return MappingProxyType({name: Drop(name) for name in names})
 
     @cached_property
     def time(self) -> int:

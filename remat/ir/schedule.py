@@ -59,7 +59,7 @@ class Schedule:
         steps: list[Step] = []
         for run, dropped in zip(sequence, drops, strict=True):
             steps.append(run)
-            steps.extend(Drop(name) for name in dropped)
+            steps.extend(graph.drops[name] for name in dropped)
         return cls(tuple(steps))
 
 
@@ -68,7 +68,7 @@ def _named(graph: Graph, item: Run | str | int) -> Run:
         if not 0 <= item < len(graph):
             fix = f"give 0 to {len(graph) - 1}."
             raise IllFormed("G-UNKNOWN", f"a run names node {item} of {len(graph)}.", fix=fix)
-        return Run(graph.computes[item].name)
+        return graph.first_runs[item]
     run = Run(item) if isinstance(item, str) else item
     if run.node not in graph.node_index or run.option >= len(graph.node(run.node).options):
         raise IllFormed("G-UNKNOWN", f"{run} names a node or option that does not exist.", fix="correct the name.")

@@ -5,6 +5,8 @@
     FLAGS="--lengths 200"        so many random lengths of 16 to 512 of GPT-2 and of an encoder with a mask, at 40 and 60 % of the
                                  peak at 512, and a smaller last batch: time beyond a bare step, peaks, and the losses against
                                  plans of their own at every tenth length
+    FLAGS="--growth 2000"        so many different shapes of a small GPT-2 in one wrapped module: resident memory of the process, plans
+                                 and generated functions as they go; exit 1 where they grow after the table of plans is full
 
 For each shape: seconds of CPU of its first step beyond a warm step of the bare module, without imports and compilation, which the
 first shapes of both modules have paid; how long its capture took of it; and what its plan recomputes, both schedules replayed on
@@ -14,11 +16,14 @@ peak is over the budget, a gradient differs, or more than one shape in ten loses
 
 import argparse
 import copy
+import gc
 import json
 import math
+import os
 import statistics
 import sys
 import time
+import types
 from pathlib import Path
 
 import torch
@@ -259,12 +264,62 @@ def random_lengths(names, count):
     return all(row["exact"] and row["within"] for row in rows)
 
 
+GROWTH = 1.05
+"""Resident memory at the end of many shapes, as a share of what it was after the first quarter of them."""
+
+
+def resident():
+    """Resident memory of the process [bytes]."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def generated():
+    """Functions alive that plans were compiled to."""
+    gc.collect()
+    return sum(
+        type(item) is types.FunctionType and "<remat step" in item.__code__.co_filename for item in gc.get_objects()
+    )
+
+
+def no_growth(count):
+    """Steps of different shapes in one wrapped module; whether memory and functions stay."""
+    longest, widest = 15 + -(-count // 16), 17
+    torch.manual_seed(0)
+    model = remat.exec.wrap(
+        GPT2(layers=1, width=32, context=longest), gpt2_call(longest, widest), "80%", progress=False, rehearse=False
+    )
+    shapes = [(length, batch) for length in range(16, longest + 1) for batch in range(2, widest + 1)]
+    order = torch.randperm(len(shapes), generator=torch.Generator().manual_seed(0))[:count].tolist()
+    start, rows = time.process_time(), []
+    for at, number in enumerate(order, 1):
+        model(*gpt2_call(*shapes[number])).backward()
+        model.zero_grad(set_to_none=True)
+        if at % max(1, count // 16) == 0:
+            row = {"shapes": at, "resident": resident(), "functions": generated()}
+            row["cpu"] = time.process_time() - start
+            rows.append(row)
+            print(
+                f"{at:5d} shapes  {row['resident'] / 2**20:7.1f} MiB  {row['functions']:4d} functions  "
+                f"{row['cpu'] / at:.3f} CPU seconds each",
+                flush=True,
+            )
+    OUT.with_name("growth.json").write_text(json.dumps(rows, indent=1))
+    quarter, last = rows[len(rows) // 4], rows[-1]
+    grown = last["resident"] / quarter["resident"]
+    print(f"resident memory at the end over that after {quarter['shapes']} shapes: {grown:.3f}")
+    return grown <= GROWTH and last["functions"] <= max(row["functions"] for row in rows[: len(rows) // 2])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices={**CASES, **RANDOM})
     parser.add_argument("--lengths", type=int, default=0, help="so many random lengths")
+    parser.add_argument("--growth", type=int, default=0, help="so many different shapes, and whether memory grows")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.growth:
+        OUT.parent.mkdir(parents=True, exist_ok=True)
+        sys.exit(not no_growth(arguments.growth))
     if arguments.lengths:
         OUT.parent.mkdir(parents=True, exist_ok=True)
         sys.exit(not random_lengths([arguments.only] if arguments.only else list(RANDOM), arguments.lengths))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from attrs import evolve
+from torch._dispatch.python import enable_python_dispatcher
 
 import remat.exec
 from remat.errors import Uncapturable
@@ -12,11 +13,13 @@ from remat.exec._module.calls import attributes
 from remat.exec._module.new_sizes import _step
 from remat.exec._plan import families
 from remat.exec._program.digest import program_digest
+from remat.exec._sizes import laws
 from remat.exec._sizes.captures import MOST_SAMPLES
 from remat.exec._sizes.costs import costs_at, interpolated
 from remat.exec._sizes.functions import Functions, NoFunction
 from remat.exec._sizes.merging import Patterns, Unlike, filled
 from remat.exec._sizes.stencil import REFUSALS
+from remat.exec._torch.outlined import Form, Metas
 from remat.exec._trace.python_state import Snapshot
 from remat.zoo import GPT2
 from tests.exec import size_models
@@ -175,6 +178,75 @@ def test_a_kernel_that_returns_another_form_is_noticed(gpt2):
     with pytest.raises(Uncapturable) as raised:
         costs_at(stencil, evolve(program, values={**program.values, value.name: wrong}), {}, estimated=False)
     assert raised.value.rule == "X-MEASURE"
+
+
+LAWFUL = {
+    "aten.add.Tensor": lambda x, y: (x, y),
+    "aten.gelu_backward.default": lambda x, y: (x, y),
+    "aten.masked_fill.Scalar": lambda x, y: (x, y.bool(), 0.0),
+    "aten.clone.default": lambda x, y: (x,),
+    "aten.mm.default": lambda x, y: (x[0], y[0].t()),
+    "aten.addmm.default": lambda x, y: (x[0, 0, :3], x[0], y[0, :3].t()),
+    "aten.bmm.default": lambda x, y: (x, y.transpose(1, 2)),
+    "aten._softmax.default": lambda x, y: (x, -1, False),
+    "aten._log_softmax.default": lambda x, y: (x, 1, False),
+    "aten._softmax_backward_data.default": lambda x, y: (x, y, -1, x.dtype),
+    "aten._log_softmax_backward_data.default": lambda x, y: (x, y, -1, x.dtype),
+    "aten.native_layer_norm.default": lambda x, y: (x, [x.shape[2]], None, None, 1e-5),
+    "aten.native_layer_norm_backward.default": lambda x, y: (
+        x, y, [x.shape[2]], y[:, :, :1].contiguous(), y[:, :, :1].contiguous(), x[0, 0], x[0, 0], [True, False, True]
+    ),
+    "aten.nll_loss_forward.default": lambda x, y: (x[0], y[0, :, 0].long(), None, 1, -100),
+    "aten.nll_loss_backward.default": lambda x, y: (
+        x.sum(), x[0], y[0, :, 0].long(), None, 1, -100, x.sum()
+    ),
+}  # fmt: skip
+"""Arguments of a call of each law, from two tensors (batch, length, width)."""
+
+
+def form_tree(arguments):
+    return tuple(Form.of(value) if isinstance(value, torch.Tensor) else value for value in arguments)
+
+
+@pytest.mark.parametrize("name", LAWFUL)
+def test_laws_tell_what_kernels_return(name):
+    packet, overload = name.removeprefix("aten.").split(".")
+    target = getattr(getattr(torch.ops.aten, packet), overload)
+    for shape in ((2, 5, 7), (3, 4, 8), (2, 6, 3)):
+        arguments = LAWFUL[name](torch.rand(shape), torch.rand(shape))
+        returned = target(*arguments)
+        results = tuple(
+            Form.of(part) if isinstance(part, torch.Tensor) else None
+            for part in (returned if isinstance(returned, tuple) else (returned,))
+        )
+        shapes = laws.told(target, form_tree(arguments), {})
+        assert shapes is not None and laws.agrees(shapes, results)
+        (first, *rest) = shapes
+        if first:
+            assert not laws.agrees(((first[0] + 1, *first[1:]), *rest), results)
+
+
+def test_laws_are_silent_about_other_strides_and_operations():
+    x = torch.rand(2, 5, 7)
+    for target, arguments in (
+        (torch.ops.aten.add.Tensor, (x, x.transpose(0, 1).contiguous().transpose(0, 1))),
+        (torch.ops.aten.add.Tensor, (x, x[:1])),
+        (torch.ops.aten.add_.Tensor, (x, x)),
+        (torch.ops.aten._softmax.default, (x.transpose(1, 2), -1, False)),
+        (torch.ops.aten.mm.default, (x[0], x[0])),
+        (torch.ops.aten.sum.dim_IntList, (x, [0])),
+    ):
+        assert laws.told(target, form_tree(arguments), {}) is None
+    assert laws.told(torch.ops.aten.clone.default, form_tree((x,)), {"memory_format": torch.channels_last}) is None
+
+
+def test_shape_functions_are_asked_without_the_dispatcher_of_python():
+    seen = []
+    with enable_python_dispatcher():
+        with Metas():
+            seen.append(torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher))
+        seen.append(torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher))
+    assert seen == [False, True]
 
 
 def test_ten_lengths_of_gpt2_are_exact_and_within_the_budget():

@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 STEP = 5
 """Percent of the peak between two members of the grid."""
 AROUND = (0, -1, 1)
-"""Members that a size has made, in steps from the share it needs: a sequence takes a few percent more or less at other sizes."""
+"""Members that a size has made, in steps from the share it needs: the first, and the others where nothing fits then, since a
+sequence takes a few percent more or less at other sizes."""
 WORK = 2e6
 """Of the search at a new size, as `RuinAndRecreate` counts it: about a twentieth of a second on hundreds of nodes."""
 FILLED_WORK = 2e5
@@ -118,13 +119,16 @@ class Families:
         """Whether a step of this structure was planned before."""
         return structure_digest(program) in self.by_structure
 
-    def relation(self, program: Program, graph: Graph, budget: Bytes, clock: Clock, seed: int) -> Relation | None:
+    def relation(
+        self, program: Program, graph: Graph, budget: Bytes, *, peak: Bytes, clock: Clock, seed: int
+    ) -> Relation | None:
         """A plan within the budget from those of other sizes; None: there is no family, or nothing of it can be made to fit.
 
         Args:
             program: the captured step.
             graph: of it.
-            budget: what the plan may hold [bytes]; less than the peak of a step that keeps everything.
+            budget: what the plan may hold [bytes]; less than the peak.
+            peak: of a step that keeps everything [bytes].
             clock: its deadline.
             seed: of the searches.
 
@@ -136,19 +140,22 @@ class Families:
         if family is None:
             return None
         self.by_structure[structure] = family
-        peak = store_all_peak(graph)
         family.take(graph, peak)
         with importing():
             from remat.algorithms._search.relatives import is_repaired
         quick = bool(program.structure)
-        family.fill(100 * budget // peak, clock, seed, AROUND[:1] if quick else AROUND)
-        sequences, work = family.sequences(), FILLED_WORK if quick else WORK
-        outcome = _searched(graph, budget, sequences, clock, seed, work) if sequences else Outcome()
+        work, outcome, provenance = FILLED_WORK if quick else WORK, Outcome(), FAMILY
+        for around in (AROUND[:1],) if quick else (AROUND[:1], AROUND[1:]):
+            family.fill(100 * budget // peak, clock, seed, around)
+            sequences = family.sequences()
+            outcome = _searched(graph, budget, sequences, clock, seed, work) if sequences else Outcome()
+            provenance = REPAIRED if is_repaired(outcome.trail) else FAMILY
+            if outcome.schedule is not None and provenance == FAMILY:
+                break
         if clock.stopped and outcome.schedule is None:
             raise KeyboardInterrupt
         if outcome.schedule is None:
             return None
-        provenance = REPAIRED if is_repaired(outcome.trail) else FAMILY
         logger.info("%s: %d sequences, %s", graph.name, len(sequences), provenance)
         return Relation(outcome, provenance, work)
 

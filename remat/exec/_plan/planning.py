@@ -334,7 +334,9 @@ def _outcome(
     families = source if isinstance(source, Families) and costed.link is None else None  # they know runs, not copies
     if families is not None and asked is not None and overhead < asked < costed.peak + overhead:
         stages.base, clock = costed.graph.time, Clock(settings.seconds, listener=stages.hear)
-        relation = families.relation(costed.program, costed.graph, asked - overhead, clock, settings.seed)
+        relation = families.relation(
+            costed.program, costed.graph, asked - overhead, peak=costed.peak, clock=clock, seed=settings.seed
+        )
         if settings.seconds is not None:
             settings = evolve(settings, seconds=max(0.0, settings.seconds - clock.elapsed))
     if relation is not None:

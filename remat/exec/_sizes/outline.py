@@ -188,8 +188,7 @@ class Checker(Outlining):
         call = self.calls[self.at]
         if func is not call.target or keys != (call.given, call.named):
             raise Differs(f"{func}{keys[0]} runs where {call.target}{call.given} was expected")
-        if self.shapes.distinct[self.at]:
-            self.shapes.check(call, args, kwargs)
+        self.shapes.check(self.at, call, args, kwargs)
         self.at += 1
         if not call.unpack:
             return self._result(call.results[0], args, kwargs)

@@ -76,10 +76,11 @@ class Metas:
     """Makes tensors on the meta device, whose operations are dispatched without a way through Python."""
 
     def __enter__(self) -> None:
-        self.without = torch._C._DisablePythonDispatcher()
+        self.without = torch._C._DisablePythonDispatcher()  # does nothing until it is entered
+        self.without.__enter__()
 
-    def __exit__(self, *_error: object) -> None:
-        del self.without
+    def __exit__(self, *error: object) -> None:
+        self.without.__exit__(*error)
 
     def __call__(self, form: Form) -> torch.Tensor:
         return blank(form, META)
