@@ -305,6 +305,21 @@ def kept(out: Path, again: list[str]) -> tuple[list[dict[str, Any]], str | None]
     return rows, stored["date"] if rows else None
 
 
+def inductor_missed(rows: list[dict[str, Any]]) -> list[str]:
+    """The bars that a model's rows beside Inductor miss: ours is within the budget, and right."""
+    lines = []
+    for row in rows:
+        if not row["method"].startswith(OURS):
+            continue
+        expected = "rounding" if row["method"].startswith(inductor_rows.OURS) else "exact"
+        if "time" not in row:
+            lines.append(f"{row['model']}, {row['method']}: {row.get('failed')}")
+        elif row["peak"] > row["budget"] or row["step"] not in ("exact", expected) or row["buffers"] == "WRONG":
+            held, word = f"{row['peak']} B of {row['budget']} B", f"step {row['step']}, buffers {row['buffers']}"
+            lines.append(f"{row['model']}, {row['method']}: {held}, {word}")
+    return lines
+
+
 def write(rows: list[dict[str, Any]], seconds: float, since: str | None, *, inductor: bool) -> None:
     """Write the rows with what they were measured on and when, in the order of the models."""
     packages = ("torch", "transformers", "diffusers")

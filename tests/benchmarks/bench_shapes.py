@@ -5,8 +5,8 @@
     FLAGS="--lengths 200"        so many random lengths of 16 to 512 of GPT-2 and of an encoder with a mask, at 40 and 60 % of the
                                  peak at 512, and a smaller last batch: time beyond a bare step, peaks, and the losses against
                                  plans of their own at every tenth length
-    FLAGS="--growth 2000"        so many different shapes of a small GPT-2 in one wrapped module: resident memory of the process, plans
-                                 and generated functions as they go; exit 1 where they grow after the table of plans is full
+    FLAGS="--growth 2000"        so many different shapes of a small GPT-2 in one wrapped module: resident memory of the process,
+                                 plans and generated functions as they go; exit 1 where they grow after the table of plans is full
 
 For each shape: seconds of CPU of its first step beyond a warm step of the bare module, without imports and compilation, which the
 first shapes of both modules have paid; how long its capture took of it; and what its plan recomputes, both schedules replayed on

@@ -2,8 +2,8 @@
 
 torch's shape functions of these are written in Python and take a millisecond each, more than all else of an outline. A law
 speaks of new, contiguous results alone: of pointwise operations and softmax on contiguous tensors of one shape, of products, of
-layer norm and of the negative log likelihood. It counts for a call only where it has told what was recorded at every captured size
-(`Shapes.of`); types and devices are those of the captures, since they depend on types and devices alone.
+layer norm and of the negative log likelihood. It counts for a call only where it has told what was recorded at every captured
+size (`Shapes.of`); types and devices are those of the captures, since they depend on types and devices alone.
 """
 
 from __future__ import annotations
