@@ -164,9 +164,9 @@ class Step:
 
     def set_required(self, keep: list[bool], writes: list[list[int]]) -> None:
         """Who has run before each node, and who runs in every schedule: up to the loss, what keeps data, and all before."""
-        self.past, every = list[int](), 0
+        self.past, every, start = list[int](), 0, 0
         for v, phase in enumerate(self.phase):
-            past = (1 << self.phase.index(phase)) - 1 if phase else 0
+            past = start = (1 << v) - 1 if v and self.phase[v - 1] < phase else start
             for u in self.before[v]:
                 past |= self.past[u] | 1 << u
             self.past.append(past)

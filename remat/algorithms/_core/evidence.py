@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from remat._collector import old_objects_apart
 from remat.errors import ProofRefused
 from remat.ir import Graph
 from remat.ir.interchange import graph_to_json
@@ -41,9 +42,10 @@ class Evidence(ABC):
                 the evidence.
         """
         if self._proof is None:
-            step = Step(graph_to_json(self.graph))  # read once, to write the proof and to check it
-            proof = self.write(step)
-            self._assumes = proof.check_step(step).assumes
+            with old_objects_apart():
+                step = Step(graph_to_json(self.graph))  # read once, to write the proof and to check it
+                proof = self.write(step)
+                self._assumes = proof.check_step(step).assumes
             self._proof = proof
             self.bound = float("inf") if proof.bound is None else proof.bound
         if self._assumes not in ("", assumes):
