@@ -5,8 +5,11 @@ import re
 import pytest
 
 from remat.algorithms import (
+    Autocapper,
     Continuation,
     Exhaustive,
+    From,
+    FullRelaxation,
     HIlp,
     HPartition,
     Intervals,
@@ -15,12 +18,14 @@ from remat.algorithms import (
     Revolve,
     RkRotor,
     Segments,
+    StoreAll,
     UnitCost,
     hierarchical,
 )
+from remat.algorithms.named import hiremate
 from remat.ir import parse_text
 from remat.testing.oracle import frontier, optimum
-from tests.soundness.judging import changes, fault
+from tests.soundness.judging import LINK, changes, fault
 
 
 def right(solver, text, budget=None):
@@ -69,6 +74,56 @@ def test_a_sum_that_a_cluster_begins_forward_and_ends_backward_is_no_output_of_i
     )
     block = HIlp(warm_start=False).sweep(peaks=2, saves=2, workers=1)
     assert right(Linearise(blocks=block) >> RkRotor(), crossing)
+
+
+def test_a_plan_that_runs_what_leads_to_nothing_is_a_start_without_it():
+    # B1 is not required, and so what it reads keeps nothing: d0 could come later, but for B1
+    dead = (
+        "data d0 3377699720527871 activation keep\ndata d1 3377699720527872 rng_state keep\n"
+        "data r0 3377699720527873 rng_state\ndata r1 3377699720527871 rng_state\ndata r2 3377699720527873 rng_state\n"
+        "data x0 1125899906842624 buffer\nloss L : x0 -> r2 ; time 1000000005\n"
+        "backward B3 : -> d0 ; time 3000000006 draws\nbackward B2 : r2 -> r1 ; time 0 run_once after B0\n"
+        "backward B1 : d0 r2 -> ; time 0 draws\nbackward B0 : -> d1 r0 ; time 0 after L\n"
+    )
+    assert right(From(StoreAll()), dead, budget=8444249301319680)
+
+
+def test_a_relaxation_that_proves_less_than_nothing_bounds_the_time_by_zero():
+    # times of 2^51 and of 0 ns under options: rounded multipliers prove -4 ns
+    far = (
+        "data a0 4000000001\ndata a1 5999999990\ndata a2 5000000007\ndata a3 5000000005\ndata g4 3000000000 tangent\n"
+        "data g5 0 gradient\ndata w6 0 param_grad\ndata d0 1000000003 gradient\n"
+        "forward F0 : -> a0 ; time 2251799813685248 workspace 1000000006 time 0 workspace 2999999997 time 3377699720527871\n"
+        "forward F1 : a0 -> a1 ; time 2251799813685249 workspace 999999999 time 0 workspace 2999999993 time 3377699720527873\n"
+        "forward F2 : a1 -> a2 d0 ; time 2251799813685248 time 0\n"
+        "forward F3 : a2 d0 -> a3 ; time 0 workspace 1999999999 time 2251799813685247 workspace 2999999998\n"
+        "loss L : a1 a2 a3 -> g4 ; time 0\nbackward B1 : a0 a2 g4 d0 -> g5 ; time 0 twin F1\n"
+        "backward B0 : a0 g5 -> w6 ; time 3377699720527871 time 0 workspace 3000000002\n"
+    )
+    assert right(FullRelaxation(), far, budget=19000000002)
+
+
+def test_a_backward_node_without_its_twin_names_none():
+    folded = (
+        "data d0 0 gradient keep\nforward F0 : -> ; time 0\nforward F1 : -> ; time 1 run_once\nforward F2 : -> ; time 1\n"
+        "loss L : -> ; time 2\nbackward B1 : -> d0 ; time 0 twin F1 run_once\nbackward B0 : -> ; time 3 workspace 3 run_once\n"
+    )
+    assert right(hiremate, folded)
+
+
+def test_a_sum_that_grows_after_the_loss_is_not_offloaded_across_it():
+    growing = (
+        "data a 3\ndata b 6\ndata c 7\ndata t 0 tangent\ndata g 0 gradient\ndata w 2 param_grad\ndata h 3 gradient\n"
+        "data s 3 gradient\ndata o 3 output\ndata x 3 input\nforward F0 : -> a o ; time 1\n"
+        "forward F1 : a -> b ; time 0 workspace 2\nforward F2 : b -> c ; time 3 workspace 1\n"
+        "loss L : c -> t s o ; time 3 workspace 3\nbackward B2 : b t x -> g w ; time 2 workspace 3 twin F2\n"
+        "backward B1 : a b g -> h ; time 3 twin F1\nbackward B0 : a h o -> s ; time 4 twin F0\n"
+    )
+    graph = parse_text(f"remat graph 1\ngraph minimal\n{growing}")
+    for budget in range(15, 40):
+        (Linearise() >> Autocapper()).solve(
+            Problem(graph=graph, budget=budget, link=LINK)
+        )  # a plan that breaks a rule raises
 
 
 TAKEN = (

@@ -100,6 +100,7 @@ class _Residencies:
         drops: per run, the cells dropped right after it.
         charges: bytes charged at each run.
         stays: ended residencies that were used before and after the loss. loss: its place; -1 before it.
+        growing: resident sums that are added to after the loss: only whole sums are copied.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -107,6 +108,7 @@ class _Residencies:
         self.kept_names = {datum.name for datum in graph.data if datum.keep}
         self.outside = {datum.name for datum in graph.data if datum.outside}
         self.resident: dict[str, tuple[int, Bytes, list[int]]] = {}
+        self.growing: set[str] = set()
         self.live, self.loss = 0, -1
         self.drops: list[list[str]] = []
         self.charges: list[Bytes] = []
@@ -117,8 +119,9 @@ class _Residencies:
         self.live -= size
         self.drops[-1].append(cell)
         before, after = [k for k in touched if k <= self.loss], [k for k in touched if k > self.loss]
-        if before and after and cell not in self.kept_names:
+        if before and after and cell not in self.kept_names | self.growing:
             self.stays.append(Stay(cell, size, maker, before[-1], after[0]))
+        self.growing.discard(cell)
 
     def run(self, run: Run) -> None:
         node, k = self.graph.node(run.node), len(self.charges)
@@ -132,6 +135,8 @@ class _Residencies:
         for name, size in writes.items():
             if name in self.resident:
                 self.resident[name][2].append(k)
+                if k > self.loss >= 0:
+                    self.growing.add(name)
             else:
                 self.resident[name] = (k, size, [k])
                 self.live += size

@@ -77,12 +77,13 @@ class _Folded:
         return sum(datum.size for datum in data) + max((node.option.workspace for node in nodes), default=0)
 
     def rest(self) -> Graph:
-        """The graph without them and what they write; hints about their order are left out."""
+        """The graph without them and what they write; hints that name them are left out."""
         outputs = {name for folded in self.names for name in self.graph.node(folded).writes}
 
         def apart(node: Compute) -> Compute:
             reads = tuple(name for name in node.reads if name not in outputs)
-            return evolve(node, reads=reads, after=tuple(name for name in node.after if name not in self.names))
+            after = tuple(name for name in node.after if name not in self.names)
+            return evolve(node, reads=reads, after=after, twin="" if node.twin in self.names else node.twin)
 
         computes = tuple(apart(node) for node in self.graph.computes if node.name not in self.names)
         touched = {name for node in computes for name in (*node.reads, *node.writes)}

@@ -95,9 +95,9 @@ class RunProblem:
         return self.flat.time.astype(np.float64)
 
     def sequence_of(self, schedule: Schedule) -> Sequence:
-        """The run sequence of a schedule of this graph."""
-        at = self.problem.graph.node_index
-        return np.array([at[run.node] for run in schedule.runs], np.int32)
+        """The run sequence of a schedule of this graph, without nodes that need not run: the arrays leave out what they read."""
+        nodes = [self.problem.graph.node_index[run.node] for run in schedule.runs]
+        return np.array([v for v in nodes if self.flat.required[v]], np.int32)
 
     def schedule_of(self, sequence: Sequence) -> Schedule:
         """A sequence as a schedule."""

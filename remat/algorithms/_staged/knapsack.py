@@ -269,5 +269,7 @@ class FullRelaxation(Solver):
             return Plan(trail=(f"{self!r}: infeasible, without a proof",))
         if answer.duals is None:
             return Plan(trail=(f"{self!r}: stopped ({answer.note})",))
-        bound = exact_bound(linear, answer.duals, problem.budget)
+        bound = max(
+            0, exact_bound(linear, answer.duals, problem.budget)
+        )  # rounded multipliers may prove less than nothing
         return Plan(class_bounds=(ClassBound(value=bound, assumes=assumes),), trail=(f"{self!r}: {bound} ns",))
