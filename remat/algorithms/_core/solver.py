@@ -177,10 +177,9 @@ class FromStart(Solver):
 
 
 def _evidence_of(problem: Problem, evidence: Evidence | None) -> Evidence | None:
-    """The evidence where it is for this problem; with a link there is none: no theorem covers copies."""
-    if evidence is None or problem.link is not None or not evidence.holds_for(problem.graph, problem.budget):
-        return None
-    return evidence
+    """The evidence where it is for this problem and its link."""
+    holds = evidence is not None and evidence.holds_for(problem.graph, problem.budget, problem.link)
+    return evidence if holds else None
 
 
 def is_interruption(error: KeyboardInterrupt | SystemError) -> bool:
