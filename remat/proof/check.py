@@ -217,8 +217,8 @@ class Formulation:
 
     def key(self, name: str, k: int, i: int) -> Key:
         """A variable as a proof names it."""
-        known = name in [*"syzo"] and k < len(self.order) and self.variable(name, k, i)
-        need(known == {(name, k, i): 1}, f"{name!s:.20} {k} {i} is no variable")
+        variable = name in [*"syzo"] and k < len(self.order) and self.variable(name, k, i)
+        need(variable == {(name, k, i): 1}, f"{name!s:.20} {k} {i} is no variable")
         return name, k, i
 
     def row(self, name: str, k: int, i: int = -1, j: int = -1) -> Expr:

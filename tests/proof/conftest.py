@@ -27,8 +27,7 @@ def linked(problem, at):
     """The proof of a problem with a link at one instant."""
     flat = flatten(problem.graph)
     lanes = lanes_of(flat, problem.link, problem.budget, None)
-    most = problem.graph.time + int(lanes.out.sum() + lanes.back.sum())
-    formulation = link_formulation(flat, lanes, Reach(flat), at, most)
+    formulation = link_formulation(flat, lanes, Reach(flat), at, 4 * problem.graph.time + 1)
     answer = solve_relaxed(formulation.linear)
     bound = IMPOSSIBLE if answer.infeasible else int(flat.time.sum()) + answer.bound
     return AtInstant(problem, bound, at=at, facts=formulation.facts, multipliers=answer.duals).proof()

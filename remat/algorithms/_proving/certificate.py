@@ -211,8 +211,8 @@ def single_leaf(formulation: Formulation, facts: list[Fact], multipliers: Floats
     order = formulation.order
     body = {"order": order, **used_rows([["cost" if ray is None else "ray", leaf.pairs]], kept, [])}
     bound = step.base + max(0, int(extra)) if ray is None else None
-    said = head("instants", step.print, formulation.budget, bound, formulation.link)
-    return Proof({**said, "instants": order, "bits": bits, "trees": [body]})
+    heading = head("instants", step.print, formulation.budget, bound, formulation.link)
+    return Proof({**heading, "instants": order, "bits": bits, "trees": [body]})
 
 
 def _distinct(facts: list[Fact], multipliers: Floats) -> tuple[list[Fact], Floats]:
