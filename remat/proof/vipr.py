@@ -38,7 +38,7 @@ def vipr_texts(graph: Any, proof: Any) -> list[str]:
         what = "a floor is proved by sets of data, not by rows and a branch tree: VIPR has no form for it."
         raise ProofRefused("T-VIPR", what, where="proof.theorem", fix=WAY_OUT)
     if proof["theorem"] == "link":
-        what = "time that passes besides runs is no variable that is 0 or 1: these texts have none other."
+        what = "waits are no variables that are 0 or 1, and these texts have no others."
         raise ProofRefused("T-VIPR", what, where="proof.theorem", fix=WAY_OUT)
     if not proof["instants"]:
         what = "it has no instants, hence no variables: its bound is the time of the nodes that must run."

@@ -111,9 +111,9 @@ class Solver(ABC):
         return outcome
 
     def _replayed(self, problem: Problem, plan: Plan) -> Outcome:
-        if problem.link is not None and plan.lower and not self.models_link:
+        if problem.link is not None and (plan.lower or plan.evidence is not None) and not self.models_link:
             note = f"{self!r}: a bound of {plan.lower} ns is not taken over, it knows no copies"
-            plan = evolve(plan, lower=0, class_bounds=(), trail=(*plan.trail, note))
+            plan = evolve(plan, lower=0, class_bounds=(), evidence=None, trail=(*plan.trail, note))
         class_bounds = tuple(
             evolve(bound, evidence=_evidence_of(problem, bound.evidence)) for bound in plan.class_bounds
         )
