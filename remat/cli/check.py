@@ -38,5 +38,7 @@ def check(
         say(f"proved     no schedule takes less than {verdict.bound} ns ({format_ns(verdict.bound)})")
     if verdict.assumes:
         say(f"class      schedules with {verdict.assumes}")
+    if given.link is not None:
+        say(f"link       {given.link}")
     say(f"assumes    {', '.join(given.document['rules'])}")
     say(f"theorem    {given.theorem}, {given.leaves} {'sets' if given.theorem == 'floor' else 'leaves'}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.arguments import not_a, read_budget, read_graph
+from remat.cli.arguments import not_a, read_budget, read_graph, read_link
 from remat.cli.outputs import check_files
 from remat.cli.words import say, say_trail
 from remat.ir.json_document import write_whole
@@ -35,6 +35,7 @@ def prove(
     class_proof: Annotated[
         Path | None, typer.Option(help="Also write the proof of the largest bound of a class here.")
     ] = None,
+    link: Annotated[str | None, typer.Option(help="Link for copies, as in `remat validate`.")] = None,
     vipr: Annotated[
         Path | None, typer.Option(help="Also write VIPR 1.0 texts here, NAME-2 and on for further orders.")
     ] = None,
@@ -50,7 +51,8 @@ def prove(
     if not isinstance(chosen, Solver):
         raise not_a(solver, "solver", chosen, "auto, or SingleInstant()")
     limit = read_budget(budget, nodes)
-    problem = Problem(graph=nodes, budget=limit, deadline=within, proof_leaves=leaves)
+    over = None if link is None else read_link(link)
+    problem = Problem(graph=nodes, budget=limit, link=over, deadline=within, proof_leaves=leaves)
     outcome = chosen.solve(problem, seed=seed)
     say_trail(outcome.trail)
     for line in bound_lines(outcome):

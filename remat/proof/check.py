@@ -18,29 +18,34 @@ from typing import Any, NamedTuple
 
 RULES = ["S-END", "S-KEEP", "S-LINK", "S-MEM", "S-ONCE", "S-ORDER", "S-PHASE", "S-READ"]  # of every theorem
 HEAD, TREES = {"format", "theorem", "rules", "graph", "budget", "bound"}, {"instants", "bits", "trees"}
-THEOREMS = {"floor": {"node", "family"}, "instants": TREES, "captured": TREES}
+THEOREMS = {"floor": {"node", "family"}, "instants": TREES, "captured": TREES, "link": TREES | {"link"}}
 KEPT, OUTSIDE = {"tangent", "param_grad", "input_grad", "output", "updated_buffer"}, {"input", "buffer"}
 KINDS, PHASES = {"activation", "phantom", "gradient", "rng_state", *KEPT, *OUTSIDE}, ["forward", "loss", "backward"]
 NODE, HINTS = {"reads": [], "writes": [], "draws": False, "run_once": False}, {"scope", "twin", "signature", "after"}
-ROWS = {  # at most 0. z: has run; s: is resident; y: runs again before the next instant; z', s': at the next instant
-    "first": "+z'c -zc -sd -yp -z'p +zp",  # c reads d, which p produces
-    "again": "+yc -sd -yp",
+ROWS = {  # at most 0. z: has run; s: is resident; y: runs again before the next instant; z', s': there; o: returns by a copy
+    "first": "+z'c -zc -sd -od -yp -z'p +zp",  # c reads d, which p produces
+    "again": "+yc -sd -od -yp",
     "next": "+s'd -sd -yp -z'p +zp",
     "made": "+sd -zp",
+    "away": "+od -zp",
     "ran": "+yv -zv",
     "stays": "+zv -z'v",
     "order": "+zv -zu",  # v depends on u
 }
-Key = tuple[Any, ...]  # ("s", instant, datum), ("y", instant, node), ("z", instant, node), or () for the constant
+# ("s" or "o", instant, datum), ("y" or "z", instant, node), ("w", 0, is it before): other time that passes, (): the constant
+Key = tuple[Any, ...]
 Expr = dict[Key, int]
 
 
 class Verdict(NamedTuple):
-    """Proved: no schedule (`assumes`: of a class) within `budget` bytes takes less than `bound` ns; None: there is none."""
+    """Proved: no schedule (`assumes`: of a class) within `budget` bytes takes less than `bound` ns; None: there is none.
+    `link`: of schedules with copies over a link, [bytes per second, latency] to the host and to the device; None: without copies.
+    """
 
     budget: int
     bound: int | None
     assumes: str
+    link: Any = None
 
 
 class Refused(ValueError):
@@ -102,17 +107,9 @@ def datum_of(i: int, d: Any) -> list[Any]:
     with at(f".data[{i}]"):
         kind, writers, keep = d["kind"], d.get("writers", []), d.get("keep", d["kind"] in KEPT)
         need(kind in KINDS and {*d} <= {"name", "size", "kind", "writers", "keep"}, f"the kind or the keys {[*d]}")
-        need(type(keep) is bool and (keep or kind not in KEPT) and not (keep and kind in OUTSIDE), "`keep`")
-        need((kind in OUTSIDE) == (writers == []), "not the writers of its kind")
+        fits = (kind in KEPT) <= keep <= (kind not in OUTSIDE) == (writers != [])
+        need(type(keep) is bool and fits, "not the writers or the `keep` of its kind")
         return [d["name"], d["size"], kind, writers, keep]
-
-
-def refuse_malformed(nodes: list[list[Any]], data: list[list[Any]]) -> None:
-    """Refuse names that are no strings or repeated in a list, and numbers that are no ints of 63 bits."""
-    lists = [x for n in nodes for x in n[4:6]] + [d[3] for d in data] + [[row[0] for row in nodes + data]]
-    need(all(type(x) is list and {*map(type, x)} <= {str} and len({*x}) == len(x) for x in lists), "no distinct names")
-    numbers = [x for n in nodes for x in n[2:4]] + [d[1] for d in data]
-    need(all(type(x) is int and 0 <= x < 1 << 63 for x in numbers), "a size or time that is no int of 63 bits")
 
 
 Links = list[list[int]]
@@ -129,20 +126,13 @@ def links(nodes: list[list[Any]], data: list[list[Any]]) -> tuple[Links, Links, 
     return reads, writes, writers
 
 
-def dependencies(nodes: list[list[Any]], reads: Links, writes: Links, writers: Links) -> list[set[int]]:
-    """Nodes a node depends on: producers of its reads, earlier writers of its sums, the previous draw where it draws."""
-    before, last = list[set[int]](), set[int]()
-    for v, n in enumerate(nodes):
-        makers = {w for d in reads[v] for w in writers[d]}
-        need(max(makers, default=-1) < v, f"{n[0]} reads what is not there yet")
-        before.append(makers | {w for d in writes[v] for w in writers[d] if w < v} | (last if n[6] else set()))
-        last = {v} if n[6] else last
-    return before
-
-
 class Step:
-    """A training step. past: who has run before a node runs, as bits; required: who runs in every schedule; producer: a datum's
-    first writer, -1: it counts nothing; reads: what a run finds, sums it adds to included; charge: what it adds.
+    """A training step.
+
+    before: who a node depends on: producers of its reads, earlier writers of its sums, the previous draw where it draws.
+    past: who has run before a node runs, as bits. required: who runs in every schedule: up to the loss, what keeps data, all
+    before. producer: a datum's first writer, -1: it counts nothing. reads: what a run finds, sums it adds to included.
+    charge: what a run adds. again: who may run again. stays: by S-KEEP, resident from its writer's run on.
     """
 
     def __init__(self, graph: Any) -> None:
@@ -151,34 +141,32 @@ class Step:
         nodes = [node_of(i, n) for i, n in enumerate(graph["computes"])]
         data = [datum_of(i, d) for i, d in enumerate(graph["data"])]
         self.print = hashlib.sha256(json.dumps([nodes, data], separators=(",", ":")).encode()).hexdigest()
-        refuse_malformed(nodes, data)
+        lists = [x for n in nodes for x in n[4:6]] + [d[3] for d in data] + [[row[0] for row in nodes + data]]
+        need(all(type(x) is list and {*map(type, x)} <= {str} and len({*x}) == len(x) for x in lists), "the names")
+        numbers = [x for n in nodes for x in n[2:4]] + [d[1] for d in data]
+        need(all(type(x) is int and 0 <= x < 1 << 63 for x in numbers), "a size or time that is no int of 63 bits")
         self.phase, self.time, self.size = [n[1] for n in nodes], [n[2] for n in nodes], [d[1] for d in data]
         need(self.phase == sorted(self.phase) and self.phase.count(1) == 1, "phases out of order, or not one loss")
-        reads, writes, writers = links(nodes, data)
-        self.before = dependencies(nodes, reads, writes, writers)
-        self.set_required([d[4] for d in data], writes)
-        self.stays = [d[4] and len(d[3]) == 1 for d in data]  # S-KEEP: resident from its writer's run on
-        self.kept = sum(d[1] for d in data if d[4])
-        self.charge = [n[3] + sum(self.size[d] for d in writes[v]) for v, n in enumerate(nodes)]
-        self.set_runs(nodes, reads, writes, writers)
+        self.keep, self.stays = [d[4] for d in data], [d[4] and len(d[3]) == 1 for d in data]
+        self.set_nodes(nodes, *links(nodes, data))
 
-    def set_required(self, keep: list[bool], writes: list[list[int]]) -> None:
-        """Who has run before each node, and who runs in every schedule: up to the loss, what keeps data, and all before."""
-        self.past, every, start = list[int](), 0, 0
-        for v, phase in enumerate(self.phase):
-            past = start = (1 << v) - 1 if v and self.phase[v - 1] < phase else start
+    def set_nodes(self, nodes: list[list[Any]], reads: Links, writes: Links, writers: Links) -> None:
+        """What is said above, from reads and writes of nodes and writers of data."""
+        self.before, self.past, last, every, start = list[set[int]](), list[int](), set[int](), 0, 0
+        for v, n in enumerate(nodes):
+            makers = {w for d in reads[v] for w in writers[d]}
+            need(max(makers, default=-1) < v, f"{n[0]} reads what is not there yet")
+            self.before.append(makers | {w for d in writes[v] for w in writers[d] if w < v} | (last if n[6] else set()))
+            last, past = {v} if n[6] else last, (start := (1 << v) - 1 if v and self.phase[v - 1] < n[1] else start)
             for u in self.before[v]:
                 past |= self.past[u] | 1 << u
             self.past.append(past)
-            every |= past | 1 << v if phase < 2 or any(keep[d] for d in writes[v]) else 0
-        self.required = {v for v in range(len(self.phase)) if every >> v & 1}
+            every |= past | 1 << v if n[1] < 2 or any(self.keep[d] for d in writes[v]) else 0
+        self.required = {v for v in range(len(nodes)) if every >> v & 1}
         self.base = sum(self.time[v] for v in self.required)
-
-    def set_runs(self, nodes: list[list[Any]], reads: Links, writes: Links, writers: Links) -> None:
-        """Who makes each datum that counts, what each run finds, and who may run again."""
+        self.charge = [n[3] + sum(self.size[d] for d in writes[v]) for v, n in enumerate(nodes)]
         self.producer = [w[0] if w and self.required.issuperset(w) else -1 for w in writers]
-        sums = [[d for d in data if writers[d][0] != v] for v, data in enumerate(writes)]
-        self.reads = [{d for d in reads[v] + data if self.producer[d] >= 0} for v, data in enumerate(sums)]
+        self.reads = [{d for d in reads[v] + data if self.producer[d] not in (-1, v)} for v, data in enumerate(writes)]
         self.again = [n[1] != 1 and not n[7] and v in self.required for v, n in enumerate(nodes)]
 
     def orders(self, left: list[int]) -> list[list[int]]:
@@ -200,36 +188,37 @@ class Step:
         for i, data in enumerate(family):
             for v in {self.producer[d] for d in data}:
                 need(impossible(v, {d for d in data if self.producer[d] != v}), f"family[{i}] may begin at node {v}")
-        holds = self.kept > budget if node is None else node in self.required and impossible(node, set())
+        kept = sum(size for size, keep in zip(self.size, self.keep, strict=True) if keep)
+        holds = kept > budget if node is None else node in self.required and impossible(node, set())
         need(holds, f"node {node} may run; null: the kept data fit")
 
 
 class Formulation:
     """The saved-set formulation just before instants first run, in an order; a row is an expression that is at most 0."""
 
-    def __init__(self, step: Step, order: list[int], budget: int, captured: bool) -> None:
-        self.step, self.order, self.budget, nodes, ran = step, order, budget, range(len(step.phase)), 0
+    def __init__(self, step: Step, order: list[int], budget: int, captured: bool, link: Any = None) -> None:
+        self.step, self.order, self.budget, self.link, nodes, ran = step, order, budget, link, range(len(step.phase)), 0
         self.done, self.ahead = list[set[int]](), list[set[int]]()
         for k, t in enumerate(order):
-            ran, later = ran | step.past[t], sum(1 << u for u in order[k:])
+            ran, later = ran | step.past[t] | sum(1 << u for u in order[:k]), sum(1 << u for u in order[k:])
             self.done.append({v for v in nodes if (v < t if captured else ran >> v & 1)})
             self.ahead.append({v for v in nodes if (v >= t if captured else (step.past[v] | 1 << v) & later)})
-            ran |= 1 << t
         self.done, self.ahead = [*self.done, set(nodes)], [*self.ahead, set()]
+        self.off = {d for d, x in enumerate(step.keep) if link and not x}.difference(*(step.reads[t] for t in order))
 
     def variable(self, name: str, k: int, i: int) -> Expr:
         """A variable, or the constant that it equals."""
-        step, v = self.step, self.step.producer[i] if name == "s" else i
+        step, v = self.step, self.step.producer[i] if name in "so" else i
         name = "z" if name == "s" and step.stays[i] else name
-        if v < 0 or v in self.ahead[k] or (name == "y" and not step.again[v]):
+        if v < 0 or v in self.ahead[k] or (name == "y" and not step.again[v]) or (name == "o" and i not in self.off):
             return {}
         always = v in self.done[k] if name == "z" else name == "s" and i in step.reads[self.order[k]]
         return {(): 1} if always else {(name, k, v if name == "z" else i): 1}
 
     def key(self, name: str, k: int, i: int) -> Key:
         """A variable as a proof names it."""
-        need(name in ("s", "y", "z") and k < len(self.order), f"{name!s:.20} is no variable")
-        need(self.variable(name, k, i) == {(name, k, i): 1}, f"{name} {k} {i} is no variable but a constant")
+        variable = name in [*"syzo"] and k < len(self.order) and self.variable(name, k, i)
+        need(variable == {(name, k, i): 1}, f"{name!s:.20} {k} {i} is no variable")
         return name, k, i
 
     def row(self, name: str, k: int, i: int = -1, j: int = -1) -> Expr:
@@ -239,19 +228,33 @@ class Formulation:
         if name == "mem" and i == -1:
             sizes = [(size, self.variable("s", k, d)) for d, size in enumerate(step.size) if size]
             return added((step.charge[self.order[k]] - self.budget, {(): 1}), *sizes)
+        if name in ("out", "back") and self.link and j == -1:
+            return self.lane(name == "out", i)
         need(row and i >= 0 and (j >= 0) == ("c" in row or "u" in row), "no fact")
         p = step.producer[i] if "d" in row else -1
         need(p >= 0 if "d" in row else i in step.required, "it does not count")
-        need("c" not in row or (j in step.required and i in step.reads[j]), "no reader that counts")
-        need("u" not in row or j in step.before[i], "no dependency")
+        linked = j in step.required and i in step.reads[j] if "c" in row else "u" not in row or j in step.before[i]
+        need(linked, "no reader that counts, or no dependency")
         who = {"d": i, "p": p, "c": j, "v": i, "u": j}
         terms = [(term[0] + "1", self.variable(term[1], k + ("'" in term), who[term[-1]])) for term in row.split()]
         return added(*((int(sign), variable) for sign, variable in terms))
 
+    def lane(self, out: bool, r: int) -> Expr:
+        """The row of a lane: copies to the host of what is not made in less than r, or copies back (r is 0), fit the time."""
+        step, (rate, latency) = self.step, self.link[not out]
+        before = [sum(step.time[u] for u in step.required if p == u or step.past[p] >> u & 1) for p in step.producer]
+        need(r <= sum(step.time[v] for v in step.required & self.done[0]) if out else not r, "it may end earlier")
+        late = [(size, self.variable("o", 0, d)) for d, size in enumerate(step.size) if before[d] >= r]
+        copies = [(latency + (-(-size * 10**9 // rate) if rate else 0), x) for size, x in late]
+        runs = [((-1 if out else 1) * step.time[v], self.variable("z", 0, v)) for v in step.required]
+        again = [(-step.time[v], self.variable("y", 0, v)) for v in step.required if not out]
+        return added((r - (0 if out else step.base), {(): 1}), (-1, {("w", 0, out): 1}), *copies, *runs, *again)
+
     def cut(self, rows: Any, flip: Any, by: int, above: list[Expr]) -> Expr:
         """Mixed-integer rounding of a combination over 0/1 variables, some complemented, divided by an integer."""
         row, flips = combined(rows, above), {self.key(*variable) for variable in flip}
-        need(len(flips) == len(flip) and all(row.get(x) for x in flips), "a complement outside the combination")
+        whole = all(x[:1] != ("w",) for x in row)
+        need(whole and len(flips) == len(flip) and all(map(row.get, flips)), "complements outside, or time that passes")
         row = complemented(row, flips)
         quotient, rest = divmod(-row.pop(()), by)
         rounded = {x: a // by * (by - rest) + max(0, a % by - rest) for x, a in row.items()}
@@ -260,10 +263,11 @@ class Formulation:
         return {x: -(-a // divisor) for x, a in rounded.items() if a}
 
     def least(self, row: Expr, fixed: Expr, unit: int) -> int:
-        """The minimum of a row plus the time of reruns [1/unit ns; 0: without], some variables being fixed."""
+        """The minimum of a row plus the time of reruns and waits [1/unit ns; 0: without], some variables being fixed."""
         value = row.pop((), 0)
         for x in row.keys() | fixed.keys():
-            a = row.get(x, 0) + (self.step.time[x[2]] * unit if x[0] == "y" else 0)
+            a = row.get(x, 0) + (self.step.time[x[2]] if x[0] == "y" else x[0] == "w") * unit
+            need(x[0] != "w" or a >= 0, "waiting that pays")
             value += a * fixed[x] if x in fixed else min(a, 0)
         return value
 
@@ -318,26 +322,24 @@ def check(graph: Any, proof: Any) -> Verdict:
     plain(proof, "proof")
     with at("proof"):
         theorem, budget, bound = proof["theorem"], proof["budget"], proof["bound"]
-        need(proof["format"] == "remat-proof/1", "not a remat-proof/1")
-        need({*proof} == HEAD | THEOREMS[theorem], f"not the keys of {theorem}")
+        need(proof["format"] == "remat-proof/1" and {*proof} == HEAD | THEOREMS[theorem], "not the format's keys")
         need(proof["rules"] == RULES, f"assumes {proof['rules']!s:.80}, the theorem {RULES}")
         need(proof["graph"] == step.print, f"is of another graph; this one is {step.print}")
-        need(type(budget) is int and (bound is None or type(bound) is int), "budget or bound")
+        need(type(budget) is int and (bound is None or (type(bound) is int and theorem != "floor")), "budget or bound")
         if theorem == "floor":
-            need(bound is None, "a floor bounds no time")
             step.family(proof["node"], proof["family"], budget)
             return Verdict(budget, None, "")
-        instants, captured = proof["instants"], theorem == "captured"
+        instants, captured, link = proof["instants"], theorem == "captured", proof.get("link")
+        need(theorem != "link" or ([[*map(type, x)] for x in link] == [[int, int]] * 2 and not instants[1:]), "a link")
         need(instants == sorted({*instants}) and len(instants) <= 6 and proof["bits"] <= 256, "instants or bits")
         need(all(step.phase[t] and t in step.required for t in instants), "an instant before the loss, or not required")
         due = [instants] if captured else step.orders(instants)
         need([tree["order"] for tree in proof["trees"]] == due, f"not one tree for each of the orders {due!s:.80}")
         for i, tree in enumerate(proof["trees"]):
             with at(f".trees[{i}]"):
-                Formulation(step, due[i], budget, captured).check_tree(tree, 1 << proof["bits"], bound)
-    return Verdict(budget, bound, "first runs in the captured order" if captured else "")
+                Formulation(step, due[i], budget, captured, link).check_tree(tree, 1 << proof["bits"], bound)
+    return Verdict(budget, bound, "first runs in the captured order" if captured else "", link)
 
 
 if __name__ == "__main__":
-    files = [read_text(Path(path).read_bytes(), f"file {path}") for path in sys.argv[1:]]
-    sys.stdout.write(f"proved: {check(*files)}\n")
+    sys.stdout.write(f"proved: {check(*(read_text(Path(x).read_bytes(), f'file {x}') for x in sys.argv[1:]))}\n")

@@ -10,7 +10,7 @@ from typing import Any
 from attrs import field, frozen
 
 from remat.errors import MalformedFile, ProofRefused
-from remat.ir import Graph
+from remat.ir import Graph, Link
 from remat.ir.interchange import graph_to_json
 from remat.ir.json_document import read_unzipped, write_whole
 from remat.proof.check import RULES, Refused, Verdict, check, plain, read_text
@@ -32,8 +32,13 @@ class Proof:
 
     @property
     def theorem(self) -> str:
-        """The theorem it instantiates: `floor`, `instants` or `captured`."""
+        """The theorem it instantiates: `floor`, `instants`, `captured` or `link`."""
         return str(self.document["theorem"])
+
+    @property
+    def link(self) -> Link | None:
+        """The link of the schedules that it bounds; None: those without copies."""
+        return None if self.theorem != "link" else _link(*self.document["link"])
 
     @property
     def budget(self) -> Bytes:
@@ -80,7 +85,7 @@ class Proof:
         not in it.
 
         Raises:
-            ProofRefused: T-VIPR, of a floor or without instants; or it does not prove its claim.
+            ProofRefused: T-VIPR, of a floor, with a link or without instants; or it does not prove its claim.
         """
         self.check(graph)
         return vipr_texts(graph_to_json(graph), self.document)
@@ -107,17 +112,34 @@ class Proof:
         return cls(document)
 
 
+def link_document(link: Link) -> list[list[int]]:
+    """The form of a link in a proof: bandwidth (0: unbounded) and latency of either lane, the one to the host first."""
+    return [[link.to_host or 0, link.to_host_latency], [link.to_device or 0, link.to_device_latency]]
+
+
+def _link(to_host: list[int], to_device: list[int]) -> Link:
+    return Link(
+        to_host=to_host[0] or None,
+        to_device=to_device[0] or None,
+        to_host_latency=to_host[1],
+        to_device_latency=to_device[1],
+    )
+
+
 def refused(refusal: Refused) -> ProofRefused:
     """The checker's refusal as an error of this library."""
     fix = "ask for a proof of this graph and budget again (`remat prove`)."
     return ProofRefused(refusal.rule, refusal.what, where=refusal.where, fix=fix)
 
 
-def head(theorem: str, graph: str, budget: Bytes, bound: Ns | None) -> dict[str, Any]:
-    """What every proof begins with; `graph` is the fingerprint."""
+def head(
+    theorem: str, graph: str, budget: Bytes, bound: Ns | None, link: list[list[int]] | None = None
+) -> dict[str, Any]:
+    """What every proof begins with; `graph` is the fingerprint. With a link the theorem is `link`."""
     return {
+        **({} if link is None else {"link": link}),
         "format": "remat-proof/1",
-        "theorem": theorem,
+        "theorem": theorem if link is None else "link",
         "rules": RULES,
         "graph": graph,
         "budget": budget,

@@ -32,10 +32,13 @@ def vipr_texts(graph: Any, proof: Any) -> list[str]:
     """A text for each tree of a proof that the checker has accepted, both as JSON documents.
 
     Raises:
-        ProofRefused: T-VIPR, where there is no integer program: of a floor, and of a proof without instants.
+        ProofRefused: T-VIPR, where there is no integer program: of a floor, with a link, and of a proof without instants.
     """
     if proof["theorem"] == "floor":
         what = "a floor is proved by sets of data, not by rows and a branch tree: VIPR has no form for it."
+        raise ProofRefused("T-VIPR", what, where="proof.theorem", fix=WAY_OUT)
+    if proof["theorem"] == "link":
+        what = "waits are no variables that are 0 or 1, and these texts have no others."
         raise ProofRefused("T-VIPR", what, where="proof.theorem", fix=WAY_OUT)
     if not proof["instants"]:
         what = "it has no instants, hence no variables: its bound is the time of the nodes that must run."

@@ -344,8 +344,8 @@ class SolverTrial(GuardedTrial):
         for evidence, assumes, bound in claims:
             if evidence is None:
                 continue
-            same = evidence.holds_for(self.graph, self.problem.budget)
-            self.hold(same, "the evidence is of another graph, or of a smaller budget.")
+            same = evidence.holds_for(self.graph, self.problem.budget, self.problem.link)
+            self.hold(same, "the evidence is of another graph or link, or of a smaller budget.")
             try:
                 proof = evidence.proof(assumes)
             except ProofRefused as refusal:

@@ -80,6 +80,26 @@ def outliving(d):
     entries[at:] = [first]
 
 
+def lanes(d):
+    """Places of the rows of lanes."""
+    return {i for i, row in enumerate(rows(d)) if isinstance(row, list) and row[0] in ("out", "back")}
+
+
+def lanes_left_out(d):
+    """The lanes take no time."""
+    leaf(d)[1][:] = [[i, m] for i, m in leaf(d)[1] if i not in lanes(d)]
+
+
+def dear_lanes(d):
+    """A nanosecond of waiting costs less than what it gives."""
+    leaf(d)[1][:] = [[i, m * 64 if i in lanes(d) else m] for i, m in leaf(d)[1]]
+
+
+def rounded_lane(d):
+    """A cut from the row of a lane, in which time is no 0/1 variable."""
+    rows(d).append({"rows": [[fact("back", d), 1]], "flip": [], "by": 7})
+
+
 def move_cut_up(d):
     """A cut stands before rows it uses."""
     i, _ = cut(d)
@@ -167,9 +187,35 @@ PLANTED = [
     Plant("another node", "floor", lambda d: d.update(node=0), r"proof"),
     Plant("the end of the step, where what is kept fits", "floor", lambda d: d.update(node=None), r"proof"),
     Plant("a set that may begin", "floor", lambda d: d["family"].append([0]), r"proof"),
+    # links
+    Plant("a bound raised by 1 ns, with a link", "link", lambda d: d.update(bound=d["bound"] + 1), LEAF),
+    Plant("a faster link to the device", "link", lambda d: set_item(d["link"][1], 0, d["link"][1][0] + 10**7), LEAF),
+    Plant("a link to the device without a limit", "link", lambda d: set_item(d["link"][1], 0, 0), LEAF),
+    Plant("no latency", "link", lambda d: (set_item(d["link"][0], 1, 0), set_item(d["link"][1], 1, 0)), LEAF),
+    Plant("the lanes exchanged", "link", lambda d: d["link"].reverse(), LEAF),
+    Plant("a link of one lane", "link", lambda d: d["link"].pop(), r"proof"),
+    Plant("no link", "link", lambda d: d.update(link=[]), r"proof"),
+    Plant("a link of text", "link", lambda d: d.update(link=["ab", "cd"]), r"proof"),
+    Plant("a bandwidth of text", "link", lambda d: set_item(d["link"][0], 0, "1"), r"proof"),
+    Plant("the link left out", "link", lambda d: d.pop("link"), r"proof"),
+    Plant("sold as without copies", "link", lambda d: (d.pop("link"), d.update(theorem="instants")), ROW),
+    Plant("two instants with a link", "link", lambda d: d.update(instants=[*d["instants"], 150]), r"proof"),
+    Plant("copies out before there is time", "link", lambda d: rows(d).append(["out", 0, 1 << 50]), ROW),
+    Plant("copies back that end early", "link", lambda d: set_item(rows(d)[fact("back", d)], 2, 1), ROW),
+    Plant("a lane with a place too many", "link", lambda d: rows(d)[fact("back", d)].append(1), ROW),
+    Plant("a lane of no instant", "link", lambda d: set_item(rows(d)[fact("back", d)], 1, 1), ROW),
+    Plant("lanes left out", "link", lambda d: lanes_left_out(d), LEAF),
+    Plant("waiting that pays", "link", lambda d: dear_lanes(d), LEAF),
+    Plant("a ray of lanes", "link", lambda d: (d.update(bound=None), set_item(leaf(d), 0, "ray")), LEAF),
+    Plant("a rounding of waiting", "link", lambda d: rounded_lane(d), ROW),
+    Plant("a branching on waiting", "link", lambda d: tree(d).insert(0, ["branch", "w", 0, 1]), LEAF),
+    Plant("a return of what is read there", "link", lambda d: tree(d).insert(0, ["branch", "o", 0, READ_DATUM]), LEAF),
+    Plant("a return of what is kept", "link", lambda d: tree(d).insert(0, ["branch", "o", 0, KEPT_DATUM]), LEAF),
+    Plant("a return without a link", "tree", lambda d: tree(d).insert(0, ["branch", "o", 0, 3]), LEAF),
+    Plant("a lane without a link", "tree", lambda d: rows(d).append(["out", 0, 0]), ROW),
     # not of the form
     Plant("trees of another shape", "tree", lambda d: d.update(trees={"a": 1}), r"proof"),
     Plant("a leaf of another shape", "tree", lambda d: set_item(leaf(d), 1, "none"), LEAF),
     Plant("a row of another shape", "tree", lambda d: set_item(rows(d), 0, 7), ROW),
 ]
-KEPT_DATUM = 0  # set by the test: the fixture's graph knows it
+KEPT_DATUM = READ_DATUM = 0  # set by the test: the fixture's graph knows them

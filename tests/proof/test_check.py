@@ -23,12 +23,13 @@ from tests.proof.planted import PLANTED
 FILE = Path(checker.__file__)
 
 
-@pytest.mark.parametrize("base", ["tree", "orders", "captured", "nothing", "floor"])
+@pytest.mark.parametrize("base", ["tree", "orders", "captured", "nothing", "floor", "link"])
 def test_right_proofs_are_accepted(fno, proofs, base):
     proof = Proof(proofs[base])
     verdict = proof.check(fno)
     assert (verdict.budget, verdict.bound) == (proof.budget, proof.bound)
     assert bool(verdict.assumes) == (base == "captured")
+    assert (verdict.link is None) == (base != "link")
     if verdict.bound is not None:
         assert verdict.bound > fno.time  # it says something
 
@@ -37,6 +38,7 @@ def test_right_proofs_are_accepted(fno, proofs, base):
 def test_a_wrong_proof_is_refused_with_the_place(fno, proofs, plant, monkeypatch):
     step = checker.Step(graph_to_json(fno))
     monkeypatch.setattr(planted, "KEPT_DATUM", step.stays.index(True))
+    monkeypatch.setattr(planted, "READ_DATUM", max(step.reads[110]))
     document = copy.deepcopy(proofs[plant.base])
     plant.change(document)
     assert document != proofs[plant.base]

@@ -26,11 +26,29 @@ from remat.algorithms._core.outcome import Plan
 from remat.algorithms._core.solver import Solver
 from remat.cli import main
 from remat.errors import BadArgument, ProofRefused
-from remat.ir import Link, dump
+from remat.ir import Link, dump, parse_text
 from remat.proof import Proof
-from tests.proof.conftest import captured
+from tests.proof.conftest import LINK, captured
 from tests.proof.vipr import verified
 
+GRAPH = parse_text("""\
+remat graph 1
+graph chain
+data a0 3
+data a1 4
+data a2 5
+data t 1 tangent
+data g2 2 gradient
+data g1 2 gradient
+data w 1 param_grad
+forward F0 : -> a0 ; time 3
+forward F1 : a0 -> a1 ; time 5
+forward F2 : a1 -> a2 ; time 7
+loss L : a2 -> t ; time 1
+backward B2 : t a1 a2 -> g2 ; time 4
+backward B1 : g2 a0 a1 -> g1 ; time 4
+backward B0 : g1 a0 -> w ; time 2
+""")
 BOUNDS = Polish((Floor(), SingleInstant(mixed=1)), stop=gap(0))
 
 
@@ -92,9 +110,33 @@ def test_merging_keeps_the_stronger_proof(unet):
     assert best(Polish((SingleInstant(mixed=0),), stop=gap(0))).solve(problem(unet, 0.35)).certified > unet.time
 
 
-def test_a_problem_with_a_link_has_no_proof(unet):
+def test_a_solver_without_copies_proves_nothing_of_a_problem_with_a_link(unet):
     outcome = BOUNDS.solve(problem(unet, 0.35, link=Link.symmetric(gb_per_s=12)), proof=True)
     assert outcome.proof is None and outcome.certified is None
+
+
+def test_a_proof_with_a_link_is_of_this_link_alone(fno, proofs):
+    evidence = Written(fno, Proof(proofs["link"]))
+    linked = problem(fno, 0.4, link=LINK)
+    assert _SaysWithCopies(evidence).solve(linked).certified == evidence.bound > fno.time
+    for other in (None, evolve(LINK, to_host=None)):
+        assert _SaysWithCopies(evidence).solve(evolve(linked, link=other)).proof is None
+    mistaken = Written(fno, Proof(proofs["link"]))
+    mistaken.link = evolve(LINK, to_host=None)
+    with pytest.raises(ProofRefused, match="over the link"):
+        mistaken.proof()
+
+
+def test_the_command_line_proves_and_checks_with_a_link(tmp_path, capsys):
+    dump(GRAPH, tmp_path / "graph.json")
+    given = [str(tmp_path / "graph.json"), "--budget", "13", "--link", "0.25GB/s", "-o", str(tmp_path / "proof.json")]
+    assert main(["prove", *given]) == 0
+    proof = Proof.load(tmp_path / "proof.json")
+    assert proof.theorem == "link" and proof.link == Link.symmetric(gb_per_s=0.25)
+    assert main(["check", str(tmp_path / "graph.json"), str(tmp_path / "proof.json")]) == 0
+    assert f"link       {proof.link}" in capsys.readouterr().out
+    with pytest.raises(ProofRefused, match="waits"):
+        proof.vipr(GRAPH)
 
 
 def test_budgets_of_a_sweep_share_proofs_downwards_only(unet):
@@ -128,6 +170,18 @@ class _Shows(Solver):
 
     def plan(self, problem, clock, seed):
         return Plan(class_bounds=(self.bound,))
+
+
+class _SaysWithCopies(Solver):
+    """Gives the evidence it was made with, of schedules with copies."""
+
+    models_link = True
+
+    def __init__(self, evidence):
+        self.evidence = evidence
+
+    def plan(self, problem, clock, seed):
+        return Plan(lower=problem.graph.time, evidence=self.evidence)
 
 
 class _Says(Solver):

@@ -9,15 +9,20 @@ import sys
 
 import pytest
 
+from remat.algorithms import Problem
 from remat.algorithms._arrays.graph_arrays import flatten
-from remat.algorithms._bounds.floor import floor_of
+from remat.algorithms._bounds.floor import first_run_floor, floor_of
 from remat.algorithms._proving.certificate import Claim, grow, step_of
 from remat.algorithms._proving.evidence import Needs
 from remat.errors import InvalidSchedule
-from remat.ir import Drop, Offload, Phase, Prefetch, Schedule, parse_text, validate
+from remat.ir import Drop, Link, Offload, Phase, Prefetch, Schedule, parse_text, validate
 from remat.proof.check import RULES
 from remat.testing import oracle
+from tests.proof.conftest import linked
 from tests.proof.exhaustive import graph_of
+
+SLOW = Link(to_host_latency=1 << 40, to_device_latency=1 << 40)
+"""A link on which a copy takes longer than any step: schedules without copies are the fastest."""
 
 
 class WithoutRead:
@@ -134,12 +139,20 @@ WITHOUT = {
 }
 
 
+def fits_alone(graph, budget):
+    """Whether each node fits by itself: otherwise no relaxation is solved."""
+    return budget >= first_run_floor(flatten(graph))[0]
+
+
 def proofs_of(theorem, step, graph, budget):
     """Proofs by a theorem within a budget."""
     instants = [v for v in sorted(step.required) if step.phase[v]]
     if theorem == "floor":
         floor, node = floor_of(flatten(graph))
         return [Needs(graph, budget, flatten(graph), node).proof()] if budget < floor else []
+    if theorem == "link":
+        problem = Problem(graph=graph, budget=budget, link=SLOW)
+        return [linked(problem, t) for t in instants if fits_alone(graph, budget)]
     sets = [[t] for t in instants] + [instants[:2], instants[-2:]]
     captured = theorem == "captured"
     claims = [Claim(budget, sorted(set(instants)), math.inf, captured=captured) for instants in sets]
@@ -216,6 +229,14 @@ SEEDS = {
     ("captured", "S-ORDER"): 62,
     ("captured", "S-PHASE"): 0,
     ("captured", "S-READ"): 3,
+    ("link", "S-END"): 1,
+    ("link", "S-KEEP"): 60,
+    ("link", "S-LINK"): 5,
+    ("link", "S-MEM"): 3,
+    ("link", "S-ONCE"): 18,
+    ("link", "S-ORDER"): 62,
+    ("link", "S-PHASE"): 0,
+    ("link", "S-READ"): 3,
     ("floor", "S-END"): "sum",
     ("floor", "S-KEEP"): 52,
     ("floor", "S-LINK"): "sum",
@@ -242,7 +263,7 @@ def test_a_schedule_that_breaks_one_rule_beats_the_bound(theorem, rule, monkeypa
 
 def test_every_rule_that_the_theorems_assume_has_its_schedules():
     assert set(WITHOUT) == set(RULES)
-    assert {theorem for theorem, _ in SEEDS} == {"instants", "captured", "floor"}
+    assert {theorem for theorem, _ in SEEDS} == {"instants", "captured", "link", "floor"}
 
 
 def look():

@@ -19,8 +19,10 @@ from remat.algorithms._copies.copy_replay import FAILED
 from remat.algorithms._copies.copy_schedule import schedule_with_copies
 from remat.algorithms._copies.copy_shaving import shaved
 from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.evidence import Evidence, stronger
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._core.problem import Problem
+from remat.algorithms._proving.evidence import AllRun
 from remat.errors import InvalidSchedule
 from remat.ir import Schedule, validate
 from remat.units import Ns
@@ -62,6 +64,7 @@ class CopySearch:
         problem, clock, seed, who: of the solve. flat, lanes: the graph, the link and the budgets as arrays.
         base: the captured order of the nodes that must run. base_time: its time [ns].
         best: the best plan; None: there is none. lower: a bound for every schedule with copies [ns].
+        evidence: what the largest bound can be proved from that has any.
         pool: the best plans of distinct times, best first. trail: a line per event.
         marks_of_bound: (bound, masks of the captured order) per instant. other_starts: plans unlike the best ones.
     """
@@ -77,6 +80,7 @@ class CopySearch:
         self.best: CopyPlan | None = None
         self.pool: list[CopyPlan] = []
         self.lower: Ns | float = self.base_time
+        self.evidence: Evidence | None = AllRun(problem.graph, problem.budget, self.base_time, problem.link)
         self.schedule: Schedule | None = None
         self.trail: list[str] = []
         self.marks_of_bound: list[tuple[Ns, Longs]] = []
@@ -150,8 +154,9 @@ class CopySearch:
 
     # -- bounds and stops ----------------------------------------------------------------------------------------------
 
-    def prove(self, lower: Ns | float, how: str) -> None:
-        """Raise the bound for every schedule with copies."""
+    def prove(self, lower: Ns | float, how: str, evidence: Evidence | None = None) -> None:
+        """Raise the bound for every schedule with copies; keep what it can be proved from."""
+        self.evidence = stronger(self.evidence, evidence)
         if lower > self.lower:
             self.lower = lower
             ratio = "no schedule exists" if lower == IMPOSSIBLE else f"{lower / max(1, self.base_time):.5f}"

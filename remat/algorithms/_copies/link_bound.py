@@ -9,33 +9,36 @@ lies within X, one copy in within Y, and each lane makes one at a time:
 
 w₁ and w₂ are all other time that passes: waiting, and reruns that y does not count. The cost is Σ y·time + w₁ + w₂. A copy out
 starts after the ancestors of what it copies have run (its head): the sum over the data with a head of at least r is at most
-X − r. A copy in is followed by a reader and by all that depends on it (its tail), likewise. r is at most the time that passes
-on that side in every schedule, or the row would bind without any copy. Relaxed: copies start at any time and
+X − r, where r is at most the time that passes before τ in every schedule, or the row would bind without any copy. (What must
+follow a copy in, likewise, raised no bound of 64 rows of the benchmark, and is left out.) Relaxed: copies start at any time and
 memory counts at τ only.
 
-w has a finite range, W. A schedule with a longer overhead costs more than W by itself: the bound is the smaller of both. Source:
-this project; see docs/explanation/bounds.md.
+w has a finite range, W. A schedule with a longer overhead costs more than W by itself: the bound is the smaller of both. Each
+row is a fact that proofs name (docs/reference/proofs.md). Source: this project; see docs/explanation/bounds.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS, Flat, Ints, Longs, row_of, rows_of
-from remat.algorithms._bounds.instants import AHEAD, DONE, EITHER, Dependencies, Instant, instant_formulation
+from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS, Flat, Longs, row_of
+from remat.algorithms._bounds.instants import DONE, Dependencies, Instant, instant_formulation
 from remat.algorithms._copies.copy_arrays import Lanes
 from remat.algorithms._milp.linear import Linear
 from remat.units import Ns
 
-ROWS = 16  # rows of heads and of tails, each
+ROWS = 16  # rows of the lane to the host
 
-Rows = list[tuple[list[tuple[int, int]], int]]
-"""Rows as (column, value) terms and a right-hand side."""
+Terms = list[tuple[int, int]]
+"""(column, value)."""
+
+Rows = list[tuple[list[Any], Terms, int]]
+"""Rows: the fact, terms and a right-hand side."""
 
 
 @frozen
@@ -46,6 +49,7 @@ class LinkInstant:
         instant: the one without copies. linear: with copies.
         off: the column of each datum's o, -1: none. waits: the columns of w₁ and w₂, in units of `most`.
         most: the range of w₁ and of w₂ [ns].
+        facts: the meaning of each row, as proofs name it.
     """
 
     instant: Instant
@@ -53,34 +57,33 @@ class LinkInstant:
     off: NDArray[np.int32] = field(eq=False)
     waits: tuple[int, int]
     most: Ns
+    facts: list[list[Any]] = field(eq=False, repr=False)
 
 
 class Reach:
-    """What must have run before a node's first run, and what must follow it.
+    """What must have run before a node's first run.
 
     Attributes:
         dependencies: of first runs. head: time of the ancestors of each node and of itself; for backward nodes also of
-            all forward nodes [ns]. tail: time of each node and of its descendants [ns].
+            all forward nodes [ns].
     """
 
     def __init__(self, flat: Flat) -> None:
         self.dependencies = Dependencies(flat)
-        nodes = range(flat.time.size)
-        self.head = _sums(flat, flat.predecessors, nodes, (flat.phase != BACKWARD) & flat.required)
-        self.tail = _sums(flat, self.dependencies.after, reversed(nodes), np.zeros(len(nodes), np.bool_))
+        self.head = _heads(flat)
 
 
-def _sums(flat: Flat, edges: Ints, order: Iterable[int], always: NDArray[np.bool_]) -> Longs:
-    """Per node: the time of the nodes that it reaches by edges, and its own; a backward node reaches those of `always` too."""
+def _heads(flat: Flat) -> Longs:
+    """Per node: the time of its ancestors and its own; all forward nodes are ancestors of a backward node."""
     nodes = flat.time.size
     bit = np.packbits(np.eye(8, dtype=np.bool_), axis=1).ravel()
-    common = np.packbits(always)
+    common = np.packbits((flat.phase != BACKWARD) & flat.required)
     reached = np.zeros((nodes, len(common)), np.uint8)
     total = np.zeros(nodes, np.int64)
-    for v in order:
+    for v in range(nodes):
         if flat.phase[v] == BACKWARD:
             reached[v] = common
-        for u in row_of(edges, v).tolist():
+        for u in row_of(flat.predecessors, v).tolist():
             reached[v] |= reached[u]
         reached[v, v // 8] |= bit[v % 8]
         total[v] = flat.time[np.unpackbits(reached[v], count=nodes).view(np.bool_)].sum()
@@ -96,10 +99,17 @@ def link_formulation(flat: Flat, lanes: Lanes, reach: Reach, at: int, most: Ns) 
     for d in np.flatnonzero(off >= 0).tolist():
         z = int(instant.ran[flat.producer[d]])
         if z >= 0:
-            rows.append(([(int(off[d]), 1), (z, -1)], 0))
-    rows += _lane_rows(off, lanes.out, reach.head[flat.producer], _before(flat, instant, (waits, -most)))
-    rows += _lane_rows(off, lanes.back, _tails(flat, reach, instant.state), _after(flat, instant, (waits + 1, -most)))
-    return LinkInstant(instant, _extended(instant, off, (waits, waits + 1), most, rows), off, (waits, waits + 1), most)
+            rows.append((["away", 0, d], [(int(off[d]), 1), (z, -1)], 0))
+    rows += _rows_to_host(off, lanes.out, reach.head[flat.producer], _before(flat, instant, (waits, -most)))
+    rows += _row_to_device(off, lanes.back, _after(flat, instant, (waits + 1, -most)))
+    return LinkInstant(
+        instant=instant,
+        linear=_extended(instant, off, (waits, waits + 1), most, rows),
+        off=off,
+        waits=(waits, waits + 1),
+        most=most,
+        facts=[*instant.facts, *(fact for fact, _, _ in rows)],
+    )
 
 
 def _off_columns(flat: Flat, instant: Instant) -> NDArray[np.int32]:
@@ -112,67 +122,48 @@ def _off_columns(flat: Flat, instant: Instant) -> NDArray[np.int32]:
 
 
 class _Side(NamedTuple):
-    """The time before or after the instant: `rhs` less the terms [ns]; `sure` of it passes in every schedule."""
+    """The time before or after the instant: `rhs` less the terms [ns]."""
 
-    terms: list[tuple[int, int]]
+    terms: Terms
     rhs: Ns
-    sure: Ns
 
 
 def _before(flat: Flat, instant: Instant, wait: tuple[int, int]) -> _Side:
-    sure = int(flat.time[instant.state == DONE].sum())
     ran = [(int(instant.ran[v]), -int(flat.time[v])) for v in np.flatnonzero(instant.ran >= 0)]
-    return _Side([wait, *ran], sure, sure)
+    return _Side([wait, *ran], int(flat.time[instant.state == DONE].sum()))
 
 
 def _after(flat: Flat, instant: Instant, wait: tuple[int, int]) -> _Side:
-    sure = int(flat.time[instant.state == AHEAD].sum())
     ran = [(int(instant.ran[v]), int(flat.time[v])) for v in np.flatnonzero(instant.ran >= 0)]
     again = [(int(instant.again[v]), -int(flat.time[v])) for v in np.flatnonzero(instant.again >= 0)]
-    return _Side([wait, *ran, *again], sure + int(flat.time[instant.state == EITHER].sum()), sure)
+    return _Side([wait, *ran, *again], int(flat.time[instant.state != DONE].sum()))
 
 
-def _lane_rows(off: NDArray[np.int32], lane: Longs, far: Longs, side: _Side) -> Rows:
-    """The rows of a lane; `far`: per datum, the time that passes between its copy and that end of the step [ns]."""
+def _rows_to_host(off: NDArray[np.int32], out: Longs, head: Longs, side: _Side) -> Rows:
+    """The rows of the lane to the host; `head`: per datum, the time that passes before it is there [ns]."""
     data = np.flatnonzero(off >= 0)
     rows: Rows = []
-    for r in _thresholds(np.minimum(far[data], side.sure), lane[data]):
-        copies = [(int(off[d]), int(lane[d])) for d in data[far[data] >= r] if lane[d]]
+    for r in _thresholds(np.minimum(head[data], side.rhs), out[data]):
+        copies = [(int(off[d]), int(out[d])) for d in data[head[data] >= r] if out[d]]
         if copies:
-            rows.append(([*copies, *side.terms], side.rhs - r))
+            rows.append((["out", 0, r], [*copies, *side.terms], side.rhs - r))
     return rows
 
 
-def _thresholds(far: Longs, lane: Longs) -> list[Ns]:
+def _row_to_device(off: NDArray[np.int32], back: Longs, side: _Side) -> Rows:
+    """The row of the lane to the device."""
+    copies = [(int(off[d]), int(back[d])) for d in np.flatnonzero(off >= 0) if back[d]]
+    return [(["back", 0, 0], [*copies, *side.terms], side.rhs)] if copies else []
+
+
+def _thresholds(head: Longs, lane: Longs) -> list[Ns]:
     """Values of r: 0, and others that part the lane's time about evenly."""
-    if not len(far):
+    if not len(head):
         return []
-    order = np.argsort(far, kind="stable")
+    order = np.argsort(head, kind="stable")
     done = np.cumsum(lane[order])
     places = np.searchsorted(done, np.linspace(0, done[-1], ROWS, endpoint=False), side="right")
-    return sorted({0, *far[order][np.minimum(places, len(order) - 1)].tolist()})
-
-
-def _tails(flat: Flat, reach: Reach, state: NDArray[np.int8]) -> Longs:
-    """Per datum: the time that passes at least from the end of a copy to the device to the end of the step [ns].
-
-    The reader that it is made for runs after it. If the reader has not run at the instant, it is its first run, and all that
-    depends on it follows. A rerun serves some reader of what it makes (one that serves nobody counts as waiting), and so on.
-    """
-    never = int(flat.time.sum()) + 1
-    rerun = [never] * flat.time.size  # the least time from the start of a rerun to the end
-    first = np.where(state == DONE, never, reach.tail).tolist()
-    uses, time = rows_of(flat.users), flat.time.tolist()
-    for v in range(flat.time.size - 1, -1, -1):
-        if not flat.replay[v]:
-            continue
-        outputs = row_of(flat.writes, v).tolist()
-        rerun[v] = time[v] + min((min(first[c], rerun[c]) for d in outputs for c in uses[d]), default=never)
-    least = [
-        min((first[c] if state[c] == AHEAD else min(first[c], rerun[c]) for c in readers), default=0)
-        for readers in uses
-    ]
-    return np.array(least, np.int64)
+    return sorted({0, *head[order][np.minimum(places, len(order) - 1)].tolist()})
 
 
 def _extended(instant: Instant, off: NDArray[np.int32], waits: tuple[int, int], most: Ns, rows: Rows) -> Linear:
@@ -183,7 +174,7 @@ def _extended(instant: Instant, off: NDArray[np.int32], waits: tuple[int, int], 
         for row, fact in enumerate(instant.facts)
         if fact[0] in ("first", "again") and off[fact[2]] >= 0
     ]
-    entries += [(len(old.rhs) + k, column, value) for k, (terms, _) in enumerate(rows) for column, value in terms]
+    entries += [(len(old.rhs) + k, column, value) for k, (_, terms, _) in enumerate(rows) for column, value in terms]
     row, col, val = (np.array([entry[i] for entry in entries], np.int64) for i in range(3))
     added, more = waits[1] + 1 - len(old.cost), len(rows)
     cost = np.zeros(added, np.int64)
@@ -196,7 +187,7 @@ def _extended(instant: Instant, off: NDArray[np.int32], waits: tuple[int, int], 
         row=np.concatenate([old.row, row]),
         col=np.concatenate([old.col, col]),
         val=np.concatenate([old.val, val]),
-        rhs=np.concatenate([old.rhs, np.array([right for _, right in rows], np.int64)]),
+        rhs=np.concatenate([old.rhs, np.array([right for _, _, right in rows], np.int64)]),
         budget=np.concatenate([old.budget, np.zeros(more, np.int64)]),
         save=np.concatenate([old.save, np.zeros(more, np.int64)]),
         equal=np.concatenate([old.equal, np.zeros(more, np.bool_)]),

@@ -7,13 +7,14 @@ from typing import ClassVar
 import numpy as np
 from attrs import field, frozen
 
-from remat.algorithms._arrays.graph_arrays import Floats, Longs, row_of
+from remat.algorithms._arrays.graph_arrays import FORWARD, Floats, Longs, row_of
 from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._bounds.floor import first_run_floor
 from remat.algorithms._copies.copy_search import CopyMove, CopySearch
 from remat.algorithms._copies.link_bound import LinkInstant, Reach, instants_of, link_formulation
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.direct import solve_relaxed
+from remat.algorithms._proving.evidence import AtInstant
 from remat.settings import number, tuple_of, whole
 
 
@@ -28,7 +29,10 @@ class LinkFloor(CopyMove):
         floor, node = first_run_floor(search.flat)
         if search.problem.budget < floor:
             place = "the end of the step" if node < 0 else search.problem.graph.computes[node].name
-            search.prove(IMPOSSIBLE, f"the floor of {floor} B at {place}")
+            evidence = None
+            if node >= 0 and search.flat.phase[node] != FORWARD:  # instants are of the loss and after it
+                evidence = AtInstant(search.problem, IMPOSSIBLE, at=node, facts=[["mem", 0]], multipliers=np.ones(1))
+            search.prove(IMPOSSIBLE, f"the floor of {floor} B at {place}", evidence)
 
 
 @frozen
@@ -68,13 +72,17 @@ def _prove_at(search: CopySearch, reach: Reach, at: int) -> None:
     formulation = link_formulation(flat, lanes, reach, at, most)
     name = search.problem.graph.computes[at].name
     if formulation.instant.impossible:
-        search.prove(IMPOSSIBLE, f"the single instant at {name}")
+        evidence = AtInstant(search.problem, IMPOSSIBLE, at=at, facts=[["mem", 0]], multipliers=np.ones(1))
+        search.prove(IMPOSSIBLE, f"the single instant at {name}", evidence)
         return
     answer = solve_relaxed(formulation.linear, clock=search.clock)
     if answer.infeasible:  # with a plan this says that none is faster
-        search.prove(IMPOSSIBLE if search.best is None else search.base_time + most, f"the single instant at {name}")
-        return
-    search.prove(search.base_time + min(answer.bound, most), f"the single instant at {name} (relaxed, exact)")
+        bound = IMPOSSIBLE if search.best is None else search.base_time + most
+    else:
+        bound = search.base_time + min(answer.bound, most)
+    duals, facts = answer.duals, formulation.facts
+    written = None if duals is None else AtInstant(search.problem, bound, at=at, facts=facts, multipliers=duals)
+    search.prove(bound, f"the single instant at {name} (relaxed, exact)", written)
     if answer.point is not None:
         search.marks_of_bound.append((answer.bound, _marks(search, formulation, answer.point)))
 

@@ -148,4 +148,5 @@ def _plan(search: CopySearch, plain: Outcome) -> Plan:
     if search.best is None or plain.upper < search.best.time:
         schedule = plain.schedule
     of_class = () if not plain.lower else (ClassBound(value=plain.lower, assumes=WITHOUT_COPIES),)
-    return Plan(schedule=schedule, lower=search.lower, trail=tuple(search.trail), class_bounds=of_class)
+    trail = tuple(search.trail)
+    return Plan(schedule=schedule, lower=search.lower, trail=trail, class_bounds=of_class, evidence=search.evidence)

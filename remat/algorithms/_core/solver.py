@@ -111,9 +111,9 @@ class Solver(ABC):
         return outcome
 
     def _replayed(self, problem: Problem, plan: Plan) -> Outcome:
-        if problem.link is not None and plan.lower and not self.models_link:
+        if problem.link is not None and (plan.lower or plan.evidence is not None) and not self.models_link:
             note = f"{self!r}: a bound of {plan.lower} ns is not taken over, it knows no copies"
-            plan = evolve(plan, lower=0, class_bounds=(), trail=(*plan.trail, note))
+            plan = evolve(plan, lower=0, class_bounds=(), evidence=None, trail=(*plan.trail, note))
         class_bounds = tuple(
             evolve(bound, evidence=_evidence_of(problem, bound.evidence)) for bound in plan.class_bounds
         )
@@ -177,10 +177,9 @@ class FromStart(Solver):
 
 
 def _evidence_of(problem: Problem, evidence: Evidence | None) -> Evidence | None:
-    """The evidence where it is for this problem; with a link there is none: no theorem covers copies."""
-    if evidence is None or problem.link is not None or not evidence.holds_for(problem.graph, problem.budget):
-        return None
-    return evidence
+    """The evidence where it is for this problem and its link."""
+    holds = evidence is not None and evidence.holds_for(problem.graph, problem.budget, problem.link)
+    return evidence if holds else None
 
 
 def is_interruption(error: KeyboardInterrupt | SystemError) -> bool:

@@ -49,12 +49,13 @@ def step_of(graph: Graph) -> Step:
 
 
 def least(formulation: Formulation, row: Expr, fixed: dict[Key, int], unit: int, *, costs: bool) -> int:
-    """The minimum of a row plus the costs [1/unit ns] over 0/1 points, some variables being fixed."""
+    """The minimum of a row plus the costs [1/unit ns] over 0/1 points, some variables being fixed; waiting may not pay."""
     time = formulation.step.time
     value = row.get((), 0)
     for x in row.keys() | fixed.keys():
         if x:
-            a = row.get(x, 0) + (time[x[2]] * unit if costs and x[0] == "y" else 0)
+            price = time[x[2]] if x[0] == "y" else int(x[0] == "w")
+            a = row.get(x, 0) + (price * unit if costs else 0)
             value += a * fixed[x] if x in fixed else min(a, 0)
     return value
 
@@ -69,14 +70,27 @@ class Written:
         """The leaf of multipliers per nanosecond, rounded to units of 2^-bits."""
         used = np.flatnonzero(duals > 0).tolist()
         pairs = [(i, m) for i in used if (m := round(float(duals[i]) * (1 << bits))) > 0]
+        pairs = self._affordable(pairs, 1 << bits)
         row = added(*((m, self.exprs[i]) for i, m in pairs))
         return Leaf(pairs, least(self.formulation, row, fixed, 1 << bits, costs=True), ray=False)
 
+    def _affordable(self, pairs: Multipliers, unit: int) -> Multipliers:
+        """The multipliers with those of the lanes reduced until a nanosecond of waiting costs at least what it gives."""
+        for side in (True, False):
+            lanes = {i for i, _ in pairs if ("w", 0, side) in self.exprs[i]}
+            excess = sum(m for i, m in pairs if i in lanes) - unit
+            for place, (i, m) in enumerate(pairs):
+                if i in lanes and excess > 0:
+                    pairs[place] = (i, m - min(m, excess))
+                    excess -= min(m, excess)
+        return [(i, m) for i, m in pairs if m]
+
     def ray_leaf(self, ray: Floats, fixed: dict[Key, int]) -> Leaf | None:
-        """The leaf of a ray, of either sign; None when it proves nothing in integers."""
+        """The leaf of a ray, of either sign, without the rows of lanes; None when it proves nothing in integers."""
+        whole = [not any(x[:1] == ("w",) for x in expr) for expr in self.exprs[: len(ray)]]
         for bits in RAYS:
             for sign in (1.0, -1.0):
-                share = np.maximum(sign * ray, 0.0)
+                share = np.maximum(sign * ray, 0.0) * whole
                 if not share.any():
                     continue
                 unit = (1 << bits) / float(share.max())
@@ -181,22 +195,24 @@ def _fewest_bits(extra: Callable[[int], float]) -> int:
     return next((bits for bits in SHORT if extra(bits) >= extra(EXACT)), EXACT)
 
 
-def single_leaf(
-    step: Step, budget: Bytes, at: int, facts: list[Fact], multipliers: Floats, *, infeasible: bool = False
-) -> Proof:
+def single_leaf(formulation: Formulation, facts: list[Fact], multipliers: Floats, *, infeasible: bool = False) -> Proof:
     """The proof of one instant by the multipliers of its relaxed formulation; facts may occur several times."""
-    formulation = Formulation(step, [at], budget, False)
+    step = formulation.step
     sign = -1.0 if infeasible and -multipliers.min(initial=0.0) > multipliers.max(initial=0.0) else 1.0
     kept, duals = _distinct(facts, sign * multipliers)
     written = Written(formulation, [formulation.row(*fact) for fact in kept])
-    by_bits = {bits: [written.cost_leaf(duals, {}, bits)] for bits in (EXACT, *SHORT)}
+    nothing = Leaf([], 0, ray=False)
+    leaves = {bits: written.cost_leaf(duals, {}, bits) for bits in (EXACT, *SHORT)}
+    by_bits = {bits: [leaf if leaf.value > 0 else nothing] for bits, leaf in leaves.items()}
     ray = written.ray_leaf(duals, {}) if infeasible else None
     extra = shown(by_bits[EXACT], EXACT)
     bits = _fewest_bits(lambda bits: shown(by_bits[bits], bits))
     leaf = by_bits[bits][0] if ray is None else ray
-    body = {"order": [at], **used_rows([["cost" if ray is None else "ray", leaf.pairs]], kept, [])}
+    order = formulation.order
+    body = {"order": order, **used_rows([["cost" if ray is None else "ray", leaf.pairs]], kept, [])}
     bound = step.base + max(0, int(extra)) if ray is None else None
-    return Proof({**head("instants", step.print, budget, bound), "instants": [at], "bits": bits, "trees": [body]})
+    heading = head("instants", step.print, formulation.budget, bound, formulation.link)
+    return Proof({**heading, "instants": order, "bits": bits, "trees": [body]})
 
 
 def _distinct(facts: list[Fact], multipliers: Floats) -> tuple[list[Fact], Floats]:
@@ -213,11 +229,11 @@ def _distinct(facts: list[Fact], multipliers: Floats) -> tuple[list[Fact], Float
     return kept, np.array(total)
 
 
-def base_proof(step: Step, budget: Bytes) -> Proof:
+def base_proof(step: Step, budget: Bytes, link: list[list[int]] | None = None) -> Proof:
     """The proof of the time of all nodes that must run: no instants, one leaf."""
     tree = {"order": list[int](), "rows": list[Any](), "tree": [["cost", list[Any]()]]}
     body = {"instants": list[int](), "bits": 0, "trees": [tree]}
-    return Proof({**head("instants", step.print, budget, step.base), **body})
+    return Proof({**head("instants", step.print, budget, step.base, link), **body})
 
 
 def floor_proof(step: Step, budget: Bytes, node: int | None, family: list[list[int]]) -> Proof:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from remat.algorithms._arrays.graph_arrays import Flat
 from remat.algorithms._bounds.floor import floor_family
 from remat.algorithms._core.evidence import Evidence
+from remat.algorithms._core.problem import Problem
 from remat.algorithms._proving.certificate import base_proof, floor_proof, single_leaf
 from remat.algorithms._proving.rows import Fact, Floats
 from remat.ir import Graph
-from remat.proof.check import Step
-from remat.proof.document import Proof
+from remat.proof.check import Formulation, Step
+from remat.proof.document import Proof, link_document
 from remat.units import Bytes, Ns
 
 
@@ -18,7 +19,7 @@ class AllRun(Evidence):
 
     def write(self, step: Step) -> Proof:
         """The proof without instants."""
-        return base_proof(step, self.budget)
+        return base_proof(step, self.budget, None if self.link is None else link_document(self.link))
 
 
 class Needs(Evidence):
@@ -36,15 +37,21 @@ class Needs(Evidence):
 
 
 class AtInstant(Evidence):
-    """The relaxed formulation at one instant, with a multiplier for each row."""
+    """The relaxed formulation at one instant, with a multiplier for each row.
 
-    def __init__(
-        self, graph: Graph, budget: Bytes, bound: Ns | float, *, at: int, facts: list[Fact], multipliers: Floats
-    ) -> None:
-        super().__init__(graph, budget, bound)
+    Args:
+        problem: its graph, budget and link. bound: as in `Evidence`.
+        at: the node. facts, multipliers: of each row.
+    """
+
+    def __init__(self, problem: Problem, bound: Ns | float, *, at: int, facts: list[Fact], multipliers: Floats) -> None:
+        super().__init__(problem.graph, problem.budget, bound, problem.link)
         self._at, self._facts, self._multipliers = at, facts, multipliers
 
     def write(self, step: Step) -> Proof:
         """The proof of one leaf."""
-        infeasible = self.bound == float("inf")
-        return single_leaf(step, self.budget, self._at, self._facts, self._multipliers, infeasible=infeasible)
+        link = None if self.link is None else link_document(self.link)
+        formulation = Formulation(step, [self._at], self.budget, False, link)
+        proof = single_leaf(formulation, self._facts, self._multipliers, infeasible=self.bound == float("inf"))
+        bound = None if proof.bound is None else min(proof.bound, self.bound)  # with a link, it may be above the claim
+        return Proof({**proof.document, "bound": bound})

@@ -117,11 +117,11 @@ def refine(search: Search, instants: list[int], nodes: int) -> None:
 
 def relaxed_evidence(search: Search, instant: Instant, answer: Answer | None) -> Evidence | None:
     """The evidence of a relaxed formulation: its multipliers; where no solve is needed, the memory row alone."""
-    graph, budget, at = search.problem.graph, search.budget, instant.at
+    problem, at = search.problem, instant.at
     if answer is None:
         memory, unit = [["mem", 0]], np.ones(1)
-        return AtInstant(graph, budget, IMPOSSIBLE, at=at, facts=memory, multipliers=unit)
+        return AtInstant(problem, IMPOSSIBLE, at=at, facts=memory, multipliers=unit)
     if answer.duals is None:
         return None
     bound = IMPOSSIBLE if answer.infeasible else search.arrays.base_time + answer.bound
-    return AtInstant(graph, budget, bound, at=at, facts=instant.facts, multipliers=answer.duals)
+    return AtInstant(problem, bound, at=at, facts=instant.facts, multipliers=answer.duals)

@@ -100,7 +100,7 @@ def test_the_bound_without_copies_stands_beside():
     outcome, without = quick.solve(problem), plain.solve(Problem(graph=graph, budget=problem.budget))
     (beside,) = outcome.class_bounds
     assert (beside.assumes, beside.value) == (WITHOUT_COPIES, without.lower)
-    assert outcome.word == "claimed"
+    assert outcome.word == "certified"
     assert outcome.lower <= outcome.upper < without.lower
 
 

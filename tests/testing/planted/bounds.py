@@ -64,24 +64,21 @@ _SETS = AtLoss(working_sets=True)
 
 BOUNDS = {
     "a lane binds where nothing is copied": Changed(
-        _COPIES, link_bound, "np.minimum(far[data], side.sure)", "far[data]"
+        _COPIES, link_bound, "np.minimum(head[data], side.rhs)", "head[data]"
     ),
     "nothing waits before the instant": Changed(
-        _COPIES, link_bound, "return _Side([wait, *ran], sure, sure)", "return _Side(ran, sure, sure)"
+        _COPIES, link_bound, "return _Side([wait, *ran], int", "return _Side(ran, int"
     ),
     "what is off serves first runs only": Changed(_COPIES, link_bound, 'in ("first", "again")', 'in ("first",)'),
     "a head counts twice": Changed(_COPIES, link_bound, "side.rhs - r))", "side.rhs - 2 * r))"),
     "what is off is resident too": Changed(
         _COPIES,
         link_bound,
-        "rows.append(([(int(off[d]), 1), (z, -1)], 0))",
-        "rows.append(([(int(off[d]), 1), (z, -1)], -1))",
+        "[(int(off[d]), 1), (z, -1)], 0))",
+        "[(int(off[d]), 1), (z, -1)], -1))",
     ),
     "reruns after the instant give the lane no time": Changed(
         _COPIES, link_bound, "_Side([wait, *ran, *again]", "_Side([wait, *ran]"
-    ),
-    "a copy back precedes first runs only": Changed(
-        _COPIES, link_bound, "else min(first[c], rerun[c]) for c in readers)", "else first[c] for c in readers)"
     ),
     "takes the captured order for any": Changed(_ONE, instants, "if fixed or flat.phase[at] == LOSS:", "if True:"),
     "a reader not decided always reads": Changed(
