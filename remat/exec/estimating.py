@@ -26,6 +26,7 @@ from remat.exec._plan.batches import LargestBatch, largest_batch
 from remat.exec._plan.build import build_graph
 from remat.exec._plan.needs import Needs, needs_of
 from remat.exec._plan.planning import Settings, outside_of
+from remat.exec._plan.unwrapped import held_by_autograd
 from remat.exec._torch.memory_now import free_memory
 from remat.exec.weightless import Weightless, capture_without_weights
 from remat.ir import Graph
@@ -202,7 +203,7 @@ class _Bench:
             trained=[path for kind, path in captured.program.grads if kind == "param"],
             granule=None if self.model is None else granule,
         )
-        needs = needs_of(captured, graph, module, taken, granule=granule, depth=self.depth)
+        needs = needs_of(captured, held_by_autograd(captured, graph), module, taken, granule=granule, depth=self.depth)
         name = CPU if self.model is None else self.model.name
         return _Step(
             name=type(module).__name__, device=name, weightless=weightless, graph=graph, optimizer=taken, needs=needs

@@ -18,7 +18,7 @@ from remat._warn import warn
 from remat.errors import BadArgument
 from remat.exec import RematWarning, wrap
 from remat.exec._module.compiling import compile_plans
-from remat.exec._torch.compiled import current_frame
+from remat.exec._torch.compiled import current_frame, write_code
 from remat.exec._torch.inductor import check_compiler
 from remat.settings import one_of
 
@@ -36,6 +36,7 @@ class Region(nn.Module):
 
     def __init__(self, graph: Callable[..., Any]) -> None:
         super().__init__()
+        write_code(graph)
         self.graph = graph
 
     def forward(self, *inputs: Any) -> Any:

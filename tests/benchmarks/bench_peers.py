@@ -376,7 +376,10 @@ def run(chosen: argparse.Namespace) -> list[str]:
             print(done.stderr[-2000:], file=sys.stderr)
             lines.append(f"{name}: its process ended with {done.returncode}")
             continue
-        found = [row | {"rounds": chosen.rounds} for row in json.loads(done.stdout.splitlines()[-1])]
+        found = [
+            row | {"rounds": chosen.rounds, "seconds": chosen.seconds}
+            for row in json.loads(done.stdout.splitlines()[-1])
+        ]
         bare = next(row["peak"] for row in found if row["method"] == "bare")
         print("\n".join(line_of(row, bare) for row in found), flush=True)
         rows += found

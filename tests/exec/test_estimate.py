@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import remat
+from remat.algorithms import store_all_peak
 from remat.errors import BadArgument, RematError
 from remat.exec import measure_step
 from remat.exec._cost.optimizers import find_optimizer, optimizer_memory, states_now
@@ -40,6 +41,62 @@ def test_an_estimate_is_what_a_step_of_the_real_model_holds(case):
     assert estimate.needs.outside == before
     assert max(estimate.needs.step, estimate.needs.update) == pytest.approx(peak, rel=0.01)
     assert estimate.fits and estimate.ratio == 1
+
+
+class Twice(torch.autograd.Function):
+    """Holds its argument and its result, and reads neither."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = 2 * x
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        assert len(ctx.saved_tensors) == 2
+        return 2 * grad
+
+
+class Holding(torch.nn.Module):
+    """Operations whose derivatives hold more than they read."""
+
+    def __init__(self, what, layers=4):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(32, 32) for _ in range(layers))
+        self.what = what
+
+    def forward(self, x, where):
+        for layer in self.layers:
+            x = getattr(self, self.what)(layer(x), where)
+        return x.relu().sum()
+
+    def adding(self, x, where):
+        return torch.zeros(x.shape[0] // 4, 32).index_add(0, where[: x.shape[0]] // 4, x.sin()).repeat(4, 1)
+
+    def gathering(self, x, where):
+        return x.sin().gather(0, where[:, None].expand(-1, 32)).sin()
+
+    def calling(self, x, where):
+        return Twice.apply(x.sin()).tanh()
+
+
+@pytest.mark.parametrize("what", ["adding", "gathering", "calling"])
+def test_a_step_holds_what_autograd_has_saved_whether_its_backward_reads_it_or_not(what):
+    def factory():
+        return Holding(what), (torch.randn(256, 32), torch.arange(256) % 64)
+
+    estimate = remat.estimate(factory, optimizer=None, memory="1GiB")
+    module, sample = factory()
+    module(*sample).backward()
+    module.zero_grad()
+    held = measure_step(lambda: module(*sample).backward()).peak
+    assert estimate.needs.step == pytest.approx(held, abs=64)  # a few scalars
+    assert store_all_peak(estimate.graph) + 3 * 4 * 32 * 64 < held
+    wrapped = remat.exec.wrap(module, sample, held, seconds=1, on_uncapturable="raise")
+    wrapped(*sample).backward()
+    module.zero_grad()
+    assert measure_step(lambda: wrapped(*sample).backward()).peak < held
 
 
 def test_the_parts_of_an_estimate_sum_up():

@@ -11,6 +11,7 @@ from torch import nn
 import remat.exec
 from remat.errors import BadArgument
 from remat.exec import RematWarning
+from remat.exec._module import live
 from remat.integrations.compile_backend import backend, regions
 from remat.zoo import GPT2
 from tests.exec.support import LIGHT, SMALL, differences, train
@@ -145,6 +146,15 @@ def test_a_model_behind_the_door_is_exact(name):
     door = compiled(model, "90%", on_infeasible="best")
     assert differences(train(bare, sample, 2), train(model, sample, 2, call=door.__call__), case.tied) == []
     assert all(remat.exec.report(region).ran == "plan" for region in regions()) and regions()
+
+
+def test_later_steps_behind_the_door_do_not_walk_over_the_graph_again(monkeypatch):
+    model = torch.compile(Net(), backend=backend, options={"budget": "80%", **EASY})
+    model(X).backward()
+    walks, whole = [], live.Snapshot
+    monkeypatch.setattr(live, "Snapshot", lambda *args: walks.append(args) or whole(*args))
+    model(X).backward()
+    assert walks == [] and remat.exec.report(regions()[-1]).ran == "plan"
 
 
 def test_the_peak_behind_the_door_is_within_the_budget():

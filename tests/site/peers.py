@@ -76,11 +76,12 @@ def conditions(document: dict[str, Any]) -> str:
     """On what was measured, when, and what was not run."""
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
     rounds = sorted({row["rounds"] for row in document["rows"]})
+    seconds = sorted({row.get("seconds", document["seconds"]) for row in document["rows"]})
     missing = [name for model, name in NAMES.items() if model not in {row["model"] for row in document["rows"]}]
     text = (
         f"Measured on a CPU ({document['machine']}; {versions}; {document['date']}), with other programs running: times are "
         f"CPU time, medians of {' or '.join(map(str, rounds))} interleaved steps; plans had "
-        f"{document['seconds']:g} s. No GPU was measured"
+        f"{' or '.join(f'{each:g}' for each in seconds)} s. No GPU was measured"
     )
     return f"{text}, nor were {', '.join(missing)}." if missing else f"{text}."
 

@@ -65,6 +65,8 @@ class Captured:
         exported: why the joint export has traced the step and not the log (see `capture`); empty: the log has, or the export
             was asked for.
         asked: all that Python read of tensors, in order.
+        saved: what autograd holds where the module runs unwrapped, as (number of a node of autograd, storage); empty where the
+            export has traced the step.
     """
 
     program: Program
@@ -83,6 +85,7 @@ class Captured:
     orders: tuple[tuple[int, ...] | None, ...] = ()
     exported: str = ""
     asked: tuple[Read, ...] = field(default=(), repr=False)
+    saved: tuple[tuple[int, str], ...] = field(default=(), repr=False)
     tokens: tuple[Any, ...] = field(default=(), repr=False)
     reads: Reads | None = field(default=None, repr=False)
 
@@ -195,7 +198,7 @@ def _read(traced: Traced, step: Step, fold_sums: str) -> Captured:
         program = finish(draft, name=class_name(step.module))
         _check_counters(traced, program)
         leaves = tuple((at, is_leaf(inputs[at])) for at in cast)
-        return _captured(traced, accumulate(program, fold_sums), leaves)
+        return _captured(traced, accumulate(program, fold_sums), leaves, draft.saved)
 
 
 def is_leaf(tensor: torch.Tensor) -> bool:
@@ -203,7 +206,9 @@ def is_leaf(tensor: torch.Tensor) -> bool:
     return tensor.is_leaf and not tensor._is_view()
 
 
-def _captured(traced: Traced, program: Program, leaves: tuple[tuple[int, bool], ...]) -> Captured:
+def _captured(
+    traced: Traced, program: Program, leaves: tuple[tuple[int, bool], ...], saved: tuple[tuple[int, str], ...]
+) -> Captured:
     last = traced.last
     assert last.layout is not None
     reads = last.tape.reads
@@ -226,6 +231,7 @@ def _captured(traced: Traced, program: Program, leaves: tuple[tuple[int, bool], 
         reads=last.reads,
         exported=traced.exported,
         asked=tuple(reads),
+        saved=tuple((number, name) for number, name in saved if name in program.storages),
     )
 
 

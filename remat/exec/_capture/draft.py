@@ -21,6 +21,7 @@ class Draft:
         ends: value by ("output", position), ("grad", (kind, path)) or ("update", (kind, path)).
         constants: tensors by value.
         device: where it runs.
+        saved: what autograd holds for its backward, as (number of a node of autograd, storage).
     """
 
     ops: list[Op]
@@ -30,6 +31,7 @@ class Draft:
     ends: dict[tuple[str, Any], str]
     constants: dict[str, torch.Tensor] = field(factory=dict)
     device: torch.device = field(factory=lambda: torch.device("cpu"))
+    saved: tuple[tuple[int, str], ...] = ()
 
     def of(self, kind: str) -> tuple[tuple[Any, str], ...]:
         """Inputs of a kind, as (path or position, value)."""

@@ -147,6 +147,11 @@ class _Reader:
             ends[kind, about] = self.named[node].name
         return ends
 
+    def saved(self) -> tuple[tuple[int, str], ...]:
+        """The storages that autograd holds, those of numbers and of dead operations left out, each once for a node."""
+        keys = ((number, torch_private.storage_key(tensor)) for number, tensor in self.joint.saved)
+        return tuple(dict.fromkeys((number, self.by_key[key]) for number, key in keys if key in self.by_key))
+
     def _passes_on(self, node: torch.fx.Node) -> bool:
         """Take a node that is no operation of the step: an item of a tuple, an identity, a mark for a profiler."""
         target = node.target
@@ -241,6 +246,7 @@ def read_joint(joint: Joint, module: nn.Module) -> Draft:
         ends=ends,
         constants=reader.constants,
         device=reader.device,
+        saved=reader.saved(),
     )
 
 

@@ -78,12 +78,13 @@ def twins_of(program: Program) -> dict[str, str]:
     twins: dict[str, str] = {}
     for op in program.nodes:
         twin = forward.get(op.sequence, "")
-        if twin and op.phase is Phase.BACKWARD and not _adds_gradients(op, results):
+        if twin and op.phase is Phase.BACKWARD and not adds_gradients(op, results):
             twins[op.name] = twin
     return twins
 
 
-def _adds_gradients(op: Op, results: set[str | None]) -> bool:
+def adds_gradients(op: Op, results: set[str | None]) -> bool:
+    """Whether an operation adds two of the values that the backward makes."""
     return str(op.target) == "aten.add.Tensor" and len(op.reads) == 2 and results.issuperset(op.reads)
 
 

@@ -49,7 +49,7 @@ class Needs:
 
     Attributes:
         parameters, buffers, inputs, states: live before, during and after the step; `states` are the optimizer's.
-        step: most that forward and backward hold above these, where everything is kept.
+        step: most that forward and backward hold above these, where everything is kept, as autograd keeps it without a plan.
         activations: part of `step`: what the forward made.
         temporaries: part of `step`: gradients of activations.
         gradients_at_peak: part of `step`: gradients of parameters that are there already.
@@ -104,7 +104,7 @@ def needs_of(
 
     Args:
         captured: the step.
-        graph: the same, with the sizes and workspaces of the device.
+        graph: the same, with the sizes and workspaces of the device, its data read as long as they are held.
         module: whose step it is.
         optimizer: what its optimizer takes.
         granule: what the device's allocator hands out is a multiple of this [bytes].

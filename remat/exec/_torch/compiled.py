@@ -22,6 +22,14 @@ def inside_compiled(module: nn.Module) -> nn.Module | None:
     return inner
 
 
+def write_code(graph: Callable[..., Any]) -> None:
+    """Have a graph of dynamo write its Python code now: else it does so in its first call, as a change of its attributes."""
+    from torch.fx._lazy_graph_module import _LazyGraphModule
+
+    if isinstance(graph, torch.fx.GraphModule):
+        _LazyGraphModule.force_recompile(graph)
+
+
 def opaque(function: F, reason: str) -> F:
     """A function that the compiler calls and does not look into; `reason` is what it says where it may not."""
     return torch.compiler.disable(function, reason=reason)  # type: ignore[no-any-return]
@@ -44,4 +52,4 @@ def current_frame() -> int | None:
     return None if context is None or context.compile_id is None else context.compile_id.frame_id
 
 
-__all__ = ["current_frame", "inside_compiled", "opaque", "running_eagerly"]
+__all__ = ["current_frame", "inside_compiled", "opaque", "running_eagerly", "write_code"]

@@ -99,6 +99,11 @@ def inner(tensor: torch.Tensor) -> torch.Tensor:
     return torch._from_functional_tensor(tensor.elem)
 
 
+def as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that a functional tensor stood for when it was last read; nothing is computed."""
+    return torch._from_functional_tensor(tensor.elem) if isinstance(tensor, FunctionalTensor) else tensor
+
+
 def writes(tensor: FunctionalTensor) -> int:
     """How often a functional tensor was written."""
     count: int = torch._functionalize_mutation_counter(tensor.elem)

@@ -17,6 +17,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from remat.errors import Uncapturable
 from remat.exec._torch.late_numbers import compared_late
 from remat.exec._torch.log import Dispatch
+from remat.exec._torch.saved import Saved
 from remat.exec._torch.shape_functions import results_of
 from remat.exec._torch.torch_private import flatten
 
@@ -31,6 +32,7 @@ class Joint:
         inputs: one per placeholder: ("param", name), ("buffer", name), ("input", position) or ("tangent", position of output).
         outputs: one per output of the graph: ("update", input), ("output", position), ("grad", input) or None.
         aliased: positions of module outputs that share storage with an input or with another output.
+        saved: what autograd holds for its backward; empty where that was not written down.
     """
 
     graph: torch.fx.Graph
@@ -38,6 +40,7 @@ class Joint:
     inputs: tuple[tuple[str, Any], ...]
     outputs: tuple[tuple[str, Any] | None, ...]
     aliased: frozenset[int]
+    saved: Saved = ()
 
 
 PLAIN_OUTPUTS = ("non_alias", "unsafe_view_alias", "custom_function_view")

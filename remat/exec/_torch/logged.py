@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.utils import stateless
 
-from remat.exec._torch.functional import Functional, inner, writes
+from remat.exec._torch.functional import Functional, as_it_is, inner, writes
 from remat.exec._torch.joint import (
     DECOMPOSED,
     PLAIN_OUTPUTS,
@@ -37,6 +37,7 @@ from remat.exec._torch.joint import (
 )
 from remat.exec._torch.late_numbers import compared_late
 from remat.exec._torch.log import Log, NotLogged
+from remat.exec._torch.saved import saved_by
 from remat.exec._torch.torch_private import storage_key
 
 Role = tuple[str, Any]
@@ -131,6 +132,7 @@ class _Tracer:
         self.fakes = fakes
         self.roles = tuple(fakes)
         self.state = tuple(name for kind, name in fakes if kind != "input")
+        self.saved: list[tuple[int, torch.Tensor]] = []
 
     def joint(self) -> Joint:
         """The graph; where outputs look at inputs or at each other, these alone."""
@@ -247,14 +249,17 @@ class _Tracer:
             node = stack.pop()
             if node is None or not node.next_functions:
                 continue
-            handles.append(node.register_prehook(partial(self._begin, node._sequence_nr())))
+            handles.append(node.register_prehook(partial(self._begin, node)))
             handles.append(node.register_hook(self._end))
             fresh = {follower for follower, _ in node.next_functions} - seen
             seen |= fresh
             stack += fresh
 
-    def _begin(self, number: int, _gradients: Any) -> None:
+    def _begin(self, node: Any, _gradients: Any) -> None:
+        number = node._sequence_nr()
         self.log.running.append(number)
+        # read here, where what it takes to read it is written down
+        self.saved += [(number, as_it_is(tensor)) for tensor in saved_by(node)]
 
     def _end(self, *_gradients: Any) -> None:
         self.log.running.pop()
@@ -273,7 +278,7 @@ class _Tracer:
         graph.eliminate_dead_code()
         tangents = [("tangent", ("output", about.output.idx)) for about in meta.traced_tangents_descs]
         inputs = (*self.roles, *tangents)
-        return Joint(graph, self.log.constants, inputs, tuple(role for role, _ in ends), frozenset())
+        return Joint(graph, self.log.constants, inputs, tuple(role for role, _ in ends), frozenset(), tuple(self.saved))
 
 
 def _empty_like(form: torch.Tensor) -> torch.Tensor:
