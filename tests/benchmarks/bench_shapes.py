@@ -16,6 +16,7 @@ Exit 1 where a peak is over the budget, a result differs, or more than one shape
 """
 
 import argparse
+import ctypes
 import gc
 import json
 import os
@@ -31,9 +32,12 @@ import remat.exec
 from remat.ir import Schedule, validate
 from remat.zoo import GPT2
 from tests.benchmarks.shape_models import KINDS, LENGTHS, Recurrent, ResNet18, gpt2_call
-from tests.benchmarks.shape_rows import LOSS_BAR, random_lengths, rows_of, summary, told
+from tests.benchmarks.shape_rows import LOSS_BAR, line_of_summary, random_lengths, rows_of, summary
 
 OUT = Path("build/bench/shapes.json")
+SHARES = {"lstm": "100%", "detection head": "80%"}
+"""Budgets that are not half the peak of the largest call: an LSTM over lengths keeps everything, since its rows show captures;
+half the peak of the detection head is below what can be proved to be needed."""
 
 
 def tokens(length):
@@ -122,12 +126,21 @@ def both_rows(name):
 
 
 GROWTH = 1.05
-"""Resident memory at the end of many shapes, as a share of what it was after the first quarter of them."""
+"""Resident memory at the end of many shapes, as a share of what it was after the first quarter of them, both without what the
+allocator of C keeps free: blocks of many sizes leave holes."""
 
 
 def resident():
     """Resident memory of the process [bytes]."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def trimmed():
+    """Resident memory once the allocator of C has given back what is free, where it can."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
+    return resident()
 
 
 def generated():
@@ -152,11 +165,13 @@ def no_growth(count):
         model(*gpt2_call(*shapes[number])[0]).backward()
         model.zero_grad(set_to_none=True)
         if at % max(1, count // 16) == 0:
-            row = {"shapes": at, "resident": resident(), "functions": generated()}
+            row = {"shapes": at, "functions": generated(), "untrimmed": resident()}
+            row["resident"] = trimmed()
             row["cpu"] = time.process_time() - start
             rows.append(row)
             print(
-                f"{at:5d} shapes  {row['resident'] / 2**20:7.1f} MiB  {row['functions']:4d} functions  "
+                f"{at:5d} shapes  {row['resident'] / 2**20:7.1f} MiB ({row['untrimmed'] / 2**20:.1f} untrimmed)  "
+                f"{row['functions']:4d} functions  "
                 f"{row['cpu'] / at:.3f} CPU seconds each",
                 flush=True,
             )
@@ -173,7 +188,7 @@ def many_shapes(cases, out):
     for name, case, sizes, share, every in cases:
         mine = list(rows_of(name, case, sizes, share, every))
         facts = summary(mine)
-        print(told(facts), flush=True)
+        print(line_of_summary(facts), flush=True)
         rows += mine
         close, compared = close + facts["close"], compared + facts["compared"]
         OUT.with_name(out).write_text(json.dumps({"summaries": [*summaries_of(rows)], "rows": rows}, indent=1))
@@ -197,7 +212,7 @@ def lengths(names, count):
 
 def kinds(names):
     """Whether sizes of other models are right; nothing is recomputed where one capture each is what there is."""
-    return many_shapes([(name, *KINDS[name], "100%" if name == "lstm" else "50%", 3) for name in names], "kinds.json")
+    return many_shapes([(name, *KINDS[name], SHARES.get(name, "50%"), 3) for name in names], "kinds.json")
 
 
 def main():

@@ -170,7 +170,7 @@ def summary(rows):
     }
 
 
-def told(facts):
+def line_of_summary(facts):
     """A summary in a line."""
     return (
         f"{facts['case']} {facts['share']}: {facts['shapes']} shapes, pause median {facts['median']:.3f}, nine of ten "

@@ -42,7 +42,7 @@ class Shapes:
             arguments = [_resolved((call.given, call.named), named) for call, named in pairs]
             key = (calls[0].target, *arguments)
             distinct.append(calls[0].target.namespace != "aten" or key not in seen)
-            lawful.append(distinct[-1] and all(map(_told, calls, arguments)))
+            lawful.append(distinct[-1] and all(map(_lawful, calls, arguments)))
             seen.add(key)
             for call, named in zip(calls, forms, strict=True):
                 pairs_of_results = zip(call.names, call.results, strict=True)
@@ -65,7 +65,7 @@ class Shapes:
         """
         if not self.distinct[at] or str(call.target) in READERS:
             return
-        if self.lawful[at] and call.target not in self.fake and _told(call, (_formed(args), tuple(kwargs.items()))):
+        if self.lawful[at] and call.target not in self.fake and _lawful(call, (_formed(args), tuple(kwargs.items()))):
             return
         if call.target not in self.fake and "device" not in kwargs:
             try:
@@ -81,9 +81,9 @@ class Shapes:
             raise Differs(f"{call.target} returns {results} where {call.results} was expected")
 
 
-def _told(call: Call, arguments: tuple[Any, Any]) -> bool:
+def _lawful(call: Call, arguments: tuple[Any, Any]) -> bool:
     """Whether a law tells that a call returns what it is said to return; arguments with forms in place of tensors."""
-    shapes = laws.told(call.target, arguments[0], dict(arguments[1]))
+    shapes = laws.result_shapes(call.target, arguments[0], dict(arguments[1]))
     return shapes is not None and laws.agrees(shapes, call.results)
 
 
