@@ -36,6 +36,8 @@ COARSE = 0.01
 too coarse there, or nothing of it fits, and the size has a member made for itself."""
 DONE = 0.0005
 """Overhead at which the search at a new size stops."""
+NODES = 300
+"""Larger graphs are searched for longer in proportion."""
 MOST_FAMILIES = 8
 """Structures whose families a module keeps; the least recently used is forgotten."""
 MOST_PLANS = 16
@@ -206,6 +208,11 @@ def runs_of(graph: Graph, outcome: Outcome) -> Runs:
     return tuple(graph.node_index[run.node] for run in outcome.schedule.runs)
 
 
+def _scale(graph: Graph) -> float:
+    """How much more work a search on a graph has than on one of some hundred nodes."""
+    return max(1.0, len(graph.computes) / NODES)
+
+
 def _overhead(graph: Graph, outcome: Outcome) -> float:
     """What a plan recomputes, as a share of the step."""
     assert outcome.cost is not None
@@ -216,7 +223,9 @@ def _member(graph: Graph, budget: Bytes, clock: Clock, seed: int) -> Outcome:
     """A plan for the grid."""
     with importing():
         from remat.algorithms import MultiStart, Polish, RuinAndRecreate, gap
-    solver = Polish((MultiStart(starts=MEMBER_STARTS), RuinAndRecreate(work=MEMBER_WORK)), stop=gap(DONE))
+    solver = Polish(
+        (MultiStart(starts=MEMBER_STARTS), RuinAndRecreate(work=MEMBER_WORK * _scale(graph))), stop=gap(DONE)
+    )
     return solver.solve(Problem(graph=graph, budget=budget), clock=clock.nested(), seed=seed)
 
 
@@ -228,7 +237,9 @@ def _searched(
         from remat.algorithms import Polish, RuinAndRecreate, gap
         from remat.algorithms._search.relatives import Relatives
     relatives = Relatives(sequences)  # alone it offers its sequences even when the time is over
-    solver = relatives if clock.expired else Polish((relatives, RuinAndRecreate(work=work)), stop=gap(DONE))
+    solver = (
+        relatives if clock.expired else Polish((relatives, RuinAndRecreate(work=work * _scale(graph))), stop=gap(DONE))
+    )
     return solver.solve(Problem(graph=graph, budget=budget), clock=clock.nested(), seed=seed)
 
 
