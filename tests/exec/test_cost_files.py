@@ -180,3 +180,14 @@ def test_a_write_that_fails_is_told_and_leaves_the_old_file(tmp_path, monkeypatc
         fresh.add({"add": entry(2)})
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [old]
     assert fresh.costs_of(["add"], calls=1)  # this process has it all the same
+
+
+def test_a_brief_measurement_times_a_long_call_once_and_a_short_one_as_often_as_any(monkeypatch):
+    calls, spent = [], iter(range(0, 10**9, 10**6))
+    monkeypatch.setattr(measuring, "_clock", lambda device: lambda: next(spent))
+    for sampling, expected in ((measuring.BRIEF, 1), (measuring.ONE_ROUND, 10)):
+        calls.clear()
+        timed = measuring._timed(lambda: calls.append(1), torch.device("cpu"), sampling)
+        assert timed == {"time": 10**6, "calls": expected} and len(calls) == expected
+    monkeypatch.setattr(measuring, "_clock", lambda device: lambda: 5)
+    assert measuring._timed(lambda: None, torch.device("cpu"), measuring.BRIEF)["calls"] == measuring.FEWEST

@@ -219,7 +219,7 @@ def test_laws_tell_what_kernels_return(name):
             Form.of(part) if isinstance(part, torch.Tensor) else None
             for part in (returned if isinstance(returned, tuple) else (returned,))
         )
-        shapes = laws.shapes_of(target, form_tree(arguments), {})
+        shapes = laws.result_shapes(target, form_tree(arguments), {})
         assert shapes is not None and laws.agrees(shapes, results)
         (first, *rest) = shapes
         if first:
@@ -236,8 +236,11 @@ def test_laws_are_silent_about_other_strides_and_operations():
         (torch.ops.aten.mm.default, (x[0], x[0])),
         (torch.ops.aten.sum.dim_IntList, (x, [0])),
     ):
-        assert laws.shapes_of(target, form_tree(arguments), {}) is None
-    assert laws.shapes_of(torch.ops.aten.clone.default, form_tree((x,)), {"memory_format": torch.channels_last}) is None
+        assert laws.result_shapes(target, form_tree(arguments), {}) is None
+    assert (
+        laws.result_shapes(torch.ops.aten.clone.default, form_tree((x,)), {"memory_format": torch.channels_last})
+        is None
+    )
 
 
 def test_shape_functions_are_asked_without_the_dispatcher_of_python():

@@ -26,12 +26,14 @@ from remat.exec._program.refusals import refusing
 from remat.exec._program.signatures import signature
 from remat.exec._torch import recording, rng, torch_private
 from remat.exec._torch.aside import unprofiled
-from remat.settings import whole
+from remat.settings import optional, whole
 from remat.units import Bytes, Ns
 
 PATIENCE_NS = 10_000_000
 """Time spent on repeating one signature in a round [ns]; at least `FEWEST` and at most `MOST` calls."""
 FEWEST, MOST = 3, 15
+ENOUGH_NS = 500_000
+"""Time of the calls of a signature after which a brief measurement ends [ns]."""
 
 
 @frozen
@@ -42,13 +44,15 @@ class Sampling:
         rounds: over all signatures, each of `FEWEST` to `MOST` calls; the smallest median counts, since other work on the
             machine only ever adds time, and rarely at both times.
         patience: time for the calls of a round beyond `FEWEST` [ns].
+        enough: time after which fewer calls do, too [ns]: long ones differ less from each other; None: there is none.
     """
 
     rounds: int = field(default=1, validator=whole(1, "rounds"))
     patience: Ns = field(default=PATIENCE_NS, validator=whole(0, "ns"))
+    enough: Ns | None = field(default=None, validator=optional(whole(0, "ns")))
 
 
-ONE_ROUND, TWO_ROUNDS, BRIEF = Sampling(), Sampling(rounds=2), Sampling(patience=0)
+ONE_ROUND, TWO_ROUNDS, BRIEF = Sampling(), Sampling(rounds=2), Sampling(patience=0, enough=ENOUGH_NS)
 """What is measured for this process; what is kept for others too; what a new size of a known step gets."""
 
 
@@ -90,8 +94,7 @@ def measure(
     def run() -> list[dict[str, Sample]]:
         with rng.kept(), torch.no_grad(), no_autocast(program.device):
             return [
-                {text: _sampled(program, op, sampling.patience) for text, op in first.items()}
-                for _ in range(sampling.rounds)
+                {text: _sampled(program, op, sampling) for text, op in first.items()} for _ in range(sampling.rounds)
             ]
 
     with refusing("measuring"):
@@ -115,21 +118,23 @@ def signatures_of(program: Program) -> dict[str, str]:
     return {op.name: signature(program, op) for op in program.nodes if op.role is not Role.LOSS}
 
 
-def _sampled(program: Program, op: Op, patience: Ns) -> Sample:
+def _sampled(program: Program, op: Op, sampling: Sampling) -> Sample:
     """One round of an operation: a call to warm up that says how large the outputs are, one for the peak, some for the time."""
     if op.role is Role.RNG:
-        return Sample(**_timed(lambda: rng.save(program.device), program.device, patience))
-    call = prepared(program, op)
+        return Sample(**_timed(lambda: rng.save(program.device), program.device, sampling))
+    call, results = prepared(program, op), list[Any]()
+    brief = sampling.enough is not None
     try:
-        sizes = _sizes(program, op, call())
+        peak = _peak(lambda: results.append(call()), program.device) if brief else 0
+        sizes = _sizes(program, op, results.pop() if brief else call())
     except (RuntimeError, IndexError, ValueError) as error:
         what = f"{op.target}{_where(op)} does not run on made inputs: {error}"
         fix = (
             'see whether the bare module runs on this call; if it does, give cost="estimate", and report the operation.'
         )
         raise Uncapturable("X-MEASURE", what, fix=fix) from error
-    peak = _peak(call, program.device)
-    return Sample(**_timed(call, program.device, patience), sizes=sizes, peak=peak)
+    peak = peak or _peak(call, program.device)
+    return Sample(**_timed(call, program.device, sampling), sizes=sizes, peak=peak)
 
 
 def weighed(program: Program, op: Op) -> tuple[Bytes, tuple[Bytes | None, ...]]:
@@ -186,12 +191,14 @@ class _Timed(TypedDict):
     calls: int
 
 
-def _timed(call: Callable[[], Any], device: torch.device, patience: Ns) -> _Timed:
+def _timed(call: Callable[[], Any], device: torch.device, sampling: Sampling) -> _Timed:
     """The median time of some calls, and how many these were."""
     clock = _clock(device)
-    spent = 0
+    spent, enough = 0, sampling.enough
     times: list[Ns] = []
-    while len(times) < FEWEST or (spent < patience and len(times) < MOST):
+    while len(times) < FEWEST or (spent < sampling.patience and len(times) < MOST):
+        if enough is not None and times and spent >= enough:
+            break
         _wait(device)
         start = clock()
         out = call()

@@ -30,7 +30,7 @@ def measured(program: Program, cache: dict[str, OpCost] | None = None, *, brief:
     costs = {} if cache is None else cache
     lacking = [text for text in dict.fromkeys(signatures_of(program).values()) if text not in costs]
     sampling = BRIEF if brief else TWO_ROUNDS
-    costs.update(file.costs_of(lacking, calls=FEWEST * sampling.rounds))
+    costs.update(file.costs_of(lacking, calls=1 if brief else FEWEST * sampling.rounds))
     calls: dict[str, int] = {}
     result = measure(program, costs, sampling=sampling, calls=calls)
     file.add({text: Entry(costs[text], count) for text, count in calls.items()})

@@ -16,9 +16,12 @@ from remat.exec._module.live import Watch
 from remat.exec._module.state import State
 from remat.exec._plan.planning import Planned, plan_costed, with_costs
 from remat.exec._plan.progress import Stages
+from remat.exec._program.program import Program
+from remat.exec._run.lowering import Lowered
 from remat.exec._sizes.costs import costs_at
 from remat.exec._sizes.stencil import REFUSALS, Sample, Stencil, numbers_of
 from remat.exec._trace.tracing import Step
+from remat.ir import Schedule
 
 
 @frozen(kw_only=True, eq=False)
@@ -31,6 +34,7 @@ class Filled:
         digest: of its program.
         form: of the call.
         watch: what all steps of the stencil watch of the state of Python; they have no effects on it.
+        numbers: the integers of its pattern.
     """
 
     captured: Captured
@@ -38,6 +42,7 @@ class Filled:
     digest: str
     form: Hashable
     watch: Watch
+    numbers: tuple[int, ...]
 
 
 def at_known_sizes(state: State, call: Arguments) -> Filled | None:
@@ -67,7 +72,8 @@ def at_known_sizes(state: State, call: Arguments) -> Filled | None:
             continue
         captures.why, captures.failures = "", 0
         digest = hashlib.sha256(f"{stencil.digest} {numbers_of(step)}".encode()).hexdigest()
-        return Filled(captured=captured, stencil=stencil, digest=digest, form=form, watch=watch)
+        numbers = tuple(stencil.integers(step))
+        return Filled(captured=captured, stencil=stencil, digest=digest, form=form, watch=watch, numbers=numbers)
     captures.failures += 1
     return None
 
@@ -83,7 +89,12 @@ def planned_from(state: State, filled: Filled, stages: Stages) -> Planned:
         costs, signatures = costs_at(filled.stencil, filled.captured.program, state.costs, estimated=estimated)
         costed = with_costs(filled.captured, state.settings, costs, signatures=signatures)
         stages.bytes["cost"] = costed.peak
-    return plan_costed(filled.captured, costed, state.settings, stages=stages, source=state.families)
+    stencil, numbers = filled.stencil, filled.numbers
+
+    def lowered(program: Program, schedule: Schedule) -> Lowered:
+        return stencil.templates.lowered(stencil.program, numbers, program, schedule)
+
+    return plan_costed(filled.captured, costed, state.settings, stages=stages, source=state.families, lowering=lowered)
 
 
 def learn_sizes(state: State, call: Arguments, planned: Planned) -> None:

@@ -25,14 +25,19 @@ STEP = 5
 AROUND = (0, -1, 1)
 """Members that a size has made, in steps from the share it needs: the first, and the others where nothing fits then, since a
 sequence takes a few percent more or less at other sizes."""
-WORK = 2e6
-"""Of the search at a new size, as `RuinAndRecreate` counts it: about a twentieth of a second on hundreds of nodes."""
+WORK = 1e6
+"""Of the search at a new size, as `RuinAndRecreate` counts it: some hundredths of a second on hundreds of nodes."""
 FILLED_WORK = 2e5
 """Likewise, where the program was filled in from others and no time is to be lost."""
-MEMBER_STARTS, MEMBER_WORK = 8, 1e7
-"""Of the search for a member: about a fifth of a second on hundreds of nodes."""
+MEMBER_STARTS, MEMBER_WORK = 4, 2e6
+"""Of the search for a member: less than a tenth of a second on hundreds of nodes; five times as much gains 0 to .3 points."""
+COARSE = 0.01
+"""Recomputation, as a share of the step, by which a plan may exceed that of its member at the largest step; beyond it the grid is
+too coarse there, or nothing of it fits, and the size has a member made for itself."""
 DONE = 0.0005
 """Overhead at which the search at a new size stops."""
+NODES = 300
+"""Larger graphs are searched for longer in proportion."""
 MOST_FAMILIES = 8
 """Structures whose families a module keeps; the least recently used is forgotten."""
 MOST_PLANS = 16
@@ -69,12 +74,16 @@ class Family:
         peak: of it, when everything is kept [bytes].
         grid: run sequences by share of the peak [percent]; None: no plan was found for it.
         plans: those of single sizes, by share of their own peak in half steps.
+        overheads: what the members recompute at the step they were made for, as a share of it.
+        asked: shares at which a size had a member made for itself.
     """
 
     largest: Graph
     peak: Bytes
     grid: dict[int, Runs | None] = field(factory=dict)
     plans: dict[int, Runs] = field(factory=dict)
+    overheads: dict[int, float] = field(factory=dict)
+    asked: set[int] = field(factory=set)
 
     def sequences(self) -> tuple[Runs, ...]:
         """All run sequences, each once."""
@@ -94,8 +103,18 @@ class Family:
                 outcome = _member(self.largest, at * self.peak // 100, clock, seed)
                 if outcome.schedule is not None:
                     self.grid[at] = runs_of(self.largest, outcome)
+                    self.overheads[at] = _overhead(self.largest, outcome)
                 elif not clock.expired:
                     self.grid[at] = None
+
+    def is_coarse(self, share: int, graph: Graph, outcome: Outcome) -> bool:
+        """Whether a plan at a share [percent] recomputes more than the grid lets expect, and no size has asked there before."""
+        if share in self.asked:
+            return False
+        if outcome.cost is None:
+            return True
+        expected = self.overheads.get(share // STEP * STEP)
+        return expected is not None and _overhead(graph, outcome) > expected + COARSE
 
     def keep(self, share: int, runs: Runs) -> None:
         """Keep the plan of a single size."""
@@ -106,7 +125,7 @@ class Family:
 
     def copied(self) -> Family:
         """The same for a copy of the module."""
-        return Family(self.largest, self.peak, dict(self.grid), dict(self.plans))
+        return Family(self.largest, self.peak, dict(self.grid), dict(self.plans), dict(self.overheads), set(self.asked))
 
 
 @define(eq=False)
@@ -143,15 +162,20 @@ class Families:
         family.take(graph, peak)
         with importing():
             from remat.algorithms._search.relatives import is_repaired
-        quick = bool(program.structure)
+        quick, share = bool(program.structure), 100 * budget // peak
         work, outcome, provenance = FILLED_WORK if quick else WORK, Outcome(), FAMILY
         for around in (AROUND[:1],) if quick else (AROUND[:1], AROUND[1:]):
-            family.fill(100 * budget // peak, clock, seed, around)
+            family.fill(share, clock, seed, around)
             sequences = family.sequences()
             outcome = _searched(graph, budget, sequences, clock, seed, work) if sequences else Outcome()
             provenance = REPAIRED if is_repaired(outcome.trail) else FAMILY
             if outcome.schedule is not None and provenance == FAMILY:
                 break
+        if quick and not clock.expired and family.is_coarse(share, graph, outcome):
+            family.asked.add(share)
+            outcome = outcome.merge(_member(graph, budget, clock, seed))
+            if outcome.schedule is not None:
+                family.keep(share, runs_of(graph, outcome))
         if clock.stopped and outcome.schedule is None:
             raise KeyboardInterrupt
         if outcome.schedule is None:
@@ -184,11 +208,24 @@ def runs_of(graph: Graph, outcome: Outcome) -> Runs:
     return tuple(graph.node_index[run.node] for run in outcome.schedule.runs)
 
 
+def _scale(graph: Graph) -> float:
+    """How much more work a search on a graph has than on one of some hundred nodes."""
+    return max(1.0, len(graph.computes) / NODES)
+
+
+def _overhead(graph: Graph, outcome: Outcome) -> float:
+    """What a plan recomputes, as a share of the step."""
+    assert outcome.cost is not None
+    return outcome.cost.time / graph.time - 1
+
+
 def _member(graph: Graph, budget: Bytes, clock: Clock, seed: int) -> Outcome:
     """A plan for the grid."""
     with importing():
         from remat.algorithms import MultiStart, Polish, RuinAndRecreate, gap
-    solver = Polish((MultiStart(starts=MEMBER_STARTS), RuinAndRecreate(work=MEMBER_WORK)), stop=gap(DONE))
+    solver = Polish(
+        (MultiStart(starts=MEMBER_STARTS), RuinAndRecreate(work=MEMBER_WORK * _scale(graph))), stop=gap(DONE)
+    )
     return solver.solve(Problem(graph=graph, budget=budget), clock=clock.nested(), seed=seed)
 
 
@@ -200,7 +237,9 @@ def _searched(
         from remat.algorithms import Polish, RuinAndRecreate, gap
         from remat.algorithms._search.relatives import Relatives
     relatives = Relatives(sequences)  # alone it offers its sequences even when the time is over
-    solver = relatives if clock.expired else Polish((relatives, RuinAndRecreate(work=work)), stop=gap(DONE))
+    solver = (
+        relatives if clock.expired else Polish((relatives, RuinAndRecreate(work=work * _scale(graph))), stop=gap(DONE))
+    )
     return solver.solve(Problem(graph=graph, budget=budget), clock=clock.nested(), seed=seed)
 
 

@@ -31,7 +31,7 @@ from remat.exec._program.program import Program
 from remat.exec._run.inner import Compile
 from remat.exec._run.lowering import Lowered
 from remat.exec._run.rehearsal import Rehearsal
-from remat.ir import Graph, Link
+from remat.ir import Graph, Link, Schedule
 from remat.settings import FLAG, SECONDS, SEED, Setting, either, function, instance, one_of, optional, whole
 from remat.units import Bytes, format_bytes
 
@@ -51,6 +51,7 @@ DIFFERENTIABLE = ("auto", "loss", "all")
 INFEASIBLE = ("raise", "best")
 
 Budget = Bytes | Share | None
+Lowerer = Callable[[Program, Schedule], Lowered]
 _BUDGET = Setting(
     "what `parse_budget` reads, or None",
     lambda value: value is None or isinstance(value, Share) or whole(0).accepts(value),
@@ -274,9 +275,9 @@ def plan_captured(
     families = source if isinstance(source, Families) else None
     with stages.stage("cost"):
         assumed = outside or _saved_outside(replay, settings)
-        brief = families is not None and families.has(captured.program)
-        alone = UNRELATED if families is not None and families.by_structure and not brief else SINGLE
-        costed = cost_step(captured, settings, known_costs, assumed, brief=brief)
+        later = families is not None and bool(families.by_structure)
+        alone = UNRELATED if families is not None and later and not families.has(captured.program) else SINGLE
+        costed = cost_step(captured, settings, known_costs, assumed, brief=later)
         stages.bytes["cost"] = costed.peak
     planned = plan_costed(captured, costed, settings, stages=stages, source=source)
     planned = planned if planned.provenance != SINGLE else evolve(planned, provenance=alone)
@@ -290,8 +291,12 @@ def plan_costed(
     *,
     stages: Stages,
     source: Replay | Families | None = None,
+    lowering: Lowerer | None = None,
 ) -> Planned:
-    """Solve and lower a captured step with its costs; arguments and errors as for `plan_captured`."""
+    """Solve and lower a captured step with its costs; arguments and errors as for `plan_captured`.
+
+    `lowering` makes the functions of a plan without copies, where others than the usual ones are wanted.
+    """
     program, graph, loss, peak = costed.program, costed.graph, costed.loss, costed.peak
     with stages.stage("plan"):
         asked = _in_bytes(settings.budget, peak + captured.overhead)
@@ -299,7 +304,10 @@ def plan_costed(
         if outcome.cost is not None:
             stages.bytes["plan"] = outcome.cost.peak
     with stages.stage("lower"):
-        lowered = None if budget is None else lowered_plan(program, graph, outcome, settings.offloading)
+        if lowering is not None and budget is not None and outcome.schedule is not None:
+            lowered: Lowered | None = lowering(program, outcome.schedule)
+        else:
+            lowered = None if budget is None else lowered_plan(program, graph, outcome, settings.offloading)
     return Planned(
         captured=evolve(captured, program=program),
         graph=graph,
@@ -343,8 +351,8 @@ def _outcome(
         outcome, budget = relation.outcome, asked
     else:
         outcome, budget = solve(costed, asked, settings, stages, overhead)
-    if relation is not None and costed.program.structure:
-        return outcome, budget, relation  # a filled program: its plan is the family's
+    if costed.program.structure and (relation is not None or outcome.cost is None or not outcome.cost.reruns):
+        return outcome, budget, relation  # a filled program: its plan is the family's, or keeps everything
     if families is not None and budget is not None:
         families.learn(costed.program, costed.graph, outcome)
     if budget is not None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import linecache
 import math
 import threading
+import types
 import weakref
 from typing import Any
 
@@ -31,6 +33,22 @@ def _forget(name: str, lines: object) -> None:
 
 _texts: weakref.WeakValueDictionary[str, _Text] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
+
+MOST_CODES = 32
+"""Compiled texts that are kept for further plans, the most recently used."""
+
+
+class Size(int):
+    """An integer that generated code reads under a name, so that the code is the same at other sizes."""
+
+    name: str
+
+    @classmethod
+    def of(cls, value: int, name: str) -> Size:
+        """A named integer."""
+        size = cls(value)
+        size.name = name
+        return size
 
 
 def blank(spec: Spec) -> torch.Tensor:
@@ -78,9 +96,12 @@ class Names:
         """An argument as code."""
         if isinstance(arg, Ref):
             return arg.name
+        if type(arg) is Size:
+            self.names[arg.name] = int(arg)
+            return arg.name
         if isinstance(arg, Spec):
             self.names["_blank"] = blank
-            return f"_blank({self.constant(arg)})"
+            return f"_blank({self._spec(arg)})"
         if isinstance(arg, (list, tuple)):
             return self._sequence(arg)
         if isinstance(arg, float) and not math.isfinite(arg):
@@ -92,6 +113,13 @@ class Names:
             return self.constant(arg)
         self.names[name] = arg
         return name
+
+    def _spec(self, spec: Spec) -> str:
+        """A name for a spec, or its text where sizes have names."""
+        if not any(type(number) is Size for number in (*spec.shape, *spec.stride)):
+            return self.constant(spec)
+        self.names["_Spec"] = Spec
+        return f"_Spec({', '.join(map(self.text, (spec.shape, spec.stride, spec.dtype, spec.device)))})"
 
     def _sequence(self, items: list[Any] | tuple[Any, ...]) -> str:
         inside = ", ".join(map(self.text, items))
@@ -105,8 +133,13 @@ class Names:
         with _lock:  # two plans with one source share its text
             text = _texts.get(name) or _texts.setdefault(name, _Text(name, source))
         space = {**self.names, **(constants or {}), "_text": text}
-        exec(compile(source, name, "exec"), space)
+        exec(_code(source, name), space)
         return space
+
+
+@functools.lru_cache(maxsize=MOST_CODES)
+def _code(source: str, name: str) -> types.CodeType:
+    return compile(source, name, "exec")
 
 
 def _name_of(arg: Any) -> str | None:

@@ -11,7 +11,7 @@ order.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -127,14 +127,14 @@ def called(program: Program, op: Op) -> Any:
     added to must be a view.
     """
     is_view = op.phase is Phase.BACKWARD and op.target is _aten.view.default
-    if is_view and any(_may_vary(program)) and program.summed_into.isdisjoint(op.outputs):
+    if is_view and layouts_vary(program) and program.summed_into.isdisjoint(op.outputs):
         return _aten.reshape.default
     return op.target
 
 
-def _may_vary(program: Program) -> Iterator[bool]:
-    """For each gradient of an output, whether it can have another layout."""
-    return (program.values[value].spec.numel > 1 for value, _ in program.tangents)
+def layouts_vary(program: Program) -> bool:
+    """Whether the gradient of an output can have another layout."""
+    return any(program.values[value].spec.numel > 1 for value, _ in program.tangents)
 
 
 def computes_in(program: Program, changed: dict[str, Strides]) -> bool:

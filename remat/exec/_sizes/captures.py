@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
+from collections import Counter
 from collections.abc import Hashable
 from typing import Any
 
@@ -77,7 +78,11 @@ class Captures:
         """The stencils, of the latest captures first."""
         if self.stencils is None:
             groups: list[list[Sample]] = []
+            kinds = {sample: tuple(op.target for op in sample.captured.program.ops) for sample in self.samples}
+            counts = Counter(kinds.values())
             for sample in self.samples:
+                if counts[kinds[sample]] < 2:
+                    continue  # no other one can be alike
                 self._outline(sample, before)
                 group = next((group for group in groups if self._alike(group[-1], sample)), None)
                 if group is None:

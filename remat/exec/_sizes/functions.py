@@ -1,8 +1,9 @@
 """Integers as exact functions of the sizes of a call, found from their values at a few sizes.
 
-A function is a rational multiple of a product of sizes, such a multiple and an integer, a sum of two, or one of these over
-quotients of a size, rounded down (`(n + 1) // 2`). It has fewer free numbers than there were values, so that at least one of
-these confirms it; what no function gives exactly has none. A value that comes out broken at a new size is none either.
+A function is a rational multiple of a product of sizes, such a multiple and an integer (from two values: a size and an
+integer), a sum of two, or one of these over quotients of a size, rounded down (`(n + 1) // 2`). It has fewer free numbers than
+there were values, so that at least one of these confirms it; what no function gives exactly has none. A value that comes out
+broken at a new size is none either.
 """
 
 from __future__ import annotations
@@ -159,7 +160,11 @@ class Functions:
                 yield Function(((Fraction(column[0], product[0]), factors),))
 
     def _shifted(self, column: Column) -> Iterator[Function]:
-        if len(self.samples) > 2:
+        if len(self.samples) == 2:
+            for at, (values, _) in enumerate(self.variables):
+                if column[0] - values[0] == column[1] - values[1]:
+                    yield Function(((Fraction(1), (at,)), (Fraction(column[0] - values[0]), ())))
+        else:
             for product, factors in self._products:
                 if (line := _line(column, product)) is not None:
                     yield Function(((line[0], factors), (line[1], ())))

@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 _PLAIN = (None, torch.contiguous_format, torch.preserve_format)
 
 
-def shapes_of(target: OpOverload, given: Any, named: dict[str, Any]) -> tuple[Shape, ...] | None:
+def result_shapes(target: OpOverload, given: Any, named: dict[str, Any]) -> tuple[Shape, ...] | None:
     """The shapes of the results of a call, which are new and contiguous; None: no law speaks of it.
 
     Args:
@@ -135,4 +135,4 @@ _LAWS: dict[str, Callable[..., tuple[Shape, ...] | None]] = {
     "aten.nll_loss_backward.default": _nll_loss_backward,
 }
 
-__all__ = ["agrees", "shapes_of"]
+__all__ = ["agrees", "result_shapes"]

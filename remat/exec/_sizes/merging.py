@@ -125,7 +125,8 @@ def filled(pattern: Any, numbers: Sequence[int]) -> Any:
     if kind is Same:
         return pattern.value
     if kind is Number:
-        return pattern.kind(numbers[pattern.at])
+        number = numbers[pattern.at]
+        return number if pattern.kind is int else pattern.kind(number)
     if kind is Parts:
         values = [filled(part, numbers) for part in pattern.parts]
         if pattern.keys:
@@ -156,9 +157,14 @@ def columns_in(pattern: Any) -> set[int]:
     """The columns whose integers a pattern has."""
     if isinstance(pattern, Number):
         return {pattern.at}
-    parts = pattern.parts if isinstance(pattern, Parts) else ()
-    parts = tuple(part for _, part in pattern.fields) if isinstance(pattern, Record) else parts
-    return set().union(*map(columns_in, parts))
+    return set().union(*map(columns_in, parts_of(pattern)))
+
+
+def parts_of(pattern: Any) -> tuple[Any, ...]:
+    """The patterns that a pattern consists of."""
+    if isinstance(pattern, Record):
+        return tuple(part for _, part in pattern.fields)
+    return pattern.parts if isinstance(pattern, Parts) else ()
 
 
 def _equal(items: Sequence[Any]) -> bool:

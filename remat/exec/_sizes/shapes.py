@@ -83,7 +83,7 @@ class Shapes:
 
 def _lawful(call: Call, arguments: tuple[Any, Any]) -> bool:
     """Whether a law tells that a call returns what it is said to return; arguments with forms in place of tensors."""
-    shapes = laws.shapes_of(call.target, arguments[0], dict(arguments[1]))
+    shapes = laws.result_shapes(call.target, arguments[0], dict(arguments[1]))
     return shapes is not None and laws.agrees(shapes, call.results)
 
 

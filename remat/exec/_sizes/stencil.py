@@ -26,6 +26,7 @@ from remat.exec._sizes.merging import Patterns, Record, Same, Unlike, columns_in
 from remat.exec._sizes.outline import Checker, Recorder
 from remat.exec._sizes.running import Around, outlined
 from remat.exec._sizes.shapes import Shapes
+from remat.exec._sizes.templates import Templates
 from remat.exec._torch import rng
 from remat.exec._torch.outlined import Form, NoOutline, Outlined
 from remat.exec._torch.torch_private import FakeTensor
@@ -135,6 +136,7 @@ class Stencil:
         structure: digest of the program without sizes.
         digest: of the whole, for programs that come from it.
         classes: for each node, the first with the same signature at all sizes.
+        templates: functions of its schedules.
     """
 
     samples: tuple[Sample, ...]
@@ -149,6 +151,7 @@ class Stencil:
     structure: str
     digest: str
     classes: dict[str, str] = field(repr=False)
+    templates: Templates = field(factory=Templates, repr=False)
 
     @classmethod
     def of(cls, samples: Sequence[Sample], outlines: Sequence[Outline]) -> Stencil:
@@ -196,6 +199,15 @@ class Stencil:
         finally:
             self.shapes.calibrates = False
 
+    def integers(self, step: Step) -> list[int]:
+        """The numbers of the pattern at the sizes of a call.
+
+        Raises:
+            NoFunction: one has no value there.
+        """
+        variables = self.functions.values(numbers_of(step))
+        return [function.at(variables) for function in self.columns]
+
     def at(self, step: Step, before: Snapshot) -> Captured:
         """The capture of a call, checked.
 
@@ -207,8 +219,7 @@ class Stencil:
             Differs, NoFunction, NoOutline: the call must be captured.
         """
         template = self.samples[-1].captured
-        variables = self.functions.values(numbers_of(step))
-        numbers = [function.at(variables) for function in self.columns]
+        numbers = self.integers(step)
         program: Program = filled(self.program, numbers)
         _check_inputs(program, step)
         _check_bytes(program, template.program)
