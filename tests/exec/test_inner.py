@@ -211,10 +211,10 @@ def test_anomaly_detection_names_the_operation_of_the_plan():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt2", "resnet"])
-def test_inductor_keeps_the_budget_and_computes_what_it_computes_without_a_plan(name):
+def test_inductor_keeps_the_budget_and_computes_what_it_computes_without_a_plan():
+    """Of GPT-2; other models are in `bench_peers --inductor`."""
     check_or_skip()
-    bare, sample = SMALL[name].instantiate(torch.float32)
+    bare, sample = SMALL["gpt2"].instantiate(torch.float32)
     wrapped = remat.exec.wrap(
         copy.deepcopy(bare), None, "75%", solver=LIGHT, on_uncapturable="raise", on_infeasible="best"
     )

@@ -94,6 +94,11 @@ def entries(table: Ints) -> Ints:
     return table[table[0] :]
 
 
+def pairs_of(table: Ints) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """All entries of a table, row by row: the row of each, and the entry."""
+    return np.repeat(np.arange(table[0] - 1), lengths(table)), entries(table).astype(np.int64)
+
+
 def transpose(table: Ints, columns: int) -> Ints:
     """The table of the transposed relation."""
     transposed: list[list[int]] = [[] for _ in range(columns)]

@@ -17,9 +17,19 @@ import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS, Flags, Flat, Ints, row_of, transpose
+from remat.algorithms._arrays.graph_arrays import (
+    BACKWARD,
+    LOSS,
+    Flags,
+    Flat,
+    lengths,
+    pairs_of,
+    row_of,
+    rows_of,
+    transpose,
+)
 from remat.algorithms._arrays.kept_data import permanent
-from remat.algorithms._milp.linear import Builder, Linear
+from remat.algorithms._milp.linear import Builder, Ints, Linear
 
 DONE, AHEAD, EITHER = 1, 0, 2
 
@@ -48,20 +58,16 @@ class Dependencies:
     """Which nodes must have run before which: ancestors and descendants of a node."""
 
     def __init__(self, flat: Flat) -> None:
-        self.before = flat.predecessors
-        self.after = transpose(flat.predecessors, flat.time.size)
+        self._before = rows_of(flat.predecessors)
+        self._after = rows_of(transpose(flat.predecessors, flat.time.size))
 
-    def reach(self, at: int, table: Ints) -> Flags:
-        """Nodes reachable from `at`, without it, by the edges of a table."""
-        seen = np.zeros(table[0] - 1, np.bool_)
-        stack = [at]
-        while stack:
-            v = stack.pop()
-            for u in row_of(table, v).tolist():
-                if not seen[u]:
-                    seen[u] = True
-                    stack.append(u)
-        return seen
+    def ancestors(self, at: int) -> Flags:
+        """Nodes that have run before any run of `at`."""
+        return _reached(at, self._before)
+
+    def descendants(self, at: int) -> Flags:
+        """Nodes that run only after a run of `at`."""
+        return _reached(at, self._after)
 
     def states(self, flat: Flat, at: int, fixed: bool) -> NDArray[np.int8]:
         """What has run just before the first run of `at`."""
@@ -70,110 +76,155 @@ class Dependencies:
             return np.where(np.arange(nodes) < at, DONE, AHEAD).astype(np.int8)
         state = np.where(flat.required, EITHER, DONE).astype(np.int8)
         state[flat.phase != BACKWARD] = DONE
-        state[self.reach(at, self.before)] = DONE
-        state[self.reach(at, self.after)] = AHEAD
+        state[self.ancestors(at)] = DONE
+        state[self.descendants(at)] = AHEAD
         state[at] = AHEAD
         return state
+
+
+def _reached(at: int, rows: list[list[int]]) -> Flags:
+    """Nodes reachable from `at`, without it, by edges in rows."""
+    seen = bytearray(len(rows))
+    stack = [at]
+    while stack:
+        for u in rows[stack.pop()]:
+            if not seen[u]:
+                seen[u] = 1
+                stack.append(u)
+    return np.frombuffer(seen, np.bool_)
 
 
 def instant_formulation(flat: Flat, dependencies: Dependencies, at: int, budget: int, fixed: bool = False) -> Instant:
     """The formulation of the instant; integral: s and z."""
     state = dependencies.states(flat, at, fixed)
     columns = _Columns(flat, state)
-    reads = set(row_of(flat.reads, at).tolist())
+    reads = np.zeros(flat.size.size, np.bool_)
+    reads[row_of(flat.reads, at)] = True
     room = _memory_row(flat, columns, reads, budget - int(flat.charge[at]))
-    for d in np.flatnonzero(flat.producer >= 0).tolist():
-        if not columns.permanent[d] and d not in reads and state[flat.producer[d]] != AHEAD:
-            _need_rows(flat, columns, d)
+    _need_rows(flat, columns, reads)
     _order_rows(flat, columns)
     return Instant(
         at=at,
         linear=columns.builder.build(),
-        resident=np.array(columns.resident, np.int32),
-        again=np.array(columns.again, np.int32),
-        ran=np.array(columns.ran, np.int32),
+        resident=columns.resident.astype(np.int32),
+        again=columns.again.astype(np.int32),
+        ran=columns.ran.astype(np.int32),
         state=state,
         impossible=room < 0,
         facts=columns.facts,
     )
 
 
-def _memory_row(flat: Flat, columns: _Columns, reads: set[int], room: int) -> int:
-    """The resident data of the instant fit; returns the bytes left by the data that are resident in any case."""
-    terms: list[tuple[int, int]] = []
-    for d in range(flat.size.size):
-        p = int(flat.producer[d])
-        if p < 0 or columns.state[p] == AHEAD:
-            continue
-        if columns.permanent[d] and columns.state[p] != DONE:
-            terms.append((columns.ran[p], int(flat.size[d])))
-        elif columns.permanent[d] or d in reads:
-            room -= int(flat.size[d])
-        elif columns.resident[d] >= 0:
-            terms.append((columns.resident[d], int(flat.size[d])))
-    columns.row(["mem", 0], terms, room)
-    return room
-
-
 class _Columns:
     """Numbers the variables: y per node that may run again, z per undecided node, s per datum that may be resident or not."""
 
     def __init__(self, flat: Flat, state: NDArray[np.int8]) -> None:
-        self.flat, self.state = flat, state
-        nodes, data = flat.time.size, flat.size.size
+        self.state = state
         self.builder = Builder()
         self.facts: list[list[Any]] = []
-        self.again = [-1] * nodes
-        self.ran = [-1] * nodes
-        self.resident = [-1] * data
         # a kept datum is resident from its completion: at its only writer's run
         self.permanent = permanent(flat)
-        for v in range(nodes):
-            if state[v] != AHEAD and flat.replay[v]:
-                self.again[v] = self.builder.new(1, cost=int(flat.time[v]))
-            if state[v] == EITHER:
-                self.ran[v] = self.builder.new(1, integral=True)
-        for d in range(data):
-            p = flat.producer[d]
-            if p >= 0 and state[p] != AHEAD and not self.permanent[d]:
-                self.resident[d] = self.builder.new(1, integral=True)
-
-    def row(self, fact: list[Any], terms: list[tuple[int, int]], rhs: int) -> None:
-        """Add a row, and its meaning."""
-        self.facts.append(fact)
-        self.builder.row(terms, rhs)
+        reruns, undecided = (state != AHEAD) & flat.replay, state == EITHER
+        width = reruns.astype(np.int64) + undecided
+        first, count = np.cumsum(width) - width, int(width.sum())
+        self.again = np.where(reruns, first, -1)
+        self.ran = np.where(undecided, first + reruns, -1)
+        self.produced = (flat.producer >= 0) & (state[flat.producer] != AHEAD)
+        free = self.produced & ~self.permanent
+        self.resident = np.where(free, count + np.cumsum(free) - 1, -1)
+        cost, integral = np.zeros(count, np.int64), np.zeros(count, np.bool_)
+        cost[self.again[reruns]], integral[self.ran[undecided]] = flat.time[reruns], True
+        self.builder.new(count, cost=cost, integral=integral)
+        self.builder.new(int(free.sum()), integral=True)
 
 
-def _need_rows(flat: Flat, columns: _Columns, d: int) -> None:
+class _Rows:
+    """Rows of one part of the formulation, in the order of their places; a term of column -1 is none."""
+
+    def __init__(self) -> None:
+        self.groups: list[tuple[str, Ints, tuple[Ints, ...], list[tuple[Ints, int]], Ints]] = []
+
+    def add(self, fact: str, places: Ints, about: tuple[Ints, ...], terms: list[tuple[Ints, int]], rhs: Ints) -> None:
+        """Add a row at each place: its meaning and what this is about, terms as columns and their coefficient."""
+        self.groups.append((fact, places, about, terms, rhs))
+
+    def add_to(self, columns: _Columns) -> None:
+        """Add them to the formulation."""
+        order = np.argsort(np.concatenate([places for _, places, *_ in self.groups]))
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        rank += columns.builder.rows(len(order), np.concatenate([group[-1] for group in self.groups])[order])
+        begin = 0
+        for _, places, _, terms, _ in self.groups:
+            rows = rank[begin : begin + len(places)]
+            begin += len(places)
+            for column, value in terms:
+                columns.builder.entries(rows[column >= 0], column[column >= 0], value)
+        columns.facts += self.facts(order)
+
+    def facts(self, order: Ints) -> list[list[Any]]:
+        """The meaning of each row."""
+        named = [
+            [fact, 0, *items]
+            for fact, _, about, _, _ in self.groups
+            for items in zip(*(part.tolist() for part in about), strict=True)
+        ]
+        return [named[i] for i in order.tolist()]
+
+
+def _memory_row(flat: Flat, columns: _Columns, reads: Flags, room: int) -> int:
+    """The resident data of the instant fit; returns the bytes left by the data that are resident in any case."""
+    grown = columns.produced & columns.permanent & (columns.state[flat.producer] != DONE)
+    always = columns.produced & ~grown & (columns.permanent | reads)
+    either = columns.produced & ~grown & ~always
+    room -= sum(flat.size[always].tolist())
+    at = columns.builder.rows(1, room)
+    columns.builder.entries(at, columns.ran[flat.producer[grown]], flat.size[grown])
+    columns.builder.entries(at, columns.resident[either], flat.size[either])
+    columns.facts.append(["mem", 0])
+    return room
+
+
+def _need_rows(flat: Flat, columns: _Columns, reads: Flags) -> None:
     """If a reader of d runs (again) later, d is resident or its producer runs again."""
-    row, p, s = columns.row, int(flat.producer[d]), columns.resident[d]
-    y_p, z_p = columns.again[p], columns.ran[p]
-    supply = [(s, -1)] + ([(y_p, -1)] if y_p >= 0 else [])
-    undecided = [(z_p, 1)] if z_p >= 0 else []
-    base = 0 if undecided else -1  # z_p = 1 moves to the right-hand side
-    ahead = -1
-    for c in row_of(flat.users, d).tolist():
-        if columns.state[c] == AHEAD:
-            ahead = c
-            continue
-        if columns.state[c] == EITHER:
-            row(["first", 0, d, c], [*supply, *undecided, (columns.ran[c], -1)], base)
-        if columns.again[c] >= 0:
-            row(["again", 0, d, c], [*supply, *undecided, (columns.again[c], 1)], base + 1)
-    if ahead >= 0:
-        row(["first", 0, d, ahead], [*supply, *undecided], base)
-    if undecided:
-        row(["made", 0, d], [(s, 1), (z_p, -1)], 0)
+    state, ran, again, resident = columns.state, columns.ran, columns.again, columns.resident
+    counted = (resident >= 0) & ~reads
+    end = np.cumsum(lengths(flat.users))
+    d, c = pairs_of(flat.users)
+    here = counted[d]
+    place = 2 * (np.arange(len(d)) + d)  # rows of d: of each reader, of one that is ahead, and of d itself
+    base = np.where(ran[flat.producer] >= 0, 0, -1)  # z = 1 of a producer that has run moves to the right-hand side
+    rows = _Rows()
+
+    def supply(data: Ints) -> list[tuple[Ints, int]]:
+        """Resident, or made again, or, where its producer is undecided, not made yet."""
+        p = flat.producer[data]
+        return [(resident[data], -1), (again[p], -1), (ran[p], 1)]
+
+    first, later = here & (state[c] == EITHER), here & (again[c] >= 0)
+    rows.add("first", place[first], (d[first], c[first]), [*supply(d[first]), (ran[c[first]], -1)], base[d[first]])
+    rows.add(
+        "again", place[later] + 1, (d[later], c[later]), [*supply(d[later]), (again[c[later]], 1)], base[d[later]] + 1
+    )
+    ahead, last = here & (state[c] == AHEAD), np.full(len(resident), -1)
+    last[d[ahead]] = c[ahead]  # one of them for all: their rows are equal
+    due = np.flatnonzero(last >= 0)
+    rows.add("first", 2 * (end[due] + due), (due, last[due]), supply(due), base[due])
+    undecided = np.flatnonzero(counted & (base == 0))
+    not_before = [(resident[undecided], 1), (ran[flat.producer[undecided]], -1)]
+    rows.add("made", 2 * (end[undecided] + undecided) + 1, (undecided,), not_before, np.zeros_like(undecided))
+    rows.add_to(columns)
 
 
 def _order_rows(flat: Flat, columns: _Columns) -> None:
     """An undecided node has run only if what it depends on has; it runs again only if it has run."""
-    row = columns.row
-    for v, z in enumerate(columns.ran):
-        if z < 0:
-            continue
-        if columns.again[v] >= 0:
-            row(["ran", 0, v], [(columns.again[v], 1), (z, -1)], 0)
-        for u in row_of(flat.predecessors, v).tolist():
-            if columns.ran[u] >= 0:
-                row(["order", 0, v, u], [(z, 1), (columns.ran[u], -1)], 0)
+    ran, again = columns.ran, columns.again
+    v, u = pairs_of(flat.predecessors)
+    begin = np.cumsum(lengths(flat.predecessors)) - lengths(flat.predecessors)
+    rows = _Rows()
+    both = np.flatnonzero((ran >= 0) & (again >= 0))
+    rows.add("ran", begin[both] + both, (both,), [(again[both], 1), (ran[both], -1)], np.zeros_like(both))
+    here = (ran[v] >= 0) & (ran[u] >= 0)
+    place = (np.arange(len(v)) + v + 1)[here]
+    rows.add("order", place, (v[here], u[here]), [(ran[v[here]], 1), (ran[u[here]], -1)], np.zeros_like(place))
+    rows.add_to(columns)

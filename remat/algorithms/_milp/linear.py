@@ -74,18 +74,18 @@ class Builder:
         """Columns so far."""
         return len(self._cost)
 
-    def new(self, count: int, *, cost: int = 0, integral: bool = False, implied: bool = False) -> int:
-        """Add columns; returns the first."""
+    def new(self, count: int, *, cost: int | Ints = 0, integral: bool | Flags = False, implied: bool = False) -> int:
+        """Add columns; returns the first. Costs and flags may be of each."""
         first = len(self._cost)
-        self._cost += [cost] * count
-        self._integral += [integral] * count
+        self._cost += [cost] * count if isinstance(cost, int) else cost.tolist()
+        self._integral += [integral] * count if isinstance(integral, bool) else integral.tolist()
         self._implied += [implied] * count
         return first
 
-    def rows(self, count: int, rhs: int = 0, *, equal: bool = False, budget: int = 0, save: int = 0) -> int:
-        """Add rows, to be filled by `entries`; returns the first."""
+    def rows(self, count: int, rhs: int | Ints = 0, *, equal: bool = False, budget: int = 0, save: int = 0) -> int:
+        """Add rows, to be filled by `entries`; returns the first. Right-hand sides may be of each."""
         first = len(self._rhs)
-        self._rhs += [rhs] * count
+        self._rhs += [rhs] * count if isinstance(rhs, int) else rhs.tolist()
         self._equal += [equal] * count
         self._budget += [budget] * count
         self._save += [save] * count

@@ -200,7 +200,7 @@ class Precedence:
     def before(self, at: int) -> NDArray[np.bool_]:
         """Nodes that have run whenever `at` first runs."""
         if at not in self._before:
-            self._before[at] = self.dependencies.reach(at, self.dependencies.before)
+            self._before[at] = self.dependencies.ancestors(at)
             if self.flat.phase[at] == BACKWARD:
                 self._before[at] |= self.flat.phase != BACKWARD
         return self._before[at]

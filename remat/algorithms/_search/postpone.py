@@ -82,7 +82,7 @@ def relieved_order(flat: Flat, dependencies: Dependencies, order: Sequence, at: 
     node at `at` does not depend on it, and so it is moved too.
     """
     node = int(order[at])
-    needed: NDArray[np.bool_] = dependencies.reach(node, dependencies.before)
+    needed: NDArray[np.bool_] = dependencies.ancestors(node)
     kept = kept_by_node(flat)
     moved = np.zeros(len(order), np.bool_)
     for position in range(at - 1, -1, -1):

@@ -115,13 +115,13 @@ def points(seed, count):
 
 def test_every_schedule_with_copies_has_a_point_that_costs_its_overhead():
     off = 0
-    for formulation, x, overhead in points(3, 30):
+    for formulation, x, overhead in points(3, 15):
         assert not formulation.instant.impossible
         assert all(0 <= value <= 1 for value in x)
         assert broken(formulation.linear, x) == []
         assert sum(int(cost) * value for cost, value in zip(formulation.linear.cost, x, strict=True)) == overhead
         off += any(x[column] for column in formulation.off[formulation.off >= 0].tolist())
-    assert off >= 15
+    assert off >= 7
 
 
 def test_the_lanes_bind_only_what_is_off_the_device():
@@ -182,7 +182,7 @@ def small_problems(seed, count, slowness=1):
 
 def test_no_bound_is_above_the_optimum_over_all_schedules_with_copies_and_plans_reach_it():
     feasible = raised = 0
-    for problem in (*small_problems(2, 40), *small_problems(3, 40, slowness=4)):
+    for problem in (*small_problems(2, 20), *small_problems(3, 20, slowness=4)):
         outcome = quick.solve(problem)
         limit = outcome.upper if outcome.cost is not None else problem.graph.time * 5 // 4
         best, _ = optimum(problem.graph, problem.budget, problem.link, limit)
@@ -192,7 +192,7 @@ def test_no_bound_is_above_the_optimum_over_all_schedules_with_copies_and_plans_
         assert outcome.proof.link == (problem.link if outcome.proof.theorem == "link" else None)
         feasible += best is not None
         raised += problem.graph.time < outcome.certified < IMPOSSIBLE
-    assert feasible >= 8 and raised
+    assert feasible >= 4 and raised
 
 
 def test_a_link_leaves_of_the_floor_what_one_node_needs():

@@ -82,7 +82,7 @@ BOUNDS = {
     ),
     "takes the captured order for any": Changed(_ONE, instants, "if fixed or flat.phase[at] == LOSS:", "if True:"),
     "a reader not decided always reads": Changed(
-        _ONE, instants, "[*supply, *undecided, (columns.ran[c], -1)], base)", "[*supply, *undecided], base)"
+        _ONE, instants, "[*supply(d[first]), (ran[c[first]], -1)]", "supply(d[first])"
     ),
     "takes a sum for kept while it is begun": Changed(_ONE, instants, _KEPT, "self.permanent = flat.keep"),
     "outputs are charged twice": Changed(
@@ -93,10 +93,10 @@ BOUNDS = {
         "int(flat.size[row_of(flat.writes, at)].sum()))",
     ),
     "backward nodes never run again": Changed(
-        _ONE, instants, "if state[v] != AHEAD and flat.replay[v]:", "if state[v] != AHEAD and flat.phase[v] == 0:"
+        _ONE, instants, "(state != AHEAD) & flat.replay", "(state != AHEAD) & (flat.phase == 0)"
     ),
     "contributors to sums never run again": Changed(
-        _ONE, instants, "if state[v] != AHEAD and flat.replay[v]:", "if state[v] != AHEAD and flat.rerun[v]:"
+        _ONE, instants, "(state != AHEAD) & flat.replay", "(state != AHEAD) & flat.rerun"
     ),
     "what first runs in a stage is not there in it": Changed(
         AtInstants(), ordered_instants, _MADE, "self.builder.row([*supply, *first], -needed)"
