@@ -13,7 +13,7 @@ from remat.exec import RematWarning
 from remat.exec._module.compiling import compile_plans
 from remat.exec._torch.inductor import check_compiler
 from remat.integrations.compile_backend import backend
-from tests.exec.support import LIGHT, SMALL, train
+from tests.exec.support import LIGHT, train
 
 NEAR = 1e-9
 """How far apart float64 results may be, relative to the largest entry: decompositions round in their own order."""
