@@ -21,7 +21,8 @@ HEAD, TREES = {"format", "theorem", "rules", "graph", "budget", "bound"}, {"inst
 THEOREMS = {"floor": {"node", "family"}, "instants": TREES, "captured": TREES, "link": TREES | {"link"}}
 KEPT, OUTSIDE = {"tangent", "param_grad", "input_grad", "output", "updated_buffer"}, {"input", "buffer"}
 KINDS, PHASES = {"activation", "phantom", "gradient", "rng_state", *KEPT, *OUTSIDE}, ["forward", "loss", "backward"]
-NODE, HINTS = {"reads": [], "writes": [], "draws": False, "run_once": False}, {"scope", "twin", "signature", "after"}
+NODE = {"reads": [], "writes": [], "draws": False, "run_once": False}
+NODE_KEYS = {"name", "phase", "options", *NODE, "scope", "twin", "signature", "after"}
 ROWS = {  # at most 0. z: has run; s: is resident; y: runs again before the next instant; z', s': there; o: returns by a copy
     "first": "+z'c -zc -sd -od -yp -z'p +zp",  # c reads d, which p produces
     "again": "+yc -sd -od -yp",
@@ -32,6 +33,7 @@ ROWS = {  # at most 0. z: has run; s: is resident; y: runs again before the next
     "stays": "+zv -z'v",
     "order": "+zv -zu",  # v depends on u
 }
+TERMS = {name: [(int(x[0] + "1"), x[1], "'" in x, x[-1]) for x in row.split()] for name, row in ROWS.items()}
 # ("s" or "o", instant, datum), ("y" or "z", instant, node), ("w", 0, is it before): other time that passes, (): the constant
 Key = tuple[Any, ...]
 Expr = dict[Key, int]
@@ -57,13 +59,13 @@ class Refused(ValueError):
 
 
 @contextmanager
-def at(place: str) -> Iterator[None]:
-    """Prefixes refusals inside with the place; input that cannot be parsed inside is refused too."""
+def at(place: str, done: list[Any] | None = None) -> Iterator[None]:
+    """Prefixes refusals inside with the place, and the number of the next item parsed; what cannot be parsed is refused too."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
         what = error.what if isinstance(error, Refused) else f"cannot be parsed ({error!r:.99})"
-        raise Refused(what, place + getattr(error, "where", "")) from None
+        raise Refused(what, place + ("" if done is None else f"[{len(done)}]") + getattr(error, "where", "")) from None
 
 
 def need(holds: object, what: str) -> None:
@@ -93,37 +95,32 @@ def plain(value: Any, where: str) -> None:
         raise Refused(f"{value!r:.40} is no int of at least 0 and at most 1,024 bits", where)
 
 
-def node_of(i: int, n: Any) -> list[Any]:
+def node_of(n: Any) -> list[Any]:
     """Name, phase, time, workspace, and the values of `NODE`."""
-    with at(f".computes[{i}]"):
-        [[time, workspace]], values = n["options"], [n.get(key, default) for key, default in NODE.items()]
-        need({*n} <= {"name", "phase", "options", *NODE, *HINTS}, f"the keys {[*n]}")
-        need(type(values[2]) is type(values[3]) is bool, "a flag that is no boolean")
-        return [n["name"], PHASES.index(n["phase"]), time, workspace, *values]
+    [[time, workspace]], values = n["options"], [n.get(key, default) for key, default in NODE.items()]
+    need(n.keys() <= NODE_KEYS, f"the keys {[*n]}")
+    need(type(values[2]) is type(values[3]) is bool, "a flag that is no boolean")
+    return [n["name"], PHASES.index(n["phase"]), time, workspace, *values]
 
 
-def datum_of(i: int, d: Any) -> list[Any]:
+def datum_of(d: Any) -> list[Any]:
     """Name, size, kind, writers, and whether it is kept."""
-    with at(f".data[{i}]"):
-        kind, writers, keep = d["kind"], d.get("writers", []), d.get("keep", d["kind"] in KEPT)
-        need(kind in KINDS and {*d} <= {"name", "size", "kind", "writers", "keep"}, f"the kind or the keys {[*d]}")
-        fits = (kind in KEPT) <= keep <= (kind not in OUTSIDE) == (writers != [])
-        need(type(keep) is bool and fits, "not the writers or the `keep` of its kind")
-        return [d["name"], d["size"], kind, writers, keep]
+    kind, writers, keep = d["kind"], d.get("writers", []), d.get("keep", d["kind"] in KEPT)
+    need(kind in KINDS and {*d} <= {"name", "size", "kind", "writers", "keep"}, f"the kind or the keys {[*d]}")
+    fits = (kind in KEPT) <= keep <= (kind not in OUTSIDE) == (writers != [])
+    need(type(keep) is bool and fits, "not the writers or the `keep` of its kind")
+    return [d["name"], d["size"], kind, writers, keep]
 
 
-Links = list[list[int]]
-
-
-def links(nodes: list[list[Any]], data: list[list[Any]]) -> tuple[Links, Links, Links]:
+def links(nodes: list[list[Any]], data: list[list[Any]]) -> list[list[list[int]]]:
     """Reads and writes of nodes and writers of data, by their numbers; writes and writers must agree."""
     names, places = ({row[0]: i for i, row in enumerate(rows)} for rows in (nodes, data))
     reads, writes = ([[places[x] for x in n[i]] for n in nodes] for i in (4, 5))
     writers = [[names[w] for w in d[3]] for d in data]
     need(all(several == sorted(several) for several in writers), "writers out of the graph's order")
-    pairs = {(v, d) for v, data_of in enumerate(writes) for d in data_of}
+    pairs = {(v, d) for v, several in enumerate(writes) for d in several}
     need(pairs == {(v, d) for d, several in enumerate(writers) for v in several}, "writes and writers disagree")
-    return reads, writes, writers
+    return [reads, writes, writers]
 
 
 class Step:
@@ -138,8 +135,10 @@ class Step:
     def __init__(self, graph: Any) -> None:
         need({*graph} <= {"format", "name", "computes", "data", "layers"}, f"the keys {[*graph]}")
         need(graph["format"] == "remat-graph/1" and not graph.get("layers"), "no remat-graph/1 without layers")
-        nodes = [node_of(i, n) for i, n in enumerate(graph["computes"])]
-        data = [datum_of(i, d) for i, d in enumerate(graph["data"])]
+        with at(".computes", nodes := list[list[Any]]()):
+            nodes.extend(map(node_of, graph["computes"]))
+        with at(".data", data := list[list[Any]]()):
+            data.extend(map(datum_of, graph["data"]))
         self.print = hashlib.sha256(json.dumps([nodes, data], separators=(",", ":")).encode()).hexdigest()
         lists = [x for n in nodes for x in n[4:6]] + [d[3] for d in data] + [[row[0] for row in nodes + data]]
         need(all(type(x) is list and {*map(type, x)} <= {str} and len({*x}) == len(x) for x in lists), "the names")
@@ -150,7 +149,7 @@ class Step:
         self.keep, self.stays = [d[4] for d in data], [d[4] and len(d[3]) == 1 for d in data]
         self.set_nodes(nodes, *links(nodes, data))
 
-    def set_nodes(self, nodes: list[list[Any]], reads: Links, writes: Links, writers: Links) -> None:
+    def set_nodes(self, nodes: list[Any], reads: list[Any], writes: list[Any], writers: list[Any]) -> None:
         """What is said above, from reads and writes of nodes and writers of data."""
         self.before, self.past, last, every, start = list[set[int]](), list[int](), set[int](), 0, 0
         for v, n in enumerate(nodes):
@@ -236,8 +235,7 @@ class Formulation:
         linked = j in step.required and i in step.reads[j] if "c" in row else "u" not in row or j in step.before[i]
         need(linked, "no reader that counts, or no dependency")
         who = {"d": i, "p": p, "c": j, "v": i, "u": j}
-        terms = [(term[0] + "1", self.variable(term[1], k + ("'" in term), who[term[-1]])) for term in row.split()]
-        return added(*((int(sign), variable) for sign, variable in terms))
+        return added(*[(sign, self.variable(x, k + later, who[of])) for sign, x, later, of in TERMS[name]])
 
     def lane(self, out: bool, r: int) -> Expr:
         """The row of a lane: copies to the host of what is not made in less than r, or copies back (r is 0), fit the time."""
