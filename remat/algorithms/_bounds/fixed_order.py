@@ -19,9 +19,10 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from remat.algorithms._arrays.graph_arrays import Flat, row_of, rows_of
+from remat.algorithms._arrays.graph_arrays import Flat, lengths, pairs_of, row_of
 from remat.algorithms._arrays.kept_data import permanent
-from remat.algorithms._milp.linear import Builder, Linear
+from remat.algorithms._bounds.placed_rows import Terms, add_rows
+from remat.algorithms._milp.linear import Builder, Ints, Linear
 
 
 @frozen
@@ -35,8 +36,8 @@ class Stages:
 
     instants: tuple[int, ...]
     linear: Linear
-    resident: NDArray[np.int32]
-    spans: dict[Span, NDArray[np.int32]]
+    resident: NDArray[np.int64]
+    spans: dict[Span, NDArray[np.int64]]
     impossible: bool = False
 
 
@@ -76,78 +77,61 @@ class _Build:
         nodes, data, stages = flat.time.size, flat.size.size, len(instants)
         self.builder = Builder()
         self.permanent = permanent(flat)
-        self.resident = np.full((stages, data), -1, np.int32)
-        lengths = range(1, stages + 1 if coarse else 2)
-        self.spans = {(k, k + n): np.full(nodes, -1, np.int32) for n in lengths for k in range(stages + 1 - n)}
+        self.reads = pairs_of(flat.reads)
+        spans = range(1, stages + 1 if coarse else 2)
+        self.spans = {(k, k + n): np.full(nodes, -1) for n in spans for k in range(stages + 1 - n)}
         for (k, end), again in self.spans.items():
-            for v in range(instants[k]):
-                if flat.replay[v]:
-                    again[v] = self.builder.new(1, cost=int(flat.time[v]) if end == k + 1 else 0)
-        last = self._last_use()
+            reruns = np.flatnonzero(flat.replay[: instants[k]])
+            cost = flat.time[reruns] if end == k + 1 else 0
+            again[reruns] = self.builder.new(len(reruns), cost=cost) + np.arange(len(reruns))
+        self.resident = np.full((stages, data), -1)
+        read = lengths(flat.users) > 0
         for k, at in enumerate(instants):
-            for d in range(data):
-                p = flat.producer[d]
-                if 0 <= p < at and not self.permanent[d] and last[d] >= 0:
-                    self.resident[k, d] = self.builder.new(1, integral=True)
-
-    def _last_use(self) -> list[int]:
-        return [users[-1] if users else -1 for users in rows_of(self.flat.users)]
+            chosen = np.flatnonzero((flat.producer >= 0) & (flat.producer < at) & ~self.permanent & read)
+            self.resident[k, chosen] = self.builder.new(len(chosen), integral=True) + np.arange(len(chosen))
 
     def memory_row(self, k: int, budget: int) -> bool:
         """Resident data, kept data and the working set of the instant fit; returns whether that is impossible."""
-        flat, at = self.flat, self.instants[k]
-        room = budget - int(flat.charge[at])
-        terms: list[tuple[int, int]] = []
-        reads = set(row_of(flat.reads, at).tolist())
-        for d in range(flat.size.size):
-            p, column = int(flat.producer[d]), int(self.resident[k, d])
-            if p < 0 or p >= at:
-                continue
-            if self.permanent[d]:
-                room -= int(flat.size[d])
-            elif d in reads:
-                room -= int(flat.size[d])
-                self.builder.row([(column, -1)], -1)
-            elif column >= 0:
-                terms.append((column, int(flat.size[d])))
-        self.builder.row(terms, room)
+        flat, at, columns = self.flat, self.instants[k], self.resident[k]
+        present = (flat.producer >= 0) & (flat.producer < at)
+        reads = np.zeros(flat.size.size, np.bool_)
+        reads[row_of(flat.reads, at)] = True
+        reads &= present & ~self.permanent
+        add_rows(self.builder, [(columns[reads], -1)], np.full(int(reads.sum()), -1))
+        always = reads | (present & self.permanent)
+        room: int = budget - int(flat.charge[at]) - sum(flat.size[always].tolist())
+        free = (columns >= 0) & ~reads
+        self.builder.entries(self.builder.rows(1, room), columns[free], flat.size[free])
         return room < 0
 
     def stage_rows(self, span: Span) -> None:
         """Nodes that run in the span have their reads; data resident at its end were resident before or are made in it."""
         start, end = span
-        last = end == len(self.instants)
-        for v in range(self.flat.time.size if last else self.instants[end]):
-            if v >= self.instants[start] or self.spans[span][v] >= 0:
-                self._read_rows(span, v)
-        if not last:
-            self._resident_rows(span)
+        self._read_rows(span)
+        if end < len(self.instants):
+            at, columns = self.instants[start], self.resident[end]
+            stays = np.flatnonzero((columns >= 0) & (self.flat.producer < at))
+            add_rows(self.builder, [(columns[stays], 1), *self._supply(span, stays)], np.zeros_like(stays))
         for middle in range(start + 1, end):
             self._split_rows(span, middle)
 
     def _split_rows(self, span: Span, middle: int) -> None:
         """A node that runs again in the span does so before or after an instant in it."""
-        parts = [self.spans[span[0], middle], self.spans[middle, span[1]]]
-        for v in np.flatnonzero(self.spans[span] >= 0).tolist():
-            self.builder.row([(int(self.spans[span][v]), 1), *((int(part[v]), -1) for part in parts)], 0)
+        again, parts = self.spans[span], [(span[0], middle), (middle, span[1])]
+        nodes = np.flatnonzero(again >= 0)
+        split = [(self.spans[part][nodes], -1) for part in parts]
+        add_rows(self.builder, [(again[nodes], 1), *split], np.zeros_like(nodes))
 
-    def _read_rows(self, span: Span, v: int) -> None:
+    def _read_rows(self, span: Span) -> None:
         """A run of v in a span needs the data of earlier stages that it reads; in the span of its first run it always runs."""
-        flat, at = self.flat, self.instants[span[0]]
-        rerun = [] if v >= at else [(int(self.spans[span][v]), 1)]
-        for d in row_of(flat.reads, v).tolist():
-            p = int(flat.producer[d])
-            if not self.permanent[d] and p < at:
-                self.builder.row([*self._supply(span, d, p), *rerun], 0 if rerun else -1)
+        (start, end), again, (v, d) = span, self.spans[span], self.reads
+        at, beyond = self.instants[start], self.flat.time.size if end == len(self.instants) else self.instants[end]
+        runs = (v < beyond) & ((v >= at) | (again[v] >= 0))
+        here = runs & ~self.permanent[d] & (self.flat.producer[d] < at)
+        v, d = v[here], d[here]
+        rerun = np.where(v < at, again[v], -1)
+        add_rows(self.builder, [*self._supply(span, d), (rerun, 1)], np.where(v < at, 0, -1))
 
-    def _resident_rows(self, span: Span) -> None:
-        """Data resident at the end of a span were resident at its start, or are made in it."""
-        start, end = span
-        for d in range(self.flat.size.size):
-            p, column = int(self.flat.producer[d]), int(self.resident[end, d])
-            if column >= 0 and p < self.instants[start]:
-                self.builder.row([(column, 1), *self._supply(span, d, p)], 0)
-
-    def _supply(self, span: Span, d: int, p: int) -> list[tuple[int, int]]:
-        columns = (int(self.resident[span[0], d]), int(self.spans[span][p]))
-        return [(column, -1) for column in columns if column >= 0]
+    def _supply(self, span: Span, data: Ints) -> Terms:
+        """-s - y of data and their producers in a span."""
+        return [(self.resident[span[0], data], -1), (self.spans[span][self.flat.producer[data]], -1)]

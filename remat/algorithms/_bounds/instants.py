@@ -29,6 +29,7 @@ from remat.algorithms._arrays.graph_arrays import (
     transpose,
 )
 from remat.algorithms._arrays.kept_data import permanent
+from remat.algorithms._bounds.placed_rows import PlacedRows, Terms
 from remat.algorithms._milp.linear import Builder, Ints, Linear
 
 DONE, AHEAD, EITHER = 1, 0, 2
@@ -139,34 +140,26 @@ class _Columns:
 
 
 class _Rows:
-    """Rows of one part of the formulation, in the order of their places; a term of column -1 is none."""
+    """Rows of one part of the formulation, with their meaning."""
 
     def __init__(self) -> None:
-        self.groups: list[tuple[str, Ints, tuple[Ints, ...], list[tuple[Ints, int]], Ints]] = []
+        self._placed = PlacedRows()
+        self._meanings: list[tuple[str, tuple[Ints, ...]]] = []
 
-    def add(self, fact: str, places: Ints, about: tuple[Ints, ...], terms: list[tuple[Ints, int]], rhs: Ints) -> None:
+    def add(self, fact: str, places: Ints, about: tuple[Ints, ...], terms: Terms, rhs: Ints) -> None:
         """Add a row at each place: its meaning and what this is about, terms as columns and their coefficient."""
-        self.groups.append((fact, places, about, terms, rhs))
+        self._placed.add(places, terms, rhs)
+        self._meanings.append((fact, about))
 
     def add_to(self, columns: _Columns) -> None:
         """Add them to the formulation."""
-        order = np.argsort(np.concatenate([places for _, places, *_ in self.groups]))
-        rank = np.empty_like(order)
-        rank[order] = np.arange(len(order))
-        rank += columns.builder.rows(len(order), np.concatenate([group[-1] for group in self.groups])[order])
-        begin = 0
-        for _, places, _, terms, _ in self.groups:
-            rows = rank[begin : begin + len(places)]
-            begin += len(places)
-            for column, value in terms:
-                columns.builder.entries(rows[column >= 0], column[column >= 0], value)
-        columns.facts += self.facts(order)
+        columns.facts += self.facts(self._placed.add_to(columns.builder))
 
     def facts(self, order: Ints) -> list[list[Any]]:
         """The meaning of each row."""
         named = [
             [fact, 0, *items]
-            for fact, _, about, _, _ in self.groups
+            for fact, about in self._meanings
             for items in zip(*(part.tolist() for part in about), strict=True)
         ]
         return [named[i] for i in order.tolist()]
@@ -196,7 +189,7 @@ def _need_rows(flat: Flat, columns: _Columns, reads: Flags) -> None:
     base = np.where(ran[flat.producer] >= 0, 0, -1)  # z = 1 of a producer that has run moves to the right-hand side
     rows = _Rows()
 
-    def supply(data: Ints) -> list[tuple[Ints, int]]:
+    def supply(data: Ints) -> Terms:
         """Resident, or made again, or, where its producer is undecided, not made yet."""
         p = flat.producer[data]
         return [(resident[data], -1), (again[p], -1), (ran[p], 1)]

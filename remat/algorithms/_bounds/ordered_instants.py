@@ -24,14 +24,12 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from remat.algorithms._arrays.graph_arrays import Flat, row_of
+from remat.algorithms._arrays.graph_arrays import Flags, Flat, lengths, pairs_of, row_of
 from remat.algorithms._arrays.kept_data import permanent
 from remat.algorithms._bounds.fixed_order import Span
 from remat.algorithms._bounds.instants import AHEAD, DONE, EITHER, Dependencies
-from remat.algorithms._milp.linear import Builder, Linear
-
-Terms = list[tuple[int, int]]
-"""Column and coefficient."""
+from remat.algorithms._bounds.placed_rows import PlacedRows, Terms, add_rows
+from remat.algorithms._milp.linear import Builder, Ints, Linear
 
 
 @frozen
@@ -47,9 +45,9 @@ class Chained:
 
     instants: tuple[int, ...]
     linear: Linear
-    resident: NDArray[np.int32]
-    ran: NDArray[np.int32]
-    spans: dict[Span, NDArray[np.int32]]
+    resident: NDArray[np.int64]
+    ran: NDArray[np.int64]
+    spans: dict[Span, NDArray[np.int64]]
     state: NDArray[np.int8]
     impossible: bool = False
 
@@ -108,7 +106,8 @@ class _Build:
         nodes, data, stages = flat.time.size, flat.size.size, len(instants)
         self.builder = Builder()
         self.permanent = permanent(flat)
-        self.droppable = np.flatnonzero((flat.producer >= 0) & ~self.permanent).tolist()
+        self.droppable = (flat.producer >= 0) & ~self.permanent
+        self.data, self.readers = pairs_of(flat.users)
         self.state = np.full((stages + 1, nodes), DONE, np.int8)
         for k, at in enumerate(instants):
             self.state[k] = dependencies.states(flat, at, fixed=False)
@@ -117,110 +116,115 @@ class _Build:
             self.state[k, instants[k - 1]] = DONE
         for k in range(stages - 1, 0, -1):
             self.state[k - 1, (self.state[k] == AHEAD) & (self.state[k - 1] == EITHER)] = AHEAD
-        self.ran = np.full((stages + 1, nodes), -1, np.int32)
-        lengths = range(1, stages + 1 if coarse else 2)
-        self.spans = {(k, k + n): np.full(nodes, -1, np.int32) for n in lengths for k in range(stages + 1 - n)}
-        self.resident = np.full((stages, data), -1, np.int32)
+        self.ran = np.full((stages + 1, nodes), -1, np.int64)
+        spans = range(1, stages + 1 if coarse else 2)
+        self.spans = {(k, k + n): np.full(nodes, -1, np.int64) for n in spans for k in range(stages + 1 - n)}
+        self.resident = np.full((stages, data), -1, np.int64)
         for k in range(stages):
-            for v in np.flatnonzero(self.state[k] == EITHER).tolist():
-                self.ran[k, v] = self.builder.new(1, integral=True)
+            self.ran[k] = self._new(self.state[k] == EITHER, integral=True)
             self._number_reruns((k, k + 1))
-            for d in self.droppable:
-                if self.state[k, flat.producer[d]] != AHEAD and self._may_be_read(k, d):
-                    self.resident[k, d] = self.builder.new(1, integral=True)
+            present = self.droppable & (self.state[k, flat.producer] != AHEAD)
+            self.resident[k] = self._new(present & self._may_be_read(k), integral=True)
         for start, end in self.spans:
             if end > start + 1:
                 self._number_reruns((start, end))
 
+    def _new(self, chosen: Flags, cost: int | Ints = 0, *, integral: bool = False) -> Ints:
+        """A column for each chosen item; -1 for the others."""
+        columns: Ints = np.full(chosen.shape, -1, np.int64)
+        count = int(chosen.sum())
+        columns[chosen] = self.builder.new(count, cost=cost, integral=integral) + np.arange(count)
+        return columns
+
     def _number_reruns(self, span: Span) -> None:
         """Columns of y of a span; only reruns in a single stage cost anything."""
         start, end = span
-        for v in np.flatnonzero((self.state[start] != AHEAD) & self.flat.replay).tolist():
-            self.spans[span][v] = self.builder.new(1, cost=int(self.flat.time[v]) if end == start + 1 else 0)
+        again = (self.state[start] != AHEAD) & self.flat.replay
+        self.spans[span] = self._new(again, self.flat.time[again] if end == start + 1 else 0)
 
-    def _may_be_read(self, k: int, d: int) -> bool:
-        """Whether any node may read the datum from instant k on."""
-        users = row_of(self.flat.users, d)
-        return bool((self.state[k, users] != DONE).any() or self.flat.replay[users].any())
+    def _may_be_read(self, k: int) -> Flags:
+        """Of each datum, whether any node may read it from instant k on."""
+        flags = np.zeros(self.flat.size.size, np.bool_)
+        flags[self.data[(self.state[k, self.readers] != DONE) | self.flat.replay[self.readers]]] = True
+        return flags
 
-    def _z(self, k: int, v: int, sign: int) -> tuple[Terms, int]:
-        """`sign` times z of node v at instant k: terms and a constant."""
-        if self.state[k, v] == EITHER:
-            return [(int(self.ran[k, v]), sign)], 0
-        return [], sign if self.state[k, v] == DONE else 0
+    def _done(self, k: int) -> Ints:
+        """Of each node, 1 if it has run by instant k, 0 if not or if that is a variable."""
+        return np.where(self.state[k] == DONE, 1, 0)
 
-    def _first_run(self, span: Span, v: int, sign: int) -> tuple[Terms, int]:
-        """`sign` times f of node v in a span, which is 1 if its first run is in the span: terms and a constant."""
-        end_terms, end_constant = self._z(span[1], v, sign)
-        start_terms, start_constant = self._z(span[0], v, -sign)
-        return end_terms + start_terms, end_constant + start_constant
+    def _first_run(self, span: Span, nodes: Ints, sign: int) -> Terms:
+        """`sign` times f of nodes in a span, which is 1 if a node's first run is in the span, without its constant."""
+        return [(self.ran[span[1], nodes], sign), (self.ran[span[0], nodes], -sign)]
 
-    def _supply(self, span: Span, d: int) -> Terms:
-        """-s - y of a datum and its producer in a span."""
-        columns = (int(self.resident[span[0], d]), int(self.spans[span][self.flat.producer[d]]))
-        return [(column, -1) for column in columns if column >= 0]
+    def _supply(self, span: Span, data: Ints) -> Terms:
+        """-s - y of data and their producers in a span."""
+        return [(self.resident[span[0], data], -1), (self.spans[span][self.flat.producer[data]], -1)]
 
     def memory_row(self, k: int, budget: int) -> bool:
         """Resident data, kept data and the working set of the instant fit; returns whether that is impossible."""
         flat, at = self.flat, self.instants[k]
-        room, terms = budget - int(flat.charge[at]), []
-        reads = set(row_of(flat.reads, at).tolist())
-        for d in np.flatnonzero(flat.producer >= 0).tolist():
-            p, size, column = int(flat.producer[d]), int(flat.size[d]), int(self.resident[k, d])
-            if self.permanent[d]:
-                kept, constant = self._z(k, p, size)
-                terms += kept
-                room -= constant
-            elif d in reads:
-                room -= size
-                self.builder.row([(column, -1)], -1)
-            elif column >= 0 and size:
-                terms.append((column, size))
-        self.builder.row(terms, room)
+        reads = np.zeros(flat.size.size, np.bool_)
+        reads[row_of(flat.reads, at)] = True
+        reads &= self.droppable
+        add_rows(self.builder, [(self.resident[k, reads], -1)], np.full(int(reads.sum()), -1))
+        kept = (flat.producer >= 0) & self.permanent
+        always = reads | (kept & (self.state[k, flat.producer] == DONE))
+        room: int = budget - int(flat.charge[at]) - sum(flat.size[always].tolist())
+        row = self.builder.rows(1, room)
+        for columns in (np.where(kept, self.ran[k, flat.producer], -1), np.where(reads, -1, self.resident[k])):
+            self.builder.entries(row, columns[columns >= 0], flat.size[columns >= 0])
         return room < 0
 
     def order_rows(self, k: int) -> None:
         """Closes z under dependencies, and lets it never fall; only nodes that have run run again or have resident outputs."""
-        flat = self.flat
-        for v in np.flatnonzero(self.ran[k] >= 0).tolist():
-            z = int(self.ran[k, v])
-            again = self.spans[k, k + 1][v]
-            if again >= 0:
-                self.builder.row([(int(again), 1), (z, -1)], 0)
-            for u in row_of(flat.predecessors, v).tolist():
-                if self.ran[k, u] >= 0:
-                    self.builder.row([(z, 1), (int(self.ran[k, u]), -1)], 0)
-            if self.ran[k + 1, v] >= 0:
-                self.builder.row([(z, 1), (int(self.ran[k + 1, v]), -1)], 0)
-        for d in np.flatnonzero(self.resident[k] >= 0).tolist():
-            z = int(self.ran[k, flat.producer[d]])
-            if z >= 0:
-                self.builder.row([(int(self.resident[k, d]), 1), (z, -1)], 0)
+        flat, ran, again = self.flat, self.ran[k], self.spans[k, k + 1]
+        v, u = pairs_of(flat.predecessors)
+        end = np.cumsum(lengths(flat.predecessors))
+        begin = end - lengths(flat.predecessors)
+        rows = PlacedRows()
+        both = np.flatnonzero((ran >= 0) & (again >= 0))
+        rows.add(begin[both] + 2 * both, [(again[both], 1), (ran[both], -1)], np.zeros_like(both))
+        here = np.flatnonzero((ran[v] >= 0) & (ran[u] >= 0))
+        rows.add(here + 2 * v[here] + 1, [(ran[v[here]], 1), (ran[u[here]], -1)], np.zeros_like(here))
+        stays = np.flatnonzero((ran >= 0) & (self.ran[k + 1] >= 0))
+        rows.add(end[stays] + 2 * stays + 1, [(ran[stays], 1), (self.ran[k + 1, stays], -1)], np.zeros_like(stays))
+        rows.add_to(self.builder)
+        undecided = np.flatnonzero((self.resident[k] >= 0) & (ran[flat.producer] >= 0))
+        add_rows(
+            self.builder,
+            [(self.resident[k, undecided], 1), (ran[flat.producer[undecided]], -1)],
+            np.zeros_like(undecided),
+        )
 
     def stage_rows(self, span: Span) -> None:
         """Nodes that run in the span have their reads; data resident at its end were resident before or are made in it."""
-        flat, again, (start, end) = self.flat, self.spans[span], span
-        for d in self.droppable:
-            p = int(flat.producer[d])
-            if self.state[start, p] == AHEAD:
-                continue  # p first runs in this span or later: readers in this span follow it by the closure of z
-            supply = self._supply(span, d)
-            production, produced = self._first_run(span, p, -1)
-            for c in row_of(flat.users, d).tolist():
-                first, needed = self._first_run(span, c, 1)
-                if first or needed:
-                    self.builder.row([*supply, *production, *first], -produced - needed)
-                if again[c] >= 0:
-                    self.builder.row([*supply, (int(again[c]), 1)], 0)
-            if end < len(self.instants) and self.resident[end, d] >= 0:
-                self.builder.row([*supply, *production, (int(self.resident[end, d]), 1)], -produced)
+        (start, end), again, producer = span, self.spans[span], self.flat.producer.astype(np.int64)
+        # where p first runs in this span or later, readers in this span follow it by the closure of z
+        counted = self.droppable & (self.state[start, producer] != AHEAD)
+        runs = self._done(end) - self._done(start)  # the constants of f
+        d, c = self.data, self.readers
+        undecided = (self.ran[end, c] >= 0) | (self.ran[start, c] >= 0)
+        place = 2 * np.arange(len(d)) + d  # rows of d: two of each reader, and of d itself
+        rows = PlacedRows()
+        first = np.flatnonzero(counted[d] & (undecided | (runs[c] != 0)))
+        supply = [*self._supply(span, d[first]), *self._first_run(span, producer[d[first]], -1)]
+        needed = self._first_run(span, c[first], 1)
+        rows.add(place[first], [*supply, *needed], runs[producer[d[first]]] - runs[c[first]])
+        later = np.flatnonzero(counted[d] & (again[c] >= 0))
+        rows.add(place[later] + 1, [*self._supply(span, d[later]), (again[c[later]], 1)], np.zeros_like(later))
+        if end < len(self.instants):
+            stays = np.flatnonzero(counted & (self.resident[end] >= 0))
+            supply = [*self._supply(span, stays), *self._first_run(span, producer[stays], -1)]
+            place = 2 * np.cumsum(lengths(self.flat.users))[stays] + stays
+            rows.add(place, [*supply, (self.resident[end, stays], 1)], runs[producer[stays]])
+        rows.add_to(self.builder)
 
     def coarse_rows(self, span: Span) -> None:
         """A node that runs again in a span has run before it, and runs before or after each instant in it."""
         again, (start, end) = self.spans[span], span
-        for v in np.flatnonzero((again >= 0) & (self.ran[start] >= 0)).tolist():
-            self.builder.row([(int(again[v]), 1), (int(self.ran[start, v]), -1)], 0)
+        ran = np.flatnonzero((again >= 0) & (self.ran[start] >= 0))
+        add_rows(self.builder, [(again[ran], 1), (self.ran[start, ran], -1)], np.zeros_like(ran))
+        nodes = np.flatnonzero(again >= 0)
         for middle in range(start + 1, end):
-            parts = [self.spans[start, middle], self.spans[middle, end]]
-            for v in np.flatnonzero(again >= 0).tolist():
-                self.builder.row([(int(again[v]), 1), *((int(part[v]), -1) for part in parts if part[v] >= 0)], 0)
+            parts = [(self.spans[part][nodes], -1) for part in ((start, middle), (middle, end))]
+            add_rows(self.builder, [(again[nodes], 1), *parts], np.zeros_like(nodes))

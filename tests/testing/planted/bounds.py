@@ -54,8 +54,8 @@ class Changed:
             yield self.relaxation
 
 
-_MADE = "self.builder.row([*supply, *production, *first], -produced - needed)"
-_LINK = "self.builder.row([*supply, *production, (int(self.resident[end, d]), 1)], -produced)"
+_MADE = "[*supply, *needed], runs[producer[d[first]]] - runs[c[first]]"
+_LINK = "[*supply, (self.resident[end, stays], 1)], runs[producer[stays]]"
 _KEPT = "self.permanent = permanent(flat)"
 _ONE = AtInstant()
 _COPIES = AtInstantWithLink()
@@ -99,13 +99,13 @@ BOUNDS = {
         _ONE, instants, "(state != AHEAD) & flat.replay", "(state != AHEAD) & flat.rerun"
     ),
     "what first runs in a stage is not there in it": Changed(
-        AtInstants(), ordered_instants, _MADE, "self.builder.row([*supply, *first], -needed)"
+        AtInstants(), ordered_instants, _MADE, "[*supply[:2], *needed], -runs[c[first]]"
     ),
     "what first runs in a stage does not stay": Changed(
         AtInstants(),
         ordered_instants,
         _LINK,
-        "self.builder.row([*supply, (int(self.resident[end, d]), 1)], 0)",
+        "[*supply[:2], (self.resident[end, stays], 1)], 0 * stays",
     ),
     "sums of several instants are taken for kept": Changed(
         AtInstants(), ordered_instants, _KEPT, "self.permanent = flat.keep"
@@ -117,22 +117,22 @@ BOUNDS = {
         "self.state[k, : instants[k - 1] + 1] = DONE",
     ),
     "a stage reads what it makes from before it": Changed(
-        InStages(), fixed_order, "if not self.permanent[d] and p < at:", "if not self.permanent[d]:"
+        InStages(), fixed_order, "~self.permanent[d] & (self.flat.producer[d] < at)", "~self.permanent[d]"
     ),
     "what a rerun makes does not stay": Changed(
-        InStages(), fixed_order, "*self._supply(span, d, p)], 0)", "*self._supply(span, d, p)[:1]], 0)"
+        InStages(), fixed_order, "*self._supply(span, stays)]", "*self._supply(span, stays)[:1]]"
     ),
     "a rerun in stages taken together is one in each of them": Changed(
         InStages(coarse=True),
         fixed_order,
-        "*((int(part[v]), -1) for part in parts)], 0)",
-        "(int(parts[0][v]), -1)], 0)",
+        "(again[nodes], 1), *split]",
+        "(again[nodes], 1), *split[:1]]",
     ),
     "a rerun in stages of some order is one in each of them": Changed(
         AtInstants(coarse=True),
         ordered_instants,
-        "for part in parts if part[v] >= 0)",
-        "for part in parts[:1] if part[v] >= 0)",
+        "(again[nodes], 1), *parts]",
+        "(again[nodes], 1), *parts[:1]]",
     ),
     "the loss is charged its first option": Changed(
         _LOSS, knapsack, "min(self.stage.charge[loss])", "self.stage.charge[loss][0]"
