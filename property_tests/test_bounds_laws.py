@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from remat.algorithms._arrays.graph_arrays import flatten
 from remat.algorithms._bounds.floor import proved_floor
 from remat.algorithms._bounds.instants import Dependencies, instant_formulation
+from remat.algorithms._bounds.kept_cut import cut_floor
 from remat.algorithms._bounds.ordered_instants import ordered_formulation
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE
@@ -23,7 +24,7 @@ from remat.algorithms._search.state import Search
 from remat.algorithms._whole.baselines import store_all_peak
 from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.ir import Schedule, validate
-from remat.testing.strategies import problems, training_graphs, valid_schedules
+from remat.testing.strategies import legal_graphs, problems, training_graphs, valid_schedules
 from tests.benchmarks.bench_plan import tiny_graph
 
 SMALL = problems(training_graphs(max_forward=3))
@@ -83,7 +84,13 @@ def test_the_least_bound_over_the_orders_of_any_instants_bounds_the_optimum(data
 @given(data=st.data(), graph=training_graphs(max_forward=5))
 def test_no_valid_schedule_fits_below_the_floor(data, graph):
     schedule = data.draw(valid_schedules(graph))
-    assert validate(graph, schedule).peak >= proved_floor(graph)
+    assert validate(graph, schedule).peak >= max(proved_floor(graph), cut_floor(graph, 0))
+
+
+@given(graph=legal_graphs(layers=False, options=False))
+def test_nothing_is_feasible_below_the_floor_by_cuts(graph):
+    if (floor := cut_floor(graph, 0)) > 0:
+        assert Exhaustive().solve(Problem(graph=graph, budget=floor - 1)).lower == IMPOSSIBLE
 
 
 @given(seed=st.integers(0, 10**9), forward=st.integers(3, 4), summed=st.booleans())

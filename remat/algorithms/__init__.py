@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from remat.algorithms._search.any_order import AnyOrder
     from remat.algorithms._search.auto import auto, plan_first, quick, raise_bound
     from remat.algorithms._search.enumeration import Enumerate
-    from remat.algorithms._search.floor import Floor
+    from remat.algorithms._search.floor import CutFloor, Floor
     from remat.algorithms._search.from_solver import From
     from remat.algorithms._search.kernel_prefetch import prefetch
     from remat.algorithms._search.lp_rounding import SavedSet
@@ -99,6 +99,7 @@ __all__ = [
     "CopiesAlone",
     "Corrected",
     "CpSat",
+    "CutFloor",
     "Cvxpy",
     "Delete",
     "Dtr",
@@ -213,6 +214,7 @@ _SOLVERS = {
     "Autocapper": "_chain.offload",
     "Continuation": "_search.passes",
     "Corrected": "_staged.corrected",
+    "CutFloor": "_search.floor",
     "Delete": "_search.passes",
     "Dtr": "_whole.dtr",
     "Enumerate": "_search.enumeration",

@@ -34,6 +34,7 @@ from remat.algorithms._plugins.registry import entries
 BOUNDS = (
     "auto",
     "Floor",
+    "CutFloor",
     "SingleInstant",
     "MultiInstant",
     "AnyOrder",
@@ -52,6 +53,7 @@ LINKED = (
     "autocapper",
     "opportunist",
     "Floor",
+    "CutFloor",
     "TightenedKnapsack",
     "Exhaustive",
 )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from attrs import evolve, frozen
 
 from remat.algorithms._bounds.floor import node_floor, proved_floor
+from remat.algorithms._bounds.kept_cut import cut_floor
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.evidence import Evidence, stronger
 from remat.algorithms._core.outcome import IMPOSSIBLE, Outcome, Plan
@@ -54,7 +55,8 @@ class Lowest:
 
     Attributes:
         floor: no schedule exists below this many bytes, exact (`proved_floor`).
-        impossible: the largest budget that a solver calls impossible, certified or claimed (at least `floor - 1`).
+        impossible: the largest budget that a solver, or the floor by cuts, calls impossible: certified or claimed (at least
+            `floor - 1`).
         point: the smallest budget a plan was found for, with it.
     """
 
@@ -64,7 +66,7 @@ class Lowest:
 
     @property
     def limit(self) -> Bytes:
-        """Below this no schedule exists, by the exact floor or by the bound of a solver [bytes]."""
+        """Below this no schedule exists, by the exact floor, the floor by cuts or the bound of a solver [bytes]."""
         return max(self.floor, self.impossible + 1)
 
 
@@ -128,9 +130,9 @@ def lowest_budget(
     number(0, 1).check(accuracy, "lowest_budget: accuracy")
     chosen = quick if solver is None else solver
     clock = Clock() if clock is None else clock
-    lowest = _without_search(graph, proved_floor(graph))
+    lowest = _with_floors(graph, _without_search(graph, 0), clock)
     step = max(1, int(lowest.point.budget * accuracy))
-    lowest = _bisected(graph, chosen, lowest, _Halving(failed=lowest.floor - 1, step=step), clock, seed)
+    lowest = _bisected(graph, chosen, lowest, _Halving(failed=lowest.limit - 1, step=step), clock, seed)
     if solver is None and lowest.point.budget > lowest.limit and not clock.expired:
         lowest = evolve(lowest, point=_descend(graph, lowest.point, lowest.limit, step, clock, seed))
     return lowest
@@ -158,7 +160,7 @@ def quick_lowest_budget(
     lowest = _bisected(graph, probe if solver is None else solver, lowest, halving, clock, seed)
     if solver is not None:
         return lowest
-    return _narrowed(graph, evolve(lowest, floor=max(lowest.floor, proved_floor(graph, clock))), clock, seed)
+    return _narrowed(graph, _with_floors(graph, lowest, clock), clock, seed)
 
 
 def _without_search(graph: Graph, floor: Bytes) -> Lowest:
@@ -167,12 +169,18 @@ def _without_search(graph: Graph, floor: Bytes) -> Lowest:
     return Lowest(floor=floor, impossible=floor - 1, point=point)
 
 
+def _with_floors(graph: Graph, lowest: Lowest, clock: Clock) -> Lowest:
+    """With the floors that need a search of their own, as far as time allows."""
+    floor = max(lowest.floor, proved_floor(graph, clock))
+    return evolve(lowest, floor=floor, impossible=max(lowest.impossible, cut_floor(graph, floor, clock) - 1))
+
+
 @frozen(kw_only=True)
 class _Halving:
     """How to look for the smallest budget.
 
     Attributes:
-        failed: the largest budget that is taken to have no plan; below the floor: the floor is tried first.
+        failed: the largest budget that is taken to have no plan; below the limit: the limit is tried first.
         step: bytes between a budget with a plan and one without at which to stop.
         probes: how many budgets to try; None: until then.
         seconds: deadline of each; None: none.
@@ -190,7 +198,7 @@ def _bisected(graph: Graph, solver: Solver, lowest: Lowest, halving: _Halving, c
     """Halve what lies between the largest budget without a plan and the smallest with one."""
     failed, probes = halving.failed, 0
     while lowest.point.budget - failed > halving.step and probes != halving.probes and not clock.expired:
-        budget = lowest.floor if failed < lowest.floor else (failed + lowest.point.budget) // 2
+        budget = lowest.limit if failed < lowest.limit else (failed + lowest.point.budget) // 2
         outcome = solver.solve(Problem(graph=graph, budget=budget), clock=clock.nested(halving.seconds), seed=seed)
         probes += 1
         if outcome.cost is not None:

@@ -6,7 +6,7 @@ from remat.algorithms._copies.with_copies import WithCopies
 from remat.algorithms._core.solver import Solver, best
 from remat.algorithms._search.any_order import AnyOrder
 from remat.algorithms._search.enumeration import Enumerate
-from remat.algorithms._search.floor import Floor
+from remat.algorithms._search.floor import CutFloor, Floor
 from remat.algorithms._search.lp_rounding import SavedSet
 from remat.algorithms._search.passes import Continuation, MultiStart, PeakShaving, Relieve, RuinAndRecreate
 from remat.algorithms._search.pipeline import Polish
@@ -41,6 +41,7 @@ auto: Solver = WithCopies(
         (
             Floor(),
             MultiStart(),
+            CutFloor().if_(no_plan),
             SingleInstant(mixed=0),
             HardestInstants().if_(gap_above(FAIR)),
             SavedSet(),
@@ -67,6 +68,7 @@ plan_first: Solver = WithCopies(
         (
             Floor(),
             PeakShaving(),
+            CutFloor().if_(no_plan),
             Postpone().if_(no_plan),
             SingleInstant(mixed=0),
             SavedSet(),

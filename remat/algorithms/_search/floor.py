@@ -1,10 +1,11 @@
-"""`Floor`: the floor as a pass of the search; it is certified."""
+"""`Floor` and `CutFloor`: the floors as passes of the search; the first is certified, the second claimed."""
 
 from __future__ import annotations
 
 from attrs import frozen
 
 from remat.algorithms._bounds.floor import floor_of
+from remat.algorithms._bounds.kept_cut import KeptCuts
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._proving.evidence import Needs
 from remat.algorithms._search.state import RunMove, Search
@@ -22,3 +23,14 @@ class Floor(RunMove):
                 place = "the end of the step" if node < 0 else search.problem.graph.computes[node].name
                 evidence = Needs(search.problem.graph, search.budget, search.flat, node)
                 search.prove(IMPOSSIBLE, f"the floor of {floor} B at {place}", evidence=evidence)
+
+
+@frozen
+class CutFloor(RunMove):
+    """Claims that no schedule exists where no heavy node can be the last: cuts of what must then be resident. Plans nothing."""
+
+    def improve(self, search: Search) -> None:
+        """Look for heavy nodes all of which need more than the budget when they are the last to run."""
+        with search.charged("bound"):
+            if KeptCuts(search.problem.graph, search.flat).impossible(search.budget, search.clock):
+                search.prove(IMPOSSIBLE, "the floor by cuts between heavy nodes and kept data")
