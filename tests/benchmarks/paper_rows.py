@@ -145,11 +145,15 @@ def cpu_clock() -> Clock:
 
 
 def solved(solver: Solver, graph: Graph, budget: int) -> Row:
-    """A plan: its time over that of the step, its peak over that of keeping everything, CPU seconds."""
+    """A plan: its time over that of the step, its peak over that of keeping everything, CPU seconds.
+
+    Where there is none because the graph was refused, the row has the words of the refusal.
+    """
     start = time.process_time()
     outcome: Outcome = solver.solve(Problem(graph=graph, budget=budget), clock=cpu_clock())
     seconds = round(time.process_time() - start, 2)
     if outcome.cost is None:
-        return {"time": None, "peak": None, "seconds": seconds}
+        refusals = [line.partition(" refused: ")[2] for line in outcome.trail if " refused: " in line]
+        return {"time": None, "peak": None, "seconds": seconds} | ({"refused": "; ".join(refusals)} if refusals else {})
     peak = outcome.cost.peak / store_all_peak(graph)
     return {"time": outcome.cost.time / graph.time, "peak": peak, "seconds": seconds}

@@ -143,6 +143,7 @@ def figure5(rows: Row) -> list[str]:
             continue
         whole = rows.get(f"checkmate {layers}")
         other = ["not run", ""] if whole is None else [over(whole["time"]), f"{whole['seconds']:.0f}"]
+        other = ["refused", ""] if whole and "refused" in whole else other
         seconds = f"{row['options seconds'] + row['rockmate']['seconds']:.1f}"
         cells = [over(row["rotor"]["time"]), over(row["rockmate"]["time"]), seconds, *other]
         lines.append([str(layers), str(row["nodes"]), f"{row['share']:.1f} %", *cells])

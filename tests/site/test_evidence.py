@@ -1,12 +1,17 @@
 """The evidence pages show the stored rows, all of them, beside the papers' numbers."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from remat.algorithms import HIlp, store_all_peak
+from remat.ir import load
 from tests.benchmarks import bench_hiremate, bench_rockmate
-from tests.benchmarks.paper_rows import Rows, dates
+from tests.benchmarks.paper_rows import Rows, dates, solved
 from tests.site import evidence
+
+BLOCKS = Path(__file__).parents[1] / "data" / "blocks"
 
 
 @pytest.mark.parametrize("path", evidence.PAGES, ids=lambda path: path.name)
@@ -43,6 +48,18 @@ def test_a_row_that_was_not_run_is_named_and_left_out():
     assert evidence.left_out(rows, keys) == ["figure 4 gpt24 (5, 10)", "checkmate (2)"]
     lines = evidence.conditions({"rows": {}, "versions": {}, "machine": "x", "date": "today"}, "make x", ["a", "b"])
     assert "Not run yet: a, b." in lines
+
+
+def test_a_refused_graph_is_told_from_one_without_a_plan():
+    graph = load(BLOCKS / "gpt2_mlp.json")
+    refused = solved(HIlp(entries=1).within(5), graph, store_all_peak(graph))
+    assert refused["time"] is None and "a formulation of about" in refused["refused"]
+    impossible = solved(HIlp().within(5), graph, 1)
+    assert impossible["time"] is None and "refused" not in impossible
+    plans = {name: {"time": 1.1, "seconds": 1.0} for name in ("rotor", "rockmate")}
+    point = {"nodes": 9, "share": 50.0, "options seconds": 1.0} | plans
+    tables = [evidence.figure5({"fig5 2": point, "checkmate 2": row}) for row in (refused, impossible)]
+    assert [lines[2].split("|")[-3].strip() for lines in tables] == ["refused", "—"]
 
 
 def test_rows_are_measured_once_and_a_run_goes_on(tmp_path, monkeypatch):
