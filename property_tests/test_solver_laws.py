@@ -68,6 +68,7 @@ SOLVERS = {
     'TwRemat("fill", leaf=2)': ALL,
     'From(Dtr("h_local"))': ALL,
     "AnyOrder(rounds=3, orders=3)": ALL,
+    "CutFloor()": QUARTER,
     "Floor()": QUARTER,
     "SingleInstant()": QUARTER,
     "HardestInstants()": QUARTER,

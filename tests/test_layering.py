@@ -67,6 +67,7 @@ ROOMS = {
         "wrapping": 6,
         "step_log": 6,
         "weightless": 6,
+        "buckets": 0,
         "preparing": 6,
         "reporting": 6,
         "plan_files": 6,

@@ -10,6 +10,7 @@ from remat.exec._plan.planning import Planned, Settings, plan_step
 from remat.exec._run.lowering import Lowered, lower
 from remat.exec._run.runtime import StepError
 from remat.exec.blocks import Division, apply_budget
+from remat.exec.buckets import BucketCollator, bucket_lengths
 from remat.exec.estimating import Estimate
 from remat.exec.in_place import give_plans, unwrap, wrap_in_place
 from remat.exec.inspecting import Inspection
@@ -23,6 +24,7 @@ from remat.exec.wrapping import RematWarning, wrap
 
 __all__ = [
     "DEVICES",
+    "BucketCollator",
     "Captured",
     "Choice",
     "Device",
@@ -44,6 +46,7 @@ __all__ = [
     "StepMemory",
     "Weightless",
     "apply_budget",
+    "bucket_lengths",
     "build_graph",
     "capture",
     "capture_without_weights",

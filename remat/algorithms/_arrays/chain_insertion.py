@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints, Longs
-from remat.algorithms._arrays.jit import inner_kernel
+from remat.algorithms._arrays.jit import inlined_kernel, inner_kernel
 
 
 class Uses(NamedTuple):
@@ -84,7 +84,7 @@ def uses_in(g: Flat, seq: Ints, n: int) -> Uses:
     return Uses(place, before, last)
 
 
-@inner_kernel
+@inlined_kernel
 def touch(uses: Uses, b: int, s: Insertion, d: int, count: int) -> int:
     """Add a datum, not a kept one, to the `count` touched ones, unless it is among them; returns the new count."""
     if s.is_touched[d]:

@@ -48,6 +48,15 @@ def inner_kernel(function: Callable[P, R]) -> Callable[P, R]:
     return cast(Callable[P, R], register_jitable(**options)(function))
 
 
+def inlined_kernel(function: Callable[P, R]) -> Callable[P, R]:
+    """An `inner_kernel` that is inlined at every call: for a few lines that run for every position of a sequence.
+
+    Without it LLVM leaves them as calls, which pass every array of a `Flat` as a dozen arguments.
+    """
+    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True} | _options(function)
+    return cast(Callable[P, R], register_jitable(**options)(function))
+
+
 def _options(function: Callable[..., Any]) -> dict[str, Any]:
     # Divisors are at least 1 in all kernels: numpy's error model leaves out the checks for zero.
     return {"error_model": "numpy", "cache": _can_cache(function)}

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints, Longs
-from remat.algorithms._arrays.jit import inner_kernel, kernel
+from remat.algorithms._arrays.jit import inlined_kernel, inner_kernel, kernel
 
 BLOCK = 32  # positions per block of the range-maximum index
 MARK = 64  # positions between two marks, which store the resident data
 LARGEST = 1 << 62  # more than any number of bytes
 
 
-@inner_kernel
+@inlined_kernel
 def step_back(g: Flat, v: int, first: bool, live: Flags) -> int:
     """Change `live` from the data resident right after a run of `v` to those right before it; returns the bytes added.
 
@@ -87,7 +87,7 @@ def fits(g: Flat, seq: Ints, n: int, skip: int, budget: int) -> bool:
     return True
 
 
-@inner_kernel
+@inlined_kernel
 def settle(g: Flat, v: int, change: NDArray[np.int8]) -> tuple[int, int]:
     """End the changes of residency at an earlier use: set `change` to zero for the data that `v` makes or reads.
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, Flags, Flat, Ints, Longs
-from remat.algorithms._arrays.jit import inner_kernel, kernel
+from remat.algorithms._arrays.jit import inlined_kernel, inner_kernel, kernel
 from remat.algorithms._arrays.liveness import BLOCK, block_maxima, exceeds, fits, memory_profile, residencies, settle
 from remat.algorithms._arrays.sorting import stable_order
 
@@ -111,7 +111,7 @@ def uses_of(g: Flat, seq: Ints, n: int, mem: Longs) -> Uses:
     return Uses(seq, mem, before, read_at, last, write_at, used, np.zeros(g.size.size, np.int8))
 
 
-@inner_kernel
+@inlined_kernel
 def record_uses(g: Flat, uses: Uses, j: int) -> None:
     """Update the uses at position j, where changes of residency end."""
     u, change = uses.seq[j], uses.change

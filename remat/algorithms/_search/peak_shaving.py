@@ -2,9 +2,9 @@
 
 While the peak exceeds the budget: list every gap (datum resident, not read, between two events) that covers a
 position over the budget, score it by the bytes over the budget that it saves against the time of the rerun chain that
-recomputes the datum, evaluate the best few exactly and apply the best. An input of the chain whose residency can be extended
-under the budget costs nothing; any other is recomputed too, recursively. Source: this project (see
-docs/explanation/planner.md).
+recomputes the datum, evaluate the best few exactly and apply the best; in a long sequence, several of them. An input of the
+chain whose residency can be extended under the budget costs nothing; any other is recomputed too, recursively. Source: this
+project (see docs/explanation/planner.md).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from remat.algorithms._arrays.chain_insertion import (
 )
 from remat.algorithms._arrays.excess import gain_of, over_budget
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Floats, Ints, Longs, Seed
-from remat.algorithms._arrays.jit import inner_kernel, kernel
+from remat.algorithms._arrays.jit import inlined_kernel, inner_kernel, kernel
 from remat.algorithms._arrays.liveness import extend_skyline, highest_from, memory_profile, residencies
 from remat.algorithms._arrays.rng import fraction
 
@@ -34,6 +34,9 @@ MARGIN = 1.2  # a candidate whose score times this is below the exact value of a
 KEEPING = 0.7  # inputs below this share of the evicted datum are kept in the second variant of a chain
 NO_CEILING = 1 << 62  # a time above that of any plan [ns]
 ALIKE = 1.000001  # prices of this ratio count as equal where rounding may decide
+LARGE = 3000  # runs of a sequence above which a scan serves several evictions: scans are linear in the sequence
+SERVED = 8  # evictions of a scan then, at most
+NEARLY = 0.8  # an eviction after the first one of a scan is worth at least this share of the first
 LONGEST = 512  # nodes in a rerun chain; longer chains are not considered
 
 
@@ -93,7 +96,7 @@ class Scan(NamedTuple):
     dearest: Floats
 
 
-@inner_kernel
+@inlined_kernel
 def rerun_chain(g: Flat, price: Floats, scan: Scan, d: int, b: int, small: int) -> tuple[int, float, int]:
     """Fill `scan.chain` with the nodes to run right before position b so that datum d is resident again.
 
@@ -252,6 +255,7 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
     time = 0
     for i in range(n):
         time += g.time[seq[i]]
+    most = SERVED if base.size > LARGE else 1
     least = 0.0  # scores change little from step to step: for most gaps no chain has to be computed
     while peak > budget:
         if time > ceiling or n + LONGEST > 6 * base.size + LONGEST:
@@ -263,27 +267,36 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
             least = 0.0
             continue
         least = 0.5 * candidates.score[kept - 1] if kept == TOP and n > SMALL else 0.0
-        best = best_of(g, scoring, profile, candidates, scratch)
-        if best < 0:
+        served, first = 0, 0.0
+        while served < most and peak > budget:
+            if served > 0:
+                profile = Profile(seq, n, mem, uses_in(g, seq, n), budget)
+            best, value = best_of(g, scoring, profile, candidates, scratch)
+            if best < 0 or value < NEARLY * first:
+                break
+            first = max(first, value)
+            served += 1
+            at, chain, length = candidates.at[best], candidates.chains[best], candidates.length[best]
+            profile_with(g, profile, at, chain, length, scratch)
+            n = insert(seq, n, at, chain, length, other)
+            seq, other = other, seq
+            for k in range(length):
+                time += g.time[chain[k]]
+            take_out(candidates, best)
+            if n + LONGEST > seq.size:
+                seq, mem = grow(seq, n, 2 * seq.size), grown_profile(mem, n, 2 * seq.size)
+                other, scratch = np.empty(seq.size, np.int32), empty_insertion(g, seq.size, LONGEST)
+            peak = peak_of(mem, n)
+        if served == 0:
             return seq[:n].copy(), False
-        at, chain, length = candidates.at[best], candidates.chains[best], candidates.length[best]
-        profile_with(g, profile, at, chain, length, scratch)
-        n = insert(seq, n, at, chain, length, other)
-        seq, other = other, seq
-        for k in range(length):
-            time += g.time[chain[k]]
-        if n + LONGEST > seq.size:
-            seq, mem = grow(seq, n, 2 * seq.size), grown_profile(mem, n, 2 * seq.size)
-            other, scratch = np.empty(seq.size, np.int32), empty_insertion(g, seq.size, LONGEST)
-        peak = 0
-        for i in range(n):
-            peak = max(peak, mem[i])
     return seq[:n].copy(), True
 
 
 @inner_kernel
-def best_of(g: Flat, scoring: Scoring, profile: Profile, candidates: Candidates, scratch: Insertion) -> int:
-    """The candidate by which the bytes over the budget fall most for the price of its chain; -1: none lowers them."""
+def best_of(
+    g: Flat, scoring: Scoring, profile: Profile, candidates: Candidates, scratch: Insertion
+) -> tuple[int, float]:
+    """The candidate by which the bytes over the budget fall most for the price of its chain, with this value; -1: none does."""
     best, best_value = -1, 0.0
     for j in range(candidates.kept[0]):
         if profile.n > SMALL and candidates.score[j] * MARGIN < best_value:
@@ -297,7 +310,32 @@ def best_of(g: Flat, scoring: Scoring, profile: Profile, candidates: Candidates,
         value = fall / max(1.0, cost) ** scoring.exponent
         if fall > 0 and value > best_value:
             best, best_value = j, value
-    return best
+    return best, best_value
+
+
+@inner_kernel
+def take_out(candidates: Candidates, taken: int) -> None:
+    """Remove a candidate whose chain has been inserted; positions behind it move."""
+    at, length = candidates.at[taken], candidates.length[taken]
+    candidates.kept[0] -= 1
+    for j in range(taken, candidates.kept[0]):
+        candidates.score[j] = candidates.score[j + 1]
+        candidates.at[j] = candidates.at[j + 1]
+        candidates.length[j] = candidates.length[j + 1]
+        for i in range(candidates.length[j]):
+            candidates.chains[j, i] = candidates.chains[j + 1, i]
+    for j in range(candidates.kept[0]):
+        if candidates.at[j] > at:
+            candidates.at[j] += length
+
+
+@inner_kernel
+def peak_of(mem: Longs, n: int) -> int:
+    """The peak of a profile."""
+    peak: int = 0
+    for i in range(n):
+        peak = max(peak, mem[i])
+    return peak
 
 
 @inner_kernel

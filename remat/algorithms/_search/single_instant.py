@@ -80,10 +80,10 @@ class HardestInstants(RunMove):
 
 
 def scan(search: Search, instants: list[int]) -> None:
-    """Prove the bounds of the relaxed formulation at the instants, exact from its duals."""
+    """Prove the bounds of the relaxed formulation at the instants, exact from its duals, until the search is over."""
     dependencies = Dependencies(search.flat)
     for at in instants:
-        if search.clock.expired:
+        if search.over:
             return
         instant = instant_formulation(search.flat, dependencies, at, search.budget)
         answer = None if instant.impossible else solve_relaxed(instant.linear, clock=search.clock)
