@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent / "remat"
 
 RANK = {
     "_collector": 0,
+    "_frozen": 0,
     "_lazy": 1,
     "_warn": 0,
     "errors": 0,
@@ -83,6 +84,7 @@ ROOMS = {
 
 ONLY_READS = {"viz": {"errors", "units", "ir", "viz"}}
 THIRD_PARTY = {
+    "_frozen": {"attrs"},
     "_lazy": set(),
     "_warn": set(),
     "errors": set(),

@@ -69,7 +69,7 @@ def check_graph(graph: _Tables) -> None:
     _order(graph)
     _phases(graph)
     _layers(graph)
-    _sums(graph)
+    check_sums(graph)
 
 
 def _unique(graph: _Tables) -> None:
@@ -184,7 +184,8 @@ def _layers(graph: _Tables) -> None:
             raise IllFormed("G-LAYER", f"{place} and its nodes have different options.", fix=fix)
 
 
-def _sums(graph: _Tables) -> None:
+def check_sums(graph: _Tables) -> None:
+    """Raise `IllFormed` where sums of sizes or times are too large (G-RANGE)."""
     largest = 1 << 63
     size = sum(datum.size for datum in graph.data) + sum(max(phantom.sizes) for phantom in graph.phantoms)
     work = max((option.workspace for node in graph.computes for option in node.options), default=0)

@@ -12,10 +12,12 @@ from remat.exec._cost.measuring import BRIEF, measure
 from remat.exec._module.calls import attributes
 from remat.exec._module.new_sizes import _step
 from remat.exec._plan import families
+from remat.exec._plan.build import build_graph, recosted
 from remat.exec._program.digest import program_digest
+from remat.exec._program.kernels import drawn_mask
 from remat.exec._sizes import laws
 from remat.exec._sizes.captures import MOST_SAMPLES
-from remat.exec._sizes.costs import costs_at, interpolated
+from remat.exec._sizes.costs import costs_at, interpolated, known_workspace
 from remat.exec._sizes.functions import Functions, NoFunction
 from remat.exec._sizes.merging import Patterns, Unlike, filled
 from remat.exec._sizes.stencil import REFUSALS
@@ -169,6 +171,36 @@ def test_bytes_of_a_filled_program_are_those_that_are_measured(gpt2):
         assert costs[name].outputs or not given or given == sizes[name]
 
 
+def test_workspaces_have_laws_only_where_they_held_at_every_size(gpt2):
+    stencil, step, before = gpt2
+    program = stencil.at(step, before).program
+    told = {op.name: known_workspace(stencil, program, op) for op in program.nodes}
+    masks = [op for op in program.nodes if op.target is drawn_mask]
+    numbers = [op for op in program.nodes if str(op.target) == "aten.div.Tensor"]
+    assert masks and all(told[op.name] for op in masks)
+    assert all(0 < told[op.name] <= 16 for op in numbers)
+    assert any(bytes_ is None for bytes_ in told.values())
+    for op in (*masks, *numbers):
+        graph = stencil.samples[0].graph
+        more = [
+            tuple(evolve(option, workspace=option.workspace + (node.name == op.name)) for option in node.options)
+            for node in graph.computes
+        ]
+        other = graph.with_costs([d.size for d in graph.data], more, [node.signature for node in graph.computes])
+        samples = (evolve(stencil.samples[0], graph=other), *stencil.samples[1:])
+        assert known_workspace(evolve(stencil, samples=samples), program, op) is None
+
+
+def test_the_graph_of_another_size_is_the_one_that_would_be_built(gpt2):
+    stencil, step, before = gpt2
+    program = stencil.at(step, before).program
+    costs, signatures = costs_at(stencil, program, {}, estimated=False)
+    reserves = {"loss_reserve": 7, "loss_retained": 3}
+    graph = recosted(stencil.samples[-1].graph, program, costs, signatures, **reserves)
+    assert graph == build_graph(program, costs, **reserves)
+    assert graph != stencil.samples[-1].graph
+
+
 def test_a_kernel_that_returns_another_form_is_noticed(gpt2):
     stencil, step, before = gpt2
     program = stencil.at(step, before).program
@@ -182,6 +214,8 @@ def test_a_kernel_that_returns_another_form_is_noticed(gpt2):
 
 LAWFUL = {
     "aten.add.Tensor": lambda x, y: (x, y),
+    "aten.mul.Tensor": lambda x, y: (x[:, :1].contiguous(), y[0]),
+    "aten.mul.Scalar": lambda x, y: (x.transpose(1, 2), 2.0),
     "aten.gelu_backward.default": lambda x, y: (x, y),
     "aten.masked_fill.Scalar": lambda x, y: (x, y.bool(), 0.0),
     "aten.clone.default": lambda x, y: (x,),
@@ -189,6 +223,7 @@ LAWFUL = {
     "aten.addmm.default": lambda x, y: (x[0, 0, :3], x[0], y[0, :3].t()),
     "aten.bmm.default": lambda x, y: (x, y.transpose(1, 2)),
     "aten._softmax.default": lambda x, y: (x, -1, False),
+    "aten._safe_softmax.default": lambda x, y: (x, -1),
     "aten._log_softmax.default": lambda x, y: (x, 1, False),
     "aten._softmax_backward_data.default": lambda x, y: (x, y, -1, x.dtype),
     "aten._log_softmax_backward_data.default": lambda x, y: (x, y, -1, x.dtype),
@@ -200,8 +235,40 @@ LAWFUL = {
     "aten.nll_loss_backward.default": lambda x, y: (
         x.sum(), x[0], y[0, :, 0].long(), None, 1, -100, x.sum()
     ),
+    "aten.sum.dim_IntList": lambda x, y: (x, [0, -1], True),
+    "aten.mean.dim": lambda x, y: (x, [1]),
+    "aten.embedding.default": lambda x, y: (x[0], y[:, :, 0].long().contiguous()),
+    "aten.embedding_dense_backward.default": lambda x, y: (x, y[:, :, 0].long(), 9, -1, False),
+    "aten._to_copy.default": lambda x, y: (x,),
+    "aten.zeros.default": lambda x, y: ([x.shape[1], 3],),
+    "aten.new_ones.default": lambda x, y: (x, [3, x.shape[1]]),
+    "aten.arange.default": lambda x, y: (x.shape[1],),
+    "aten.arange.start": lambda x, y: (2, x.shape[1]),
+    "aten.detach.default": lambda x, y: (x[:, 1:],),
+    "aten.permute.default": lambda x, y: (x[1:], [2, 0, -2]),
+    "aten.transpose.int": lambda x, y: (x[:, 1:], 0, -1),
+    "aten.t.default": lambda x, y: (x[1],),
+    "aten.unsqueeze.default": lambda x, y: (x[1:].transpose(0, 2), -2),
+    "aten.squeeze.dim": lambda x, y: (x[:, 1:2], 1),
+    "aten.expand.default": lambda x, y: (x[:, 1:2], [4, -1, x.shape[1], x.shape[2]]),
+    "aten.view.default": lambda x, y: (x[1:], [-1, x.shape[2]]),
+    "aten._unsafe_view.default": lambda x, y: (x, [x.shape[0] * x.shape[1], x.shape[2]]),
+    "aten.slice.Tensor": lambda x, y: (x, -1, 1, 2**63 - 1, 2),
+    "aten.select.int": lambda x, y: (x, 1, -2),
 }  # fmt: skip
 """Arguments of a call of each law, from two tensors (batch, length, width)."""
+IN_PLACE = {
+    "aten.div_.Scalar": lambda x, y: (x, 2.0),
+    "aten.bernoulli_.float": lambda x, y: (x, 0.5),
+    "aten.add_.Tensor": lambda x, y: (x, y[:1]),
+    "aten.masked_fill_.Scalar": lambda x, y: (x, y[0].bool(), 0.0),
+}
+"""Likewise, of calls that return their first argument."""
+
+
+def operation(name):
+    packet, overload = name.removeprefix("aten.").split(".")
+    return getattr(getattr(torch.ops.aten, packet), overload)
 
 
 def form_tree(arguments):
@@ -210,8 +277,7 @@ def form_tree(arguments):
 
 @pytest.mark.parametrize("name", LAWFUL)
 def test_laws_tell_what_kernels_return(name):
-    packet, overload = name.removeprefix("aten.").split(".")
-    target = getattr(getattr(torch.ops.aten, packet), overload)
+    target = operation(name)
     for shape in ((2, 5, 7), (3, 4, 8), (2, 6, 3)):
         arguments = LAWFUL[name](torch.rand(shape), torch.rand(shape))
         returned = target(*arguments)
@@ -219,28 +285,47 @@ def test_laws_tell_what_kernels_return(name):
             Form.of(part) if isinstance(part, torch.Tensor) else None
             for part in (returned if isinstance(returned, tuple) else (returned,))
         )
-        shapes = laws.result_shapes(target, form_tree(arguments), {})
-        assert shapes is not None and laws.agrees(shapes, results)
-        (first, *rest) = shapes
+        laid = laws.laid_out(target, form_tree(arguments), {})
+        assert laid is not None and laws.agrees(laid, results, "x")
+        (first, stride, offset), *rest = laid
         if first:
-            assert not laws.agrees(((first[0] + 1, *first[1:]), *rest), results)
+            assert not laws.agrees((((first[0] + 1, *first[1:]), stride, offset), *rest), results, "x")
+            assert not laws.agrees(((first, (stride[0] + 1, *stride[1:]), offset), *rest), results, "x")
+        assert not laws.agrees(((first, stride, offset + 1), *rest), results, "x")
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_laws_tell_what_is_returned_itself(name):
+    arguments = IN_PLACE[name](torch.rand(2, 5, 7), torch.rand(2, 5, 7))
+    laid = laws.laid_out(operation(name), form_tree(arguments), {})
+    assert laid is not None
+    assert laws.agrees(laid, ("x",), "x")
+    assert not laws.agrees(laid, ("y",), "x")
+    assert not laws.agrees(laid, (Form.of(arguments[0]),), "x")
 
 
 def test_laws_are_silent_about_other_strides_and_operations():
     x = torch.rand(2, 5, 7)
+    aten = torch.ops.aten
     for target, arguments in (
-        (torch.ops.aten.add.Tensor, (x, x.transpose(0, 1).contiguous().transpose(0, 1))),
-        (torch.ops.aten.add.Tensor, (x, x[:1])),
-        (torch.ops.aten.add_.Tensor, (x, x)),
-        (torch.ops.aten._softmax.default, (x.transpose(1, 2), -1, False)),
-        (torch.ops.aten.mm.default, (x[0], x[0])),
-        (torch.ops.aten.sum.dim_IntList, (x, [0])),
+        (aten.add.Tensor, (x, x.transpose(0, 1).contiguous().transpose(0, 1))),
+        (aten.add.Tensor, (x[:, :, :1], x)),
+        (aten.add.Tensor, (x, x[:, :3])),
+        (aten.add_.Tensor, (x[:1], x)),
+        (aten._softmax.default, (x.transpose(1, 2), -1, False)),
+        (aten.mm.default, (x[0], x[0])),
+        (aten.sum.dim_IntList, (x.transpose(0, 1), [0])),
+        (aten.sum.dim_IntList, (x, [])),
+        (aten.view.default, (x.transpose(0, 1), [10, 7])),
+        (aten.view.default, (x, [9, -1])),
+        (aten.expand.default, (x, [2, 5, 8])),
+        (aten.select.int, (x, 0, 2)),
+        (aten.arange.default, (2.5,)),
+        (aten.cumsum.default, (x, 0)),
     ):
-        assert laws.result_shapes(target, form_tree(arguments), {}) is None
-    assert (
-        laws.result_shapes(torch.ops.aten.clone.default, form_tree((x,)), {"memory_format": torch.channels_last})
-        is None
-    )
+        assert laws.laid_out(target, form_tree(arguments), {}) is None
+    assert laws.laid_out(aten.clone.default, form_tree((x,)), {"memory_format": torch.channels_last}) is None
+    assert laws.laid_out(aten.zeros.default, ([3, 2],), {"layout": torch.sparse_coo}) is None
 
 
 def test_shape_functions_are_asked_without_the_dispatcher_of_python():

@@ -14,7 +14,7 @@ from remat.exec._capture.capturing import Captured, step_of
 from remat.exec._module.calls import Arguments, leaf_key, traced_step
 from remat.exec._module.live import Watch
 from remat.exec._module.state import State
-from remat.exec._plan.planning import Planned, plan_costed, with_costs
+from remat.exec._plan.planning import Alike, Planned, plan_costed, with_costs
 from remat.exec._plan.progress import Stages
 from remat.exec._program.program import Program
 from remat.exec._run.lowering import Lowered
@@ -87,7 +87,8 @@ def planned_from(state: State, filled: Filled, stages: Stages) -> Planned:
     with stages.stage("cost"):
         estimated = state.settings.cost == "estimate"
         costs, signatures = costs_at(filled.stencil, filled.captured.program, state.costs, estimated=estimated)
-        costed = with_costs(filled.captured, state.settings, costs, signatures=signatures)
+        alike = Alike(filled.stencil.samples[-1].graph, signatures)
+        costed = with_costs(filled.captured, state.settings, costs, alike=alike)
         stages.bytes["cost"] = costed.peak
     stencil, numbers = filled.stencil, filled.numbers
 

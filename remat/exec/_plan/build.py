@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from remat.exec._cost.cost import OpCost
 from remat.exec._program.program import Op, Program, Role
 from remat.exec._program.signatures import signature
-from remat.ir import Graph, GraphBuilder, Kind, Phase
+from remat.ir import Graph, GraphBuilder, Kind, Option, Phase
 from remat.units import Bytes
 
 _BY_PREFIX = {"param": Kind.INPUT, "buffer": Kind.BUFFER, "input": Kind.INPUT, "const": Kind.INPUT}
+_NOTHING = OpCost()
 
 
 def build_graph(
@@ -19,7 +20,6 @@ def build_graph(
     *,
     loss_reserve: Bytes = 0,
     loss_retained: Bytes = 0,
-    signatures: Mapping[str, str] | None = None,
 ) -> Graph:
     """The IR of a step: one node per operation that allocates, one datum per storage.
 
@@ -28,7 +28,6 @@ def build_graph(
         costs: time and workspace by name of operation; sizes are the program's.
         loss_reserve: workspace of the loss node: what a loss outside the module holds besides its gradients [bytes].
         loss_retained: the part of it that stays to the end of the backward, in the first tangent [bytes].
-        signatures: of the nodes, by name, where they are known.
     """
     builder = GraphBuilder(program.name)
     kinds = _kinds(program)
@@ -50,11 +49,34 @@ def build_graph(
             workspace=loss_reserve if op.role is Role.LOSS else cost.workspace,
             scope=op.scope,
             twin=twins.get(op.name, ""),
-            signature=signature(program, op) if signatures is None else signatures[op.name],
+            signature=signature(program, op),
             draws=op.draws,
             run_once=op.run_once,
         )
     return builder.build()
+
+
+def recosted(
+    graph: Graph,
+    program: Program,
+    costs: Mapping[str, OpCost],
+    signatures: Mapping[str, str],
+    *,
+    loss_reserve: Bytes = 0,
+    loss_retained: Bytes = 0,
+) -> Graph:
+    """What `build_graph` makes of a program that differs in sizes alone from one whose graph is there; arguments as there."""
+    retaining = program.values[program.tangents[0][0]].storage if program.tangents else None
+    sizes = [
+        (0 if storage.outside else storage.size) + (loss_retained if storage.name == retaining else 0)
+        for storage in program.storages.values()
+    ]
+    options = []
+    for op in program.nodes:
+        cost = costs.get(op.name, _NOTHING)
+        workspace = loss_reserve if op.role is Role.LOSS else cost.workspace
+        options.append((Option(time=cost.time, workspace=workspace),))
+    return graph.with_costs(sizes, options, [signatures[op.name] for op in program.nodes])
 
 
 def _first_by_sequence(program: Program) -> dict[int | None, str]:

@@ -20,7 +20,7 @@ from remat.exec._capture.capturing import TRACERS, Captured, capture
 from remat.exec._copy.offloading import Offloading
 from remat.exec._cost.cost import OpCost, estimate, resized
 from remat.exec._cost.shared import measured
-from remat.exec._plan.build import build_graph
+from remat.exec._plan.build import build_graph, recosted
 from remat.exec._plan.families import SINGLE, UNRELATED, Families, Relation
 from remat.exec._plan.known import known_plans
 from remat.exec._plan.progress import Listener, Stages
@@ -225,6 +225,14 @@ class Costed:
     link: Link | None = None
 
 
+@frozen
+class Alike:
+    """A graph that differs from another one in costs alone, and the signatures of the other one's nodes, by name."""
+
+    graph: Graph
+    signatures: Mapping[str, str]
+
+
 def cost_step(
     captured: Captured,
     settings: Settings,
@@ -245,12 +253,16 @@ def with_costs(
     costs: Mapping[str, OpCost],
     *,
     outside: Outside | None = None,
-    signatures: Mapping[str, str] | None = None,
+    alike: Alike | None = None,
 ) -> Costed:
-    """A captured step with costs of its nodes, and their signatures where these are known."""
+    """A captured step with costs of its nodes; `alike`: a graph of the same structure, and the signatures of the nodes."""
     program = resized(captured.program, costs)
     loss = outside or outside_of(program, captured, settings)
-    graph = build_graph(program, costs, loss_reserve=loss.reserve, loss_retained=loss.retained, signatures=signatures)
+    reserves = {"loss_reserve": loss.reserve, "loss_retained": loss.retained}
+    if alike is None:
+        graph = build_graph(program, costs, **reserves)
+    else:
+        graph = recosted(alike.graph, program, costs, alike.signatures, **reserves)
     link = settings.link(program.device)
     return Costed(program=program, graph=graph, loss=loss, peak=store_all_peak(graph), link=link)
 

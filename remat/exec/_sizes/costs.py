@@ -8,14 +8,14 @@ to be monotone and straight between two measured sizes, and proportional to the 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import torch
 
 from remat.exec._cost.cost import OpCost, estimate_of
 from remat.exec._cost.measuring import weighed
-from remat.exec._program.kernels import no_autocast
-from remat.exec._program.program import Op, Program, Role
+from remat.exec._program.kernels import drawn_mask, no_autocast, noise_of
+from remat.exec._program.program import Op, Program, Role, Spec
 from remat.exec._program.refusals import refusing
 from remat.exec._program.signatures import signature
 from remat.exec._sizes.stencil import Stencil
@@ -27,6 +27,8 @@ from remat.units import Bytes, Ns
 _PRODUCTS = ("aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default")
 """Products of float32 and float64 on a CPU: what BLAS works in is none of the allocator's, and operands are copied or not by
 their strides alone."""
+_NUMBERS = 16
+"""A number among the arguments becomes a tensor, and once more in the type of the operation [bytes]."""
 _COPIES = ("aten.clone.default", "aten._to_copy.default", "aten.copy_.default", "aten.masked_fill.Scalar")
 
 
@@ -53,8 +55,9 @@ def costs_at(
             signatures[first] = signature(program, op)
             if op.role is Role.LOSS:
                 continue
-            if op.role is Role.RNG or lawful(stencil, program, op):
-                costs[first] = OpCost(time=_time(stencil, program, op))
+            workspace = 0 if op.role is Role.RNG else known_workspace(stencil, program, op)
+            if workspace is not None:
+                costs[first] = OpCost(time=_time(stencil, program, op), workspace=workspace)
             elif signatures[first] in measured:
                 costs[first] = measured[signatures[first]]
             else:
@@ -67,18 +70,38 @@ def costs_at(
     return everywhere, {name: signatures[stencil.classes[name]] for name in names}
 
 
-def lawful(stencil: Stencil, program: Program, op: Op) -> bool:
-    """Whether an operation holds nothing besides its outputs, by a law of its kind and at every measured size."""
+def known_workspace(stencil: Stencil, program: Program, op: Op) -> Bytes | None:
+    """What an operation holds besides its outputs, by a law of its kind that held at every measured size; None: there is none."""
     specs = [program.values[name].spec for name in (*op.takes, *op.outputs) if name is not None]
     kinds = {spec.dtype for spec in specs if spec.dtype is not torch.bool}
-    if program.device.type != "cpu" or not isinstance(op.target, torch_private.OpOverload) or len(kinds) > 1:
+    outputs = [(program.values[value].spec.extent, program.storage_of(value).size) for value in op.outputs if value]
+    if program.device.type != "cpu" or any(extent != size for extent, size in outputs):
+        return None
+    measured = {_node(sample.graph, op.name).workspace for sample in stencil.samples}
+    if op.target is drawn_mask:
+        programs = [sample.captured.program for sample in stencil.samples]
+        agrees_everywhere = all(
+            _drawn_bytes(other.op_by_name[op.name]) == _node(sample.graph, op.name).workspace
+            for other, sample in zip(programs, stencil.samples, strict=True)
+        )
+        return _drawn_bytes(op) if agrees_everywhere else None
+    lawful = len(kinds) <= 1 and (op.target is noise_of or _needs_nothing(op, kinds))
+    return measured.pop() if lawful and len(measured) == 1 and max(measured) <= _NUMBERS else None
+
+
+def _needs_nothing(op: Op, kinds: Set[torch.dtype]) -> bool:
+    """Whether its kernel works in its outputs alone."""
+    if not isinstance(op.target, torch_private.OpOverload):
         return False
     name = str(op.target)
     law = torch.Tag.pointwise in op.target.tags or name in _COPIES
-    law = law or (name in _PRODUCTS and kinds <= {torch.float32, torch.float64})
-    outputs = [(program.values[value].spec.extent, program.storage_of(value).size) for value in op.outputs if value]
-    plain = all(extent == size for extent, size in outputs)
-    return law and plain and all(_node(sample.graph, op.name).workspace == 0 for sample in stencil.samples)
+    return law or (name in _PRODUCTS and kinds <= {torch.float32, torch.float64})
+
+
+def _drawn_bytes(op: Op) -> Bytes:
+    """Of a mask: the noise that it is drawn from, and the saved state of the generator."""
+    shape, stride, dtype, device, _ = op.args
+    return Spec(tuple(shape), tuple(stride), dtype, device).extent + rng.state_bytes(device)
 
 
 def _weighed(stencil: Stencil, program: Program, ops: Mapping[str, Op]) -> dict[str, OpCost]:
@@ -105,10 +128,12 @@ def _node(graph: Graph, name: str) -> Option:
 
 def _time(stencil: Stencil, program: Program, op: Op) -> Ns:
     """The time of an operation from those at other sizes."""
-    programs = [sample.captured.program for sample in stencil.samples]
-    works = [estimate_of(other, other.op_by_name[op.name]) for other in programs]
-    times = [_node(sample.graph, op.name).time for sample in stencil.samples]
-    points = sorted(zip(works, times, strict=True))
+    points = stencil.times.get(op.name)
+    if points is None:
+        programs = [sample.captured.program for sample in stencil.samples]
+        works = [estimate_of(other, other.op_by_name[op.name]) for other in programs]
+        times = [_node(sample.graph, op.name).time for sample in stencil.samples]
+        points = stencil.times[op.name] = sorted(zip(works, times, strict=True))
     return interpolated(points, estimate_of(program, op))
 
 
@@ -135,4 +160,4 @@ def interpolated(points: list[tuple[int, Ns]], at: int) -> Ns:
     return times[place - 1] + (times[place] - times[place - 1]) * (at - left) // (right - left)
 
 
-__all__ = ["costs_at", "interpolated", "lawful"]
+__all__ = ["costs_at", "interpolated", "known_workspace"]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import attrs
 import torch
 from attrs import define, field, frozen
 
-from remat.exec._program.program import Op, Ref
+from remat._frozen import copied, fields_of, share
+from remat.exec._program.program import Op, Ref, Spec
 from remat.exec._sizes.functions import Column
+from remat.exec._torch.outlined import Form
+
+_MANY_ALIKE = (Spec, Form)
+"""Classes of which most objects of a step are equal."""
 
 
 class Unlike(Exception):
@@ -59,9 +63,11 @@ class Patterns:
 
     Attributes:
         columns: of all numbers, each once, in the order in which they were met.
+        shared: patterns of shapes, specs and forms, each once: they are the same for most values of a step.
     """
 
     columns: dict[Column, int] = field(factory=dict)
+    shared: dict[Hashable, Pattern] = field(factory=dict)
 
     def merge(self, items: Sequence[Any], where: str = "") -> Pattern:
         """The pattern of objects.
@@ -107,7 +113,8 @@ class Patterns:
         )
         if all(isinstance(part, Same) for part in merged):
             return Same(first)
-        return Parts(type(first), merged, keys)
+        pattern = Parts(type(first), merged, keys)
+        return self.shared.setdefault(merged, pattern) if type(first) is tuple and all(map(_plain, merged)) else pattern
 
     def _record(self, items: Sequence[Any], where: str) -> Pattern:
         first = items[0]
@@ -116,41 +123,57 @@ class Patterns:
             part = self.merge([getattr(item, about.name) for item in items], f"{where}.{about.name}")
             if not isinstance(part, Same):
                 fields.append((about.name, part))
-        return Record(first, tuple(fields)) if fields else Same(first)
+        if not fields:
+            return Same(first)
+        pattern = Record(first, tuple(fields))
+        if type(first) not in _MANY_ALIKE:
+            return pattern
+        changed = {name for name, _ in fields}
+        rest = [getattr(first, name) for name in fields_of(type(first)) if name not in changed]
+        return self.shared.setdefault((type(first), *fields, *rest), pattern)
+
+
+def _plain(part: Pattern) -> bool:
+    """Whether it stands for an integer."""
+    return isinstance(part, Number) or (isinstance(part, Same) and type(part.value) is int)
 
 
 def filled(pattern: Any, numbers: Sequence[int]) -> Any:
     """The object of a pattern with these integers."""
+    return _filled(pattern, numbers, {})
+
+
+def _filled(pattern: Any, numbers: Sequence[int], by_pattern: dict[int, Any]) -> Any:
+    """Likewise; shapes, specs and forms that were filled before are known by the identity of their pattern."""
     kind = type(pattern)
     if kind is Same:
         return pattern.value
     if kind is Number:
         number = numbers[pattern.at]
         return number if pattern.kind is int else pattern.kind(number)
+    if id(pattern) in by_pattern:
+        return by_pattern[id(pattern)]
     if kind is Parts:
-        values = [filled(part, numbers) for part in pattern.parts]
+        values = [_filled(part, numbers, by_pattern) for part in pattern.parts]
         if pattern.keys:
             return dict(zip(pattern.keys, values, strict=True))
-        return values if pattern.kind is list else tuple(values)
-    changed = {name: filled(part, numbers) for name, part in pattern.fields}
-    return _evolved(pattern.first, changed)
-
-
-def _evolved(first: Any, changed: dict[str, Any]) -> Any:
-    """A copy of an object with other fields, which need no checks; an operation reads what the first one reads."""
-    kind: Any = type(first)
-    result = kind.__new__(kind)
-    for name in _names(kind):
-        object.__setattr__(result, name, changed[name] if name in changed else getattr(first, name))
-    if kind is Op:
-        for name in ("takes", "reads"):
-            object.__setattr__(result, name, getattr(first, name))
+        if pattern.kind is list:
+            return values
+        result: Any = tuple(values)
+    else:
+        result = _evolved(pattern.first, [(name, _filled(part, numbers, by_pattern)) for name, part in pattern.fields])
+        if type(result) not in _MANY_ALIKE:
+            return result
+    by_pattern[id(pattern)] = result
     return result
 
 
-@functools.cache
-def _names(kind: type) -> tuple[str, ...]:
-    return tuple(about.name for about in attrs.fields(kind))
+def _evolved(first: Any, changed: list[tuple[str, Any]]) -> Any:
+    """A copy of an object with other fields, which need no checks; an operation reads what the first one reads."""
+    result = copied(first, changed)
+    if type(first) is Op:
+        share(first, result, ("takes", "reads"))
+    return result
 
 
 def columns_in(pattern: Any) -> set[int]:

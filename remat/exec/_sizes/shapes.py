@@ -83,8 +83,8 @@ class Shapes:
 
 def _lawful(call: Call, arguments: tuple[Any, Any]) -> bool:
     """Whether a law tells that a call returns what it is said to return; arguments with forms in place of tensors."""
-    shapes = laws.result_shapes(call.target, arguments[0], dict(arguments[1]))
-    return shapes is not None and laws.agrees(shapes, call.results)
+    laid = laws.laid_out(call.target, arguments[0], dict(arguments[1]))
+    return laid is not None and laws.agrees(laid, call.results, call.given[0] if call.given else None)
 
 
 def _formed(args: Any) -> tuple[Any, ...]:

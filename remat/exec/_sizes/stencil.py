@@ -35,6 +35,7 @@ from remat.exec._trace.reads import Reads
 from remat.exec._trace.tape import Read, evaluate
 from remat.exec._trace.tracing import Step
 from remat.ir import Graph
+from remat.units import Ns
 
 REFUSALS = (Differs, NoOutline, NoFunction, Unlike)
 """Why a size is captured; the message says where."""
@@ -137,6 +138,7 @@ class Stencil:
         digest: of the whole, for programs that come from it.
         classes: for each node, the first with the same signature at all sizes.
         templates: functions of its schedules.
+        times: work and time of nodes at the sizes of the captures, once they were asked for.
     """
 
     samples: tuple[Sample, ...]
@@ -152,6 +154,7 @@ class Stencil:
     digest: str
     classes: dict[str, str] = field(repr=False)
     templates: Templates = field(factory=Templates, repr=False)
+    times: dict[str, list[tuple[int, Ns]]] = field(factory=dict, repr=False)
 
     @classmethod
     def of(cls, samples: Sequence[Sample], outlines: Sequence[Outline]) -> Stencil:
