@@ -11,9 +11,27 @@ from hypothesis import find, given, settings
 from remat.algorithms import IMPOSSIBLE, ClassBound, Exhaustive, HIlp, Plan, Problem, Solver
 from remat.algorithms._proving.prover import CAPTURED as ASSUMES
 from remat.ir import Kind, Phase, Schedule, validate
+from remat.ir.chain import is_chain
 from remat.testing.oracle import frontier, optimum
 from remat.testing.strategies import legal_graphs
-from tests.soundness.judging import ABOVE, BELOW, BOUNDS, CLASS, CRASH, FAULTS, changes, fault, graph_of, judge, told
+from tests.soundness.judging import (
+    ABOVE,
+    BELOW,
+    BOUNDS,
+    CLASS,
+    CRASH,
+    FAULTS,
+    WIDE,
+    Case,
+    chain_of,
+    changes,
+    fault,
+    flat_of,
+    graph_of,
+    judge,
+    taken_by,
+    told,
+)
 from tests.soundness.judging import IMPOSSIBLE as FALSELY_INFEASIBLE
 from tests.soundness.solvers import every
 
@@ -198,3 +216,11 @@ def test_every_bound_is_asked_at_every_budget():
     flat = next(seed for seed in range(100) if graph_of(seed).flat and len(frontier(graph_of(seed))) > 1)
     verdict = judge(flat, SOLVERS)
     assert all(verdict.asked[name] >= 3 for name in BOUNDS)
+
+
+def test_every_solver_is_asked_about_graphs_that_it_takes():
+    for seed in (WIDE, 2 * WIDE):
+        cases = [Case.of(graph_of(seed))]
+        assert all(taken_by(solver, seed, cases) for solver in SOLVERS.values())
+    assert sum(len(frontier(chain_of(seed))) > 1 for seed in range(100)) >= 50
+    assert all(is_chain(chain_of(seed)) and flat_of(seed).flat for seed in range(100))
