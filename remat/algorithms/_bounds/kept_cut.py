@@ -34,6 +34,7 @@ from remat.units import Bytes
 _WORK = 5_000_000  # flows times arcs for one budget; after that nothing is proved
 _UNITS = 1 << 29  # of all capacities together: scipy's flows are of 32 bits
 _ACCURACY = 0.001  # of the floor, to which it is bisected
+_STEPS = 16  # budgets that are tried from above, before
 
 
 class KeptCuts:
@@ -88,12 +89,37 @@ class KeptCuts:
         resident[row_of(flat.writes, v)] = True
         return resident
 
+    @property
+    def most(self) -> Bytes:
+        """No run needs more."""
+        return self.kept + int(self.needs.max(initial=0))
+
+    def step(self, low: Bytes) -> Bytes:
+        """Between the budgets above `low` that are tried."""
+        return max(1, -(-(self.most - low) // _STEPS))
+
     def impossible(self, budget: Bytes, clock: Clock | None = None) -> bool:
         """Whether cuts prove that no schedule without copies fits the budget; not if they take too many flows."""
+        return self.largest_impossible(budget - 1, clock) >= budget
+
+    def largest_impossible(self, low: Bytes, clock: Clock | None = None) -> Bytes:
+        """A budget above `low` that cuts prove impossible, the first from above; `low`, where none is, or it takes too many flows.
+
+        What is impossible is so at every smaller budget, and few nodes are heavy at a large one: budgets are tried from above.
+        """
+        high, step = self.most, self.step(low)
+        flows = _WORK // self._arc.size
+        for budget in (*range(high - step, low + 1, -step), low + 1):
+            proved, flows = self._no_last(budget, flows, clock)
+            if proved:
+                return int(budget)
+        return low
+
+    def _no_last(self, budget: Bytes, flows: int, clock: Clock | None) -> tuple[bool, int]:
+        """Whether none of the heavy nodes can be the last within a budget, with at most so many flows; and how many are left."""
         flat, needs = self._flat, self.needs
         heavy: Flags = flat.required & (needs + self.kept > budget)
         nothing = np.zeros(flat.size.size, np.bool_)
-        flows = _WORK // self._arc.size
         while heavy.any() and flows > 0 and not (clock is not None and clock.expired):
             cut = self.least(heavy, nothing)
             flows -= 1
@@ -103,9 +129,9 @@ class KeptCuts:
                 flows -= 1
                 light[v] = needs[v] + self.least(heavy, free) <= budget
             if not light.any() and flows >= 0:
-                return True
+                return True, flows
             heavy &= ~light
-        return False
+        return False, flows
 
     def _undecided(self, heavy: Flags, room: int) -> list[tuple[int, Flags]]:
         """The nodes that may need no more than `room`, if their data alone made up the cut, with these data."""
@@ -117,7 +143,8 @@ class KeptCuts:
 def cut_floor(graph: Graph, floor: Bytes, clock: Clock | None = None) -> Bytes:
     """The floor by cuts of a flat graph, or `floor` if that is larger; to a thousandth. For schedules without copies."""
     cuts = KeptCuts(graph, flatten(graph))
-    low, high = floor, cuts.kept + int(cuts.needs.max(initial=0)) + 1
+    low = cuts.largest_impossible(floor - 1, clock) + 1
+    high = min(low + cuts.step(floor - 1), cuts.most + 1)
     while high - low > low * _ACCURACY:
         middle = (low + high) // 2
         low, high = (middle + 1, high) if cuts.impossible(middle, clock) else (low, middle)
