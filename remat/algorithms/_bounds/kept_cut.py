@@ -103,7 +103,7 @@ class KeptCuts:
         return self.largest_impossible(budget - 1, clock) >= budget
 
     def largest_impossible(self, low: Bytes, clock: Clock | None = None) -> Bytes:
-        """A budget above `low` that cuts prove impossible, the first from above; `low`, where none is, or it takes too many flows.
+        """A budget above `low` that cuts prove impossible, the first from above; `low`, where there is none in so many flows.
 
         What is impossible is so at every smaller budget, and few nodes are heavy at a large one: budgets are tried from above.
         """
