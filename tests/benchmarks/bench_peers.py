@@ -5,7 +5,7 @@
 Each model is a process of its own. Its rows: bare; `torch.utils.checkpoint` per layer; selective checkpointing (products and
 convolutions kept); AOTAutograd's partition at three values of `activation_memory_budget`; ours, planned for the peak of per-layer
 checkpointing, for that of selective checkpointing, and for half of the first (where that has no plan: for the smallest
-budget found, with the floor that is proved).
+budget found, with the budget below which none exists).
 
 peak: the allocator's, above what was there when the step began, gradients None before. time: over bare, medians of interleaved
 rounds, thread CPU time of one thread. step: three AdamW steps against the bare module's: "exact" to the last bit; else by the
@@ -133,7 +133,7 @@ def smallest(case: Case, asked: int, error: Infeasible, seconds: float) -> tuple
     """Ours within the smallest budget found, and that budget.
 
     The error's own comes from a search of about a second, of which a busy machine leaves little: where what was asked for is not
-    proved impossible, the search goes on.
+    impossible, the search goes on.
     """
     assert error.smallest is not None
     low, least = asked, error.smallest
@@ -289,7 +289,7 @@ def line_of(row: dict[str, Any], bare: float) -> str:
     note = ""
     if row.get("budget", 0) > row.get("asked", 0) and "floor" in row:
         asked, found, floor = (f"{row[key] / 2**20:.2f}" for key in ("asked", "budget", "floor"))
-        note = f"no plan at {asked} MiB; smallest found {found}, proved floor {floor}"
+        note = f"no plan at {asked} MiB; smallest found {found}, impossible below {floor}"
     return (
         f"{row['model']:16} {row['method']:20} {row['peak'] / 2**20:9.2f} {row['peak'] / bare:7.3f} {row['time']:7.3f} "
         f"{row['step']:>9} {row['buffers']:>8}  {note}"

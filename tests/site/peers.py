@@ -120,7 +120,8 @@ def long(document: dict[str, Any]) -> str:
     parts = [*lines, "", f"{notes(lines)}.", conditions(document), ""]
     parts += (
         [
-            "Where no plan was found at half of the peak of per-layer checkpoints, in parts of the bare peak:",
+            "Where no plan was found at half of the peak of per-layer checkpoints, in parts of the bare peak (impossible: by the",
+            "certified floor or the claimed [floor by cuts](../explanation/bounds.md#the-floor-by-cuts), whichever is larger):",
             "",
             *limits,
             "",
@@ -136,8 +137,8 @@ def limit(row: Row, document: dict[str, Any]) -> str:
     """What is known below the smallest budget with a plan."""
     asked, smallest, floor = (share(row, key, document) for key in ("asked", "found", "floor"))
     if row["asked"] < row["floor"]:
-        return f"half is {asked} and proved impossible, as is all below {floor}; the smallest budget with a plan is {smallest}."
-    return f"half is {asked}, with neither plan nor proof; proved floor {floor}, the smallest budget with a plan {smallest}."
+        return f"half is {asked} and impossible, as is all below {floor}; the smallest budget with a plan is {smallest}."
+    return f"half is {asked}, with neither plan nor proof; impossible below {floor}, the smallest budget with a plan {smallest}."
 
 
 def share(row: Row, key: str, document: dict[str, Any]) -> str:
