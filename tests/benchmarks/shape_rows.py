@@ -83,7 +83,7 @@ def rows_of(name: str, case: Case, sizes: list[tuple[int, ...]], share: str, eve
 
     bare, (sample, *others), recomputing = fresh(), sizes, 0
     first_call = case.call_at(*sample)
-    capture = captured_in(fresh(), first_call)
+    capture = captured_in(fresh(), [first_call, *(case.call_at(*size) for size in others[:3])])
     with Pauses() as pauses:
         model = wrapped(fresh(), first_call, share)
         budget = remat.exec.report(model).budget
@@ -118,14 +118,15 @@ def wrapped(module, call, budget):
     return remat.exec.wrap(module, args or kwargs, budget, progress=False, rehearse=False)
 
 
-def captured_in(module, call):
-    """CPU seconds of a capture, the second of two: the first loads what captures need."""
-    args, kwargs = call
-    for _ in range(2):
+def captured_in(module, calls):
+    """CPU seconds of a capture at a size that was not captured before: the median; the first capture loads what captures need."""
+    seconds = []
+    for args, kwargs in calls:
+        fresh = copy.deepcopy(module)
         start = time.process_time()
-        remat.exec.capture(copy.deepcopy(module), args, kwargs)
-        seconds = time.process_time() - start
-    return seconds
+        remat.exec.capture(fresh, args, kwargs)
+        seconds.append(time.process_time() - start)
+    return statistics.median(seconds[1:])
 
 
 def points_lost(module, call, report):
