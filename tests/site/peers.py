@@ -137,7 +137,9 @@ def limit(row: Row, document: dict[str, Any]) -> str:
     """What is known below the smallest budget with a plan."""
     asked, smallest, floor = (share(row, key, document) for key in ("asked", "found", "floor"))
     if row["asked"] < row["floor"]:
-        return f"half is {asked} and impossible, as is all below {floor}; the smallest budget with a plan is {smallest}."
+        return (
+            f"half is {asked} and impossible, as is all below {floor}; the smallest budget with a plan is {smallest}."
+        )
     return f"half is {asked}, with neither plan nor proof; impossible below {floor}, the smallest budget with a plan {smallest}."
 
 

@@ -53,9 +53,7 @@ def test_what_failed_and_what_was_missed_is_said():
     assert "nor were BERT, Llama" in peers.conditions(failing)
 
 
-@pytest.mark.parametrize(
-    ("floor", "words"), [(60, "half is 0.125 and impossible"), (20, "neither plan nor proof")]
-)
+@pytest.mark.parametrize(("floor", "words"), [(60, "half is 0.125 and impossible"), (20, "neither plan nor proof")])
 def test_a_floor_is_said_where_half_has_no_plan(floor, words):
     half = peers.long(document(method="remat at half", found=80, asked=25, floor=floor))
     assert words in half and "0.400" in half and f"{floor / 200:.3f}" in half
