@@ -7,7 +7,7 @@ MODELS_STAMP := $(VENV)/.installed-models
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv models-venv stacks demo test test-quick test-versions test-thorough test-cuda lint format graphs records gallery exactness bench fuzz fuzz-proofs planted fuzz-wrap docs site site-check site-pictures clean
+.PHONY: venv models-venv stacks demo test test-quick test-versions test-thorough test-cuda lint format graphs records gallery exactness bench fuzz fuzz-proofs planted fuzz-wrap docs notebooks site site-check site-pictures clean
 
 venv: $(STAMP)
 
@@ -123,11 +123,16 @@ bench: bench-ir bench-plan bench-exec bench-chains bench-ilp
 docs: venv
 	$(BIN)/python -m pytest tests/test_docs.py
 
+# Runs the notebooks of docs/notebooks anew and stores them with their outputs, which the site shows.
+notebooks: venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt '.[notebooks]'
+	$(BIN)/python -m tests.site.notebooks
+
 # The documentation site, strict, in build/site; in an environment of its own, which needs neither torch nor a browser.
 SITE_VENV := build/site-venv
 SITE_STAMP := $(SITE_VENV)/.installed
 site: $(SITE_STAMP)
-	NO_MKDOCS_2_WARNING=1 $(SITE_VENV)/bin/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(SITE_VENV)/bin/python -m mkdocs build --quiet
 
 $(SITE_STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SITE_VENV)

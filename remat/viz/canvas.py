@@ -30,17 +30,17 @@ def refuse_nothing(drawn: Collection[object], fix: str) -> None:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """A matplotlib `Figure` of this size [inches].
+    """A matplotlib `Figure` of this size [inches], which a notebook shows where it is the value of a cell.
 
     Raises:
         BackendMissing: V-MATPLOTLIB, without matplotlib.
     """
     try:
-        from matplotlib.figure import Figure
+        from remat.viz.shown import Shown
     except ImportError as error:
         fix = "pip install 'remat[viz]'"
         raise BackendMissing("V-MATPLOTLIB", "a picture needs matplotlib, which is not installed.", fix=fix) from error
-    return Figure(figsize=(width, height), layout="constrained")
+    return Shown(figsize=(width, height), layout="constrained")
 
 
 def unit_of(size: Bytes) -> tuple[str, Bytes]:

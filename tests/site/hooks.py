@@ -1,4 +1,4 @@
-"""What the site adds to the pages: the navigation, the list of decisions, and files of the repository that pages link to.
+"""What the site adds to the pages: navigation, the list of decisions, notebooks, and files of the repository that pages link to.
 
 A page links to a file outside `docs/` as in the repository. On the site such a file is a page under `files/`; a link to a
 folder of pages goes to their list. Anything else is left to mkdocs, which refuses a link that leads nowhere.
@@ -12,11 +12,13 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from mkdocs.utils import get_relative_url
 
+from tests.site import notebooks
+
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)]*)?\))")
 SECTIONS = {
-    "Learn": ["tutorials/quickstart.md", "tutorials/a-first-model.md", "tutorials"],
+    "Learn": ["tutorials/quickstart.md", "tutorials/a-first-model.md", "tutorials", "notebooks"],
     "Do": [
         "how-to/estimate-before-you-rent.md", "how-to/fit-a-budget.md", "how-to/choose-a-budget.md",
         "how-to/look-at-a-plan.md", "how-to/save-a-plan.md", "how-to",
@@ -36,7 +38,7 @@ WORKER = "worker-in-frame.js"
 
 def pages_of(folder: str) -> list[str]:
     """The pages of a folder of `docs`, its index first."""
-    names = sorted(path.name for path in (DOCS / folder).glob("*.md"))
+    names = sorted(path.with_suffix(".md").name for end in ("md", "ipynb") for path in (DOCS / folder).glob(f"*.{end}"))
     return [f"{folder}/{name}" for name in sorted(names, key=lambda name: name != "README.md")]
 
 
@@ -55,6 +57,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the list of decisions, and a page for each file outside `docs` that a page links to."""
     lines = [f"* [{title_of(DOCS / page)}]({Path(page).name})" for page in pages_of("decisions")]
     files.append(File.generated(config, LIST_OF_DECISIONS, content="# Decisions\n\n" + "\n".join(lines) + "\n"))
+    for path in notebooks.stored():
+        text, pictures = notebooks.page_of(path)
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
+        for name, picture in pictures.items():
+            files.append(File.generated(config, f"notebooks/{name}", content=picture))
     for target in sorted({target for page in files.documentation_pages() for target in outside(page)}):
         files.append(File.generated(config, page_of(target), content=shown(target)))
     return files

@@ -184,6 +184,7 @@ def test_without_matplotlib_the_message_says_what_to_install(monkeypatch, tmp_pa
     from remat.viz.pictures import draw_memory
 
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.delitem(sys.modules, "remat.viz.shown", raising=False)
     with pytest.raises(BackendMissing, match="pip install"):
         draw_memory(memory, tmp_path / "m.png")
 
