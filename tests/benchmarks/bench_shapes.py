@@ -10,7 +10,7 @@
                                  plans and generated functions as they go; exit 1 where they grow after the table of plans is full
 
 All seconds are of CPU. The pause of a shape is what its first call does before its step: fill in or capture, cost, plan, generate
-code. Of the shapes that must recompute every tenth (every third of the other kinds) is planned in a fresh module too, and what
+code. Of the shapes that must recompute every tenth (each of the other kinds) is planned in a fresh module too, and what
 is recomputed is compared, both schedules replayed on one graph. Every step is compared with the bare module's to the last bit.
 Exit 1 where a peak is over the budget, a result differs, or more than one shape in ten loses over 2 points.
 """
@@ -212,7 +212,7 @@ def lengths(names, count):
 
 def kinds(names):
     """Whether sizes of other models are right; nothing is recomputed where one capture each is what there is."""
-    return many_shapes([(name, *KINDS[name], SHARES.get(name, "50%"), 3) for name in names], "kinds.json")
+    return many_shapes([(name, *KINDS[name], SHARES.get(name, "50%"), 1) for name in names], "kinds.json")
 
 
 def main():
