@@ -22,7 +22,7 @@ FAULTS = (ABOVE, IMPOSSIBLE, BELOW, CRASH, CLASS)
 CLASSES = {ASSUMES: "captured", "staged schedules, first runs in the graph's order": "staged"}
 """Classes of schedules that the oracle knows, by the words of a bound beside."""
 LINK = Link.symmetric(gb_per_s=2.0, latency=1)
-ATTEMPTS = 12
+ATTEMPTS = 60
 """So many flat graphs and chains of a seed are tried for a solver that refuses the others."""
 WIDE = 20
 """One graph in so many is put to every solver."""
