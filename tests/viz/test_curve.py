@@ -70,6 +70,7 @@ def test_nothing_to_draw_is_refused():
 
 def test_without_matplotlib_the_message_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.delitem(sys.modules, "remat.viz.shown", raising=False)  # drawn before: it holds the class of figures
     with pytest.raises(BackendMissing, match=r"remat\[viz\]"):
         draw_curve(MARKS, peak=4 * GiB, time=100)
 
