@@ -26,20 +26,27 @@ def copied(first: T, changed: Iterable[tuple[str, Any]]) -> T:
 def share(source: Any, target: Any, names: Iterable[str]) -> None:
     """Hand on cached properties that an object has worked out already."""
     for name in names:
-        member = inspect.getattr_static(type(source), name)
+        member = member_of(type(source), name)
         try:
             member.__set__(target, member.__get__(source))
         except AttributeError:  # not worked out yet
             continue
 
 
+@functools.cache
 def fields_of(kind: type) -> tuple[str, ...]:
     """The names of the fields of a class of attrs."""
     return tuple(about.name for about in attrs.fields(kind))
 
 
 @functools.cache
+def member_of(kind: type, name: str) -> Any:
+    """What reads and writes a slot of a class, past what refuses to write a frozen object."""
+    return inspect.getattr_static(kind, name)
+
+
+@functools.cache
 def _slots(kind: type) -> dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], None]]]:
-    """How each field is read and written, past what refuses to write a frozen object."""
-    members = {name: inspect.getattr_static(kind, name) for name in fields_of(kind)}
+    """How each field is read and written."""
+    members = {name: member_of(kind, name) for name in fields_of(kind)}
     return {name: (member.__get__, member.__set__) for name, member in members.items()}

@@ -19,7 +19,8 @@ from remat.exec._sizes import laws
 from remat.exec._sizes.captures import MOST_SAMPLES
 from remat.exec._sizes.costs import costs_at, interpolated, known_workspace
 from remat.exec._sizes.functions import Functions, NoFunction
-from remat.exec._sizes.merging import Patterns, Unlike, filled
+from remat.exec._sizes.filling import Filler
+from remat.exec._sizes.merging import Patterns, Unlike
 from remat.exec._sizes.stencil import REFUSALS
 from remat.exec._torch.outlined import Form, Metas
 from remat.exec._trace.python_state import Snapshot
@@ -244,6 +245,18 @@ LAWFUL = {
     "aten.new_ones.default": lambda x, y: (x, [3, x.shape[1]]),
     "aten.arange.default": lambda x, y: (x.shape[1],),
     "aten.arange.start": lambda x, y: (2, x.shape[1]),
+    "aten.convolution.default": lambda x, y: (
+        x, torch.rand(6, x.shape[1], 2), None, [2], [1], [1], False, [0], 1
+    ),
+    "aten.convolution_backward.default": lambda x, y: (
+        y, x, torch.rand(x.shape[1], x.shape[1], 3), None, [1], [1], [1], False, [0], 1, [True, True, False]
+    ),
+    "aten._native_batch_norm_legit.default": lambda x, y: (
+        x, y[0, :, 0].clone(), None, y[0, :, 0].clone(), y[0, :, 1].clone(), True, 0.1, 1e-5
+    ),
+    "aten.native_batch_norm_backward.default": lambda x, y: (
+        y, x, x[0, :, 0].clone(), None, None, x[0, :, 0].clone(), x[0, :, 0].clone(), True, 1e-5, [True, True, True]
+    ),
     "aten.detach.default": lambda x, y: (x[:, 1:],),
     "aten.permute.default": lambda x, y: (x[1:], [2, 0, -2]),
     "aten.transpose.int": lambda x, y: (x[:, 1:], 0, -1),
@@ -322,6 +335,12 @@ def test_laws_are_silent_about_other_strides_and_operations():
         (aten.select.int, (x, 0, 2)),
         (aten.arange.default, (2.5,)),
         (aten.cumsum.default, (x, 0)),
+        (aten.convolution.default, (x, x, None, [1], [0], [1], True, [0], 1)),
+        (aten.convolution.default, (x, torch.rand(2, 5, 9), None, [1], [0], [1], False, [0], 1)),
+        (aten.convolution.default, (x.transpose(1, 2), torch.rand(2, 7, 1), None, [1], [0], [1], False, [0], 1)),
+        (aten.convolution_backward.default, (x, x, x.transpose(0, 1), None, [1], [0], [1], False, [0], 1, [True] * 3)),
+        (aten._native_batch_norm_legit.default, (x, None, None, x[0, :, 0], x[0, :, 0], False, 0.1, 1e-5)),
+        (aten.native_batch_norm_backward.default, (x.transpose(1, 2), x.transpose(1, 2))),
     ):
         assert laws.laid_out(target, form_tree(arguments), {}) is None
     assert laws.laid_out(aten.clone.default, form_tree((x,)), {"memory_format": torch.channels_last}) is None
@@ -392,7 +411,7 @@ def test_what_no_function_gives_has_none():
 def test_patterns_hold_integers_alone():
     patterns = Patterns()
     pattern = patterns.merge([{"a": (1, [2, "x"]), "b": 2.0}, {"a": (1, [5, "x"]), "b": 5.0}])
-    assert filled(pattern, [7]) == {"a": (1, [7, "x"]), "b": 7.0}
+    assert Filler.of(pattern).at([7]) == {"a": (1, [7, "x"]), "b": 7.0}
     for first, second in ((1, True), ("x", "y"), (0.5, 0.25), ((1,), (1, 2)), (0.0, -0.0), ([1], (1,))):
         with pytest.raises(Unlike):
             patterns.merge([first, second])

@@ -13,6 +13,7 @@ from remat.exec._program.source import Names, Size
 from remat.exec._run.lowering import lower
 from remat.exec._sizes import templates
 from remat.exec._sizes.functions import Functions, NoFunction
+from remat.exec._sizes.filling import Filler
 from remat.exec._sizes.merging import Number, Parts
 from remat.exec._sizes.templates import Templates
 from remat.zoo import GPT2
@@ -100,8 +101,8 @@ def test_a_pattern_with_a_float_of_a_size_gets_a_text_for_each_size(plans):
     planned = next(iter(ran.values()))
     program, schedule = planned.captured.program, planned.outcome.schedule
     fresh = Templates()
-    pattern = Parts(tuple, (stencil.program, Number(0, float)))
-    lowered = fresh.lowered(pattern, tuple(stencil_numbers(stencil, planned)), program, schedule)
+    pattern = Parts(tuple, (stencil.program.pattern, Number(0, float)))
+    lowered = fresh.lowered(Filler.of(pattern), tuple(stencil_numbers(stencil, planned)), program, schedule)
     assert lowered.source == lower(program, schedule).source and not fresh.by_schedule
 
 

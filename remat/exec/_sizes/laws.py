@@ -3,7 +3,7 @@
 torch's shape functions take a tenth of a millisecond to a whole one each, more than all else of an outline. A law counts for a
 call only where it has told what was recorded at every captured size (`Shapes.of`), and speaks only of arguments of which it
 knows what they give; types and devices are those of the captures, since they depend on types and devices alone. Views have laws
-of their own (`view_laws.py`).
+of their own (`view_laws.py`), and so have convolutions (`convolution_laws.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from remat.exec._sizes.convolution_laws import CONVOLUTIONS
 from remat.exec._sizes.view_laws import VIEWS, Laid, Shape, is_true, new, plain_strides
 from remat.exec._torch.outlined import Form
 from remat.exec._torch.torch_private import OpOverload
@@ -229,6 +230,7 @@ def _arange(*bounds: Any) -> tuple[Laid, ...] | None:
 
 _BY_NAME: dict[str, Callable[..., tuple[Laid, ...] | None]] = {
     **VIEWS,
+    **CONVOLUTIONS,
     "aten.mm.default": _mm,
     "aten.addmm.default": _addmm,
     "aten.bmm.default": _bmm,

@@ -9,8 +9,8 @@ import attrs
 import torch
 from attrs import define, field, frozen
 
-from remat._frozen import copied, fields_of, share
-from remat.exec._program.program import Op, Ref, Spec
+from remat._frozen import fields_of
+from remat.exec._program.program import Ref, Spec
 from remat.exec._sizes.functions import Column
 from remat.exec._torch.outlined import Form
 
@@ -136,44 +136,6 @@ class Patterns:
 def _plain(part: Pattern) -> bool:
     """Whether it stands for an integer."""
     return isinstance(part, Number) or (isinstance(part, Same) and type(part.value) is int)
-
-
-def filled(pattern: Any, numbers: Sequence[int]) -> Any:
-    """The object of a pattern with these integers."""
-    return _filled(pattern, numbers, {})
-
-
-def _filled(pattern: Any, numbers: Sequence[int], by_pattern: dict[int, Any]) -> Any:
-    """Likewise; shapes, specs and forms that were filled before are known by the identity of their pattern."""
-    kind = type(pattern)
-    if kind is Same:
-        return pattern.value
-    if kind is Number:
-        number = numbers[pattern.at]
-        return number if pattern.kind is int else pattern.kind(number)
-    if id(pattern) in by_pattern:
-        return by_pattern[id(pattern)]
-    if kind is Parts:
-        values = [_filled(part, numbers, by_pattern) for part in pattern.parts]
-        if pattern.keys:
-            return dict(zip(pattern.keys, values, strict=True))
-        if pattern.kind is list:
-            return values
-        result: Any = tuple(values)
-    else:
-        result = _evolved(pattern.first, [(name, _filled(part, numbers, by_pattern)) for name, part in pattern.fields])
-        if type(result) not in _MANY_ALIKE:
-            return result
-    by_pattern[id(pattern)] = result
-    return result
-
-
-def _evolved(first: Any, changed: list[tuple[str, Any]]) -> Any:
-    """A copy of an object with other fields, which need no checks; an operation reads what the first one reads."""
-    result = copied(first, changed)
-    if type(first) is Op:
-        share(first, result, ("takes", "reads"))
-    return result
 
 
 def columns_in(pattern: Any) -> set[int]:

@@ -21,8 +21,9 @@ from remat.exec._capture.guards import compile_guards
 from remat.exec._program.digest import structure_digest
 from remat.exec._program.program import Program, Spec, charged
 from remat.exec._sizes.calls import Call, Differs, Outline
+from remat.exec._sizes.filling import Filler
 from remat.exec._sizes.functions import Function, Functions, NoFunction
-from remat.exec._sizes.merging import Patterns, Record, Same, Unlike, columns_in, filled
+from remat.exec._sizes.merging import Patterns, Record, Same, Unlike, columns_in
 from remat.exec._sizes.outline import Checker, Recorder
 from remat.exec._sizes.running import Around, outlined
 from remat.exec._sizes.shapes import Shapes
@@ -131,7 +132,7 @@ class Stencil:
         samples: the captures, the last one last.
         functions: of sizes.
         columns: what each number of the pattern is.
-        program, asked, calls, returned: patterns of what a capture and its outline have.
+        program, asked, calls, returned: patterns of what a capture and its outline have, to be filled.
         answers: what Python reads of tensors.
         shapes: the shape functions of the calls.
         structure: digest of the program without sizes.
@@ -144,10 +145,10 @@ class Stencil:
     samples: tuple[Sample, ...]
     functions: Functions
     columns: tuple[Function, ...]
-    program: Any
-    asked: Any
-    calls: Any
-    returned: Any
+    program: Filler
+    asked: Filler
+    calls: Filler
+    returned: Filler
     answers: tuple[Any, ...]
     shapes: Shapes
     structure: str
@@ -185,8 +186,8 @@ class Stencil:
         structure = structure_digest(last.program)
         digest = hashlib.sha256(repr((structure, calls)).encode()).hexdigest()
         return cls(
-            samples=tuple(samples), functions=functions, columns=columns, program=program, asked=asked, calls=calls,
-            returned=returned, answers=outlines[0].answers,
+            samples=tuple(samples), functions=functions, columns=columns, program=Filler.of(program),
+            asked=Filler.of(asked), calls=Filler.of(calls), returned=Filler.of(returned), answers=outlines[0].answers,
             shapes=Shapes.of(outlines), structure=structure, digest=digest, classes=_classes(samples),
         )  # fmt: skip
 
@@ -223,18 +224,18 @@ class Stencil:
         """
         template = self.samples[-1].captured
         numbers = self.integers(step)
-        program: Program = filled(self.program, numbers)
+        program: Program = self.program.at(numbers)
         _check_inputs(program, step)
         _check_bytes(program, template.program)
-        asked = filled(self.asked, numbers)
+        asked = self.asked.at(numbers)
         if not self.shapes.calibrates:
             _check_answers(asked, step, before, template.lifted)
         changed = {} if asked is template.asked else {"guards": compile_guards(asked), "asked": asked}
         captured = evolve(template, program=evolve(program, structure=self.structure), **changed)
-        calls: tuple[Call, ...] = filled(self.calls, numbers)
+        calls: tuple[Call, ...] = self.calls.at(numbers)
         checker = Checker(calls, self.answers, self.shapes)
         returned, reads = outlined(step, checker, _around(captured, before, step))
-        if returned != filled(self.returned, numbers):
+        if returned != self.returned.at(numbers):
             raise Differs("the module returns tensors of other forms")
         _check_reads(reads, captured)
         return captured

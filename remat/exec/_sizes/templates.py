@@ -17,7 +17,8 @@ from remat.exec._program.program import Program
 from remat.exec._program.source import Size
 from remat.exec._run.lowering import Lowered, lower
 from remat.exec._run.tangents import Tangents, layouts_vary
-from remat.exec._sizes.merging import Number, Record, Same, filled, parts_of
+from remat.exec._sizes.filling import Filler
+from remat.exec._sizes.merging import Number, Record, Same, parts_of
 from remat.ir import Schedule
 
 SIZE = "_size_"
@@ -63,11 +64,11 @@ class Templates:
     by_schedule: dict[Hashable, Template | None] = field(factory=dict)
     named: bool | None = None
 
-    def lowered(self, pattern: Any, numbers: tuple[int, ...], program: Program, schedule: Schedule) -> Lowered:
+    def lowered(self, filler: Filler, numbers: tuple[int, ...], program: Program, schedule: Schedule) -> Lowered:
         """The functions of a plan.
 
         Args:
-            pattern: of programs.
+            filler: of programs.
             numbers: the integers of the pattern.
             program: filled in with these.
             schedule: without copies, as `validate` accepts it.
@@ -76,14 +77,14 @@ class Templates:
             Uncapturable: X-STAGE, where an operation cannot be written as code.
         """
         if self.named is None:
-            self.named = not _has_floats(pattern)
+            self.named = not _has_floats(filler.pattern)
         key = (schedule.steps, layouts_vary(program))
         if not self.named or self.by_schedule.get(key, ...) is None:
             return lower(program, schedule)
         template = self.by_schedule.pop(key, None)
         if template is None:
-            template = Template.of(_lowered(pattern, numbers, schedule))
-        elif template.unseen and not template.confirm(_lowered(pattern, numbers, schedule)):
+            template = Template.of(_lowered(filler, numbers, schedule))
+        elif template.unseen and not template.confirm(_lowered(filler, numbers, schedule)):
             self.by_schedule[key] = None
             return lower(program, schedule)
         self.by_schedule[key] = template
@@ -92,10 +93,10 @@ class Templates:
         return _at(template.lowered, numbers, program, schedule)
 
 
-def _lowered(pattern: Any, numbers: Sequence[int], schedule: Schedule) -> Lowered:
+def _lowered(filler: Filler, numbers: Sequence[int], schedule: Schedule) -> Lowered:
     """Functions with names, which keep no program of their own."""
     named = [Size.of(number, _name(at)) for at, number in enumerate(numbers)]
-    lowered = lower(filled(pattern, named), schedule)
+    lowered, pattern = lower(filler.at(named), schedule), filler.pattern
     first: Program = pattern.first if isinstance(pattern, Record) else pattern.value
     return evolve(lowered, tangents=Tangents(first), lowered_from=(first, schedule, None))
 
