@@ -2,12 +2,14 @@
 
 For each structure there is a family: run sequences for a grid of shares of the peak, each made when a size first needs it, on the
 largest step seen until then; and the sequences of the plans made so far. A new size takes the fastest that fits its budget,
-and a short search goes on from it.
+and a short search goes on from it. Where its program was filled in from others and no time is to be lost, there is no grid: where
+the family knows no share nearby, or recomputes less there, the size has a member made for itself.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 
 from attrs import define, field, frozen
 
@@ -31,16 +33,17 @@ FILLED_WORK = 2e5
 """Likewise, where the program was filled in from others and no time is to be lost."""
 MEMBER_STARTS, MEMBER_WORK = 4, 2e6
 """Of the search for a member: less than a tenth of a second on hundreds of nodes; five times as much gains 0 to .3 points."""
+NEAR = 2
+"""Percent of the peak between a share and those that tell what a plan there recomputes."""
 COARSE = 0.01
-"""Recomputation, as a share of the step, by which a plan may exceed that of its member at the largest step; beyond it the grid is
-too coarse there, or nothing of it fits, and the size has a member made for itself."""
+"""Recomputation, as a share of the step, by which a plan may exceed what is known nearby; beyond it, a size has a member made."""
 DONE = 0.0005
 """Overhead at which the search at a new size stops."""
 NODES = 300
 """Larger graphs are searched for longer in proportion."""
 MOST_FAMILIES = 8
 """Structures whose families a module keeps; the least recently used is forgotten."""
-MOST_PLANS = 16
+MOST_PLANS = 24
 """Plans of single sizes that a family keeps besides the grid; likewise."""
 
 SINGLE, UNRELATED, FAMILY, REPAIRED = "own", "unrelated", "family", "repaired"
@@ -74,8 +77,7 @@ class Family:
         peak: of it, when everything is kept [bytes].
         grid: run sequences by share of the peak [percent]; None: no plan was found for it.
         plans: those of single sizes, by share of their own peak in half steps.
-        overheads: what the members recompute at the step they were made for, as a share of it.
-        asked: shares at which a size had a member made for itself.
+        overheads: by share, what plans that were searched for there recompute, as a share of their step.
     """
 
     largest: Graph
@@ -83,7 +85,6 @@ class Family:
     grid: dict[int, Runs | None] = field(factory=dict)
     plans: dict[int, Runs] = field(factory=dict)
     overheads: dict[int, float] = field(factory=dict)
-    asked: set[int] = field(factory=set)
 
     def sequences(self) -> tuple[Runs, ...]:
         """All run sequences, each once."""
@@ -107,14 +108,26 @@ class Family:
                 elif not clock.expired:
                     self.grid[at] = None
 
-    def is_coarse(self, share: int, graph: Graph, outcome: Outcome) -> bool:
-        """Whether a plan at a share [percent] recomputes more than the grid lets expect, and no size has asked there before."""
-        if share in self.asked:
-            return False
-        if outcome.cost is None:
-            return True
-        expected = self.overheads.get(share // STEP * STEP)
-        return expected is not None and _overhead(graph, outcome) > expected + COARSE
+    def expected(self, share: int) -> float | None:
+        """What a plan at a share [percent] recomputes, as the nearest one tells; None: there is none nearby."""
+        near = [known for known in self.overheads if abs(known - share) <= NEAR]
+        return self.overheads[min(near, key=lambda known: (abs(known - share), known))] if near else None
+
+    def at_once(self, graph: Graph, budget: Bytes, share: int, clock: Clock, seed: int) -> Outcome:
+        """A plan for a step that was filled in; arguments as for `relation`, and the share [percent] that the budget is."""
+        expected, outcome = self.expected(share), Outcome()
+        if expected is not None or clock.expired:
+            outcome = _searched(graph, budget, self.sequences(), clock, seed, FILLED_WORK)
+            allowed = math.inf if expected is None else expected + COARSE
+            if clock.expired or share in self.overheads:
+                return outcome
+            if outcome.cost is not None and _overhead(graph, outcome) <= allowed:
+                return outcome
+        outcome = outcome.merge(_member(graph, budget, clock, seed, self.sequences()))
+        self.overheads[share] = math.inf if outcome.cost is None else _overhead(graph, outcome)
+        if outcome.schedule is not None:
+            self.keep(share, runs_of(graph, outcome))
+        return outcome
 
     def keep(self, share: int, runs: Runs) -> None:
         """Keep the plan of a single size."""
@@ -125,7 +138,7 @@ class Family:
 
     def copied(self) -> Family:
         """The same for a copy of the module."""
-        return Family(self.largest, self.peak, dict(self.grid), dict(self.plans), dict(self.overheads), set(self.asked))
+        return Family(self.largest, self.peak, dict(self.grid), dict(self.plans), dict(self.overheads))
 
 
 @define(eq=False)
@@ -162,26 +175,23 @@ class Families:
         family.take(graph, peak)
         with importing():
             from remat.algorithms._search.relatives import is_repaired
-        quick, share = bool(program.structure), 100 * budget // peak
-        work, outcome, provenance = FILLED_WORK if quick else WORK, Outcome(), FAMILY
-        for around in (AROUND[:1],) if quick else (AROUND[:1], AROUND[1:]):
-            family.fill(share, clock, seed, around)
-            sequences = family.sequences()
-            outcome = _searched(graph, budget, sequences, clock, seed, work) if sequences else Outcome()
-            provenance = REPAIRED if is_repaired(outcome.trail) else FAMILY
-            if outcome.schedule is not None and provenance == FAMILY:
-                break
-        if quick and not clock.expired and family.is_coarse(share, graph, outcome):
-            family.asked.add(share)
-            outcome = outcome.merge(_member(graph, budget, clock, seed))
-            if outcome.schedule is not None:
-                family.keep(share, runs_of(graph, outcome))
+        share, quick = 100 * budget // peak, bool(program.structure)
+        if quick:
+            outcome = family.at_once(graph, budget, share, clock, seed)
+        else:
+            outcome = Outcome()
+            for around in (AROUND[:1], AROUND[1:]):
+                family.fill(share, clock, seed, around)
+                outcome = _searched(graph, budget, family.sequences(), clock, seed, WORK)
+                if outcome.schedule is not None and not is_repaired(outcome.trail):
+                    break
         if clock.stopped and outcome.schedule is None:
             raise KeyboardInterrupt
         if outcome.schedule is None:
             return None
-        logger.info("%s: %d sequences, %s", graph.name, len(sequences), provenance)
-        return Relation(outcome, provenance, work)
+        provenance = REPAIRED if is_repaired(outcome.trail) else FAMILY
+        logger.info("%s: %d sequences, %s", graph.name, len(family.sequences()), provenance)
+        return Relation(outcome, provenance, FILLED_WORK if quick else WORK)
 
     def learn(self, program: Program, graph: Graph, outcome: Outcome) -> None:
         """Take a plan into the family of its structure, which begins with it."""
@@ -193,7 +203,9 @@ class Families:
         family.take(graph, peak)
         if outcome.cost.reruns:
             half = max(1, STEP // 2)
-            family.keep(100 * outcome.cost.peak // peak // half * half, runs_of(graph, outcome))
+            share = 100 * outcome.cost.peak // peak
+            family.keep(share // half * half, runs_of(graph, outcome))
+            family.overheads.setdefault(share, _overhead(graph, outcome))
         for old in list(self.by_structure)[:-MOST_FAMILIES]:
             del self.by_structure[old]
 
@@ -219,20 +231,24 @@ def _overhead(graph: Graph, outcome: Outcome) -> float:
     return outcome.cost.time / graph.time - 1
 
 
-def _member(graph: Graph, budget: Bytes, clock: Clock, seed: int) -> Outcome:
-    """A plan for the grid."""
+def _member(graph: Graph, budget: Bytes, clock: Clock, seed: int, sequences: tuple[Runs, ...] = ()) -> Outcome:
+    """A plan that others are measured by; the search for it begins with these sequences too."""
     with importing():
         from remat.algorithms import MultiStart, Polish, RuinAndRecreate, gap
-    solver = Polish(
-        (MultiStart(starts=MEMBER_STARTS), RuinAndRecreate(work=MEMBER_WORK * _scale(graph))), stop=gap(DONE)
+        from remat.algorithms._search.relatives import Relatives
+    passes = (MultiStart(starts=MEMBER_STARTS), RuinAndRecreate(work=MEMBER_WORK * _scale(graph)))
+    known = (Relatives(sequences, variants=1),) if sequences else ()
+    return Polish((*known, *passes), stop=gap(DONE)).solve(
+        Problem(graph=graph, budget=budget), clock=clock.nested(), seed=seed
     )
-    return solver.solve(Problem(graph=graph, budget=budget), clock=clock.nested(), seed=seed)
 
 
 def _searched(
     graph: Graph, budget: Bytes, sequences: tuple[Runs, ...], clock: Clock, seed: int, work: float
 ) -> Outcome:
-    """The fastest of the sequences that fits, or the nearest shaved, after a short search."""
+    """The fastest of the sequences that fits, or the nearest shaved, after a short search; without any sequence, nothing."""
+    if not sequences:
+        return Outcome()
     with importing():
         from remat.algorithms import Polish, RuinAndRecreate, gap
         from remat.algorithms._search.relatives import Relatives
