@@ -41,6 +41,8 @@ DONE = 0.0005
 """Overhead at which the search at a new size stops."""
 NODES = 300
 """Larger graphs are searched for longer in proportion."""
+LEAST_SCALE = 1 / 3
+"""Of the search for a member: on smaller graphs it is shorter in proportion, down to this."""
 MOST_FAMILIES = 8
 """Structures whose families a module keeps; the least recently used is forgotten."""
 MOST_PLANS = 24
@@ -220,9 +222,9 @@ def runs_of(graph: Graph, outcome: Outcome) -> Runs:
     return tuple(graph.node_index[run.node] for run in outcome.schedule.runs)
 
 
-def _scale(graph: Graph) -> float:
+def _scale(graph: Graph, least: float = 1.0) -> float:
     """How much more work a search on a graph has than on one of some hundred nodes."""
-    return max(1.0, len(graph.computes) / NODES)
+    return max(least, len(graph.computes) / NODES)
 
 
 def _overhead(graph: Graph, outcome: Outcome) -> float:
@@ -236,7 +238,7 @@ def _member(graph: Graph, budget: Bytes, clock: Clock, seed: int, sequences: tup
     with importing():
         from remat.algorithms import MultiStart, Polish, RuinAndRecreate, gap
         from remat.algorithms._search.relatives import Relatives
-    passes = (MultiStart(starts=MEMBER_STARTS), RuinAndRecreate(work=MEMBER_WORK * _scale(graph)))
+    passes = (MultiStart(starts=MEMBER_STARTS), RuinAndRecreate(work=MEMBER_WORK * _scale(graph, LEAST_SCALE)))
     known = (Relatives(sequences, variants=1),) if sequences else ()
     return Polish((*known, *passes), stop=gap(DONE)).solve(
         Problem(graph=graph, budget=budget), clock=clock.nested(), seed=seed

@@ -35,8 +35,11 @@ def _convolution(
     return new((x.shape[0], weight.shape[0], *sizes)) if all(size > 0 for size in sizes) else None
 
 
-def _convolution_backward(grad: Form, x: Form, weight: Form, *_rest: Any) -> tuple[Laid, ...] | None:
-    if not _plain(grad, x, weight) or len({len(x.shape), len(grad.shape), len(weight.shape)}) > 1:
+def _convolution_backward(
+    grad: Form, x: Form, weight: Form, _bias: Any, _stride: Any, _padding: Any, _dilation: Any, transposed: Any, *_: Any
+) -> tuple[Laid, ...] | None:
+    ranks = {len(x.shape), len(grad.shape), len(weight.shape)}
+    if not _plain(grad, x, weight) or is_true(transposed) or len(ranks) > 1:
         return None
     return new(x.shape, weight.shape, (grad.shape[1],))
 
