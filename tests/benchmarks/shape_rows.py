@@ -83,7 +83,7 @@ def rows_of(name: str, case: Case, sizes: list[tuple[int, ...]], share: str, eve
 
     bare, (sample, *others), recomputing = fresh(), sizes, 0
     first_call = case.call_at(*sample)
-    capture = captured_in(fresh(), [first_call, *(case.call_at(*size) for size in others[:3])])
+    capture = captured_in(fresh(), [first_call, *(case.call_at(*size) for size in others[3:6])])
     with Pauses() as pauses:
         model = wrapped(fresh(), first_call, share)
         budget = remat.exec.report(model).budget

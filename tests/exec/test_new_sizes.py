@@ -18,8 +18,8 @@ from remat.exec._program.kernels import drawn_mask
 from remat.exec._sizes import laws
 from remat.exec._sizes.captures import MOST_SAMPLES
 from remat.exec._sizes.costs import costs_at, interpolated, known_workspace
-from remat.exec._sizes.functions import Functions, NoFunction
 from remat.exec._sizes.filling import Filler
+from remat.exec._sizes.functions import Functions, NoFunction
 from remat.exec._sizes.merging import Patterns, Unlike
 from remat.exec._sizes.stencil import REFUSALS
 from remat.exec._torch.outlined import Form, Metas

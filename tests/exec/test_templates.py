@@ -12,8 +12,8 @@ from remat.exec._program.program import Spec
 from remat.exec._program.source import Names, Size
 from remat.exec._run.lowering import lower
 from remat.exec._sizes import templates
-from remat.exec._sizes.functions import Functions, NoFunction
 from remat.exec._sizes.filling import Filler
+from remat.exec._sizes.functions import Functions, NoFunction
 from remat.exec._sizes.merging import Number, Parts
 from remat.exec._sizes.templates import Templates
 from remat.zoo import GPT2

@@ -115,21 +115,23 @@ class Family:
         near = [known for known in self.overheads if abs(known - share) <= NEAR]
         return self.overheads[min(near, key=lambda known: (abs(known - share), known))] if near else None
 
-    def at_once(self, graph: Graph, budget: Bytes, share: int, clock: Clock, seed: int) -> Outcome:
-        """A plan for a step that was filled in; arguments as for `relation`, and the share [percent] that the budget is."""
+    def at_once(self, graph: Graph, budget: Bytes, share: int, clock: Clock, seed: int) -> tuple[Outcome, float]:
+        """A plan for a step that was filled in, and the work of the search for it.
+
+        Arguments as for `relation`, and the share [percent] that the budget is.
+        """
         expected, outcome = self.expected(share), Outcome()
         if expected is not None or clock.expired:
             outcome = _searched(graph, budget, self.sequences(), clock, seed, FILLED_WORK)
-            allowed = math.inf if expected is None else expected + COARSE
-            if clock.expired or share in self.overheads:
-                return outcome
-            if outcome.cost is not None and _overhead(graph, outcome) <= allowed:
-                return outcome
+            lean = outcome.cost is not None and expected is not None and _overhead(graph, outcome) <= expected + COARSE
+            if lean or clock.expired or share in self.overheads:
+                return outcome, FILLED_WORK
         outcome = outcome.merge(_member(graph, budget, clock, seed, self.sequences()))
-        self.overheads[share] = math.inf if outcome.cost is None else _overhead(graph, outcome)
+        if not clock.expired:
+            self.overheads[share] = math.inf if outcome.cost is None else _overhead(graph, outcome)
         if outcome.schedule is not None:
             self.keep(share, runs_of(graph, outcome))
-        return outcome
+        return outcome, MEMBER_WORK
 
     def keep(self, share: int, runs: Runs) -> None:
         """Keep the plan of a single size."""
@@ -177,11 +179,11 @@ class Families:
         family.take(graph, peak)
         with importing():
             from remat.algorithms._search.relatives import is_repaired
-        share, quick = 100 * budget // peak, bool(program.structure)
-        if quick:
-            outcome = family.at_once(graph, budget, share, clock, seed)
+        share = 100 * budget // peak
+        if program.structure:  # it was filled in
+            outcome, work = family.at_once(graph, budget, share, clock, seed)
         else:
-            outcome = Outcome()
+            outcome, work = Outcome(), WORK
             for around in (AROUND[:1], AROUND[1:]):
                 family.fill(share, clock, seed, around)
                 outcome = _searched(graph, budget, family.sequences(), clock, seed, WORK)
@@ -193,7 +195,7 @@ class Families:
             return None
         provenance = REPAIRED if is_repaired(outcome.trail) else FAMILY
         logger.info("%s: %d sequences, %s", graph.name, len(family.sequences()), provenance)
-        return Relation(outcome, provenance, FILLED_WORK if quick else WORK)
+        return Relation(outcome, provenance, work)
 
     def learn(self, program: Program, graph: Graph, outcome: Outcome) -> None:
         """Take a plan into the family of its structure, which begins with it."""
