@@ -25,15 +25,15 @@ def copied(first: T, changed: Iterable[tuple[str, Any]]) -> T:
 
 def share(source: Any, target: Any, names: Iterable[str]) -> None:
     """Hand on cached properties that an object has worked out already."""
+    kind: Any = type(source)
     for name in names:
-        member = member_of(type(source), name)
+        member = member_of(kind, name)
         try:
             member.__set__(target, member.__get__(source))
         except AttributeError:  # not worked out yet
             continue
 
 
-@functools.cache
 def fields_of(kind: type) -> tuple[str, ...]:
     """The names of the fields of a class of attrs."""
     return tuple(about.name for about in attrs.fields(kind))

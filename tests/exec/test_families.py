@@ -9,11 +9,11 @@ from attrs import evolve
 from torch import nn
 
 import remat.exec
-from remat.algorithms import Clock, MultiStart, Problem, StoreAll, store_all_peak
+from remat.algorithms import Clock, MultiStart, Outcome, Problem, StoreAll, store_all_peak
 from remat.errors import BadArgument, Infeasible
 from remat.exec._module.shape_bill import FEWEST, LEAST, ShapeBill
 from remat.exec._plan import families
-from remat.exec._plan.families import Families, Family, runs_of
+from remat.exec._plan.families import Families, runs_of
 from remat.exec._program.digest import structure_digest
 from remat.ir import Schedule, validate
 from remat.zoo import MLP
@@ -82,15 +82,16 @@ def related(table, program, graph, budget, clock=None):
     return table.relation(program, graph, budget, peak=store_all_peak(graph), clock=clock or Clock(), seed=0)
 
 
-def test_a_size_at_which_no_plan_fits_gets_the_nearest_one_shaved(monkeypatch):
+def test_a_size_at_which_no_plan_fits_gets_the_nearest_one_shaved():
     program, graph = costed(64)
     peak = store_all_peak(graph)
     table = Families()
     loose = MultiStart(starts=2).solve(Problem(graph=graph, budget=9 * peak // 10))
     table.learn(program, graph, loose)
-    monkeypatch.setattr(Family, "fill", lambda *_: None)
     other, smaller = costed(60)
     budget = store_all_peak(smaller) // 2
+    (family,) = table.by_structure.values()
+    family.overheads[50] = 1.0  # so much that a short search will do
     relation = related(table, other, smaller, budget)
     assert relation.provenance == "repaired"
     assert validate(smaller, relation.outcome.schedule, budget) == relation.outcome.cost
@@ -100,7 +101,7 @@ def test_where_nothing_can_be_shaved_to_the_budget_the_size_is_planned_for_itsel
     program, graph = costed(64)
     table = Families()
     table.learn(program, graph, MultiStart(starts=2).solve(Problem(graph=graph, budget=store_all_peak(graph) - 1)))
-    monkeypatch.setattr(Family, "fill", lambda *_: None)
+    monkeypatch.setattr(families, "_member", lambda *_: Outcome())
     assert related(table, *costed(60), 10) is None
     assert related(Families(), program, graph, 10) is None
 
@@ -147,7 +148,7 @@ def test_every_size_is_planned_for_itself_where_that_is_asked(settings):
     assert report.provenance == "own" and report.measured_peak is not None and report.reruns > 0
 
 
-def test_a_family_is_bounded_and_grows_from_its_largest_step(monkeypatch):
+def test_a_family_is_bounded_and_grows(monkeypatch):
     program, graph = costed(32)
     table = Families()
     outcome = MultiStart(starts=2).solve(Problem(graph=graph, budget=6 * store_all_peak(graph) // 10))
@@ -155,7 +156,7 @@ def test_a_family_is_bounded_and_grows_from_its_largest_step(monkeypatch):
     (family,) = table.by_structure.values()
     other, larger = costed(40)
     assert related(table, other, larger, store_all_peak(larger) // 2) is not None
-    assert family.largest is larger and family.grid.keys() == {50}
+    assert family.overheads.keys() == family.plans.keys() == {outcome.cost.peak * 100 // store_all_peak(graph), 50}
     for share in range(3 * families.MOST_PLANS):
         family.keep(share, runs_of(graph, outcome))
     assert list(family.plans) == list(range(2 * families.MOST_PLANS, 3 * families.MOST_PLANS))
@@ -176,7 +177,7 @@ def test_a_deadline_that_is_over_leaves_the_sequences_and_marks_no_share_as_impo
     relation = related(table, program, graph, outcome.cost.peak, Clock(0.0))
     assert relation.provenance == "family" and relation.outcome.cost.time <= outcome.cost.time
     (family,) = table.by_structure.values()
-    assert family.grid == {}
+    assert list(family.overheads) == [100 * outcome.cost.peak // store_all_peak(graph)]
 
 
 def test_plans_of_a_file_are_of_use_for_other_sizes_too():
@@ -193,7 +194,7 @@ def test_a_copy_of_the_module_has_the_family_and_adds_to_its_own():
     gradients(other, SIZES[1])
     assert remat.exec.report(other).provenance == "family"
     (mine,), (theirs,) = (each.__dict__["_remat"].families.by_structure.values() for each in (model, other))
-    assert not mine.grid and theirs.grid
+    assert len(mine.plans) < len(theirs.plans) and mine.overheads.keys() < theirs.overheads.keys()
 
 
 def test_preparing_plans_every_shape_and_names_those_that_do_not_fit():

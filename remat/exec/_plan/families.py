@@ -1,9 +1,9 @@
 """Plans of steps of one structure, for steps of other sizes: a schedule keeps about its share of the peak over sizes.
 
-For each structure there is a family: run sequences for a grid of shares of the peak, each made when a size first needs it, on the
-largest step seen until then; and the sequences of the plans made so far. A new size takes the fastest that fits its budget,
-and a short search goes on from it. Where its program was filled in from others and no time is to be lost, there is no grid: where
-the family knows no share nearby, or recomputes less there, the size has a member made for itself.
+For each structure there is a family: the run sequences of plans made so far, and the shares of the peak that plans were searched
+for at, with what they recompute. A new size takes the fastest sequence that fits its budget, and a short search goes on from
+it. Where nothing is known of a share nearby, or less was recomputed there, the size has a member made: a longer search, which
+begins with all sequences.
 """
 
 from __future__ import annotations
@@ -22,11 +22,6 @@ from remat.units import Bytes
 
 logger = logging.getLogger(__name__)
 
-STEP = 5
-"""Percent of the peak between two members of the grid."""
-AROUND = (0, -1, 1)
-"""Members that a size has made, in steps from the share it needs: the first, and the others where nothing fits then, since a
-sequence takes a few percent more or less at other sizes."""
 WORK = 1e6
 """Of the search at a new size, as `RuinAndRecreate` counts it: some hundredths of a second on hundreds of nodes."""
 FILLED_WORK = 2e5
@@ -46,7 +41,7 @@ LEAST_SCALE = 1 / 3
 MOST_FAMILIES = 8
 """Structures whose families a module keeps; the least recently used is forgotten."""
 MOST_PLANS = 24
-"""Plans of single sizes that a family keeps besides the grid; likewise."""
+"""Run sequences that a family keeps; likewise."""
 
 SINGLE, UNRELATED, FAMILY, REPAIRED = "own", "unrelated", "family", "repaired"
 """Where a plan comes from: made for its step; likewise, and no earlier step has its operations; a sequence of the family,
@@ -75,57 +70,35 @@ class Family:
     """What is known of the plans of one structure.
 
     Attributes:
-        largest: the step of the largest peak so far.
-        peak: of it, when everything is kept [bytes].
-        grid: run sequences by share of the peak [percent]; None: no plan was found for it.
-        plans: those of single sizes, by share of their own peak in half steps.
+        plans: run sequences by share of the peak [percent], the last one that was made.
         overheads: by share, what plans that were searched for there recompute, as a share of their step.
     """
 
-    largest: Graph
-    peak: Bytes
-    grid: dict[int, Runs | None] = field(factory=dict)
     plans: dict[int, Runs] = field(factory=dict)
     overheads: dict[int, float] = field(factory=dict)
 
     def sequences(self) -> tuple[Runs, ...]:
         """All run sequences, each once."""
-        return tuple(dict.fromkeys(runs for runs in (*self.grid.values(), *self.plans.values()) if runs is not None))
-
-    def take(self, graph: Graph, peak: Bytes) -> None:
-        """Have members be made on this step from now on, if it is larger."""
-        if peak > self.peak:
-            self.largest, self.peak = graph, peak
-
-    def fill(self, share: int, clock: Clock, seed: int, around: tuple[int, ...] = AROUND) -> None:
-        """Make the members around a share [percent] that the grid lacks."""
-        nearest = share // STEP * STEP
-        for steps in around:
-            at = nearest + steps * STEP
-            if 0 < at < 100 and at not in self.grid and not clock.expired:
-                outcome = _member(self.largest, at * self.peak // 100, clock, seed)
-                if outcome.schedule is not None:
-                    self.grid[at] = runs_of(self.largest, outcome)
-                    self.overheads[at] = _overhead(self.largest, outcome)
-                elif not clock.expired:
-                    self.grid[at] = None
+        return tuple(dict.fromkeys(self.plans.values()))
 
     def expected(self, share: int) -> float | None:
         """What a plan at a share [percent] recomputes, as the nearest one tells; None: there is none nearby."""
-        near = [known for known in self.overheads if abs(known - share) <= NEAR]
-        return self.overheads[min(near, key=lambda known: (abs(known - share), known))] if near else None
+        near = [other for other in self.overheads if abs(other - share) <= NEAR]
+        return self.overheads[min(near, key=lambda other: (abs(other - share), other))] if near else None
 
-    def at_once(self, graph: Graph, budget: Bytes, share: int, clock: Clock, seed: int) -> tuple[Outcome, float]:
-        """A plan for a step that was filled in, and the work of the search for it.
+    def plan(
+        self, graph: Graph, budget: Bytes, share: int, clock: Clock, seed: int, short: float
+    ) -> tuple[Outcome, float]:
+        """A plan, and the work of the search for it.
 
-        Arguments as for `relation`, and the share [percent] that the budget is.
+        Arguments as for `relation`, and the share that the budget is [percent], and the work of a short search.
         """
         expected, outcome = self.expected(share), Outcome()
         if expected is not None or clock.expired:
-            outcome = _searched(graph, budget, self.sequences(), clock, seed, FILLED_WORK)
+            outcome = _searched(graph, budget, self.sequences(), clock, seed, short)
             lean = outcome.cost is not None and expected is not None and _overhead(graph, outcome) <= expected + COARSE
             if lean or clock.expired or share in self.overheads:
-                return outcome, FILLED_WORK
+                return outcome, short
         outcome = outcome.merge(_member(graph, budget, clock, seed, self.sequences()))
         if not clock.expired:
             self.overheads[share] = math.inf if outcome.cost is None else _overhead(graph, outcome)
@@ -142,7 +115,7 @@ class Family:
 
     def copied(self) -> Family:
         """The same for a copy of the module."""
-        return Family(self.largest, self.peak, dict(self.grid), dict(self.plans), dict(self.overheads))
+        return Family(dict(self.plans), dict(self.overheads))
 
 
 @define(eq=False)
@@ -176,19 +149,10 @@ class Families:
         if family is None:
             return None
         self.by_structure[structure] = family
-        family.take(graph, peak)
         with importing():
             from remat.algorithms._search.relatives import is_repaired
-        share = 100 * budget // peak
-        if program.structure:  # it was filled in
-            outcome, work = family.at_once(graph, budget, share, clock, seed)
-        else:
-            outcome, work = Outcome(), WORK
-            for around in (AROUND[:1], AROUND[1:]):
-                family.fill(share, clock, seed, around)
-                outcome = _searched(graph, budget, family.sequences(), clock, seed, WORK)
-                if outcome.schedule is not None and not is_repaired(outcome.trail):
-                    break
+        short = FILLED_WORK if program.structure else WORK
+        outcome, work = family.plan(graph, budget, 100 * budget // peak, clock, seed, short)
         if clock.stopped and outcome.schedule is None:
             raise KeyboardInterrupt
         if outcome.schedule is None:
@@ -201,14 +165,11 @@ class Families:
         """Take a plan into the family of its structure, which begins with it."""
         if outcome.schedule is None or outcome.cost is None or not graph.flat:
             return
-        structure, peak = structure_digest(program), store_all_peak(graph)
-        family = self.by_structure.pop(structure, None) or Family(graph, peak)
-        self.by_structure[structure] = family
-        family.take(graph, peak)
+        structure = structure_digest(program)
+        family = self.by_structure[structure] = self.by_structure.pop(structure, Family())
         if outcome.cost.reruns:
-            half = max(1, STEP // 2)
-            share = 100 * outcome.cost.peak // peak
-            family.keep(share // half * half, runs_of(graph, outcome))
+            share = 100 * outcome.cost.peak // store_all_peak(graph)
+            family.keep(share, runs_of(graph, outcome))
             family.overheads.setdefault(share, _overhead(graph, outcome))
         for old in list(self.by_structure)[:-MOST_FAMILIES]:
             del self.by_structure[old]
@@ -241,8 +202,8 @@ def _member(graph: Graph, budget: Bytes, clock: Clock, seed: int, sequences: tup
         from remat.algorithms import MultiStart, Polish, RuinAndRecreate, gap
         from remat.algorithms._search.relatives import Relatives
     passes = (MultiStart(starts=MEMBER_STARTS), RuinAndRecreate(work=MEMBER_WORK * _scale(graph, LEAST_SCALE)))
-    known = (Relatives(sequences, variants=1),) if sequences else ()
-    return Polish((*known, *passes), stop=gap(DONE)).solve(
+    relatives = (Relatives(sequences, variants=1),) if sequences else ()
+    return Polish((*relatives, *passes), stop=gap(DONE)).solve(
         Problem(graph=graph, budget=budget), clock=clock.nested(), seed=seed
     )
 

@@ -312,7 +312,7 @@ def plan_costed(
     program, graph, loss, peak = costed.program, costed.graph, costed.loss, costed.peak
     with stages.stage("plan"):
         asked = _in_bytes(settings.budget, peak + captured.overhead)
-        outcome, budget, relation = _outcome(costed, asked, settings, stages, source=source, overhead=captured.overhead)
+        outcome, budget, relation = _outcome(captured, costed, asked, settings, stages, source)
         if outcome.cost is not None:
             stages.bytes["plan"] = outcome.cost.peak
     with stages.stage("lower"):
@@ -339,15 +339,15 @@ def plan_costed(
 
 
 def _outcome(
+    captured: Captured,
     costed: Costed,
     asked: Bytes | None,
     settings: Settings,
     stages: Stages,
-    *,
     source: Replay | Families | None,
-    overhead: Bytes,
 ) -> tuple[Outcome, Bytes | None, Relation | None]:
     """The plan, the budget it is for, and how it comes from plans of other sizes, where it does."""
+    overhead = captured.overhead
     if isinstance(source, Replay) and asked is not None:
         return source.outcome(costed.graph, asked, overhead, costed.link), asked, None
     relation = None
@@ -368,7 +368,7 @@ def _outcome(
     if families is not None and budget is not None:
         families.learn(costed.program, costed.graph, outcome)
     if budget is not None:
-        known_plans.learn(costed.program, outcome)
+        known_plans.learn(captured.program, outcome)  # the digest, which sizes as measured do not change, is known
     return outcome, budget, relation
 
 

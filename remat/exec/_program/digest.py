@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -22,6 +23,8 @@ _LITERALS = (
     type(None), bool, int, float, complex, str, type(...), torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
 _strangers = itertools.count()
+_digests: WeakKeyDictionary[Program, str] = WeakKeyDictionary()
+"""Of programs that were asked about: it takes a hundredth of a second."""
 
 
 def program_digest(program: Program, *, any_device: bool = False) -> str:
@@ -35,6 +38,14 @@ def program_digest(program: Program, *, any_device: bool = False) -> str:
     which storage; constants with their values; inputs, outputs, gradients and updates. Sequence numbers of autograd count by
     their order alone. An argument of a kind that is not known here makes a digest that no other capture has.
     """
+    if any_device:
+        return _digest(program, any_device=True)
+    if program not in _digests:
+        _digests[program] = _digest(program, any_device=False)
+    return _digests[program]
+
+
+def _digest(program: Program, *, any_device: bool) -> str:
     numbers = {op.sequence for op in program.ops if op.sequence is not None}
     order = {number: rank for rank, number in enumerate(sorted(numbers))}
     hasher = hashlib.sha256()

@@ -21,9 +21,8 @@ def _plain(*forms: Any) -> bool:
     )
 
 
-def _convolution(
-    x: Form, weight: Form, _bias: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, *_rest: Any
-) -> tuple[Laid, ...] | None:
+def _convolution(x: Form, weight: Form, _bias: Any, *settings: Any) -> tuple[Laid, ...] | None:
+    stride, padding, dilation, transposed = settings[:4]
     dims = len(x.shape) - 2
     if not _plain(x, weight) or is_true(transposed) or len(weight.shape) != len(x.shape):
         return None
@@ -35,9 +34,8 @@ def _convolution(
     return new((x.shape[0], weight.shape[0], *sizes)) if all(size > 0 for size in sizes) else None
 
 
-def _convolution_backward(
-    grad: Form, x: Form, weight: Form, _bias: Any, _stride: Any, _padding: Any, _dilation: Any, transposed: Any, *_: Any
-) -> tuple[Laid, ...] | None:
+def _convolution_backward(grad: Form, x: Form, weight: Form, _bias: Any, *settings: Any) -> tuple[Laid, ...] | None:
+    transposed = settings[3]
     ranks = {len(x.shape), len(grad.shape), len(weight.shape)}
     if not _plain(grad, x, weight) or is_true(transposed) or len(ranks) > 1:
         return None

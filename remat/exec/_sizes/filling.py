@@ -65,7 +65,7 @@ class _Writing:
     constants: list[Any] = field(factory=list)
     columns: dict[int, None] = field(factory=dict)
     steps: list[tuple[Callable[[list[int]], Step], list[Place]]] = field(factory=list)
-    known: dict[int, Place] = field(factory=dict)
+    by_pattern: dict[int, Place] = field(factory=dict)
 
     def place(self, pattern: Pattern) -> Place:
         """Where the object of a pattern will stand."""
@@ -75,13 +75,13 @@ class _Writing:
             self.columns[pattern.at] = None
             number = "column", pattern.at
             return number if pattern.kind is int else self.step(lambda at: _converted(pattern.kind, *at), [number])
-        if id(pattern) not in self.known:
+        if id(pattern) not in self.by_pattern:
             if isinstance(pattern, Parts):
                 needs = [self.place(part) for part in pattern.parts]
-                self.known[id(pattern)] = self.step(lambda at: _container(pattern, at), needs)
+                self.by_pattern[id(pattern)] = self.step(lambda at: _container(pattern, at), needs)
             else:
-                self.known[id(pattern)] = self.record(pattern)
-        return self.known[id(pattern)]
+                self.by_pattern[id(pattern)] = self.record(pattern)
+        return self.by_pattern[id(pattern)]
 
     def constant(self, value: Any) -> Place:
         """Where an object stands that is the same at all sizes."""
@@ -122,7 +122,7 @@ def _container(pattern: Parts, places: list[int]) -> Step:
     return (lambda slots: list(get(slots))) if pattern.kind is list else get
 
 
-def _record(kind: type, names: Sequence[str], places: list[int]) -> Step:
+def _record(kind: Any, names: Sequence[str], places: list[int]) -> Step:
     get, new, puts = _tuple(places), kind.__new__, [member_of(kind, name).__set__ for name in names]
 
     def build(slots: list[Any]) -> Any:

@@ -97,6 +97,7 @@ def _lowered(filler: Filler, numbers: Sequence[int], schedule: Schedule) -> Lowe
     """Functions with names, which keep no program of their own."""
     named = [Size.of(number, _name(at)) for at, number in enumerate(numbers)]
     lowered, pattern = lower(filler.at(named), schedule), filler.pattern
+    assert isinstance(pattern, (Record, Same))
     first: Program = pattern.first if isinstance(pattern, Record) else pattern.value
     return evolve(lowered, tangents=Tangents(first), lowered_from=(first, schedule, None))
 
