@@ -16,6 +16,7 @@ import torch
 from attrs import evolve, field, frozen
 from torch import nn
 
+from remat._collector import collector_paused
 from remat.errors import Uncapturable
 from remat.exec._capture.agree import Kernels, traced_as_run
 from remat.exec._capture.casts import share_casts
@@ -144,7 +145,8 @@ def capture(
     try:
         asked = step_of(module, args, kwargs or {}, function, differentiable)
         asked = evolve(asked, watched=watched, answers=answers, tracer=tracer)
-        return _captured_step(asked, fold_sums, as_run)
+        with collector_paused():  # nearly all that a trace makes lives until its end
+            return _captured_step(asked, fold_sums, as_run)
     except Uncapturable as error:
         raise refusal(error, module) from error
 
