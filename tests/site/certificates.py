@@ -67,7 +67,7 @@ def facts(rows: list[Row]) -> list[str]:
         f"* Checking takes at most {seconds(max(row['check_cpu'] for row in rows))}; a tenth of planning or 2 s is asked.",
         f"* `auto` over all rows takes {bare:.1f} s without evidence and {asked:.1f} s with its proof, written and checked: "
         f"{100 * (asked / bare - 1):+.1f} % (10 asked).",
-        f"* The proof alone is over a tenth of planning on {len(over)} of {len(long)} rows that plan for {JUDGED:g} s and longer,",
+        f"* The proof alone is over a tenth of planning on {len(over)} of {len(long)} rows that plan for {JUDGED:g} s and longer",
         f"  and on {len(short)} of {len(rows) - len(long)} shorter ones{few}.",
         "",
     ]
