@@ -5,9 +5,10 @@
     FLAGS="--lengths 200"        so many random lengths of 16 to 512 in one wrapped module, and a smaller last batch, at 40 and
                                  60 % of the peak at 512: GPT-2, an encoder with a mask, and of transformers BERT and T5
     FLAGS="--kinds"              ResNet-18 and a U-Net over batches and images, a graph network over nodes and edges, a detection
-                                 head over boxes, an LSTM cell over lengths
+                                 head over boxes, an LSTM cell over lengths; at half of the largest peak, or --share 60%
     FLAGS="--growth 2000"        so many different shapes of a small GPT-2 in one wrapped module: resident memory of the process,
-                                 plans and generated functions as they go; exit 1 where they grow after the table of plans is full
+                                 plans and generated functions as they go; exit 1 where memory grows after a quarter of them, or
+                                 there are more functions than the tables of plans and texts may keep
 
 All seconds are of CPU. The pause of a shape is what its first call does before its step: fill in or capture, cost, plan, generate
 code. Each model and budget has a process of its own, in which no size was captured before; "a capture" is one at sizes that
@@ -246,9 +247,9 @@ def lengths(names, count):
     )
 
 
-def kinds(names):
+def kinds(names, asked):
     """Whether sizes of other models are right; nothing is recomputed where one capture each is what there is."""
-    return many_shapes([("kinds", name, SHARES.get(name, "50%"), 0, 1) for name in names], "kinds.json")
+    return many_shapes([("kinds", name, asked or SHARES.get(name, "50%"), 0, 1) for name in names], "kinds.json")
 
 
 def settings():
@@ -262,6 +263,7 @@ def main():
     parser.add_argument("--only", choices={**CASES, **LENGTHS, **KINDS})
     parser.add_argument("--lengths", type=int, default=0, help="so many random lengths")
     parser.add_argument("--kinds", action="store_true", help="other models")
+    parser.add_argument("--share", default="", help="of the peak of the largest call, for other models")
     parser.add_argument("--growth", type=int, default=0, help="so many different shapes, and whether memory grows")
     arguments = parser.parse_args()
     settings()
@@ -272,7 +274,7 @@ def main():
     if arguments.lengths:
         sys.exit(not lengths(only or list(LENGTHS), arguments.lengths))
     if arguments.kinds:
-        sys.exit(not kinds(only or list(KINDS)))
+        sys.exit(not kinds(only or list(KINDS), arguments.share))
     sys.exit(not both(only or list(CASES)))
 
 
