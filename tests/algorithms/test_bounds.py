@@ -178,6 +178,17 @@ def test_several_instants_pay_twice_for_what_must_be_made_twice():
     assert AnyOrder(largest=1).solve(problem).lower == chain(8).time  # no formulation is small enough
 
 
+def test_a_large_formulation_is_left_after_so_many_checks_with_the_bound_so_far():
+    search = Search(Problem(graph=chain(40), budget=24), Clock(), 0, "test")
+    instants = tuple(search.base[-30::6].tolist())
+    linear = ordered_formulation(search.flat, Dependencies(search.flat), instants, search.budget).linear
+    whole, few = solve_mixed(linear), solve_mixed(linear, checks=5)
+    assert whole.finished and not few.finished
+    assert 0 < few.bound < whole.bound
+    assert few.bound == solve_mixed(linear, checks=5).bound  # checks are counted, not seconds
+    assert solve_mixed(linear, checks=10_000).bound == whole.bound
+
+
 def test_a_solution_may_leave_the_captured_order():
     problem = Problem(graph=sideways(), budget=22)
     captured = MultiInstant().solve(problem)

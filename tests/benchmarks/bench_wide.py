@@ -6,8 +6,9 @@
     --print                 only what is there already
 
 A row is an architecture at 70, 50, 35 or 25 % of its peak, or at the lowest budget found. Each runs in a process of its own and
-is kept in build/bench/wide; rows whose sources and graph are unchanged are not run again. Prints the table, then for each half
-the bars; exits 1 when the half that is only reported misses one.
+is kept in build/bench/wide; rows whose sources and graph are unchanged are not run again. "min-cut" is the fastest of PyTorch's
+own partitions that stays within the budget (`torch_partitions.py`), one process for all budgets of an architecture. Prints the
+table, then for each half the bars; exits 1 when the half that is only reported misses one. All rows: build/bench/wide.json.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from remat.ir.json_document import write_whole
 from tests.benchmarks.one_process import run_row
 from tests.models.catalogue import HALVES, half_of
 
@@ -29,6 +31,7 @@ GRAPHS = Path("build/graphs")
 OUT = Path("build/bench/wide")
 SHARES = ("0.7", "0.5", "0.35", "0.25", "lowest")
 SOURCES = ("remat/ir", "remat/algorithms", "tests/benchmarks/wide_row.py")
+PARTITION_SOURCES = ("remat/ir", "tests/benchmarks/torch_partitions.py", "tests/benchmarks/partition_row.py")
 PREFIXES = ("torch-", "hf-", "diffusers-", "timm-")
 NEAR = 0.03
 """How near the lowest budget is to be to what is proved impossible, in parts of the peak."""
@@ -36,10 +39,10 @@ NEAR = 0.03
 Row = dict[str, Any]
 
 
-def sources() -> str:
+def sources(places: Iterable[str]) -> str:
     """A hash of what rows depend on besides their graph."""
     digest = hashlib.sha256()
-    for source in map(Path, SOURCES):
+    for source in map(Path, places):
         for path in sorted(source.rglob("*.py")) if source.is_dir() else [source]:
             digest.update(f"{path}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
@@ -47,6 +50,17 @@ def sources() -> str:
 
 def row_of(graph: Path, share: str, key: str, args: argparse.Namespace) -> Row | None:
     """A row: what the same sources wrote for the same graph before, else from a new process; None: it is not there."""
+    return kept(graph, share, key, args, ["tests.benchmarks.wide_row", str(graph), share])
+
+
+def partitions_of(graph: Path, key: str, args: argparse.Namespace) -> list[list[Any]]:
+    """PyTorch's partitions of a graph: solver, budget, peak and time; those that were made within the limit."""
+    row = kept(graph, "partitions", key, args, ["tests.benchmarks.partition_row", str(graph)])
+    return [] if row is None else row.get("partitions", [])
+
+
+def kept(graph: Path, share: str, key: str, args: argparse.Namespace, command: list[str]) -> Row | None:
+    """What a command wrote, now or before; it is given the path to write to."""
     name = graph.name.removesuffix(".json.gz")
     path = OUT / f"{name}-{share}.json"
     row: Row = json.loads(path.read_text()) if path.exists() else {}
@@ -54,18 +68,19 @@ def row_of(graph: Path, share: str, key: str, args: argparse.Namespace) -> Row |
     if args.print or row.get("key") == full:
         return row or None
     path.unlink(missing_ok=True)
-    failure = run(graph, share, path, args.limit)
-    row = json.loads(path.read_text()) if failure is None else {"status": failure, "share": share}
-    row |= {"name": name, "half": half_of(name), "key": full}
+    failure = run_row([*command, str(path)], path.with_suffix(".log"), args.limit)
+    row = json.loads(path.read_text()) if path.exists() else {}
+    row |= {"name": name, "half": half_of(name), "share": share, "key": full}
+    row |= {} if failure is None else {"status": failure}
     part = path.with_suffix(".part")
     part.write_text(json.dumps(row, indent=1))
     os.replace(part, path)
     return row
 
 
-def run(graph: Path, share: str, path: Path, limit: float) -> str | None:
-    """Run the process of a row; what ended it, where it did not end well."""
-    return run_row(["tests.benchmarks.wide_row", str(graph), share, str(path)], path.with_suffix(".log"), limit)
+def fastest(partitions: Iterable[list[Any]], share: str) -> float | None:
+    """Least time of the partitions that stay within a share of the peak; None: none does."""
+    return min((time for _, _, peak, time in partitions if peak <= float(share)), default=None)
 
 
 # -- showing ---------------------------------------------------------------------------------------------------------------
@@ -129,14 +144,19 @@ def main(args: argparse.Namespace) -> int:
         print(f"no graphs in {GRAPHS}: `make graphs` captures them.")
         return 1
     OUT.mkdir(parents=True, exist_ok=True)
-    print("graph share | time | bound | gap % | captured order | plan s | bound s | per layer | rotor | dtr | tw-remat")
-    key, rows = sources(), []
+    heads = "graph share | time | bound | gap % | captured order | plan s | bound s"
+    print(heads, "per layer", "rotor", "dtr", "tw-remat", "min-cut", sep=" | ")
+    key, partition_key, rows = sources(SOURCES), sources(PARTITION_SOURCES), []
     for path in paths:
+        partitions = partitions_of(path, partition_key, args)
         for share in SHARES:
             row = row_of(path, share, key, args)
             if row is not None:
                 rows.append(row)
+                if "beside" in row:
+                    row["beside"]["min-cut"] = fastest(partitions, share)
                 print(line_of(row), flush=True)
+    write_whole(OUT.with_suffix(".json"), json.dumps({"rows": rows}, indent=1).encode())
     code = 0
     for half in HALVES:
         lines, misses = missed(row for row in rows if row["half"] == half)

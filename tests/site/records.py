@@ -13,7 +13,7 @@ PAGE = ROOT / "docs" / "benchmarks" / "records.md"
 HEAD = """# Instances to compete on, and the records
 
 {graphs} graphs of training steps, each at 70, 50, 35 and 25 % of the memory that keeping everything takes: {count}
-instances. The graphs are of the [wide zoo](weak_graphs.md), with at most 2,000 nodes: transformers, convolutional,
+instances. The graphs are of the [wide zoo](wide_zoo.md), with at most 2,000 nodes: transformers, convolutional,
 recurrent and graph networks, derivatives in the loss, experts, diffusion models. Times and workspaces are by the model of a
 V100, sizes are exact.
 

@@ -1,13 +1,14 @@
 """Formulations given to HiGHS without a modelling layer in between, with bounds that are proofs.
 
 A bound of a relaxation is evaluated again from the solver's duals in exact integers (`exact_bound`). A bound of a
-mixed-integer formulation is the solver's dual bound, less its tolerance. Solves are limited by nodes and iterations, and by
-what a clock with an end has left: then the bound reached so far is returned.
+mixed-integer formulation is the solver's dual bound, less its tolerance. Solves are limited by nodes, iterations and checks, and
+by what a clock with an end has left: then the bound reached so far is returned.
 """
 
 from __future__ import annotations
 
 import math
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._milp.answer import Answer, Floats, exact_bound, farkas, less_tolerance
-from remat.algorithms._milp.highs import loaded
+from remat.algorithms._milp.highs import loaded, mip_interrupt
 from remat.algorithms._milp.linear import Flags, Linear
 
 _SCALE = 1000.0  # the objective is scaled so that all costs sum to this
@@ -44,17 +45,29 @@ def solve_relaxed(linear: Linear, iterations: int = 200_000, *, clock: Clock | N
     return Answer(point=point, bound=max(0, bound), finished=status == "kOptimal", duals=multipliers)
 
 
-def solve_mixed(linear: Linear, gap: float = 1e-4, nodes: int = 2000, *, clock: Clock | None = None) -> Answer:
-    """Solve with integral variables, no longer than the clock allows; the bound is the dual bound less its tolerance."""
+def solve_mixed(
+    linear: Linear, gap: float = 1e-4, nodes: int = 2000, *, checks: int | None = None, clock: Clock | None = None
+) -> Answer:
+    """Solve with integral variables, no longer than the clock allows; the bound is the dual bound less its tolerance.
+
+    Args:
+        linear: the formulation.
+        gap: relative gap at which it counts as solved.
+        nodes: of the branch-and-bound tree.
+        checks: how often HiGHS may ask whether to stop before it does; it asks about once per linear program, at the root and in
+            strong branching, so that a node of a large formulation cannot take for ever. None: it is not limited.
+        clock: ends the solve too.
+    """
     if not linear.integral.any():
         return solve_relaxed(linear, clock=clock)
     scaled = _Scaled.of(linear, linear.integral)
-    solver = scaled.loaded()
-    status = _run(solver, clock, mip_rel_gap=gap, mip_max_nodes=nodes)
+    limits = {"mip_rel_gap": gap, "mip_max_nodes": nodes}
+    solver = _limited(scaled.loaded(), checks)
+    status = _run(solver, clock, **limits)
     if status in _INFEASIBLE:
         # Presolve has wrongly reported small formulations as infeasible: solve again without it.
-        solver = scaled.loaded()
-        status = _run(solver, clock, mip_rel_gap=gap, mip_max_nodes=nodes, presolve="off")
+        solver = _limited(scaled.loaded(), checks)
+        status = _run(solver, clock, **limits, presolve="off")
         if status == "kInfeasible":
             return Answer(infeasible=True, finished=True)
     if status not in _ENDED:
@@ -132,8 +145,24 @@ class _Scaled:
 
 
 _INFEASIBLE = ("kInfeasible", "kUnboundedOrInfeasible")
-_ENDED = ("kOptimal", "kTimeLimit", "kIterationLimit", "kSolutionLimit")
+_ENDED = ("kOptimal", "kTimeLimit", "kIterationLimit", "kSolutionLimit", "kInterrupt")
 """Ends at which HiGHS has duals and a dual bound, limits included."""
+
+
+def _limited(solver: Any, checks: int | None) -> Any:
+    """The solver, which stops when it has asked so often; the searches of its heuristics, which do not ask, are left out."""
+    if checks is None:
+        return solver
+    for heuristic in ("mip_heuristic_run_rens", "mip_heuristic_run_rins"):
+        solver.setOptionValue(heuristic, False)
+    asked = count(1)
+
+    def stop(_kind: Any, _message: str, _state: Any, reply: Any, _data: Any) -> None:
+        reply.user_interrupt = next(asked) >= checks
+
+    solver.setCallback(stop, None)
+    solver.startCallback(mip_interrupt())
+    return solver
 
 
 def _run(solver: Any, clock: Clock | None, **options: Any) -> str:

@@ -40,6 +40,13 @@ def loaded(matrix: sp.csc_matrix, cost: Floats, right: Floats, equal: Flags, int
     return solver
 
 
+def mip_interrupt() -> Any:
+    """The kind of callback by which a branch and bound asks whether to stop; HiGHS is loaded already."""
+    import highspy
+
+    return highspy.cb.HighsCallbackType.kCallbackMipInterrupt
+
+
 class Relaxation:
     """A relaxation that grows: rows are added, columns are fixed, and each solve starts from the basis of the last one.
 

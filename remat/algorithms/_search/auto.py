@@ -19,7 +19,7 @@ POOR = 0.005
 """Gap (plan over bound, minus one) above which all passes are tried."""
 
 GOOD = 0.0015
-"""Gap above which a longer search is worth its time."""
+"""Gap above which a longer search, and bounds from several instants, are worth their time."""
 
 FAIR = 0.001
 """Gap above which a better bound is worth more time."""
@@ -51,6 +51,7 @@ auto: Solver = WithCopies(
             Relieve().if_(no_plan),
             RuinAndRecreate(work=1e7),
             RuinAndRecreate(work=5e7, disorder=0.3).if_(gap_above(GOOD)),
+            AnyOrder(effort=2e7).if_(gap_above(GOOD)).if_(gap(POOR)),
             AnyOrder().if_(gap_above(POOR)),
             Continuation(step=0.97, steps=6, attempts=6).if_(gap_above(POOR)),
             RuinAndRecreate(work=5e7, restart=True, disorder=0.3).if_(gap_above(POOR)),
