@@ -57,6 +57,9 @@ auto: Solver = WithCopies(
             RuinAndRecreate(work=5e7, restart=True, disorder=0.3).if_(gap_above(POOR)),
             RuinAndRecreate(work=5e7, disorder=0.3).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
             RuinAndRecreate(work=5e7, restart=True, disorder=0.3).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
+            RuinAndRecreate(work=4e8, disorder=0.3, served=8, others=0, patience=0.5)
+            .if_(gap_above(POOR))
+            .if_(worked_up_to(LONG)),
         ),
         stop=gap(DONE),
     )

@@ -155,7 +155,7 @@ class MultiStart(RunMove):
 
 def iterations_for(nodes: int, work: float) -> int:
     """Iterations that take about the same time on graphs of any size: the time of one grows as nodes ** 1.75. May be 0."""
-    return min(4000, int(work / nodes**1.75))
+    return min(max(4000, int(8e-5 * work)), int(work / nodes**1.75))
 
 
 def _iterations_per_check(search: Search) -> int:
@@ -170,20 +170,25 @@ class RuinAndRecreate(RunMove):
     The share `disorder` of the iterations also moves a few runs: earlier together with the nodes that they depend on, later
     together with the nodes that depend on them, or as early or late as is legal.
 
-    Without a start it begins with `PeakShaving()`. A share of the iterations goes to each of the best distinct plans, the rest to
-    the best one.
+    Without a start it begins with `PeakShaving()`. What the others leave of the iterations goes to the best plan.
 
     Attributes:
         work: amount of work, independent of the size of the graph: 5e7 takes about two seconds.
         temperature: relative worsening accepted at the beginning; falls to zero.
         restart: begin with new shavings instead, one for every thousand iterations, to leave a local optimum.
         disorder: share of the iterations that change the order of runs.
+        served: evictions made from one scan of the gaps: more are faster, and each is chosen a little worse.
+        others: how many of the best distinct plans, after the best one, get a fifth of the iterations each.
+        patience: share of the iterations after which it gives up if none of them brought a better plan.
     """
 
     work: float = field(default=5e7, validator=number(0))
     temperature: float = field(default=0.0005, validator=number(0))
     restart: bool = field(default=False, validator=FLAG)
     disorder: float = field(default=0.0, validator=number(0, 1))
+    served: int = field(default=1, validator=whole(1, "evictions"))
+    others: int = field(default=2, validator=whole(0, "plans"))
+    patience: float = field(default=1.0, validator=number(0, 1))
 
     def outline(self, graph: Graph) -> tuple[str, ...]:
         """The number of iterations."""
@@ -214,7 +219,7 @@ class RuinAndRecreate(RunMove):
             self._run(search, best if start is None else start, total // starts, rng)
 
     def _from_pool(self, search: Search, best: Sequence, total: int) -> None:
-        others = search.incumbents.others(2) if total >= 4 * _PATIENCE else []
+        others = search.incumbents.others(self.others) if total >= 4 * _PATIENCE else []
         search_number = search.next_search()
         for rank, start in enumerate(others):
             self._run(search, start, total // 5, search.streams.spawn("pool", search_number, rank))
@@ -223,15 +228,16 @@ class RuinAndRecreate(RunMove):
         self._run(search, best, rest, search.streams.spawn("best", search_number))
 
     def _run(self, search: Search, start: Sequence, iterations: int, rng: Seed) -> None:
-        current = start
+        current, last_gain = start, 0
         for done in range(0, iterations, _PATIENCE):
-            if search.over:
+            if search.over or done - last_gain > self.patience * iterations:
                 return
             batch = min(_PATIENCE, iterations - done)
             temperature = self.temperature * (1 - done / iterations)
             best, current = self._batch(search, current, batch, temperature, rng)
             if search.arrays.time_of(best) < search.best_time:
                 search.offer(best, f"iteration {done + batch} of {self!r}")
+                last_gain = done + batch
 
     def _batch(
         self, search: Search, start: Sequence, iterations: int, temperature: float, rng: Seed
@@ -242,7 +248,7 @@ class RuinAndRecreate(RunMove):
             if done and search.clock.expired:
                 break
             batch = min(stride, iterations - done)
-            acceptance = Acceptance(temperature, self.disorder)
+            acceptance = Acceptance(temperature, self.disorder, self.served)
             trial, current = ruin_and_recreate(search.flat, current, search.budget, batch, acceptance, rng)
             if not done or search.arrays.time_of(trial) < search.arrays.time_of(best):
                 best = trial

@@ -48,6 +48,8 @@ class Scoring(NamedTuple):
         exponent: weight of the chain's price. noise: relative random change of scores.
         share: inputs smaller than this share of the evicted datum are kept rather than recomputed.
         keeping: 1: chains are also tried with small inputs kept longer; else 0.
+        served: evictions made from one scan of the gaps, at least `SERVED` in long sequences. Above 1, chains that would be too
+            expensive with any noise are given up early.
     """
 
     price: Floats
@@ -55,6 +57,7 @@ class Scoring(NamedTuple):
     noise: float
     share: float
     keeping: int
+    served: int = 1
 
 
 class Candidates(NamedTuple):
@@ -207,8 +210,8 @@ def list_gaps(g: Flat, scoring: Scoring, profile: Profile, least: float, best: C
             if ceiling < least or (best.kept[0] == TOP and ceiling <= best.score[TOP - 1]):
                 continue
             scan.dearest[0] = np.inf
-            if noise == 0.0 and best.kept[0] == TOP and scoring.exponent > 0.0:
-                scan.dearest[0] = ALIKE * (gain / best.score[TOP - 1]) ** (1.0 / scoring.exponent)
+            if (noise == 0.0 or scoring.served > 1) and best.kept[0] == TOP and scoring.exponent > 0.0:
+                scan.dearest[0] = ALIKE * ((1 + noise) * gain / best.score[TOP - 1]) ** (1.0 / scoring.exponent)
             other = 0
             for variant in range(1 + scoring.keeping):  # recompute missing inputs; or keep the smaller ones instead
                 small = int(g.size[d] * (scoring.share if variant == 0 else KEEPING))
@@ -255,7 +258,7 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
     time = 0
     for i in range(n):
         time += g.time[seq[i]]
-    most = SERVED if base.size > LARGE else 1
+    most = SERVED if base.size > LARGE else scoring.served
     least = 0.0  # scores change little from step to step: for most gaps no chain has to be computed
     while peak > budget:
         if time > ceiling or n + LONGEST > 6 * base.size + LONGEST:

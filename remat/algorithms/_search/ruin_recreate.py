@@ -120,10 +120,12 @@ class Acceptance(NamedTuple):
     Attributes:
         temperature: the largest relative worsening that is accepted; each iteration draws a random share of it.
         disorder: share of the iterations that also change the order of runs.
+        served: evictions made from one scan of the gaps.
     """
 
     temperature: float
     disorder: float = 0.0
+    served: int = 1
 
 
 _LARGEST_TIME = 2**63 - 1  # in kernels; the times of a graph sum to less (G-RANGE), but with reruns they may exceed it
@@ -136,7 +138,7 @@ def ruin_and_recreate(
 
     Plain Python around kernels: a kernel that calls these would optimize all of them once more when it is compiled.
     """
-    temperature, disorder = acceptance
+    temperature, disorder, served = acceptance
     current = delete(g, start, budget)
     current_time = total_time(g, current, current.size)
     best, best_time = current, current_time
@@ -144,7 +146,7 @@ def ruin_and_recreate(
     for _ in range(iterations):
         changed, preferences = perturbed(g, current, disorder, rng, price)
         ceiling = min(int(current_time * 1.04), _LARGEST_TIME)
-        trial, fit = shave(g, Scoring(price, *preferences), changed, budget, rng, ceiling)
+        trial, fit = shave(g, Scoring(price, *preferences, served), changed, budget, rng, ceiling)
         if not fit:
             continue
         trial = delete(g, trial, budget)
