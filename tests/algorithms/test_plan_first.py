@@ -21,6 +21,7 @@ from remat.algorithms import (
 )
 from remat.algorithms._core.solver import with_start
 from remat.algorithms._search.passes import MultiStart, RuinAndRecreate
+from remat.algorithms._search.peak_shaving import NO_CEILING, Scoring, shave
 from remat.algorithms._search.state import Search
 from remat.algorithms._search.work import GAIN, RATE, Worked
 from remat.ir import read_joint_graph
@@ -95,6 +96,33 @@ def test_work_is_counted_and_the_same_however_fast_the_machine():
         results.append((search.worked.seconds, search.worked.gained, tuple(search.trail), search.best.tolist()))
     assert results[0] == results[1]
     assert 0 < results[0][1] <= results[0][0] < 1
+
+
+def test_evictions_that_share_a_scan_take_less_work():
+    graph = read_joint_graph(CAPTURED / "encdec6.json.gz")
+    search = Search(Problem(graph=graph, budget=int(store_all_peak(graph) * 0.35)), Clock(), 0, "test")
+    work = []
+    for served in (1, 8):
+        before, scoring = search.worked.seconds, Scoring(search.arrays.price, 1.0, 0.0, 0.0, 0, served)
+        plan, fit = shave(search.flat, scoring, search.base, search.budget, search.streams.spawn("shift"), NO_CEILING)
+        assert fit and search.arrays.fits(plan)
+        work.append(search.worked.seconds - before)
+    assert 0 < work[1] < 0.8 * work[0]
+
+
+def test_a_search_without_gains_gives_up():
+    graph = read_joint_graph(CAPTURED / "unet.json.gz")
+    problem = Problem(graph=graph, budget=int(store_all_peak(graph) * 0.35))
+    start = RuinAndRecreate(work=3e7, others=0, served=8).solve(problem).schedule
+    searches = []
+    for patience in (1.0, 0.1):
+        search = Search(problem, Clock(), 0, "test")
+        search.offer(search.arrays.sequence_of(start), "the start")
+        RuinAndRecreate(work=2e7, temperature=0.0, others=0, patience=patience).improve(search)
+        searches.append(search)
+    whole, given_up = searches
+    assert whole.best_time == given_up.best_time, "the longer search gains: take another seed"
+    assert 0 < given_up.worked.seconds < 0.5 * whole.worked.seconds
 
 
 def test_each_kind_of_work_counts():

@@ -23,6 +23,7 @@ TOP = 8  # candidates evaluated exactly per step
 LONGEST = 256  # nodes in a rerun chain
 HALF = 0.5  # of the last score among the best: moves that score less are not looked at in the next step
 RERUNS, COPIES, BOTH = 1, 2, 3
+DEAR = 4.0  # price of lane time where the lanes are taken: what then has to wait is waited for both ways, and delays others
 
 
 class Prices(NamedTuple):
@@ -34,6 +35,7 @@ class Prices(NamedTuple):
         exponent: weight of the price. noise: relative random change of scores.
         share: inputs smaller than this share of the evicted datum are kept rather than recomputed.
         moves: `RERUNS`, `COPIES` or `BOTH`.
+        capacity: lane time of copies, both ways, up to which the price of lane time holds; then it is `DEAR` [ns].
     """
 
     price: Floats
@@ -42,6 +44,7 @@ class Prices(NamedTuple):
     noise: float
     share: float
     moves: int
+    capacity: float = np.inf
 
 
 class Candidates(NamedTuple):

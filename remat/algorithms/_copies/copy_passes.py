@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from attrs import field, frozen
 
@@ -13,6 +15,9 @@ from remat.settings import number, tuple_of, whole
 from remat.units import Ns
 
 _LANE_PRICES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 2.5)
+_CHEAP = 0.02  # price of lane time up to a capacity
+_CAPACITIES = (0.0, 0.15, 0.3, 0.6, 1.2)  # of the time without recomputation; the first and the last are not tried
+_LARGE = 2000  # nodes above which a shaving takes tenths of a second
 _NEAR = 1.03  # plans that are slower by more before they are polished are not polished
 _PASSES = 2  # of a polish, at most; of one within a search, one pass
 
@@ -52,36 +57,61 @@ class ReplaceReruns(CopyMove):
 
 @frozen
 class ShaveBoth(CopyMove):
-    """Shaving with reruns and copies, once for each price of lane time and each exponent; the best are polished.
+    """Shaving with reruns and copies, for many prices of lane time; the best plans are polished.
+
+    With one price for all lane time, either nearly all gaps of a regular graph are closed by copies or nearly none. So lane time
+    is also tried as cheap up to a capacity and dear beyond; the steps between capacities are halved around the best.
 
     Attributes:
-        lane_prices: prices of a nanosecond of lane time, in nanoseconds of compute time.
+        lane_prices: prices of a nanosecond of lane time without a capacity, in nanoseconds of compute time; not tried on
+            graphs of more than 2,000 nodes.
         exponents: weights of the price in the score.
-        best: how many of the plans are polished.
+        best: how many of the plans are polished; a third of them on graphs of more than 2,000 nodes.
+        halvings: of the steps between capacities.
     """
 
     lane_prices: tuple[float, ...] = field(default=_LANE_PRICES, validator=tuple_of(number(0)))
     exponents: tuple[float, ...] = field(default=(1.0, 0.7), validator=tuple_of(number(0)))
     best: int = field(default=6, validator=whole(1, "plans"))
+    halvings: int = field(default=2, validator=whole(0, "halvings"))
 
     def improve(self, search: CopySearch) -> None:
-        """Shave for each pair, polish the fastest of distinct times."""
-        plans: dict[int, CopyPlan] = {}
-        for exponent in self.exponents:
-            for lane in self.lane_prices:
-                if search.clock.expired:
-                    break
-                prices = Prices(search.time_prices, lane, exponent, 0.0, 0.0, BOTH)
-                added = search.shaved(search.base, search.bare(search.base), prices, search.streams.spawn("copies"))
-                if added is not None:
-                    plan = search.replayed(*added)
-                    if plan.fits:
-                        plans[plan.time] = plan
-        for time in sorted(plans)[: self.best]:
+        """Shave for each pair and for the capacities, polish the fastest of distinct times."""
+        large = len(search.base) > _LARGE
+        plans = [self._filled(search)]
+        if not large:
+            plans += [self._shaved(search, lane, exp) for exp in self.exponents for lane in self.lane_prices]
+        distinct = {plan.time: plan for plan in itertools.chain.from_iterable(plans)}
+        for time in sorted(distinct)[: self.best // 3 if large else self.best]:
             if search.clock.expired and search.best is not None:
                 return
-            plan = plans[time]
+            plan = distinct[time]
             search.offer(search.polished(plan.seq, plan.mask, whole_span(plan.seq), _PASSES), repr(self))
+
+    def _filled(self, search: CopySearch) -> list[CopyPlan]:
+        """Plans for capacities: those between, then twice on both sides of the best, at half the distance."""
+        tried: dict[float, CopyPlan | None] = {_CAPACITIES[0]: None, _CAPACITIES[-1]: None}
+        wanted = list(_CAPACITIES[1:-1])
+        for _ in range(1 + self.halvings):
+            for capacity in wanted:
+                tried[capacity] = next(iter(self._shaved(search, _CHEAP, 1.0, capacity)), None)
+            fitting = {capacity: plan.time for capacity, plan in tried.items() if plan is not None}
+            if not fitting or search.clock.expired:
+                break
+            best, ordered = min(fitting, key=lambda capacity: fitting[capacity]), sorted(tried)
+            at = ordered.index(best)
+            wanted = [(best + ordered[at - 1]) / 2, (best + ordered[at + 1]) / 2]
+        return [plan for plan in tried.values() if plan is not None]
+
+    @staticmethod
+    def _shaved(search: CopySearch, lane: float, exponent: float, capacity: float = np.inf) -> list[CopyPlan]:
+        """The plan of one shaving, if it fits; `capacity` in parts of the time without recomputation."""
+        if search.clock.expired:
+            return []
+        prices = Prices(search.time_prices, lane, exponent, 0.0, 0.0, BOTH, capacity * search.base_time)
+        added = search.shaved(search.base, search.bare(search.base), prices, search.streams.spawn("copies"))
+        plan = None if added is None else search.replayed(*added)
+        return [] if plan is None or not plan.fits else [plan]
 
 
 @frozen
@@ -98,6 +128,8 @@ class BoundMarks(CopyMove):
 
     def improve(self, search: CopySearch) -> None:
         """Shave from the marks of each instant; the best plan is a start of `RuinCopies` too."""
+        if search.within(search.close):
+            return
         plans = []
         for _, mask in sorted(search.marks_of_bound, key=lambda entry: -entry[0])[: self.instants]:
             for lane in self.lane_prices:
@@ -123,13 +155,11 @@ class RuinCopies(CopyMove):
     Attributes:
         work: amount of work, independent of the size of the graph.
         temperature: relative worsening accepted at the beginning; falls to zero.
-        gap: the search ends when the best plan is within this gap of the bound.
-        unless: the search is left out when the best plan is within this gap.
+        unless: the search is left out when the best plan is within this gap of the bound.
     """
 
     work: float = field(default=4.5e6, validator=number(0))
     temperature: float = field(default=0.005, validator=number(0))
-    gap: float = field(default=0.0005, validator=number(0))
     unless: float = field(default=0.0, validator=number(0))
 
     def improve(self, search: CopySearch) -> None:
@@ -147,7 +177,7 @@ class RuinCopies(CopyMove):
 
     def _descend(self, search: CopySearch, current: CopyPlan, iterations: int, rng: Seed) -> None:
         for done in range(iterations):
-            if search.clock.expired or search.within(self.gap):
+            if search.clock.expired or search.within(search.close):
                 return
             slack = self.temperature * (1 - done / iterations) * fraction(rng)
             trial = self._iterate(search, current, int(current.time * (1 + slack)), rng)
@@ -189,11 +219,13 @@ def ruined(search: CopySearch, plan: CopyPlan, span: tuple[int, int], rng: Seed)
 
 
 def distorted(search: CopySearch, rng: Seed) -> Prices:
-    """Random preferences: prices of nodes and of lane time, exponent, noise, share."""
+    """Random preferences: prices of nodes and of lane time, exponent, noise, share, capacity."""
     price: Floats = search.time_prices
     if fraction(rng) < 0.5:
         spread = 0.5 * fraction(rng)
         price = price * (1.0 + spread * (2 * fractions(rng, len(price)) - 1))
     lane = 0.01 * 250.0 ** fraction(rng)
     share = 0.3 * fraction(rng) if fraction(rng) < 0.3 else 0.0
-    return Prices(price, lane, 0.6 + 0.8 * fraction(rng), 0.6 * fraction(rng), share, BOTH)
+    exponent, noise = 0.6 + 0.8 * fraction(rng), 0.6 * fraction(rng)
+    capacity = 0.2 * search.base_time * fraction(rng) ** 2 if fraction(rng) < 0.5 else np.inf
+    return Prices(price, lane if capacity == np.inf else _CHEAP, exponent, noise, share, BOTH, capacity)

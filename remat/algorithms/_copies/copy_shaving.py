@@ -14,7 +14,7 @@ from remat.algorithms._arrays.insertion import Trial, empty_trial, note, rise_be
 from remat.algorithms._arrays.jit import inner_kernel, kernel
 from remat.algorithms._arrays.liveness import MARK
 from remat.algorithms._copies.copy_arrays import Lanes, Runs, away_profile, mark_first_runs
-from remat.algorithms._copies.copy_moves import HALF, LONGEST, TOP, Candidates, Prices, ceilings_of, list_moves
+from remat.algorithms._copies.copy_moves import DEAR, HALF, LONGEST, TOP, Candidates, Prices, ceilings_of, list_moves
 
 
 @inner_kernel
@@ -160,7 +160,7 @@ def shaved(g: Flat, lanes: Lanes, prices: Prices, seq: Ints, mask: Longs, rng: S
         np.zeros(1, np.float64),
     )
     trial, ceilings = empty_trial(g), ceilings_of(g, lanes, prices)
-    n, fit = base, False
+    n, fit, taken = base, False, 0.0
     while True:
         if n + LONGEST > runs.seq.size:
             runs = grown(Runs(runs.seq, runs.mask, n), 2 * runs.seq.size)
@@ -179,5 +179,10 @@ def shaved(g: Flat, lanes: Lanes, prices: Prices, seq: Ints, mask: Longs, rng: S
         if j < 0:
             break
         best.least[0] = HALF * best.score[best.kept[0] - 1] if best.kept[0] == TOP else HALF * best.least[0]
+        taken += best.cost[j] / prices.lane if best.bit[j] >= 0 else 0.0
         n = apply_move(here, best, j)
+        if taken > prices.capacity:
+            taken, best.least[0] = -np.inf, 0.0
+            prices = Prices(prices.price, DEAR, prices.exponent, prices.noise, prices.share, prices.moves, np.inf)
+            ceilings = ceilings_of(g, lanes, prices)
     return runs.seq[:n].copy(), runs.mask[:n].copy(), fit

@@ -15,7 +15,7 @@ from remat.algorithms._copies.link_bound import LinkInstant, Reach, instants_of,
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.direct import solve_relaxed
 from remat.algorithms._proving.evidence import AtInstant
-from remat.settings import number, tuple_of, whole
+from remat.settings import tuple_of, whole
 
 
 @frozen
@@ -42,14 +42,12 @@ class LinkInstants(CopyMove):
     Attributes:
         after_loss: which backward nodes after the loss are examined, from 0; the loss is too.
         heaviest: how many positions of most memory.
-        gap: the scan ends when the best plan is within this gap of the bound.
     """
 
     purpose: ClassVar[str] = "bound"
 
     after_loss: tuple[int, ...] = field(default=(1, 2, 3, 5, 7, 10), validator=tuple_of(whole(0, "nodes")))
     heaviest: int = field(default=2, validator=whole(0, "instants"))
-    gap: float = field(default=0.0005, validator=number(0))
 
     def improve(self, search: CopySearch) -> None:
         """Solve the relaxations and keep what their solutions have on the host."""
@@ -59,7 +57,7 @@ class LinkInstants(CopyMove):
         profile[search.base] = charged
         reach = Reach(flat)
         for at in instants_of(flat, profile, self.after_loss, self.heaviest):
-            if search.clock.expired or search.within(self.gap):
+            if search.clock.expired or search.within(search.close):
                 return
             _prove_at(search, reach, at)
 

@@ -1,7 +1,9 @@
 """`WithCopies`, and `auto` with a link: never slower than without copies or than POFO, within the host's budget."""
 
 import random
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from remat.algorithms import (
@@ -23,14 +25,19 @@ from remat.algorithms import (
     store_all_peak,
     warm,
 )
-from remat.algorithms._arrays.graph_arrays import flatten
+from remat.algorithms._arrays.graph_arrays import flatten, row_of
 from remat.algorithms._bounds.floor import first_run_floor
+from remat.algorithms._copies import copy_passes
+from remat.algorithms._copies.copy_moves import BOTH, Prices
+from remat.algorithms._copies.copy_search import CopySearch
 from remat.algorithms._copies.with_copies import WITHOUT_COPIES
+from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Plan
 from remat.errors import BadArgument
-from remat.ir import GraphBuilder, Kind, Link, Offload
+from remat.ir import GraphBuilder, Kind, Link, Offload, read_joint_graph
 from tests.benchmarks.tiny import tiny_graph
 
+CAPTURED = Path(__file__).parents[2] / "data" / "captured"
 SLOW, FAST = Link.symmetric(gb_per_s=0.5), Link.symmetric(gb_per_s=4, latency=1)
 plain = Polish((MultiStart(starts=4), SingleInstant(after_loss=2, heaviest=0, mixed=0)))
 quick = WithCopies(
@@ -158,3 +165,48 @@ def test_auto_plans_copies_where_there_is_a_link():
 def test_its_text_rebuilds_it():
     assert parse(repr(quick)) == quick
     assert repr(WithCopies(StoreAll())) == "WithCopies(StoreAll())"
+
+
+def test_cheap_lane_time_ends_at_its_capacity():
+    """Without a capacity cheap copies close all gaps; with one, about so much lane time is used, and reruns close the rest."""
+    graph = read_joint_graph(CAPTURED / "gpt12.json.gz")
+    link = Link.symmetric(gb_per_s=12)
+    search = CopySearch(Problem(graph=graph, budget=int(0.5 * store_all_peak(graph)), link=link), Clock(), 0, "test")
+
+    def lane_time(capacity):
+        prices = Prices(search.time_prices, 0.02, 1.0, 0.0, 0.0, BOTH, capacity)
+        seq, mask = search.shaved(search.base, search.bare(search.base), prices, search.streams.spawn("copies"))
+        reads = [
+            row_of(search.flat.reads, v)[k]
+            for v, bits in zip(seq, mask, strict=True)
+            for k in range(62)
+            if bits >> k & 1
+        ]
+        return sum(int(search.lanes.out[d] + search.lanes.back[d]) for d in reads), len(seq) - len(search.base)
+
+    unlimited, few = lane_time(float("inf"))
+    largest = int((search.lanes.out + search.lanes.back).max())
+    for part in (0.1, 0.3):
+        used, more = lane_time(part * unlimited)
+        assert 0 < used <= part * unlimited + largest
+        assert more > few
+
+
+def test_the_gap_at_which_a_search_ends_grows_with_the_graph():
+    search = CopySearch(Problem(graph=chain(3), budget=10**6, link=SLOW), Clock(), 0, "test")
+    assert search.close == 0.0005
+    search.base = np.zeros(5000, np.int32)
+    assert search.close == pytest.approx(0.003)
+
+
+def test_large_graphs_are_shaved_for_capacities_alone(monkeypatch):
+    """The prices without a capacity are for graphs on which a shaving takes hundredths of a second."""
+    graph = read_joint_graph(CAPTURED / "gpt12.json.gz")
+    problem = Problem(graph=graph, budget=int(0.5 * store_all_peak(graph)), link=Link.symmetric(gb_per_s=12))
+    times = []
+    for large in (2000, 100):
+        monkeypatch.setattr(copy_passes, "_LARGE", large)
+        search = CopySearch(problem, Clock(), 0, "test")
+        ShaveBoth().improve(search)
+        times.append(search.best.time)
+    assert times[0] <= times[1] < 1.06 * search.base_time
