@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from remat.algorithms._chain.quantise import Quantise, UnitCost, unit_budget, unit_chain
     from remat.algorithms._chain.revolve import Revolve, extra_runs
     from remat.algorithms._chain.rotor import RkRotor, Rotor, rotor_values
-    from remat.algorithms._copies.copy_passes import BoundMarks, CopiesAlone, ReplaceReruns, RuinCopies, ShaveBoth
+    from remat.algorithms._copies.copy_passes import (
+        BoundMarks,
+        CopiesAlone,
+        LargerBudgets,
+        ReplaceReruns,
+        RuinCopies,
+        ShaveBoth,
+    )
     from remat.algorithms._copies.link_passes import LinkFloor, LinkInstants
     from remat.algorithms._copies.with_copies import WithCopies
     from remat.algorithms._core.clock import Clock, Progress
@@ -119,6 +126,7 @@ __all__ = [
     "Ilp",
     "InChild",
     "Intervals",
+    "LargerBudgets",
     "Limited",
     "Limits",
     "Linearise",
@@ -277,6 +285,7 @@ _BACKENDS = {
 }
 _WORDS = {
     "BoundMarks": "_copies.copy_passes",
+    "LargerBudgets": "_copies.copy_passes",
     "CopiesAlone": "_copies.copy_passes",
     "LinkFloor": "_copies.link_passes",
     "LinkInstants": "_copies.link_passes",

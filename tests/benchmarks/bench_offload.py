@@ -156,8 +156,6 @@ def table(args: argparse.Namespace) -> int:
         recomputing, peak = Recomputing(graph), store_all_peak(graph)
         for share in args.budgets:
             wanted = [speed for speed in args.speeds if key(name, share, speed) not in rows]
-            if not wanted and not share:
-                wanted = []
             budget = int(peak * share) if share or not wanted else quick_lowest_budget(graph).point.budget
             for speed in wanted:
                 entry = row(name, recomputing, share, budget, speed) | {"budget": budget, "of_peak": budget / peak}

@@ -11,6 +11,7 @@ from remat.algorithms._arrays.graph_arrays import Flags, Floats, Ints, Longs, Se
 from remat.algorithms._arrays.rng import fraction, fractions
 from remat.algorithms._copies.copy_moves import BOTH, COPIES, Prices
 from remat.algorithms._copies.copy_search import CopyMove, CopyPlan, CopySearch
+from remat.algorithms._core.problem import Problem
 from remat.settings import number, tuple_of, whole
 from remat.units import Ns
 
@@ -18,6 +19,7 @@ _LANE_PRICES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 2.5)
 _CHEAP = 0.02  # price of lane time up to a capacity
 _CAPACITIES = (0.0, 0.15, 0.3, 0.6, 1.2)  # of the time without recomputation; the first and the last are not tried
 _LARGE = 2000  # nodes above which a shaving takes tenths of a second
+_FACTORS = (1.05, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.75)
 _NEAR = 1.03  # plans that are slower by more before they are polished are not polished
 _PASSES = 2  # of a polish, at most; of one within a search, one pass
 
@@ -147,6 +149,63 @@ class BoundMarks(CopyMove):
 
 
 @frozen
+class LargerBudgets(CopyMove):
+    """Plan without copies for larger budgets, roughly, and shave these plans with copies down to the budget.
+
+    Copies serve what a budget somewhat larger leaves to be saved; which reruns to keep then is another question than which are
+    best without copies. Shaving alone, with both moves at once, decides it gap by gap.
+
+    Attributes:
+        factors: of the budget, increasing; the last that counts is the first at which nothing is recomputed.
+        lane_prices: prices of a nanosecond of lane time of the shavings.
+        best: how many of the plans are polished.
+        plain: least gap of the plan without copies for which it runs: where that one is close to its bound, reruns are few.
+    """
+
+    factors: tuple[float, ...] = field(default=_FACTORS, validator=tuple_of(number(1)))
+    lane_prices: tuple[float, ...] = field(default=(0.02, 0.3, 1.0), validator=tuple_of(number(0)))
+    best: int = field(default=3, validator=whole(1, "plans"))
+    plain: float = field(default=0.0015, validator=number(0))
+
+    def improve(self, search: CopySearch) -> None:
+        """Shave the plan of each budget for each price; the best plan is a start of `RuinCopies` too."""
+        if search.rough is None or search.plain_gap < self.plain or search.within(search.close):
+            return
+        distinct: dict[Ns, CopyPlan] = {}
+        for factor in self.factors:
+            seq = self._rough(search, factor)
+            if seq is None:
+                continue
+            if len(seq) == len(search.base):
+                break  # `ShaveBoth` began with it
+            for lane in self.lane_prices:
+                if search.clock.expired:
+                    break
+                prices = Prices(search.time_prices, lane, 1.0, 0.0, 0.0, BOTH)
+                added = search.shaved(seq, search.bare(seq), prices, search.streams.spawn("copies"))
+                plan = None if added is None else search.replayed(*added)
+                if plan is not None and plan.fits:
+                    distinct[plan.time] = plan
+        polished = [
+            search.polished(plan.seq, plan.mask, whole_span(plan.seq), _PASSES)
+            for _, plan in sorted(distinct.items())[: self.best]
+        ]
+        for plan in sorted(polished, key=lambda plan: plan.time):
+            search.offer(plan, repr(self))
+        if polished:
+            search.other_starts.append(min(polished, key=lambda plan: plan.time))
+
+    @staticmethod
+    def _rough(search: CopySearch, factor: float) -> Ints | None:
+        """The runs of a plan without copies for a larger budget, if there is one."""
+        if search.rough is None or search.clock.expired:
+            return None
+        larger = Problem(graph=search.problem.graph, budget=int(search.problem.budget * factor))
+        outcome = search.rough.solve(larger, clock=search.clock.aside(), seed=search.seed)
+        return None if outcome.schedule is None else search.runs_of(outcome.schedule)[0]
+
+
+@frozen
 class RuinCopies(CopyMove):
     """Large-neighborhood search: remove reruns, copies or both from a window, shave it again, polish it, keep what is not worse.
 
@@ -156,15 +215,17 @@ class RuinCopies(CopyMove):
         work: amount of work, independent of the size of the graph.
         temperature: relative worsening accepted at the beginning; falls to zero.
         unless: the search is left out when the best plan is within this gap of the bound.
+        plain: least gap of the plan without copies for which it runs.
     """
 
     work: float = field(default=4.5e6, validator=number(0))
     temperature: float = field(default=0.005, validator=number(0))
     unless: float = field(default=0.0, validator=number(0))
+    plain: float = field(default=0.0, validator=number(0))
 
     def improve(self, search: CopySearch) -> None:
         """Search from several plans, from the best one last."""
-        if search.best is None or search.within(self.unless):
+        if search.best is None or search.within(self.unless) or search.plain_gap < self.plain:
             return
         nodes = len(search.base)
         total = min(2000, 40 * nodes, int(self.work / nodes**1.5))

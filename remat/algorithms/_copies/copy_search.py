@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from attrs import frozen
 
-from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, Seed, flatten
+from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, Seed, flatten, row_of
 from remat.algorithms._arrays.streams import Streams
 from remat.algorithms._copies.copy_arrays import NO_LIMIT, Lanes, lanes_of
 from remat.algorithms._copies.copy_moves import Prices
@@ -22,9 +22,10 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.evidence import Evidence, stronger
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import Solver
 from remat.algorithms._proving.evidence import AllRun
 from remat.errors import InvalidSchedule
-from remat.ir import Schedule, validate
+from remat.ir import Prefetch, Run, Schedule, validate
 from remat.units import Ns
 
 _CLOSE, _CLOSE_PER_NODE = 5e-4, 6e-7
@@ -69,9 +70,10 @@ class CopySearch:
         evidence: what the largest bound can be proved from that has any.
         pool: the best plans of distinct times, best first. trail: a line per event.
         marks_of_bound: (bound, masks of the captured order) per instant. other_starts: plans unlike the best ones.
+        rough: plans without copies in little time; None: there is no such solver. plain_gap: gap of the plan without copies.
     """
 
-    def __init__(self, problem: Problem, clock: Clock, seed: int, who: object) -> None:
+    def __init__(self, problem: Problem, clock: Clock, seed: int, who: object, rough: Solver | None = None) -> None:
         assert problem.link is not None
         self.problem, self.clock, self.seed, self.who = problem, clock, seed, who
         self.flat: Flat = flatten(problem.graph)
@@ -87,6 +89,7 @@ class CopySearch:
         self.trail: list[str] = []
         self.marks_of_bound: list[tuple[Ns, Longs]] = []
         self.other_starts: list[CopyPlan] = []
+        self.rough, self.plain_gap = rough, 0.0
         self._searches = 0
 
     def next_search(self) -> int:
@@ -122,6 +125,25 @@ class CopySearch:
     def schedule_of(self, plan: CopyPlan) -> Schedule:
         """The plan as a schedule."""
         return schedule_with_copies(self.problem.graph, self.flat, plan.seq, plan.mask, plan.issue)
+
+    def runs_of(self, schedule: Schedule) -> tuple[Ints, Longs]:
+        """(runs, masks) of a schedule: copies keep their readers, their times are those of the replay."""
+        at, data = self.problem.graph.node_index, self.problem.graph.data_index
+        fetched: set[int] = set()
+        seq: list[int] = []
+        mask: list[int] = []
+        for step in schedule.steps:
+            if isinstance(step, Prefetch):
+                fetched.add(data[step.datum])
+            elif isinstance(step, Run):
+                v, bits = at[step.node], 0
+                for k, d in enumerate(row_of(self.flat.reads, v).tolist()):
+                    if d in fetched:
+                        bits |= 1 << k
+                        fetched.discard(d)
+                seq.append(v)
+                mask.append(bits)
+        return np.array(seq, np.int32), np.array(mask, np.int64)
 
     def offer(self, plan: CopyPlan, how: str) -> bool:
         """Take a plan as the best one if it fits, is faster and is confirmed by the validator; whether it was taken."""

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
 from attrs import evolve, field, frozen
 
-from remat.algorithms._arrays.graph_arrays import row_of
 from remat.algorithms._copies.copy_arrays import MOST_READS
-from remat.algorithms._copies.copy_passes import BoundMarks, CopiesAlone, ReplaceReruns, RuinCopies, ShaveBoth
+from remat.algorithms._copies.copy_passes import (
+    BoundMarks,
+    CopiesAlone,
+    LargerBudgets,
+    ReplaceReruns,
+    RuinCopies,
+    ShaveBoth,
+)
 from remat.algorithms._copies.copy_search import CopyMove, CopySearch
 from remat.algorithms._copies.link_passes import LinkFloor, LinkInstants
 from remat.algorithms._core.clock import Clock
@@ -17,8 +22,8 @@ from remat.algorithms._core.outcome import ClassBound, Outcome, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import FromStart, Solver, a_solver, as_plan, with_start
 from remat.algorithms._core.wording import indented
-from remat.ir import Graph, Prefetch, Run, Schedule
-from remat.settings import instance, tuple_of
+from remat.ir import Graph, Prefetch, Schedule
+from remat.settings import instance, optional, tuple_of
 
 WITHOUT_COPIES = "no copies over the link"
 """The class of schedules that bounds of the problem without its link are of."""
@@ -30,8 +35,11 @@ _MOVES: tuple[CopyMove, ...] = (
     ShaveBoth(),
     LinkInstants(),
     BoundMarks(),
+    LargerBudgets(),
     RuinCopies(),
     RuinCopies(unless=0.005, temperature=0.002),
+    RuinCopies(work=3e7, unless=0.02, plain=0.0015),
+    RuinCopies(work=3e7, temperature=0.002, unless=0.005, plain=0.0015),
     ReplaceReruns(),
 )
 
@@ -47,16 +55,19 @@ class WithCopies(FromStart):
     Attributes:
         plain: plans without copies.
         moves: the passes after that, in order.
+        rough: plans without copies in little time, for `LargerBudgets`; None: that pass does nothing.
     """
 
     models_link: ClassVar[bool] = True
 
     plain: Solver = field(validator=a_solver)
     moves: tuple[CopyMove, ...] = field(default=_MOVES, validator=tuple_of(instance(CopyMove, "ShaveBoth()")))
+    rough: Solver | None = field(default=None, validator=optional(a_solver))
 
     def __repr__(self) -> str:
         more = "" if self.moves == _MOVES else f", {self.moves!r}"
-        return f"WithCopies({self.plain!r}{more})"
+        rough = "" if self.rough is None else f", rough={self.rough!r}"
+        return f"WithCopies({self.plain!r}{more}{rough})"
 
     def refuses(self, graph: Graph) -> str | None:
         """What its solver without copies refuses."""
@@ -80,7 +91,7 @@ class WithCopies(FromStart):
         if reason is not None:
             outcome = with_start(self.plain, start).solve(problem, clock=clock, seed=seed)
             return as_plan(evolve(outcome, trail=(*outcome.trail, f"{self!r} plans no copies: {reason}")))
-        search = CopySearch(problem, clock, seed, self)
+        search = CopySearch(problem, clock, seed, self, self.rough)
         self._improve(search, _QUICK)
         if search.within(0.0):
             return _plan(search, Outcome())
@@ -92,15 +103,16 @@ class WithCopies(FromStart):
         """Solve the problem without the link and offer its plan; so is the start, with its copies."""
         problem, clock = search.problem, search.clock
         if start is not None:
-            offer_schedule(search, start, "the start")
+            search.offer(search.replayed(*search.runs_of(start)), "the start")
         if start is not None and any(isinstance(step, Prefetch) for step in start.steps):
             start = None
         aside = clock.aside(None if clock.remaining == float("inf") else clock.remaining * _SHARE)
         bare = evolve(problem, link=None, host_budget=None, proof_leaves=0)
         outcome = with_start(self.plain, start).solve(bare, clock=aside, seed=search.seed)
         search.trail += outcome.trail
+        search.plain_gap = float("inf") if outcome.gap is None else outcome.gap
         if outcome.schedule is not None:
-            offer_schedule(search, outcome.schedule, f"{self.plain!r} without copies")
+            search.offer(search.replayed(*search.runs_of(outcome.schedule)), f"{self.plain!r} without copies")
         return outcome
 
     def _improve(self, search: CopySearch, moves: tuple[CopyMove, ...]) -> None:
@@ -119,27 +131,6 @@ def leaves_out(graph: Graph) -> str | None:
     if any(len(reads) > MOST_READS for reads in graph.reads_by_node):
         return f"a node reads more than {MOST_READS} data"
     return None
-
-
-def offer_schedule(search: CopySearch, schedule: Schedule, how: str) -> None:
-    """Offer a schedule as a plan of the search; copies keep their readers and are timed anew."""
-    flat, at = search.flat, search.problem.graph.node_index
-    data = search.problem.graph.data_index
-    fetched: set[int] = set()
-    seq: list[int] = []
-    mask: list[int] = []
-    for step in schedule.steps:
-        if isinstance(step, Prefetch):
-            fetched.add(data[step.datum])
-        elif isinstance(step, Run):
-            v, bits = at[step.node], 0
-            for k, d in enumerate(row_of(flat.reads, v).tolist()):
-                if d in fetched:
-                    bits |= 1 << k
-                    fetched.discard(d)
-            seq.append(v)
-            mask.append(bits)
-    search.offer(search.replayed(np.array(seq, np.int32), np.array(mask, np.int64)), how)
 
 
 def _plan(search: CopySearch, plain: Outcome) -> Plan:

@@ -36,6 +36,9 @@ LONG = 25.0
 FEW = 250
 """Nodes up to which a plan waits for bounds from several instants: on larger graphs they take many seconds."""
 
+ROUGH: Solver = MultiStart(starts=8)
+"""Plans for larger budgets, from which searches with copies start."""
+
 auto: Solver = WithCopies(
     Polish(
         (
@@ -63,7 +66,8 @@ auto: Solver = WithCopies(
         ),
         stop=gap(DONE),
     )
-    | PerLayerCheckpoint()
+    | PerLayerCheckpoint(),
+    rough=ROUGH,
 )
 """The default planner; with a link it plans copies too."""
 
@@ -88,7 +92,8 @@ plan_first: Solver = WithCopies(
         ),
         stop=gap(DONE),
     )
-    | PerLayerCheckpoint()
+    | PerLayerCheckpoint(),
+    rough=ROUGH,
 )
 """The planner of `remat.exec.wrap`: as `auto`, but it proves only what costs little, and stops when work brings little."""
 

@@ -11,7 +11,6 @@ from attrs import frozen
 from remat.algorithms._arrays.graph_arrays import row_of
 from remat.algorithms._copies.copy_passes import CopiesAlone, RuinCopies, ShaveBoth
 from remat.algorithms._copies.copy_search import CopyMove, CopyPlan, CopySearch
-from remat.algorithms._copies.with_copies import offer_schedule
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import ClassBound, Plan
 from remat.algorithms._core.problem import Problem
@@ -50,7 +49,7 @@ class CopiesSolver:
         """The best plan of the search and of the solve; the bound is that of a class."""
         search = CopySearch(problem, clock, seed, self.who)
         if start is not None:
-            offer_schedule(search, start, "the start")
+            search.offer(search.replayed(*search.runs_of(start)), "the start")
         for move in STARTS if self.search else ():
             if not clock.expired:
                 move.improve(search)

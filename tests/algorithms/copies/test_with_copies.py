@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from remat.algorithms import (
+    LargerBudgets,
     Linearise,
     LinkInstants,
     MultiStart,
@@ -210,3 +211,45 @@ def test_large_graphs_are_shaved_for_capacities_alone(monkeypatch):
         ShaveBoth().improve(search)
         times.append(search.best.time)
     assert times[0] <= times[1] < 1.06 * search.base_time
+
+
+def reached(move, plain_gap, rough):
+    """The time of the best plan of one pass over that without recomputation, on the U-Net at 35 %; None: it offers none."""
+    graph = read_joint_graph(CAPTURED / "unet.json.gz")
+    link = Link.symmetric(gb_per_s=12)
+    problem = Problem(graph=graph, budget=int(0.35 * store_all_peak(graph)), link=link)
+    search = CopySearch(problem, Clock(), 0, "test", rough)
+    search.plain_gap = plain_gap
+    move.improve(search)
+    return None if search.best is None else search.best.time / search.base_time
+
+
+def test_plans_of_larger_budgets_lead_where_shaving_does_not():
+    rough = MultiStart(starts=8)
+    assert reached(LargerBudgets(), 0.01, rough) < reached(ShaveBoth(), 0.01, rough)
+
+
+def test_larger_budgets_are_left_alone_where_the_plain_plan_is_close_to_its_bound():
+    assert reached(LargerBudgets(), 0.001, MultiStart(starts=8)) is None
+    assert reached(LargerBudgets(), 0.01, None) is None
+
+
+def test_a_long_search_is_left_out_where_the_plain_plan_is_close_to_its_bound():
+    graph = read_joint_graph(CAPTURED / "unet.json.gz")
+    problem = Problem(graph=graph, budget=int(0.35 * store_all_peak(graph)), link=Link.symmetric(gb_per_s=12))
+    search = CopySearch(problem, Clock(), 0, "test")
+    ShaveBoth(lane_prices=(0.4,), exponents=(1.0,), best=1).improve(search)
+    first = search.best.time
+    search.plain_gap = 0.001
+    RuinCopies(work=5e5, plain=0.0015).improve(search)
+    assert search.best.time == first
+    search.plain_gap = 0.002
+    RuinCopies(work=5e5, plain=0.0015).improve(search)
+    assert search.best.time < first
+
+
+def test_the_rough_solver_stands_in_its_text():
+    assert parse(repr(auto)) == auto
+    assert (
+        repr(WithCopies(StoreAll(), rough=MultiStart(starts=8))) == "WithCopies(StoreAll(), rough=MultiStart(starts=8))"
+    )
