@@ -18,7 +18,6 @@ from remat.units import Ns
 _LANE_PRICES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 2.5)
 _CHEAP = 0.02  # price of lane time up to a capacity
 _CAPACITIES = (0.0, 0.15, 0.3, 0.6, 1.2)  # of the time without recomputation; the first and the last are not tried
-_LARGE = 2000  # nodes above which a shaving takes tenths of a second
 _FACTORS = (1.05, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.75)
 _NEAR = 1.03  # plans that are slower by more before they are polished are not polished
 _PASSES = 2  # of a polish, at most; of one within a search, one pass
@@ -67,7 +66,7 @@ class ShaveBoth(CopyMove):
     Attributes:
         lane_prices: prices of a nanosecond of lane time without a capacity, in nanoseconds of compute time; not tried on
             graphs of more than 2,000 nodes.
-        exponents: weights of the price in the score.
+        exponents: weights of the price in the score; the smaller, the more large data are preferred to many small ones.
         best: how many of the plans are polished; a third of them on graphs of more than 2,000 nodes.
         halvings: of the steps between capacities.
     """
@@ -79,8 +78,8 @@ class ShaveBoth(CopyMove):
 
     def improve(self, search: CopySearch) -> None:
         """Shave for each pair and for the capacities, polish the fastest of distinct times."""
-        large = len(search.base) > _LARGE
-        plans = [self._filled(search)]
+        large = search.large
+        plans = [self._filled(search, exponent) for exponent in self.exponents]
         if not large:
             plans += [self._shaved(search, lane, exp) for exp in self.exponents for lane in self.lane_prices]
         distinct = {plan.time: plan for plan in itertools.chain.from_iterable(plans)}
@@ -90,13 +89,13 @@ class ShaveBoth(CopyMove):
             plan = distinct[time]
             search.offer(search.polished(plan.seq, plan.mask, whole_span(plan.seq), _PASSES), repr(self))
 
-    def _filled(self, search: CopySearch) -> list[CopyPlan]:
-        """Plans for capacities: those between, then twice on both sides of the best, at half the distance."""
+    def _filled(self, search: CopySearch, exponent: float) -> list[CopyPlan]:
+        """Plans for capacities: those between, then on both sides of the best, at half the distance, `halvings` times."""
         tried: dict[float, CopyPlan | None] = {_CAPACITIES[0]: None, _CAPACITIES[-1]: None}
         wanted = list(_CAPACITIES[1:-1])
         for _ in range(1 + self.halvings):
             for capacity in wanted:
-                tried[capacity] = next(iter(self._shaved(search, _CHEAP, 1.0, capacity)), None)
+                tried[capacity] = next(iter(self._shaved(search, _CHEAP, exponent, capacity)), None)
             fitting = {capacity: plan.time for capacity, plan in tried.items() if plan is not None}
             if not fitting or search.clock.expired:
                 break
@@ -120,6 +119,8 @@ class ShaveBoth(CopyMove):
 class BoundMarks(CopyMove):
     """Copy what the bound's relaxed solution has on the host at the hardest instants, and shave the rest.
 
+    Left out on graphs of more than 2,000 nodes, where it takes as long as dozens of iterations of `RuinCopies`.
+
     Attributes:
         instants: how many of them.
         lane_prices: prices of lane time of the shaving.
@@ -130,7 +131,7 @@ class BoundMarks(CopyMove):
 
     def improve(self, search: CopySearch) -> None:
         """Shave from the marks of each instant; the best plan is a start of `RuinCopies` too."""
-        if search.within(search.close):
+        if search.large or search.within(search.close):
             return
         plans = []
         for _, mask in sorted(search.marks_of_bound, key=lambda entry: -entry[0])[: self.instants]:

@@ -29,6 +29,7 @@ from remat.ir import Prefetch, Run, Schedule, validate
 from remat.units import Ns
 
 _CLOSE, _CLOSE_PER_NODE = 5e-4, 6e-7
+_LARGE = 2000  # nodes above which a shaving takes tenths of a second
 
 logger = logging.getLogger(__name__)
 """Logs plans that the validator does not confirm (INFO)."""
@@ -197,6 +198,11 @@ class CopySearch:
     def close(self) -> float:
         """The gap at which the search ends: .05 %, and more on graphs of more than 800 nodes, where all takes longer."""
         return max(_CLOSE, _CLOSE_PER_NODE * len(self.base))
+
+    @property
+    def large(self) -> bool:
+        """Whether the graph has more than 2,000 nodes: passes are shorter then."""
+        return len(self.base) > _LARGE
 
     def within(self, gap: float) -> bool:
         """Whether the best plan is within a gap of the bound, or none exists."""

@@ -117,7 +117,9 @@ class WithCopies(FromStart):
 
     def _improve(self, search: CopySearch, moves: tuple[CopyMove, ...]) -> None:
         for move in moves:
-            if search.within(0.0) or (search.clock.expired and (search.best is not None or move.purpose == "bound")):
+            if search.within(search.close if search.large else 0.0) or (
+                search.clock.expired and (search.best is not None or move.purpose == "bound")
+            ):
                 return
             began = search.clock.elapsed
             move.improve(search)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from remat.algorithms import (
+    BoundMarks,
     LargerBudgets,
     Linearise,
     LinkInstants,
@@ -28,9 +29,9 @@ from remat.algorithms import (
 )
 from remat.algorithms._arrays.graph_arrays import flatten, row_of
 from remat.algorithms._bounds.floor import first_run_floor
-from remat.algorithms._copies import copy_passes
+from remat.algorithms._copies import copy_search
 from remat.algorithms._copies.copy_moves import BOTH, Prices
-from remat.algorithms._copies.copy_search import CopySearch
+from remat.algorithms._copies.copy_search import CopyMove, CopySearch
 from remat.algorithms._copies.with_copies import WITHOUT_COPIES
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Plan
@@ -206,7 +207,7 @@ def test_large_graphs_are_shaved_for_capacities_alone(monkeypatch):
     problem = Problem(graph=graph, budget=int(0.5 * store_all_peak(graph)), link=Link.symmetric(gb_per_s=12))
     times = []
     for large in (2000, 100):
-        monkeypatch.setattr(copy_passes, "_LARGE", large)
+        monkeypatch.setattr(copy_search, "_LARGE", large)
         search = CopySearch(problem, Clock(), 0, "test")
         ShaveBoth().improve(search)
         times.append(search.best.time)
@@ -253,3 +254,52 @@ def test_the_rough_solver_stands_in_its_text():
     assert (
         repr(WithCopies(StoreAll(), rough=MultiStart(starts=8))) == "WithCopies(StoreAll(), rough=MultiStart(starts=8))"
     )
+
+
+def test_capacities_are_tried_with_each_exponent():
+    """The smaller the exponent, the larger the data that cheap lane time goes to: other plans, and the best counts."""
+    graph = read_joint_graph(CAPTURED / "resnet101.json.gz")
+    problem = Problem(graph=graph, budget=int(0.35 * store_all_peak(graph)), link=Link.symmetric(gb_per_s=12))
+
+    def best_of(*exponents):
+        search = CopySearch(problem, Clock(), 0, "test")
+        ShaveBoth(lane_prices=(1e3,), exponents=exponents, best=20).improve(search)
+        return search.best.time
+
+    alone = best_of(1.0), best_of(0.7)
+    assert alone[0] != alone[1]
+    assert best_of(1.0, 0.7) == min(alone)
+
+
+def test_on_a_large_graph_the_search_ends_when_it_is_close(monkeypatch):
+    """Passes after the plan without copies are left out once the gap is within what is close for the graph's size."""
+
+    class Counting(CopyMove):
+        def improve(self, search):
+            called.append(search.large)
+
+    called = []
+    graph = read_joint_graph(CAPTURED / "unet.json.gz")
+    problem = Problem(graph=graph, budget=int(0.35 * store_all_peak(graph)), link=Link.symmetric(gb_per_s=900))
+    for large, close in ((2000, 0.1), (100, 0.1), (100, 1e-6)):
+        monkeypatch.setattr(copy_search, "_LARGE", large)
+        monkeypatch.setattr(copy_search, "_CLOSE", close)
+        monkeypatch.setattr(copy_search, "_CLOSE_PER_NODE", 0.0)
+        outcome = WithCopies(plain, (Counting(),)).solve(problem)
+        assert 1e-6 < outcome.gap <= 0.1
+    assert called == [False, True]
+
+
+def test_marks_of_the_bound_are_left_out_on_large_graphs(monkeypatch):
+    graph = read_joint_graph(CAPTURED / "unet.json.gz")
+    problem = Problem(graph=graph, budget=int(0.35 * store_all_peak(graph)), link=Link.symmetric(gb_per_s=12))
+    found = []
+    for large in (2000, 100):
+        monkeypatch.setattr(copy_search, "_LARGE", large)
+        search = CopySearch(problem, Clock(), 0, "test")
+        LinkInstants().improve(search)
+        assert search.marks_of_bound
+        BoundMarks().improve(search)
+        found.append(search.best)
+    assert found[0] is not None
+    assert found[1] is None
