@@ -67,6 +67,7 @@ class ShaveBoth(CopyMove):
         lane_prices: prices of a nanosecond of lane time without a capacity, in nanoseconds of compute time; not tried on
             graphs of more than 2,000 nodes.
         exponents: weights of the price in the score; the smaller, the more large data are preferred to many small ones.
+            Capacities are tried with the first, and with all on graphs of more than 2,000 nodes.
         best: how many of the plans are polished; a third of them on graphs of more than 2,000 nodes.
         halvings: of the steps between capacities.
     """
@@ -79,7 +80,7 @@ class ShaveBoth(CopyMove):
     def improve(self, search: CopySearch) -> None:
         """Shave for each pair and for the capacities, polish the fastest of distinct times."""
         large = search.large
-        plans = [self._filled(search, exponent) for exponent in self.exponents]
+        plans = [self._filled(search, exponent) for exponent in (self.exponents if large else self.exponents[:1])]
         if not large:
             plans += [self._shaved(search, lane, exp) for exp in self.exponents for lane in self.lane_prices]
         distinct = {plan.time: plan for plan in itertools.chain.from_iterable(plans)}
