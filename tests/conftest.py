@@ -1,6 +1,7 @@
 """Hypothesis profiles (light by default, `thorough` by HYPOTHESIS_PROFILE), and tests that need a device that is not there."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -9,6 +10,7 @@ _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("default", max_examples=20, deadline=None, derandomize=True, suppress_health_check=_SLOW)
 settings.register_profile("thorough", max_examples=1500, deadline=None, suppress_health_check=_SLOW)
 os.environ["REMAT_CACHE_DIR"] = "off"  # what is measured in one test is measured again in the next
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with interrupts ignored
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
