@@ -1,4 +1,4 @@
-"""Hypothesis profiles (light by default, `thorough` by HYPOTHESIS_PROFILE), and tests that need a device that is not there."""
+"""Hypothesis profiles (light by default, `thorough` by HYPOTHESIS_PROFILE), interrupts, and tests that need a device."""
 
 import os
 import signal

@@ -285,8 +285,8 @@ _BACKENDS = {
 }
 _WORDS = {
     "BoundMarks": "_copies.copy_passes",
-    "LargerBudgets": "_copies.copy_passes",
     "CopiesAlone": "_copies.copy_passes",
+    "LargerBudgets": "_copies.copy_passes",
     "LinkFloor": "_copies.link_passes",
     "LinkInstants": "_copies.link_passes",
     "ReplaceReruns": "_copies.copy_passes",

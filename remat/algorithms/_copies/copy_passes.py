@@ -161,7 +161,8 @@ class LargerBudgets(CopyMove):
         factors: of the budget, increasing; the last that counts is the first at which nothing is recomputed.
         lane_prices: prices of a nanosecond of lane time of the shavings.
         best: how many of the plans are polished.
-        plain: least gap of the plan without copies for which it runs: where that one is close to its bound, reruns are few.
+        plain: least gap of the plan without copies for which it runs. Where that one is proved at once, so long a pass would take
+            many times its time.
     """
 
     factors: tuple[float, ...] = field(default=_FACTORS, validator=tuple_of(number(1)))
@@ -188,10 +189,11 @@ class LargerBudgets(CopyMove):
                 plan = None if added is None else search.replayed(*added)
                 if plan is not None and plan.fits:
                     distinct[plan.time] = plan
-        polished = [
-            search.polished(plan.seq, plan.mask, whole_span(plan.seq), _PASSES)
-            for _, plan in sorted(distinct.items())[: self.best]
-        ]
+        polished: list[CopyPlan] = []
+        for _, plan in sorted(distinct.items())[: self.best]:
+            if search.clock.expired and (polished or search.best is not None):
+                break
+            polished.append(search.polished(plan.seq, plan.mask, whole_span(plan.seq), _PASSES))
         for plan in sorted(polished, key=lambda plan: plan.time):
             search.offer(plan, repr(self))
         if polished:
