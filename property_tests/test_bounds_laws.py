@@ -1,7 +1,9 @@
 """Laws of the bounds: none exceeds the oracle's optimum, none calls a feasible problem impossible, whatever the order."""
 
+from itertools import product
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -11,14 +13,19 @@ from remat.algorithms._bounds.floor import proved_floor
 from remat.algorithms._bounds.instants import Dependencies, instant_formulation
 from remat.algorithms._bounds.kept_cut import cut_floor
 from remat.algorithms._bounds.ordered_instants import ordered_formulation
+from remat.algorithms._bounds.rounded_rows import add_rounded
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._curves.budget_sweep import lowest_budget
+from remat.algorithms._milp.answer import Answer
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
-from remat.algorithms._search.any_order import AnyOrder, Precedence, planned
+from remat.algorithms._milp.linear import Builder
+from remat.algorithms._search.any_order import AnyOrder, planned
 from remat.algorithms._search.floor import Floor
 from remat.algorithms._search.multi_instant import MultiInstant
+from remat.algorithms._search.order_tree import Limits, OrderTree
+from remat.algorithms._search.precedence import Precedence
 from remat.algorithms._search.single_instant import SingleInstant
 from remat.algorithms._search.state import Search
 from remat.algorithms._whole.baselines import store_all_peak
@@ -66,7 +73,7 @@ def test_the_least_bound_over_the_orders_of_any_instants_bounds_the_optimum(data
     peak = store_all_peak(graph)
     problem = Problem(graph=graph, budget=data.draw(st.integers(peak * 2 // 3, peak)))
     search = Search(problem, Clock(), 0, "laws")
-    precedence = Precedence(search)
+    precedence = Precedence(search.flat)
     after = st.sampled_from([v for v in range(graph.loss, len(graph)) if search.flat.required[v]])
     instants = data.draw(st.frozensets(after, min_size=1, max_size=3))
     least = IMPOSSIBLE
@@ -122,3 +129,38 @@ def test_the_lowest_budget_has_a_plan_and_nothing_proved_impossible_has_one(grap
     assert lowest.floor - 1 <= lowest.impossible < lowest.point.budget
     if lowest.impossible >= 0:
         assert Exhaustive().solve(Problem(graph=graph, budget=lowest.impossible)).lower == IMPOSSIBLE
+
+
+@given(data=st.data(), graph=training_graphs(max_forward=5), seed=st.integers(0, 10**9))
+def test_every_schedule_belongs_to_exactly_one_order_of_a_tree(data, graph, seed):
+    flat, random = flatten(graph), Random(seed)
+    after = [v for v in range(graph.loss, len(graph)) if flat.required[v]]
+    random.shuffle(after)
+    root = (after[0],)
+    tree = OrderTree(
+        root, tuple(after), Precedence(flat), Limits(5, 60, 1e9), lambda _: Answer(bound=random.randrange(9), effort=1)
+    )
+    for _ in range(6):
+        leaf = tree.pop()
+        if not tree.split(leaf, anyway=True):
+            tree.push(leaf)
+            break
+    assert len(graph.computes) < graph.loss + 3 or tree.chains != [root]
+    runs = [graph.node_index[run.node] for run in data.draw(valid_schedules(graph)).runs]
+    first = {v: runs.index(v) for v in set(runs)}
+    assert sum(list(chain) == sorted(chain, key=first.__getitem__) for chain in tree.chains) == 1
+
+
+@given(
+    sizes=st.lists(st.integers(0, 30), min_size=1, max_size=7),
+    room=st.integers(-5, 100),
+)
+def test_rounded_rows_hold_at_every_choice_that_fits(sizes, room):
+    builder = Builder()
+    builder.new(len(sizes), integral=True)
+    add_rounded(builder, np.arange(len(sizes)), np.array(sizes), room)
+    linear = builder.build()
+    for point in product((0, 1), repeat=len(sizes)):
+        if sum(x * size for x, size in zip(point, sizes, strict=True)) <= room:
+            left = np.bincount(linear.row, linear.val * np.array(point)[linear.col], len(linear.rhs))
+            assert (left <= linear.rhs).all()

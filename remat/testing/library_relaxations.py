@@ -17,7 +17,6 @@ from collections.abc import Hashable, Iterable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from random import Random
-from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 from attrs import frozen
@@ -28,7 +27,7 @@ from remat.algorithms._bounds.floor import floor_of, node_floor
 from remat.algorithms._bounds.instants import Dependencies, Instant, instant_formulation
 from remat.algorithms._bounds.ordered_instants import Chained, ordered_formulation
 from remat.algorithms._milp.linear import Builder
-from remat.algorithms._search.any_order import Precedence
+from remat.algorithms._search.precedence import Precedence
 from remat.algorithms._staged.form_checkmate import checkmate_form, refuse_unless_checkmate
 from remat.algorithms._staged.form_events import Form, events_form
 from remat.algorithms._staged.form_published import published_form
@@ -190,7 +189,7 @@ class AtInstants(_Instants):
         flat = _flat(graph)
         order = tuple(graph.node_index[name] for name in cast("tuple[str, ...]", place))
         chained = ordered_formulation(flat, Dependencies(flat), order, budget, coarse=self.coarse)
-        listed = Precedence(cast("Any", SimpleNamespace(flat=flat))).orders(frozenset(order), _ORDERS)
+        listed = Precedence(flat).orders(frozenset(order), _ORDERS)
         return Formulation(
             linear=chained.linear,
             base=int(flat.time.sum()),

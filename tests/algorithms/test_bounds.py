@@ -10,15 +10,17 @@ from remat.algorithms._bounds.fixed_order import staged_formulation
 from remat.algorithms._bounds.floor import proved_floor
 from remat.algorithms._bounds.instants import Dependencies
 from remat.algorithms._bounds.ordered_instants import ordered_formulation
+from remat.algorithms._bounds.rounded_rows import add_rounded
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE, Status
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._milp.linear import Builder
-from remat.algorithms._search.any_order import AnyOrder, Precedence
+from remat.algorithms._search.any_order import AnyOrder
 from remat.algorithms._search.floor import Floor
 from remat.algorithms._search.multi_instant import MultiInstant
 from remat.algorithms._search.pipeline import Polish
+from remat.algorithms._search.precedence import Precedence
 from remat.algorithms._search.single_instant import SingleInstant
 from remat.algorithms._search.state import Search
 from remat.algorithms._whole.baselines import store_all_peak
@@ -164,17 +166,29 @@ def test_bounds_that_assume_an_order_stay_beside():
 
 def test_instants_that_do_not_need_each_other_are_asked_in_every_order():
     search = Search(Problem(graph=branches(6), budget=20), Clock(), 0, "test")
-    precedence = Precedence(search)
+    precedence = Precedence(search.flat)
     loss, first, second, both = (search.problem.graph.node_index[name] for name in ("L", "B1", "B2", "A"))
     assert precedence.orders(frozenset((both, first, loss)), 9) == [(loss, first, both)]
     assert precedence.orders(frozenset((first, second)), 9) == [(first, second), (second, first)]
     assert precedence.orders(frozenset((first, second)), 1) is None  # a bound over some of them would be none
+    assert precedence.insertions((loss, both), first) == [(loss, first, both)]
+    assert precedence.insertions((first, both), second) == [(second, first, both), (first, second, both)]
+    assert precedence.insertions((), loss) == [(loss,)]
+
+
+def test_a_rounded_row_says_how_many_equal_data_fit():
+    builder = Builder()
+    builder.new(5, integral=True)
+    add_rounded(builder, np.arange(5), np.array([7, 7, 7, 7, 2]), 17)
+    linear = builder.build()
+    row = {col: val for r, col, val in zip(linear.row, linear.col, linear.val, strict=True) if r == 0}
+    assert [row[col] / linear.rhs[0] for col in range(4)] == [1 / 2] * 4  # two of seven bytes, in no share a third
 
 
 def test_several_instants_pay_twice_for_what_must_be_made_twice():
     problem = Problem(graph=chain(8), budget=15)
     one, several = SingleInstant().solve(problem), AnyOrder(rounds=5).solve(problem)
-    assert (one.lower, several.lower, several.upper) == (51, 61, 71)
+    assert (one.lower, several.lower, several.upper) == (51, 69, 71)
     assert AnyOrder(largest=1).solve(problem).lower == chain(8).time  # no formulation is small enough
 
 

@@ -29,6 +29,7 @@ from remat.algorithms._arrays.kept_data import permanent
 from remat.algorithms._bounds.fixed_order import Span
 from remat.algorithms._bounds.instants import AHEAD, DONE, EITHER, Dependencies
 from remat.algorithms._bounds.placed_rows import PlacedRows, Terms, add_rows
+from remat.algorithms._bounds.rounded_rows import add_rounded
 from remat.algorithms._milp.linear import Builder, Ints, Linear
 
 
@@ -75,7 +76,7 @@ def ordered_formulation(
         dependencies: of its nodes.
         instants: where stages begin.
         budget: for each instant [bytes].
-        coarse: whether stages taken together have rows of their own.
+        coarse: whether stages taken together have rows of their own, and rows of bytes rounded ones: for relaxations.
     """
     build = _Build(flat, dependencies, instants, coarse)
     impossible = False
@@ -102,7 +103,7 @@ class _Build:
     """Numbers the variables and collects the rows."""
 
     def __init__(self, flat: Flat, dependencies: Dependencies, instants: tuple[int, ...], coarse: bool) -> None:
-        self.flat, self.instants = flat, instants
+        self.flat, self.instants, self.coarse = flat, instants, coarse
         nodes, data, stages = flat.time.size, flat.size.size, len(instants)
         self.builder = Builder()
         self.permanent = permanent(flat)
@@ -170,9 +171,12 @@ class _Build:
         kept = (flat.producer >= 0) & self.permanent
         always = reads | (kept & (self.state[k, flat.producer] == DONE))
         room: int = budget - int(flat.charge[at]) - sum(flat.size[always].tolist())
-        row = self.builder.rows(1, room)
-        for columns in (np.where(kept, self.ran[k, flat.producer], -1), np.where(reads, -1, self.resident[k])):
-            self.builder.entries(row, columns[columns >= 0], flat.size[columns >= 0])
+        parts = (np.where(kept, self.ran[k, flat.producer], -1), np.where(reads, -1, self.resident[k]))
+        columns = np.concatenate([part[part >= 0] for part in parts])
+        sizes = np.concatenate([flat.size[part >= 0] for part in parts])
+        self.builder.entries(self.builder.rows(1, room), columns, sizes)
+        if self.coarse:
+            add_rounded(self.builder, columns, sizes, room)
         return room < 0
 
     def order_rows(self, k: int) -> None:

@@ -31,10 +31,13 @@ def solve_relaxed(linear: Linear, iterations: int = 200_000, *, clock: Clock | N
     scaled = _Scaled.of(linear, np.zeros_like(linear.integral))
     solver = scaled.loaded()
     status = _run(solver, clock, simplex_iteration_limit=iterations)
+    effort = max(0, int(solver.getInfo().simplex_iteration_count)) ** 2 // 3 + 10 * len(linear.rhs)
     if status in _INFEASIBLE:
         ray = np.asarray(solver.getDualRay()[2])
         proved = len(ray) > 0 and farkas(linear, ray / scaled.row_unit)
-        return Answer(infeasible=proved, finished=proved, duals=ray / scaled.row_unit if proved else None)
+        return Answer(
+            infeasible=proved, finished=proved, duals=ray / scaled.row_unit if proved else None, effort=effort
+        )
     if status not in _ENDED:
         return Answer()
     point, duals = scaled.solution(solver)
@@ -42,7 +45,7 @@ def solve_relaxed(linear: Linear, iterations: int = 200_000, *, clock: Clock | N
         return Answer()
     multipliers = duals / scaled.row_unit / scaled.unit
     bound = exact_bound(linear, multipliers)
-    return Answer(point=point, bound=max(0, bound), finished=status == "kOptimal", duals=multipliers)
+    return Answer(point=point, bound=max(0, bound), finished=status == "kOptimal", duals=multipliers, effort=effort)
 
 
 def solve_mixed(

@@ -1,45 +1,40 @@
 """`AnyOrder`: a bound for every schedule from several instants, over all orders of the instants; and plans from its solutions.
 
-Instants are added one at a time: of those with heavy working sets the one that raises the relaxed bound most; if none raises
-it, the one where the plan of the solution exceeds the budget most. Instants that depend on each other have one order; for the
-others every order is solved, and the least bound holds for every schedule. Where the gap stays large, instants grow once more,
-with rows for stages taken together (see `fixed_order`): another instant then cannot lower the relaxed bound.
-A solution also gives the stage in which each node first runs, so its plan may leave the captured order.
+A tree of orders (`order_tree`) begins with the hardest instant and refines the order of the least bound: one more instant is
+inserted wherever dependencies allow, or the formulation is solved with integers. Instants come from heavy working sets, from the
+positions of most memory of the best plan, and from where the plan of a solution exceeds the budget most. Stages taken together
+have rows of their own (see `fixed_order`), so that another instant cannot lower a relaxed bound. A solution also gives the stage
+in which each node first runs, so its plan may leave the captured order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+from itertools import chain as joined
 
 import numpy as np
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from numpy.typing import NDArray
 
-from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS
-from remat.algorithms._arrays.kept_data import working_sets
-from remat.algorithms._arrays.liveness import memory_profile
-from remat.algorithms._bounds.floor import kept_before
-from remat.algorithms._bounds.instants import Dependencies
 from remat.algorithms._bounds.ordered_instants import Chained, ordered_formulation
-from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.answer import Answer
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
+from remat.algorithms._search.instant_choice import candidates, worst_instant
 from remat.algorithms._search.lp_rounding import hardest_instants
 from remat.algorithms._search.on_demand import recompute_on_demand
+from remat.algorithms._search.order_tree import THOROUGHLY, Leaf, Limits, OrderTree
 from remat.algorithms._search.passes import offer_shaved, variant
+from remat.algorithms._search.precedence import Chain, Precedence
 from remat.algorithms._search.state import RunMove, Search, Sequence
 from remat.settings import number, whole
 
-Order = tuple[int, ...]
-
-_EACH = 3  # heavy instants in each part of the backward
-_PROMISING = 10  # of all heavy instants, how many are scanned again
 _FULL = 1500  # variables up to which a formulation gets all branch-and-bound nodes
-_TALL = 3500  # rows above which a solve ends after so many checks:
-_CHECKS = 100  # solved to the end, formulations of 3,600 to 5,600 rows take 9 to 32 s for the last thousandth
-_LARGE_GAP = 0.02  # above it, instants grow once more with rows for stages taken together
-_GROWTH = 4  # ratio of the effort that a round may take to that of the round before
+_LARGE = 6000  # rows above which a solve ends after so many checks:
+_CHECKS = 100  # to the end it takes 9 to 32 s, for the last thousandth
+_BRIEF = 30  # the same with rows for stages taken together: the end takes three to ten times as long for little
+_FEWEST = 5  # checks, fewer of which bring little
+_COARSE = 4  # instants up to which stages taken together have rows: their number is that of all pairs
+_CHOICE = 0.1  # of the effort, for the choice of instants to try
+_MANY = 3  # instants from which a chain is solved briefly at first
 
 
 @frozen
@@ -47,199 +42,142 @@ class AnyOrder(RunMove):
     """A bound for every schedule from the saved-set formulation at several instants; and plans from its solutions.
 
     Attributes:
-        rounds: largest number of instants.
+        rounds: largest number of instants in an order.
         nodes: branch-and-bound nodes of a formulation; with more than 1500 variables fewer, in inverse proportion to the square
             of their number.
-        largest: largest number of variables of a formulation, without those of stages taken together; larger ones are not solved.
-        effort: limit on simplex iterations times rows, summed over all formulations of a growth; one that is likely to exceed it
-            is not solved. 1e7 takes about a second, half of that with stages taken together.
-        orders: largest number of orders of the instants; an instant that would lead to more is not added.
-        scanned: number of heavy working sets from which the relaxed formulations choose the second instant.
+        largest: largest number of variables of a formulation, without those of stages taken together; larger ones are not built.
+        effort: limit on the effort of all solves (see `Answer`); what is likely to exceed it is not solved. 1e7: about a second.
+        orders: largest number of orders that are bounded, each with instants of its own; the least of their bounds counts.
+        scanned: number of heavy working sets among the instants that are tried, and of positions of most memory in the best plan.
         variants: how many preferences of shaving are tried on each plan.
-        patience: number of consecutive rounds without a better bound or plan after which it stops.
+        patience: number of consecutive steps without a better bound or plan after which it stops.
         accuracy: relative gap at which a formulation counts as solved.
     """
 
     rounds: int = field(default=6, validator=whole(1, "instants"))
     nodes: int = field(default=60, validator=whole(1, "nodes"))
-    largest: int = field(default=3600, validator=whole(1, "variables"))
-    effort: float = field(default=7.5e7, validator=number(0))
-    orders: int = field(default=2, validator=whole(1, "orders"))
+    largest: int = field(default=10_000, validator=whole(1, "variables"))
+    effort: float = field(default=1e8, validator=number(0))
+    orders: int = field(default=24, validator=whole(1, "orders"))
     scanned: int = field(default=36, validator=whole(1, "instants"))
     variants: int = field(default=4, validator=whole(1, "variants"))
-    patience: int = field(default=3, validator=whole(1, "rounds"))
+    patience: int = field(default=6, validator=whole(1, "steps"))
     accuracy: float = field(default=0.002, validator=number(0))
 
     def improve(self, search: Search) -> None:
-        """Solve, plan and add an instant, until the plan fits, the search may end, or the formulations cost too much."""
-        for coarse in (False, True):
-            if search.over or (coarse and search.best_time <= (1 + _LARGE_GAP) * search.lower):
-                return
-            with search.charged("bound"):
-                _Growth(self, search, coarse=coarse).run()
+        """Refine the order of the least bound, until the search may end or the formulations cost too much."""
+        with search.charged("bound"):
+            if (at := next(iter(hardest_instants(search, 1)), None)) is not None:
+                _Growth(self, search, at).run()
 
 
 class _Growth:
-    """One run of `AnyOrder`: a set of instants that grows; `coarse`: stages taken together have rows of their own."""
+    """One run of `AnyOrder`: a tree of orders that grows from an instant."""
 
-    def __init__(self, settings: AnyOrder, search: Search, *, coarse: bool) -> None:
-        self.settings, self.search, self.coarse = settings, search, coarse
-        self.precedence = Precedence(search)
-        self.instants = frozenset(hardest_instants(search, 1))
-        self.heavy = heavy_instants(search, settings.scanned)
-        self.relaxed: float = max((search.bounds.hardness[at] for at in self.instants), default=0)
-        self.plan: Sequence | None = None  # of the order with the least bound
-        self.spent = self.last = 0  # effort of all formulations so far; of the largest in the last round
+    def __init__(self, settings: AnyOrder, search: Search, at: int) -> None:
+        self.settings, self.search = settings, search
+        self.precedence = Precedence(search.flat)
+        limits = Limits(settings.rounds, settings.orders, settings.effort)
+        self.solves = 0
+        tried = candidates(search, settings.scanned, _CHOICE * settings.effort)
+        self.tree = OrderTree((at,), tried, self.precedence, limits, self._relaxed)
+        if at in search.bounds.integral:
+            self.tree.push(evolve(self.tree.pop(), solved=THOROUGHLY))
 
     def run(self) -> None:
-        search, settings = self.search, self.settings
-        idle = 0
-        for _ in range(settings.rounds):
+        """Step by step, until nothing is left to do or too many steps in a row brought nothing."""
+        search, idle = self.search, 0
+        while idle < self.settings.patience and not search.over:
             before = (search.lower, search.best_time)
-            if not self.instants or not self._solve():
+            if not self._step():
                 return
             idle = 0 if (search.lower, search.best_time) != before else idle + 1
-            if idle == settings.patience or search.enough:
-                return
-            instant = self._scan()
-            if instant is None and self.plan is not None:
-                instant = self.precedence.worst(search, self.plan, self.instants, settings.orders)
-            if instant is None:
-                return
-            self.instants |= {instant}
 
-    def _formulation(self, order: Order) -> Chained:
-        flat, dependencies = self.search.flat, self.precedence.dependencies
-        return ordered_formulation(flat, dependencies, order, self.search.budget, coarse=self.coarse)
-
-    def _solve(self) -> bool:
-        """Solve every order of the instants, prove the least bound and offer plans; returns whether all were solved."""
-        search, settings = self.search, self.settings
-        orders = self.precedence.orders(self.instants, settings.orders)
-        # the least bound over only some of the orders would not be a valid bound
-        if orders is None or self.spent + _GROWTH * self.last * len(orders) > settings.effort:
+    def _step(self) -> bool:
+        """Refine the leaf of the least bound, and prove that of all; whether there was anything to do."""
+        search, tree = self.search, self.tree
+        tree.target = search.best_time - search.arrays.base_time
+        if tree.left <= 0 or tree.bound >= tree.target:
             return False
-        least: float = IMPOSSIBLE
-        self.last, self.plan = 0, None
-        for order in orders:
-            formulation = self._formulation(order)
-            if formulation.variables > settings.largest or search.clock.expired:
-                return False
-            answer = self._answer(formulation)
-            if answer is None or answer.infeasible:
-                continue  # no schedule has this order
-            self.last = max(self.last, answer.effort)
-            self.spent += answer.effort
-            plan = None if answer.point is None else planned(search, formulation, answer.point)
-            if plan is not None:
-                self._offer(plan)
-            if answer.bound < least:
-                least, self.plan = answer.bound, plan
-        names = ", ".join(search.problem.graph.computes[at].name for at in sorted(self.instants))
-        how = f"instants in any order ({names}; integers, less the tolerance)"
-        search.prove(least + search.arrays.base_time, how, claim=tuple(sorted(self.instants)))
+        leaf = tree.pop()
+        spare = tree.left > 2 * _BRIEF * leaf.weight  # else another instant would leave no effort for integers
+        if not ((spare and tree.split(leaf)) or self._solve(leaf) or (leaf.solved and tree.split(leaf, anyway=True))):
+            tree.push(leaf)
+            return False
+        self._prove()
         return True
 
-    def _answer(self, formulation: Chained) -> Answer | None:
-        """The answer with integers; None if the data that must be resident exceed the budget without any others."""
+    def _prove(self) -> None:
+        """The least bound of all leaves holds for every schedule."""
+        search, chains = self.search, self.tree.chains
+        instants = tuple(sorted(set(joined.from_iterable(chains))))
+        names = ", ".join(search.problem.graph.computes[at].name for at in instants)
+        how = f"instants in any order ({names}; {len(chains)} orders; integers, less the tolerance)"
+        # certificates know a set of instants in all its orders
+        whole = all(len(chain) == len(instants) for chain in chains)
+        search.prove(self.tree.bound + search.arrays.base_time, how, claim=instants if whole else ())
+
+    def _formulation(self, chain: Chain, *, coarse: bool) -> Chained | None:
+        """The formulation of a chain; None where it is too large."""
+        flat, dependencies = self.search.flat, self.precedence.dependencies
+        formulation = ordered_formulation(flat, dependencies, chain, self.search.budget, coarse=coarse)
+        return formulation if formulation.variables <= self.settings.largest else None
+
+    def _relaxed(self, chain: Chain) -> Answer:
+        """The relaxed bound of a chain, with its effort; 0 where the formulation is too large or there is no time."""
+        formulation = None if self.search.clock.expired else self._formulation(chain, coarse=len(chain) <= _COARSE)
+        if formulation is None:
+            return Answer()
         if formulation.impossible:
-            return None
+            return Answer(infeasible=True, finished=True)
+        return solve_relaxed(formulation.linear, clock=self.search.clock)
+
+    def _solve(self, leaf: Leaf) -> bool:
+        """Solve a leaf with integers, and offer plans; False if that is likely to take too much, or there is nothing to gain.
+
+        Briefly with rows for stages taken together; thoroughly without them where the formulation would be large.
+        """
+        search, tree = self.search, self.tree
+        brief = not leaf.solved and _MANY <= len(leaf.chain) <= _COARSE
+        affordable = int(tree.left / max(1, leaf.weight))  # a check takes about as long as the relaxation
+        if search.clock.expired or leaf.solved == THOROUGHLY or affordable < _FEWEST:
+            return False
+        formulation = self._formulation(leaf.chain, coarse=len(leaf.chain) <= _COARSE)
+        if not brief and (formulation is None or len(formulation.linear.rhs) > _LARGE):
+            formulation = self._formulation(leaf.chain, coarse=False)
+        if formulation is None:
+            return False
         share = min(1.0, _FULL / max(1, formulation.variables))
         nodes = max(1, int(self.settings.nodes * share**2))
-        linear, accuracy = formulation.linear, self.settings.accuracy
-        checks = _CHECKS if len(linear.rhs) > _TALL else None
-        return solve_mixed(linear, accuracy, nodes, checks=checks, clock=self.search.clock)
+        limited = brief or len(formulation.linear.rhs) > _LARGE
+        checks = min(affordable, _BRIEF if brief else _CHECKS) if limited else None
+        answer = solve_mixed(formulation.linear, self.settings.accuracy, nodes, checks=checks, clock=search.clock)
+        tree.spent += answer.effort
+        if answer.infeasible:
+            return True  # no schedule has this order
+        plan = None if answer.point is None else planned(search, formulation, answer.point)
+        worst = None if plan is None else worst_instant(search, plan, leaf.chain)
+        if plan is not None:
+            self._offer(plan, len(leaf.chain))
+        solved = 1 if brief else THOROUGHLY
+        tree.push(evolve(leaf, bound=max(leaf.bound, answer.bound), solved=solved, worst=worst))
+        return True
 
-    def _offer(self, start: Sequence) -> None:
-        search, count = self.search, len(self.instants)
+    def _offer(self, start: Sequence, count: int) -> None:
+        search = self.search
         how = f"the formulation of {self.settings!r} at {count} instants"
+        self.solves += 1
         with search.charged("plan"):
             for j in range(self.settings.variants):
                 if j and search.clock.expired:
                     return
                 offer_shaved(
-                    search, start, variant(j), search.streams.spawn("any order", count + 200 * self.coarse, j), how
+                    search,
+                    start,
+                    variant(j),
+                    search.streams.spawn("any order", self.solves, j),
+                    how,
                 )
-
-    def _scan(self) -> int | None:
-        """The heavy instant that raises the relaxed bound most; None if none raises it, and then no further scan is made."""
-        bounds = {at: self._relaxed(at) for at in self.heavy if at not in self.instants}
-        scanned = sorted((-bound, at) for at, bound in bounds.items() if bound is not None)[:_PROMISING]
-        rises = bool(scanned) and -scanned[0][0] > self.relaxed
-        self.heavy = [at for _, at in scanned] if rises else []
-        if not rises:
-            return None
-        self.relaxed = -scanned[0][0]
-        return scanned[0][1]
-
-    def _relaxed(self, at: int) -> float | None:
-        """The relaxed bound with one more instant, in the first of the orders; None if it is not computed."""
-        orders = self.precedence.orders(self.instants | {at}, 1)
-        if orders is None or self.search.clock.expired:
-            return None
-        formulation = self._formulation(orders[0])
-        if formulation.variables > self.settings.largest:
-            return None
-        answer = None if formulation.impossible else solve_relaxed(formulation.linear, clock=self.search.clock)
-        return IMPOSSIBLE if answer is None or answer.infeasible else answer.bound
-
-
-def heavy_instants(search: Search, count: int) -> list[int]:
-    """Backward nodes with heavy working sets, including the data kept by then: the heaviest in each part of the backward."""
-    flat = search.flat
-    backward = np.flatnonzero((flat.phase == BACKWARD) & flat.required)
-    needed = working_sets(flat) + kept_before(flat)
-    parts = np.array_split(backward, max(1, count // _EACH))
-    return [int(v) for nodes in parts for v in nodes[np.argsort(-needed[nodes], kind="stable")][:_EACH]]
-
-
-class Precedence:
-    """Which instants precede which in every schedule, and the orders that remain possible."""
-
-    def __init__(self, search: Search) -> None:
-        self.flat = search.flat
-        self.dependencies = Dependencies(search.flat)
-        self._before: dict[int, NDArray[np.bool_]] = {}
-
-    def before(self, at: int) -> NDArray[np.bool_]:
-        """Nodes that have run whenever `at` first runs."""
-        if at not in self._before:
-            self._before[at] = self.dependencies.ancestors(at)
-            if self.flat.phase[at] == BACKWARD:
-                self._before[at] |= self.flat.phase != BACKWARD
-        return self._before[at]
-
-    def orders(self, instants: frozenset[int], most: int) -> list[Order] | None:
-        """All orders in which the instants may first run; None when there are more than `most`."""
-        orders = list(islice(self._extensions(instants), most + 1))
-        return orders if len(orders) <= most else None
-
-    def _extensions(self, left: frozenset[int]) -> Iterator[Order]:
-        if not left:
-            yield ()
-        for at in sorted(left):
-            if not any(self.before(at)[other] for other in left):
-                for rest in self._extensions(left - {at}):
-                    yield (at, *rest)
-
-    def worst(self, search: Search, plan: Sequence, instants: frozenset[int], most: int) -> int | None:
-        """The loss or backward node whose first run is nearest to the highest position over budget and adds few orders."""
-        memory = np.empty(len(plan), np.int64)
-        memory_profile(search.flat, plan, len(plan), memory)
-        nodes, positions = np.unique(plan, return_index=True)
-        late = self.flat.phase[nodes] >= LOSS
-        ranked = sorted(zip(positions[late].tolist(), nodes[late].tolist(), strict=True))
-        at = np.array([i for i, _ in ranked])
-        for i in np.argsort(-memory, kind="stable").tolist():
-            if memory[i] <= search.budget:
-                return None
-            k = int(np.searchsorted(at, i))
-            for near in (k, k - 1):
-                if 0 <= near < len(ranked) and ranked[near][1] not in instants:
-                    wider = instants | {ranked[near][1]}
-                    if self.orders(wider, most) is not None:
-                        return int(ranked[near][1])
-        return None
 
 
 def planned(search: Search, formulation: Chained, x: NDArray[np.float64]) -> Sequence:

@@ -19,10 +19,10 @@ POOR = 0.005
 """Gap (plan over bound, minus one) above which all passes are tried."""
 
 GOOD = 0.0015
-"""Gap above which a longer search, and bounds from several instants, are worth their time."""
+"""Gap above which `wrap` searches longer."""
 
 FAIR = 0.001
-"""Gap above which a better bound is worth more time."""
+"""Gap above which a longer search and better bounds are worth their time."""
 
 DONE = 0.0005
 """Gap at which the search stops."""
@@ -53,9 +53,9 @@ auto: Solver = WithCopies(
             Continuation().if_(no_plan),
             Relieve().if_(no_plan),
             RuinAndRecreate(work=1e7),
-            RuinAndRecreate(work=5e7, disorder=0.3).if_(gap_above(GOOD)),
-            AnyOrder(effort=2e7).if_(gap_above(GOOD)).if_(gap(POOR)),
+            RuinAndRecreate(work=5e7, disorder=0.3).if_(gap_above(FAIR)),
             AnyOrder().if_(gap_above(POOR)),
+            AnyOrder(effort=5e7).if_(gap_above(FAIR)).if_(gap(POOR)),
             Continuation(step=0.97, steps=6, attempts=6).if_(gap_above(POOR)),
             RuinAndRecreate(work=5e7, restart=True, disorder=0.3).if_(gap_above(POOR)),
             RuinAndRecreate(work=5e7, disorder=0.3).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),

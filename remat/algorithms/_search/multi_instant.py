@@ -12,13 +12,11 @@ import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from remat.algorithms._arrays.graph_arrays import LOSS
-from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._bounds.fixed_order import Stages, staged_formulation
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._proving.prover import MOST_INSTANTS
-from remat.algorithms._search.any_order import heavy_instants
+from remat.algorithms._search.instant_choice import heavy_instants, worst_instant
 from remat.algorithms._search.lp_rounding import hardest_instants
 from remat.algorithms._search.on_demand import recompute_on_demand
 from remat.algorithms._search.passes import offer_shaved, variant
@@ -140,21 +138,3 @@ def staged(search: Search, stages: Stages, x: NDArray[np.float64]) -> Sequence:
     at = np.array(stages.instants, np.int32)
     sequence: Sequence = recompute_on_demand(search.flat, search.base, at, saved)
     return sequence
-
-
-def worst_instant(search: Search, sequence: Sequence, instants: tuple[int, ...]) -> int | None:
-    """The loss or backward node, not yet an instant, whose first run is at or next to the highest position over budget."""
-    flat, memory = search.flat, np.empty(len(sequence), np.int64)
-    memory_profile(flat, sequence, len(sequence), memory)
-    nodes, positions = np.unique(sequence, return_index=True)
-    loss = int(np.flatnonzero(flat.phase == LOSS)[0])
-    firsts = sorted((int(i), int(v)) for v, i in zip(nodes, positions, strict=True) if v >= loss)
-    at = np.array([i for i, _ in firsts])
-    for i in np.argsort(-memory, kind="stable").tolist():
-        if memory[i] <= search.budget:
-            return None
-        k = int(np.searchsorted(at, i))
-        for near in (k, k - 1):
-            if 0 <= near < len(firsts) and firsts[near][1] not in instants:
-                return firsts[near][1]
-    return None

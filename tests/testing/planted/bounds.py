@@ -116,6 +116,12 @@ BOUNDS = {
         "self.state[k, instants[k - 1]] = DONE",
         "self.state[k, : instants[k - 1] + 1] = DONE",
     ),
+    "rounded rows leave out a datum that fits": Changed(
+        AtInstants(coarse=True),
+        ordered_instants,
+        "add_rounded(self.builder, columns, sizes, room)",
+        "add_rounded(self.builder, columns, sizes, room - int(sizes.max(initial=0)))",
+    ),
     "a stage reads what it makes from before it": Changed(
         InStages(), fixed_order, "~self.permanent[d] & (self.flat.producer[d] < at)", "~self.permanent[d]"
     ),
