@@ -57,7 +57,7 @@ class AnyOrder(RunMove):
     rounds: int = field(default=6, validator=whole(1, "instants"))
     nodes: int = field(default=60, validator=whole(1, "nodes"))
     largest: int = field(default=10_000, validator=whole(1, "variables"))
-    effort: float = field(default=1e8, validator=number(0))
+    effort: float = field(default=6e7, validator=number(0))
     orders: int = field(default=24, validator=whole(1, "orders"))
     scanned: int = field(default=36, validator=whole(1, "instants"))
     variants: int = field(default=4, validator=whole(1, "variants"))
@@ -97,6 +97,8 @@ class _Growth:
         """Refine the leaf of the least bound, and prove that of all; whether there was anything to do."""
         search, tree = self.search, self.tree
         tree.target = search.best_time - search.arrays.base_time
+        if tree.bound >= tree.target:
+            self._prove()
         if tree.left <= 0 or tree.bound >= tree.target:
             return False
         leaf = tree.pop()
