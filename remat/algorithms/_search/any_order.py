@@ -2,9 +2,9 @@
 
 A tree of orders (`order_tree`) begins with the hardest instant and refines the order of the least bound: one more instant is
 inserted wherever dependencies allow, or the formulation is solved with integers. Instants come from heavy working sets, from the
-positions of most memory of the best plan, and from where the plan of a solution exceeds the budget most. Stages taken together
-have rows of their own (see `fixed_order`), so that another instant cannot lower a relaxed bound. A solution also gives the stage
-in which each node first runs, so its plan may leave the captured order.
+positions of most memory of the best plan, and from where the plan of a solution exceeds the budget most. Up to four instants,
+stages taken together have rows of their own (see `fixed_order`), so that another instant cannot lower a relaxed bound. A solution
+also gives the stage in which each node first runs, so its plan may leave the captured order.
 """
 
 from __future__ import annotations
@@ -173,13 +173,8 @@ class _Growth:
             for j in range(self.settings.variants):
                 if j and search.clock.expired:
                     return
-                offer_shaved(
-                    search,
-                    start,
-                    variant(j),
-                    search.streams.spawn("any order", self.solves, j),
-                    how,
-                )
+                rng = search.streams.spawn("any order", self.solves, j)
+                offer_shaved(search, start, variant(j), rng, how)
 
 
 def planned(search: Search, formulation: Chained, x: NDArray[np.float64]) -> Sequence:

@@ -152,8 +152,7 @@ class Bounds:
     Attributes:
         lower: bound for every schedule [ns], `IMPOSSIBLE` if none exists.
         class_bounds: bounds for the schedules of a restricted class.
-        hardness: bound on the recomputation from each instant (node index) that was scanned [ns].
-        integral: instants that were solved with integers, alone.
+        hardness: bound on the recomputation from each scanned instant (node index) [ns]. integral: instants solved with integers.
         evidence: of the largest bound that can be proved in integers.
         claims: bounds of mixed formulations, with their instants (node indices).
         class_claims: instants, by the number of a class bound of the captured order.
