@@ -138,12 +138,14 @@ def test_every_schedule_belongs_to_exactly_one_order_of_a_tree(data, graph, seed
     random.shuffle(after)
     root = (after[0],)
     tree = OrderTree(
-        root, tuple(after), Precedence(flat), Limits(5, 60, 1e9), lambda _: Answer(bound=random.randrange(9), effort=1)
+        root, tuple(after), Precedence(flat), Limits(5, 60, 1e9), lambda *_: Answer(bound=random.randrange(9), effort=1)
     )
     for _ in range(6):
         leaf = tree.pop()
-        if not tree.split(leaf, anyway=True):
-            tree.push(leaf)
+        kids = next(filter(None, (tree.inserted(leaf, at) for at in after)), None)
+        for kid in kids or [leaf]:
+            tree.push(kid)
+        if kids is None:
             break
     assert len(graph.computes) < graph.loss + 3 or tree.chains != [root]
     runs = [graph.node_index[run.node] for run in data.draw(valid_schedules(graph)).runs]

@@ -9,7 +9,7 @@ from remat.algorithms._arrays.graph_arrays import flatten
 from remat.algorithms._bounds.fixed_order import staged_formulation
 from remat.algorithms._bounds.floor import proved_floor
 from remat.algorithms._bounds.instants import Dependencies
-from remat.algorithms._bounds.ordered_instants import ordered_formulation
+from remat.algorithms._bounds.ordered_instants import all_spans, ordered_formulation
 from remat.algorithms._bounds.rounded_rows import add_rounded
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE, Status
@@ -236,11 +236,44 @@ def test_another_instant_lowers_the_relaxed_bound_of_plain_rows_and_never_that_o
     assert falls
 
 
+def test_an_instant_lowers_no_relaxed_bound_where_the_stage_that_it_divides_keeps_its_rows():
+    rng, falls = Random(3), 0
+    for _ in range(14):
+        graph = tiny_graph(rng, 5, False)
+        flat, budget = flatten(graph), int(0.7 * store_all_peak(graph))
+        at = [v for v in graph.required if graph.computes[v].phase is not Phase.FORWARD]
+        rng.shuffle(at)
+        together, kept, plain = set(), [], []
+        for n in range(1, len(at) + 1):
+            chain = tuple(sorted(at[:n]))
+            ends = (*chain, None)
+            i = ends.index(at[n - 1])
+            together |= {(ends[i - 1], ends[i + 1])} if i else set()
+            for bounds, stages in ((kept, together), (plain, set())):
+                coarse = spans(chain, stages)
+                bounds.append(
+                    relaxed_bound(ordered_formulation(flat, Dependencies(flat), chain, budget, coarse=coarse))
+                )
+        assert kept == sorted(kept)
+        falls += plain != sorted(plain)
+    assert falls
+
+
+def spans(chain, together):
+    number = {at: k for k, at in enumerate((*chain, None))}
+    return [(number[begin], number[end]) for begin, end in together]
+
+
 def relaxed(flat, instants, budget, order, coarse):
     """The relaxed bound of the recomputation at some instants."""
     if order == "captured":
         formulation = staged_formulation(flat, tuple(instants), budget, coarse=coarse)
     else:
-        formulation = ordered_formulation(flat, Dependencies(flat), tuple(instants), budget, coarse=coarse)
+        spans = all_spans(len(instants)) if coarse else None
+        formulation = ordered_formulation(flat, Dependencies(flat), tuple(instants), budget, coarse=spans)
+    return relaxed_bound(formulation)
+
+
+def relaxed_bound(formulation):
     answer = None if formulation.impossible else solve_relaxed(formulation.linear)
     return IMPOSSIBLE if answer is None or answer.infeasible else answer.bound

@@ -13,12 +13,15 @@ f = z(next) - z is 1 for a node whose first run is in the stage. With p the prod
 * at each instant resident data, kept data, the outputs and the workspace of its node fit; the data that it reads are resident.
 
 Every such schedule gives a solution whose cost is at most its recomputation. With one instant this is the formulation of
-`instants`. With `coarse` rows, as in `fixed_order`, stages taken together have a y of their own, so that the bound of the
-relaxation cannot fall when an instant is added. The bound holds for every schedule if dependencies allow one order only;
-otherwise the least bound over all orders does. Source: this project; see docs/explanation/bounds.md.
+`instants`. With `coarse` rows, as in `fixed_order`, stages taken together have a y of their own; where a stage that an instant
+divides is among them, the bound of the relaxation cannot fall by that instant. The bound holds for every schedule if
+dependencies allow one order only; otherwise the least bound over all orders does. Source: this project; see
+docs/explanation/bounds.md.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import numpy as np
 from attrs import frozen
@@ -67,7 +70,12 @@ class Chained:
 
 
 def ordered_formulation(
-    flat: Flat, dependencies: Dependencies, instants: tuple[int, ...], budget: int, *, coarse: bool = False
+    flat: Flat,
+    dependencies: Dependencies,
+    instants: tuple[int, ...],
+    budget: int,
+    *,
+    coarse: Collection[Span] | None = None,
 ) -> Chained:
     """The formulation; `instants` are in the order of their first runs, the loss (if included) first. Integral: s and z.
 
@@ -76,7 +84,8 @@ def ordered_formulation(
         dependencies: of its nodes.
         instants: where stages begin.
         budget: for each instant [bytes].
-        coarse: whether stages taken together have rows of their own, and rows of bytes rounded ones: for relaxations.
+        coarse: stages taken together that have rows of their own, each from an instant to another (their numbers; the last is
+            the end), in any order; rows of bytes then have rounded ones too. None: for solves with integers.
     """
     build = _Build(flat, dependencies, instants, coarse)
     impossible = False
@@ -99,11 +108,18 @@ def ordered_formulation(
     )
 
 
+def all_spans(stages: int) -> list[Span]:
+    """Any two or more of so many stages, taken together."""
+    return [(k, k + n) for n in range(2, stages + 1) for k in range(stages + 1 - n)]
+
+
 class _Build:
     """Numbers the variables and collects the rows."""
 
-    def __init__(self, flat: Flat, dependencies: Dependencies, instants: tuple[int, ...], coarse: bool) -> None:
-        self.flat, self.instants, self.coarse = flat, instants, coarse
+    def __init__(
+        self, flat: Flat, dependencies: Dependencies, instants: tuple[int, ...], coarse: Collection[Span] | None
+    ) -> None:
+        self.flat, self.instants, self.rounded = flat, instants, coarse is not None
         nodes, data, stages = flat.time.size, flat.size.size, len(instants)
         self.builder = Builder()
         self.permanent = permanent(flat)
@@ -118,8 +134,9 @@ class _Build:
         for k in range(stages - 1, 0, -1):
             self.state[k - 1, (self.state[k] == AHEAD) & (self.state[k - 1] == EITHER)] = AHEAD
         self.ran = np.full((stages + 1, nodes), -1, np.int64)
-        spans = range(1, stages + 1 if coarse else 2)
-        self.spans = {(k, k + n): np.full(nodes, -1, np.int64) for n in spans for k in range(stages + 1 - n)}
+        together = sorted(coarse or (), key=lambda span: (span[1] - span[0], span))
+        spans = [*((k, k + 1) for k in range(stages)), *together]
+        self.spans = {span: np.full(nodes, -1, np.int64) for span in spans}
         self.resident = np.full((stages, data), -1, np.int64)
         for k in range(stages):
             self.ran[k] = self._new(self.state[k] == EITHER, integral=True)
@@ -175,7 +192,7 @@ class _Build:
         columns = np.concatenate([part[part >= 0] for part in parts])
         sizes = np.concatenate([flat.size[part >= 0] for part in parts])
         self.builder.entries(self.builder.rows(1, room), columns, sizes)
-        if self.coarse:
+        if self.rounded:
             add_rounded(self.builder, columns, sizes, room)
         return room < 0
 
@@ -230,5 +247,7 @@ class _Build:
         add_rows(self.builder, [(again[ran], 1), (self.ran[start, ran], -1)], np.zeros_like(ran))
         nodes = np.flatnonzero(again >= 0)
         for middle in range(start + 1, end):
-            parts = [(self.spans[part][nodes], -1) for part in ((start, middle), (middle, end))]
-            add_rows(self.builder, [(again[nodes], 1), *parts], np.zeros_like(nodes))
+            parts = ((start, middle), (middle, end))
+            if all(part in self.spans for part in parts):
+                terms = [(self.spans[part][nodes], -1) for part in parts]
+                add_rows(self.builder, [(again[nodes], 1), *terms], np.zeros_like(nodes))

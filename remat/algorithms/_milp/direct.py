@@ -22,16 +22,19 @@ from remat.algorithms._milp.highs import loaded, mip_interrupt
 from remat.algorithms._milp.linear import Flags, Linear
 
 _SCALE = 1000.0  # the objective is scaled so that all costs sum to this
+_MIXED = 3000  # effort of an iteration with integers: many short linear programs, and what comes between them
 
 
-def solve_relaxed(linear: Linear, iterations: int = 200_000, *, clock: Clock | None = None) -> Answer:
-    """Solve with all variables continuous, for no longer than the clock allows; the bound is exact (from the duals)."""
+def solve_relaxed(linear: Linear, effort: float = 1e10, *, clock: Clock | None = None) -> Answer:
+    """Solve with all variables continuous, within an effort and the clock; the bound is exact (from the duals)."""
     if not linear.shape[1]:
         return _empty(linear)
     scaled = _Scaled.of(linear, np.zeros_like(linear.integral))
     solver = scaled.loaded()
-    status = _run(solver, clock, simplex_iteration_limit=iterations)
-    effort = max(0, int(solver.getInfo().simplex_iteration_count)) ** 2 // 3 + 10 * len(linear.rhs)
+    fixed = 10 * len(linear.rhs)
+    limit = max(1, math.isqrt(3 * max(0, int(effort) - fixed)))
+    status = _run(solver, clock, simplex_iteration_limit=limit)
+    effort = max(0, int(solver.getInfo().simplex_iteration_count)) ** 2 // 3 + fixed
     if status in _INFEASIBLE:
         ray = np.asarray(solver.getDualRay()[2])
         proved = len(ray) > 0 and farkas(linear, ray / scaled.row_unit)
@@ -49,7 +52,13 @@ def solve_relaxed(linear: Linear, iterations: int = 200_000, *, clock: Clock | N
 
 
 def solve_mixed(
-    linear: Linear, gap: float = 1e-4, nodes: int = 2000, *, checks: int | None = None, clock: Clock | None = None
+    linear: Linear,
+    gap: float = 1e-4,
+    nodes: int = 2000,
+    *,
+    checks: int | None = None,
+    dives: bool = True,
+    clock: Clock | None = None,
 ) -> Answer:
     """Solve with integral variables, no longer than the clock allows; the bound is the dual bound less its tolerance.
 
@@ -59,12 +68,13 @@ def solve_mixed(
         nodes: of the branch-and-bound tree.
         checks: how often HiGHS may ask whether to stop before it does; it asks about once per linear program, at the root and in
             strong branching, so that a node of a large formulation cannot take for ever. None: it is not limited.
+        dives: whether HiGHS looks for a solution near that of the root by a search that does not ask: half of a brief solve.
         clock: ends the solve too.
     """
     if not linear.integral.any():
         return solve_relaxed(linear, clock=clock)
     scaled = _Scaled.of(linear, linear.integral)
-    limits = {"mip_rel_gap": gap, "mip_max_nodes": nodes}
+    limits = {"mip_rel_gap": gap, "mip_max_nodes": nodes, "mip_heuristic_run_root_reduced_cost": dives}
     solver = _limited(scaled.loaded(), checks)
     status = _run(solver, clock, **limits)
     if status in _INFEASIBLE:
@@ -82,7 +92,7 @@ def solve_mixed(
         point=point,
         bound=less_tolerance(info.mip_dual_bound, scaled.unit),
         finished=status == "kOptimal",
-        effort=int(info.simplex_iteration_count) * len(linear.rhs),
+        effort=_MIXED * max(0, int(info.simplex_iteration_count)) + 20 * len(linear.rhs),
     )
 
 

@@ -2,9 +2,9 @@
 
 A tree of orders (`order_tree`) begins with the hardest instant and refines the order of the least bound: one more instant is
 inserted wherever dependencies allow, or the formulation is solved with integers. Instants come from heavy working sets, from the
-positions of most memory of the best plan, and from where the plan of a solution exceeds the budget most. Up to four instants,
-stages taken together have rows of their own (see `fixed_order`), so that another instant cannot lower a relaxed bound. A solution
-also gives the stage in which each node first runs, so its plan may leave the captured order.
+positions of most memory of the best plan, and from where the plan of a solution exceeds the budget most. Stages taken together
+have rows of their own (see `fixed_order`), so that another instant cannot lower a relaxed bound. A solution also gives the stage
+in which each node first runs, so its plan may leave the captured order.
 """
 
 from __future__ import annotations
@@ -16,25 +16,24 @@ from attrs import evolve, field, frozen
 from numpy.typing import NDArray
 
 from remat.algorithms._bounds.ordered_instants import Chained, ordered_formulation
+from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.answer import Answer
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._search.instant_choice import candidates, worst_instant
 from remat.algorithms._search.lp_rounding import hardest_instants
 from remat.algorithms._search.on_demand import recompute_on_demand
-from remat.algorithms._search.order_tree import THOROUGHLY, Leaf, Limits, OrderTree
+from remat.algorithms._search.order_tree import END, THOROUGHLY, Leaf, Limits, OrderTree, Stage
 from remat.algorithms._search.passes import offer_shaved, variant
 from remat.algorithms._search.precedence import Chain, Precedence
 from remat.algorithms._search.state import RunMove, Search, Sequence
 from remat.settings import number, whole
 
 _FULL = 1500  # variables up to which a formulation gets all branch-and-bound nodes
-_LARGE = 6000  # rows above which a solve ends after so many checks:
-_CHECKS = 100  # to the end it takes 9 to 32 s, for the last thousandth
-_BRIEF = 30  # the same with rows for stages taken together: the end takes three to ten times as long for little
+_LARGE = 6000  # rows above which a thorough solve has no rows for stages taken together
+_BRIEF = 30  # checks of the first solve of a chain, a third of a second to one: what follows takes ten times as long for less
+_CHECKS = 100  # of the second, where another instant brings nothing
 _FEWEST = 5  # checks, fewer of which bring little
-_COARSE = 4  # instants up to which stages taken together have rows: their number is that of all pairs
 _CHOICE = 0.1  # of the effort, for the choice of instants to try
-_MANY = 3  # instants from which a chain is solved briefly at first
 
 
 @frozen
@@ -103,11 +102,31 @@ class _Growth:
             return False
         leaf = tree.pop()
         spare = tree.left > 2 * _BRIEF * leaf.weight  # else another instant would leave no effort for integers
-        if not ((spare and tree.split(leaf)) or self._solve(leaf) or (leaf.solved and tree.split(leaf, anyway=True))):
-            tree.push(leaf)
-            return False
+        if not ((spare or leaf.solved) and tree.split(leaf)):
+            refined = self._refined(leaf)
+            for refinement in refined or [leaf]:
+                tree.push(refinement)
+            if refined is None:
+                return False
         self._prove()
         return True
+
+    def _refined(self, leaf: Leaf) -> list[Leaf] | None:
+        """A leaf of which no instant raises the relaxed bound: solved briefly, then with one more instant, then thoroughly.
+
+        None if that is likely to take too much, or there is nothing to gain.
+        """
+        cheap = self.tree.left > 4 * _CHECKS * leaf.weight
+        first = self._solved(leaf) if cheap or not leaf.solved else None
+        return first or (self._inserted(leaf) if leaf.solved else None) or self._solved(leaf)
+
+    def _inserted(self, leaf: Leaf) -> list[Leaf] | None:
+        """A leaf's chain with one more instant although it raises no relaxed bound; None if there is none.
+
+        Another one may raise it then, and integers may. The one where the plan of the leaf's solution is worst comes first.
+        """
+        instants = leaf.candidates if leaf.worst is None else (leaf.worst, *leaf.candidates)
+        return next(filter(None, (self.tree.inserted(leaf, at) for at in instants)), None)
 
     def _prove(self) -> None:
         """The least bound of all leaves holds for every schedule."""
@@ -119,51 +138,52 @@ class _Growth:
         whole = all(len(chain) == len(instants) for chain in chains)
         search.prove(self.tree.bound + search.arrays.base_time, how, claim=instants if whole else ())
 
-    def _formulation(self, chain: Chain, *, coarse: bool) -> Chained | None:
-        """The formulation of a chain; None where it is too large."""
+    def _formulation(self, chain: Chain, together: frozenset[Stage] | None) -> Chained | None:
+        """The formulation of a chain, with rows for stages taken together, if given; None where it is too large."""
         flat, dependencies = self.search.flat, self.precedence.dependencies
+        number = {at: k for k, at in enumerate((*chain, END))}
+        coarse = None if together is None else [(number[begin], number[end]) for begin, end in together]
         formulation = ordered_formulation(flat, dependencies, chain, self.search.budget, coarse=coarse)
         return formulation if formulation.variables <= self.settings.largest else None
 
-    def _relaxed(self, chain: Chain) -> Answer:
-        """The relaxed bound of a chain, with its effort; 0 where the formulation is too large or there is no time."""
-        formulation = None if self.search.clock.expired else self._formulation(chain, coarse=len(chain) <= _COARSE)
+    def _relaxed(self, chain: Chain, together: frozenset[Stage], effort: float) -> Answer:
+        """A relaxed bound of a chain, for at most an effort; 0 where the formulation is too large or there is no time."""
+        formulation = None if self.search.clock.expired else self._formulation(chain, together)
         if formulation is None:
             return Answer()
         if formulation.impossible:
             return Answer(infeasible=True, finished=True)
-        return solve_relaxed(formulation.linear, clock=self.search.clock)
+        return solve_relaxed(formulation.linear, effort, clock=self.search.clock)
 
-    def _solve(self, leaf: Leaf) -> bool:
-        """Solve a leaf with integers, and offer plans; False if that is likely to take too much, or there is nothing to gain.
+    def _solved(self, leaf: Leaf) -> list[Leaf] | None:
+        """A leaf solved with integers, offering plans; None if that is likely to take too much, or there is nothing to gain.
 
-        Briefly with rows for stages taken together; thoroughly without them where the formulation would be large.
+        Briefly at first, with rows for stages taken together; thoroughly without them where the formulation would be large.
         """
         search, tree = self.search, self.tree
-        brief = not leaf.solved and _MANY <= len(leaf.chain) <= _COARSE
-        affordable = int(tree.left / max(1, leaf.weight))  # a check takes about as long as the relaxation
-        if search.clock.expired or leaf.solved == THOROUGHLY or affordable < _FEWEST:
-            return False
-        formulation = self._formulation(leaf.chain, coarse=len(leaf.chain) <= _COARSE)
-        if not brief and (formulation is None or len(formulation.linear.rhs) > _LARGE):
-            formulation = self._formulation(leaf.chain, coarse=False)
+        checks = min(_CHECKS if leaf.solved else _BRIEF, int(tree.left / max(1, leaf.weight)))
+        if search.clock.expired or leaf.solved == THOROUGHLY or checks < _FEWEST:
+            return None
+        formulation = self._formulation(leaf.chain, leaf.together)
+        if leaf.solved and (formulation is None or len(formulation.linear.rhs) > _LARGE):
+            formulation = self._formulation(leaf.chain, None)
         if formulation is None:
-            return False
+            return None
         share = min(1.0, _FULL / max(1, formulation.variables))
         nodes = max(1, int(self.settings.nodes * share**2))
-        limited = brief or len(formulation.linear.rhs) > _LARGE
-        checks = min(affordable, _BRIEF if brief else _CHECKS) if limited else None
-        answer = solve_mixed(formulation.linear, self.settings.accuracy, nodes, checks=checks, clock=search.clock)
+        linear, dives = formulation.linear, bool(leaf.solved)
+        answer = solve_mixed(linear, self.settings.accuracy, nodes, checks=checks, dives=dives, clock=search.clock)
         tree.spent += answer.effort
         if answer.infeasible:
-            return True  # no schedule has this order
+            return [evolve(leaf, bound=IMPOSSIBLE)]  # no schedule has this order
         plan = None if answer.point is None else planned(search, formulation, answer.point)
         worst = None if plan is None else worst_instant(search, plan, leaf.chain)
         if plan is not None:
             self._offer(plan, len(leaf.chain))
-        solved = 1 if brief else THOROUGHLY
-        tree.push(evolve(leaf, bound=max(leaf.bound, answer.bound), solved=solved, worst=worst))
-        return True
+        solved = THOROUGHLY if answer.finished else leaf.solved + 1
+        weight = max(leaf.weight, answer.effort // checks)
+        bound = max(leaf.bound, answer.bound)
+        return [evolve(leaf, bound=bound, weight=weight, solved=solved, worst=worst)]
 
     def _offer(self, start: Sequence, count: int) -> None:
         search = self.search

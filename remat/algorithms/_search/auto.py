@@ -16,13 +16,13 @@ from remat.algorithms._search.stop import any_plan, gaining, gap, gap_above, no_
 from remat.algorithms._whole.baselines import PerLayerCheckpoint
 
 POOR = 0.005
-"""Gap (plan over bound, minus one) above which all passes are tried."""
+"""Gap (plan over bound, minus one) above which `wrap` looks for other orders and starts."""
 
 GOOD = 0.0015
 """Gap above which `wrap` searches longer."""
 
 FAIR = 0.001
-"""Gap above which a longer search and better bounds are worth their time."""
+"""Gap above which longer searches and better bounds are worth their time."""
 
 DONE = 0.0005
 """Gap at which the search stops."""
@@ -55,12 +55,12 @@ auto: Solver = WithCopies(
             RuinAndRecreate(work=1e7),
             RuinAndRecreate(work=5e7, disorder=0.3).if_(gap_above(FAIR)),
             AnyOrder().if_(gap_above(FAIR)),
-            Continuation(step=0.97, steps=6, attempts=6).if_(gap_above(POOR)),
-            RuinAndRecreate(work=5e7, restart=True, disorder=0.3).if_(gap_above(POOR)),
+            Continuation(step=0.97, steps=6, attempts=6).if_(gap_above(FAIR)),
+            RuinAndRecreate(work=5e7, restart=True, disorder=0.3).if_(gap_above(FAIR)),
             RuinAndRecreate(work=5e7, disorder=0.3).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
             RuinAndRecreate(work=5e7, restart=True, disorder=0.3).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
             RuinAndRecreate(work=4e8, disorder=0.3, served=8, others=0, patience=0.5)
-            .if_(gap_above(POOR))
+            .if_(gap_above(FAIR))
             .if_(worked_up_to(LONG)),
         ),
         stop=gap(DONE),

@@ -38,8 +38,7 @@ class MultiInstant(RunMove):
         rounds: largest number of instants.
         nodes: branch-and-bound nodes of each formulation.
         largest: largest number of variables of a formulation, without those of stages taken together; larger ones are not built.
-        effort: limit on simplex iterations times rows, summed over all formulations; the next one is not solved if it is likely
-            to exceed it. 2e7 take about a second.
+        effort: limit on the effort of all formulations (see `Answer`); the next one is not solved if it is likely to exceed it.
         scanned: number of heavy working sets from which the relaxed formulations choose the next instant.
         patience: number of consecutive rounds without a better bound after which it stops.
         accuracy: relative gap at which a formulation counts as solved.
@@ -48,7 +47,7 @@ class MultiInstant(RunMove):
     rounds: int = field(default=6, validator=whole(1, "instants"))
     nodes: int = field(default=60, validator=whole(1, "nodes"))
     largest: int = field(default=6000, validator=whole(1, "variables"))
-    effort: float = field(default=4e8, validator=number(0))
+    effort: float = field(default=2e8, validator=number(0))
     scanned: int = field(default=36, validator=whole(0, "instants"))
     patience: int = field(default=2, validator=whole(1, "rounds"))
     accuracy: float = field(default=0.002, validator=number(0))

@@ -13,7 +13,7 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.answer import Answer
@@ -21,6 +21,7 @@ from remat.algorithms._search.precedence import Chain, Precedence
 
 _PROMISING = 10  # of the instants tried on a chain, how many are tried on the chains that follow from it
 _SCAN, _FIRST_SCAN = 0.25, 0.4  # share of the effort left that the choice of an instant may take; of the second instant
+_SHORT = 4  # instants up to which any stages are taken together: all pairs of instants
 _RISE = 0.015  # rise of the relaxed bound for which an instant is inserted, per instant after the first: integers bring as much
 _MEAN_RISE = 0.1  # the same of the mean over the orders that follow
 _LEAST = 0.002  # rise for which one is inserted where integers have brought what they can
@@ -29,12 +30,20 @@ THOROUGHLY = 2
 """Solves with integers after which a leaf has no more to give."""
 
 
+Stage = tuple[int, int]
+"""From one instant (a node) to another, or to `END`, the end of the step."""
+
+END = -1
+
+
 @frozen(order=False, eq=False)
 class Leaf:
     """A chain that has not been refined further.
 
     Attributes:
         chain: of instants.
+        together: stages taken together that have rows of their own: any of a short chain; of a longer one those of the chain it
+            came from, and the one that its last instant divides.
         relaxed: bound of its relaxation. bound: the best one [ns of recomputation].
         weight: effort of its relaxation.
         candidates: instants to insert, the most promising first.
@@ -43,6 +52,7 @@ class Leaf:
     """
 
     chain: Chain
+    together: frozenset[Stage]
     relaxed: float
     bound: float
     weight: int = 0
@@ -78,20 +88,24 @@ class OrderTree:
         candidates: tuple[int, ...],
         precedence: Precedence,
         limits: Limits,
-        relax: Callable[[Chain], Answer],
+        relax: Callable[[Chain, frozenset[Stage], float], Answer],
     ) -> None:
-        """Begin with a chain that stands for all schedules; `relax` gives the relaxed bound of a chain, with its effort."""
+        """Begin with a chain that stands for all schedules.
+
+        `relax` gives a relaxed bound of a chain with rows for these stages taken together, for at most an effort.
+        """
         self.precedence, self.limits, self.relax = precedence, limits, relax
         self.target: float = IMPOSSIBLE
         self.spent: float = 0
         self._numbers = count()
-        self._answers: dict[Chain, Answer] = {}
+        self._answers: dict[tuple[Chain, frozenset[Stage]], Answer] = {}
         self._leaves: list[tuple[float, int, Leaf]] = []
-        self.push(evolve(self._relaxed(root, 0), candidates=candidates))
+        self.push(evolve(self._relaxed(root, frozenset(), 0, limits.effort), candidates=candidates))
 
     def push(self, leaf: Leaf) -> None:
-        """Add a leaf; one that no schedule belongs to may be left out."""
-        heapq.heappush(self._leaves, (leaf.bound, next(self._numbers), leaf))
+        """Add a leaf, unless no schedule belongs to it."""
+        if leaf.bound < IMPOSSIBLE:
+            heapq.heappush(self._leaves, (leaf.bound, next(self._numbers), leaf))
 
     def pop(self) -> Leaf:
         """Take out the leaf of the least bound."""
@@ -112,27 +126,21 @@ class OrderTree:
         """Effort that is left."""
         return self.limits.effort - self.spent
 
-    def split(self, leaf: Leaf, *, anyway: bool = False) -> bool:
-        """Replace a leaf that was taken out by chains with one more instant; False if none raises its relaxed bound.
-
-        Args:
-            leaf: to be replaced.
-            anyway: insert the instant where the plan of its solution is worst, or the best one, even if the relaxed bound does
-                not rise: the solution with integers may.
-        """
-        if len(leaf.chain) >= self.limits.instants:
+    def split(self, leaf: Leaf) -> bool:
+        """Replace a leaf that was taken out by chains with one more instant; False if none raises its relaxed bound."""
+        best = self._best(leaf) if len(leaf.chain) < self.limits.instants else None
+        if best is None or not best.rises:
             return False
-        split = self._best(leaf)
-        if anyway and leaf.worst is not None and (split is None or not split.rises):
-            worst = self._tried(leaf, leaf.worst, 0)
-            split = evolve(worst, scores={} if split is None else split.scores) if worst.whole else split
-        if split is None or not (split.rises or anyway):
-            return False
-        order = sorted(split.scores, key=lambda at: (-split.scores[at], at))
-        for kid in split.kids:
-            if kid.bound < IMPOSSIBLE:
-                self.push(evolve(kid, candidates=tuple(at for at in order if at not in kid.chain)[:_PROMISING]))
+        for kid in best.kids:
+            self.push(kid)
         return True
+
+    def inserted(self, leaf: Leaf, at: int) -> list[Leaf]:
+        """A leaf's chain with an instant at each place, whether or not that raises anything; none if they are too many."""
+        if len(leaf.chain) >= self.limits.instants or at in leaf.chain:
+            return []
+        split = self._tried(leaf, at, 0, self.limits.effort)
+        return split.kids if split.whole else []
 
     def _best(self, leaf: Leaf) -> _Split | None:
         """The instant that raises the least relaxed bound most; of those that raise it equally, the mean."""
@@ -143,19 +151,27 @@ class OrderTree:
             if self.spent > limit:
                 break
             if at not in leaf.chain:
-                split = self._tried(leaf, at, 0 if best is None else best.value[0])
+                split = self._tried(leaf, at, 0 if best is None else best.value[0], limit)
                 scores[at] = split.value[0]
                 if split.whole and (best is None or split.value > best.value):
                     best = split
-        return None if best is None else evolve(best, scores=scores)
+        if best is None:
+            return None
+        order = tuple(sorted(scores, key=lambda at: -scores[at])[: _PROMISING + 1])
+        return evolve(best, kids=[evolve(kid, candidates=order) for kid in best.kids])
 
-    def _tried(self, leaf: Leaf, at: int, least: float) -> _Split:
-        """The chains with an instant inserted, up to the first with a relaxed bound below `least`; none if they are too many."""
+    def _tried(self, leaf: Leaf, at: int, least: float, limit: float) -> _Split:
+        """The chains with an instant inserted, up to the first with a relaxed bound below `least`; none if they are too many.
+
+        The effort spent in all stays below `limit`.
+        """
         chains = self.precedence.insertions(leaf.chain, at)
         kids: list[Leaf] = []
         if len(self._leaves) + len(chains) <= self.limits.orders:
             for chain in chains:
-                kids.append(self._relaxed(chain, leaf.bound))
+                together = _together(chain) if len(chain) <= _SHORT else leaf.together | _divided(chain, at)
+                kid = self._relaxed(chain, together, leaf.bound, limit - self.spent)
+                kids.append(evolve(kid, candidates=leaf.candidates[: _PROMISING + 1]))
                 if min(kids[-1].relaxed, self.target) < least:
                     break
         reached = [min(kid.relaxed, self.target) for kid in kids] or [0.0]
@@ -165,14 +181,29 @@ class OrderTree:
         rises = value[0] > before * (1 + asked) or (len(kids) > 1 and value[1] > before * (1 + _MEAN_RISE))
         return _Split(kids=kids, value=value, rises=rises, whole=len(kids) == len(chains))
 
-    def _relaxed(self, chain: Chain, bound: float) -> Leaf:
-        """A chain with its relaxed bound; `bound` holds for it too."""
-        answer = self._answers.get(chain)
+    def _relaxed(self, chain: Chain, together: frozenset[Stage], bound: float, effort: float) -> Leaf:
+        """A chain with its relaxed bound, found with at most an effort; `bound` holds for it too."""
+        answer = self._answers.get((chain, together))
         if answer is None:
-            answer = self._answers[chain] = self.relax(chain)
+            answer = self._answers[chain, together] = self.relax(chain, together, effort)
             self.spent += answer.effort
         relaxed: float = IMPOSSIBLE if answer.infeasible else answer.bound
-        return Leaf(chain=chain, relaxed=relaxed, bound=max(bound, relaxed), weight=answer.effort)
+        weight = (
+            answer.effort if answer.finished else int(self.limits.effort)
+        )  # one that was cut off would take too much
+        return Leaf(chain=chain, together=together, relaxed=relaxed, bound=max(bound, relaxed), weight=weight)
+
+
+def _together(chain: Chain) -> frozenset[Stage]:
+    """Any two or more stages of a chain."""
+    ends = (*chain, END)
+    return frozenset((ends[i], ends[k]) for k in range(2, len(ends)) for i in range(k - 1))
+
+
+def _divided(chain: Chain, at: int) -> frozenset[Stage]:
+    """The stage that an instant of a chain divides; none if it is the first."""
+    i = chain.index(at)
+    return frozenset([(chain[i - 1], chain[i + 1] if i + 1 < len(chain) else END)] if i else [])
 
 
 @frozen
@@ -184,11 +215,9 @@ class _Split:
         value: least and mean relaxed bound of them, up to the target.
         rises: whether that is worth while.
         whole: whether there is a leaf for each place.
-        scores: least relaxed bound of each instant tried.
     """
 
     kids: list[Leaf]
     value: tuple[float, float]
     rises: bool
     whole: bool
-    scores: dict[int, float] = field(factory=dict)
