@@ -16,7 +16,7 @@ from remat.algorithms._search.stop import any_plan, gaining, gap, gap_above, no_
 from remat.algorithms._whole.baselines import PerLayerCheckpoint
 
 POOR = 0.005
-"""Gap (plan over bound, minus one) above which `wrap` looks for other orders and starts."""
+"""Gap (plan over bound, minus one) above which all passes are tried."""
 
 GOOD = 0.0015
 """Gap above which `wrap` searches longer."""
@@ -39,6 +39,12 @@ FEW = 250
 ROUGH: Solver = MultiStart(starts=8)
 """Plans for larger budgets, from which searches with copies start."""
 
+AGAIN = RuinAndRecreate(work=5e7, restart=True, disorder=0.3)
+"""A search that begins again from another plan."""
+
+LONG_SEARCH = RuinAndRecreate(work=4e8, disorder=0.3, served=8, others=0, patience=0.5)
+"""Some seconds, half of which may bring nothing."""
+
 auto: Solver = WithCopies(
     Polish(
         (
@@ -55,13 +61,12 @@ auto: Solver = WithCopies(
             RuinAndRecreate(work=1e7),
             RuinAndRecreate(work=5e7, disorder=0.3).if_(gap_above(FAIR)),
             AnyOrder().if_(gap_above(FAIR)),
-            Continuation(step=0.97, steps=6, attempts=6).if_(gap_above(FAIR)),
-            RuinAndRecreate(work=5e7, restart=True, disorder=0.3).if_(gap_above(FAIR)),
+            Continuation(step=0.97, steps=6, attempts=6).if_(gap_above(POOR)),
+            AGAIN.if_(gap_above(POOR)),
             RuinAndRecreate(work=5e7, disorder=0.3).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
-            RuinAndRecreate(work=5e7, restart=True, disorder=0.3).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
-            RuinAndRecreate(work=4e8, disorder=0.3, served=8, others=0, patience=0.5)
-            .if_(gap_above(FAIR))
-            .if_(worked_up_to(LONG)),
+            AGAIN.if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
+            LONG_SEARCH.if_(gap_above(POOR)).if_(worked_up_to(LONG)),
+            LONG_SEARCH.if_(gap_above(FAIR)).if_(gap(POOR)).if_(gaining(2)),
         ),
         stop=gap(DONE),
     )
@@ -87,7 +92,7 @@ plan_first: Solver = WithCopies(
             RuinAndRecreate(work=1e7),
             RuinAndRecreate(work=5e7, disorder=0.3).if_(gap_above(GOOD)).if_(gaining()),
             Continuation(step=0.97, steps=6, attempts=6).if_(gap_above(POOR)).if_(gaining(1)),
-            RuinAndRecreate(work=5e7, restart=True, disorder=0.3).if_(gap_above(POOR)).if_(gaining(1)),
+            AGAIN.if_(gap_above(POOR)).if_(gaining(1)),
         ),
         stop=gap(DONE),
     )
