@@ -137,8 +137,8 @@ BOUNDS = {
     "a rerun in stages of some order is one in each of them": Changed(
         AtInstants(coarse=True),
         ordered_instants,
-        "(again[nodes], 1), *parts]",
-        "(again[nodes], 1), *parts[:1]]",
+        "(again[nodes], 1), *terms]",
+        "(again[nodes], 1), *terms[:1]]",
     ),
     "the loss is charged its first option": Changed(
         _LOSS, knapsack, "min(self.stage.charge[loss])", "self.stage.charge[loss][0]"
