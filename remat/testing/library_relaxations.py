@@ -22,10 +22,10 @@ from typing import Any, Literal, cast
 from attrs import frozen
 
 from remat.algorithms._arrays.graph_arrays import flatten
-from remat.algorithms._bounds.fixed_order import Stages, staged_formulation
+from remat.algorithms._bounds.fixed_order import Stages, spans_of, staged_formulation
 from remat.algorithms._bounds.floor import floor_of, node_floor
 from remat.algorithms._bounds.instants import Dependencies, Instant, instant_formulation
-from remat.algorithms._bounds.ordered_instants import Chained, all_spans, ordered_formulation
+from remat.algorithms._bounds.ordered_instants import Chained, ordered_formulation
 from remat.algorithms._milp.linear import Builder
 from remat.algorithms._search.precedence import Precedence
 from remat.algorithms._staged.form_checkmate import checkmate_form, refuse_unless_checkmate
@@ -188,7 +188,7 @@ class AtInstants(_Instants):
         """The formulation of these instants in this order."""
         flat = _flat(graph)
         order = tuple(graph.node_index[name] for name in cast("tuple[str, ...]", place))
-        coarse = all_spans(len(order)) if self.coarse else None
+        coarse = spans_of(len(order), 2) if self.coarse else None
         chained = ordered_formulation(flat, Dependencies(flat), order, budget, coarse=coarse)
         listed = Precedence(flat).orders(frozenset(order), _ORDERS)
         return Formulation(

@@ -6,16 +6,18 @@ import numpy as np
 import pytest
 
 from remat.algorithms._arrays.graph_arrays import flatten
-from remat.algorithms._bounds.fixed_order import staged_formulation
+from remat.algorithms._bounds.fixed_order import spans_of, staged_formulation
 from remat.algorithms._bounds.floor import proved_floor
 from remat.algorithms._bounds.instants import Dependencies
-from remat.algorithms._bounds.ordered_instants import all_spans, ordered_formulation
+from remat.algorithms._bounds.ordered_instants import ordered_formulation
 from remat.algorithms._bounds.rounded_rows import add_rounded
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE, Status
 from remat.algorithms._core.problem import Problem
+from remat.algorithms._milp.answer import Answer
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._milp.linear import Builder
+from remat.algorithms._search import any_order
 from remat.algorithms._search.any_order import AnyOrder
 from remat.algorithms._search.floor import Floor
 from remat.algorithms._search.multi_instant import MultiInstant
@@ -212,6 +214,18 @@ def test_a_solution_may_leave_the_captured_order():
     assert [run.node for run in found.schedule.runs] == ["F", "L", "C", "S", "J"]
 
 
+def test_an_instant_already_solved_with_integers_may_turn_out_impossible(monkeypatch):
+    """Rounded rows may show what its plain relaxation did not."""
+    problem = Problem(graph=chain(8), budget=13)
+    search = Search(problem, Clock(), 0, "test")
+    SingleInstant(mixed=1).improve(search)
+    assert search.bounds.integral and search.lower < IMPOSSIBLE
+    monkeypatch.setattr(any_order, "solve_relaxed", lambda *_, **__: Answer(infeasible=True, finished=True))
+    AnyOrder().improve(search)
+    assert search.lower == IMPOSSIBLE
+    assert "no order has a schedule" in " ".join(search.trail)
+
+
 def test_a_link_leaves_no_bound_but_the_time_of_the_nodes():
     from remat.ir import Link
 
@@ -250,7 +264,7 @@ def test_an_instant_lowers_no_relaxed_bound_where_the_stage_that_it_divides_keep
             i = ends.index(at[n - 1])
             together |= {(ends[i - 1], ends[i + 1])} if i else set()
             for bounds, stages in ((kept, together), (plain, set())):
-                coarse = spans(chain, stages)
+                coarse = numbered(chain, stages)
                 bounds.append(
                     relaxed_bound(ordered_formulation(flat, Dependencies(flat), chain, budget, coarse=coarse))
                 )
@@ -259,7 +273,7 @@ def test_an_instant_lowers_no_relaxed_bound_where_the_stage_that_it_divides_keep
     assert falls
 
 
-def spans(chain, together):
+def numbered(chain, together):
     number = {at: k for k, at in enumerate((*chain, None))}
     return [(number[begin], number[end]) for begin, end in together]
 
@@ -269,7 +283,7 @@ def relaxed(flat, instants, budget, order, coarse):
     if order == "captured":
         formulation = staged_formulation(flat, tuple(instants), budget, coarse=coarse)
     else:
-        spans = all_spans(len(instants)) if coarse else None
+        spans = spans_of(len(instants), 2) if coarse else None
         formulation = ordered_formulation(flat, Dependencies(flat), tuple(instants), budget, coarse=spans)
     return relaxed_bound(formulation)
 

@@ -69,6 +69,11 @@ Span = tuple[int, int]
 """Stages taken together: the number of the instant where they begin, and of the one where they end."""
 
 
+def spans_of(stages: int, least: int = 1) -> list[Span]:
+    """All spans of at least so many of the stages, the short ones first."""
+    return [(k, k + n) for n in range(least, stages + 1) for k in range(stages + 1 - n)]
+
+
 class _Build:
     """Numbers the variables and collects the rows."""
 
@@ -78,8 +83,8 @@ class _Build:
         self.builder = Builder()
         self.permanent = permanent(flat)
         self.reads = pairs_of(flat.reads)
-        spans = range(1, stages + 1 if coarse else 2)
-        self.spans = {(k, k + n): np.full(nodes, -1) for n in spans for k in range(stages + 1 - n)}
+        spans = spans_of(stages) if coarse else [(k, k + 1) for k in range(stages)]
+        self.spans = {span: np.full(nodes, -1) for span in spans}
         for (k, end), again in self.spans.items():
             reruns = np.flatnonzero(flat.replay[: instants[k]])
             cost = flat.time[reruns] if end == k + 1 else 0

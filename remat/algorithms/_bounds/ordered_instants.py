@@ -108,11 +108,6 @@ def ordered_formulation(
     )
 
 
-def all_spans(stages: int) -> list[Span]:
-    """Any two or more of so many stages, taken together."""
-    return [(k, k + n) for n in range(2, stages + 1) for k in range(stages + 1 - n)]
-
-
 class _Build:
     """Numbers the variables and collects the rows."""
 

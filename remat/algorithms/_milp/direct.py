@@ -34,13 +34,11 @@ def solve_relaxed(linear: Linear, effort: float = 1e10, *, clock: Clock | None =
     fixed = 10 * len(linear.rhs)
     limit = max(1, math.isqrt(3 * max(0, int(effort) - fixed)))
     status = _run(solver, clock, simplex_iteration_limit=limit)
-    effort = max(0, int(solver.getInfo().simplex_iteration_count)) ** 2 // 3 + fixed
+    spent = max(0, int(solver.getInfo().simplex_iteration_count)) ** 2 // 3 + fixed
     if status in _INFEASIBLE:
         ray = np.asarray(solver.getDualRay()[2])
         proved = len(ray) > 0 and farkas(linear, ray / scaled.row_unit)
-        return Answer(
-            infeasible=proved, finished=proved, duals=ray / scaled.row_unit if proved else None, effort=effort
-        )
+        return Answer(infeasible=proved, finished=proved, duals=ray / scaled.row_unit if proved else None, effort=spent)
     if status not in _ENDED:
         return Answer()
     point, duals = scaled.solution(solver)
@@ -48,7 +46,7 @@ def solve_relaxed(linear: Linear, effort: float = 1e10, *, clock: Clock | None =
         return Answer()
     multipliers = duals / scaled.row_unit / scaled.unit
     bound = exact_bound(linear, multipliers)
-    return Answer(point=point, bound=max(0, bound), finished=status == "kOptimal", duals=multipliers, effort=effort)
+    return Answer(point=point, bound=max(0, bound), finished=status == "kOptimal", duals=multipliers, effort=spent)
 
 
 def solve_mixed(

@@ -79,9 +79,8 @@ class _Growth:
         limits = Limits(settings.rounds, settings.orders, settings.effort)
         self.solves = 0
         tried = candidates(search, settings.scanned, _CHOICE * settings.effort)
-        self.tree = OrderTree((at,), tried, self.precedence, limits, self._relaxed)
-        if at in search.bounds.integral:
-            self.tree.push(evolve(self.tree.pop(), solved=THOROUGHLY))
+        solved = THOROUGHLY if at in search.bounds.integral else 0
+        self.tree = OrderTree((at,), tried, self.precedence, limits, self._relaxed, solved=solved)
 
     def run(self) -> None:
         """Step by step, until nothing is left to do or too many steps in a row brought nothing."""
@@ -133,7 +132,8 @@ class _Growth:
         search, chains = self.search, self.tree.chains
         instants = tuple(sorted(set(joined.from_iterable(chains))))
         names = ", ".join(search.problem.graph.computes[at].name for at in instants)
-        how = f"instants in any order ({names}; {len(chains)} orders; integers, less the tolerance)"
+        orders = f"{names}; {len(chains)} orders" if chains else "no order has a schedule"
+        how = f"instants in any order ({orders}; integers, less the tolerance)"
         # certificates know a set of instants in all its orders
         whole = all(len(chain) == len(instants) for chain in chains)
         search.prove(self.tree.bound + search.arrays.base_time, how, claim=instants if whole else ())

@@ -47,7 +47,7 @@ class MultiInstant(RunMove):
     rounds: int = field(default=6, validator=whole(1, "instants"))
     nodes: int = field(default=60, validator=whole(1, "nodes"))
     largest: int = field(default=6000, validator=whole(1, "variables"))
-    effort: float = field(default=2e8, validator=number(0))
+    effort: float = field(default=3e8, validator=number(0))
     scanned: int = field(default=36, validator=whole(0, "instants"))
     patience: int = field(default=2, validator=whole(1, "rounds"))
     accuracy: float = field(default=0.002, validator=number(0))

@@ -15,6 +15,7 @@ from itertools import count
 
 from attrs import evolve, frozen
 
+from remat.algorithms._bounds.fixed_order import spans_of
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.answer import Answer
 from remat.algorithms._search.precedence import Chain, Precedence
@@ -89,8 +90,10 @@ class OrderTree:
         precedence: Precedence,
         limits: Limits,
         relax: Callable[[Chain, frozenset[Stage], float], Answer],
+        *,
+        solved: int = 0,
     ) -> None:
-        """Begin with a chain that stands for all schedules.
+        """Begin with a chain that stands for all schedules, solved with integers so often.
 
         `relax` gives a relaxed bound of a chain with rows for these stages taken together, for at most an effort.
         """
@@ -100,7 +103,7 @@ class OrderTree:
         self._numbers = count()
         self._answers: dict[tuple[Chain, frozenset[Stage]], Answer] = {}
         self._leaves: list[tuple[float, int, Leaf]] = []
-        self.push(evolve(self._relaxed(root, frozenset(), 0, limits.effort), candidates=candidates))
+        self.push(evolve(self._relaxed(root, frozenset(), 0, limits.effort), candidates=candidates, solved=solved))
 
     def push(self, leaf: Leaf) -> None:
         """Add a leaf, unless no schedule belongs to it."""
@@ -188,16 +191,15 @@ class OrderTree:
             answer = self._answers[chain, together] = self.relax(chain, together, effort)
             self.spent += answer.effort
         relaxed: float = IMPOSSIBLE if answer.infeasible else answer.bound
-        weight = (
-            answer.effort if answer.finished else int(self.limits.effort)
-        )  # one that was cut off would take too much
+        # a solve with integers of one that was cut off would take too much
+        weight = answer.effort if answer.finished else int(self.limits.effort)
         return Leaf(chain=chain, together=together, relaxed=relaxed, bound=max(bound, relaxed), weight=weight)
 
 
 def _together(chain: Chain) -> frozenset[Stage]:
     """Any two or more stages of a chain."""
     ends = (*chain, END)
-    return frozenset((ends[i], ends[k]) for k in range(2, len(ends)) for i in range(k - 1))
+    return frozenset((ends[start], ends[end]) for start, end in spans_of(len(chain), 2))
 
 
 def _divided(chain: Chain, at: int) -> frozenset[Stage]:
