@@ -36,8 +36,8 @@ from remat.testing.strategies import problems, training_graphs
 # as kernels call them: compiled, with a wrapper for Python
 uses_in, empty_insertion = njit(insertion.uses_in), njit(insertion.empty_insertion)
 fall_of, profile_with = njit(insertion.fall_of), njit(insertion.profile_with)
-disordered, earliest_place, latest_place = map(
-    njit, (ordering.disordered, ordering.earliest_place, ordering.latest_place)
+brought_back, disordered, earliest_place, latest_place = map(
+    njit, (ordering.brought_back, ordering.disordered, ordering.earliest_place, ordering.latest_place)
 )
 linked, effect_of_none, successors_of = map(njit, (shifting.linked, shifting.effect_of_none, shifting.successors_of))
 objective_of, latest_of, effect_of_move = map(
@@ -192,6 +192,24 @@ def test_disorder_keeps_a_valid_sequence_and_its_runs(drawn, seed, count):
     other = disordered(flat, np.array(sequence, np.int32), 0, len(sequence), count, chance)
     assert sorted(other.tolist()) == sorted(sequence)
     assert replayed(graph, other).time == replayed(graph, sequence).time
+
+
+@given(sequences(), st.integers(0, 2**32), st.integers(20, 40))
+def test_putting_postponed_runs_back_keeps_a_valid_sequence_and_postpones_fewer(drawn, seed, count):
+    graph, flat, sequence = drawn
+    chance, nodes = np.array([seed], np.uint64), len(flat.time)
+    other = disordered(flat, np.array(sequence, np.int32), 0, len(sequence), count, chance)
+    back = brought_back(flat, other, 0, nodes, 1.0, chance)
+    assert sorted(back.tolist()) == sorted(sequence)
+    assert replayed(graph, back).time == replayed(graph, sequence).time
+    assert postponed(back) < max(1, postponed(other))
+    assert np.array_equal(brought_back(flat, other, 0, nodes, 0.0, chance), other)
+
+
+def postponed(sequence) -> int:
+    """How many nodes first run after one of a larger number."""
+    first = list(dict.fromkeys(int(v) for v in sequence))
+    return sum(any(u > v for u in first[:i]) for i, v in enumerate(first))
 
 
 @given(sequences(), st.integers(0, 2**32))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from attrs import evolve
+
 from remat.algorithms._copies.with_copies import WithCopies
 from remat.algorithms._core.solver import Solver, best
 from remat.algorithms._search.any_order import AnyOrder
@@ -63,10 +65,10 @@ auto: Solver = WithCopies(
             AnyOrder().if_(gap_above(FAIR)),
             Continuation(step=0.97, steps=6, attempts=6).if_(gap_above(POOR)),
             AGAIN.if_(gap_above(POOR)),
-            RuinAndRecreate(work=5e7, disorder=0.3).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
-            AGAIN.if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
+            RuinAndRecreate(work=5e7, disorder=0.3, undone=0.5).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
+            evolve(AGAIN, undone=0.5).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
             LONG_SEARCH.if_(gap_above(POOR)).if_(worked_up_to(LONG)),
-            LONG_SEARCH.if_(gap_above(FAIR)).if_(gap(POOR)).if_(gaining(2)),
+            evolve(LONG_SEARCH, undone=0.5).if_(gap_above(FAIR)).if_(gap(POOR)).if_(gaining(2)),
         ),
         stop=gap(DONE),
     )

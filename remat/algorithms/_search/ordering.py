@@ -125,3 +125,24 @@ def disordered(g: Flat, seq: Ints, lo: int, hi: int, count: int, rng: Seed) -> I
             earliest, latest = earliest_place(g, seq, i, first, loss), latest_place(g, seq, i, first, loss)
             target[i] = earliest - 0.5 if kind == 2 else latest + 0.5
     return reordered(g, seq, target)
+
+
+@inner_kernel
+def brought_back(g: Flat, seq: Ints, lo: int, hi: int, chance: float, rng: Seed) -> Ints:
+    """The sequence with postponed first runs of the nodes [lo, hi) put back, each with probability `chance`.
+
+    Postponed is what first runs after a node of a larger number; it moves right before the first run of such a node.
+    """
+    n = seq.size
+    target = np.empty(n, np.float64)
+    first = np.full(g.time.size, n, np.int32)
+    for i in range(n - 1, -1, -1):
+        target[i] = i
+        first[seq[i]] = i
+    earliest = n
+    for v in range(g.time.size - 1, -1, -1):
+        at = first[v]
+        if earliest < at < n and lo <= v < hi and fraction(rng) < chance:
+            target[at] = earliest - 0.5
+        earliest = min(earliest, at)
+    return reordered(g, seq, target)

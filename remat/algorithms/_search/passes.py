@@ -168,7 +168,7 @@ class RuinAndRecreate(RunMove):
     """Large-neighborhood search: remove the reruns of a random part, shave and delete again, keep plans that are not worse.
 
     The share `disorder` of the iterations also moves a few runs: earlier together with the nodes that they depend on, later
-    together with the nodes that depend on them, or as early or late as is legal.
+    together with the nodes that depend on them, or as early or late as is legal; or puts postponed runs back.
 
     Without a start it begins with `PeakShaving()`. What the others leave of the iterations goes to the best plan.
 
@@ -177,6 +177,8 @@ class RuinAndRecreate(RunMove):
         temperature: relative worsening accepted at the beginning; falls to zero.
         restart: begin with new shavings instead, one for every thousand iterations, to leave a local optimum.
         disorder: share of the iterations that change the order of runs.
+        undone: share of these changes that put runs back which the plan postpones: many of them can serve one rerun of a long
+            chain, and moved one by one they bring nothing.
         served: evictions made from one scan of the gaps: more are faster, and each is chosen a little worse.
         others: how many of the best distinct plans, after the best one, get a fifth of the iterations each.
         patience: share of the iterations after which it gives up if none of them brought a better plan.
@@ -186,6 +188,7 @@ class RuinAndRecreate(RunMove):
     temperature: float = field(default=0.0005, validator=number(0))
     restart: bool = field(default=False, validator=FLAG)
     disorder: float = field(default=0.0, validator=number(0, 1))
+    undone: float = field(default=0.0, validator=number(0, 1))
     served: int = field(default=1, validator=whole(1, "evictions"))
     others: int = field(default=2, validator=whole(0, "plans"))
     patience: float = field(default=1.0, validator=number(0, 1))
@@ -248,7 +251,7 @@ class RuinAndRecreate(RunMove):
             if done and search.clock.expired:
                 break
             batch = min(stride, iterations - done)
-            acceptance = Acceptance(temperature, self.disorder, self.served)
+            acceptance = Acceptance(temperature, self.disorder, self.served, self.undone)
             trial, current = ruin_and_recreate(search.flat, current, search.budget, batch, acceptance, rng)
             if not done or search.arrays.time_of(trial) < search.arrays.time_of(best):
                 best = trial
