@@ -68,7 +68,7 @@ auto: Solver = WithCopies(
             RuinAndRecreate(work=5e7, disorder=0.3, undone=0.5).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
             evolve(AGAIN, undone=0.5).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
             LONG_SEARCH.if_(gap_above(POOR)).if_(worked_up_to(LONG)),
-            evolve(LONG_SEARCH, undone=0.5).if_(gap_above(FAIR)).if_(gap(POOR)).if_(gaining(2)),
+            LONG_SEARCH.if_(gap_above(FAIR)).if_(gap(POOR)).if_(gaining(2)),
         ),
         stop=gap(DONE),
     )
