@@ -47,6 +47,9 @@ AGAIN = RuinAndRecreate(work=5e7, restart=True, disorder=0.3)
 LONG_SEARCH = RuinAndRecreate(work=4e8, disorder=0.3, served=8, others=0, patience=0.5)
 """Some seconds, half of which may bring nothing."""
 
+LAST_SEARCH = evolve(LONG_SEARCH, patience=1)
+"""For small gaps: `gaining` alone says when to stop."""
+
 auto: Solver = WithCopies(
     Polish(
         (
@@ -68,7 +71,7 @@ auto: Solver = WithCopies(
             RuinAndRecreate(work=5e7, disorder=0.3, undone=0.5).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
             evolve(AGAIN, undone=0.5).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
             LONG_SEARCH.if_(gap_above(POOR)).if_(worked_up_to(LONG)),
-            LONG_SEARCH.if_(gap_above(FAIR)).if_(gap(POOR)).if_(gaining(2)),
+            LAST_SEARCH.if_(gap_above(FAIR)).if_(gap(POOR)).if_(gaining(2.5)),
         ),
         stop=gap(DONE),
     )
