@@ -323,8 +323,8 @@ MANNERS = {
     SeedsTheGenerator(): "L-GLOBAL",
     SeedsNumpy(): "L-GLOBAL",
     DrawsFromNumpy(): "L-GLOBAL",
-    Tosses(): "L-REPEAT L-NAMES L-STOP L-INTERRUPT L-THREAD L-START",  # whichever law first sees two plans differ
-    SeldomWrong(): "L-REPLAY L-REPEAT L-NAMES L-STOP L-INTERRUPT L-THREAD L-START",  # likewise, or that half a plan is none
+    Tosses(): "L-REPEAT L-NAMES L-INTERRUPT L-THREAD",  # whichever law first sees two plans differ
+    SeldomWrong(): "L-REPLAY L-REPEAT L-NAMES L-STOP L-INTERRUPT L-THREAD",  # likewise, or that half a plan is none
     LeaksAThread(): "L-THREAD",
     SetsTheEnvironment(): "L-GLOBAL",
     RemembersByBudget(): "L-REPLAY L-BUDGET L-REPEAT L-NAMES",
