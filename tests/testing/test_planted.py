@@ -3,19 +3,12 @@
 import re
 from pathlib import Path
 
-import numba
 import pytest
 
 from tests.testing.planted import ALL
 
 FAST = list({(one.kind, one.laws): one for one in reversed(ALL) if one.laws != ("L-TIME",)}.values())
 KINDS = {"solver": 40, "transform": 12, "partitioner": 10, "option source": 6, "bound": 12}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def numba_is_ready():
-    """numba sets itself up at its first compilation, and an interruption there (L-INTERRUPT) leaves it broken."""
-    numba.njit(lambda: 0)()
 
 
 @pytest.mark.parametrize("planted", FAST, ids=lambda one: f"{one.kind} {one.name}")

@@ -45,7 +45,8 @@ class Changed:
         name = f"{self.module.__name__}_with_a_bug"
         changed = types.ModuleType(name)
         with ExitStack() as stack:
-            stack.enter_context(mock.patch.dict(sys.modules, {name: changed}))
+            sys.modules[name] = changed  # mock.patch.dict would take out what is imported meanwhile, as by numba
+            stack.callback(sys.modules.pop, name)
             exec(compile(source.replace(self.line, self.by), name, "exec"), changed.__dict__)
             for user in (library_relaxations, link_relaxations):
                 for word, value in list(vars(user).items()):
