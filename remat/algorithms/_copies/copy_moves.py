@@ -36,6 +36,7 @@ class Prices(NamedTuple):
         share: inputs smaller than this share of the evicted datum are kept rather than recomputed.
         moves: `RERUNS`, `COPIES` or `BOTH`.
         capacity: lane time of copies, both ways, up to which the price of lane time holds; then it is `DEAR` [ns].
+        served: moves made from one list of them, each a little worse than the best: listing takes most of the time.
     """
 
     price: Floats
@@ -45,6 +46,7 @@ class Prices(NamedTuple):
     share: float
     moves: int
     capacity: float = np.inf
+    served: int = 1
 
 
 class Candidates(NamedTuple):

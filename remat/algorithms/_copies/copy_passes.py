@@ -20,6 +20,7 @@ _CHEAP = 0.02  # price of lane time up to a capacity
 _CAPACITIES = (0.0, 0.15, 0.3, 0.6, 1.2)  # of the time without recomputation; the first and the last are not tried
 _FACTORS = (1.05, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.75)
 _NEAR = 1.03  # plans that are slower by more before they are polished are not polished
+_FAR = 1.25  # plans that are slower by more stay behind the best one: polishing saves a tenth at most
 _PASSES = 2  # of a polish, at most; of one within a search, one pass
 
 
@@ -50,9 +51,10 @@ class ReplaceReruns(CopyMove):
     """Delete the reruns of the best plans, or copy what they make, most expensive first; then clear copies."""
 
     def improve(self, search: CopySearch) -> None:
-        """Polish the plans of the pool."""
+        """Polish the plans of the pool, but those that polishing leaves as they are, or far behind."""
         for plan in tuple(search.pool):
-            if not search.clock.expired:
+            behind = search.best is not None and plan.time > _FAR * search.best.time
+            if not (plan.settled or behind or search.clock.expired):
                 search.offer(search.polished(plan.seq, plan.mask, whole_span(plan.seq), 2 * _PASSES), repr(self))
 
 
@@ -67,7 +69,7 @@ class ShaveBoth(CopyMove):
         lane_prices: prices of a nanosecond of lane time without a capacity, in nanoseconds of compute time; not tried on
             graphs of more than 2,000 nodes.
         exponents: weights of the price in the score; the smaller, the more large data are preferred to many small ones.
-            Capacities are tried with the first, and with all on graphs of more than 2,000 nodes.
+            Capacities are tried with the first, on graphs of more than 2,000 nodes with the last.
         best: how many of the plans are polished; a third of them on graphs of more than 2,000 nodes.
         halvings: of the steps between capacities.
     """
@@ -80,7 +82,7 @@ class ShaveBoth(CopyMove):
     def improve(self, search: CopySearch) -> None:
         """Shave for each pair and for the capacities, polish the fastest of distinct times."""
         large = search.large
-        plans = [self._filled(search, exponent) for exponent in (self.exponents if large else self.exponents[:1])]
+        plans = [self._filled(search, self.exponents[-1] if large else self.exponents[0])]
         if not large:
             plans += [self._shaved(search, lane, exp) for exp in self.exponents for lane in self.lane_prices]
         distinct = {plan.time: plan for plan in itertools.chain.from_iterable(plans)}

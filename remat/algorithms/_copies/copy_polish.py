@@ -193,17 +193,19 @@ class PolishedPlan:
 
 def polished(
     g: Flat, lanes: Lanes, plan: tuple[Ints, Longs], span: tuple[int, int], passes: int, *, most: int = NO_LIMIT
-) -> tuple[Ints, Longs, Ints, int]:
+) -> tuple[Ints, Longs, Ints, int, bool]:
     """Polish the positions in a span, in passes until nothing changes; plain Python around kernels, which compile faster so.
 
-    The plan is given as (runs, masks). Returns (runs, masks, where each prefetch is issued, time [ns]); the time is `FAILED` for
-    a plan that does not fit or takes more than `most` ns as it is given. With no passes the plan is only replayed.
+    The plan is given as (runs, masks). Returns (runs, masks, where each prefetch is issued, time [ns], whether the last pass
+    changed nothing); the time is `FAILED` for a plan that does not fit or takes more than `most` ns as it is given. With no
+    passes the plan is only replayed.
     """
-    polish = PolishedPlan(g, lanes, *plan, most)
+    polish, settled = PolishedPlan(g, lanes, *plan, most), False
     for _ in range(passes if polish.time != FAILED else 0):
         length, before = len(polish.seq), polish.time
         polish.delete_reruns(span)
         polish.clear_marks(span)
-        if polish.time == before and len(polish.seq) == length:
+        settled = polish.time == before and len(polish.seq) == length
+        if settled:
             break
-    return polish.seq, polish.mask, polish.issue, polish.time
+    return polish.seq, polish.mask, polish.issue, polish.time, settled

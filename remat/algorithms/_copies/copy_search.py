@@ -30,6 +30,7 @@ from remat.units import Ns
 
 _CLOSE, _CLOSE_PER_NODE = 5e-4, 6e-7
 _LARGE = 2000  # nodes above which a shaving takes tenths of a second
+_SERVED = 8  # moves made from one list then
 
 logger = logging.getLogger(__name__)
 """Logs plans that the validator does not confirm (INFO)."""
@@ -43,12 +44,14 @@ class CopyPlan:
         seq: nodes in order. mask: per run, its reads that come by a copy.
         issue: per copy, the position before which its prefetch is issued.
         time: of the replay [ns]; `FAILED`: it does not fit.
+        settled: polishing all of it once more would change nothing.
     """
 
     seq: Ints
     mask: Longs
     issue: Ints
     time: Ns
+    settled: bool = False
 
     @property
     def copies(self) -> int:
@@ -106,11 +109,12 @@ class CopySearch:
 
     def polished(self, seq: Ints, mask: Longs, span: tuple[int, int], passes: int, *, most: Ns = NO_LIMIT) -> CopyPlan:
         """The sequence, polished between two positions, and replayed; as if it did not fit where it takes more than `most` ns."""
-        runs, masks, issue, time = polished(self.flat, self.lanes, (seq, mask), span, passes, most=most)
-        return CopyPlan(runs, masks, issue, int(time))
+        runs, masks, issue, time, settled = polished(self.flat, self.lanes, (seq, mask), span, passes, most=most)
+        return CopyPlan(runs, masks, issue, int(time), settled and span == (0, len(seq)))
 
     def shaved(self, seq: Ints, mask: Longs, prices: Prices, rng: Seed) -> tuple[Ints, Longs] | None:
         """The sequence with reruns and copies added until its profile is within the budget; None if shaving gives up."""
+        prices = prices._replace(served=_SERVED if self.large else 1)
         runs, masks, fit = shaved(self.flat, self.lanes, prices, seq, mask, rng)
         return (runs, masks) if fit else None
 

@@ -16,6 +16,8 @@ from remat.algorithms._arrays.liveness import MARK
 from remat.algorithms._copies.copy_arrays import Lanes, Runs, away_profile, mark_first_runs
 from remat.algorithms._copies.copy_moves import DEAR, HALF, LONGEST, TOP, Candidates, Prices, ceilings_of, list_moves
 
+NEARLY = 0.8  # a move after the first of a list is worth at least this share of the first
+
 
 @inner_kernel
 def resident_before(g: Flat, runs: Runs, b: int, marks: NDArray[np.bool_], live: Flags) -> None:
@@ -126,8 +128,8 @@ def apply_move(runs: Runs, best: Candidates, j: int) -> int:
 @inner_kernel
 def best_move(
     g: Flat, lanes: Lanes, prices: Prices, runs: Runs, profile: tuple[Longs, NDArray[np.bool_], Trial], best: Candidates
-) -> int:
-    """The candidate with the largest fall of the bytes over the budget for its price; -1: none falls."""
+) -> tuple[int, float]:
+    """The candidate by which the bytes over the budget fall most for its price, with this value; -1: none falls."""
     mem, marks, trial = profile
     chosen, largest = -1, 0.0
     for j in range(best.kept[0]):
@@ -140,7 +142,28 @@ def best_move(
         value = fall / max(1.0, best.cost[j]) ** prices.exponent
         if fall > 0 and value > largest:
             chosen, largest = j, value
-    return chosen
+    return chosen, largest
+
+
+@inner_kernel
+def take_out(best: Candidates, taken: int) -> None:
+    """Remove a move that has been made; positions behind it move."""
+    at, length = best.at[taken], best.length[taken]
+    best.kept[0] -= 1
+    for j in range(taken, best.kept[0]):
+        best.score[j], best.cost[j], best.at[j] = best.score[j + 1], best.cost[j + 1], best.at[j + 1]
+        best.bit[j], best.length[j] = best.bit[j + 1], best.length[j + 1]
+        for i in range(best.length[j]):
+            best.chains[j, i], best.masks[j, i] = best.chains[j + 1, i], best.masks[j + 1, i]
+    for j in range(best.kept[0]):
+        if best.at[j] >= at:
+            best.at[j] += length
+
+
+@inner_kernel
+def dear(prices: Prices) -> Prices:
+    """The prices where the lanes are taken."""
+    return Prices(prices.price, DEAR, prices.exponent, prices.noise, prices.share, prices.moves, np.inf, prices.served)
 
 
 @kernel
@@ -160,29 +183,37 @@ def shaved(g: Flat, lanes: Lanes, prices: Prices, seq: Ints, mask: Longs, rng: S
         np.zeros(1, np.float64),
     )
     trial, ceilings = empty_trial(g), ceilings_of(g, lanes, prices)
-    n, fit, taken = base, False, 0.0
+    n, fit, taken, served, first = base, False, 0.0, prices.served, 0.0
     while True:
         if n + LONGEST > runs.seq.size:
             runs = grown(Runs(runs.seq, runs.mask, n), 2 * runs.seq.size)
         here = Runs(runs.seq, runs.mask, n)
-        mem, first = np.empty(n, np.int64), np.empty(n, np.bool_)
+        mem, opens = np.empty(n, np.int64), np.empty(n, np.bool_)
         marks = np.empty((n // MARK + 1, data), np.bool_)
-        mark_first_runs(g, here, first)
-        fit = away_profile(g, here, first, mem, marks) <= lanes.budget
+        mark_first_runs(g, here, opens)
+        fit = away_profile(g, here, opens, mem, marks) <= lanes.budget
         if fit or n > 6 * base:
             break
-        list_moves(g, lanes, prices, (here, mem, ceilings), best, rng)
-        j = best_move(g, lanes, prices, here, (mem, marks, trial), best)
-        if j < 0 and best.least[0] > 0.0:  # scores have fallen: look at all moves
-            best.least[0] = 0.0
-            continue
-        if j < 0:
-            break
-        best.least[0] = HALF * best.score[best.kept[0] - 1] if best.kept[0] == TOP else HALF * best.least[0]
+        j, value = -1, 0.0
+        if served < prices.served:
+            j, value = best_move(g, lanes, prices, here, (mem, marks, trial), best)
+        if j < 0 or value < NEARLY * first:
+            list_moves(g, lanes, prices, (here, mem, ceilings), best, rng)
+            served = 0
+            kept, lowest = best.kept[0], best.score[best.kept[0] - 1] if best.kept[0] > 0 else 0.0
+            j, first = best_move(g, lanes, prices, here, (mem, marks, trial), best)
+            if j < 0 and best.least[0] > 0.0:  # scores have fallen: look at all moves
+                best.least[0], served = 0.0, prices.served
+                continue
+            if j < 0:
+                break
+            best.least[0] = HALF * lowest if kept == TOP else HALF * best.least[0]
+        served += 1
         taken += best.cost[j] / prices.lane if best.bit[j] >= 0 else 0.0
         n = apply_move(here, best, j)
+        take_out(best, j)
         if taken > prices.capacity:
-            taken, best.least[0] = -np.inf, 0.0
-            prices = Prices(prices.price, DEAR, prices.exponent, prices.noise, prices.share, prices.moves, np.inf)
+            taken, best.least[0], served = -np.inf, 0.0, prices.served
+            prices = dear(prices)
             ceilings = ceilings_of(g, lanes, prices)
     return runs.seq[:n].copy(), runs.mask[:n].copy(), fit

@@ -56,7 +56,7 @@ def trials(seed, count):
 def test_the_compiled_replay_takes_the_time_that_the_validator_takes(seed):
     agreed = waited = 0
     for graph, flat, link, lanes, seq, mask in trials(seed, 60):
-        runs, masks, issue, time = polished(flat, lanes, (seq, mask), (0, 0), 0)
+        runs, masks, issue, time, _ = polished(flat, lanes, (seq, mask), (0, 0), 0)
         if time == FAILED:
             continue
         cost = validate(graph, schedule_with_copies(graph, flat, runs, masks, issue), lanes.budget, link)
@@ -76,7 +76,7 @@ def test_what_the_replay_refuses_no_timing_of_the_validator_saves():
         if polished(flat, lanes, (seq, mask), (0, 0), 0)[3] != FAILED:
             continue
         wide = lanes._replace(budget=1 << 40)
-        runs, masks, issue, _ = polished(flat, wide, (seq, mask), (0, 0), 0)
+        runs, masks, issue, *_ = polished(flat, wide, (seq, mask), (0, 0), 0)
         with pytest.raises(BudgetExceeded):
             validate(graph, schedule_with_copies(graph, flat, runs, masks, issue), lanes.budget, link)
         refused += 1
@@ -84,30 +84,36 @@ def test_what_the_replay_refuses_no_timing_of_the_validator_saves():
 
 
 def test_polish_is_never_slower_and_removes_what_serves_nothing():
-    shorter = 0
+    shorter = ended = 0
     for graph, flat, link, lanes, seq, mask in trials(11, 60):
         before = polished(flat, lanes, (seq, mask), (0, 0), 0)[3]
         if before == FAILED:
             continue
-        runs, masks, issue, time = polished(flat, lanes, (seq, mask), (0, len(seq)), 3)
+        runs, masks, issue, time, settled = polished(flat, lanes, (seq, mask), (0, len(seq)), 3)
         assert time <= before
+        if settled:  # once more changes nothing
+            again = polished(flat, lanes, (runs, masks), (0, len(runs)), 1)
+            assert (again[3], len(again[0])) == (time, len(runs))
+            ended += 1
         assert validate(graph, schedule_with_copies(graph, flat, runs, masks, issue), lanes.budget, link).time == time
         shorter += len(runs) < len(seq)
     assert shorter >= 5
+    assert ended >= 5
 
 
-def test_shaving_ends_within_the_budget_and_copies_only_what_may_be_copied():
+@pytest.mark.parametrize("served", [1, 8])
+def test_shaving_ends_within_the_budget_and_copies_only_what_may_be_copied(served):
     fits = 0
     for graph, flat, link, lanes, _, _ in trials(13, 40):
         lanes = lanes._replace(host=1 << 62, budget=int(0.8 * store_all_peak(graph)))
         base, rng = np.flatnonzero(flat.required).astype(np.int32), np.array([1], np.uint64)
-        prices = Prices(flat.time.astype(float), 0.5, 1.0, 0.0, 0.0, BOTH)
+        prices = Prices(flat.time.astype(float), 0.5, 1.0, 0.0, 0.0, BOTH, served=served)
         seq, mask, fit = shaved(flat, lanes, prices, base, np.zeros(len(base), np.int64), rng)
         for v, bits in zip(seq.tolist(), mask.tolist(), strict=True):
             reads = row_of(flat.reads, v)
             assert all(lanes.movable[d] for k, d in enumerate(reads.tolist()) if bits >> k & 1)
         if fit:
-            runs, masks, issue, time = polished(flat, lanes, (seq, mask), (0, 0), 0)
+            runs, masks, issue, time, _ = polished(flat, lanes, (seq, mask), (0, 0), 0)
             assert time != FAILED
             validate(graph, schedule_with_copies(graph, flat, runs, masks, issue), lanes.budget, link)
             fits += len(runs) > len(base) or bool(masks.any())

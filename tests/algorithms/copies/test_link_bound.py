@@ -94,7 +94,7 @@ def broken(linear, x):
 def points(seed, count):
     """(formulation, point, overhead) at every instant of random schedules with copies."""
     for graph, flat, link, lanes, seq, mask in trials(seed, count):
-        seq, mask, issue, time = polished(flat, lanes, (seq, mask), (0, 0), 0)
+        seq, mask, issue, time, _ = polished(flat, lanes, (seq, mask), (0, 0), 0)
         if time == FAILED:
             continue
         schedule = schedule_with_copies(graph, flat, seq, mask, issue)

@@ -8,6 +8,7 @@ import pytest
 
 from remat.algorithms import (
     BoundMarks,
+    CopiesAlone,
     LargerBudgets,
     Linearise,
     LinkInstants,
@@ -32,6 +33,7 @@ from remat.algorithms._bounds.floor import first_run_floor
 from remat.algorithms._copies import copy_search
 from remat.algorithms._copies.copy_moves import BOTH, Prices
 from remat.algorithms._copies.copy_search import CopyMove, CopySearch
+from remat.algorithms._copies.copy_shaving import shaved
 from remat.algorithms._copies.with_copies import WITHOUT_COPIES
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Plan
@@ -216,6 +218,43 @@ def test_large_graphs_are_shaved_for_capacities_alone(monkeypatch):
     assert float("inf") in capacities[2000]
     assert len(capacities[100]) >= 5
     assert float("inf") not in capacities[100]
+
+
+@pytest.mark.parametrize(("name", "share"), [("gpt12", 0.5), ("encdec6", 0.35), ("resnet101", 0.5)])
+def test_a_list_of_moves_may_serve_several(name, share):
+    """On graphs of equal layers the plans are nearly as fast; the rest of the list is worth at least .8 of its first."""
+    graph = read_joint_graph(CAPTURED / f"{name}.json.gz")
+    link = Link.symmetric(gb_per_s=12)
+    search = CopySearch(Problem(graph=graph, budget=int(share * store_all_peak(graph)), link=link), Clock(), 0, "test")
+    prices = Prices(search.time_prices, 0.02, 0.7, 0.0, 0.0, BOTH, 0.3 * search.base_time)
+    times = {}
+    for served in (1, 8):
+        rng = search.streams.spawn("copies")
+        args = search.flat, search.lanes, prices._replace(served=served), search.base, search.bare(search.base), rng
+        seq, mask, fit = shaved(*args)
+        assert fit
+        times[served] = search.replayed(seq, mask).time
+    assert times[8] <= 1.02 * times[1]
+
+
+def test_plans_that_polishing_leaves_as_they_are_or_far_behind_are_not_polished_again(monkeypatch):
+    graph = read_joint_graph(CAPTURED / "gpt12.json.gz")
+    problem = Problem(graph=graph, budget=int(0.5 * store_all_peak(graph)), link=Link.symmetric(gb_per_s=12))
+    search = CopySearch(problem, Clock(), 0, "test")
+    CopiesAlone().improve(search)
+    ShaveBoth().improve(search)
+    ReplaceReruns().improve(search)
+    polish = search.polished
+    polished = []
+    monkeypatch.setattr(
+        search, "polished", lambda seq, *more, **most: (polished.append(seq), polish(seq, *more, **most))[1]
+    )
+    before = search.best
+    open_ = [plan for plan in search.pool if not plan.settled and plan.time <= 1.25 * before.time]
+    assert len(open_) < len(search.pool)
+    ReplaceReruns().improve(search)
+    assert len(polished) == len(open_)
+    assert search.best is before
 
 
 def reached(move, plain_gap, rough):
