@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from remat.algorithms._plugins.expression import parse
     from remat.algorithms._search.any_order import AnyOrder
     from remat.algorithms._search.auto import auto, plan_first, quick, raise_bound
+    from remat.algorithms._search.checkpoints import Checkpoints
     from remat.algorithms._search.enumeration import Enumerate
     from remat.algorithms._search.floor import CutFloor, Floor
     from remat.algorithms._search.from_solver import From
@@ -96,6 +97,7 @@ __all__ = [
     "Backend",
     "Best",
     "BoundMarks",
+    "Checkpoints",
     "Choice",
     "Choices",
     "ClassBound",
@@ -220,6 +222,7 @@ __all__ = [
 _SOLVERS = {
     "AnyOrder": "_search.any_order",
     "Autocapper": "_chain.offload",
+    "Checkpoints": "_search.checkpoints",
     "Continuation": "_search.passes",
     "Corrected": "_staged.corrected",
     "CutFloor": "_search.floor",

@@ -7,6 +7,7 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Status
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.warm_started import warm
+from remat.algorithms._search.checkpoints import Checkpoints
 from remat.algorithms._search.enumeration import Enumerate
 from remat.algorithms._search.lp_rounding import SavedSet
 from remat.algorithms._search.passes import (
@@ -38,6 +39,7 @@ MOVES = [
     RuinAndRecreate(work=500.0, served=8, others=0, patience=0.5),
     Relieve(work=500.0, attempts=2),
     Postpone(),
+    Checkpoints(((2,), (2,))),
     Enumerate(),
 ]
 MOVES += [Continuation(), SavedSet(), Polish((PeakShaving(), Delete()), stop=gap(0.01))]
@@ -50,7 +52,7 @@ def test_the_repr_rebuilds(move):
 
 
 @pytest.mark.parametrize(
-    "move", [PeakShaving(), MultiStart(4), RuinAndRecreate(work=500.0), Continuation(), SavedSet()]
+    "move", [PeakShaving(), MultiStart(4), RuinAndRecreate(work=500.0), Continuation(), SavedSet(), Checkpoints()]
 )
 def test_a_chain_fits_two_thirds_of_its_memory(move):
     graph = chain(8)

@@ -7,6 +7,7 @@ from attrs import evolve
 from remat.algorithms._copies.with_copies import WithCopies
 from remat.algorithms._core.solver import Solver, best
 from remat.algorithms._search.any_order import AnyOrder
+from remat.algorithms._search.checkpoints import Checkpoints
 from remat.algorithms._search.enumeration import Enumerate
 from remat.algorithms._search.floor import CutFloor, Floor
 from remat.algorithms._search.lp_rounding import SavedSet
@@ -57,6 +58,7 @@ auto: Solver = WithCopies(
             MultiStart(),
             CutFloor().if_(no_plan),
             SingleInstant(mixed=0),
+            Checkpoints().if_(gap_above(FAIR)),
             HardestInstants().if_(gap_above(FAIR)),
             SavedSet(),
             Enumerate(),
@@ -91,6 +93,7 @@ plan_first: Solver = WithCopies(
             SavedSet(),
             Enumerate(),
             MultiStart().if_(gap_above(GOOD)),
+            Checkpoints().if_(gap_above(GOOD)),
             Continuation().if_(no_plan),
             Relieve().if_(no_plan),
             AnyOrder(effort=1e7).if_(gap_above(POOR)).if_(nodes_up_to(FEW)),
