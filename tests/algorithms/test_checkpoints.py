@@ -83,6 +83,16 @@ def test_they_find_plans_and_faster_ones_where_shaving_the_captured_order_is_sho
     assert shaved.cost is None or cut.cost.time < shaved.cost.time
 
 
+def test_plans_that_are_not_faster_leave_the_search_as_it_is():
+    search = search_of(chain(LAYERS), 0.3)
+    MultiStart().improve(search)
+    Checkpoints().improve(search)
+    before = [time for time, _ in search.incumbents.pool]
+    Checkpoints().improve(search)
+    Checkpoints(((2,),)).improve(search)
+    assert [time for time, _ in search.incumbents.pool] == before
+
+
 def test_large_graphs_get_the_few_whose_peaks_are_nearest_to_the_budget(monkeypatch):
     monkeypatch.setattr("remat.algorithms._search.checkpoints._LARGE", 100)
     search, move = search_of(chain(LAYERS), 0.3), Checkpoints()

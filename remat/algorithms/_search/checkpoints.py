@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, Flags, Flat, Ints, Longs, pairs_of
 from remat.algorithms._search.on_demand import recompute_on_demand
-from remat.algorithms._search.passes import offer_shaved, variant
+from remat.algorithms._search.passes import shaved, variant
 from remat.algorithms._search.state import RunMove, Search, Sequence
 from remat.ir import Graph
 from remat.settings import tuple_of, whole
 
-_PARTS = ((2, 3, 4, 6, 8, 12, 16, 24, 32), (3, 4, 6, 8), (3, 4))
+_PARTS = ((2, 3, 4, 5, 6, 8, 9, 10, 12, 14, 16, 20, 24, 28, 32, 48), (4, 5, 6, 8, 10), (3, 4, 5))
 _ASIDE = 3  # a cut lies within this part of a segment's length beside its end
 _LARGE, _FEW = 3000, 4  # nodes above which only so many starts are shaved: each takes tenths of a second
 
@@ -80,8 +80,10 @@ class Checkpoints(RunMove):
             if search.over:
                 return
             start = _checkpointed(search.flat, search.base, forward, parts)
-            rng = search.streams.spawn("checkpoints", number)
-            offer_shaved(search, start, variant(0), rng, f"{'·'.join(map(str, parts))} segments of checkpoints")
+            plan = shaved(search, start, variant(0), search.streams.spawn("checkpoints", number), search.budget)
+            # slower plans would take the places of those that later searches begin with, which are as good on average
+            if plan is not None and search.arrays.time_of(plan) < search.best_time:
+                search.offer(plan, f"{'·'.join(map(str, parts))} segments of checkpoints")
 
     def _chosen(self, search: Search, forward: _Forward) -> tuple[tuple[int, ...], ...]:
         if len(search.base) <= _LARGE:
