@@ -81,6 +81,7 @@ SOLVERS = {
     "SavedSet()": QUARTER,
     "Continuation()": QUARTER,
     "Postpone()": QUARTER,
+    "Checkpoints()": QUARTER,
     "Relieve(work=100000.0)": QUARTER,
     "RuinAndRecreate(work=100000.0)": QUARTER,
     "Polish((MultiStart(), Delete()))": QUARTER,

@@ -35,14 +35,14 @@ class _Forward(NamedTuple):
 
     Attributes:
         nodes: how many. elapsed: time before each position [ns]. crossing: bytes that cross each, without kept data.
-        made, last: per datum, the positions of its producer and of its last reader; -1: none.
+        produced, read: per datum, the positions of its producer and of its last reader; -1: none.
     """
 
     nodes: int
     elapsed: Longs
     crossing: Longs
-    made: Ints
-    last: Ints
+    produced: Ints
+    read: Ints
 
 
 class _Segment(NamedTuple):
@@ -101,16 +101,16 @@ def _forward(flat: Flat, base: Sequence) -> _Forward:
     count, data = len(nodes), flat.size.size
     place = np.full(flat.time.size, -1)
     place[nodes] = np.arange(count)
-    made = np.where(flat.producer >= 0, place[flat.producer], -1)
-    last = np.full(data, -1)
+    produced = np.where(flat.producer >= 0, place[flat.producer], -1)
+    read = np.full(data, -1)
     d, reader = pairs_of(flat.users)
-    np.maximum.at(last, d, place[reader])
-    crosses = (made >= 0) & (last > made) & ~flat.keep
+    np.maximum.at(read, d, place[reader])
+    crosses = (produced >= 0) & (read > produced) & ~flat.keep
     change = np.zeros(count + 1, np.int64)
-    np.add.at(change, made[crosses] + 1, flat.size[crosses])
-    np.subtract.at(change, last[crosses] + 1, flat.size[crosses])
+    np.add.at(change, produced[crosses] + 1, flat.size[crosses])
+    np.subtract.at(change, read[crosses] + 1, flat.size[crosses])
     elapsed = np.concatenate([[0], np.cumsum(flat.time[nodes])])
-    return _Forward(count, elapsed, np.cumsum(change), made, last)
+    return _Forward(count, elapsed, np.cumsum(change), produced, read)
 
 
 def _cuts(forward: _Forward, begin: int, end: int, parts: int) -> list[int]:
@@ -142,7 +142,7 @@ def _checkpointed(flat: Flat, base: Sequence, forward: _Forward, levels: tuple[i
     """`base` with each segment run again from what crosses the cuts; the one that the backward begins with is kept whole."""
     segments = list(_divided(forward, (0, forward.nodes), levels, ()))
     begins = np.array([segment.begin for segment in segments])
-    inside = np.where(forward.made >= 0, np.searchsorted(begins, forward.made, side="right") - 1, -1)
+    inside = np.where(forward.produced >= 0, np.searchsorted(begins, forward.produced, side="right") - 1, -1)
     backward = base[flat.phase[base] == BACKWARD]
     if not len(backward):
         return base
@@ -165,7 +165,7 @@ def _latest_read(flat: Flat, backward: Ints, inside: Ints) -> Ints:
 
 def _kept(forward: _Forward, segment: _Segment) -> Flags:
     """The data that stay while a segment runs again: what crosses its cuts, and all that the forward does not make."""
-    kept: NDArray[np.bool_] = forward.made < 0
+    kept: NDArray[np.bool_] = forward.produced < 0
     for cut in segment.cuts:
-        kept = kept | ((forward.made < cut) & (forward.last >= cut))
+        kept = kept | ((forward.produced < cut) & (forward.read >= cut))
     return kept
