@@ -10,6 +10,7 @@ Walther, Revolve, 2000 (nested levels).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
@@ -69,7 +70,7 @@ class Checkpoints(RunMove):
         return tuple((count,) * (depth + 1) for depth, counts in enumerate(self.parts) for count in counts)
 
     def outline(self, graph: Graph) -> tuple[str, ...]:
-        """The number of shavings."""
+        """The largest number of shavings."""
         count = len(self._levels) if len(graph) <= _LARGE else min(_FEW, len(self._levels))
         return (f"{self!r}: {count} shavings",)
 
@@ -86,14 +87,15 @@ class Checkpoints(RunMove):
                 search.offer(plan, f"{'·'.join(map(str, parts))} segments of checkpoints")
 
     def _chosen(self, search: Search, forward: _Forward) -> tuple[tuple[int, ...], ...]:
+        levels = tuple(parts for parts in self._levels if math.prod(parts) <= forward.nodes)
         if len(search.base) <= _LARGE:
-            return self._levels
+            return levels
 
         def distance(parts: tuple[int, ...]) -> float:
             peak = search.arrays.peak_of(_checkpointed(search.flat, search.base, forward, parts))
             return max(peak, search.budget) / max(1, min(peak, search.budget))
 
-        return tuple(sorted(self._levels, key=distance)[:_FEW])
+        return tuple(sorted(levels, key=distance)[:_FEW])
 
 
 def _forward(flat: Flat, base: Sequence) -> _Forward:
