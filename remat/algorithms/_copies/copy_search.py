@@ -44,7 +44,7 @@ class CopyPlan:
         seq: nodes in order. mask: per run, its reads that come by a copy.
         issue: per copy, the position before which its prefetch is issued.
         time: of the replay [ns]; `FAILED`: it does not fit.
-        settled: polishing all of it once more would change nothing.
+        settled: polishing all of it once more would make it neither faster nor shorter.
     """
 
     seq: Ints

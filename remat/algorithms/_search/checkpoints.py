@@ -76,26 +76,27 @@ class Checkpoints(RunMove):
 
     def improve(self, search: Search) -> None:
         """Shave each plan; on large graphs those whose peaks are nearest to the budget."""
-        forward = _forward(search.flat, search.base)
-        for number, parts in enumerate(self._chosen(search, forward)):
+        for number, (parts, start) in enumerate(self._starts(search)):
             if search.over:
                 return
-            start = _checkpointed(search.flat, search.base, forward, parts)
             plan = shaved(search, start, variant(0), search.streams.spawn("checkpoints", number), search.budget)
             # slower plans would take the places of those that later searches begin with, which are as good on average
             if plan is not None and search.arrays.time_of(plan) < search.best_time:
                 search.offer(plan, f"{'·'.join(map(str, parts))} segments of checkpoints")
 
-    def _chosen(self, search: Search, forward: _Forward) -> tuple[tuple[int, ...], ...]:
-        levels = tuple(parts for parts in self._levels if math.prod(parts) <= forward.nodes)
+    def _starts(self, search: Search) -> list[tuple[tuple[int, ...], Sequence]]:
+        """The parts of each level and the plan, of those that are shaved."""
+        forward = _forward(search.flat, search.base)
+        levels = (parts for parts in self._levels if math.prod(parts) <= forward.nodes)
+        starts = [(parts, _checkpointed(search.flat, search.base, forward, parts)) for parts in levels]
         if len(search.base) <= _LARGE:
-            return levels
+            return starts
 
-        def distance(parts: tuple[int, ...]) -> float:
-            peak = search.arrays.peak_of(_checkpointed(search.flat, search.base, forward, parts))
+        def distance(start: tuple[tuple[int, ...], Sequence]) -> float:
+            peak = search.arrays.peak_of(start[1])
             return max(peak, search.budget) / max(1, min(peak, search.budget))
 
-        return tuple(sorted(levels, key=distance)[:_FEW])
+        return sorted(starts, key=distance)[:_FEW]
 
 
 def _forward(flat: Flat, base: Sequence) -> _Forward:
