@@ -137,9 +137,8 @@ def test_every_schedule_belongs_to_exactly_one_order_of_a_tree(data, graph, seed
     after = [v for v in range(graph.loss, len(graph)) if flat.required[v]]
     random.shuffle(after)
     root = (after[0],)
-    tree = OrderTree(
-        root, tuple(after), Precedence(flat), Limits(5, 60, 1e9), lambda *_: Answer(bound=random.randrange(9), effort=1)
-    )
+    limits, answer = Limits(5, 60, 1e9), lambda *_: Answer(bound=random.randrange(9), effort=1)
+    tree = OrderTree(root, tuple(after), Precedence(flat), limits, answer, lambda leaf: leaf.candidates)
     for _ in range(6):
         leaf = tree.pop()
         kids = next(filter(None, (tree.inserted(leaf, at) for at in after)), None)

@@ -1,15 +1,17 @@
 """`AnyOrder`: a bound for every schedule from several instants, over all orders of the instants; and plans from its solutions.
 
 A tree of orders (`order_tree`) begins with the hardest instant and refines the order of the least bound: one more instant is
-inserted wherever dependencies allow, or the formulation is solved with integers. Instants come from heavy working sets, from the
-positions of most memory of the best plan, and from where the plan of a solution exceeds the budget most. Stages taken together
+inserted wherever dependencies allow, or the formulation is solved with integers. Instants come from where the plan of a solution
+exceeds the budget, from heavy working sets, and from the positions of most memory of the best plan. Stages taken together
 have rows of their own (see `fixed_order`), so that another instant cannot lower a relaxed bound. A solution also gives the stage
 in which each node first runs, so its plan may leave the captured order.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import chain as joined
+from itertools import zip_longest
 
 import numpy as np
 from attrs import evolve, field, frozen
@@ -19,12 +21,13 @@ from remat.algorithms._bounds.ordered_instants import Chained, ordered_formulati
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.answer import Answer
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
-from remat.algorithms._search.instant_choice import candidates, worst_instant
+from remat.algorithms._search.instant_choice import candidates, worst_instant, worst_instants
 from remat.algorithms._search.lp_rounding import hardest_instants
 from remat.algorithms._search.on_demand import recompute_on_demand
 from remat.algorithms._search.order_tree import END, THOROUGHLY, Leaf, Limits, OrderTree, Stage
 from remat.algorithms._search.passes import offer_shaved, variant
 from remat.algorithms._search.precedence import Chain, Precedence
+from remat.algorithms._search.pressure import pressures
 from remat.algorithms._search.state import RunMove, Search, Sequence
 from remat.settings import number, whole
 
@@ -80,7 +83,7 @@ class _Growth:
         self.solves = 0
         tried = candidates(search, settings.scanned, _CHOICE * settings.effort)
         solved = THOROUGHLY if at in search.bounds.integral else 0
-        self.tree = OrderTree((at,), tried, self.precedence, limits, self._relaxed, solved=solved)
+        self.tree = OrderTree((at,), tried, self.precedence, limits, self._relaxed, self._ranked, solved=solved)
 
     def run(self) -> None:
         """Step by step, until nothing is left to do or too many steps in a row brought nothing."""
@@ -109,6 +112,19 @@ class _Growth:
                 return False
         self._prove()
         return True
+
+    @cached_property
+    def _pressures(self) -> NDArray[np.float64]:
+        return pressures(self.search.flat, self.search.budget)
+
+    def _ranked(self, leaf: Leaf) -> list[int]:
+        """Instants to try on a leaf: by turns where the plan of its relaxed solution exceeds the budget, and its candidates."""
+        formulation = None if leaf.point is None else self._formulation(leaf.chain, leaf.together)
+        if leaf.point is None or formulation is None:
+            return list(leaf.candidates)
+        worst = worst_instants(self.search, planned(self.search, formulation, leaf.point), self._pressures)
+        both = joined.from_iterable(zip_longest(worst, leaf.candidates))
+        return list(dict.fromkeys(at for at in both if at is not None and at not in leaf.chain))
 
     def _refined(self, leaf: Leaf) -> list[Leaf] | None:
         """A leaf of which no instant raises the relaxed bound: solved briefly, then with one more instant, then thoroughly.

@@ -20,6 +20,7 @@ from remat.algorithms._search.state import Search, Sequence
 Longs = NDArray[np.int64]
 
 _EACH = 3  # instants in each part of the backward
+_PARTS = 24  # of a backward, from each of which one place over the budget comes first
 _SPREAD = 2  # nodes at equal distances, per heavy working set
 
 
@@ -95,6 +96,20 @@ def _profile(search: Search, sequence: Sequence) -> Longs:
     memory = np.empty(len(sequence), np.int64)
     memory_profile(search.flat, sequence, len(sequence), memory)
     return memory
+
+
+def worst_instants(search: Search, sequence: Sequence, pressure: NDArray[np.float64]) -> list[int]:
+    """First runs of backward nodes that exceed the budget in a sequence, by their excess times their pressure.
+
+    The worst in each part of the backward comes before the others: neighbours bring the same.
+    """
+    firsts = _first_runs(search, sequence, _profile(search, sequence))
+    excess = np.maximum(0, firsts.memory - search.budget) * pressure[firsts.nodes]
+    order = np.argsort(-excess, kind="stable")[: np.count_nonzero(excess)]
+    part = order * _PARTS // max(1, len(firsts.nodes))
+    worst = np.zeros(len(order), np.bool_)
+    worst[np.unique(part, return_index=True)[1]] = True
+    return [int(at) for at in firsts.nodes[np.concatenate([order[worst], order[~worst]])]]
 
 
 def worst_instant(search: Search, sequence: Sequence, instants: tuple[int, ...]) -> int | None:

@@ -10,10 +10,12 @@ project; see docs/explanation/bounds.md.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 
+import numpy as np
 from attrs import evolve, frozen
+from numpy.typing import NDArray
 
 from remat.algorithms._bounds.fixed_order import spans_of
 from remat.algorithms._core.outcome import IMPOSSIBLE
@@ -21,7 +23,10 @@ from remat.algorithms._milp.answer import Answer
 from remat.algorithms._search.precedence import Chain, Precedence
 
 _PROMISING = 10  # of the instants tried on a chain, how many are tried on the chains that follow from it
-_SCAN, _FIRST_SCAN = 0.25, 0.4  # share of the effort left that the choice of an instant may take; of the second instant
+_SCAN = 0.25  # share of the effort left that the choice of an instant may take
+_PATIENCE = (
+    8  # instants in a row that bring no more than the best one, after which it is chosen; as a second one all are tried
+)
 _SHORT = 4  # instants up to which any stages are taken together: all pairs of instants
 _RISE = 0.015  # rise of the relaxed bound for which an instant is inserted, per instant after the first: integers bring as much
 _MEAN_RISE = 0.1  # the same of the mean over the orders that follow
@@ -47,6 +52,7 @@ class Leaf:
             came from, and the one that its last instant divides.
         relaxed: bound of its relaxation. bound: the best one [ns of recomputation].
         weight: effort of its relaxation.
+        point: solution of its relaxation.
         candidates: instants to insert, the most promising first.
         solved: how often it was solved with integers.
         worst: the instant where the plan of its solution exceeds the budget most.
@@ -57,6 +63,7 @@ class Leaf:
     relaxed: float
     bound: float
     weight: int = 0
+    point: NDArray[np.float64] | None = None
     candidates: tuple[int, ...] = ()
     solved: int = 0
     worst: int | None = None
@@ -90,14 +97,16 @@ class OrderTree:
         precedence: Precedence,
         limits: Limits,
         relax: Callable[[Chain, frozenset[Stage], float], Answer],
+        rank: Callable[[Leaf], Iterable[int]],
         *,
         solved: int = 0,
     ) -> None:
         """Begin with a chain that stands for all schedules, solved with integers so often.
 
-        `relax` gives a relaxed bound of a chain with rows for these stages taken together, for at most an effort.
+        `relax` gives a relaxed bound of a chain with rows for these stages taken together, for at most an effort; `rank` the
+        instants to try on a leaf.
         """
-        self.precedence, self.limits, self.relax = precedence, limits, relax
+        self.precedence, self.limits, self.relax, self.rank = precedence, limits, relax, rank
         self.target: float = IMPOSSIBLE
         self.spent: float = 0
         self._numbers = count()
@@ -147,21 +156,23 @@ class OrderTree:
 
     def _best(self, leaf: Leaf) -> _Split | None:
         """The instant that raises the least relaxed bound most; of those that raise it equally, the mean."""
-        limit = self.spent + (_SCAN if len(leaf.chain) > 1 else _FIRST_SCAN) * self.left
+        limit = self.spent + _SCAN * self.left
         best: _Split | None = None
+        idle = 0
         scores: dict[int, float] = {}
-        for at in leaf.candidates:
-            if self.spent > limit:
+        for at in self.rank(leaf):
+            if self.spent > limit or (idle >= _PATIENCE and len(leaf.chain) > 1):
                 break
-            if at not in leaf.chain:
-                split = self._tried(leaf, at, 0 if best is None else best.value[0], limit)
-                scores[at] = split.value[0]
-                if split.whole and (best is None or split.value > best.value):
-                    best = split
+            split = self._tried(leaf, at, 0 if best is None else best.value[0], limit)
+            scores[at] = split.value[0]
+            idle += best is not None and best.rises
+            if split.whole and (best is None or split.value > best.value):
+                best, idle = split, 0
         if best is None:
             return None
-        order = tuple(sorted(scores, key=lambda at: -scores[at])[: _PROMISING + 1])
-        return evolve(best, kids=[evolve(kid, candidates=order) for kid in best.kids])
+        promising = sorted(scores, key=lambda at: -scores[at])[: _PROMISING + 1]
+        untried = [at for at in leaf.candidates if at not in scores]
+        return evolve(best, kids=[evolve(kid, candidates=(*promising, *untried)) for kid in best.kids])
 
     def _tried(self, leaf: Leaf, at: int, least: float, limit: float) -> _Split:
         """The chains with an instant inserted, up to the first with a relaxed bound below `least`; none if they are too many.
@@ -174,7 +185,7 @@ class OrderTree:
             for chain in chains:
                 together = _together(chain) if len(chain) <= _SHORT else leaf.together | _divided(chain, at)
                 kid = self._relaxed(chain, together, leaf.bound, limit - self.spent)
-                kids.append(evolve(kid, candidates=leaf.candidates[: _PROMISING + 1]))
+                kids.append(evolve(kid, candidates=leaf.candidates))
                 if min(kids[-1].relaxed, self.target) < least:
                     break
         reached = [min(kid.relaxed, self.target) for kid in kids] or [0.0]
@@ -193,7 +204,8 @@ class OrderTree:
         relaxed: float = IMPOSSIBLE if answer.infeasible else answer.bound
         # a solve with integers of one that was cut off would take too much
         weight = answer.effort if answer.finished else int(self.limits.effort)
-        return Leaf(chain=chain, together=together, relaxed=relaxed, bound=max(bound, relaxed), weight=weight)
+        bound = max(bound, relaxed)
+        return Leaf(chain=chain, together=together, relaxed=relaxed, bound=bound, weight=weight, point=answer.point)
 
 
 def _together(chain: Chain) -> frozenset[Stage]:

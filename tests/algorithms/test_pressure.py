@@ -1,0 +1,69 @@
+"""Which instants are tried on a leaf of a tree of orders: pressures, and the order of the places that exceed a budget."""
+
+import numpy as np
+
+from remat.algorithms import Clock, Problem, store_all_peak
+from remat.algorithms._arrays.graph_arrays import flatten
+from remat.algorithms._arrays.liveness import memory_profile
+from remat.algorithms._search.instant_choice import _PARTS, worst_instants
+from remat.algorithms._search.pressure import pressures
+from remat.algorithms._search.state import Search
+from remat.ir import GraphBuilder, Kind
+from tests.algorithms.test_runs_liveness import chain
+
+
+def towers(length):
+    """Two chains of equal layers below one loss; the gradient of a layer's weight is read by nothing."""
+    b = GraphBuilder("towers")
+    b.data("t", 1, Kind.TANGENT)
+    for name in "pq":
+        b.data(f"{name}x", 0, Kind.INPUT)
+        for k in range(length):
+            b.data(f"{name}a{k}", 8)
+            b.data(f"{name}g{k}", 8, Kind.GRADIENT if k else Kind.INPUT_GRAD)
+            b.data(f"{name}w{k}", 1, Kind.PARAM_GRAD)
+            b.forward(f"{name}F{k}", reads=[f"{name}a{k - 1}" if k else f"{name}x"], writes=[f"{name}a{k}"], time=3)
+    b.loss("L", reads=[f"{name}a{length - 1}" for name in "pq"], writes=["t"], time=1)
+    for name in "qp":
+        for k in reversed(range(length)):
+            reads = [f"{name}g{k + 1}" if k < length - 1 else "t", f"{name}a{k - 1}" if k else f"{name}x"]
+            b.backward(f"{name}W{k}", reads=reads, writes=[f"{name}w{k}"], time=3)
+            b.backward(f"{name}B{k}", reads=reads, writes=[f"{name}g{k}"], time=3)
+    return b.build()
+
+
+def test_a_pressure_is_what_the_earliest_run_takes_over_the_budget_times_what_is_certain():
+    # B2 beside a0, a1, t and its gradient: 13. B1 beside a0, g2, t and its gradient: 13. B0 beside g1, t and its own: 9.
+    assert pressures(flatten(chain()), 10).tolist() == [0, 0, 0, 0, 3 * 3, 3 * 3, 0]
+
+
+def test_what_may_be_postponed_at_will_presses_less_and_towers_press_equally():
+    graph = towers(5)
+    pressure = dict(zip((node.name for node in graph.computes), pressures(flatten(graph), 40), strict=True))
+    assert pressure["L"] == pressure["pF3"] == 0
+    for k in range(1, 5):
+        assert pressure[f"pB{k}"] == pressure[f"qB{k}"] > pressure[f"pW{k}"] > 0
+
+
+def test_the_places_over_a_budget_come_by_excess_and_pressure_one_of_each_part_first():
+    graph = chain(100)
+    search = Search(Problem(graph=graph, budget=int(0.7 * store_all_peak(graph))), Clock(), 0, "test")
+    memory = np.zeros(len(search.base), np.int64)
+    memory_profile(search.flat, search.base, len(search.base), memory)
+    pressure = pressures(search.flat, search.budget)
+    found = worst_instants(search, search.base, pressure)
+    assert set(found) == {v for v in range(len(graph.computes)) if pressure[v] and memory[v] > search.budget}
+    score = {v: pressure[v] * (memory[v] - search.budget) for v in found}
+    part = [(v - 100) * _PARTS // 101 for v in found]  # of the loss and the 100 backward nodes
+    heads = len(set(part))
+    assert len(set(part[:heads])) == heads > 3
+    most = {p: max(score[v] for v, its in zip(found, part, strict=True) if its == p) for p in part}
+    assert [score[v] for v in found[:heads]] == [most[p] for p in part[:heads]]
+    for several in (found[:heads], found[heads:]):
+        assert [score[v] for v in several] == sorted((score[v] for v in several), reverse=True)
+
+
+def test_nothing_is_tried_where_a_sequence_fits():
+    graph = chain(10)
+    search = Search(Problem(graph=graph, budget=store_all_peak(graph)), Clock(), 0, "test")
+    assert worst_instants(search, search.base, pressures(search.flat, 1)) == []
