@@ -5,6 +5,7 @@ import numpy as np
 from remat.algorithms import Clock, Problem, store_all_peak
 from remat.algorithms._arrays.graph_arrays import flatten
 from remat.algorithms._arrays.liveness import memory_profile
+from remat.algorithms._bounds.instants import Dependencies
 from remat.algorithms._search.instant_choice import _PARTS, worst_instants
 from remat.algorithms._search.pressure import pressures
 from remat.algorithms._search.state import Search
@@ -43,6 +44,16 @@ def test_what_may_be_postponed_at_will_presses_less_and_towers_press_equally():
     assert pressure["L"] == pressure["pF3"] == 0
     for k in range(1, 5):
         assert pressure[f"pB{k}"] == pressure[f"qB{k}"] > pressure[f"pW{k}"] > 0
+
+
+def test_only_what_hardly_anything_follows_may_be_postponed():
+    graph = towers(10)
+    flat = flatten(graph)
+    dependencies = Dependencies(flat)
+    found = {graph.computes[v].name for v in range(graph.loss, len(graph)) if dependencies.postponable(flat, v)}
+    weights = {f"{name}W{k}" for name in "pq" for k in range(10)}
+    # B1 and B0 of a tower come after at most half of the backward, with its other layers, and two nodes or fewer follow
+    assert weights <= found <= weights | {f"{name}B{k}" for name in "pq" for k in (0, 1)}
 
 
 def test_the_places_over_a_budget_come_by_excess_and_pressure_one_of_each_part_first():

@@ -34,6 +34,8 @@ from remat.algorithms._milp.linear import Builder, Ints, Linear
 
 DONE, AHEAD, EITHER = 1, 0, 2
 
+_FEW = 0.05  # of the backward
+
 
 @frozen
 class Instant:
@@ -69,6 +71,17 @@ class Dependencies:
     def descendants(self, at: int) -> Flags:
         """Nodes that run only after a run of `at`."""
         return _reached(at, self._after)
+
+    def postponable(self, flat: Flat, at: int) -> bool:
+        """Whether hardly anything follows a backward node, and most of the backward may run before it or after it.
+
+        Then the bound of its instant is next to nothing: all else may have run.
+        """
+        late = (flat.phase == BACKWARD) & flat.required
+        backward, following = int(late.sum()), int(self.descendants(at)[late].sum())
+        if following > _FEW * backward:
+            return False
+        return int(self.ancestors(at)[late].sum()) + following + 1 < backward / 2
 
     def states(self, flat: Flat, at: int, fixed: bool) -> NDArray[np.int8]:
         """What has run just before the first run of `at`."""

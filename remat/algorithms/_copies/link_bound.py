@@ -20,6 +20,7 @@ row is a fact that proofs name (docs/reference/proofs.md). Source: this project;
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ from remat.algorithms._milp.linear import Linear
 from remat.units import Ns
 
 ROWS = 16  # rows of the lane to the host
+_TRIED = 4  # nodes looked at for each instant that is examined, at most
 
 Terms = list[tuple[int, int]]
 """(column, value)."""
@@ -194,15 +196,23 @@ def _extended(instant: Instant, off: NDArray[np.int32], waits: tuple[int, int], 
     )
 
 
-def instants_of(flat: Flat, profile: Longs, after_loss: Iterable[int], heaviest: int) -> list[int]:
-    """Instants to examine: the loss, backward nodes at these places after it, and those of most memory, spread out."""
+def instants_of(
+    flat: Flat, dependencies: Dependencies, profile: Longs, after_loss: Iterable[int], heaviest: int
+) -> list[int]:
+    """Instants to examine: the loss, backward nodes at these places after it, and those of most memory, spread out.
+
+    Nodes that may be postponed past most of the backward do not count.
+    """
     loss = int(np.flatnonzero(flat.phase == LOSS)[0])
     backward = np.flatnonzero((flat.phase == BACKWARD) & flat.required)
-    chosen = [loss, *(int(backward[k]) for k in after_loss if k < len(backward))]
+    places = sorted(set(after_loss))
+    most = places[-1] + 1 if places else 0
+    firm = list(islice((v for v in backward[: _TRIED * most].tolist() if not dependencies.postponable(flat, v)), most))
+    chosen = [loss, *(firm[k] for k in places if k < len(firm))]
     spread: list[int] = []
-    for v in backward[np.argsort(-profile[backward], kind="stable")].tolist():
-        if len(spread) == heaviest:
-            break
-        if all(abs(v - u) > 2 for u in (*spread, *chosen)):
+    heavy = backward[np.argsort(-profile[backward], kind="stable")].tolist()
+    apart = (v for v in heavy if all(abs(v - u) > 2 for u in (*spread, *chosen)))
+    for v in islice(apart, _TRIED * heaviest):
+        if len(spread) < heaviest and not dependencies.postponable(flat, v):
             spread.append(v)
     return list(dict.fromkeys([*chosen, *spread]))

@@ -334,6 +334,20 @@ def test_on_a_large_graph_the_search_ends_when_it_is_close(monkeypatch):
     assert called == [False, True]
 
 
+def test_instants_with_a_link_are_firm_and_end_on_large_graphs_where_they_bring_nothing(monkeypatch):
+    graph = read_joint_graph(CAPTURED / "resnet101.json.gz")
+    problem = Problem(graph=graph, budget=int(0.35 * store_all_peak(graph)), link=Link.symmetric(gb_per_s=12))
+    examined, bounds = {}, {}
+    for large, patience in ((2000, 1), (100, 1), (100, 3)):
+        monkeypatch.setattr(copy_search, "_LARGE", large)
+        search = CopySearch(problem, Clock(), 0, "test")
+        LinkInstants(patience=patience).improve(search)
+        examined[large, patience], bounds[large, patience] = len(search.marks_of_bound), search.lower
+        assert all(bound > 0 for bound, _ in search.marks_of_bound)  # the gradient of a weight bounds nothing
+    assert 2 <= examined[100, 1] < examined[100, 3] < examined[2000, 1] == 12
+    assert graph.time < bounds[100, 1] <= bounds[100, 3] <= bounds[2000, 1]
+
+
 def test_marks_of_the_bound_are_left_out_on_large_graphs(monkeypatch):
     graph = read_joint_graph(CAPTURED / "unet.json.gz")
     problem = Problem(graph=graph, budget=int(0.35 * store_all_peak(graph)), link=Link.symmetric(gb_per_s=12))
