@@ -131,14 +131,26 @@ def test_the_lowest_budget_has_a_plan_and_nothing_proved_impossible_has_one(grap
         assert Exhaustive().solve(Problem(graph=graph, budget=lowest.impossible)).lower == IMPOSSIBLE
 
 
+class ByChance:
+    """Grows a tree whose bounds are drawn."""
+
+    def __init__(self, random):
+        self.random = random
+
+    def relaxed(self, chain, together, effort):
+        return Answer(bound=self.random.randrange(9), effort=1)
+
+    def ranked(self, leaf):
+        return [at for at in leaf.candidates if at not in leaf.chain]
+
+
 @given(data=st.data(), graph=training_graphs(max_forward=5), seed=st.integers(0, 10**9))
 def test_every_schedule_belongs_to_exactly_one_order_of_a_tree(data, graph, seed):
     flat, random = flatten(graph), Random(seed)
     after = [v for v in range(graph.loss, len(graph)) if flat.required[v]]
     random.shuffle(after)
     root = (after[0],)
-    limits, answer = Limits(5, 60, 1e9), lambda *_: Answer(bound=random.randrange(9), effort=1)
-    tree = OrderTree(root, tuple(after), Precedence(flat), limits, answer, lambda leaf: leaf.candidates)
+    tree = OrderTree(root, tuple(after), Precedence(flat), Limits(5, 60, 1e9), ByChance(random))
     for _ in range(6):
         leaf = tree.pop()
         kids = next(filter(None, (tree.inserted(leaf, at) for at in after)), None)

@@ -83,7 +83,7 @@ class _Growth:
         self.solves = 0
         tried = candidates(search, settings.scanned, _CHOICE * settings.effort)
         solved = THOROUGHLY if at in search.bounds.integral else 0
-        self.tree = OrderTree((at,), tried, self.precedence, limits, self._relaxed, self._ranked, solved=solved)
+        self.tree = OrderTree((at,), tried, self.precedence, limits, self, solved=solved)
 
     def run(self) -> None:
         """Step by step, until nothing is left to do or too many steps in a row brought nothing."""
@@ -117,7 +117,7 @@ class _Growth:
     def _pressures(self) -> NDArray[np.float64]:
         return pressures(self.search.flat, self.search.budget)
 
-    def _ranked(self, leaf: Leaf) -> list[int]:
+    def ranked(self, leaf: Leaf) -> list[int]:
         """Instants to try on a leaf: by turns where the plan of its relaxed solution exceeds the budget, and its candidates."""
         formulation = None if leaf.point is None else self._formulation(leaf.chain, leaf.together)
         if leaf.point is None or formulation is None:
@@ -162,7 +162,7 @@ class _Growth:
         formulation = ordered_formulation(flat, dependencies, chain, self.search.budget, coarse=coarse)
         return formulation if formulation.variables <= self.settings.largest else None
 
-    def _relaxed(self, chain: Chain, together: frozenset[Stage], effort: float) -> Answer:
+    def relaxed(self, chain: Chain, together: frozenset[Stage], effort: float) -> Answer:
         """A relaxed bound of a chain, for at most an effort; 0 where the formulation is too large or there is no time."""
         formulation = None if self.search.clock.expired else self._formulation(chain, together)
         if formulation is None:

@@ -10,8 +10,9 @@ project; see docs/explanation/bounds.md.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import count
+from typing import Protocol
 
 import numpy as np
 from attrs import evolve, frozen
@@ -82,6 +83,18 @@ class Limits:
     effort: float
 
 
+class Grower(Protocol):
+    """What a tree asks of the one who grows it."""
+
+    def relaxed(self, chain: Chain, together: frozenset[Stage], effort: float) -> Answer:
+        """A relaxed bound of a chain with rows for these stages taken together, for at most an effort."""
+        ...
+
+    def ranked(self, leaf: Leaf) -> Iterable[int]:
+        """The instants to try on a leaf, none of its own, the most promising first."""
+        ...
+
+
 class OrderTree:
     """The leaves, and what has been spent on them.
 
@@ -96,17 +109,12 @@ class OrderTree:
         candidates: tuple[int, ...],
         precedence: Precedence,
         limits: Limits,
-        relax: Callable[[Chain, frozenset[Stage], float], Answer],
-        rank: Callable[[Leaf], Iterable[int]],
+        grower: Grower,
         *,
         solved: int = 0,
     ) -> None:
-        """Begin with a chain that stands for all schedules, solved with integers so often.
-
-        `relax` gives a relaxed bound of a chain with rows for these stages taken together, for at most an effort; `rank` the
-        instants to try on a leaf.
-        """
-        self.precedence, self.limits, self.relax, self.rank = precedence, limits, relax, rank
+        """Begin with a chain that stands for all schedules, solved with integers so often."""
+        self.precedence, self.limits, self.grower = precedence, limits, grower
         self.target: float = IMPOSSIBLE
         self.spent: float = 0
         self._numbers = count()
@@ -160,7 +168,7 @@ class OrderTree:
         best: _Split | None = None
         idle = 0
         scores: dict[int, float] = {}
-        for at in self.rank(leaf):
+        for at in self.grower.ranked(leaf):
             if self.spent > limit or (idle >= _PATIENCE and len(leaf.chain) > 1):
                 break
             split = self._tried(leaf, at, 0 if best is None else best.value[0], limit)
@@ -199,7 +207,7 @@ class OrderTree:
         """A chain with its relaxed bound, found with at most an effort; `bound` holds for it too."""
         answer = self._answers.get((chain, together))
         if answer is None:
-            answer = self._answers[chain, together] = self.relax(chain, together, effort)
+            answer = self._answers[chain, together] = self.grower.relaxed(chain, together, effort)
             self.spent += answer.effort
         relaxed: float = IMPOSSIBLE if answer.infeasible else answer.bound
         # a solve with integers of one that was cut off would take too much
