@@ -13,6 +13,10 @@ from remat.ir import GraphBuilder, Kind
 from tests.algorithms.test_runs_liveness import chain
 
 
+def pressures_of(flat, budget):
+    return pressures(flat, Dependencies(flat), budget)
+
+
 def towers(length):
     """Two chains of equal layers below one loss; the gradient of a layer's weight is read by nothing."""
     b = GraphBuilder("towers")
@@ -35,12 +39,12 @@ def towers(length):
 
 def test_a_pressure_is_what_the_earliest_run_takes_over_the_budget_times_what_is_certain():
     # B2 beside a0, a1, t and its gradient: 13. B1 beside a0, g2, t and its gradient: 13. B0 beside g1, t and its own: 9.
-    assert pressures(flatten(chain()), 10).tolist() == [0, 0, 0, 0, 3 * 3, 3 * 3, 0]
+    assert pressures_of(flatten(chain()), 10).tolist() == [0, 0, 0, 0, 3 * 3, 3 * 3, 0]
 
 
 def test_what_may_be_postponed_at_will_presses_less_and_towers_press_equally():
     graph = towers(5)
-    pressure = dict(zip((node.name for node in graph.computes), pressures(flatten(graph), 40), strict=True))
+    pressure = dict(zip((node.name for node in graph.computes), pressures_of(flatten(graph), 40), strict=True))
     assert pressure["L"] == pressure["pF3"] == 0
     for k in range(1, 5):
         assert pressure[f"pB{k}"] == pressure[f"qB{k}"] > pressure[f"pW{k}"] > 0
@@ -61,7 +65,7 @@ def test_the_places_over_a_budget_come_by_excess_and_pressure_one_of_each_part_f
     search = Search(Problem(graph=graph, budget=int(0.7 * store_all_peak(graph))), Clock(), 0, "test")
     memory = np.zeros(len(search.base), np.int64)
     memory_profile(search.flat, search.base, len(search.base), memory)
-    pressure = pressures(search.flat, search.budget)
+    pressure = pressures_of(search.flat, search.budget)
     found = worst_instants(search, search.base, pressure)
     assert set(found) == {v for v in range(len(graph.computes)) if pressure[v] and memory[v] > search.budget}
     score = {v: pressure[v] * (memory[v] - search.budget) for v in found}
@@ -77,4 +81,4 @@ def test_the_places_over_a_budget_come_by_excess_and_pressure_one_of_each_part_f
 def test_nothing_is_tried_where_a_sequence_fits():
     graph = chain(10)
     search = Search(Problem(graph=graph, budget=store_all_peak(graph)), Clock(), 0, "test")
-    assert worst_instants(search, search.base, pressures(search.flat, 1)) == []
+    assert worst_instants(search, search.base, pressures_of(search.flat, 1)) == []

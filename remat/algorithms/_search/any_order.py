@@ -115,16 +115,16 @@ class _Growth:
 
     @cached_property
     def _pressures(self) -> NDArray[np.float64]:
-        return pressures(self.search.flat, self.search.budget)
+        return pressures(self.search.flat, self.precedence.dependencies, self.search.budget)
 
     def ranked(self, leaf: Leaf) -> list[int]:
         """Instants to try on a leaf: by turns where the plan of its relaxed solution exceeds the budget, and its candidates."""
-        formulation = None if leaf.point is None else self._formulation(leaf.chain, leaf.together)
+        formulation = None if self.search.clock.expired else self._formulation(leaf.chain, leaf.together)
         if leaf.point is None or formulation is None:
             return list(leaf.candidates)
         worst = worst_instants(self.search, planned(self.search, formulation, leaf.point), self._pressures)
         both = joined.from_iterable(zip_longest(worst, leaf.candidates))
-        return list(dict.fromkeys(at for at in both if at is not None and at not in leaf.chain))
+        return list(dict.fromkeys(at for at in both if at is not None))
 
     def _refined(self, leaf: Leaf) -> list[Leaf] | None:
         """A leaf of which no instant raises the relaxed bound: solved briefly, then with one more instant, then thoroughly.

@@ -25,9 +25,7 @@ from remat.algorithms._search.precedence import Chain, Precedence
 
 _PROMISING = 10  # of the instants tried on a chain, how many are tried on the chains that follow from it
 _SCAN = 0.25  # share of the effort left that the choice of an instant may take
-_PATIENCE = (
-    8  # instants in a row that bring no more than the best one, after which it is chosen; as a second one all are tried
-)
+_PATIENCE = 8  # instants in a row no better than the best one, which then is chosen; as a second one all are tried
 _SHORT = 4  # instants up to which any stages are taken together: all pairs of instants
 _RISE = 0.015  # rise of the relaxed bound for which an instant is inserted, per instant after the first: integers bring as much
 _MEAN_RISE = 0.1  # the same of the mean over the orders that follow
@@ -91,7 +89,7 @@ class Grower(Protocol):
         ...
 
     def ranked(self, leaf: Leaf) -> Iterable[int]:
-        """The instants to try on a leaf, none of its own, the most promising first."""
+        """The instants to try on a leaf, the most promising first; those of its chain are passed over."""
         ...
 
 
@@ -171,6 +169,8 @@ class OrderTree:
         for at in self.grower.ranked(leaf):
             if self.spent > limit or (idle >= _PATIENCE and len(leaf.chain) > 1):
                 break
+            if at in leaf.chain:
+                continue
             split = self._tried(leaf, at, 0 if best is None else best.value[0], limit)
             scores[at] = split.value[0]
             idle += best is not None and best.rises
