@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints, Longs
-from remat.algorithms._arrays.jit import inlined_kernel, inner_kernel
+from remat.algorithms._arrays.jit import allocating_kernel, inlined_kernel, inner_kernel
 
 
 class Uses(NamedTuple):
@@ -52,7 +52,7 @@ class Insertion(NamedTuple):
     steps: Longs
 
 
-@inner_kernel
+@allocating_kernel
 def empty_insertion(g: Flat, capacity: int, longest: int) -> Insertion:
     """Scratch for sequences of up to `capacity` runs and chains of up to `longest` nodes."""
     data = g.size.size
@@ -62,7 +62,7 @@ def empty_insertion(g: Flat, capacity: int, longest: int) -> Insertion:
     return Insertion(resident, live, used, is_touched, touched, charged, steps)
 
 
-@inner_kernel
+@allocating_kernel
 def uses_in(g: Flat, seq: Ints, n: int) -> Uses:
     """The uses of all data in the first `n` runs of a sequence."""
     total = 0

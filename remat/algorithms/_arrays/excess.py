@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from remat.algorithms._arrays.graph_arrays import Longs
-from remat.algorithms._arrays.jit import inner_kernel
+from remat.algorithms._arrays.jit import allocating_kernel, inner_kernel
 
 
-@inner_kernel
+@allocating_kernel
 def over_budget(mem: Longs, n: int, budget: int) -> tuple[Longs, Longs]:
     """Prefix sums: the number of positions over the budget, and the bytes by which they exceed it, before each position."""
     count = np.zeros(n + 1, np.int64)

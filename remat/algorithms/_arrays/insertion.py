@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints, Longs
-from remat.algorithms._arrays.jit import inner_kernel
+from remat.algorithms._arrays.jit import allocating_kernel, inner_kernel
 from remat.algorithms._arrays.liveness import settle
 
 
@@ -24,7 +24,7 @@ class Trial(NamedTuple):
     touched: Ints
 
 
-@inner_kernel
+@allocating_kernel
 def empty_trial(g: Flat) -> Trial:
     """Scratch for a graph."""
     data = g.size.size

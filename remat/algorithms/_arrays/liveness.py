@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints, Longs
-from remat.algorithms._arrays.jit import inlined_kernel, inner_kernel, kernel
+from remat.algorithms._arrays.jit import allocating_kernel, inlined_kernel, inner_kernel, kernel
 
 BLOCK = 32  # positions per block of the range-maximum index
 MARK = 64  # positions between two marks, which store the resident data
@@ -63,7 +63,7 @@ def memory_profile(g: Flat, seq: Ints, n: int, mem: Longs) -> int:
     return peak
 
 
-@inner_kernel
+@allocating_kernel
 def fits(g: Flat, seq: Ints, n: int, skip: int, budget: int) -> bool:
     """Whether the sequence without position `skip` (-1: none) is within the budget."""
     runs, live = np.zeros(g.time.size, np.int32), g.keep.copy()
@@ -121,7 +121,7 @@ def overshoot(mem: Longs, n: int, budget: int) -> int:
     return int(np.maximum(mem[:n] - budget, 0).sum())
 
 
-@inner_kernel
+@allocating_kernel
 def ends_of_residency(g: Flat, seq: Ints, n: int, out_ptr: Ints, out_end: Ints) -> None:
     """For each position and each datum it produces: the position of the last read before the next production.
 
@@ -149,7 +149,7 @@ def ends_of_residency(g: Flat, seq: Ints, n: int, out_ptr: Ints, out_end: Ints) 
                 last[d] = i
 
 
-@inner_kernel
+@allocating_kernel
 def residencies(g: Flat, seq: Ints, n: int) -> tuple[Ints, Ints]:
     """As `ends_of_residency`, in new arrays: (offset of each position, ends)."""
     total = 0

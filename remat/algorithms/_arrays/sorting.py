@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from remat.algorithms._arrays.graph_arrays import Floats, Longs
-from remat.algorithms._arrays.jit import inner_kernel
+from remat.algorithms._arrays.jit import allocating_kernel
 
 
-@inner_kernel
+@allocating_kernel
 def stable_order(keys: Floats) -> Longs:
     """Positions by ascending key, equal keys in their original order: a bottom-up merge sort."""
     n = keys.size

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints, Longs
-from remat.algorithms._arrays.jit import inner_kernel
+from remat.algorithms._arrays.jit import allocating_kernel, inner_kernel
 from remat.algorithms._arrays.liveness import MARK, step_back
 from remat.ir import Link
 from remat.units import Bytes
@@ -56,6 +56,7 @@ class Copies(NamedTuple):
     Attributes:
         reader: position of the read. datum: what is copied. before: position of its previous event.
         carries: whether it is copied to the host after `before`; else the copy on the host is valid.
+        origin: the entry that carries it to the host: itself or an earlier one.
         last: whether it is the last prefetch of its copy on the host.
         issue: position before which the prefetch is issued.
         same_before: the next entry with the same `before`, -1: none. at: per position, the first entry with this `before`.
@@ -65,6 +66,7 @@ class Copies(NamedTuple):
     datum: Ints
     before: Ints
     carries: Flags
+    origin: Ints
     last: Flags
     issue: Ints
     same_before: Ints
@@ -95,13 +97,13 @@ def count_marks(mask: Longs, n: int) -> int:
     return count
 
 
-@inner_kernel
+@allocating_kernel
 def list_copies(g: Flat, runs: Runs) -> Copies:
     """The copies of a sequence."""
     seq, mask, n = runs.seq, runs.mask, runs.n
     count = count_marks(mask, n)
     reader, datum, before = np.empty(count, np.int32), np.empty(count, np.int32), np.empty(count, np.int32)
-    carries, last = np.empty(count, np.bool_), np.empty(count, np.bool_)
+    carries, origin, last = np.empty(count, np.bool_), np.empty(count, np.int32), np.empty(count, np.bool_)
     same_before, at = np.empty(count, np.int32), np.full(n, -1, np.int32)
     event, latest = np.full(g.size.size, -1, np.int32), np.full(g.size.size, -1, np.int32)
     on_host = np.zeros(g.size.size, np.bool_)
@@ -113,9 +115,9 @@ def list_copies(g: Flat, runs: Runs) -> Copies:
             d = g.reads[k]
             if bits and (bits >> (k - g.reads[v])) & 1:
                 reader[m], datum[m], before[m] = i, d, event[d]
-                carries[m], last[m] = not on_host[d], True
+                carries[m], origin[m], last[m] = not on_host[d], m, True
                 if on_host[d]:
-                    last[latest[d]] = False
+                    origin[m], last[latest[d]] = origin[latest[d]], False
                 on_host[d], latest[d] = True, m
                 m += 1
             event[d] = i
@@ -125,10 +127,10 @@ def list_copies(g: Flat, runs: Runs) -> Copies:
     for m in range(count - 1, -1, -1):
         same_before[m] = at[before[m]]
         at[before[m]] = m
-    return Copies(reader, datum, before, carries, last, np.empty(count, np.int32), same_before, at)
+    return Copies(reader, datum, before, carries, origin, last, np.empty(count, np.int32), same_before, at)
 
 
-@inner_kernel
+@allocating_kernel
 def mark_first_runs(g: Flat, runs: Runs, first: Flags) -> None:
     """Fill `first` with whether each position is its node's first run."""
     seen = np.zeros(g.time.size, np.bool_)
@@ -137,7 +139,7 @@ def mark_first_runs(g: Flat, runs: Runs, first: Flags) -> None:
         seen[runs.seq[i]] = True
 
 
-@inner_kernel
+@allocating_kernel
 def away_profile(g: Flat, runs: Runs, first: Flags, mem: Longs, marks: NDArray[np.bool_]) -> int:
     """Fill `mem[:n]` with the bytes charged at each run if copies took no time; return the peak.
 
@@ -170,34 +172,27 @@ def away_profile(g: Flat, runs: Runs, first: Flags, mem: Longs, marks: NDArray[n
     return peak
 
 
-@inner_kernel
-def changes(g: Flat, runs: Runs, copies: Copies, taken: Longs, freed: Longs) -> None:
-    """Fill, per position, the bytes that its run adds to what is live, and those that are dropped after it."""
-    seq, n = runs.seq, runs.n
-    fate = np.zeros(g.size.size, np.int8)  # after an event: 0 dropped, 1 stays, 2 offloaded
-    have = np.zeros(g.size.size, np.bool_)
-    for i in range(n):
-        taken[i] = 0
-        v = seq[i]
-        for k in range(g.writes[v], g.writes[v + 1]):
-            d = g.writes[k]
-            if not (g.keep[d] and have[d]):
-                taken[i] += g.size[d]
-            have[d] = True
+@allocating_kernel
+def changes(g: Flat, runs: Runs, mem: Longs, copies: Copies) -> Longs:
+    """By how much each run changes the bytes that are live; `mem` is the profile of copies without time.
+
+    What is copied to the host after a run leaves later, when the copy ends; what a run fetches has come before it.
+    """
+    n = runs.n
+    change = np.empty(n, np.int64)
+    after = np.int64(0)
+    for d in range(g.size.size):
+        after += g.size[d] if g.keep[d] else 0
     m = copies.reader.size - 1
     for i in range(n - 1, -1, -1):
-        v = seq[i]
-        freed[i] = 0
-        for k in range(g.writes[v], g.writes[v + 1]):
-            d = g.writes[k]
-            if fate[d] == 0 and not g.keep[d]:
-                freed[i] += g.size[d]
-            fate[d] = 0
-        for k in range(g.reads[v + 1] - 1, g.reads[v] - 1, -1):
-            d = g.reads[k]
-            if fate[d] == 0 and not g.keep[d]:
-                freed[i] += g.size[d]
-            fate[d] = 1
-            if m >= 0 and copies.reader[m] == i and copies.datum[m] == d:
-                fate[d] = 2 if copies.carries[m] else 0
-                m -= 1
+        before = mem[i] - g.charge[runs.seq[i]]
+        change[i] = after - before
+        carried = copies.at[i]
+        while carried >= 0:
+            change[i] += g.size[copies.datum[carried]] if copies.carries[carried] else 0
+            carried = copies.same_before[carried]
+        after = before
+        while m >= 0 and copies.reader[m] == i:
+            after -= g.size[copies.datum[m]]
+            m -= 1
+    return change

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from remat.algorithms._arrays.excess import gain_of, over_budget
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Floats, Ints, Longs, Seed
-from remat.algorithms._arrays.jit import inner_kernel
-from remat.algorithms._arrays.liveness import BLOCK, block_maxima, exceeds
+from remat.algorithms._arrays.jit import allocating_kernel, inner_kernel
+from remat.algorithms._arrays.liveness import extend_skyline, highest_from
 from remat.algorithms._arrays.rng import fraction
 from remat.algorithms._copies.copy_arrays import Lanes, Runs
 
@@ -73,17 +73,19 @@ class Scan(NamedTuple):
     """The state of a scan of the profile, right before a position.
 
     Attributes:
-        mem, top, budget: the profile, its block maxima, the budget.
-        until: per datum, the position up to which it is resident from its last event; -1: it has none.
+        mem, skyline, budget: the profile, its skyline before the position, the budget.
+        until: per datum, the position up to which it is resident from its last event; -1: it has none. blocked: whether that is
+            known not to be extendable to the position under the budget; it is then not extendable to any later one either.
         away: per datum, whether its next read is by a copy. on_host: whether the host has a valid copy.
         mark, stamp: `mark[v] == stamp[0]`: the node is in `chain`. fetched, ready: per datum, the same for fetches and outputs.
         chain, bits: the nodes of the last chain, with the reads that they fetch.
     """
 
     mem: Longs
-    top: Longs
+    skyline: Ints
     budget: int
     until: Ints
+    blocked: Flags
     away: Flags
     on_host: Flags
     mark: Longs
@@ -94,7 +96,7 @@ class Scan(NamedTuple):
     bits: Longs
 
 
-@inner_kernel
+@allocating_kernel
 def stretches(g: Flat, runs: Runs) -> tuple[Ints, Ints, Flags]:
     """(first slot of each position, end of residency, whether the next read is by a copy); slots: reads, then writes.
 
@@ -149,7 +151,7 @@ def rerun_chain(
     exceeded, largest price).
     """
     small, dearest = limits
-    chain, mark, until = scan.chain, scan.mark, scan.until
+    chain, mark, until, blocked = scan.chain, scan.mark, scan.until, scan.blocked
     d, b = place
     scan.stamp[0] += 1
     stamp = scan.stamp[0]
@@ -169,8 +171,10 @@ def rerun_chain(
             if scan.fetched[x] == stamp:
                 scan.bits[done] |= np.int64(1) << (k - g.reads[v])
                 continue
-            if not exceeds(scan.mem, scan.top, until[x] + 1, b - 1, scan.budget - g.size[x]):
-                continue
+            if not blocked[x]:
+                if highest_from(scan.mem, scan.skyline, until[x] + 1) <= scan.budget - g.size[x]:
+                    continue
+                blocked[x] = True
             fetch = copy_cost(lanes, scan, prices, x) if lanes.movable[x] and prices.moves & COPIES else np.inf
             if g.size[x] <= small or (not g.rerun[p] and fetch == np.inf):
                 forced += g.size[x]
@@ -235,17 +239,16 @@ def keep_if_better(
     best.kept[0] = min(TOP, kept + 1)
 
 
-@inner_kernel
+@allocating_kernel
 def empty_scan(g: Flat, mem: Longs, n: int, budget: int) -> Scan:
     """The state before the first position."""
     nodes, data = g.time.size, g.size.size
-    top = np.empty(n // BLOCK + 1, np.int64)
-    block_maxima(mem, n, top)
     return Scan(
         mem,
-        top,
+        np.zeros(n + 1, np.int32),
         budget,
         np.full(data, -1, np.int32),
+        np.zeros(data, np.bool_),
         np.zeros(data, np.bool_),
         np.zeros(data, np.bool_),
         np.zeros(nodes, np.int64),
@@ -277,7 +280,7 @@ class Ceilings(NamedTuple):
     chain: Floats
 
 
-@inner_kernel
+@allocating_kernel
 def ceilings_of(g: Flat, lanes: Lanes, prices: Prices) -> Ceilings:
     """The ceilings of each datum."""
     both, back, chain = np.zeros(g.size.size), np.zeros(g.size.size), np.zeros(g.size.size)
@@ -331,7 +334,7 @@ def score_chain(
     return to_beat(best)
 
 
-@inner_kernel
+@allocating_kernel
 def list_moves(
     g: Flat, lanes: Lanes, prices: Prices, profile: tuple[Runs, Longs, Ceilings], best: Candidates, rng: Seed
 ) -> None:
@@ -359,11 +362,13 @@ def list_moves(
         s = slot[b]
         for k in range(g.reads[v], g.reads[v + 1]):
             d = g.reads[k]
-            event[d], scan.until[d], scan.away[d] = b, end[s], away[s]
+            event[d], scan.until[d], scan.blocked[d], scan.away[d] = b, end[s], False, away[s]
             if (mask[b] >> (k - g.reads[v])) & 1:
                 scan.on_host[d] = True
             s += 1
         for k in range(g.writes[v], g.writes[v + 1]):
             d = g.writes[k]
-            event[d], scan.until[d], scan.away[d], scan.on_host[d] = b, end[s], away[s], False
+            event[d], scan.until[d], scan.blocked[d], scan.away[d] = b, end[s], False, away[s]
+            scan.on_host[d] = False
             s += 1
+        extend_skyline(mem, scan.skyline, b)

@@ -55,6 +55,7 @@ class ReplaceReruns(CopyMove):
         for plan in tuple(search.pool):
             behind = search.best is not None and plan.time > _FAR * search.best.time
             if not (plan.settled or behind or search.clock.expired):
+                search.settle(plan)
                 search.offer(search.polished(plan.seq, plan.mask, whole_span(plan.seq), 2 * _PASSES), repr(self))
 
 

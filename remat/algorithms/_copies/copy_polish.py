@@ -6,10 +6,14 @@ accepted: they take load off the lanes.
 
 from __future__ import annotations
 
-import numpy as np
+from typing import NamedTuple
 
-from remat.algorithms._arrays.graph_arrays import Flat, Ints, Longs
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints, Longs
 from remat.algorithms._arrays.jit import inner_kernel, kernel
+from remat.algorithms._arrays.liveness import settle
 from remat.algorithms._copies.copy_arrays import NO_LIMIT, Lanes, Runs
 from remat.algorithms._copies.copy_replay import FAILED, time_of
 
@@ -49,6 +53,79 @@ def mark_next_read(g: Flat, runs: Runs, at: int, d: int) -> bool:
     return False
 
 
+class Uses(NamedTuple):
+    """Which data stay on the device after each run for a later one.
+
+    Attributes:
+        slot: the first slot of each position. stays: per slot, the reads and then the outputs of a position, whether the next
+            event of the datum is a read that does not come by a copy.
+        change: scratch, all zero between calls: how residency changes (see `settle`).
+    """
+
+    slot: Ints
+    stays: Flags
+    change: NDArray[np.int8]
+
+
+@kernel
+def uses_of(g: Flat, seq: Ints, mask: Longs) -> Uses:
+    """The uses of a plan."""
+    n, slots = seq.size, 0
+    slot = np.empty(n, np.int32)
+    for i in range(n):
+        v = seq[i]
+        slot[i] = slots
+        slots += g.reads[v + 1] - g.reads[v] + g.writes[v + 1] - g.writes[v]
+    stays, live = np.empty(slots, np.bool_), np.zeros(g.size.size, np.bool_)
+    for i in range(n - 1, -1, -1):
+        v = seq[i]
+        at = slot[i] + g.reads[v + 1] - g.reads[v]
+        for k in range(g.writes[v], g.writes[v + 1]):
+            stays[at + k - g.writes[v]] = live[g.writes[k]]
+            live[g.writes[k]] = False
+        for k in range(g.reads[v], g.reads[v + 1]):
+            stays[slot[i] + k - g.reads[v]] = live[g.reads[k]]
+            live[g.reads[k]] = not (mask[i] >> (k - g.reads[v])) & 1
+    return Uses(slot, stays, np.zeros(g.size.size, np.int8))
+
+
+@kernel
+def fits_without(g: Flat, plan: tuple[Ints, Longs], mem: Longs, budget: int, at: int, uses: Uses) -> bool:
+    """Whether the bytes fit without the rerun at a position, if copies took no time. `mem`: bytes charged at each run.
+
+    What it makes and a later run reads stays from its previous event on; what only it reads leaves at its previous event. What
+    it fetched comes by a copy to the next read.
+    """
+    seq, mask = plan
+    v, slot, change = seq[at], uses.slot[at], uses.change
+    delta, changed_data = np.int64(0), np.int64(0)
+    for k in range(g.reads[v], g.reads[v + 1]):
+        d = g.reads[k]
+        if not (g.keep[d] or uses.stays[slot + k - g.reads[v]] or (mask[at] >> (k - g.reads[v])) & 1):
+            change[d] = -1
+            delta -= g.size[d]
+            changed_data += 1
+    slot += g.reads[v + 1] - g.reads[v]
+    for k in range(g.writes[v], g.writes[v + 1]):
+        d = g.writes[k]
+        if uses.stays[slot + k - g.writes[v]] and not g.keep[d]:
+            change[d] = 1
+            delta += g.size[d]
+            changed_data += 1
+    fit, j = True, at - 1
+    while changed_data > 0 and j >= 0:
+        ended, ends = settle(g, seq[j], change)
+        delta -= ended
+        changed_data -= ends
+        if mem[j] + delta > budget:
+            fit = False
+            break
+        j -= 1
+    g.work[0] += at - j
+    settle(g, v, change)
+    return fit
+
+
 @inner_kernel
 def has_room(g: Flat, seq: Ints, mem: Longs, at: int, d: int, limit: int) -> bool:
     """Whether no position between the last event of d before `at` and `at` is above a limit."""
@@ -57,40 +134,6 @@ def has_room(g: Flat, seq: Ints, mem: Longs, at: int, d: int, limit: int) -> boo
         if writes(g, v, d) or bit_of(g, v, d) >= 0:
             return True
         if mem[i] > limit:
-            return False
-    return True
-
-
-@inner_kernel
-def stays_for_a_read(g: Flat, seq: Ints, mask: Longs, at: int, d: int) -> bool:
-    """Whether the first event of d after `at` is a read that finds it on the device."""
-    for i in range(at + 1, seq.size):
-        v = seq[i]
-        k = bit_of(g, v, d)
-        if k >= 0:
-            return not (mask[i] >> k) & 1
-        if writes(g, v, d):
-            return False
-    return False
-
-
-@kernel
-def may_delete(g: Flat, plan: tuple[Ints, Longs], mem: Longs, budget: int, at: int) -> bool:
-    """Whether the bytes might fit without position `at`: a necessary test. `mem`: bytes charged at each run of the plan.
-
-    What it makes and a later run reads stays from its previous event on; what it reads may leave earlier.
-    """
-    seq, mask = plan
-    v = seq[at]
-    limit = budget
-    for k in range(g.reads[v], g.reads[v + 1]):
-        limit += g.size[g.reads[k]]
-    g.work[0] += 1
-    for k in range(g.writes[v], g.writes[v + 1]):
-        d = g.writes[k]
-        if g.keep[d] or not stays_for_a_read(g, seq, mask, at, d):
-            continue
-        if not has_room(g, seq, mem, at, d, limit - g.size[d]):
             return False
     return True
 
@@ -155,13 +198,14 @@ class PolishedPlan:
     def __init__(self, g: Flat, lanes: Lanes, seq: Ints, mask: Longs, most: int) -> None:
         self.g, self.lanes, self.seq, self.mask = g, lanes, seq, mask.copy()
         self.time, self.issue, self.mem = replayed(g, lanes, seq, mask, most)
+        self.uses: Uses | None = None
 
     def take(self, seq: Ints, mask: Longs) -> bool:
         """Take another plan if it is not slower; whether it was taken."""
         time, issue, mem = replayed(self.g, self.lanes, seq, mask, self.time)
         if time == FAILED:
             return False
-        self.seq, self.mask, self.time, self.issue, self.mem = seq, mask, time, issue, mem
+        self.seq, self.mask, self.time, self.issue, self.mem, self.uses = seq, mask, time, issue, mem, None
         return True
 
     def delete_reruns(self, span: tuple[int, int]) -> None:
@@ -173,7 +217,9 @@ class PolishedPlan:
                 places[j + 1 :] -= places[j + 1 :] > at
 
     def _delete(self, at: int) -> bool:
-        if may_delete(self.g, (self.seq, self.mask), self.mem, self.lanes.budget, at):
+        if self.uses is None:
+            self.uses = uses_of(self.g, self.seq, self.mask)
+        if fits_without(self.g, (self.seq, self.mask), self.mem, self.lanes.budget, at, self.uses):
             runs, masks, _ = trial_without(self.g, self.lanes, self.seq, self.mask, at, False)
             if self.take(runs, masks):
                 return True

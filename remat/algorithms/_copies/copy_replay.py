@@ -15,9 +15,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import Flat, Ints, Longs
-from remat.algorithms._arrays.jit import inner_kernel
+from remat.algorithms._arrays.jit import allocating_kernel, inner_kernel
 from remat.algorithms._copies.copy_arrays import (
     Copies,
     Lanes,
@@ -31,6 +32,11 @@ from remat.algorithms._copies.copy_arrays import (
 NOW, LIVE, OUT_FREE, IN_FREE, FREE_HEAD, FREE_TAIL, TAKE_HEAD, TAKE_TAIL, HOST, HOST_HEAD, HOST_TAIL = range(11)
 """Places in `Play.s`: time, live bytes, when each lane is free, heads and tails of the three queues, bytes on the host."""
 
+FREE_AT, FREE_SIZE, TAKE_AT, TAKE_SIZE, HOST_AT, HOST_SIZE, WHOLE, ARRIVE, START, SIZE, OUT, BACK = range(12)
+"""Rows of `Play.q`. Of offloads: their ends and bytes. Of prefetches after the present: their starts and bytes. Of last
+prefetches, which free bytes on the host: their ends and bytes. By copy: when the copy to the host is whole; when the prefetch
+ends and starts, -1: not issued; bytes, and the time of each way."""
+
 RESTARTS = 30  # how often a replay begins again with prefetches that are issued later
 
 FAILED = -1
@@ -38,31 +44,20 @@ NEVER = 1 << 62  # after every event [ns]
 
 
 class Play(NamedTuple):
-    """The state of a replay.
+    """The state of a replay, in few arrays: each costs time in every call of a kernel.
 
     Attributes:
-        s: see `NOW`.
-        free_at, free_size: ends of offloads, with their bytes. take_at, take_size: starts of prefetches after the present.
-        host_at, host_size: ends of last prefetches, which free bytes on the host.
-        whole: per datum, when its copy on the host is whole. arrive, start: per copy, when it ends and starts; -1: not issued.
+        s: see `NOW`. q: see `FREE_AT`.
         bucket: per position, the first copy that is issued before it; behind: per copy, the next one.
     """
 
     s: Longs
-    free_at: Longs
-    free_size: Longs
-    take_at: Longs
-    take_size: Longs
-    host_at: Longs
-    host_size: Longs
-    whole: Longs
-    arrive: Longs
-    start: Longs
+    q: NDArray[np.int64]
     bucket: Ints
     behind: Ints
 
 
-@inner_kernel
+@allocating_kernel
 def place_prefetches(g: Flat, lanes: Lanes, seq: Ints, mem: Longs, copies: Copies) -> None:
     """Fill `copies.issue`: the latest position from which no run waits, with room in all runs in between; in reversed time."""
     issue, count = copies.issue, copies.reader.size
@@ -104,10 +99,10 @@ def place_prefetches(g: Flat, lanes: Lanes, seq: Ints, mem: Longs, copies: Copie
 @inner_kernel
 def event_before(p: Play, free: int, take: int, end: int) -> int:
     """The next event before `end`, from the heads given: 1 an offload that ends, 2 a prefetch that starts, 0 none."""
-    if free < p.s[FREE_TAIL] and (take == p.s[TAKE_TAIL] or p.free_at[free] <= p.take_at[take]):
-        return 1 if p.free_at[free] < end else 0
+    if free < p.s[FREE_TAIL] and (take == p.s[TAKE_TAIL] or p.q[FREE_AT, free] <= p.q[TAKE_AT, take]):
+        return 1 if p.q[FREE_AT, free] < end else 0
     if take < p.s[TAKE_TAIL]:
-        return 2 if p.take_at[take] < end else 0
+        return 2 if p.q[TAKE_AT, take] < end else 0
     return 0
 
 
@@ -117,10 +112,10 @@ def apply_events(p: Play, end: int) -> None:
     kind = event_before(p, p.s[FREE_HEAD], p.s[TAKE_HEAD], end)
     while kind:
         if kind == 1:
-            p.s[LIVE] -= p.free_size[p.s[FREE_HEAD]]
+            p.s[LIVE] -= p.q[FREE_SIZE, p.s[FREE_HEAD]]
             p.s[FREE_HEAD] += 1
         else:
-            p.s[LIVE] += p.take_size[p.s[TAKE_HEAD]]
+            p.s[LIVE] += p.q[TAKE_SIZE, p.s[TAKE_HEAD]]
             p.s[TAKE_HEAD] += 1
         kind = event_before(p, p.s[FREE_HEAD], p.s[TAKE_HEAD], end)
 
@@ -128,8 +123,8 @@ def apply_events(p: Play, end: int) -> None:
 @inner_kernel
 def apply_frees(p: Play) -> None:
     """Free the bytes of offloads that have ended."""
-    while p.s[FREE_HEAD] < p.s[FREE_TAIL] and p.free_at[p.s[FREE_HEAD]] <= p.s[NOW]:
-        p.s[LIVE] -= p.free_size[p.s[FREE_HEAD]]
+    while p.s[FREE_HEAD] < p.s[FREE_TAIL] and p.q[FREE_AT, p.s[FREE_HEAD]] <= p.s[NOW]:
+        p.s[LIVE] -= p.q[FREE_SIZE, p.s[FREE_HEAD]]
         p.s[FREE_HEAD] += 1
 
 
@@ -141,10 +136,10 @@ def most_during(p: Play, level: int, heads: tuple[int, int], end: int) -> int:
     kind = event_before(p, free, take, end)
     while kind:
         if kind == 1:
-            level -= p.free_size[free]
+            level -= p.q[FREE_SIZE, free]
             free += 1
         else:
-            level += p.take_size[take]
+            level += p.q[TAKE_SIZE, take]
             take += 1
             most = max(most, level)
         kind = event_before(p, free, take, end)
@@ -161,10 +156,10 @@ def wait_for(p: Play, ready: int, time: int, extra: int, budget: int) -> bool:
         kind = event_before(p, free, take, start + 1)
         while kind:
             if kind == 1:
-                level -= p.free_size[free]
+                level -= p.q[FREE_SIZE, free]
                 free += 1
             else:
-                level += p.take_size[take]
+                level += p.q[TAKE_SIZE, take]
                 take += 1
                 waited = max(waited, level)
             kind = event_before(p, free, take, start + 1)
@@ -175,47 +170,49 @@ def wait_for(p: Play, ready: int, time: int, extra: int, budget: int) -> bool:
             return True
         if free == p.s[FREE_TAIL]:
             return False
-        start = p.free_at[free]
+        start = p.q[FREE_AT, free]
 
 
 @inner_kernel
-def prefetch(p: Play, size: int, time: int, m: int, ready: int, budget: int) -> bool:
+def prefetch(p: Play, m: int, ready: int, budget: int) -> bool:
     """Issue copy m from `ready` on, as soon as its bytes fit given the copies under way; False if they never do."""
+    size = p.q[SIZE, m]
     level = p.s[LIVE] + size
     for k in range(p.s[TAKE_HEAD], p.s[TAKE_TAIL]):
-        level += p.take_size[k]
+        level += p.q[TAKE_SIZE, k]
     start = ready
     for k in range(p.s[FREE_HEAD], p.s[FREE_TAIL]):
-        if p.free_at[k] > start:
+        if p.q[FREE_AT, k] > start:
             if level <= budget:
                 break
-            start = p.free_at[k]
-        level -= p.free_size[k]
+            start = p.q[FREE_AT, k]
+        level -= p.q[FREE_SIZE, k]
     if level > budget:
         return False
-    p.start[m], p.arrive[m] = start, start + time
-    p.s[IN_FREE] = start + time
+    end = start + p.q[BACK, m]
+    p.q[START, m], p.q[ARRIVE, m] = start, end
+    p.s[IN_FREE] = end
     if start <= p.s[NOW]:
         p.s[LIVE] += size
     else:
-        p.take_at[p.s[TAKE_TAIL]], p.take_size[p.s[TAKE_TAIL]] = start, size
+        p.q[TAKE_AT, p.s[TAKE_TAIL]], p.q[TAKE_SIZE, p.s[TAKE_TAIL]] = start, size
         p.s[TAKE_TAIL] += 1
     return True
 
 
 @inner_kernel
-def offload(p: Play, lanes: Lanes, d: int, size: int) -> bool:
-    """Start to copy datum d to the host; False if the host has no room."""
-    end = max(p.s[NOW], p.s[OUT_FREE]) + lanes.out[d]
-    p.s[OUT_FREE] = p.whole[d] = end
-    p.free_at[p.s[FREE_TAIL]], p.free_size[p.s[FREE_TAIL]] = end, size
+def offload(p: Play, m: int, host: int) -> bool:
+    """Start copy m to the host; False if the host, with so many bytes, has no room."""
+    end = max(p.s[NOW], p.s[OUT_FREE]) + p.q[OUT, m]
+    p.s[OUT_FREE] = p.q[WHOLE, m] = end
+    p.q[FREE_AT, p.s[FREE_TAIL]], p.q[FREE_SIZE, p.s[FREE_TAIL]] = end, p.q[SIZE, m]
     p.s[FREE_TAIL] += 1
     apply_frees(p)
-    while p.s[HOST_HEAD] < p.s[HOST_TAIL] and p.host_at[p.s[HOST_HEAD]] <= p.s[NOW]:
-        p.s[HOST] -= p.host_size[p.s[HOST_HEAD]]
+    while p.s[HOST_HEAD] < p.s[HOST_TAIL] and p.q[HOST_AT, p.s[HOST_HEAD]] <= p.s[NOW]:
+        p.s[HOST] -= p.q[HOST_SIZE, p.s[HOST_HEAD]]
         p.s[HOST_HEAD] += 1
-    p.s[HOST] += size
-    return bool(p.s[HOST] <= lanes.host)
+    p.s[HOST] += p.q[SIZE, m]
+    return bool(p.s[HOST] <= host)
 
 
 @inner_kernel
@@ -233,15 +230,15 @@ def put_into(p: Play, m: int, at: int) -> None:
 
 
 @inner_kernel
-def issue_before(g: Flat, lanes: Lanes, p: Play, copies: Copies, i: int) -> bool:
+def issue_before(budget: int, p: Play, copies: Copies, i: int) -> bool:
     """Issue the prefetches of position i; those without room that are needed later move behind its run."""
     m = p.bucket[i]
     while m >= 0:
-        behind, d = p.behind[m], copies.datum[m]
-        ready = max(p.s[NOW], p.s[IN_FREE], p.whole[d])
-        if prefetch(p, g.size[d], lanes.back[d], m, ready, lanes.budget):
+        behind = p.behind[m]
+        ready = max(p.s[NOW], p.s[IN_FREE], p.q[WHOLE, copies.origin[m]])
+        if prefetch(p, m, ready, budget):
             if copies.last[m]:
-                p.host_at[p.s[HOST_TAIL]], p.host_size[p.s[HOST_TAIL]] = p.arrive[m], g.size[d]
+                p.q[HOST_AT, p.s[HOST_TAIL]], p.q[HOST_SIZE, p.s[HOST_TAIL]] = p.q[ARRIVE, m], p.q[SIZE, m]
                 p.s[HOST_TAIL] += 1
         elif copies.reader[m] == i:
             return False
@@ -258,7 +255,7 @@ def begin(p: Play, copies: Copies) -> None:
     p.s[:] = 0
     p.bucket[:] = -1
     for m in range(copies.reader.size - 1, -1, -1):
-        p.start[m] = -1
+        p.q[START, m] = -1
         p.behind[m] = p.bucket[copies.issue[m]]
         p.bucket[copies.issue[m]] = m
 
@@ -268,9 +265,9 @@ def next_event(p: Play) -> int:
     """When the next offload ends or the next prefetch starts; later than everything if there is none."""
     at: int = NEVER
     if p.s[FREE_HEAD] < p.s[FREE_TAIL]:
-        at = p.free_at[p.s[FREE_HEAD]]
+        at = p.q[FREE_AT, p.s[FREE_HEAD]]
     if p.s[TAKE_HEAD] < p.s[TAKE_TAIL]:
-        at = min(at, p.take_at[p.s[TAKE_HEAD]])
+        at = min(at, p.q[TAKE_AT, p.s[TAKE_HEAD]])
     return at
 
 
@@ -285,48 +282,44 @@ def run_among_events(p: Play, ready: int, time: int, extra: int, budget: int) ->
 
 
 @inner_kernel
-def play(
-    g: Flat, lanes: Lanes, sequence: tuple[Ints, int], copies: Copies, p: Play, bytes_: tuple[Longs, Longs]
-) -> int:
+def play(g: Flat, lanes: Lanes, sequence: tuple[Ints, int], copies: Copies, p: Play, change: Longs) -> int:
     """Replay a sequence, (runs, most idle time): -1 at the end (`p.s[NOW]` is the time), or the position that does not fit.
 
-    With the host full, or where the runs wait longer, -2.
+    With the host full, or where the runs wait longer, -2. `change`: by run, of the bytes that are live.
     """
     seq, idle = sequence
-    taken, freed = bytes_
     begin(p, copies)
     needed = 0  # the first copy that no run has read
-    n = taken.size
+    n = change.size
     quiet = next_event(p)  # nothing happens on the lanes before it
     for i in range(n):
         if p.bucket[i] >= 0:
-            if not issue_before(g, lanes, p, copies, i):
+            if not issue_before(lanes.budget, p, copies, i):
                 return i
             quiet = next_event(p)
         v = seq[i]
         ready = p.s[NOW]
         while needed < copies.reader.size and copies.reader[needed] == i:
-            ready = max(ready, p.arrive[needed])
+            ready = max(ready, p.q[ARRIVE, needed])
             needed += 1
         idle -= ready - p.s[NOW]
         end = ready + g.time[v]
         if end < quiet and p.s[LIVE] + g.charge[v] <= lanes.budget:
             p.s[NOW] = end
-            p.s[LIVE] += taken[i] - freed[i]
+            p.s[LIVE] += change[i]
         else:
             if not run_among_events(p, ready, g.time[v], g.charge[v], lanes.budget):
                 return i
             idle -= p.s[NOW] - end
-            p.s[LIVE] += taken[i]
+            p.s[LIVE] += change[i]
             apply_frees(p)
-            p.s[LIVE] -= freed[i]
             quiet = next_event(p)
         if idle < 0:
             return -2
         m = copies.at[i]
         while m >= 0:
             if copies.carries[m]:
-                if not offload(p, lanes, copies.datum[m], g.size[copies.datum[m]]):
+                if not offload(p, m, lanes.host):
                     return -2
                 quiet = next_event(p)
             m = copies.same_before[m]
@@ -341,35 +334,24 @@ def postpone(p: Play, copies: Copies, at: int) -> bool:
     """Issue what has been queued, has not begun and is read after `at` behind it; whether there is any."""
     moved = False
     for m in range(copies.reader.size):
-        if p.start[m] > p.s[NOW] and copies.reader[m] > at:
+        if p.q[START, m] > p.s[NOW] and copies.reader[m] > at:
             copies.issue[m] = at + 1
             moved = True
     return moved
 
 
-@inner_kernel
-def empty_play(g: Flat, n: int, count: int) -> Play:
-    """Arrays for `count` copies over `n` runs."""
-    size = max(1, count)
-    longs = np.zeros((9, size), np.int64)
-    whole, bucket = np.zeros(g.size.size, np.int64), np.empty(n + 1, np.int32)
-    return Play(
-        np.zeros(11, np.int64),
-        longs[0],
-        longs[1],
-        longs[2],
-        longs[3],
-        longs[4],
-        longs[5],
-        whole,
-        longs[6],
-        longs[7],
-        bucket,
-        np.empty(size, np.int32),
-    )
+@allocating_kernel
+def empty_play(g: Flat, lanes: Lanes, n: int, copies: Copies) -> Play:
+    """Arrays for copies over `n` runs."""
+    count = copies.reader.size
+    q = np.empty((12, count), np.int64)
+    for m in range(count):
+        d = copies.datum[m]
+        q[SIZE, m], q[OUT, m], q[BACK, m] = g.size[d], lanes.out[d], lanes.back[d]
+    return Play(np.zeros(11, np.int64), q, np.empty(n + 1, np.int32), np.empty(count, np.int32))
 
 
-@inner_kernel
+@allocating_kernel
 def time_of(g: Flat, lanes: Lanes, runs: Runs, most: int) -> tuple[int, Copies, Longs]:
     """The time of a sequence with copies [ns], with the copies and the bytes charged at each run if copies took no time.
 
@@ -387,12 +369,11 @@ def time_of(g: Flat, lanes: Lanes, runs: Runs, most: int) -> tuple[int, Copies, 
         return FAILED, copies, mem
     if copies.reader.size == 0:
         return computing, copies, mem
-    taken, freed = np.empty(n, np.int64), np.empty(n, np.int64)
-    changes(g, runs, copies, taken, freed)
+    change = changes(g, runs, mem, copies)
     place_prefetches(g, lanes, runs.seq, mem, copies)
-    p = empty_play(g, n, copies.reader.size)
+    p = empty_play(g, lanes, n, copies)
     for _ in range(RESTARTS):
-        failed = play(g, lanes, (runs.seq, most - computing), copies, p, (taken, freed))
+        failed = play(g, lanes, (runs.seq, most - computing), copies, p, change)
         if failed == -1:
             return p.s[NOW], copies, mem
         if failed < -1 or not postpone(p, copies, failed):

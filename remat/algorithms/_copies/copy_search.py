@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 
 from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, Seed, flatten, row_of
 from remat.algorithms._arrays.streams import Streams
@@ -44,7 +44,7 @@ class CopyPlan:
         seq: nodes in order. mask: per run, its reads that come by a copy.
         issue: per copy, the position before which its prefetch is issued.
         time: of the replay [ns]; `FAILED`: it does not fit.
-        settled: polishing all of it once more would make it neither faster nor shorter.
+        settled: polishing all of it once more would bring nothing.
     """
 
     seq: Ints
@@ -126,6 +126,10 @@ class CopySearch:
     def bare(self, seq: Ints) -> Longs:
         """A mask without copies."""
         return np.zeros(len(seq), np.int64)
+
+    def settle(self, plan: CopyPlan) -> None:
+        """Note that a plan of the pool is polished now: once more would bring the same again."""
+        self.pool = [evolve(other, settled=True) if other is plan else other for other in self.pool]
 
     def schedule_of(self, plan: CopyPlan) -> Schedule:
         """The plan as a schedule."""

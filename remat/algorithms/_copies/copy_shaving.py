@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints, Longs, Seed
 from remat.algorithms._arrays.insertion import Trial, empty_trial, note, rise_before
-from remat.algorithms._arrays.jit import inner_kernel, kernel
+from remat.algorithms._arrays.jit import allocating_kernel, inner_kernel, kernel
 from remat.algorithms._arrays.liveness import MARK
 from remat.algorithms._copies.copy_arrays import Lanes, Runs, away_profile, mark_first_runs
 from remat.algorithms._copies.copy_moves import DEAR, HALF, LONGEST, TOP, Candidates, Prices, ceilings_of, list_moves
 
+MARGIN = 1.2  # a move whose score, without its noise, times this is below the exact value of another is skipped
 NEARLY = 0.8  # a move after the first of a list is worth at least this share of the first
 
 
@@ -102,7 +103,7 @@ def fall_of_copy(g: Flat, runs: Runs, mem: Longs, budget: int, b: int, bit: int)
     return fall
 
 
-@inner_kernel
+@allocating_kernel
 def grown(runs: Runs, capacity: int) -> Runs:
     """A copy of the runs in arrays of `capacity`."""
     seq, mask = np.empty(capacity, np.int32), np.zeros(capacity, np.int64)
@@ -131,8 +132,10 @@ def best_move(
 ) -> tuple[int, float]:
     """The candidate by which the bytes over the budget fall most for its price, with this value; -1: none falls."""
     mem, marks, trial = profile
-    chosen, largest = -1, 0.0
+    chosen, largest, margin = -1, 0.0, MARGIN / (1.0 - prices.noise)
     for j in range(best.kept[0]):
+        if best.score[j] * margin < largest:
+            continue
         if best.bit[j] >= 0:
             fall = fall_of_copy(g, runs, mem, lanes.budget, best.at[j], best.bit[j])
         else:
@@ -160,7 +163,7 @@ def take_out(best: Candidates, taken: int) -> None:
             best.at[j] += length
 
 
-@inner_kernel
+@allocating_kernel
 def dear(prices: Prices) -> Prices:
     """The prices where the lanes are taken."""
     return Prices(prices.price, DEAR, prices.exponent, prices.noise, prices.share, prices.moves, np.inf, prices.served)

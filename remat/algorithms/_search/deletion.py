@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, Flags, Flat, Ints, Longs
-from remat.algorithms._arrays.jit import inlined_kernel, inner_kernel, kernel
+from remat.algorithms._arrays.jit import allocating_kernel, inlined_kernel, inner_kernel, kernel
 from remat.algorithms._arrays.liveness import BLOCK, block_maxima, exceeds, fits, memory_profile, residencies, settle
 from remat.algorithms._arrays.sorting import stable_order
 
@@ -88,7 +88,7 @@ class Uses(NamedTuple):
     change: NDArray[np.int8]
 
 
-@inner_kernel
+@allocating_kernel
 def uses_of(g: Flat, seq: Ints, n: int, mem: Longs) -> Uses:
     """The uses of the first `n` runs of a sequence."""
     read_at, write_at, before = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int32)

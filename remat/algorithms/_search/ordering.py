@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS, Flat, Floats, Ints, Seed
-from remat.algorithms._arrays.jit import inner_kernel
+from remat.algorithms._arrays.jit import allocating_kernel, inner_kernel
 from remat.algorithms._arrays.rng import below, fraction
 from remat.algorithms._arrays.sorting import stable_order
 
@@ -59,7 +59,7 @@ def loss_position(g: Flat, seq: Ints) -> int:
     return -1
 
 
-@inner_kernel
+@allocating_kernel
 def reordered(g: Flat, seq: Ints, target: Floats) -> Ints:
     """The sequence sorted by `target`, the wanted position of each run, as far as the rules allow.
 
@@ -100,7 +100,7 @@ def reordered(g: Flat, seq: Ints, target: Floats) -> Ints:
     return out
 
 
-@inner_kernel
+@allocating_kernel
 def disordered(g: Flat, seq: Ints, lo: int, hi: int, count: int, rng: Seed) -> Ints:
     """The sequence with `count` runs of positions [lo, hi) moved: earlier, later, as early or as late as is legal."""
     n = seq.size
@@ -127,7 +127,7 @@ def disordered(g: Flat, seq: Ints, lo: int, hi: int, count: int, rng: Seed) -> I
     return reordered(g, seq, target)
 
 
-@inner_kernel
+@allocating_kernel
 def brought_back(g: Flat, seq: Ints, lo: int, hi: int, chance: float, rng: Seed) -> Ints:
     """The sequence with postponed first runs of the nodes [lo, hi) put back, each with probability `chance`.
 

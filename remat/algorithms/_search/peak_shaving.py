@@ -24,7 +24,7 @@ from remat.algorithms._arrays.chain_insertion import (
 )
 from remat.algorithms._arrays.excess import gain_of, over_budget
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Floats, Ints, Longs, Seed
-from remat.algorithms._arrays.jit import inlined_kernel, inner_kernel, kernel
+from remat.algorithms._arrays.jit import allocating_kernel, inlined_kernel, inner_kernel, kernel
 from remat.algorithms._arrays.liveness import extend_skyline, highest_from, memory_profile, residencies
 from remat.algorithms._arrays.rng import fraction
 
@@ -181,7 +181,7 @@ def sort_chain(chain: Ints, length: int) -> None:
         gap //= 3
 
 
-@inner_kernel
+@allocating_kernel
 def list_gaps(g: Flat, scoring: Scoring, profile: Profile, least: float, best: Candidates, rng: Seed) -> None:
     """Score all gaps over the budget and fill `best` with the TOP best and their chains. Gaps below `least` are skipped."""
     seq, n, mem, price, noise = profile.seq, profile.n, profile.mem, scoring.price, scoring.noise
@@ -341,7 +341,7 @@ def peak_of(mem: Longs, n: int) -> int:
     return peak
 
 
-@inner_kernel
+@allocating_kernel
 def empty_candidates() -> Candidates:
     """No candidates."""
     score, chains = np.empty(TOP, np.float64), np.empty((TOP, LONGEST), np.int32)
@@ -349,7 +349,7 @@ def empty_candidates() -> Candidates:
     return Candidates(score, at, length, chains, np.zeros(1, np.int64))
 
 
-@inner_kernel
+@allocating_kernel
 def grow(seq: Ints, n: int, capacity: int) -> Ints:
     """A copy of `seq[:n]` in an array of `capacity`."""
     out = np.empty(capacity, np.int32)
@@ -358,7 +358,7 @@ def grow(seq: Ints, n: int, capacity: int) -> Ints:
     return out
 
 
-@inner_kernel
+@allocating_kernel
 def grown_profile(mem: Longs, n: int, capacity: int) -> Longs:
     """A copy of `mem[:n]` in an array of `capacity`."""
     out = np.empty(capacity, np.int64)

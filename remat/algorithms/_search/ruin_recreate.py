@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Floats, Ints, Longs, Seed
-from remat.algorithms._arrays.jit import inner_kernel, kernel
+from remat.algorithms._arrays.jit import allocating_kernel, inner_kernel, kernel
 from remat.algorithms._arrays.liveness import memory_profile, overshoot, total_time
 from remat.algorithms._arrays.rng import below, fraction
 from remat.algorithms._search.deletion import delete
@@ -22,7 +22,7 @@ from remat.algorithms._search.ordering import brought_back, disordered
 from remat.algorithms._search.peak_shaving import LONGEST, NO_CEILING, Scoring, shave
 
 
-@inner_kernel
+@allocating_kernel
 def without(seq: Ints, removed: Flags) -> Ints:
     """The runs of `seq` except those at the positions where `removed` is true."""
     count = 0
@@ -37,7 +37,7 @@ def without(seq: Ints, removed: Flags) -> Ints:
     return out
 
 
-@inner_kernel
+@allocating_kernel
 def ruin(g: Flat, seq: Ints, rng: Seed) -> Ints:
     """A copy of `seq` without some of its reruns."""
     n = seq.size
@@ -186,7 +186,7 @@ def position_over_budget(mem: Longs, n: int, budget: int, rng: Seed) -> int:
     return n - 1
 
 
-@inner_kernel
+@allocating_kernel
 def without_reruns(g: Flat, seq: Ints, lo: int, hi: int, chance: float, rng: Seed) -> Ints:
     """A copy of `seq` without (each with probability `chance`) the reruns at positions [lo, hi)."""
     seen = np.zeros(g.time.size, np.bool_)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from remat.algorithms._arrays.graph_arrays import LOSS, Flat, Ints, Longs, Seed
-from remat.algorithms._arrays.jit import inner_kernel, kernel
+from remat.algorithms._arrays.jit import allocating_kernel, inner_kernel, kernel
 from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._arrays.rng import below
 from remat.algorithms._search.ordering import earliest_place
@@ -82,7 +82,7 @@ def link(runs: Runs) -> None:
         runs.first[v] = runs.places[runs.begin[v]] if runs.begin[v] < runs.begin[v + 1] else -1
 
 
-@inner_kernel
+@allocating_kernel
 def successors_of(g: Flat) -> Ints:
     """The transpose of `Flat.predecessors`, as a table."""
     nodes = g.time.size
@@ -284,7 +284,7 @@ def swap(runs: Runs, entry: int) -> None:
     runs.slot[low], runs.slot[high] = entry + 1, entry
 
 
-@inner_kernel
+@allocating_kernel
 def effect_of_none(g: Flat, n: int) -> Effect:
     """Scratch for the moves of a sequence of `n` runs."""
     most = 0
@@ -293,7 +293,7 @@ def effect_of_none(g: Flat, n: int) -> Effect:
     return Effect(np.zeros(1 + 6 * most, np.int64), np.zeros(n + 1, np.int64), np.empty(n, np.int64))
 
 
-@inner_kernel
+@allocating_kernel
 def linked(g: Flat, base: Ints) -> Runs:
     """A copy of a sequence, with its profile and places."""
     n, nodes = base.size, g.time.size
@@ -304,7 +304,7 @@ def linked(g: Flat, base: Ints) -> Runs:
     return runs
 
 
-@inner_kernel
+@allocating_kernel
 def objective_of(mem: Longs, budget: int, level: float) -> Objective:
     """The objective for a profile: bytes above the share `level` of the budget, below the larger of the budget and the peak."""
     ceiling = budget

@@ -17,7 +17,7 @@ from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._arrays.rng import fraction, fractions
 from remat.algorithms._copies.copy_arrays import NO_LIMIT, Lanes, lanes_of
 from remat.algorithms._copies.copy_moves import BOTH, Prices
-from remat.algorithms._copies.copy_polish import may_delete, may_stay, replayed, trial_without
+from remat.algorithms._copies.copy_polish import fits_without, may_stay, replayed, trial_without, uses_of
 from remat.algorithms._copies.copy_shaving import shaved as shave_with_copies
 from remat.algorithms._core.compilation import CompileClock
 from remat.algorithms._core.processes import end_with_parent
@@ -97,7 +97,7 @@ def _shave_with_copies(e: Example) -> None:
 def _polish_copies(e: Example) -> None:
     mask = np.zeros(len(e.order), np.int64)
     mem = replayed(e.flat, _lanes(e), e.order, mask, NO_LIMIT)[2]
-    may_delete(e.flat, (e.order, mask), mem, e.budget, 0)
+    fits_without(e.flat, (e.order, mask), mem, e.budget, 0, uses_of(e.flat, e.order, mask))
     may_stay(e.flat, e.order, mem, e.budget, len(e.order) - 1, 0)
     fractions(e.rng, 1)
     trial_without(e.flat, _lanes(e), e.order, mask, 0, True)

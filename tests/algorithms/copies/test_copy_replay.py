@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from remat.algorithms._arrays.graph_arrays import flatten, row_of
-from remat.algorithms._copies.copy_arrays import lanes_of
+from remat.algorithms._copies.copy_arrays import NO_LIMIT, lanes_of
 from remat.algorithms._copies.copy_moves import BOTH, Prices
-from remat.algorithms._copies.copy_polish import polished
+from remat.algorithms._copies.copy_polish import fits_without, polished, replayed, reruns_in, trial_without, uses_of
 from remat.algorithms._copies.copy_replay import FAILED
 from remat.algorithms._copies.copy_schedule import schedule_with_copies
 from remat.algorithms._copies.copy_shaving import shaved
@@ -81,6 +81,22 @@ def test_what_the_replay_refuses_no_timing_of_the_validator_saves():
             validate(graph, schedule_with_copies(graph, flat, runs, masks, issue), lanes.budget, link)
         refused += 1
     assert refused >= 10
+
+
+def test_the_bytes_without_a_rerun_are_known_without_a_replay():
+    """Over a link without limits a replay fails for want of bytes only."""
+    kept = deleted = 0
+    for _, flat, _, _, seq, mask in trials(17, 300):
+        mem = replayed(flat, lanes_of(flat, Link(), NO_LIMIT, None), seq, mask, NO_LIMIT)[2]
+        lanes = lanes_of(flat, Link(), int(mem.max()), None)
+        for at in reruns_in(flat, seq, (0, len(seq))).tolist():
+            runs, masks, _ = trial_without(flat, lanes, seq, mask, at, False)
+            fits = replayed(flat, lanes, runs, masks, NO_LIMIT)[0] != FAILED
+            assert fits_without(flat, (seq, mask), mem, lanes.budget, at, uses_of(flat, seq, mask)) == fits
+            kept += not fits
+            deleted += fits
+    assert kept >= 10
+    assert deleted >= 10
 
 
 def test_polish_is_never_slower_and_removes_what_serves_nothing():
