@@ -30,17 +30,16 @@ from numpy.typing import NDArray
 from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS, Flat, Longs, row_of
 from remat.algorithms._bounds.instants import DONE, Dependencies, Instant, instant_formulation
 from remat.algorithms._copies.copy_arrays import Lanes
-from remat.algorithms._milp.linear import Linear
+from remat.algorithms._milp.linear import Ints, Linear
 from remat.units import Ns
 
 ROWS = 16  # rows of the lane to the host
 _TRIED = 4  # nodes looked at for each instant that is examined, at most
 
-Terms = list[tuple[int, int]]
-"""(column, value)."""
+_SERVED = ("first", "again")  # facts of readers, which an o serves as an s does
 
-Rows = list[tuple[list[Any], Terms, int]]
-"""Rows: the fact, terms and a right-hand side."""
+Terms = tuple[Ints, Ints]
+"""Columns and values."""
 
 
 @frozen
@@ -97,21 +96,44 @@ def link_formulation(flat: Flat, lanes: Lanes, reach: Reach, at: int, most: Ns) 
     instant = instant_formulation(flat, reach.dependencies, at, lanes.budget)
     off = _off_columns(flat, instant)
     waits = int(off.max(initial=len(instant.linear.cost) - 1)) + 1
-    rows: Rows = []
-    for d in np.flatnonzero(off >= 0).tolist():
-        z = int(instant.ran[flat.producer[d]])
-        if z >= 0:
-            rows.append((["away", 0, d], [(int(off[d]), 1), (z, -1)], 0))
-    rows += _rows_to_host(off, lanes.out, reach.head[flat.producer], _before(flat, instant, (waits, -most)))
-    rows += _row_to_device(off, lanes.back, _after(flat, instant, (waits + 1, -most)))
+    rows = _Rows(len(instant.facts))
+    undecided = np.flatnonzero((off >= 0) & (instant.ran[flat.producer] >= 0))
+    away = [["away", 0, d] for d in undecided.tolist()]
+    rows.add_each(away, [(off[undecided], 1), (instant.ran[flat.producer[undecided]], -1)])
+    _add_rows_to_host(rows, off, lanes.out, reach.head[flat.producer], _before(flat, instant, (waits, -most)))
+    _add_row_to_device(rows, off, lanes.back, _after(flat, instant, (waits + 1, -most)))
     return LinkInstant(
         instant=instant,
         linear=_extended(instant, off, (waits, waits + 1), most, rows),
         off=off,
         waits=(waits, waits + 1),
         most=most,
-        facts=[*instant.facts, *(fact for fact, _, _ in rows)],
+        facts=[*instant.facts, *rows.facts],
     )
+
+
+class _Rows:
+    """Rows that follow those of an instant: what each says, right-hand sides, and parts of entries as (row, column, value)."""
+
+    def __init__(self, first: int) -> None:
+        self.facts: list[list[Any]] = []
+        self.rhs: list[int] = []
+        self.entries: list[tuple[Ints, Ints, Ints]] = []
+        self._first = first
+
+    def add_each(self, facts: list[list[Any]], terms: Iterable[tuple[NDArray[np.int32], int]]) -> None:
+        """A row for each fact: the column of each row, with their common value, for each term; at most 0."""
+        rows = self._first + len(self.facts) + np.arange(len(facts))
+        self.entries += [(rows, columns.astype(np.int64), np.full(len(rows), value)) for columns, value in terms]
+        self.facts += facts
+        self.rhs += [0] * len(facts)
+
+    def add(self, fact: list[Any], terms: Iterable[Terms], rhs: int) -> None:
+        """One row."""
+        row = self._first + len(self.facts)
+        self.entries += [(np.full(len(columns), row), columns, values) for columns, values in terms]
+        self.facts.append(fact)
+        self.rhs.append(rhs)
 
 
 def _off_columns(flat: Flat, instant: Instant) -> NDArray[np.int32]:
@@ -126,36 +148,44 @@ def _off_columns(flat: Flat, instant: Instant) -> NDArray[np.int32]:
 class _Side(NamedTuple):
     """The time before or after the instant: `rhs` less the terms [ns]."""
 
-    terms: Terms
+    terms: list[Terms]
     rhs: Ns
 
 
+def _waited(wait: tuple[int, int]) -> Terms:
+    return np.array(wait[:1], np.int64), np.array(wait[1:], np.int64)
+
+
+def _chosen(columns: NDArray[np.int32], values: Longs) -> Terms:
+    """The columns that there are, with their values."""
+    there = columns >= 0
+    return columns[there].astype(np.int64), values[there]
+
+
 def _before(flat: Flat, instant: Instant, wait: tuple[int, int]) -> _Side:
-    ran = [(int(instant.ran[v]), -int(flat.time[v])) for v in np.flatnonzero(instant.ran >= 0)]
-    return _Side([wait, *ran], int(flat.time[instant.state == DONE].sum()))
+    terms = [_waited(wait), _chosen(instant.ran, -flat.time)]
+    return _Side(terms, int(flat.time[instant.state == DONE].sum()))
 
 
 def _after(flat: Flat, instant: Instant, wait: tuple[int, int]) -> _Side:
-    ran = [(int(instant.ran[v]), int(flat.time[v])) for v in np.flatnonzero(instant.ran >= 0)]
-    again = [(int(instant.again[v]), -int(flat.time[v])) for v in np.flatnonzero(instant.again >= 0)]
-    return _Side([wait, *ran, *again], int(flat.time[instant.state != DONE].sum()))
+    terms = [_waited(wait), _chosen(instant.ran, flat.time), _chosen(instant.again, -flat.time)]
+    return _Side(terms, int(flat.time[instant.state != DONE].sum()))
 
 
-def _rows_to_host(off: NDArray[np.int32], out: Longs, head: Longs, side: _Side) -> Rows:
+def _add_rows_to_host(rows: _Rows, off: NDArray[np.int32], out: Longs, head: Longs, side: _Side) -> None:
     """The rows of the lane to the host; `head`: per datum, the time that passes before it is there [ns]."""
     data = np.flatnonzero(off >= 0)
-    rows: Rows = []
     for r in _thresholds(np.minimum(head[data], side.rhs), out[data]):
-        copies = [(int(off[d]), int(out[d])) for d in data[head[data] >= r] if out[d]]
-        if copies:
-            rows.append((["out", 0, r], [*copies, *side.terms], side.rhs - r))
-    return rows
+        late = data[(head[data] >= r) & (out[data] != 0)]
+        if len(late):
+            rows.add(["out", 0, r], [(off[late].astype(np.int64), out[late]), *side.terms], side.rhs - r)
 
 
-def _row_to_device(off: NDArray[np.int32], back: Longs, side: _Side) -> Rows:
+def _add_row_to_device(rows: _Rows, off: NDArray[np.int32], back: Longs, side: _Side) -> None:
     """The row of the lane to the device."""
-    copies = [(int(off[d]), int(back[d])) for d in np.flatnonzero(off >= 0) if back[d]]
-    return [(["back", 0, 0], [*copies, *side.terms], side.rhs)] if copies else []
+    data = np.flatnonzero((off >= 0) & (back != 0))
+    if len(data):
+        rows.add(["back", 0, 0], [(off[data].astype(np.int64), back[data]), *side.terms], side.rhs)
 
 
 def _thresholds(head: Longs, lane: Longs) -> list[Ns]:
@@ -168,17 +198,16 @@ def _thresholds(head: Longs, lane: Longs) -> list[Ns]:
     return sorted({0, *head[order][np.minimum(places, len(order) - 1)].tolist()})
 
 
-def _extended(instant: Instant, off: NDArray[np.int32], waits: tuple[int, int], most: Ns, rows: Rows) -> Linear:
+def _extended(instant: Instant, off: NDArray[np.int32], waits: tuple[int, int], most: Ns, rows: _Rows) -> Linear:
     """The formulation with the columns of o and w and the new rows; o serves readers as s does."""
     old = instant.linear
-    entries = [
-        (row, int(off[fact[2]]), -1)
-        for row, fact in enumerate(instant.facts)
-        if fact[0] in ("first", "again") and off[fact[2]] >= 0
-    ]
-    entries += [(len(old.rhs) + k, column, value) for k, (_, terms, _) in enumerate(rows) for column, value in terms]
-    row, col, val = (np.array([entry[i] for entry in entries], np.int64) for i in range(3))
-    added, more = waits[1] + 1 - len(old.cost), len(rows)
+    served = [(row, fact[2]) for row, fact in enumerate(instant.facts) if fact[0] in _SERVED]
+    reader, datum = np.array(served, np.int64).reshape(-1, 2).T
+    there = off[datum] >= 0
+    serving = (reader[there], off[datum[there]].astype(np.int64), np.full(int(there.sum()), -1))
+    parts = [(old.row, old.col, old.val), serving, *rows.entries]
+    row, col, val = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    added, more = waits[1] + 1 - len(old.cost), len(rows.facts)
     cost = np.zeros(added, np.int64)
     cost[-2:] = most
     flags = np.zeros(added, np.bool_)
@@ -186,10 +215,10 @@ def _extended(instant: Instant, off: NDArray[np.int32], waits: tuple[int, int], 
         cost=np.concatenate([old.cost, cost]),
         integral=np.concatenate([old.integral, flags]),
         implied=np.concatenate([old.implied, flags]),
-        row=np.concatenate([old.row, row]),
-        col=np.concatenate([old.col, col]),
-        val=np.concatenate([old.val, val]),
-        rhs=np.concatenate([old.rhs, np.array([right for _, _, right in rows], np.int64)]),
+        row=row,
+        col=col,
+        val=val,
+        rhs=np.concatenate([old.rhs, np.array(rows.rhs, np.int64)]),
         budget=np.concatenate([old.budget, np.zeros(more, np.int64)]),
         save=np.concatenate([old.save, np.zeros(more, np.int64)]),
         equal=np.concatenate([old.equal, np.zeros(more, np.bool_)]),

@@ -68,18 +68,18 @@ BOUNDS = {
         _COPIES, link_bound, "np.minimum(head[data], side.rhs)", "head[data]"
     ),
     "nothing waits before the instant": Changed(
-        _COPIES, link_bound, "return _Side([wait, *ran], int", "return _Side(ran, int"
+        _COPIES, link_bound, "[_waited(wait), _chosen(instant.ran, -flat.time)]", "[_chosen(instant.ran, -flat.time)]"
     ),
-    "what is off serves first runs only": Changed(_COPIES, link_bound, 'in ("first", "again")', 'in ("first",)'),
-    "a head counts twice": Changed(_COPIES, link_bound, "side.rhs - r))", "side.rhs - 2 * r))"),
+    "what is off serves first runs only": Changed(_COPIES, link_bound, '("first", "again")', '("first",)'),
+    "a head counts twice": Changed(_COPIES, link_bound, "side.rhs - r)", "side.rhs - 2 * r)"),
     "what is off is resident too": Changed(
         _COPIES,
         link_bound,
-        "[(int(off[d]), 1), (z, -1)], 0))",
-        "[(int(off[d]), 1), (z, -1)], -1))",
+        "self.rhs += [0] * len(facts)",
+        "self.rhs += [-1] * len(facts)",
     ),
     "reruns after the instant give the lane no time": Changed(
-        _COPIES, link_bound, "_Side([wait, *ran, *again]", "_Side([wait, *ran]"
+        _COPIES, link_bound, ", _chosen(instant.again, -flat.time)]", "]"
     ),
     "takes the captured order for any": Changed(_ONE, instants, "if fixed or flat.phase[at] == LOSS:", "if True:"),
     "a reader not decided always reads": Changed(
