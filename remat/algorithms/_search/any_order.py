@@ -3,8 +3,8 @@
 A tree of orders (`order_tree`) begins with the hardest instant and refines the order of the least bound: one more instant is
 inserted wherever dependencies allow, or the formulation is solved with integers. Instants come from where the plan of a solution
 exceeds the budget, from heavy working sets, and from the positions of most memory of the best plan. Stages taken together
-have rows of their own (see `fixed_order`), so that another instant cannot lower a relaxed bound. A solution also gives the stage
-in which each node first runs, so its plan may leave the captured order.
+have rows of their own (see `fixed_order`), so that another instant cannot lower a relaxed bound. A solution, with integers or
+relaxed, also gives the stage in which each node first runs, so its plan may leave the captured order.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class AnyOrder(RunMove):
         effort: limit on the effort of all solves (see `Answer`); what is likely to exceed it is not solved. 1e7: about a second.
         orders: largest number of orders that are bounded, each with instants of its own; the least of their bounds counts.
         scanned: number of heavy working sets among the instants that are tried, and of positions of most memory in the best plan.
-        variants: how many preferences of shaving are tried on each plan.
+        variants: how many preferences of shaving are tried on each plan of a solution with integers; of a relaxed one, one.
         patience: number of consecutive steps without a better bound or plan after which it stops.
         accuracy: relative gap at which a formulation counts as solved.
     """
@@ -118,11 +118,16 @@ class _Growth:
         return pressures(self.search.flat, self.precedence.dependencies, self.search.budget)
 
     def ranked(self, leaf: Leaf) -> list[int]:
-        """Instants to try on a leaf: by turns where the plan of its relaxed solution exceeds the budget, and its candidates."""
+        """Instants to try on a leaf: by turns where the plan of its relaxed solution exceeds the budget, and its candidates.
+
+        Offers that plan too.
+        """
         formulation = None if self.search.clock.expired else self._formulation(leaf.chain, leaf.together)
         if leaf.point is None or formulation is None:
             return list(leaf.candidates)
-        worst = worst_instants(self.search, planned(self.search, formulation, leaf.point), self._pressures)
+        plan = planned(self.search, formulation, leaf.point)
+        self._offer(plan, len(leaf.chain), 1)
+        worst = worst_instants(self.search, plan, self._pressures)
         both = joined.from_iterable(zip_longest(worst, leaf.candidates))
         return list(dict.fromkeys(at for at in both if at is not None))
 
@@ -195,18 +200,18 @@ class _Growth:
         plan = None if answer.point is None else planned(search, formulation, answer.point)
         worst = None if plan is None else worst_instant(search, plan, leaf.chain)
         if plan is not None:
-            self._offer(plan, len(leaf.chain))
+            self._offer(plan, len(leaf.chain), self.settings.variants)
         solved = THOROUGHLY if answer.finished else leaf.solved + 1
         weight = max(leaf.weight, answer.effort // checks)
         bound = max(leaf.bound, answer.bound)
         return [evolve(leaf, bound=bound, weight=weight, solved=solved, worst=worst)]
 
-    def _offer(self, start: Sequence, count: int) -> None:
+    def _offer(self, start: Sequence, count: int, variants: int) -> None:
         search = self.search
         how = f"the formulation of {self.settings!r} at {count} instants"
         self.solves += 1
         with search.charged("plan"):
-            for j in range(self.settings.variants):
+            for j in range(variants):
                 if j and search.clock.expired:
                     return
                 rng = search.streams.spawn("any order", self.solves, j)
