@@ -212,7 +212,7 @@ def _frozen(value: Any, tensors: Sequence[torch.Tensor]) -> Any:
     kind = type(value)
     if kind is Slot:
         tensor = tensors[value.at]
-        return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+        return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.is_conj() or tensor.is_neg()
     if kind in (list, tuple):
         return tuple(_frozen(item, tensors) for item in value)
     if kind is dict:

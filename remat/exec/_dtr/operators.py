@@ -19,7 +19,7 @@ from remat.exec._program.kernels import no_autocast
 from remat.exec._run.runtime import StepError
 from remat.exec._torch import rng
 from remat.exec._torch.torch_private import OpOverload, entry
-from remat.exec._torch.wrappers import below_autograd, over, storage_copy
+from remat.exec._torch.wrappers import below_autograd, over, storage_copy, view_form
 
 
 @frozen
@@ -194,7 +194,7 @@ class Operator:
                 copied = storage_copy(payloads[at])
                 payloads[at] = copied
                 for place in self.of_root[number]:
-                    tensors[place] = over(copied, tensors[place])
+                    tensors[place] = over(copied, view_form(tensors[place]))
         return tensors
 
     def _results(self, payloads: list[Any], tensors: list[Any], out: Any, *, first: bool) -> Sequence[Any]:

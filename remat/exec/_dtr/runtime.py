@@ -17,7 +17,7 @@ from remat.exec._dtr.recorder import Given, Recorder, operator_of
 from remat.exec._dtr.wrapper import RematTensor, wrapper_of
 from remat.exec._run.runtime import StepError
 from remat.exec._torch.torch_private import OpOverload
-from remat.exec._torch.wrappers import over, storage_copy
+from remat.exec._torch.wrappers import over, reading_bits, storage_copy, view_form
 
 ADD = torch.ops.aten.add.Tensor
 """What autograd adds gradients with."""
@@ -38,7 +38,7 @@ class Runtime(Recorder):
                 args = (self.dispatch(func, (args[0], piece), kwargs),)
             return args[0]
         facts = facts_of(func)
-        with self.working(facts.name):
+        with self.working(facts.name), reading_bits():
             return self._dispatch(func, facts, (args, kwargs))
 
     def _dispatch(self, func: OpOverload, facts: Facts, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
@@ -140,7 +140,7 @@ class Runtime(Recorder):
             operator = operator_of(record)
             for arg in record.args:
                 if arg.storage is storage and id(arg) not in again:
-                    again[id(arg)] = Value(kept.storage, None, 0, over(copied, arg.payload))
+                    again[id(arg)] = Value(kept.storage, None, 0, over(copied, view_form(arg.payload)))
             operator.versions = [item for item in operator.versions if record.args[item[0]].storage is not storage]
             record.args = tuple(again.get(id(arg), arg) for arg in record.args)
 

@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from remat.algorithms._dtr.values import Run, Value
+from remat.exec._torch.wrappers import over, view_form
 
 
 def view_of(value: Value) -> Run:
     """Computes the view of an overwritten storage that a value was of the storage before."""
-    form = value.payload
-
-    shape, stride, offset, dtype = form.shape, form.stride(), form.storage_offset(), form.dtype
+    form = view_form(value.payload)
 
     def run(payloads: list[Any]) -> Sequence[Any]:
         (root,) = payloads
-        empty = torch.empty(0, dtype=dtype, device=root.device)
-        return [empty.set_(root.untyped_storage(), offset, shape, stride)]
+        return [over(root, form)]
 
     return run
 

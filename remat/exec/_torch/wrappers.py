@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -18,7 +18,7 @@ PLAIN_FUNCTIONS: Any = torch._C._disabled_torch_function_impl
 
 
 def like(kind: type[T], tensor: torch.Tensor) -> T:
-    """A tensor of another class without memory, with the shape, strides, type and device of `tensor`."""
+    """A tensor of another class without memory, which looks as `tensor` does, conjugate and negative bits included."""
     result: T = torch.Tensor._make_wrapper_subclass(
         kind,
         tensor.shape,
@@ -29,7 +29,29 @@ def like(kind: type[T], tensor: torch.Tensor) -> T:
         device=tensor.device,
         requires_grad=False,
     )
-    return result
+    return _with_bits(result, conj=tensor.is_conj(), neg=tensor.is_neg())
+
+
+def _with_bits(tensor: T, *, conj: bool, neg: bool) -> T:
+    if conj:
+        torch._C._set_conj(tensor, True)
+    if neg:
+        torch._C._set_neg(tensor, True)
+    return tensor
+
+
+@contextmanager
+def reading_bits() -> Iterator[None]:
+    """Inside, operations heed the conjugate and negative bits of plain tensors, which torch ignores in `__torch_dispatch__`.
+
+    The keys that resolve these bits come before Python's, and torch excludes all those while Python handles an operation.
+    """
+    with _excluding(_CONJUGATE, False), _excluding(_NEGATIVE, False):
+        yield
+
+
+_excluding: Any = torch._C._SetExcludeDispatchKeyGuard
+_CONJUGATE, _NEGATIVE = torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative
 
 
 def outside_modes() -> AbstractContextManager[Any]:
@@ -70,17 +92,36 @@ def storage_copy(tensor: torch.Tensor) -> torch.Tensor:
     storage = tensor.untyped_storage()
     copied = torch.empty(storage.nbytes(), dtype=torch.uint8, device=tensor.device)
     copied.copy_(torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage))
-    return over(copied, tensor)
+    return over(copied, view_form(tensor))
 
 
-def over(base: torch.Tensor, form: torch.Tensor) -> torch.Tensor:
-    """The storage of `base` looked at as `form` looks at its own."""
-    empty = torch.empty(0, dtype=form.dtype, device=form.device)
-    return empty.set_(base.untyped_storage(), form.storage_offset(), form.shape, form.stride())
+class ViewForm(NamedTuple):
+    """How a tensor looks at its storage; `conj`, `neg`: its conjugate and negative bits."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    conj: bool
+    neg: bool
+
+
+def view_form(tensor: torch.Tensor) -> ViewForm:
+    """How a tensor looks at its storage."""
+    offset = int(tensor.storage_offset())
+    return ViewForm(tensor.shape, tensor.stride(), offset, tensor.dtype, tensor.is_conj(), tensor.is_neg())
+
+
+def over(base: torch.Tensor, form: ViewForm) -> torch.Tensor:
+    """The storage of `base` looked at in another way."""
+    view = torch.empty(0, dtype=form.dtype, device=base.device)
+    view.set_(base.untyped_storage(), form.offset, form.shape, form.stride)
+    return _with_bits(view, conj=form.conj, neg=form.neg)
 
 
 __all__ = [
     "PLAIN_FUNCTIONS",
+    "ViewForm",
     "arithmetic",
     "below_autograd",
     "fake_mode",
@@ -88,6 +129,8 @@ __all__ = [
     "modes_on",
     "outside_modes",
     "over",
+    "reading_bits",
     "saving_with",
     "storage_copy",
+    "view_form",
 ]
