@@ -12,6 +12,7 @@ from attrs import frozen
 
 from remat.algorithms._dtr.values import Handle, Value
 from remat.exec._dtr.operators import version_of
+from remat.exec._dtr.recorder import may_be_lengths
 from remat.exec._dtr.runtime import Runtime
 from remat.exec._dtr.wrapper import RematTensor
 from remat.exec._torch.torch_private import DispatchMode
@@ -56,11 +57,12 @@ class _Saved:
 
 @frozen(eq=False)
 class _SavedPlain:
-    """A saved plain tensor, and how often it had been written."""
+    """A saved plain tensor, how often it had been written, and whether the backward reads it by a data pointer."""
 
     tensor: torch.Tensor
     version: int
     runtime: Runtime
+    pointed: bool
 
 
 @frozen(eq=False)
@@ -86,7 +88,7 @@ def packed(runtime: Runtime, tensor: torch.Tensor) -> _Saved | _SavedPlain:
         if runtime.on_saved is not None:
             runtime.on_saved(handle.value.storage)
         return _Saved(handle, _version(handle), tuple(tensor.shape), tensor._runtime)
-    return _SavedPlain(tensor, version_of(tensor), runtime)
+    return _SavedPlain(tensor, version_of(tensor), runtime, runtime.tracks(tensor) and may_be_lengths(tensor))
 
 
 def unpacked(saved: _Saved | _SavedPlain) -> torch.Tensor:
@@ -102,6 +104,8 @@ def unpacked(saved: _Saved | _SavedPlain) -> torch.Tensor:
         return saved.runtime.standing_for(saved.handle.value)
     if version_of(saved.tensor) != saved.version:
         raise RuntimeError(_modified(tuple(saved.tensor.shape)))
+    if saved.pointed:
+        return saved.tensor
     saved.runtime.in_forward, before = True, saved.runtime.in_forward
     try:
         return saved.runtime.enter(saved.tensor)

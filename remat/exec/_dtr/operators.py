@@ -65,6 +65,7 @@ class Facts:
         draws: it may draw random numbers. reshapes: it changes the form of an argument in place.
         scalar: it returns no tensors. pointwise: it computes element by element.
         once: arguments that it writes to without saying so, at its first run alone.
+        lengths: among its results are sizes of batches, which torch reads by a data pointer.
         name: for messages. tensors: places of arguments that are one tensor each, and may come as a number.
     """
 
@@ -77,6 +78,7 @@ class Facts:
     scalar: bool
     pointwise: bool
     once: frozenset[str]
+    lengths: bool
     name: str
     tensors: tuple[int, ...]
 
@@ -103,6 +105,7 @@ def facts_of(func: OpOverload) -> Facts:
         scalar=not any("Tensor" in str(result.type) for result in schema.returns),
         pointwise=torch.Tag.pointwise in func.tags,
         once=_STATISTICS if "batch_norm" in name and "backward" not in name and not writes else frozenset(),
+        lengths=name == "aten::_pack_padded_sequence",
         name=str(func),
         tensors=tuple(at for at, arg in enumerate(schema.arguments) if str(arg.type) == "Tensor"),
     )

@@ -33,6 +33,14 @@ class Given(NamedTuple):
     written: tuple[int, ...] = ()
 
 
+def may_be_lengths(tensor: torch.Tensor) -> bool:
+    """Whether a tensor may be lengths or sizes of batches, which torch's composite functions read and write by data pointers.
+
+    Such tensors stay plain where they are made of plain ones alone: a wrapper tensor has no memory to point to.
+    """
+    return tensor.dim() == 1 and tensor.dtype in (torch.int64, torch.int32) and tensor.device.type == "cpu"
+
+
 class Recorder(Tensors):
     """Runs operations that write to nothing, and records them."""
 
@@ -60,7 +68,10 @@ class Recorder(Tensors):
         record = Call(tuple(values), self.learning(operator, needs), cost=needs.cost, name=facts.name)
         record.room = needs.size
         results = self.perform(record, operator, needs)
-        return fill(operator.result, [self.wrapped(value) for value in results])
+        wrappers = [self.wrapped(value) for value in results]
+        if facts.lengths or not any(isinstance(tensor, RematTensor) for tensor in given.tensors):
+            return fill(operator.result, [item.plain() if may_be_lengths(item) else item for item in wrappers])
+        return fill(operator.result, wrappers)
 
     def perform(self, record: Call, operator: Operator, needs: Needs) -> list[Value | None]:
         """The first run of a call, and its results; those that it reads of the program note it."""

@@ -83,9 +83,9 @@ class Tensors:
         if seen is not None and seen[0] is tensor:
             return seen[1]
         value = self._constant(tensor)
-        if tensor.dim() or tensor.requires_grad:
+        if tensor.requires_grad or (tensor.dim() and not self.tracks(value.payload)):
             self._seen[id(tensor)] = (tensor, value)
-        else:  # a number of Python's, most often, which torch has just made a tensor of
+        else:  # made by the step, or a number of Python's, which torch has just made a tensor of: not kept for longer
             self.track(value.payload)
         return value
 
@@ -182,8 +182,12 @@ class Tensors:
 
     def track(self, tensor: torch.Tensor) -> None:
         """Count memory that the step holds outside, until torch frees it."""
-        if storage_key(tensor) not in self._outside:
+        if not self.tracks(tensor):
             self._count_outside(tensor, self.size_of(tensor))
+
+    def tracks(self, tensor: torch.Tensor) -> bool:
+        """Whether a plain tensor was made by the step."""
+        return storage_key(tensor) in self._outside
 
     def _count_outside(self, tensor: torch.Tensor, size: Bytes) -> None:
         storage, key = tensor.untyped_storage(), storage_key(tensor)
