@@ -3,9 +3,12 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.nn.utils import rnn
 
-from tests.exec.dtr_steps import Body, both
+import remat.exec
+from remat.exec import StepError
+from tests.exec.dtr_steps import Body, X, both, step
 
 LENGTHS = torch.tensor([3, 8, 7, 5, 8, 1, 2, 4])
 
@@ -42,3 +45,55 @@ def divided(module, x):
 
 def test_places_to_divide_at_are_read_as_under_plain_torch():
     both(lambda: Body(divided))
+
+
+def vector_products(module, x):
+    return x * (x[0] @ module.layers[0].weight) + functional.linear(x[1], module.layers[1].weight, module.average)
+
+
+def quantiles(module, x):
+    return x - torch.quantile(x, 0.3, dim=0) + torch.nanquantile(x, torch.tensor([0.2, 0.7]), dim=1)[0][:, None]
+
+
+def short_time_spectrum(module, x):
+    window = torch.hann_window(16)
+    spectrum = torch.stft(x.flatten(), 16, window=window, return_complex=True)
+    return torch.istft(spectrum * (spectrum.abs() + 1).rsqrt(), 16, window=window).view(64, 24) + x
+
+
+def leaky(module, x):
+    return functional.rrelu(x, training=True) + functional.rrelu(x * 2, 0.1, 0.4, training=True, inplace=True)
+
+
+def reshaped(module, x):
+    y = (x * 2).t_().unsqueeze_(0).transpose_(1, 2).squeeze_().swapaxes_(0, 1)
+    assert y.shape == (24, 64) and y.stride() == (1, 24)
+    strided = (x * 3).as_strided_((32, 24), (48, 1), 24)
+    return y.t() + strided.repeat(2, 1)
+
+
+def numbered(module, x):
+    rows, columns = torch.tensor([1.0, 2.0]), torch.arange(12)
+    return x + (columns.unsqueeze_(1) * rows.unsqueeze_(0)).t_().reshape(24)
+
+
+@pytest.mark.parametrize("between", [vector_products, quantiles, short_time_spectrum, leaky, reshaped, numbered])
+def test_temporaries_that_torch_changes_in_place_are_no_matter(between):
+    both(lambda: Body(between))
+
+
+def test_a_form_changed_in_place_that_views_would_miss_is_refused():
+    def view(module, x):
+        view = (x * 1).view(8, 8, 24)
+        return view.transpose_(0, 1).mul_(2).reshape(64, 24)
+
+    def base(module, x):
+        y = x[:24] * 1
+        row = y[0]
+        return y.t_() * row
+
+    for between in (view, base):
+        with pytest.raises(
+            StepError, match=r"X-WRITE: aten\.t\w*_\.default changes the form of a view, or of a tensor that has"
+        ):
+            step(remat.exec.dtr(Body(between), "1MiB"), X)

@@ -238,11 +238,11 @@ def test_what_torch_refuses_is_refused():
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         step(wrapped, X)
 
-    def reshaped(module, x):
-        return (x * 1).t_().t()
+    def resized(module, x):
+        return torch.empty(0).resize_(64, 24).fill_(1) * x
 
-    with pytest.raises(StepError, match=r"X-WRITE: aten\.t_\.default changes the form of a tensor in place"):
-        step(remat.exec.dtr(Body(reshaped), "1MiB"), X)
+    with pytest.raises(StepError, match=r"X-WRITE: aten\.resize_\.default gives a tensor other memory in place"):
+        step(remat.exec.dtr(Body(resized), "1MiB"), X)
 
     class Sparse(nn.Module):
         def __init__(self):
@@ -411,6 +411,8 @@ def test_facts_of_operators():
     assert facts_of(aten.bernoulli_.float).draws and not facts_of(aten.mm.default).draws
     assert facts_of(aten.native_batch_norm.default).once == {"running_mean", "running_var"}
     assert facts_of(aten._local_scalar_dense.default).scalar and facts_of(aten.t_.default).reshapes
+    assert facts_of(aten.rrelu_with_noise_.default).unversioned == {"noise"}
+    assert facts_of(aten._pack_padded_sequence.default).lengths and not facts_of(aten.mm.default).unversioned
 
 
 def operation_with_shapes(name, shapes):

@@ -65,6 +65,8 @@ class Facts:
         draws: it may draw random numbers. reshapes: it changes the form of an argument in place.
         scalar: it returns no tensors. pointwise: it computes element by element.
         once: arguments that it writes to without saying so, at its first run alone.
+        unversioned: arguments that it writes to without a new version by torch: autograd saves them before, and reads them
+            as they are afterwards.
         lengths: among its results are sizes of batches, which torch reads by a data pointer.
         name: for messages. tensors: places of arguments that are one tensor each, and may come as a number.
     """
@@ -78,6 +80,7 @@ class Facts:
     scalar: bool
     pointwise: bool
     once: frozenset[str]
+    unversioned: frozenset[str]
     lengths: bool
     name: str
     tensors: tuple[int, ...]
@@ -86,6 +89,7 @@ class Facts:
 _SAME = {"aten::detach", "aten::alias", "aten::lift_fresh", "aten::lift"}
 _VIEWS = {"aten::_unsafe_view", "aten::_reshape_alias"}
 _STATISTICS = frozenset({"running_mean", "running_var"})
+_NOISE = frozenset({"noise"})
 
 
 @functools.lru_cache(maxsize=4096)
@@ -105,6 +109,7 @@ def facts_of(func: OpOverload) -> Facts:
         scalar=not any("Tensor" in str(result.type) for result in schema.returns),
         pointwise=torch.Tag.pointwise in func.tags,
         once=_STATISTICS if "batch_norm" in name and "backward" not in name and not writes else frozenset(),
+        unversioned=_NOISE & writes if "rrelu_with_noise" in name else frozenset(),
         lengths=name == "aten::_pack_padded_sequence",
         name=str(func),
         tensors=tuple(at for at, arg in enumerate(schema.arguments) if str(arg.type) == "Tensor"),

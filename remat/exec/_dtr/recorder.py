@@ -53,7 +53,7 @@ class Recorder(Tensors):
         values = given.values
         operator = Operator(func, *given.form, self.device, self.times, count=len(values))
         if facts.once and self._training(facts, given.form):
-            operator.once = frozenset(_slots(given.form, facts))
+            operator.once = slots(given.form, facts, facts.once)
         if facts.view:
             needs = VIEW
         else:
@@ -169,7 +169,9 @@ def operator_of(record: Call) -> Rereads:
     return operator
 
 
-def _slots(form: tuple[Any, Any], facts: Facts) -> list[int]:
-    """Places of the tensors that an operation writes to without saying so."""
+def slots(form: tuple[Any, Any], facts: Facts, names: frozenset[str]) -> frozenset[int]:
+    """Places of the tensors that are arguments of these names."""
+    if not names:
+        return frozenset()
     tensors = dict(zip(facts.order, form[0], strict=False)) | form[1]
-    return [tensors[name].at for name in facts.once if tensors.get(name) is not None]
+    return frozenset(tensors[name].at for name in names if tensors.get(name) is not None)

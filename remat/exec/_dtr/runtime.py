@@ -12,15 +12,18 @@ from typing import Any
 import torch
 
 from remat.algorithms._dtr.values import Call, Stored, Value
-from remat.exec._dtr.operators import Facts, Operator, call, facts_of, fill, split
-from remat.exec._dtr.recorder import Given, Recorder, operator_of
+from remat.exec._dtr.operators import SLOTS, Facts, Operator, call, facts_of, fill, split
+from remat.exec._dtr.recorder import Given, Recorder, operator_of, slots
 from remat.exec._dtr.wrapper import RematTensor, wrapper_of
 from remat.exec._run.runtime import StepError
 from remat.exec._torch.torch_private import OpOverload
-from remat.exec._torch.wrappers import over, reading_bits, storage_copy, view_form
+from remat.exec._torch.wrappers import itself, over, reading_bits, storage_copy, view_form
 
 ADD = torch.ops.aten.add.Tensor
 """What autograd adds gradients with."""
+VIEWED = torch.ops.aten.as_strided.default
+RESHAPES = {f"aten::{name}" for name in ("as_strided_", "squeeze_", "t_", "transpose_", "unsqueeze_")}
+"""What makes of a tensor another view of its storage, in place; functions of torch do so with their results."""
 
 
 class Runtime(Recorder):
@@ -83,14 +86,34 @@ class Runtime(Recorder):
     def _write(self, func: OpOverload, facts: Facts, given: Given) -> Any:
         """An operation that writes to some of its tensors."""
         if facts.reshapes:
-            what = f"{func} changes the form of a tensor in place, which this runtime cannot do."
-            raise StepError("X-WRITE", what, fix="use the operation that returns the result.")
+            return self._reshape(func, given)
         written = [given.values[at].storage for at in given.written]
         if any(storage.pinned for storage in written):
             for storage in written:
                 self._pin(storage, given.values)
             return self._write_for_good(func, facts, given)
         return self._overwrite(func, facts, given)
+
+    def _reshape(self, func: OpOverload, given: Given) -> torch.Tensor:
+        """An operation that changes the form of a tensor in place: the tensor is another view of the same storage from now on.
+
+        Not where views are concerned: autograd makes the views of wrapper tensors again from their bases, and would miss it.
+        """
+        tensor = given.tensors[0]
+        if tensor._is_view() or _other_tensors(tensor, given.values[0].storage):
+            what = f"{func} changes the form of a view, or of a tensor that has views, in place, which this runtime cannot do."
+            raise StepError("X-WRITE", what, fix="use the operation that returns the result.")
+        if func._schema.name not in RESHAPES:
+            what = f"{func} gives a tensor other memory in place, which this runtime cannot do."
+            raise StepError("X-WRITE", what, fix="use an operation that returns the result.")
+        with itself():
+            call(func, fill(given.form[0], given.tensors), fill(given.form[1], given.tensors))
+        self.forget(tensor)
+        if isinstance(tensor, RematTensor):
+            args = (SLOTS[0], tensor.size(), tensor.stride(), tensor.storage_offset())
+            view = self.compute(VIEWED, facts_of(VIEWED), Given((args, {}), [tensor], given.values[:1]))
+            tensor._handle, tensor._runtime = view._handle, self
+        return tensor
 
     def _pin(self, storage: Stored, values: Sequence[Value]) -> None:
         value = next(value for value in values if value.storage is storage)
@@ -158,7 +181,8 @@ class Runtime(Recorder):
             self.remember_generators(operator, given)
         needs = self.needs.of(func, facts, given.form, given.tensors)
         record = Call((*values, *roots), self.learning(operator, needs), cost=needs.cost, name=facts.name)
-        record.takes, record.written = tuple(roots), tuple(values[at] for at in given.written)
+        unseen = slots(given.form, facts, facts.unversioned)
+        record.takes, record.written = tuple(roots), tuple(values[at] for at in given.written if at not in unseen)
         record.room = needs.size + sum(root.storage.size for root in roots)
         results = self.perform(record, operator, needs)
         record.written = ()
@@ -167,3 +191,9 @@ class Runtime(Recorder):
         result = fill(form, [given.tensors[at] if at >= 0 else self.wrapped(next(fresh)) for at in at_results])
         core.settle()
         return result
+
+
+def _other_tensors(tensor: torch.Tensor, storage: Stored) -> bool:
+    """Whether other wrapper tensors have their values in a storage; what autograd saved is no matter."""
+    handles = [handle for ref in list(storage.handles.values()) if (handle := ref()) is not None and not handle.saved]
+    return any(handle is not getattr(tensor, "_handle", None) for handle in handles)

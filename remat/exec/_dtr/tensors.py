@@ -89,6 +89,10 @@ class Tensors:
             self.track(value.payload)
         return value
 
+    def forget(self, tensor: torch.Tensor) -> None:
+        """A plain tensor is another view of its storage than it was."""
+        self._seen.pop(id(tensor), None)
+
     def _check_unwritten(self, storage: Stored) -> None:
         """What was handed to the program is as it was."""
         if version_of(storage.source) != storage.version:

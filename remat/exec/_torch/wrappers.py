@@ -75,6 +75,13 @@ def below_autograd() -> Any:
     return torch._C._AutoDispatchBelowAutograd()
 
 
+@contextmanager
+def itself() -> Iterator[None]:
+    """Inside, an operation runs on a wrapper tensor itself, which it may give another form: nothing in Python sees it."""
+    with outside_modes(), torch._C._DisableTorchDispatch():
+        yield
+
+
 def fake_mode() -> FakeTensorMode:
     """A mode in which operations compute shapes alone; it adds nothing to the cache that all fake modes of a process share."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -125,6 +132,7 @@ __all__ = [
     "arithmetic",
     "below_autograd",
     "fake_mode",
+    "itself",
     "like",
     "modes_on",
     "outside_modes",
