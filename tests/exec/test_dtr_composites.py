@@ -97,3 +97,36 @@ def test_a_form_changed_in_place_that_views_would_miss_is_refused():
             StepError, match=r"X-WRITE: aten\.t\w*_\.default changes the form of a view, or of a tensor that has"
         ):
             step(remat.exec.dtr(Body(between), "1MiB"), X)
+
+
+def transformed(module, x):
+    return torch.func.grad(lambda rows: rows.sin().sum())(x)
+
+
+def divided_at_computed_places(module, x):
+    return torch.cat(torch.tensor_split(x, (x[0] > 9).long().cumsum(0)[:2]))
+
+
+def resized_by_a_result(module, x):
+    with torch.no_grad():
+        out = torch.empty(0)
+        torch.mul(x, x, out=out)
+    return x * out.sum()
+
+
+def resized_in_a_buffer(module, x):
+    with torch.no_grad():
+        torch.mul(x, x, out=module.average[:0])
+    return x
+
+
+@pytest.mark.parametrize(
+    "between, words",
+    [(transformed, r"X-TRANSFORM.*use torch\.autograd\.grad"),
+     (divided_at_computed_places, r"X-TENSOR.*torch\.tensor\(lengths"),
+     (resized_by_a_result, r"X-WRITE: aten\.mul\.out resized.*\[0\] to \[64, 24\]"),
+     (resized_in_a_buffer, r"X-WRITE: aten\.mul\.out resized")],
+)  # fmt: skip
+def test_what_cannot_run_here_is_refused_with_a_remedy(between, words):
+    with pytest.raises(StepError, match=words):
+        step(remat.exec.dtr(Body(between), "1MiB"), X)

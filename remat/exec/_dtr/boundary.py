@@ -15,6 +15,7 @@ from remat.exec._dtr.operators import version_of
 from remat.exec._dtr.recorder import may_be_lengths
 from remat.exec._dtr.runtime import Runtime
 from remat.exec._dtr.wrapper import RematTensor
+from remat.exec._run.runtime import StepError
 from remat.exec._torch.torch_private import DispatchMode
 from remat.exec._torch.wrappers import modes_on, saving_with
 
@@ -38,8 +39,30 @@ def region(runtime: Runtime) -> Iterator[None]:
     try:
         with torch.autograd.graph.saved_tensors_hooks(_Saver(runtime), unpacked), _Region(runtime):
             yield
+    except RuntimeError as error:
+        _refuse(error)
+        raise
     finally:
         runtime.in_forward = before
+
+
+def _refuse(error: RuntimeError) -> None:
+    """Say of errors of torch that a forward has under DTR alone what to do about them.
+
+    Raises:
+        StepError: X-TRANSFORM, X-TENSOR.
+    """
+    message = str(error)
+    if "support saved tensor hooks" in message:
+        what = "the forward calls a transform of torch.func, which torch does not run where saved tensors have hooks."
+        fix = "use torch.autograd.grad(…, create_graph=True) there, or call the transform outside of the module."
+        raise StepError("X-TRANSFORM", what, fix=fix) from error
+    if "data is not allocated yet" in message:
+        what = (
+            "a function of torch reads lengths by a data pointer, which a tensor that was computed here does not have."
+        )
+        fix = "give it a plain tensor at the line of the traceback: torch.tensor(lengths.tolist()) in place of lengths."
+        raise StepError("X-TENSOR", what, fix=fix) from error
 
 
 # -- what autograd saves ---------------------------------------------------------------------------------------------------

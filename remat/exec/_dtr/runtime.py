@@ -133,6 +133,8 @@ class Runtime(Recorder):
                 return call(func, fill(given.form[0], payloads), fill(given.form[1], payloads))
 
             out = self.needs.measured(needs, run)
+            for at in given.written:
+                _check_size(func, given.tensors[at], payloads[at])
         results: list[torch.Tensor] = []
         form = split(out, results)
         return fill(form, [self._result(result, payloads, given) for result in results])
@@ -186,6 +188,8 @@ class Runtime(Recorder):
         record.room = needs.size + sum(root.storage.size for root in roots)
         results = self.perform(record, operator, needs)
         record.written = ()
+        for at in given.written:
+            _check_size(func, given.tensors[at], self.value_of(given.tensors[at]).payload)
         form, at_results = operator.result
         fresh = iter(results[len(roots) :])
         result = fill(form, [given.tensors[at] if at >= 0 else self.wrapped(next(fresh)) for at in at_results])
@@ -197,3 +201,14 @@ def _other_tensors(tensor: torch.Tensor, storage: Stored) -> bool:
     """Whether other wrapper tensors have their values in a storage; what autograd saved is no matter."""
     handles = [handle for ref in list(storage.handles.values()) if (handle := ref()) is not None and not handle.saved]
     return any(handle is not getattr(tensor, "_handle", None) for handle in handles)
+
+
+def _check_size(func: OpOverload, tensor: torch.Tensor, payload: torch.Tensor) -> None:
+    """Check that an operation has not given what it writes to another size, which the tensor in its place would not show.
+
+    Raises:
+        StepError: X-WRITE.
+    """
+    if tensor.shape != payload.shape:
+        what = f"{func} resized a tensor that it writes to, from {list(tensor.shape)} to {list(payload.shape)}."
+        raise StepError("X-WRITE", what, fix="give out= a tensor of the size of the result, or none.")
