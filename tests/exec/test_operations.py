@@ -1,12 +1,19 @@
 """Operations and modules of many kinds: with every forward value evicted they train as eager does, and peaks hold."""
 
+import copy
+
 import pytest
 import torch
+import torch._decomp
+import torch._functorch.aot_autograd  # and all that registers Python for operations
+import torch._refs
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
+import remat.exec
+from remat.exec._torch.joint import IN_PYTHON, eager_kernels
 from tests.exec.support import Rig, differences, evicting, train
 
 WIDTH = 8
@@ -120,3 +127,101 @@ def test_it_trains_as_eager_does_and_its_peak_holds(name):
     forward = rig.forward(evicting(rig.graph))
     assert differences(train(bare, one), train(other, two, call=forward)) == []
     assert rig.measured(rig.step(rig.plan(rig.peak).schedule)).peak <= rig.peak
+
+
+class Weighted(nn.Module):
+    """A function of a parameter and an input."""
+
+    def __init__(self, shape, function):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(shape))
+        self.function = function
+
+    def forward(self, *given):
+        return self.function(self.weight, *given).square().mean()
+
+
+def resynthesized(weight, x, window):
+    spectra = torch.view_as_complex(x) * torch.view_as_complex(weight)[:, :, None]
+    return torch.istft(spectra, 32, hop_length=8, window=window, length=64)
+
+
+def analyzed(weight, x):
+    return torch.view_as_real(torch.stft(weight * x, 32, 8, 24, torch.hann_window(24), return_complex=True))
+
+
+AS_EAGER = {
+    "a vector of data and a bank of matrices": ((3, 32, 6), lambda weight, x: x @ weight, (32,)),
+    "a permuted weight and a matrix of data": ((7, 3, 2), lambda weight, x: weight.permute(1, 2, 0) @ x, (7, 4)),
+    "short-time spectra": ((4, 256), analyzed, (4, 256)),
+    "padded sequences": ((6, 5), lambda weight, x: nn.utils.rnn.pad_sequence([weight[:2] * x, weight]), (2, 5)),
+    "broadcast": ((6, 5), lambda weight, x: torch.broadcast_tensors(weight, x)[0] * x, (3, 6, 5)),
+}
+"""Shapes and functions for which torch's Python does other operations than eager."""
+
+
+def same_steps(model, calls, tracer):
+    """How many steps of the wrapped module have the loss and the gradient of the bare one, bit for bit."""
+    bare = copy.deepcopy(model)
+    wrapped = remat.exec.wrap(model, calls[0], "100%", tracer=tracer, on_uncapturable="raise")
+    count = 0
+    for call in calls:
+        bare.zero_grad()
+        wrapped.zero_grad()
+        losses = bare(*call), wrapped(*call)
+        for loss in losses:
+            loss.backward()
+        count += torch.equal(*losses) and torch.equal(bare.weight.grad, wrapped.weight.grad)
+    return count
+
+
+@pytest.mark.parametrize("tracer", ["log", "joint"])
+@pytest.mark.parametrize("name", AS_EAGER)
+def test_operations_that_torch_takes_apart_in_python_have_the_bits_of_eager(name, tracer):
+    shape, function, given = AS_EAGER[name]
+    torch.manual_seed(0)
+    model, calls = Weighted(shape, function), [(torch.randn(given),) for _ in range(10)]
+    assert same_steps(model, calls, tracer) == 10
+
+
+def inverted_spectra():
+    torch.manual_seed(0)
+    calls = [(torch.randn(4, 17, 9, 2), torch.hann_window(32)) for _ in range(5)]
+    return Weighted((4, 17, 2), resynthesized), calls
+
+
+@pytest.mark.parametrize("tracer", ["log", "joint"])
+def test_inverse_spectra_have_the_bits_of_eager(tracer):
+    assert same_steps(*inverted_spectra(), tracer) == 5
+
+
+def test_inverse_spectra_keep_eagers_check_of_the_window():
+    model, calls = inverted_spectra()
+    wrapped = remat.exec.wrap(model, calls[0], "100%")
+    for module in (model, wrapped):
+        with pytest.raises(RuntimeError):
+            module(calls[0][0], torch.zeros(32))
+
+
+def taken_apart_in_python():
+    keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+    names = (name.partition(".") for name in torch._C._dispatch_get_all_op_names())
+    packets = {
+        name: getattr(getattr(torch.ops, name.split("::")[0]), name.split("::")[1], None) for name, _, _ in names
+    }
+    return {
+        name
+        for name, packet in packets.items()
+        if packet is not None
+        and any(key in getattr(packet, overload).py_kernels for overload in packet.overloads() for key in keys)
+    }
+
+
+def test_no_operation_is_taken_apart_in_python_but_those_that_must_be():
+    before = taken_apart_in_python()
+    assert len(before) > 30
+    for fused in (True, False):
+        with eager_kernels(fused_dropout=fused):
+            left = taken_apart_in_python()
+        assert left == {f"aten::{name}" for name in IN_PYTHON | ({"dropout"} if fused else set())} & before
+    assert taken_apart_in_python() == before

@@ -63,13 +63,12 @@ def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: 
     # The tracer brings the whole of torch's compiler with it, a second of imports: whoever captures nothing does not pay it.
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
-    taken = DECOMPOSED if correction is None else (*DECOMPOSED, "dropout")
     # A backward runs outside autocast, whatever its forward ran in.
     outside = functorch_config.patch(backward_pass_autocast="off")
     with (
         ExitStack() as stack,
         fx_traceback.preserve_node_meta(),
-        eager_kernels(taken),
+        eager_kernels(fused_dropout=correction is None),
         lists_of_items(),
         compared_late(),
         unseen_refused(),
@@ -90,18 +89,27 @@ def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: 
     return Joint(graph, constants, inputs, outputs, aliased)
 
 
-DECOMPOSED = (
-    "upsample_", "_upsample_", "lstm", "gru", "rnn_", "hardshrink", "softshrink", "multi_margin_loss",
-    "multilabel_margin_loss",
-)  # fmt: skip
-"""Operations that the tracer takes apart in Python where eager runs one kernel: other roundings, and more memory."""
+IN_PYTHON = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "one_hot", "tensor_split"})
+"""Operations that are traced as torch's Python takes them apart: batch norms, whose schemas hide that they write the running
+statistics, and those whose kernels read values (classes, places to split at), which would make guards or cannot be traced.
+
+Torch has such Python for some fifty operations. It is for compilers, which need no bits of eager's: it folds a product another
+way, adds in another order, takes more memory or leaves checks of values out. All others, and those that a later torch adds, are
+traced as the kernels that eager runs."""
 
 
 @contextmanager
-def eager_kernels(prefixes: tuple[str, ...]) -> Iterator[None]:
-    """Trace the operations whose names begin so as the kernels that eager runs."""
+def eager_kernels(*, fused_dropout: bool) -> Iterator[None]:
+    """Trace all operations as the kernels that eager runs, but for `IN_PYTHON`.
+
+    Args:
+        fused_dropout: dropout is one kernel, as on accelerators (torch's Python has it so on every device).
+    """
+    kept = IN_PYTHON | {"dropout"} if fused_dropout else IN_PYTHON
     keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
-    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten) if name.startswith(prefixes)]
+    # A namespace holds the operations that were asked for so far, and whoever registers Python for one asks for it.
+    packets = [packet for name, packet in vars(torch.ops.aten).items() if name not in kept]
+    packets = [packet for packet in packets if isinstance(packet, torch._ops.OpOverloadPacket)]
     overloads = [getattr(packet, name) for packet in packets for name in packet.overloads()]
     taken = [
         (overload, key, overload.py_kernels.pop(key))

@@ -26,7 +26,6 @@ from torch.nn.utils import stateless
 
 from remat.exec._torch.functional import Functional, as_it_is, inner, writes
 from remat.exec._torch.joint import (
-    DECOMPOSED,
     PLAIN_OUTPUTS,
     Correction,
     Joint,
@@ -67,11 +66,10 @@ def log_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: Cor
 @contextmanager
 def _tracing(log: Log, correction: Correction | None) -> Iterator[None]:
     """What the joint export is made in, and the log around the fake tensors."""
-    taken = DECOMPOSED if correction is None else (*DECOMPOSED, "dropout")
     with (
         fx_traceback.preserve_node_meta(),
         enable_python_dispatcher(),
-        eager_kernels(taken),
+        eager_kernels(fused_dropout=correction is None),
         lists_of_items(),
         compared_late(),
         unseen_refused(),

@@ -12,7 +12,7 @@ from torch import nn
 from torch._dispatch.python import enable_python_dispatcher
 from torch.nn.utils import stateless
 
-from remat.exec._torch.joint import DECOMPOSED, Correction, corrections, eager_kernels, unseen_refused
+from remat.exec._torch.joint import Correction, corrections, eager_kernels, unseen_refused
 from remat.exec._torch.logged import no_cast_kept
 from remat.exec._torch.torch_private import ShapesOnly
 
@@ -100,7 +100,7 @@ def blank(form: Form, device: torch.device) -> torch.Tensor:
 @contextmanager
 def tracers_setting(correction: Correction | None) -> Iterator[None]:
     """What the tracer runs in, but for functionalization."""
-    kernels = eager_kernels((*DECOMPOSED, "dropout"))
+    kernels = eager_kernels(fused_dropout=False)
     with no_cast_kept(), enable_python_dispatcher(), kernels, unseen_refused(), corrections(correction):
         yield
 
