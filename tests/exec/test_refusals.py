@@ -12,6 +12,7 @@ from remat.errors import Uncapturable
 from remat.exec._program.refusals import refusing
 from remat.exec._run.lowering import lower
 from remat.exec._run.rehearsal import rehearse
+from remat.exec._trace.walk import _names
 from remat.ir import dump
 from tests.exec.support import LIGHT, Rig
 
@@ -49,6 +50,48 @@ def test_marks_for_a_profiler_are_no_part_of_the_step(module):
     x = torch.randn(3, 4)
     wrapped = remat.exec.wrap(module, x, "100%", **EASY)
     assert torch.equal(wrapped(x), module(x))
+
+
+class Scaled(nn.Module):
+    """Reads its parameters as an attribute, from a list beside it, and from a global."""
+
+    def __init__(self, scales):
+        super().__init__()
+        self.scales = nn.ParameterList(scales)
+        self.twice = [[*scales]]
+
+    def forward(self, x):
+        for scale in (*self.scales, *self.twice[0], *EVERYTHING):
+            x = torch.tanh(x * scale)
+        return x.square().sum()
+
+
+EVERYTHING = [nn.Parameter(torch.randn(4)) for _ in range(2)]
+scales = EVERYTHING
+"""A global with the name of an attribute."""
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_lists_of_parameters_are_no_state_that_a_backward_changes(gradients):
+    bare, x = Scaled(EVERYTHING), torch.randn(2, 4)
+    bare.zero_grad()
+    bare(x).backward()
+    expected = [parameter.grad for parameter in bare.parameters()]
+    for parameter in bare.parameters():
+        parameter.grad = torch.zeros_like(parameter) if gradients else None
+    remat.exec.wrap(bare, x, "100%", **EASY)(x).backward()
+    assert all(map(torch.equal, expected, [parameter.grad for parameter in bare.parameters()]))
+
+
+def test_attributes_are_no_globals_and_globals_of_inner_code_are_found():
+    def outer(x):
+        class Inner:
+            value = EVERYTHING
+
+        return [EASY for _ in x.scales], Inner
+
+    assert set(_names(outer.__code__)) >= {"EVERYTHING", "EASY"}
+    assert "scales" not in _names(outer.__code__)
 
 
 def test_a_step_that_does_not_run_is_refused_with_its_line_and_module():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import dis
 import functools
 import itertools
 import random
@@ -202,10 +203,13 @@ class Walk:
         self.visit(type(value), f"class {type(value).__name__}", depth)
 
 
+@functools.lru_cache(maxsize=4096)
 def _names(code: types.CodeType) -> tuple[str, ...]:
-    """Global names that a function and the functions inside it use."""
+    """Global names that a function and the functions inside it use; `co_names` has those of attributes too."""
+    steps = dis.get_instructions(code)
+    names = [step.argval for step in steps if "_GLOBAL" in step.opname or step.opname == "LOAD_NAME"]
     inner = (name for const in code.co_consts if isinstance(const, types.CodeType) for name in _names(const))
-    return tuple(dict.fromkeys((*code.co_names, *inner)))
+    return tuple(dict.fromkeys((*names, *inner)))
 
 
 def _is_library(module: str | None) -> bool:
