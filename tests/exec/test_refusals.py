@@ -35,6 +35,15 @@ def test_a_lazy_module_is_asked_to_be_called_once(lazy):
     remat.exec.wrap(lazy, x, "100%", **EASY)(x).sum().backward()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("budget", ["60%", None])
+def test_a_scripted_module_is_refused_with_the_way_out(budget):
+    linear, x = nn.Linear(4, 4), torch.randn(3, 4)
+    for module in (torch.jit.script(linear), torch.jit.trace(linear, x), nn.Sequential(torch.jit.script(linear))):
+        with pytest.raises(Uncapturable, match=r"X-MODULE: at the module itself \(.*the eager module"):
+            remat.exec.wrap(module, x, budget, **EASY)
+
+
 class Marked(nn.Module):
     def __init__(self):
         super().__init__()

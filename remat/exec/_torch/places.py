@@ -32,7 +32,7 @@ class Place:
 
     Attributes:
         file: its path.
-        line: number of the line.
+        line: number of the line; 0: the function has no Python code.
         function: name of the function it is in.
         module: path and class of the module that was running; empty where that is not known.
     """
@@ -48,6 +48,8 @@ class Place:
         return f"{os.path.basename(self.file)}:{self.line}"
 
     def __str__(self) -> str:
+        if not self.line:
+            return self.module
         code = linecache.getline(self.file, self.line).strip()
         text = f"{self.short} in {self.function}" + (f" (`{code}`)" if code else "")
         return f"{self.module}, {text}" if self.module else text
@@ -127,8 +129,10 @@ def raised_at(error: BaseException, paths: Mapping[nn.Module, str]) -> Place | N
 
 def forward_of(module: nn.Module) -> Place:
     """The line at which the forward of a module begins: the place of what belongs to no line in it."""
-    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    # A scripted module's class answers for `forward` with an error.
+    forward = inspect.getattr_static(type(module), "forward")
+    code = getattr(inspect.unwrap(forward), "__code__", None)
     name = described("", module)
     if code is None:
-        return Place("?", 0, "forward", name)
+        return Place("", 0, "forward", name)
     return Place(code.co_filename, code.co_firstlineno, code.co_name, name)
