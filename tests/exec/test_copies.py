@@ -1,5 +1,6 @@
 """Steps that copy to the host: the bits of the bare module, within the predicted peak, whatever the copies do."""
 
+import errno
 import gc
 import os
 import pickle
@@ -8,6 +9,7 @@ import threading
 import time
 from copy import copy, deepcopy
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -243,20 +245,40 @@ def test_on_disk_the_bits_are_the_same_and_no_file_is_left(tmp_path, monkeypatch
     rig.copier = Copier.on(CpuDevice(disk=True))
     assert trained(rig, copied(rig.graph), 2) == []
     assert rig.copier.last.to_host > 0 and list(tmp_path.iterdir()) == []
-    used = [
-        os.readlink(f"/proc/self/fd/{fd}")
-        for fd in os.listdir("/proc/self/fd")
-        if os.path.islink(f"/proc/self/fd/{fd}")
-    ]
-    assert sum(str(tmp_path) in path for path in used) > 0
+    assert str(tmp_path) in mapped() and not any(str(tmp_path) in path for path in opened())
     rig.copier = None
     gc.collect()
-    used = [
-        os.readlink(f"/proc/self/fd/{fd}")
-        for fd in os.listdir("/proc/self/fd")
-        if os.path.islink(f"/proc/self/fd/{fd}")
-    ]
-    assert sum(str(tmp_path) in path for path in used) == 0
+    assert str(tmp_path) not in mapped()
+
+
+def mapped():
+    return Path("/proc/self/maps").read_text()
+
+
+def opened():
+    """Files that are open; what lists them is closed when they are read."""
+    return [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+
+
+def test_buffers_on_disk_are_no_memory_of_the_device_and_take_no_descriptors(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    device, before = CpuDevice(disk=True), len(opened())
+    with torch.profiler.profile(profile_memory=True) as profile:
+        buffers = [device.host_buffer(1 << 20) for _ in range(20)]
+    for at, buffer in enumerate(buffers):
+        buffer.fill_(at)
+    assert [int(buffer.float().mean()) for buffer in buffers] == list(range(20))
+    assert len(opened()) == before
+    assert not any(event.nbytes() for event in profile.profiler.kineto_results.events())
+
+
+def test_no_descriptor_for_a_file_is_an_error_of_its_own(monkeypatch):
+    def none(**_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", none)
+    with pytest.raises(RematError, match=r"X-DISK.*Too many open files\. Fix: .*ulimit -n"):
+        CpuDevice(disk=True).host_buffer(512)
 
 
 def test_a_full_disk_is_an_error_before_anything_is_written(monkeypatch):

@@ -6,6 +6,7 @@ does not fit into memory lies on disk while it is not needed.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import queue
@@ -20,6 +21,7 @@ import torch
 from attrs import define, field
 
 from remat.errors import RematError
+from remat.exec._copy.mapped import mapped_file
 from remat.ir import Lane, Link
 from remat.units import Bytes, Ns, format_bytes
 
@@ -178,13 +180,10 @@ class CpuDevice:
     def host_buffer(self, size: Bytes) -> torch.Tensor:
         """See `CopyDevice`; outside torch's allocator, whose numbers are those of the device."""
         try:
-            memory = _file(size) if self.disk else mmap.mmap(-1, size)
+            memory = mapped_file(size) if self.disk else mmap.mmap(-1, size)
         except OSError as error:
             if self.disk:
-                where = tempfile.gettempdir()
-                what = f"no room for {format_bytes(size)} ({size} B) more in {where}: {error.strerror}."
-                fix = "make room there, name another folder in TMPDIR, or give a larger budget."
-                raise RematError("X-DISK", what, fix=fix) from error
+                raise _no_file(size, error) from error
             what = f"the host has no room for {format_bytes(size)} ({size} B) more: {error.strerror}."
             raise RematError("X-HOST", what, fix="give a smaller host_budget or a larger budget.") from error
         return torch.frombuffer(memory, dtype=torch.uint8)
@@ -205,11 +204,13 @@ class CpuDevice:
         return any(worker.thread is threading.current_thread() for worker in self._workers.values())
 
 
-def _file(size: Bytes) -> mmap.mmap:
-    """A file without a name, as memory; its blocks are there, so that no write can fail."""
-    with tempfile.TemporaryFile(prefix="remat-") as file:
-        os.posix_fallocate(file.fileno(), 0, size)
-        return mmap.mmap(file.fileno(), size)
+def _no_file(size: Bytes, error: OSError) -> RematError:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        what = f"no file can be opened for {format_bytes(size)} ({size} B) more: {error.strerror}."
+        return RematError("X-DISK", what, fix="close files, or allow more (`ulimit -n`).")
+    what = f"no room for {format_bytes(size)} ({size} B) more in {tempfile.gettempdir()}: {error.strerror}."
+    fix = "make room there, name another folder in TMPDIR, or give a larger budget."
+    return RematError("X-DISK", what, fix=fix)
 
 
 __all__ = ["CpuDevice", "CpuEvent"]
