@@ -10,6 +10,7 @@ from attrs import frozen
 from remat.errors import BadArgument
 from remat.units import LONGEST_TEXT, Bytes, parse_bytes
 
+_FRACTION = re.compile(r"0?\.[0-9]{1,20}")
 _PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
 
 
@@ -30,6 +31,7 @@ def parse_budget(budget: int | str) -> Bytes | Share:
     Raises:
         BadArgument: U-SIZE, when it is none of these.
     """
+    _refuse_fraction(budget)
     if not isinstance(budget, str) or "%" not in budget:
         return parse_bytes(budget)
     match = _PERCENT.fullmatch(budget) if len(budget) <= LONGEST_TEXT else None
@@ -37,6 +39,18 @@ def parse_budget(budget: int | str) -> Bytes | Share:
     if share == 0:
         raise BadArgument("U-SIZE", f"{budget!r:.80} is not a share of the peak.", fix='write it like "40%", above 0.')
     return Share(share)
+
+
+def _refuse_fraction(budget: object) -> None:
+    """Say how a share is written to whoever writes 0.6 or "0.6".
+
+    Raises:
+        BadArgument: U-SIZE.
+    """
+    number = str(budget).strip() if isinstance(budget, (str, float)) else ""
+    if _FRACTION.fullmatch(number) and float(number):
+        fix = f'write "{float(number) * 100:g}%" for a share of the peak, or "{number}GB" for a size.'
+        raise BadArgument("U-SIZE", f"{budget!r} has no unit: it is neither a share nor a size.", fix=fix)
 
 
 def budget_bytes(budget: int | str, peak: Bytes) -> Bytes:

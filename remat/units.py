@@ -46,7 +46,11 @@ def parse_bytes(text: str | int) -> Bytes:
         raise BadArgument(
             "U-SIZE", f"{text!r:.80} is not a size.", fix='write it like "6GiB", "512MiB", "1.5GB" or "4096".'
         )
-    return int(Fraction(match.group(1)) * _UNITS[match.group(2).lower()])
+    number = Fraction(match.group(1))
+    if not match.group(2) and number.denominator > 1:
+        fix = f'write "{match.group(1)}GB", or bytes as a whole number.'
+        raise BadArgument("U-SIZE", f"{text!r} has no unit, and there are no fractions of a byte.", fix=fix)
+    return int(number * _UNITS[match.group(2).lower()])
 
 
 def format_bytes(size: Bytes) -> str:

@@ -25,6 +25,8 @@ WRONG = (
     "1e2%",
     "nan%",
     "-1",
+    "0.6",
+    "1.5",
     -1,
     0.4,
     True,
@@ -38,6 +40,12 @@ WRONG = (
 def test_a_budget_is_read(text, meant):
     assert budget_bytes(text, 1000) == meant
     assert isinstance(parse_budget(text), Share) == (isinstance(text, str) and "%" in text)
+
+
+@pytest.mark.parametrize("wrong", ["0.6", 0.6, " .60 "])
+def test_a_fraction_without_a_unit_is_told_how_a_share_and_a_size_are_written(wrong):
+    with pytest.raises(BadArgument, match=r'U-SIZE.*has no unit.*write "60%" for a share of the peak, or "0?.60?GB"'):
+        parse_budget(wrong)
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
