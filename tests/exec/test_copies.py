@@ -413,7 +413,7 @@ def test_a_saved_plan_with_copies_runs_where_there_is_a_link_and_is_refused_else
     again = remat.exec.wrap(bare, x, plan=path, offload=FAST, cost="estimate")
     assert all(torch.equal(a, b) for a, b in zip(gradients(again, x), expected, strict=True))
     assert copier_of(again).last.to_host > 0
-    with pytest.raises(RematError, match=r"X-STALE.*S-LINK"):
+    with pytest.raises(RematError, match=r"X-STALE.*copies data out of the device\. Fix: give offload"):
         remat.exec.wrap(Thrower().double(), x, plan=path, cost="estimate")
 
 

@@ -46,6 +46,11 @@ class Replay:
             StalePlan: X-FIT, it does not fit the budget here; X-STALE, it is not a schedule of this graph.
         """
         plan = self.plan
+        if link is None and plan.link is not None:
+            fix = 'give offload, as when it was made (True, "disk" or a Link), or plan anew: leave plan= out.'
+            raise StalePlan(
+                "X-STALE", f"{self.origin} copies data out of the device.", differs=("it makes copies",), fix=fix
+            )
         try:
             cost = validate(graph, plan.schedule, None, link)
         except InvalidSchedule as error:
