@@ -27,7 +27,7 @@ from remat.exec._module.calls import Wrapped, make_opaque, planned_call, set_for
 from remat.exec._module.plans import Plans
 from remat.exec._module.preparation import plan_sample, prepare_all
 from remat.exec._module.ranks import Ranks
-from remat.exec._module.samples import call_of, in_training
+from remat.exec._module.samples import call_of, in_training, samples_of
 from remat.exec._module.saved import saved_plans
 from remat.exec._module.state import MOST_PLANS
 from remat.exec._plan.automatic import AUTO, auto_budget
@@ -135,6 +135,7 @@ def wrap(
     """
     one_of(*STALE).check(on_stale, "wrap: on_stale", rule="X-ARG")
     saved = None if plan is None else saved_plans(plan, on_stale)
+    shapes = None if shapes is None else samples_of(shapes, "wrap: shapes")
     if budget is None and saved is not None:
         budget = saved.file.budget
     offloading = _offloading(offload, host_budget, budget)

@@ -219,8 +219,13 @@ def test_preparing_plans_every_shape_and_names_those_that_do_not_fit():
 def test_wrap_refuses_shapes_that_do_not_fit_before_anything_is_trained():
     with pytest.raises(Infeasible, match=r"argument 0 \[900, 24\]"):
         wrapped_mlp(shapes=[sample(50), sample(900)])
-    with pytest.raises(BadArgument, match="no samples"):
-        wrapped_mlp(shapes=[])
+    for wrong, what in (
+        ([], "there are no samples"),
+        (5, "5 is no list of calls"),
+        (torch.ones(3), "is no list of calls"),
+    ):
+        with pytest.raises(BadArgument, match=f"X-ARG: wrap: shapes: .*{what}"):
+            wrapped_mlp(shapes=wrong)
     with pytest.raises(BadArgument, match="not wrapped"):
         remat.exec.prepare(mlp(), [sample(3)])
 

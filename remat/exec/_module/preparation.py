@@ -14,10 +14,10 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from torch import nn
 
-from remat.errors import BadArgument, Infeasible
+from remat.errors import Infeasible
 from remat.exec._module.entries import Bare, Dynamic, Ready
 from remat.exec._module.plans import Plans
-from remat.exec._module.samples import call_of, in_training
+from remat.exec._module.samples import call_of, in_training, samples_of
 from remat.exec._plan.progress import Listener
 from remat.exec._torch.sharded import gathered
 from remat.units import Bytes, Ns, format_bytes
@@ -123,11 +123,7 @@ def prepare_all(
         progress: a bar on the error stream: None: if that is a terminal; True: in any case; False: none; or a function that is
             called with each `ShapeFit`.
     """
-    calls = [(call_of(sample), sample) for sample in samples]
-    if not calls:
-        raise BadArgument(
-            "X-ARG", "prepare: there are no samples.", fix="give a list of calls, each as `sample` of `wrap`."
-        )
+    calls = [(call_of(sample), sample) for sample in samples_of(samples, "prepare")]
     settled = state.settings.budget is None or isinstance(state.settings.budget, int)
     order = sorted(range(len(calls)), key=lambda at: (settled or at > 0, -_elements(calls[at][0])))
     fits: dict[int, ShapeFit] = {}

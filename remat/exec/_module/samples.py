@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -24,6 +24,26 @@ def call_of(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     raise BadArgument("X-ARG", f"a sample of type {type(sample).__name__} is not a call.", fix=fix)
 
 
+def samples_of(samples: Any, place: str) -> list[Any]:
+    """Several samples, each of which is a call.
+
+    Args:
+        samples: what was given.
+        place: function and argument, for the message.
+
+    Raises:
+        BadArgument: X-ARG.
+    """
+    several = isinstance(samples, Iterable) and not isinstance(samples, (torch.Tensor, Mapping, str, nn.Module))
+    listed = list(samples) if several else []
+    if not listed:
+        what = "there are no samples" if several else f"{samples!r:.80} is no list of calls"
+        raise BadArgument("X-ARG", f"{place}: {what}.", fix="give a list of calls, each as `sample` of `wrap`.")
+    for sample in listed:
+        call_of(sample)
+    return listed
+
+
 @contextlib.contextmanager
 def in_training(module: nn.Module) -> Iterator[None]:
     """As in training, whatever mode the module is in; the mode is put back."""
@@ -40,4 +60,4 @@ def in_training(module: nn.Module) -> Iterator[None]:
             inner.training = mode
 
 
-__all__ = ["call_of", "in_training"]
+__all__ = ["call_of", "in_training", "samples_of"]
