@@ -332,6 +332,12 @@ def test_wrong_arguments(how):
         remat.exec.wrap(Net(), batch(), **how)
 
 
+def test_a_file_that_cannot_be_read_is_refused_before_any_work(tmp_path):
+    for path, what in ((tmp_path / "none", "No such file"), (tmp_path, "Is a directory")):
+        with pytest.raises(BadArgument, match=rf"X-ARG: wrap: plan is .*{what}.*save_plan"):
+            remat.exec.wrap(Net(), batch(), "70%", plan=path)
+
+
 def test_a_damaged_file_is_refused_before_any_work(saved, tmp_path):
     document = json.loads(saved.read_text())
     document["plans"][0]["schedule"]["steps"].pop()

@@ -85,18 +85,27 @@ def saved_plans(plan: str | os.PathLike[str] | PlanFile, on_stale: str) -> Saved
 
     Raises:
         StalePlan: X-STALE, they were made with another minor version of torch.
-        MalformedFile: the file is damaged; OSError when it cannot be read.
+        MalformedFile: the file is damaged.
+        BadArgument: X-ARG, there is none, or it cannot be read.
     """
     if not isinstance(plan, (str, os.PathLike, PlanFile)):
         fix = "give a path, or what `remat.exec.load_plan` returned."
         raise BadArgument("X-ARG", f"wrap: plan is {plan!r:.80}.", fix=fix)
-    file = plan if isinstance(plan, PlanFile) else read_plans(plan)
+    file = plan if isinstance(plan, PlanFile) else _read(plan)
     name = f"the plan of {file.model}" if isinstance(plan, PlanFile) else os.fspath(plan)
     running, saved = minor_version(torch.__version__), minor_version(file.torch)
     plans = SavedPlans(file=file, name=name, strict=on_stale == "raise", current=running == saved)
     if not plans.current:
         plans.refuse(stale(name, (f"torch is {running} here and {saved} in the plan",)))
     return plans
+
+
+def _read(path: str | os.PathLike[str]) -> PlanFile:
+    try:
+        return read_plans(path)
+    except OSError as error:
+        what = f"wrap: plan is {os.fspath(path)!r:.200}, which cannot be read: {error.strerror}."
+        raise BadArgument("X-ARG", what, fix="give the path of a file that `remat.exec.save_plan` wrote.") from error
 
 
 def plan_to_save(planned: Planned, settings: Settings, rehearsal: Rehearsal | None = None) -> SavedPlan:
