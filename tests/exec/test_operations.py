@@ -225,3 +225,44 @@ def test_no_operation_is_taken_apart_in_python_but_those_that_must_be():
             left = taken_apart_in_python()
         assert left == {f"aten::{name}" for name in IN_PYTHON | ({"dropout"} if fused else set())} & before
     assert taken_apart_in_python() == before
+
+
+def assigned_rows(weight, x, mask):
+    out = torch.zeros_like(x)
+    out[mask] = x[mask] @ weight
+    return out
+
+
+def assigned_columns(weight, x, mask):
+    out = x @ weight
+    out[:, mask[0], :3] = out[:, mask[0], 3:6].sin()
+    out[mask] += 1
+    return out
+
+
+def assigned_without_gradients(weight, x, mask):
+    out = x @ weight
+    with torch.no_grad():
+        kept = out.clone()
+        kept[kept > 0] = weight[0, 0]
+    return out * kept
+
+
+MASKED = {
+    "rows": assigned_rows,
+    "columns": assigned_columns,
+    "without gradients": assigned_without_gradients,
+    "put": lambda weight, x, mask: (x @ weight).index_put((mask,), (x[mask] @ weight).sin()),
+    "added": lambda weight, x, mask: torch.zeros_like(x).index_put_((mask,), x[mask] @ weight, True),
+    "a scalar": lambda weight, x, mask: (x @ weight).index_put((mask,), weight[0, 0]),
+}
+
+
+@pytest.mark.parametrize("tracer", ["log", "joint"])
+@pytest.mark.parametrize("name", MASKED)
+def test_writes_through_a_mask_of_the_inputs_are_planned(name, tracer):
+    torch.manual_seed(0)
+    model = Weighted((6, 6), MASKED[name])
+    masks = [torch.rand(4, 5) > part for part in (0.3, 0.5, 0.8)] + [torch.zeros(4, 5, dtype=torch.bool)]
+    calls = [(torch.randn(4, 5, 6), mask) for mask in masks]
+    assert same_steps(model, calls, tracer) == len(calls)

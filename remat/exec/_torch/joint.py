@@ -17,6 +17,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from remat.errors import Uncapturable
 from remat.exec._torch.late_numbers import compared_late
 from remat.exec._torch.log import Dispatch
+from remat.exec._torch.masked_writes import written_to_places
 from remat.exec._torch.saved import Saved
 from remat.exec._torch.shape_functions import results_of
 from remat.exec._torch.torch_private import flatten
@@ -70,6 +71,7 @@ def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: 
         fx_traceback.preserve_node_meta(),
         eager_kernels(fused_dropout=correction is None),
         lists_of_items(),
+        written_to_places(),
         compared_late(),
         unseen_refused(),
         corrections(correction),

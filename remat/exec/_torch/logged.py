@@ -36,6 +36,7 @@ from remat.exec._torch.joint import (
 )
 from remat.exec._torch.late_numbers import compared_late
 from remat.exec._torch.log import Log, NotLogged
+from remat.exec._torch.masked_writes import written_to_places
 from remat.exec._torch.saved import saved_by
 from remat.exec._torch.torch_private import storage_key
 
@@ -71,6 +72,7 @@ def _tracing(log: Log, correction: Correction | None) -> Iterator[None]:
         enable_python_dispatcher(),
         eager_kernels(fused_dropout=correction is None),
         lists_of_items(),
+        written_to_places(),
         compared_late(),
         unseen_refused(),
         corrections(correction, log.around),
