@@ -86,6 +86,16 @@ class Dropped(Sized):
         return functional.dropout(x, 0.5)
 
 
+class Seeded(Sized):
+    """Long ones draw from a seed of their own."""
+
+    def between(self, x):
+        with torch.random.fork_rng(devices=[], enabled=x.shape[1] > 40):
+            if x.shape[1] > 40:
+                torch.manual_seed(42)
+            return functional.dropout(x, 0.5)
+
+
 class Dead(Sized):
     """Python decides by the shape of what is not used otherwise."""
 

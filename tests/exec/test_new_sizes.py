@@ -110,6 +110,15 @@ def test_a_size_at_which_python_takes_another_path_is_captured(name):
     assert name == "Padded" or 47 not in taken
 
 
+def test_a_size_at_which_the_forward_seeds_and_puts_back_is_refused():
+    bare, model = made("Seeded"), wrapped(made("Seeded"), sequences(32), on_uncapturable="raise")
+    for size in (32, 24, 28, 20):
+        assert all(map(torch.equal, results(bare, sequences(size), 1), results(model, sequences(size), 1)))
+    assert program_of(model).structure
+    with pytest.raises(Uncapturable, match=r"X-RANDOM: .*`torch.manual_seed\(42\)`.* sets torch's generator"):
+        model(*sequences(47))
+
+
 def test_attributes_that_only_another_size_reads_are_watched():
     bare, model = made("Twice"), wrapped(made("Twice"), sequences(60))
     for size in (60, 50, 55, 30):

@@ -15,7 +15,7 @@ from torch import nn
 from remat.errors import Uncapturable
 from remat.exec._capture.draft import Draft
 from remat.exec._program.program import Op, Ref, Role, Spec, Storage, Value, charged
-from remat.exec._torch import nodes, torch_private
+from remat.exec._torch import nodes, rng, torch_private
 from remat.exec._torch.joint import Joint
 from remat.exec._torch.torch_private import HigherOrderOperator, OpOverload
 from remat.ir import Phase
@@ -100,7 +100,7 @@ class _Reader:
             outputs=tuple(names),
             unpack=unpack,
             scope=nodes.scope_of(node),
-            draws=draws(target, node.args, dict(node.kwargs)),
+            draws=rng.draws(target, node.args, dict(node.kwargs)),
             sequence=nodes.sequence_of(node),
             region=nodes.region_of(node),
         )
@@ -207,18 +207,6 @@ def _tuples(tree: Any) -> Any:
         items = [_tuples(item) for item in tree]
         return items if isinstance(tree, list) else tuple(items)
     return tree
-
-
-def draws(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call advances the generator: the operation says so, and it is not an attention with dropout at zero."""
-    if torch.Tag.nondeterministic_seeded not in target.tags:
-        return False
-    for i, argument in enumerate(target._schema.arguments):
-        if argument.name == "dropout_p":
-            return (args[i] if i < len(args) else kwargs.get("dropout_p", argument.default_value)) != 0
-        if argument.name == "train" and i < len(args):
-            return args[i] is not False
-    return True
 
 
 def read_joint(joint: Joint, module: nn.Module) -> Draft:

@@ -17,8 +17,9 @@ import torch
 
 from remat.exec._sizes.calls import READERS, Call, Differs
 from remat.exec._sizes.shapes import Shapes
-from remat.exec._torch import torch_private
+from remat.exec._torch import rng, torch_private
 from remat.exec._torch.outlined import Form, NoOutline, Outlined
+from remat.exec._torch.seeding import Seeding
 from remat.exec._torch.torch_private import DispatchMode, OpOverload, ShapesOnly
 from remat.exec._trace.tape import Scalar
 
@@ -33,6 +34,7 @@ class Outlining(DispatchMode):
     def __init__(self, answers: Sequence[Scalar]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.answers = iter(answers)
+        self.seeding = Seeding()
         self.names: dict[int, str] = {}
         self.kept: list[torch.Tensor] = []
         self.outside: dict[str, Form] = {}
@@ -58,6 +60,8 @@ class Outlining(DispatchMode):
         """One call."""
         if not isinstance(func, OpOverload) or func.namespace in _UNSEEN:
             return func(*args, **(kwargs or {}))
+        if rng.draws(func, args, kwargs or {}):
+            self.seeding.drawn()
         given = tuple(map(self._key, args))
         named = tuple((name, self._key(value)) for name, value in kwargs.items()) if kwargs else ()
         result = self.run(func, (given, named), args, kwargs or {})

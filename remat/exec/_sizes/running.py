@@ -18,7 +18,6 @@ from remat.exec._torch.parametrized import own_parametrizations
 from remat.exec._trace import structure
 from remat.exec._trace.containers import TABLES
 from remat.exec._trace.effects import buffers_of, check_tables, write_in_place
-from remat.exec._trace.passes import generator_state
 from remat.exec._trace.python_state import Snapshot
 from remat.exec._trace.reads import Reads
 from remat.exec._trace.tracing import Same, Step, untouched
@@ -57,11 +56,11 @@ def outlined(step: Step, mode: Outlining, around: Around) -> tuple[tuple[Form, .
         tables = [(inner, name, tuple(inner.__dict__[name])) for inner in module.modules() for name in TABLES]
         with mode, with_tensors(module, state):
             origins = {id(tensor) for tensor in (*inputs, *state.values())}
-            buffers, seed, reads = buffers_of(module), generator_state(), Reads(before.paths)
-            with reads, own_parametrizations():
+            buffers, reads = buffers_of(module), Reads(before.paths)
+            with mode.seeding, reads, own_parametrizations():
                 out = step.run(inputs[: len(step.tensors)])
-            if seed != generator_state():
-                raise NoOutline("the forward sets torch's generator")
+                if mode.seeding.seen:
+                    raise NoOutline("the forward sets torch's generator")
             write_in_place(buffers)
             check_tables(tables)
             returned = _returned(out, origins, around)

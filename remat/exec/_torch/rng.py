@@ -14,8 +14,22 @@ from typing import Any
 import numpy as np
 import torch
 
+from remat.exec._torch.torch_private import OpOverload
+
 CPU_STATE = 5056
 """Bytes of a CPU generator's saved state. A CUDA generator's 16 bytes live on the host and cost the device nothing."""
+
+
+def draws(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call advances the generator: the operation says so, and it is not an attention with dropout at zero."""
+    if torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    for i, argument in enumerate(target._schema.arguments):
+        if argument.name == "dropout_p":
+            return (args[i] if i < len(args) else kwargs.get("dropout_p", argument.default_value)) != 0
+        if argument.name == "train" and i < len(args):
+            return args[i] is not False
+    return True
 
 
 def state_bytes(device: torch.device) -> int:
@@ -46,19 +60,22 @@ def replay(device: torch.device, state: torch.Tensor, call: Callable[..., Any], 
         restore(device, now)
 
 
+def generators() -> tuple[torch.Generator, ...]:
+    """Torch's default generators on every device in use."""
+    on_devices = torch.cuda.is_available() and torch.cuda.is_initialized()
+    return (torch.default_generator, *(torch.cuda.default_generators if on_devices else ()))
+
+
 @contextmanager
 def kept() -> Iterator[None]:
     """Restore all generators at the end: torch's on every device in use, Python's and numpy's."""
-    devices = [torch.device("cpu")]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        devices += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-    states = [(device, save(device)) for device in devices]
+    states = [(generator, generator.get_state()) for generator in generators()]
     python, numpy = random.getstate(), np.random.get_state()
     try:
         yield
     finally:
-        for device, state in states:
-            restore(device, state)
+        for generator, state in states:
+            generator.set_state(state)
         random.setstate(python)
         np.random.set_state(numpy)
 

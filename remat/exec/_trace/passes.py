@@ -9,7 +9,7 @@ import torch
 from attrs import define, field
 
 from remat.errors import Uncapturable
-from remat.exec._torch import rng, torch_private
+from remat.exec._torch import rng
 from remat.exec._trace.containers import Container
 from remat.exec._trace.diagnosis import who_changes
 from remat.exec._trace.effects import Effect
@@ -33,7 +33,7 @@ class Pass:
         places: which of `leaves` are tensors.
         requires_grad: of each returned tensor, of each late read, and of each tensor of an effect.
         through: positions of outputs that gradients may come back through.
-        seeded: whether the forward set torch's generator itself.
+        seeded: whether the forward set torch's generator itself, also where it put it back.
         orders: for each output, how its dimensions are permuted for the caller; None: not at all.
     """
 
@@ -50,12 +50,6 @@ class Pass:
     through: tuple[int, ...] = ()
     seeded: bool = False
     orders: tuple[tuple[int, ...] | None, ...] = ()
-
-
-def generator_state() -> bytes:
-    """The state of torch's generator, also inside a trace."""
-    with torch_private.no_modes():
-        return torch.get_rng_state().numpy().tobytes()
 
 
 def _moved_generator(before: Snapshot, after: Snapshot) -> str | None:
@@ -80,9 +74,10 @@ def check_passes(passes: list[Pass], before: Snapshot, again: Callable[[], None]
     if first.exit is not None and last.exit is not None and first.exit.token() != last.exit.token():
         _refuse_counter(first.exit, last.exit, before, again)
     if first.seeded or last.seeded:
-        where = who_changes(again, generator_state, before.root)
-        what = "the forward sets torch's generator itself, which a captured step would not."
-        raise Uncapturable("X-RANDOM", what, fix="seed outside the module.", where=where)
+        where = who_changes(again, lambda: last.tape.seeding.seen, before.root)
+        what = "the forward sets torch's generator itself (seeds it, or takes draws back), which a captured step would not."
+        fix = "seed outside the module, or draw these numbers outside, and pass them as an argument."
+        raise Uncapturable("X-RANDOM", what, fix=fix, where=where)
     different = _difference(first, last)
     if different is not None:
         fix = "keep clocks, counters and random numbers of Python out of the forward, or pass them as arguments."

@@ -24,6 +24,7 @@ from remat.exec._torch import rng, torch_private
 from remat.exec._torch.late_numbers import LateNumber, integers_may_be_late
 from remat.exec._torch.nodes import Regions
 from remat.exec._torch.places import Place, Running, user_place
+from remat.exec._torch.seeding import Seeding
 from remat.exec._torch.shape_functions import longest_target
 from remat.exec._torch.torch_private import DispatchMode, OpOverload
 
@@ -74,7 +75,7 @@ class Instruction:
     @property
     def draws(self) -> bool:
         """Whether it advances a generator of random numbers."""
-        return torch.Tag.nondeterministic_seeded in self.target.tags
+        return rng.draws(self.target, self.args, self.kwargs)
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -194,6 +195,7 @@ class Tape(DispatchMode):
         answers: values of late reads from earlier runs, in order; they are not computed again.
         running: the modules that are running.
         regions: the autocast regions of the forward.
+        seeding: notified of each draw.
     """
 
     def __init__(
@@ -202,10 +204,12 @@ class Tape(DispatchMode):
         answers: tuple[Scalar, ...] = (),
         running: Running | None = None,
         regions: Regions | None = None,
+        seeding: Seeding | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.sources = sources
         self.regions = regions or Regions(keeps=False)
+        self.seeding = seeding or Seeding()
         self.running = running or Running()
         self.answers = answers
         self.instructions: list[Instruction] = []
@@ -297,6 +301,8 @@ class Tape(DispatchMode):
             target=func, args=tuple(given[0]), kwargs=given[1], outputs=outputs, unpack=unpack, place=place
         )
         self.instructions.append(instruction)
+        if instruction.draws:
+            self.seeding.drawn()
         if (torch_private.aliases_an_input(func) or func.name() == "aten::lift_fresh") and instruction.reads:
             for name in instruction.makes:
                 self.roots[name] = self._root(instruction.reads[0])
@@ -394,6 +400,7 @@ class Tape(DispatchMode):
 
     def _value(self, read: Read) -> Scalar:
         with torch_private.no_modes(), torch.no_grad(), rng.kept():
+            self.seeding.put_back()
             return evaluate(read.instructions, self._real(read))  # type: ignore[no-any-return]
 
     def _real(self, read: Read) -> dict[str, torch.Tensor]:

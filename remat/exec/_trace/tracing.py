@@ -26,11 +26,12 @@ from remat.exec._torch.logged import log_joint
 from remat.exec._torch.nodes import Regions
 from remat.exec._torch.parametrized import own_parametrizations
 from remat.exec._torch.places import Running, described
+from remat.exec._torch.seeding import Seeding
 from remat.exec._trace import structure
 from remat.exec._trace.containers import TABLES, Slot
 from remat.exec._trace.diagnosis import refusal
 from remat.exec._trace.effects import buffers_of, check_tables, effect_on, take_back_tensors, write_in_place
-from remat.exec._trace.passes import Pass, check_backward, check_passes, generator_state, refuse_generator
+from remat.exec._trace.passes import Pass, check_backward, check_passes, refuse_generator
 from remat.exec._trace.python_state import Snapshot
 from remat.exec._trace.reads import Reads
 from remat.exec._trace.structure import Layout
@@ -166,7 +167,7 @@ class _Traced(nn.Module):
         running.names.append(described("", step.module))
         tables = [(inner, name, tuple(inner.__dict__[name])) for inner in step.module.modules() for name in TABLES]
         self.__dict__.update(step=step, before=before, lifted=lifted, cloned=cloned, passes=[], running=running)
-        self.__dict__["tables"] = tables
+        self.__dict__.update(tables=tables, seeding=Seeding())
         state = (step.module.named_parameters, step.module.named_buffers)
         self.__dict__["real"] = {
             (kind, name): tensor
@@ -186,10 +187,9 @@ class _Traced(nn.Module):
         if passes:
             current.entry = Snapshot(step.module, step.watched, passes[0].reads).token(passes[0].reads)
         buffers = buffers_of(self.inner)
-        state = generator_state()
-        with reads, tape, own_parametrizations(), nodes.autocast_regions(tape.regions):
+        with tape.seeding, reads, tape, own_parametrizations(), nodes.autocast_regions(tape.regions):
             out = step.run(tensors[:count])
-        current.seeded = state != generator_state()
+            current.seeded = tape.seeding.seen
         write_in_place(buffers)
         check_tables(space["tables"])
         passes.append(current)
@@ -238,7 +238,7 @@ class _Traced(nn.Module):
         inputs = (*step.tensors, *lifted.tensors)
         real.update({("input", position): tensor for position, tensor in enumerate(inputs)})
         regions = Regions(self.__dict__["keeps_casts"])
-        tape = Tape(real.__getitem__, step.answers, self.__dict__["running"], regions)
+        tape = Tape(real.__getitem__, step.answers, self.__dict__["running"], regions, self.__dict__["seeding"])
         for name, parameter in self.inner.named_parameters(remove_duplicate=False):
             tape.know(parameter, ("param", name), trained=real["param", name].requires_grad)
         for name, buffer in self.inner.named_buffers(remove_duplicate=False):
@@ -428,5 +428,6 @@ def _again(run: _Traced, before: Snapshot) -> None:
     step: Step = run.__dict__["step"]
     tensors = (*step.tensors, *run.__dict__["lifted"].tensors)
     fresh = _Traced(step, before, run.__dict__["lifted"], run.__dict__["cloned"], run.__dict__["forget"])
+    fresh.__dict__["seeding"] = run.__dict__["seeding"]  # what looks for the line asks it
     with untouched(step.module, before), torch.enable_grad():
         run.__dict__["tracer"](fresh, tensors, run.__dict__["correction"])

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tests.exec.odd.base import Block, Blocks, Body
-from tests.exec.odd.judging import EITHER, REFUSED, odd, rows
+from tests.exec.odd.judging import EITHER, EXACT, REFUSED, odd, rows
 
 
 @odd("python-random-decides-a-branch", EITHER)
@@ -146,10 +146,57 @@ class SeedsPython(Body):
         return self.loss(self.hidden(x) * random.random())
 
 
-@odd("torch-seeded-inside", EITHER)
+@odd("torch-seeded-inside", REFUSED)
 class SeedsTorch(Body):
     def forward(self, x):
         torch.manual_seed(len(x))
+        return self.loss(self.hidden(x))
+
+
+@odd("torch-seeded-inside-as-it-was-before", REFUSED)
+class SeedsTheSame(Body):
+    """The generator is in this very state when the module is wrapped."""
+
+    def forward(self, x):
+        torch.manual_seed(1)
+        return self.loss(self.hidden(x))
+
+
+@odd("torch-seeded-inside-a-fork", REFUSED)
+class SeedsForked(Body):
+    def forward(self, x):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(42)
+            noise = torch.rand_like(x)
+        return self.loss(self.hidden(x * noise))
+
+
+@odd("torch-seeded-and-put-back", REFUSED)
+class SeedsAndPutsBack(Body):
+    def forward(self, x):
+        generator = torch.default_generator
+        state = generator.get_state()
+        generator.manual_seed(42)
+        x = self.dropout(x)
+        generator.set_state(state)
+        return self.loss(self.hidden(x))
+
+
+@odd("torch-drawn-from-inside-a-fork", REFUSED)
+class DrawsForked(Body):
+    """The fork takes its draws back, so that the next ones are the same."""
+
+    def forward(self, x):
+        with torch.random.fork_rng(devices=[]):
+            noise = torch.rand_like(x)
+        return self.loss(self.hidden(x * noise))
+
+
+@odd("fork-that-draws-nothing", EXACT)
+class IdleFork(Body):
+    def forward(self, x):
+        with torch.random.fork_rng(devices=[]):
+            x = self.layers[0](x)
         return self.loss(self.hidden(x))
 
 
