@@ -158,8 +158,8 @@ def _waited(wait: tuple[int, int]) -> Terms:
 
 def _chosen(columns: NDArray[np.int32], values: Longs) -> Terms:
     """The columns that there are, with their values."""
-    there = columns >= 0
-    return columns[there].astype(np.int64), values[there]
+    given = columns >= 0
+    return columns[given].astype(np.int64), values[given]
 
 
 def _before(flat: Flat, instant: Instant, wait: tuple[int, int]) -> _Side:
@@ -203,8 +203,8 @@ def _extended(instant: Instant, off: NDArray[np.int32], waits: tuple[int, int], 
     old = instant.linear
     served = [(row, fact[2]) for row, fact in enumerate(instant.facts) if fact[0] in _SERVED]
     reader, datum = np.array(served, np.int64).reshape(-1, 2).T
-    there = off[datum] >= 0
-    serving = (reader[there], off[datum[there]].astype(np.int64), np.full(int(there.sum()), -1))
+    movable = off[datum] >= 0
+    serving = (reader[movable], off[datum[movable]].astype(np.int64), np.full(int(movable.sum()), -1))
     parts = [(old.row, old.col, old.val), serving, *rows.entries]
     row, col, val = (np.concatenate([part[i] for part in parts]) for i in range(3))
     added, more = waits[1] + 1 - len(old.cost), len(rows.facts)
