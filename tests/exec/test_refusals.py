@@ -62,15 +62,14 @@ def test_marks_for_a_profiler_are_no_part_of_the_step(module):
 
 
 class Scaled(nn.Module):
-    """Reads its parameters as an attribute, from a list beside it, and from a global."""
+    """Reads its parameters as an attribute with the name of a global."""
 
     def __init__(self, scales):
         super().__init__()
         self.scales = nn.ParameterList(scales)
-        self.twice = [[*scales]]
 
     def forward(self, x):
-        for scale in (*self.scales, *self.twice[0], *EVERYTHING):
+        for scale in self.scales:
             x = torch.tanh(x * scale)
         return x.square().sum()
 
@@ -81,7 +80,7 @@ scales = EVERYTHING
 
 
 @pytest.mark.parametrize("gradients", [False, True])
-def test_lists_of_parameters_are_no_state_that_a_backward_changes(gradients):
+def test_an_attribute_with_the_name_of_a_global_is_no_reason_to_refuse(gradients):
     bare, x = Scaled(EVERYTHING), torch.randn(2, 4)
     bare.zero_grad()
     bare(x).backward()

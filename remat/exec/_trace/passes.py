@@ -109,8 +109,6 @@ def _difference(first: Pass, last: Pass) -> tuple[str, str] | None:
 def check_backward(last: Pass, now: Snapshot) -> None:
     """Refuse a backward that changes Python: a hook that counts or collects, which a planned backward does not call."""
     assert last.exit is not None
-    # Lists hold the tensors of the trace still, where the tables of modules have the real ones.
-    now.registered |= last.exit.registered
     before = {entry[:2]: entry for entry in last.exit.token()}
     changed = [entry for entry in now.token() if before.get(entry[:2]) != entry]
     if changed:

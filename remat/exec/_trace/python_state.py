@@ -35,9 +35,6 @@ class Snapshot:
         module: where the walk begins.
         others: functions and objects to walk from as well (a loss function).
         reads: of the attributes of modules only those that it names are followed and compared; None: all of them.
-
-    Attributes:
-        registered: identities of the tensors that count as parameters and buffers, wherever else they are.
     """
 
     def __init__(self, module: nn.Module, others: tuple[Any, ...] = (), reads: Reads | None = None) -> None:
@@ -45,7 +42,7 @@ class Snapshot:
         self.reads = reads
         self._walk = Walk(module, others, reads)  # it keeps the objects alive that are identified by their ids
         self.containers, self.paths = self._walk.containers, self._walk.paths
-        self.registered = _registered(module)
+        self._tensors = _registered(module)
         self._dicts = self._holders(lambda container: container.kind == "dict" and container.module is None)
         self._lists = self._holders(lambda container: container.kind in ("list", "deque", "set"))
         self._cells = self._holders(lambda container: container.kind == "cell" and bool(container.keys))
@@ -153,7 +150,7 @@ class Snapshot:
         if isinstance(value, TORCH_PLAIN):
             return str(value)
         if isinstance(value, torch.Tensor):
-            if id(value) in self.registered:
+            if id(value) in self._tensors:
                 return "registered tensor"
             return "tensor", tuple(value.shape), value.stride(), value.dtype, str(value.device), value.requires_grad
         if id(value) in self.paths:
