@@ -49,7 +49,7 @@ class Report:
         trail: what each solver reported.
         planning_seconds: time of the planning alone, without imports and compilation.
         seconds: of each stage: capture, cost, plan (`bound` is a part of it), lower, rehearsal; import and compile are in none.
-        loss_reserve: bytes the plan has for a loss outside the module.
+        loss_reserve: bytes the plan has for a loss outside the module, and for gradients in another layout than traced.
         overhead: bytes that a call holds outside its plan: what is computed before it because shapes follow from it, and what
             undoes a forward that took the wrong branch.
         reserved: most bytes the caching allocator held from the driver in the rehearsal (CUDA), else 0.

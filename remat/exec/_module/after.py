@@ -97,23 +97,39 @@ def _do(watch: Watch, effect: Effect, values: list[Any]) -> bool:
 
 
 def learnt(planned: Planned, meter: StepMeter) -> Outside | None:
-    """What an audit measured of a loss outside, where that is more than the plan assumed."""
+    """What steps have shown to be held outside the plan, where it assumed less: by a loss outside, by copies of gradients."""
     meter.settle()
-    audit = meter.audit
-    if audit is None or planned.audited or is_loss_inside(planned.captured) or planned.budget is None:
+    if is_loss_inside(planned.captured) or planned.lowered is None:
         return None
-    tangents = sum(planned.captured.program.storage_of(value).size for value, _ in planned.captured.program.tangents)
-    retained = max(0, audit.left - tangents)
-    reserve = max(0, audit.peak - tangents - retained)
+    gradients = planned.lowered.tangents
+    audit = None if planned.audited else meter.audit
+    if audit is None:
+        retained = planned.retained + max(0, gradients.excess - planned.excess)
+        reserve = max(0, planned.reserve + planned.retained - retained)
+    else:
+        retained = max(0, audit.left + gradients.copied - gradients.size)
+        reserve = max(0, audit.peak - gradients.size - retained)
     if retained <= planned.retained and reserve + retained <= planned.reserve + planned.retained:
         return None
-    what = (
-        f"the loss outside the module held {format_bytes(reserve + retained)} at its peak and {format_bytes(retained)} during "
-        f"the backward, and the plan had {format_bytes(planned.reserve)} for it; the step is planned again. "
-        f"Give loss=, or loss_reserve={reserve + retained}, to have the first step within the budget too."
+    measured = planned.audited or audit is not None
+    outside = Outside(reserve, retained, measured=measured, excess=gradients.excess)
+    warn(_more(planned, outside, audited=audit is not None), RematWarning)
+    return outside
+
+
+def _more(planned: Planned, outside: Outside, *, audited: bool) -> str:
+    """What is held outside the plan, and what to do about it."""
+    both = outside.reserve + outside.retained
+    of_copies = (
+        f"gradients of outputs came in another memory layout than traced, and take {format_bytes(outside.excess)} more"
     )
-    warn(what, RematWarning)
-    return Outside(reserve, retained, measured=True)
+    of_loss = (
+        f"the loss outside the module held {format_bytes(both)} at its peak and {format_bytes(outside.retained)} during the "
+        f"backward, and the plan had {format_bytes(planned.reserve)} for it"
+    )
+    causes = [*([of_loss] if audited else []), *([of_copies] if outside.excess else [])]
+    fix = "Give loss=" if outside.excess else f"Give loss=, or loss_reserve={both},"
+    return f"{'; '.join(causes)}; the step is planned again. {fix} to have the first step within the budget too."
 
 
 def warn_of_hooks(module: nn.Module) -> None:

@@ -84,7 +84,7 @@ def bound(state: State, call: Arguments, planned: Planned, digest: str, watch: W
         planned.provenance in ALONE and not program.structure
     )  # what was filled in is like a step that was rehearsed
     if state.rehearse and planned.lowered is not None and alone:
-        rehearsal = planned.rehearsed or rehearse(planned.lowered, call.at(places, extra))
+        rehearsal = planned.rehearsed or rehearse(planned.lowered, call.at(places, extra), planned.excess)
     return evolve(ready, rehearsal=rehearsal)
 
 

@@ -70,7 +70,7 @@ class _Trials:
 def peak_of(ready: Ready) -> Bytes:
     """What a step of compiled code holds, with what a call and a loss hold outside the plan [bytes]."""
     assert ready.rehearsal is not None
-    return ready.rehearsal.peak + ready.captured.overhead + ready.planned.retained
+    return ready.rehearsal.peak + ready.captured.overhead + ready.planned.retained - ready.planned.excess
 
 
 def bound_within_budget(

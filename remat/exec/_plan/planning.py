@@ -128,6 +128,7 @@ class Planned:
         budget: bytes, or None where there is none; what a call holds outside the plan (`Captured.overhead`) is in it.
         reserve, retained: what a loss outside the module is assumed to hold, at its peak and during the backward [bytes].
         audited: whether these two were measured on a real step.
+        excess: the part of `retained` that gradients of outputs take which arrive in another layout than the trace's [bytes].
         store_all: replayed peak of `StoreAll` [bytes].
         seconds: of each stage: capture, cost, plan, lower, later rehearsal; `bound` is a part of plan; import and compile are in
             none.
@@ -152,6 +153,7 @@ class Planned:
     reserve: Bytes
     retained: Bytes
     audited: bool
+    excess: Bytes
     store_all: Bytes
     seconds: dict[str, float]
     asked: Bytes | None = None
@@ -166,11 +168,15 @@ class Planned:
 
 @frozen
 class Outside:
-    """What a loss outside the module holds: at its peak, and while the backward runs; measured or assumed."""
+    """What a loss outside the module holds: at its peak, and while the backward runs; measured or assumed.
+
+    `excess` is the part of `retained` that gradients take which arrive in another layout than the trace's.
+    """
 
     reserve: Bytes
     retained: Bytes
     measured: bool = False
+    excess: Bytes = 0
 
 
 def plan_step(
@@ -329,6 +335,7 @@ def plan_costed(
         reserve=loss.reserve,
         retained=loss.retained,
         audited=loss.measured,
+        excess=loss.excess,
         store_all=peak,
         seconds=stages.seconds,
         asked=None if budget == asked else asked,
@@ -387,7 +394,9 @@ def _saved_outside(replay: Replay | None, settings: Settings) -> Outside | None:
     """What a loss outside was taken to hold when the plan was made, unless the user says."""
     if replay is None or settings.loss_reserve is not None:
         return None
-    return Outside(replay.plan.reserve, replay.plan.retained, measured=replay.plan.audited)
+    plan = replay.plan
+    # what was measured has its copies of gradients in it: the loss is the same, so they do not come on top
+    return Outside(plan.reserve, plan.retained, measured=plan.audited, excess=plan.retained if plan.audited else 0)
 
 
 def outside_of(program: Program, captured: Captured, settings: Settings) -> Outside:

@@ -37,12 +37,13 @@ class Rehearsal:
     time: Ns
 
 
-def rehearse(lowered: Lowered, primals: Tensors) -> Rehearsal:
+def rehearse(lowered: Lowered, primals: Tensors, excess: Bytes = 0) -> Rehearsal:
     """Run a plan twice, once for time and once for memory.
 
     Args:
         lowered: the plan.
         primals: parameters, buffers and inputs; as before when this returns.
+        excess: what gradients of outputs take beyond the tangents of the trace while the backward runs [bytes].
 
     Raises:
         Uncapturable: X-STAGE, where an operation does not run as it was traced.
@@ -56,6 +57,7 @@ def rehearse(lowered: Lowered, primals: Tensors) -> Rehearsal:
         )
         loose = tuple(primals[at] for at in lowered.loose_primals)
         saved = (*(primals[at] for at in lowered.backward_primals), *read_outputs)
+        _excess = torch.empty(excess, dtype=torch.uint8, device=lowered.device)
         return outputs, lowered.backward(loose, saved, tangents, activations)
 
     def measured() -> Rehearsal:

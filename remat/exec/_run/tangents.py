@@ -5,13 +5,14 @@ which the loss transposes is not that of the logits. The trace knows one layout,
 operations of the backward are followed as far as the difference reaches: each is run on small tensors of the same layouts. Where
 all of them compute by elements or add, the gradient is handed on as it came, as eager does. Else it is copied to the layout of
 the trace: some kernels want it dense, and eager's own copies for them are not in the trace. Sums may then be rounded in another
-order.
+order. Either way there are bytes that the plan does not know: autograd holds the gradient beside its copy, and a view in another
+layout may be a copy. They are counted, and the step is planned again with them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,13 +20,15 @@ from attrs import define, field
 
 from remat.exec._program.kernels import copy_to_layout
 from remat.exec._program.program import Op, Program, Ref, Role, Spec
-from remat.exec._torch.torch_private import OpOverload
+from remat.exec._torch.torch_private import OpOverload, storage_key
 from remat.exec._torch.wrappers import outside_modes
 from remat.ir import Phase
+from remat.units import Bytes
 
 logger = logging.getLogger(__name__)
 
 Strides = tuple[int, ...]
+Gradients = Sequence[torch.Tensor | None]
 
 MOST_LAYOUTS = 64
 """Combinations of layouts whose answer is kept; more come from losses that never repeat."""
@@ -60,12 +63,17 @@ class Tangents:
     Attributes:
         program: the captured step.
         fixed: whether all are copied to the layout of the trace: the backward was compiled for it.
-        taken: whether the backward computes in these layouts, by the strides that differ from the trace's; None: they do not.
+        taken: what copies the backward makes to compute in these layouts, by the strides that differ from the trace's (None:
+            they do not) [bytes]; None: it does not compute in them.
+        copied: most bytes that a step has copied, of gradients as they came and in views of them [bytes].
+        excess: most bytes that gradients and copies took beyond the tangents of the trace [bytes].
     """
 
     program: Program
     fixed: bool = False
-    taken: dict[tuple[Strides | None, ...], bool] = field(factory=dict)
+    taken: dict[tuple[Strides | None, ...], Bytes | None] = field(factory=dict)
+    copied: Bytes = 0
+    excess: Bytes = 0
 
     @property
     def specs(self) -> tuple[Spec, ...]:
@@ -76,6 +84,15 @@ class Tangents:
     def places(self) -> tuple[int, ...]:
         """The positions of the outputs that they belong to, in the same order."""
         return tuple(position for _, position in self.program.tangents)
+
+    @property
+    def size(self) -> Bytes:
+        """Bytes of all, as the plan counts them."""
+        return sum(self._sizes)
+
+    @property
+    def _sizes(self) -> tuple[Bytes, ...]:
+        return tuple(self.program.storage_of(value).size for value, _ in self.program.tangents)
 
     def missing(self, gradients: tuple[torch.Tensor | None, ...]) -> frozenset[int]:
         """Which of those that the backward takes did not come."""
@@ -93,24 +110,44 @@ class Tangents:
             None if tensor is None or tensor.stride() == spec.stride or tensor.dtype != spec.dtype else tensor.stride()
             for tensor, spec in zip(mine, specs, strict=True)
         )
-        as_they_are = not self.fixed and any(strides) and self._takes(strides)
-        return tuple(
-            None if tensor is None else _arranged(tensor, spec, as_it_is=as_they_are)
+        copies = self._takes(strides) if any(strides) and not self.fixed else None
+        given = tuple(
+            None if tensor is None else _arranged(tensor, spec, as_it_is=copies is not None)
             for tensor, spec in zip(mine, specs, strict=True)
         )
+        if any(strides):
+            self._count(mine, given, copies or 0)
+        return given
 
-    def _takes(self, strides: tuple[Strides | None, ...]) -> bool:
-        answer = self.taken.get(strides)
-        if answer is None:
-            changed = {
-                value: step for (value, _), step in zip(self.program.tangents, strides, strict=True) if step is not None
-            }
-            answer = computes_in(self.program, changed)
-            if len(self.taken) < MOST_LAYOUTS:
-                self.taken[strides] = answer
-            if not answer:
-                logger.info("%s: gradients of the outputs are copied to the layout of the trace", self.program.name)
-        return answer
+    def _takes(self, strides: tuple[Strides | None, ...]) -> Bytes | None:
+        if strides in self.taken:
+            return self.taken[strides]
+        changed = {
+            value: step for (value, _), step in zip(self.program.tangents, strides, strict=True) if step is not None
+        }
+        copies = computes_in(self.program, changed)
+        if len(self.taken) < MOST_LAYOUTS:
+            self.taken[strides] = copies
+        if copies is None:
+            logger.info("%s: gradients of the outputs are copied to the layout of the trace", self.program.name)
+        return copies
+
+    def _count(self, came: Gradients, given: Gradients, copied: Bytes) -> None:
+        """Note what a step holds in other layouts than the trace's; `copied`: by views."""
+        storages: dict[int, Bytes] = {}
+        total = 0
+        for ours, theirs, size in zip(came, given, self._sizes, strict=True):
+            if ours is None:
+                continue
+            copied += size if theirs is not ours else 0
+            storage = ours.untyped_storage()
+            # an expanded scalar is one of those that any loss is assumed to hold
+            left = storages.setdefault(storage_key(ours), storage.nbytes() if storage.nbytes() > ours.itemsize else 0)
+            taken = min(left, size)
+            storages[storage_key(ours)] -= taken
+            total += taken
+        self.copied = max(self.copied, copied)
+        self.excess = max(self.excess, total + copied - self.size)
 
 
 def _arranged(gradient: torch.Tensor, spec: Spec, *, as_it_is: bool) -> torch.Tensor:
@@ -137,23 +174,37 @@ def layouts_vary(program: Program) -> bool:
     return any(program.values[value].spec.numel > 1 for value, _ in program.tangents)
 
 
-def computes_in(program: Program, changed: dict[str, Strides]) -> bool:
-    """Whether the operations that meet other layouts than the trace's are known to take them, and make nothing larger.
+def computes_in(program: Program, changed: dict[str, Strides]) -> Bytes | None:
+    """What views copy where operations meet other layouts than the trace's; None: some are not known to take them.
+
+    Operations that take them make nothing larger. A copy lives as long as what it is a view of, at most to the end.
 
     Args:
         program: the captured step.
         changed: the strides of gradients of outputs, by value, where they differ from the trace's.
     """
-    live = dict(changed)
+    live, copied = dict(changed), 0
     with outside_modes(), torch.no_grad():
         for op in program.ops:
             if op.phase is not Phase.BACKWARD or live.keys().isdisjoint(op.reads):
                 continue
             further = None if op.adds else _changed_outputs(program, op, live)
             if further is None:
-                return False
+                return None
+            copied += _copied(program, op, live)
             live |= further
-    return True
+    return copied
+
+
+def _copied(program: Program, op: Op, live: dict[str, Strides]) -> Bytes:
+    """The bytes of a view that is a copy, because the layout of its base has no such view."""
+    if called(program, op) is not _aten.reshape.default:
+        return 0
+    (base,), (name,) = op.reads, op.outputs
+    assert name is not None
+    spec, view = program.values[base].spec, program.values[name].spec
+    tensor = torch.empty_strided(spec.shape, live[base], dtype=spec.dtype, device="meta")
+    return 0 if storage_key(tensor.reshape(view.shape)) == storage_key(tensor) else view.numel * spec.dtype.itemsize
 
 
 def _changed_outputs(program: Program, op: Op, live: dict[str, Strides]) -> dict[str, Strides] | None:
