@@ -21,7 +21,6 @@ _CAPACITIES = (0.0, 0.15, 0.3, 0.6, 1.2)  # of the time without recomputation; t
 _FACTORS = (1.05, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.75)
 _NEAR = 1.03  # plans that are slower by more before they are polished are not polished
 _FAR = 1.25  # plans that are slower by more stay behind the best one: polishing saves a tenth at most
-_MANY = 3.0  # so do those of so many times its overhead: where polishing saves more, on fast links, both moves together do too
 _PASSES = 2  # of a polish, at most; of one within a search, one pass
 
 
@@ -53,17 +52,10 @@ class ReplaceReruns(CopyMove):
     def improve(self, search: CopySearch) -> None:
         """Polish the plans of the pool, but those that polishing leaves as they are, or far behind."""
         for plan in tuple(search.pool):
-            if not (plan.settled or _behind(search, plan) or search.clock.expired):
+            behind = search.best is not None and plan.time > _FAR * search.best.time
+            if not (plan.settled or behind or search.clock.expired):
                 search.settle(plan)
                 search.offer(search.polished(plan.seq, plan.mask, whole_span(plan.seq), 2 * _PASSES), repr(self))
-
-
-def _behind(search: CopySearch, plan: CopyPlan) -> bool:
-    """Whether polishing is unlikely to make a plan the best one."""
-    if search.best is None:
-        return False
-    base, best = search.base_time, search.best.time
-    return plan.time > _FAR * best or plan.time - base > _MANY * (best - base)
 
 
 @frozen

@@ -31,8 +31,8 @@ WITHOUT_COPIES = "no copies over the link"
 _SHARE = 0.4  # of the time that is left, for the plan without copies
 _QUICK: tuple[CopyMove, ...] = (LinkFloor(), CopiesAlone())
 _MOVES: tuple[CopyMove, ...] = (
-    ShaveBoth(),
     ReplaceReruns(),
+    ShaveBoth(),
     LinkInstants(),
     BoundMarks(),
     LargerBudgets(),
