@@ -23,7 +23,7 @@ IN_TREE: Final = Path(__file__).parent / "__pycache__"
 """Where numba caches the kernels of this package, unless the user chose another folder or this one cannot be written."""
 
 _PACKAGE: Final = Path(__file__).parents[1]
-_ARRAYS: Final = "graph_arrays.py"  # has no kernels, but the tuples that all of them take
+_SHARED: Final = ("graph_arrays.py", "jit.py")  # no kernels: the tuples that all take, and how they are compiled
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def sources_digest() -> str:
     digest = hashlib.sha256()
     for path in sorted(_PACKAGE.glob("_*/*.py")):
         source = path.read_bytes()
-        if b"_arrays.jit import" in source or path.name == _ARRAYS:
+        if b"_arrays.jit import" in source or path.name in _SHARED:
             digest.update(path.name.encode() + source)
     return digest.hexdigest()
 

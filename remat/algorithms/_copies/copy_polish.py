@@ -126,24 +126,17 @@ def fits_without(g: Flat, plan: tuple[Ints, Longs], mem: Longs, budget: int, at:
     return fit
 
 
-@inner_kernel
-def has_room(g: Flat, seq: Ints, mem: Longs, at: int, d: int, limit: int) -> bool:
-    """Whether no position between the last event of d before `at` and `at` is above a limit."""
-    for i in range(at - 1, -1, -1):
-        v = seq[i]
-        if writes(g, v, d) or bit_of(g, v, d) >= 0:
-            return True
-        if mem[i] > limit:
-            return False
-    return True
-
-
 @kernel
 def may_stay(g: Flat, seq: Ints, mem: Longs, budget: int, at: int, k: int) -> bool:
     """Whether the bytes fit if the k-th read of a position does not come by a copy."""
     d = g.reads[g.reads[seq[at]] + k]
     g.work[0] += 1
-    return has_room(g, seq, mem, at, d, budget - g.size[d])
+    for i in range(at - 1, -1, -1):
+        if writes(g, seq[i], d) or bit_of(g, seq[i], d) >= 0:
+            return True
+        if mem[i] > budget - g.size[d]:
+            return False
+    return True
 
 
 @kernel
