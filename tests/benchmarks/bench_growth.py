@@ -17,6 +17,7 @@ from statistics import linear_regression
 
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._search.auto import auto
+from remat.algorithms._search.warmup import warm_up
 from remat.algorithms._whole.baselines import store_all_peak
 from remat.exec.weightless import capture_without_weights
 from remat.zoo.large import gpt
@@ -53,7 +54,7 @@ def main() -> int:
     parser.add_argument("--layers", type=lambda text: [int(one) for one in text.split(",")])
     parser.add_argument("--share", type=float, default=0.5)
     args = parser.parse_args()
-    row(2, args.share)  # load the compiled kernels
+    warm_up()  # a small row would not call all kernels
     rows: list[dict[str, float]] = []
     print("layers | nodes | capture s | plan s | exponent | bound s | time | gap %")
     for layers in args.layers or LAYERS:
