@@ -68,7 +68,8 @@ def whole():
 
 
 def test_a_divided_budget_holds_as_measured_and_trains_the_same(whole):
-    model, budget = Net(), int(0.75 * whole)
+    # the smallest plans of a block hold 119 or 127 KB, by the times measured: a step of the model .742 or .75 of the whole
+    model, budget = Net(), int(0.78 * whole)
     before = state_of(model)
     division = remat.exec.apply_budget(model, SAMPLE, budget, blocks=model.blocks, **EASY)
     assert equal(before, state_of(model)) and all(p.grad is None for p in model.parameters())
