@@ -69,7 +69,7 @@ def test_whether_a_range_exceeds_a_limit():
     values = np.arange(100, dtype=np.int64)
     values[50] = 1000
     top = np.zeros(4, np.int64)
-    njit(block_maxima)(values, 100, top)
+    njit(block_maxima)(values, 0, 100, top)
     compiled = njit(exceeds)
     for low, high in ((0, 99), (0, 49), (50, 50), (51, 99), (3, 2), (31, 64)):
         for limit in (-1, 2, 49, 63, 98, 999, 1000):

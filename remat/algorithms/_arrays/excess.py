@@ -5,19 +5,24 @@ from __future__ import annotations
 import numpy as np
 
 from remat.algorithms._arrays.graph_arrays import Longs
-from remat.algorithms._arrays.jit import allocating_kernel, inner_kernel
+from remat.algorithms._arrays.jit import inner_kernel
 
 
-@allocating_kernel
-def over_budget(mem: Longs, n: int, budget: int) -> tuple[Longs, Longs]:
-    """Prefix sums: the number of positions over the budget, and the bytes by which they exceed it, before each position."""
-    count = np.zeros(n + 1, np.int64)
-    total = np.zeros(n + 1, np.int64)
+@inner_kernel
+def over_budget(mem: Longs, n: int, budget: int, over_count: Longs, over_bytes: Longs) -> int:
+    """Fill in prefix sums: the number of positions over the budget, and the bytes by which they exceed it, before each position.
+
+    Returns the first position over the budget, n if there is none.
+    """
+    first = n
+    over_count[0] = over_bytes[0] = 0
     for i in range(n):
         above = mem[i] - budget
-        count[i + 1] = count[i] + (1 if above > 0 else 0)
-        total[i + 1] = total[i] + max(above, 0)
-    return count, total
+        if above > 0 and first == n:
+            first = i
+        over_count[i + 1] = over_count[i] + (1 if above > 0 else 0)
+        over_bytes[i + 1] = over_bytes[i] + max(above, 0)
+    return first
 
 
 @inner_kernel

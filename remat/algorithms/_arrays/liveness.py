@@ -162,11 +162,11 @@ def residencies(g: Flat, seq: Ints, n: int) -> tuple[Ints, Ints]:
 
 
 @inner_kernel
-def block_maxima(mem: Longs, n: int, top: Longs) -> None:
-    """Fill `top` with the maximum of each block of `BLOCK` positions."""
-    for b in range((n + BLOCK - 1) // BLOCK):
-        best = 0
-        for i in range(b * BLOCK, min(n, (b + 1) * BLOCK)):
+def block_maxima(mem: Longs, lo: int, hi: int, top: Longs) -> None:
+    """Fill `top` with the maxima of the blocks of `BLOCK` positions around mem[lo..hi - 1]."""
+    for b in range(lo // BLOCK, (hi + BLOCK - 1) // BLOCK):
+        best = -LARGEST
+        for i in range(b * BLOCK, min(mem.size, (b + 1) * BLOCK)):
             best = max(best, mem[i])
         top[b] = best
 

@@ -69,20 +69,25 @@ def _first_runs(flat: Flat, before: NDArray[np.int64]) -> list[Bytes]:
 
 def kept_before(flat: Flat) -> NDArray[np.int64]:
     """Per node: bytes that its ancestors (of a backward node: also all forward nodes) make and that must stay."""
-    nodes = flat.time.size
-    staying = kept_by_node(flat)
-    forward = np.packbits(flat.phase != BACKWARD)
-    ran = np.zeros((nodes, len(forward)), np.uint8)
+    nodes, staying = flat.time.size, kept_by_node(flat)
+    making = np.flatnonzero(staying)  # the nodes that make such data; a set of them is a row of bits
+    column = np.full(nodes, -1)
+    column[making] = np.arange(len(making))
+    width = -(-len(making) // 8)
     bit = np.packbits(np.eye(8, dtype=np.bool_), axis=1).ravel()
-    total = np.zeros(nodes, np.int64)
+    forward = np.packbits(flat.phase[making] != BACKWARD)
+    ran = np.zeros((nodes, width), np.uint8)
     for v in range(nodes):
         if flat.phase[v] == BACKWARD:
             ran[v] |= forward
         for u in row_of(flat.predecessors, v).tolist():
             ran[v] |= ran[u]
-            ran[v, u // 8] |= bit[u % 8]
-        total[v] = staying[np.unpackbits(ran[v], count=nodes).view(np.bool_)].sum()
-    return total
+            if column[u] >= 0:
+                ran[v, column[u] // 8] |= bit[column[u] % 8]
+    sizes = np.zeros(8 * width, np.int64)
+    sizes[: len(making)] = staying[making]
+    of_byte = sizes.reshape(width, 8) @ np.unpackbits(np.arange(256, dtype=np.uint8)[None], axis=0)
+    return np.array([of_byte[np.arange(width), row].sum() for row in ran], np.int64)
 
 
 class ResidentSets:

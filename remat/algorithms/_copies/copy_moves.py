@@ -341,7 +341,8 @@ def list_moves(
     """Score all gaps over the budget and fill `best`; profile: the runs, the bytes charged at each, the ceilings."""
     runs, mem, ceilings = profile
     seq, mask, n = runs.seq, runs.mask, runs.n
-    over_count, over_bytes = over_budget(mem, n, lanes.budget)
+    over_count, over_bytes = np.empty(n + 1, np.int64), np.empty(n + 1, np.int64)
+    over_budget(mem, n, lanes.budget, over_count, over_bytes)
     slot, end, away = stretches(g, runs)
     scan = empty_scan(g, mem, n, lanes.budget)
     event = np.full(g.size.size, -1, np.int32)

@@ -19,13 +19,14 @@ from remat.algorithms._arrays.chain_insertion import (
     Profile,
     empty_insertion,
     fall_of,
-    profile_with,
+    insert_into,
+    most_uses,
     uses_in,
 )
 from remat.algorithms._arrays.excess import gain_of, over_budget
-from remat.algorithms._arrays.graph_arrays import Flags, Flat, Floats, Ints, Longs, Seed
+from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, Seed
 from remat.algorithms._arrays.jit import allocating_kernel, inlined_kernel, inner_kernel, kernel
-from remat.algorithms._arrays.liveness import extend_skyline, highest_from, memory_profile, residencies
+from remat.algorithms._arrays.liveness import extend_skyline, highest_from, memory_profile
 from remat.algorithms._arrays.rng import fraction
 
 TOP = 8  # candidates evaluated exactly per step
@@ -76,37 +77,79 @@ class Candidates(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """The state of the scan of a profile for gaps at a position.
+    """The state of the scan of a profile for gaps at a position, and its scratch.
 
     Attributes:
-        mem, skyline, budget: the profile, its skyline before the position, the budget.
-        residency_end: per datum, the end of the last residency that began before the position; -1: none.
-        blocked: per datum, whether its residency is known not to be extendable to the position under the budget; it is then not
-            extendable to any later one either.
+        divisor: what the bytes that an eviction saves are divided by, at least, per node that is rerun last.
+        least, dearest: of one element: the score below which gaps are skipped; the price above which a chain is not wanted.
+        over_count, over_bytes: see `over_budget`.
+        skyline, latest: the skyline before position `reached[0]`, and the last use of each datum before it.
+        blocked: per datum, the use after which its residency is known not to be extendable to the position under the budget; it
+            is then not extendable to any later one either.
         mark, stamp: `mark[v] == stamp[0]`: the node is in `chain`.
         chain: the nodes of the last chain, unsorted.
-        dearest: of one element: the price above which a chain is not wanted.
     """
 
-    mem: Longs
+    divisor: Floats
+    least: Floats
+    dearest: Floats
+    over_count: Longs
+    over_bytes: Longs
     skyline: Ints
-    budget: int
-    residency_end: Ints
-    blocked: Flags
+    latest: Ints
+    reached: Longs
+    blocked: Ints
     mark: Longs
     stamp: Longs
     chain: Ints
-    dearest: Floats
+
+
+@allocating_kernel
+def empty_scan(g: Flat, scoring: Scoring, capacity: int) -> Scan:
+    """The scratch of scans of sequences of up to `capacity` runs."""
+    data, nodes = g.size.size, g.time.size
+    divisor = np.empty(nodes, np.float64)
+    for v in range(nodes):
+        divisor[v] = max(1.0, scoring.price[v]) ** scoring.exponent
+    return Scan(
+        divisor,
+        np.zeros(1, np.float64),
+        np.empty(1, np.float64),
+        np.empty(capacity + 1, np.int64),
+        np.empty(capacity + 1, np.int64),
+        np.empty(capacity + 1, np.int32),
+        np.empty(data, np.int32),
+        np.zeros(1, np.int64),
+        np.empty(data, np.int32),
+        np.zeros(nodes, np.int64),
+        np.zeros(1, np.int64),
+        np.empty(LONGEST, np.int32),
+    )
+
+
+@inner_kernel
+def advance(g: Flat, profile: Profile, scan: Scan, b: int) -> None:
+    """Bring `latest` and `skyline` forward to position b."""
+    for i in range(scan.reached[0], b):
+        v, use = profile.seq[i], profile.uses.at[i]
+        for k in range(g.reads[v], g.reads[v + 1]):
+            scan.latest[g.reads[k]] = use
+            use += 1
+        for k in range(g.writes[v], g.writes[v + 1]):
+            scan.latest[g.writes[k]] = use
+            use += 1
+        extend_skyline(profile.mem, scan.skyline, i)
+    scan.reached[0] = b
 
 
 @inlined_kernel
-def rerun_chain(g: Flat, price: Floats, scan: Scan, d: int, b: int, small: int) -> tuple[int, float, int]:
-    """Fill `scan.chain` with the nodes to run right before position b so that datum d is resident again.
+def rerun_chain(g: Flat, price: Floats, profile: Profile, scan: Scan, d: int, small: int) -> tuple[int, float, int]:
+    """Fill `scan.chain` with the nodes to run right before position `reached[0]` so that datum d is resident again.
 
     Returns (length, price, bytes of forced extensions); length 0 if no chain exists, or none of at most the price
     `scan.dearest`. The residency of inputs of at most `small` bytes is extended even if the budget is exceeded.
     """
-    chain, mark, residency_end, blocked = scan.chain, scan.mark, scan.residency_end, scan.blocked
+    chain, mark, blocked, uses = scan.chain, scan.mark, scan.blocked, profile.uses
     scan.stamp[0] += 1
     stamp = scan.stamp[0]
     first = g.producer[d]
@@ -120,15 +163,17 @@ def rerun_chain(g: Flat, price: Floats, scan: Scan, d: int, b: int, small: int) 
         done += 1
         for k in range(g.reads[v], g.reads[v + 1]):
             x = g.reads[k]
-            if residency_end[x] >= b:
+            last = scan.latest[x]
+            if g.keep[x] or uses.read_next[last]:
                 continue
             p = g.producer[x]
             if mark[p] == stamp:
                 continue
-            if not blocked[x]:
-                if highest_from(scan.mem, scan.skyline, residency_end[x] + 1) <= scan.budget - g.size[x]:
+            if blocked[x] != last:
+                highest = highest_from(profile.mem, scan.skyline, (uses.place[last] >> 1) + 1)
+                if highest <= profile.budget - g.size[x]:
                     continue
-                blocked[x] = True
+                blocked[x] = last
             if g.size[x] <= small or not g.rerun[p]:
                 forced += g.size[x]
                 continue
@@ -181,67 +226,44 @@ def sort_chain(chain: Ints, length: int) -> None:
         gap //= 3
 
 
-@allocating_kernel
-def list_gaps(g: Flat, scoring: Scoring, profile: Profile, least: float, best: Candidates, rng: Seed) -> None:
-    """Score all gaps over the budget and fill `best` with the TOP best and their chains. Gaps below `least` are skipped."""
-    seq, n, mem, price, noise = profile.seq, profile.n, profile.mem, scoring.price, scoring.noise
-    over_count, over_bytes = over_budget(mem, n, profile.budget)
-    out_ptr, out_end = residencies(g, seq, n)
-    residency_end = np.full(g.size.size, -1, np.int32)
-    last_event = np.full(g.size.size, -1, np.int32)
-    mark, stamp, chain = np.zeros(g.time.size, np.int64), np.zeros(1, np.int64), np.empty(LONGEST, np.int32)
-    skyline, blocked = np.zeros(n + 1, np.int32), np.zeros(g.size.size, np.bool_)
-    scan = Scan(mem, skyline, profile.budget, residency_end, blocked, mark, stamp, chain, np.empty(1, np.float64))
-    best.kept[0] = 0
+@inner_kernel
+def list_gaps(g: Flat, scoring: Scoring, profile: Profile, scan: Scan, best: Candidates, rng: Seed) -> None:
+    """Score all gaps over the budget and fill `best` with the TOP best and their chains."""
+    seq, n, mem, uses, price, noise = profile.seq, profile.n, profile.mem, profile.uses, scoring.price, scoring.noise
+    over_count, over_bytes, least = scan.over_count, scan.over_bytes, scan.least[0]
+    first = over_budget(mem, n, profile.budget, over_count, over_bytes)
+    for d in range(scan.blocked.size):
+        scan.blocked[d] = -1
+    scan.reached[0] = scan.skyline[0] = best.kept[0] = 0
     g.work[0] += 3 * n
-    for b in range(n):
+    for b in range(first + 1, n):
         v = seq[b]
         for k in range(g.reads[v], g.reads[v + 1]):
             d = g.reads[k]
-            a = last_event[d]
-            last_event[d] = b
+            a = uses.place[uses.before[uses.at[b] + k - g.reads[v]]] >> 1
             if g.keep[d] or b - a < 2 or not g.rerun[g.producer[d]]:
                 continue
             gain = gain_of(over_count, over_bytes, a, b, g.size[d])
             if gain < 0.0:
                 continue
-            # a chain costs at least its last node
-            ceiling = gain / max(1.0, price[g.producer[d]]) ** scoring.exponent * (1 + noise)
-            if ceiling < least or (best.kept[0] == TOP and ceiling <= best.score[TOP - 1]):
+            to_beat = best.score[TOP - 1] if best.kept[0] == TOP else least
+            ceiling = gain / scan.divisor[g.producer[d]]  # a chain costs at least its last node
+            if ceiling * (1 + noise) <= to_beat:
                 continue
+            gain *= 1 + noise * (2 * fraction(rng) - 1)
             scan.dearest[0] = np.inf
-            if (noise == 0.0 or scoring.served > 1) and best.kept[0] == TOP and scoring.exponent > 0.0:
-                scan.dearest[0] = ALIKE * ((1 + noise) * gain / best.score[TOP - 1]) ** (1.0 / scoring.exponent)
+            if to_beat > 0.0 and scoring.exponent > 0.0:
+                scan.dearest[0] = ALIKE * (gain / to_beat) ** (1.0 / scoring.exponent)
+            advance(g, profile, scan, b)
             other = 0
             for variant in range(1 + scoring.keeping):  # recompute missing inputs; or keep the smaller ones instead
                 small = int(g.size[d] * (scoring.share if variant == 0 else KEEPING))
-                length, cost, forced = rerun_chain(g, price, scan, d, b, small)
+                length, cost, forced = rerun_chain(g, price, profile, scan, d, small)
                 if length == 0 or length == other or forced >= g.size[d]:
                     continue
                 other = length
                 score = gain * (1.0 - forced / g.size[d]) / max(1.0, cost) ** scoring.exponent
-                if noise > 0:
-                    score *= 1.0 + noise * (2 * fraction(rng) - 1)
-                keep_if_better(best, score, b, chain, length)
-        begin = g.writes[v]
-        for k in range(begin, g.writes[v + 1]):
-            d = g.writes[k]
-            last_event[d] = b
-            residency_end[d] = n if g.keep[d] else out_end[out_ptr[b] + k - begin]
-            blocked[d] = False
-        extend_skyline(mem, skyline, b)
-
-
-@inner_kernel
-def insert(seq: Ints, n: int, at: int, chain: Ints, length: int, out: Ints) -> int:
-    """Write to `out` the sequence with `chain[:length]` inserted before position `at`; return the new length."""
-    for i in range(at):
-        out[i] = seq[i]
-    for i in range(length):
-        out[at + i] = chain[i]
-    for i in range(at, n):
-        out[i + length] = seq[i]
-    return n + length
+                keep_if_better(best, score, b, scan.chain, length)
 
 
 @kernel
@@ -252,43 +274,43 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
     """
     n = base.size
     seq = grow(base, n, 2 * n + 4 * LONGEST)
-    other, mem = np.empty(seq.size, np.int32), np.empty(seq.size, np.int64)
+    mem = np.empty(seq.size, np.int64)
+    uses, most = uses_in(g, seq, n, 4 * n), most_uses(g)
     candidates, scratch = empty_candidates(), empty_insertion(g, seq.size, LONGEST)
     peak = memory_profile(g, seq, n, mem)
     time = 0
     for i in range(n):
         time += g.time[seq[i]]
-    most = SERVED if base.size > LARGE else scoring.served
-    least = 0.0  # scores change little from step to step: for most gaps no chain has to be computed
+    most_served, scan = SERVED if base.size > LARGE else scoring.served, empty_scan(g, scoring, seq.size)
     while peak > budget:
         if time > ceiling or n + LONGEST > 6 * base.size + LONGEST:
             return seq[:n].copy(), False
-        profile = Profile(seq, n, mem, uses_in(g, seq, n), budget)
-        list_gaps(g, scoring, profile, least, candidates, rng)
+        list_gaps(g, scoring, Profile(seq, n, mem, uses, budget), scan, candidates, rng)
         kept = candidates.kept[0]
-        if kept < 3 and least > 0.0:
-            least = 0.0
+        if kept < 3 and scan.least[0] > 0.0:
+            scan.least[0] = 0.0
             continue
-        least = 0.5 * candidates.score[kept - 1] if kept == TOP and n > SMALL else 0.0
+        # scores change little from step to step: for most gaps no chain has to be computed
+        scan.least[0] = 0.5 * candidates.score[kept - 1] if kept == TOP and n > SMALL else 0.0
         served, first = 0, 0.0
-        while served < most and peak > budget:
-            if served > 0:
-                profile = Profile(seq, n, mem, uses_in(g, seq, n), budget)
-            best, value = best_of(g, scoring, profile, candidates, scratch)
+        while served < most_served and peak > budget:
+            enough = NEARLY * first if served > 0 else np.inf
+            best, value = best_of(g, scoring, Profile(seq, n, mem, uses, budget), candidates, (scratch, enough))
             if best < 0 or value < NEARLY * first:
                 break
             first = max(first, value)
             served += 1
             at, chain, length = candidates.at[best], candidates.chains[best], candidates.length[best]
-            profile_with(g, profile, at, chain, length, scratch)
-            n = insert(seq, n, at, chain, length, other)
-            seq, other = other, seq
+            if uses.filled[0] + length * most > uses.place.size:
+                uses = uses_in(g, seq, n, 4 * n + length * most)
+            n = insert_into(g, Profile(seq, n, mem, uses, budget), at, chain, length, scratch)
             for k in range(length):
                 time += g.time[chain[k]]
             take_out(candidates, best)
             if n + LONGEST > seq.size:
                 seq, mem = grow(seq, n, 2 * seq.size), grown_profile(mem, n, 2 * seq.size)
-                other, scratch = np.empty(seq.size, np.int32), empty_insertion(g, seq.size, LONGEST)
+                uses, scratch = uses_in(g, seq, n, 4 * n), empty_insertion(g, seq.size, LONGEST)
+                scan = empty_scan(g, scoring, seq.size)
             peak = peak_of(mem, n)
         if served == 0:
             return seq[:n].copy(), False
@@ -297,9 +319,13 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
 
 @inner_kernel
 def best_of(
-    g: Flat, scoring: Scoring, profile: Profile, candidates: Candidates, scratch: Insertion
+    g: Flat, scoring: Scoring, profile: Profile, candidates: Candidates, how: tuple[Insertion, float]
 ) -> tuple[int, float]:
-    """The candidate by which the bytes over the budget fall most for the price of its chain, with this value; -1: none does."""
+    """The candidate by which the bytes over the budget fall most for the price of its chain, with this value; -1: none does.
+
+    How: (scratch, a value with which the first candidate is taken).
+    """
+    scratch, enough = how
     best, best_value = -1, 0.0
     for j in range(candidates.kept[0]):
         if profile.n > SMALL and candidates.score[j] * MARGIN < best_value:
@@ -313,6 +339,8 @@ def best_of(
         value = fall / max(1.0, cost) ** scoring.exponent
         if fall > 0 and value > best_value:
             best, best_value = j, value
+            if value >= enough:
+                break
     return best, best_value
 
 

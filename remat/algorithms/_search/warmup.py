@@ -21,7 +21,7 @@ from remat.algorithms._copies.copy_polish import fits_without, may_stay, replaye
 from remat.algorithms._copies.copy_shaving import shaved as shave_with_copies
 from remat.algorithms._core.compilation import CompileClock
 from remat.algorithms._core.processes import end_with_parent
-from remat.algorithms._search.deletion import removable, thinned
+from remat.algorithms._search.deletion import delete
 from remat.algorithms._search.on_demand import recompute_on_demand
 from remat.algorithms._search.peak_shaving import NO_CEILING, Scoring, shave
 from remat.algorithms._search.ruin_recreate import perturbed, perturbed_near_peak
@@ -67,9 +67,7 @@ def _shave(e: Example) -> None:
 
 
 def _thin(e: Example) -> None:
-    positions = np.empty(len(e.order), np.int32)
-    count = removable(e.flat, e.order, len(e.order), e.profile, e.budget, positions)
-    thinned(e.flat, e.order.copy(), len(e.order), e.profile, e.budget, positions[:count])
+    delete(e.flat, e.order, e.budget)
 
 
 def _shift(e: Example) -> None:
