@@ -15,7 +15,6 @@ from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints, Longs
 from remat.algorithms._arrays.jit import allocating_kernel, inlined_kernel, inner_kernel, kernel
 
 BLOCK = 32  # positions per block of the range-maximum index
-MARK = 64  # positions between two marks, which store the resident data
 LARGEST = 1 << 62  # more than any number of bytes
 
 

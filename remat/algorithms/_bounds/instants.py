@@ -25,10 +25,10 @@ from remat.algorithms._arrays.graph_arrays import (
     lengths,
     pairs_of,
     row_of,
-    rows_of,
     transpose,
 )
 from remat.algorithms._arrays.kept_data import permanent
+from remat.algorithms._arrays.reachability import reached
 from remat.algorithms._bounds.placed_rows import PlacedRows, Terms
 from remat.algorithms._milp.linear import Builder, Ints, Linear
 
@@ -61,16 +61,16 @@ class Dependencies:
     """Which nodes must have run before which: ancestors and descendants of a node."""
 
     def __init__(self, flat: Flat) -> None:
-        self._before = rows_of(flat.predecessors)
-        self._after = rows_of(transpose(flat.predecessors, flat.time.size))
+        self._before = flat.predecessors
+        self._after = transpose(flat.predecessors, flat.time.size)
 
     def ancestors(self, at: int) -> Flags:
         """Nodes that have run before any run of `at`."""
-        return _reached(at, self._before)
+        return reached(self._before, at)
 
     def descendants(self, at: int) -> Flags:
         """Nodes that run only after a run of `at`."""
-        return _reached(at, self._after)
+        return reached(self._after, at)
 
     def postponable(self, flat: Flat, at: int) -> bool:
         """Whether hardly anything follows a backward node, and most of the backward may run before it or after it.
@@ -94,18 +94,6 @@ class Dependencies:
         state[self.descendants(at)] = AHEAD
         state[at] = AHEAD
         return state
-
-
-def _reached(at: int, rows: list[list[int]]) -> Flags:
-    """Nodes reachable from `at`, without it, by edges in rows."""
-    seen = bytearray(len(rows))
-    stack = [at]
-    while stack:
-        for u in rows[stack.pop()]:
-            if not seen[u]:
-                seen[u] = 1
-                stack.append(u)
-    return np.frombuffer(seen, np.bool_)
 
 
 def instant_formulation(flat: Flat, dependencies: Dependencies, at: int, budget: int, fixed: bool = False) -> Instant:

@@ -11,11 +11,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints, Longs
 from remat.algorithms._arrays.jit import allocating_kernel, inner_kernel
-from remat.algorithms._arrays.liveness import MARK, step_back
+from remat.algorithms._arrays.liveness import step_back
 from remat.ir import Link
 from remat.units import Bytes
 
@@ -140,11 +139,10 @@ def mark_first_runs(g: Flat, runs: Runs, first: Flags) -> None:
 
 
 @allocating_kernel
-def away_profile(g: Flat, runs: Runs, first: Flags, mem: Longs, marks: NDArray[np.bool_]) -> int:
+def away_profile(g: Flat, runs: Runs, first: Flags, mem: Longs) -> int:
     """Fill `mem[:n]` with the bytes charged at each run if copies took no time; return the peak.
 
-    No schedule of this sequence with these copies has a lower peak. Row k of `marks`, unless it has no rows, receives the data
-    resident right before position k * MARK; what comes by a copy is not resident yet.
+    No schedule of this sequence with these copies has a lower peak.
     """
     seq, mask, n = runs.seq, runs.mask, runs.n
     live = g.keep.copy()
@@ -166,9 +164,6 @@ def away_profile(g: Flat, runs: Runs, first: Flags, mem: Longs, marks: NDArray[n
                 level -= g.size[g.reads[k]]
             bits >>= 1
             k += 1
-        if i % MARK == 0 and marks.shape[0] > 0:
-            for d in range(live.size):
-                marks[i // MARK, d] = live[d]
     return peak
 
 

@@ -12,12 +12,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.algorithms._arrays.chain_insertion import COPIED, READ, Profile
 from remat.algorithms._arrays.excess import gain_of, over_budget
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Floats, Ints, Longs, Seed
 from remat.algorithms._arrays.jit import allocating_kernel, inner_kernel
 from remat.algorithms._arrays.liveness import extend_skyline, highest_from
 from remat.algorithms._arrays.rng import fraction
-from remat.algorithms._copies.copy_arrays import Lanes, Runs
+from remat.algorithms._copies.copy_arrays import Lanes
 
 TOP = 8  # candidates evaluated exactly per step
 LONGEST = 256  # nodes in a rerun chain
@@ -70,24 +71,25 @@ class Candidates(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """The state of a scan of the profile, right before a position.
+    """The state of a scan of the profile, right before position `reached[0]`, and its scratch.
 
     Attributes:
-        mem, skyline, budget: the profile, its skyline before the position, the budget.
-        until: per datum, the position up to which it is resident from its last event; -1: it has none. blocked: whether that is
-            known not to be extendable to the position under the budget; it is then not extendable to any later one either.
-        away: per datum, whether its next read is by a copy. on_host: whether the host has a valid copy.
+        over_count, over_bytes: see `over_budget`.
+        skyline, latest: the skyline before the position, and the last use of each datum before it.
+        on_host: per datum, whether the host has a valid copy.
+        blocked: per datum, the use after which its residency is known not to be extendable to the position under the budget; it
+            is then not extendable to any later one either.
         mark, stamp: `mark[v] == stamp[0]`: the node is in `chain`. fetched, ready: per datum, the same for fetches and outputs.
         chain, bits: the nodes of the last chain, with the reads that they fetch.
     """
 
-    mem: Longs
+    over_count: Longs
+    over_bytes: Longs
+    reached: Longs
     skyline: Ints
-    budget: int
-    until: Ints
-    blocked: Flags
-    away: Flags
+    latest: Ints
     on_host: Flags
+    blocked: Ints
     mark: Longs
     stamp: Longs
     fetched: Longs
@@ -97,62 +99,75 @@ class Scan(NamedTuple):
 
 
 @allocating_kernel
-def stretches(g: Flat, runs: Runs) -> tuple[Ints, Ints, Flags]:
-    """(first slot of each position, end of residency, whether the next read is by a copy); slots: reads, then writes.
-
-    The end is the last position up to which the datum is resident without a copy.
-    """
-    seq, mask, n = runs.seq, runs.mask, runs.n
-    slot = np.empty(n + 1, np.int32)
-    total = 0
-    for i in range(n):
-        slot[i] = total
-        v = seq[i]
-        total += g.reads[v + 1] - g.reads[v] + g.writes[v + 1] - g.writes[v]
-    slot[n] = total
-    end, away = np.empty(total, np.int32), np.zeros(total, np.bool_)
-    until = np.full(g.size.size, -1, np.int32)  # of the next event, if it is an unmarked read
-    leaves = np.zeros(g.size.size, np.bool_)
-    for i in range(n - 1, -1, -1):
-        v = seq[i]
-        s = slot[i + 1]
-        for k in range(g.writes[v + 1] - 1, g.writes[v] - 1, -1):
-            d = g.writes[k]
-            s -= 1
-            end[s], away[s] = max(i, until[d]), leaves[d]
-            until[d], leaves[d] = -1, False
-        for k in range(g.reads[v + 1] - 1, g.reads[v] - 1, -1):
-            d = g.reads[k]
-            s -= 1
-            end[s], away[s] = max(i, until[d]), leaves[d]
-            marked = (mask[i] >> (k - g.reads[v])) & 1
-            until[d] = -1 if marked else end[s]
-            leaves[d] = bool(marked)
-    return slot, end, away
+def empty_scan(g: Flat, capacity: int) -> Scan:
+    """The scratch of scans of sequences of up to `capacity` runs."""
+    nodes, data = g.time.size, g.size.size
+    return Scan(
+        np.empty(capacity + 1, np.int64),
+        np.empty(capacity + 1, np.int64),
+        np.zeros(1, np.int64),
+        np.zeros(capacity + 1, np.int32),
+        np.empty(data, np.int32),
+        np.empty(data, np.bool_),
+        np.empty(data, np.int32),
+        np.zeros(nodes, np.int64),
+        np.zeros(1, np.int64),
+        np.zeros(data, np.int64),
+        np.zeros(data, np.int64),
+        np.empty(LONGEST, np.int32),
+        np.empty(LONGEST, np.int64),
+    )
 
 
 @inner_kernel
-def copy_cost(lanes: Lanes, scan: Scan, prices: Prices, d: int) -> float:
+def restart(profile: Profile, scan: Scan) -> int:
+    """Go back to the first position; returns the first one over the budget, the number of runs if there is none."""
+    for d in range(scan.blocked.size):
+        scan.blocked[d], scan.on_host[d] = -1, False
+    scan.reached[0] = scan.skyline[0] = 0
+    return over_budget(profile.mem, profile.n, profile.budget, scan.over_count, scan.over_bytes)
+
+
+@inner_kernel
+def advance(g: Flat, profile: Profile, scan: Scan, b: int) -> None:
+    """Go forward to position b."""
+    for i in range(scan.reached[0], b):
+        v, use, bits = profile.seq[i], profile.uses.at[i], profile.mask[i]
+        for k in range(g.reads[v], g.reads[v + 1]):
+            scan.latest[g.reads[k]] = use
+            if bits & 1:
+                scan.on_host[g.reads[k]] = True
+            bits >>= 1
+            use += 1
+        for k in range(g.writes[v], g.writes[v + 1]):
+            scan.latest[g.writes[k]] = use
+            scan.on_host[g.writes[k]] = False
+            use += 1
+        extend_skyline(profile.mem, scan.skyline, i)
+    scan.reached[0] = b
+
+
+@inner_kernel
+def copy_cost(lanes: Lanes, profile: Profile, scan: Scan, prices: Prices, d: int) -> float:
     """The price of fetching datum d: both ways, or only back where it is copied to the host in any case."""
     time = lanes.back[d]
-    if not scan.on_host[d] and not scan.away[d]:
+    if not scan.on_host[d] and profile.uses.following[scan.latest[d]] != COPIED:
         time += lanes.out[d]
     return np.float64(prices.lane * time)
 
 
 @inner_kernel
 def rerun_chain(
-    g: Flat, lanes: Lanes, prices: Prices, scan: Scan, place: tuple[int, int], limits: tuple[int, float]
+    g: Flat, lanes: Lanes, prices: Prices, state: tuple[Profile, Scan], d: int, limits: tuple[int, float]
 ) -> tuple[int, float, int]:
-    """Fill `scan.chain` with the nodes to run right before position b so that datum d is resident again; place: (d, b).
+    """Fill `scan.chain` with the nodes to run right before the position of the scan so that datum d is resident again.
 
     Returns (length, price, bytes of forced extensions); length 0 if there is no chain within the limits. `scan.bits` has the
     reads that are fetched. Limits: (the residency of inputs of at most so many bytes is extended even if the budget is
     exceeded, largest price).
     """
-    small, dearest = limits
-    chain, mark, until, blocked = scan.chain, scan.mark, scan.until, scan.blocked
-    d, b = place
+    (small, dearest), (profile, scan) = limits, state
+    chain, mark, latest, blocked, uses = scan.chain, scan.mark, scan.latest, scan.blocked, profile.uses
     scan.stamp[0] += 1
     stamp = scan.stamp[0]
     chain[0], scan.bits[0] = g.producer[d], 0
@@ -165,17 +180,18 @@ def rerun_chain(
         v = chain[done]
         for k in range(g.reads[v], g.reads[v + 1]):
             x = g.reads[k]
-            p = g.producer[x]
-            if g.keep[x] or until[x] >= b or mark[p] == stamp:
+            p, last = g.producer[x], latest[x]
+            if g.keep[x] or uses.following[last] == READ or mark[p] == stamp:
                 continue
             if scan.fetched[x] == stamp:
                 scan.bits[done] |= np.int64(1) << (k - g.reads[v])
                 continue
-            if not blocked[x]:
-                if highest_from(scan.mem, scan.skyline, until[x] + 1) <= scan.budget - g.size[x]:
+            if blocked[x] != last:
+                highest = highest_from(profile.mem, scan.skyline, (uses.place[last] >> 2) + 1)
+                if highest <= profile.budget - g.size[x]:
                     continue
-                blocked[x] = True
-            fetch = copy_cost(lanes, scan, prices, x) if lanes.movable[x] and prices.moves & COPIES else np.inf
+                blocked[x] = last
+            fetch = copy_cost(lanes, profile, scan, prices, x) if lanes.movable[x] and prices.moves & COPIES else np.inf
             if g.size[x] <= small or (not g.rerun[p] and fetch == np.inf):
                 forced += g.size[x]
             elif not g.rerun[p] or fetch <= prices.price[p]:
@@ -239,27 +255,6 @@ def keep_if_better(
     best.kept[0] = min(TOP, kept + 1)
 
 
-@allocating_kernel
-def empty_scan(g: Flat, mem: Longs, n: int, budget: int) -> Scan:
-    """The state before the first position."""
-    nodes, data = g.time.size, g.size.size
-    return Scan(
-        mem,
-        np.zeros(n + 1, np.int32),
-        budget,
-        np.full(data, -1, np.int32),
-        np.zeros(data, np.bool_),
-        np.zeros(data, np.bool_),
-        np.zeros(data, np.bool_),
-        np.zeros(nodes, np.int64),
-        np.zeros(1, np.int64),
-        np.zeros(data, np.int64),
-        np.zeros(data, np.int64),
-        np.empty(LONGEST, np.int32),
-        np.empty(LONGEST, np.int64),
-    )
-
-
 @inner_kernel
 def noisy(score: float, noise: float, rng: Seed) -> float:
     """The score under random change."""
@@ -303,73 +298,68 @@ def to_beat(best: Candidates) -> float:
 
 @inner_kernel
 def score_copy(
-    lanes: Lanes, prices: Prices, scan: Scan, best: Candidates, gap: tuple[int, int, int, float], rng: Seed
-) -> float:
-    """Keep the copy that closes a gap, (datum, position, bit, bytes saved), if it is among the best; the score to beat."""
-    d, b, bit, gain = gap
-    cost = copy_cost(lanes, scan, prices, d)
+    lanes: Lanes,
+    prices: Prices,
+    state: tuple[Profile, Scan],
+    best: Candidates,
+    gap: tuple[int, int, int, float],
+    rng: Seed,
+) -> None:
+    """Keep the copy that closes a gap, (datum, position, bit, bytes saved), if it is among the best."""
+    (d, b, bit, gain), (profile, scan) = gap, state
+    cost = copy_cost(lanes, profile, scan, prices, d)
     score = noisy(gain / max(1.0, cost) ** prices.exponent, prices.noise, rng)
     if score > to_beat(best):
         keep_if_better(best, scan, (score, cost), (b, bit), 0)
-    return to_beat(best)
 
 
 @inner_kernel
 def score_chain(
-    g: Flat, lanes: Lanes, prices: Prices, scan: Scan, best: Candidates, gap: tuple[int, int, float, Seed]
-) -> float:
-    """Keep the chain that closes a gap, (datum, position, bytes saved, random numbers), likewise; returns the score to beat."""
+    g: Flat,
+    lanes: Lanes,
+    prices: Prices,
+    state: tuple[Profile, Scan],
+    best: Candidates,
+    gap: tuple[int, int, float, Seed],
+) -> None:
+    """Keep the chain that closes a gap, (datum, position, bytes saved, random numbers), likewise."""
     d, b, gain, rng = gap
     dearest = np.inf
     if to_beat(best) > 0.0 and prices.exponent > 0.0:
         dearest = 1.0 + (gain * (1.0 + prices.noise) / to_beat(best)) ** (1.0 / prices.exponent)
     limits = int(g.size[d] * prices.share), dearest
-    length, cost, forced = rerun_chain(g, lanes, prices, scan, (d, b), limits)
+    length, cost, forced = rerun_chain(g, lanes, prices, state, d, limits)
     if length > 0 and forced < g.size[d]:
         score = gain * (1.0 - forced / g.size[d]) / max(1.0, cost) ** prices.exponent
         score = noisy(score, prices.noise, rng)
         if score > to_beat(best):
+            scan = state[1]
             sort_chain(g, scan, length)
             keep_if_better(best, scan, (score, cost), (b, -1), length)
-    return to_beat(best)
 
 
-@allocating_kernel
+@inner_kernel
 def list_moves(
-    g: Flat, lanes: Lanes, prices: Prices, profile: tuple[Runs, Longs, Ceilings], best: Candidates, rng: Seed
+    g: Flat, lanes: Lanes, prices: Prices, state: tuple[Profile, Scan, Ceilings], best: Candidates, rng: Seed
 ) -> None:
-    """Score all gaps over the budget and fill `best`; profile: the runs, the bytes charged at each, the ceilings."""
-    runs, mem, ceilings = profile
-    seq, mask, n = runs.seq, runs.mask, runs.n
-    over_count, over_bytes = np.empty(n + 1, np.int64), np.empty(n + 1, np.int64)
-    over_budget(mem, n, lanes.budget, over_count, over_bytes)
-    slot, end, away = stretches(g, runs)
-    scan = empty_scan(g, mem, n, lanes.budget)
-    event = np.full(g.size.size, -1, np.int32)
-    best.kept[0], lowest = 0, best.least[0]
-    for b in range(n):
+    """Score all gaps over the budget and fill `best`."""
+    profile, scan, ceilings = state
+    seq, mask, n, uses = profile.seq, profile.mask, profile.n, profile.uses
+    best.kept[0] = 0
+    g.work[0] += 3 * n
+    for b in range(restart(profile, scan) + 1, n):
         v = seq[b]
         for k in range(g.reads[v], g.reads[v + 1]):
             d = g.reads[k]
             bit = k - g.reads[v]
-            if g.keep[d] or b - event[d] < 2 or (mask[b] >> bit) & 1:
+            event = uses.place[uses.before[uses.at[b] + bit]] >> 2
+            if g.keep[d] or b - event < 2 or (mask[b] >> bit) & 1:
                 continue
-            gain = gain_of(over_count, over_bytes, event[d], b, g.size[d])
-            ceiling = ceilings.back[d] if scan.on_host[d] or scan.away[d] else ceilings.both[d]
-            if gain * ceiling > lowest:
-                lowest = score_copy(lanes, prices, scan, best, (d, b, bit, gain), rng)
-            if gain * ceilings.chain[d] > lowest:
-                lowest = score_chain(g, lanes, prices, scan, best, (d, b, gain, rng))
-        s = slot[b]
-        for k in range(g.reads[v], g.reads[v + 1]):
-            d = g.reads[k]
-            event[d], scan.until[d], scan.blocked[d], scan.away[d] = b, end[s], False, away[s]
-            if (mask[b] >> (k - g.reads[v])) & 1:
-                scan.on_host[d] = True
-            s += 1
-        for k in range(g.writes[v], g.writes[v + 1]):
-            d = g.writes[k]
-            event[d], scan.until[d], scan.blocked[d], scan.away[d] = b, end[s], False, away[s]
-            scan.on_host[d] = False
-            s += 1
-        extend_skyline(mem, scan.skyline, b)
+            gain = gain_of(scan.over_count, scan.over_bytes, event, b, g.size[d])
+            if gain * max(ceilings.back[d], ceilings.chain[d]) <= to_beat(best):
+                continue
+            advance(g, profile, scan, b)
+            if gain * (ceilings.back[d] if scan.on_host[d] else ceilings.both[d]) > to_beat(best):
+                score_copy(lanes, prices, (profile, scan), best, (d, b, bit, gain), rng)
+            if gain * ceilings.chain[d] > to_beat(best):
+                score_chain(g, lanes, prices, (profile, scan), best, (d, b, gain, rng))

@@ -365,7 +365,7 @@ def time_of(g: Flat, lanes: Lanes, runs: Runs, most: int) -> tuple[int, Copies, 
         computing += g.time[runs.seq[i]]
     mark_first_runs(g, runs, first)
     g.work[0] += 3 * n
-    if computing > most or away_profile(g, runs, first, mem, np.empty((0, 0), np.bool_)) > lanes.budget:
+    if computing > most or away_profile(g, runs, first, mem) > lanes.budget:
         return FAILED, copies, mem
     if copies.reader.size == 0:
         return computing, copies, mem

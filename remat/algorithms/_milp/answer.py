@@ -37,8 +37,8 @@ class Answer:
         exhausted: it finished without a point below the cut-off; `bound` is the cut-off then, less the tolerance.
         duals: of an LP: multipliers of its rows [ns per unit]; of an infeasible one: a ray.
         note: the solver's status.
-        effort: the same on every machine; ten million are about a second. Of a relaxation a third of the square of its simplex
-            iterations and ten times its rows (.9 to 1.2 s); with integers 3,000 an iteration and 20 times its rows (.4 to 2.4 s).
+        effort: the same on every machine; ten million are about a second. Of a relaxation a sixth of the square of its simplex
+            iterations and 45 times its rows (.7 to 1.3 s); with integers 3,000 an iteration and 20 times its rows (.5 to 3 s).
     """
 
     point: Floats | None = field(default=None, eq=False)

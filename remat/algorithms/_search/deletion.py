@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from remat.algorithms._arrays.chain_insertion import Uses, most_uses, remove_uses, uses_in
+from remat.algorithms._arrays.chain_insertion import MADE, READ, Uses, most_uses, remove_uses, uses_in
 from remat.algorithms._arrays.graph_arrays import BACKWARD, Flat, Ints, Longs
 from remat.algorithms._arrays.jit import allocating_kernel, inner_kernel, kernel
 from remat.algorithms._arrays.liveness import BLOCK, LARGEST, block_maxima, exceeds, fits, memory_profile
@@ -56,16 +56,16 @@ def removable(g: Flat, t: Thinning, n: int, budget: int, positions: Ints) -> int
             continue
         use, release = uses.at[i], np.int64(0)
         for k in range(g.reads[v], g.reads[v + 1]):
-            if not uses.read_next[use]:
+            if uses.following[use] == MADE:
                 release += g.size[g.reads[k]]
             use += 1
         possible = True
         for k in range(g.writes[v], g.writes[v + 1]):
-            d, used = g.writes[k], uses.read_next[use]
+            d, used = g.writes[k], uses.following[use] == READ
             if first[v] == i:
                 possible = possible and not used
             elif used and not g.keep[d]:
-                begin = (uses.place[uses.before[use]] >> 1) + 1
+                begin = (uses.place[uses.before[use]] >> 2) + 1
                 if exceeds(t.mem, t.top, begin, i - 1, budget - g.size[d] + release):
                     possible = False
                     break
@@ -88,9 +88,9 @@ def changes_without(g: Flat, t: Thinning, p: int) -> tuple[int, int]:
     reads = g.reads[v + 1] - g.reads[v]
     for k in range(reads + g.writes[v + 1] - g.writes[v]):
         d = g.reads[g.reads[v] + k] if k < reads else g.writes[g.writes[v] + k - reads]
-        if not g.keep[d] and uses.read_next[use + k] == (k >= reads):
+        if not g.keep[d] and (uses.following[use + k] == READ) == (k >= reads):
             change = g.size[d] if k >= reads else -g.size[d]
-            begin, at = (uses.place[uses.before[use + k]] >> 1) + 1, count
+            begin, at = (uses.place[uses.before[use + k]] >> 2) + 1, count
             while at > 0 and t.begins[at - 1] < begin:
                 t.begins[at], t.changes[at] = t.begins[at - 1], t.changes[at - 1]
                 at -= 1
@@ -166,11 +166,11 @@ def delete(g: Flat, base: Ints, budget: int) -> Ints:
     n, nodes, most = base.size, g.time.size, most_uses(g)
     seq, mem, top = base.copy(), np.empty(n, np.int64), np.empty(n // BLOCK + 1, np.int64)
     first, left, positions = np.empty(nodes, np.int32), np.empty(nodes, np.int32), np.empty(n, np.int32)
-    begins, changes = np.empty(most, np.int32), np.empty(most, np.int64)
+    begins, changes, no_masks = np.empty(most, np.int32), np.empty(most, np.int64), np.empty(0, np.int64)
     while True:
         memory_profile(g, seq, n, mem)
         block_maxima(mem, 0, n, top)
-        t = Thinning(seq, mem, top, uses_in(g, seq, n, 0), first, left, begins, changes)
+        t = Thinning(seq, mem, top, uses_in(g, seq, no_masks, n, 0), first, left, begins, changes)
         count = removable(g, t, n, budget, positions)
         if count == 0:
             break

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.chain_insertion import (
+    READ,
+    Chain,
     Insertion,
     Profile,
     empty_insertion,
@@ -164,13 +166,13 @@ def rerun_chain(g: Flat, price: Floats, profile: Profile, scan: Scan, d: int, sm
         for k in range(g.reads[v], g.reads[v + 1]):
             x = g.reads[k]
             last = scan.latest[x]
-            if g.keep[x] or uses.read_next[last]:
+            if g.keep[x] or uses.following[last] == READ:
                 continue
             p = g.producer[x]
             if mark[p] == stamp:
                 continue
             if blocked[x] != last:
-                highest = highest_from(profile.mem, scan.skyline, (uses.place[last] >> 1) + 1)
+                highest = highest_from(profile.mem, scan.skyline, (uses.place[last] >> 2) + 1)
                 if highest <= profile.budget - g.size[x]:
                     continue
                 blocked[x] = last
@@ -240,7 +242,7 @@ def list_gaps(g: Flat, scoring: Scoring, profile: Profile, scan: Scan, best: Can
         v = seq[b]
         for k in range(g.reads[v], g.reads[v + 1]):
             d = g.reads[k]
-            a = uses.place[uses.before[uses.at[b] + k - g.reads[v]]] >> 1
+            a = uses.place[uses.before[uses.at[b] + k - g.reads[v]]] >> 2
             if g.keep[d] or b - a < 2 or not g.rerun[g.producer[d]]:
                 continue
             gain = gain_of(over_count, over_bytes, a, b, g.size[d])
@@ -274,8 +276,8 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
     """
     n = base.size
     seq = grow(base, n, 2 * n + 4 * LONGEST)
-    mem = np.empty(seq.size, np.int64)
-    uses, most = uses_in(g, seq, n, 4 * n), most_uses(g)
+    mem, no_masks = np.empty(seq.size, np.int64), np.empty(0, np.int64)
+    uses, most = uses_in(g, seq, no_masks, n, 4 * n), most_uses(g)
     candidates, scratch = empty_candidates(), empty_insertion(g, seq.size, LONGEST)
     peak = memory_profile(g, seq, n, mem)
     time = 0
@@ -285,7 +287,7 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
     while peak > budget:
         if time > ceiling or n + LONGEST > 6 * base.size + LONGEST:
             return seq[:n].copy(), False
-        list_gaps(g, scoring, Profile(seq, n, mem, uses, budget), scan, candidates, rng)
+        list_gaps(g, scoring, Profile(seq, no_masks, n, mem, uses, budget), scan, candidates, rng)
         kept = candidates.kept[0]
         if kept < 3 and scan.least[0] > 0.0:
             scan.least[0] = 0.0
@@ -295,21 +297,24 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
         served, first = 0, 0.0
         while served < most_served and peak > budget:
             enough = NEARLY * first if served > 0 else np.inf
-            best, value = best_of(g, scoring, Profile(seq, n, mem, uses, budget), candidates, (scratch, enough))
+            best, value = best_of(
+                g, scoring, Profile(seq, no_masks, n, mem, uses, budget), candidates, (scratch, enough)
+            )
             if best < 0 or value < NEARLY * first:
                 break
             first = max(first, value)
             served += 1
             at, chain, length = candidates.at[best], candidates.chains[best], candidates.length[best]
             if uses.filled[0] + length * most > uses.place.size:
-                uses = uses_in(g, seq, n, 4 * n + length * most)
-            n = insert_into(g, Profile(seq, n, mem, uses, budget), at, chain, length, scratch)
+                uses = uses_in(g, seq, no_masks, n, 4 * n + length * most)
+            profile = Profile(seq, no_masks, n, mem, uses, budget)
+            n = insert_into(g, profile, at, Chain(chain, no_masks, length), scratch)
             for k in range(length):
                 time += g.time[chain[k]]
             take_out(candidates, best)
             if n + LONGEST > seq.size:
                 seq, mem = grow(seq, n, 2 * seq.size), grown_profile(mem, n, 2 * seq.size)
-                uses, scratch = uses_in(g, seq, n, 4 * n), empty_insertion(g, seq.size, LONGEST)
+                uses, scratch = uses_in(g, seq, no_masks, n, 4 * n), empty_insertion(g, seq.size, LONGEST)
                 scan = empty_scan(g, scoring, seq.size)
             peak = peak_of(mem, n)
         if served == 0:
@@ -332,7 +337,7 @@ def best_of(
             continue
         at, chain, length = candidates.at[j], candidates.chains[j], candidates.length[j]
         sort_chain(chain, length)
-        fall = fall_of(g, profile, at, chain, length, scratch)
+        fall = fall_of(g, profile, at, Chain(chain, profile.mask, length), scratch)
         cost = 0.0
         for k in range(length):
             cost += scoring.price[chain[k]]

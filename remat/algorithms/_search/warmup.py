@@ -14,6 +14,7 @@ from attrs import frozen
 from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, Seed, flatten
 from remat.algorithms._arrays.kernel_cache import cache_folder, mark_full
 from remat.algorithms._arrays.liveness import memory_profile
+from remat.algorithms._arrays.reachability import reached
 from remat.algorithms._arrays.rng import fraction, fractions
 from remat.algorithms._copies.copy_arrays import NO_LIMIT, Lanes, lanes_of
 from remat.algorithms._copies.copy_moves import BOTH, Prices
@@ -87,6 +88,10 @@ def _recompute(e: Example) -> None:
     recompute_on_demand(e.flat, e.order, e.order[-1:].copy(), np.ones((1, e.flat.size.size), np.bool_))
 
 
+def _reach(e: Example) -> None:
+    reached(e.flat.predecessors, int(e.order[-1]))
+
+
 def _shave_with_copies(e: Example) -> None:
     prices = Prices(e.price, 1.0, 1.0, 0.0, 0.0, BOTH)
     shave_with_copies(e.flat, _lanes(e), prices, e.order, np.zeros(len(e.order), np.int64), e.rng)
@@ -107,7 +112,7 @@ def _lanes(e: Example) -> Lanes:
 
 Task = Callable[[Example], None]
 
-FIRST: tuple[tuple[Task, ...], tuple[Task, ...]] = ((_shave,), (_thin, _recompute))
+FIRST: tuple[tuple[Task, ...], tuple[Task, ...]] = ((_shave,), (_thin, _recompute, _reach))
 """Each task calls kernels that Python calls. These are what every plan begins with; the halves take about equally long."""
 
 LATER: tuple[tuple[Task, ...], tuple[Task, ...]] = ((_perturb,), (_shift,))
