@@ -107,6 +107,26 @@ def test_the_peak_is_that_of_one_node_and_less_where_gradients_are_used_up():
     assert peaks["used up"] < peaks["chain"] == peaks["one node"]
 
 
+def test_an_optimizer_in_the_backward_changes_no_gradient_that_comes_later():
+    """Reruns and products of the planned backward read the weights that the forward read."""
+
+    def step(parameter):
+        with torch.no_grad():
+            parameter.sub_(parameter.grad)
+        parameter.grad = None
+
+    torch.manual_seed(0)
+    bare, many = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(32, 32), nn.Tanh()))), X.repeat(8, 1)
+    for budget in ("100%", "1%"):
+        model = remat.exec.wrap(copy.deepcopy(bare), many, budget, on_infeasible="best", **EASY)
+        assert (remat.exec.report(model).reruns > 0) == (budget == "1%")
+        modules = awaited(copy.deepcopy(bare), step), awaited(model, step)
+        for module in modules:
+            for _ in range(2):
+                module(many).square().mean().backward()
+        assert all(map(torch.equal, *(module.parameters() for module in modules)))
+
+
 def test_gradients_of_some_parameters_alone():
     bare, model = Deep(), awaited(wrapped(Deep()))
     for parameters in (lambda m: [m.layers[5][0].weight], lambda m: [m.layers[0][0].bias, m.layers[5][0].bias]):

@@ -79,7 +79,10 @@ class _Handing(Lowering):
         return Handing(space["backward"], tuple(tuple(group) for group in self.due.values()))
 
     def points(self, steps: Sequence[Any]) -> dict[int, list[int]]:
-        """Places of steps after which gradients are handed on, with the gradients; the last place is the end."""
+        """Places of steps after which gradients are handed on, with the gradients; the last place is the end.
+
+        Whoever gets a gradient may change what it is of (an optimizer in the backward), so that nothing reads either after it.
+        """
         program = self.program
         last: dict[str, int] = {}
         for at, step in enumerate(steps):
@@ -88,11 +91,13 @@ class _Handing(Lowering):
                 last.update(dict.fromkeys((*program.read(op), *program.written(op)), at))
             elif isinstance(step, Drop):
                 last[step.datum] = at
-        values = [program.values[value] if value is not None else None for value in super().results()]
+        storages = [None if value is None else program.values[value].storage for value in super().results()]
+        changed = [program.values[value].storage for value in self.grad_sources()]
         ready = sorted(
-            (last.get(value.storage, len(steps)) if value else len(steps), at) for at, value in enumerate(values)
+            (len(steps) if name is None else max(last.get(name, len(steps)), last.get(changed[at], 0)), at)
+            for at, name in enumerate(storages)
         )
-        sizes = [0 if value is None else program.storages[value.storage].size for value in values]
+        sizes = [0 if name is None else program.storages[name].size for name in storages]
         return _grouped(ready, sizes, len(steps))
 
     def results(self) -> list[str | None]:
