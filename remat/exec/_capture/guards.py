@@ -16,7 +16,8 @@ from attrs import field, frozen
 from remat.exec._program.kernels import no_autocast
 from remat.exec._program.program import Ref
 from remat.exec._program.source import Names
-from remat.exec._trace.tape import Instruction, Origin, Read
+from remat.exec._trace.instructions import Instruction
+from remat.exec._trace.tape import Origin, Read
 
 
 @frozen(kw_only=True, eq=False)

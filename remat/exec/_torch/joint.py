@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from remat.errors import Uncapturable
+from remat.exec._torch.backward_writes import refuse_written
 from remat.exec._torch.late_numbers import compared_late
 from remat.exec._torch.log import Dispatch
 from remat.exec._torch.masked_writes import written_to_places
@@ -76,13 +78,21 @@ def export_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: 
         unseen_refused(),
         corrections(correction),
         outside,
+        warnings.catch_warnings(),
     ):
+        # the tracer's own detection of anomalies speaks of a forward that nobody has called
+        warnings.filterwarnings("ignore", message="Error detected in", category=UserWarning)
         joint = aot_export_joint_with_descriptors(stack, module, args)
     graph = joint.graph_module.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     (output,) = (node for node in graph.nodes if node.op == "output")
     inputs = tuple(_role(node.meta["desc"]) for node in placeholders)
     outputs = tuple(None if descriptor is None else _role(descriptor) for descriptor in output.meta["desc"])
+    # what the forward writes is an output
+    written = {node.args[0] for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)}
+    refuse_written(
+        role for role, node in zip(inputs, placeholders, strict=True) if node in written and role[0] != "tangent"
+    )
     infos = joint._aot_state.fw_metadata.output_info
     aliased = frozenset(i for i, info in enumerate(infos) if info.output_type.name not in PLAIN_OUTPUTS)
     constants = {

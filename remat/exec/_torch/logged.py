@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.utils import stateless
 
+from remat.exec._torch.backward_writes import refuse_written
 from remat.exec._torch.functional import Functional, as_it_is, inner, writes
 from remat.exec._torch.joint import (
     PLAIN_OUTPUTS,
@@ -222,13 +223,15 @@ class _Tracer:
         trained = {id(primal): primal for primal in forward.primals if primal.requires_grad}
         if not trained or not needed:
             return {}
-        counts = [writes(tensor) for tensor in (*forward.primals, *forward.tangents)]
+        primals, tangents = [list(map(writes, tensors)) for tensors in (forward.primals, forward.tangents)]
         self.log.in_backward = True
         with self._watching(needed), self._logging(), outside_autocast():
             results = torch.autograd.grad(needed, list(trained.values()), forward.tangents, allow_unused=True)
             gradients = [None if gradient is None else inner(gradient) for gradient in results]
-        if counts != [writes(tensor) for tensor in (*forward.primals, *forward.tangents)]:
-            raise NotLogged("the backward writes an input")
+        counts = zip(self.roles, primals, map(writes, forward.primals), strict=True)
+        refuse_written(role for role, before, after in counts if before != after)
+        if tangents != list(map(writes, forward.tangents)):
+            raise NotLogged("the backward writes the gradient of an output")
         return dict(zip(trained, gradients, strict=True))
 
     @contextmanager

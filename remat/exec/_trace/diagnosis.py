@@ -13,6 +13,7 @@ from torch import nn
 
 from remat.errors import Uncapturable
 from remat.exec._torch import torch_private
+from remat.exec._torch.backward_writes import WRITE_ELSEWHERE, backward_write
 from remat.exec._torch.places import Place, described, forward_of, is_user_file, place_of, raised_at
 from remat.exec._trace.tape import Foreign
 
@@ -54,6 +55,8 @@ def _words(error: Exception) -> tuple[str, str, str]:
     if (reader := torch_private.reader_of_real(error)) is not None:
         what = f"{reader} reads a tensor that is no parameter, buffer or argument."
         return "X-TRACE", what, _REGISTER
+    if "mutating a non-functional tensor with a functional tensor" in first:
+        return "X-STATE", backward_write("a tensor from outside"), WRITE_ELSEWHERE
     if "use_reentrant" in first:
         return (
             "X-TRACE",

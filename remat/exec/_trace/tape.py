@@ -19,14 +19,16 @@ from attrs import evolve, field, frozen
 from torch import nn
 
 from remat.errors import Uncapturable
-from remat.exec._program.program import Ref, Spec, refs
+from remat.exec._program.program import Ref, Spec
 from remat.exec._torch import rng, torch_private
+from remat.exec._torch.backward_writes import in_checkpoint, refuse_written_again
 from remat.exec._torch.late_numbers import LateNumber, integers_may_be_late
 from remat.exec._torch.nodes import Regions
 from remat.exec._torch.places import Place, Running, user_place
 from remat.exec._torch.seeding import Seeding
 from remat.exec._torch.shape_functions import longest_target
 from remat.exec._torch.torch_private import DispatchMode, OpOverload
+from remat.exec._trace.instructions import Instruction, left_unset
 
 _READERS = ("aten._local_scalar_dense.default", "aten.equal.default", "aten.is_nonzero.default")
 _CHECKS = ("aten._assert_async.msg", "aten._assert_async.default", "aten._linalg_check_errors.default")
@@ -41,64 +43,6 @@ Scalar = bool | int | float | complex
 Origin = tuple[str, Any]
 """Where a tensor comes from: ("param" or "buffer", path), ("input", position), or ("constant", number)."""
 Sources = Callable[[Origin], torch.Tensor]
-
-
-@frozen(kw_only=True)
-class Instruction:
-    """An operation on the tape.
-
-    Attributes:
-        target: what is called.
-        args, kwargs: its arguments; tensors stand as `Ref`.
-        outputs: names of the tensors it returns; None where an output is no tensor.
-        unpack: it returns a tuple or list.
-        place: the line of the user's code that called it, or None.
-    """
-
-    target: OpOverload
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    outputs: tuple[str | None, ...]
-    unpack: bool
-    place: Place | None = None
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Names of the tensors it takes."""
-        return tuple(ref.name for ref in refs((self.args, self.kwargs)))
-
-    @property
-    def makes(self) -> tuple[str, ...]:
-        """Names of the tensors it returns."""
-        return tuple(name for name in self.outputs if name is not None)
-
-    @property
-    def draws(self) -> bool:
-        """Whether it advances a generator of random numbers."""
-        return rng.draws(self.target, self.args, self.kwargs)
-
-    @property
-    def written(self) -> tuple[str, ...]:
-        """Names of the tensors it overwrites."""
-        if not self.target._schema.is_mutable:
-            return ()
-        arguments = zip(self.target._schema.arguments, self.args, strict=False)
-        named = (
-            (argument, self.kwargs[argument.name])
-            for argument in self.target._schema.arguments
-            if argument.name in self.kwargs
-        )
-        return tuple(
-            ref.name
-            for argument, value in (*arguments, *named)
-            if argument.alias_info is not None and argument.alias_info.is_write
-            for ref in refs(value)
-        )
-
-    @property
-    def text(self) -> str:
-        """The part that two traces of the same code must have in common."""
-        return f"{self.target}{self.args}{self.kwargs}"
 
 
 @frozen(kw_only=True, eq=False)
@@ -301,6 +245,9 @@ class Tape(DispatchMode):
             target=func, args=tuple(given[0]), kwargs=given[1], outputs=outputs, unpack=unpack, place=place
         )
         self.instructions.append(instruction)
+        roots = map(self._root, instruction.written)
+        if (origin := next(filter(None, map(self.origins.get, roots)), None)) is not None and in_checkpoint():
+            refuse_written_again(origin, str(place))
         if instruction.draws:
             self.seeding.drawn()
         if (torch_private.aliases_an_input(func) or func.name() == "aten::lift_fresh") and instruction.reads:
@@ -442,7 +389,7 @@ class Tape(DispatchMode):
             raise Uncapturable(
                 "X-READ", what, fix="pass the tensor as an argument, or register it as a buffer.", where=str(place)
             )
-        unset = _unset(instructions)
+        unset = left_unset(instructions)
         if unset is not None:
             what = f"Python reads memory that {unset.target} at {unset.place} leaves unset."
             raise Uncapturable("X-READ", what, fix="use `torch.zeros`.", where=str(place))
@@ -453,14 +400,6 @@ class Tape(DispatchMode):
         )  # fmt: skip
 
 
-_SETS = ("fill", "zero", "copy", "bernoulli", "uniform", "normal", "random", "exponential", "geometric", "cauchy")
-"""Operations that set all of their first argument, in place or in a copy, and do not look at it."""
-
-
-_COVERS = ("alias", "detach", "view", "_unsafe_view", "t", "transpose", "permute", "unsqueeze", "squeeze")
-"""Views of all elements of their base: writing the view sets all of the memory."""
-
-
 def _read_outside(instructions: tuple[Instruction, ...]) -> dict[str, None]:
     """The tensors that instructions read before any of them creates them, in the order of first reads."""
     makes: set[str] = set()
@@ -469,29 +408,6 @@ def _read_outside(instructions: tuple[Instruction, ...]) -> dict[str, None]:
         outside.update((name, None) for name in instruction.reads if name not in makes)
         makes.update(instruction.makes)
     return outside
-
-
-def _unset(instructions: tuple[Instruction, ...]) -> Instruction | None:
-    """The first operation that leaves memory unset which a later one reads."""
-    raw: dict[str, Instruction] = {}
-    whole: dict[str, str] = {}  # a view of all elements, and its base
-    for instruction in instructions:
-        name = instruction.target._schema.name.removeprefix("aten::")
-        first = instruction.args[0].name if instruction.args and isinstance(instruction.args[0], Ref) else None
-        if first in raw and name in _COVERS:
-            whole.update((view, whole.get(first, first)) for view in instruction.makes)
-            raw.update((view, raw[first]) for view in instruction.makes)
-            continue
-        sets = name.startswith(_SETS) and first is not None
-        if sets and name.endswith("_"):
-            memory = whole.get(str(first), first)
-            raw = {other: source for other, source in raw.items() if memory not in (other, whole.get(other))}
-        for read in instruction.reads:
-            if read in raw and not (sets and read == first):
-                return raw[read]
-        if "empty" in name:
-            raw.update((tensor, instruction) for tensor in instruction.makes)
-    return None
 
 
 def _scalar(func: OpOverload, args: Any) -> torch.Tensor:

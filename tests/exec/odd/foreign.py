@@ -129,6 +129,60 @@ class CheckpointedCounter(Blocks):
         return self.head(x).square().mean()
 
 
+@odd("checkpoint-around-a-batch-norm", REFUSED)
+class CheckpointedNorm(Body):
+    """Without a plan the statistics are updated in the forward, and again in the backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def forward(self, x):
+        return self.loss(self.hidden(checkpoint(lambda x: self.norm(self.layers[0](x)), x, use_reentrant=False)))
+
+
+# -- backwards that write ---------------------------------------------------------------------------------------------------
+
+
+class Counting(Body):
+    """A buffer that sums gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(WIDTH))
+
+
+class Tripled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, seen):
+        ctx.seen = seen
+        return x * 3
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.seen.add_(gradient.sum(0))
+        return gradient * 3, None
+
+
+for tracer in ("auto", "joint"):
+
+    @odd(f"backward-of-a-function-writes-a-buffer-{tracer}", REFUSED, options={"tracer": tracer})
+    class WritingFunction(Counting):
+        def forward(self, x):
+            return self.loss(Tripled.apply(self.hidden(x), self.seen))
+
+
+@odd("hook-of-a-tensor-writes-a-buffer", REFUSED)
+class WritingHook(Counting):
+    def forward(self, x):
+        def note(gradient):
+            self.seen.add_(gradient.sum(0))
+
+        x = self.hidden(x)
+        x.register_hook(note)
+        return self.loss(x)
+
+
 # -- parts that are not usual ----------------------------------------------------------------------------------------------
 
 

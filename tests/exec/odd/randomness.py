@@ -6,6 +6,7 @@ import time
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional
 
 from tests.exec.odd.base import Block, Blocks, Body
 from tests.exec.odd.judging import EITHER, EXACT, REFUSED, odd, rows
@@ -261,3 +262,12 @@ class JitteredDropout(nn.Sequential):
     def forward(self, x):
         self[2].p = random.choice([0.1, 0.3])
         return super().forward(x).square().mean()
+
+
+@odd("python-looks-at-what-was-drawn-into-empty-memory", EXACT, options={"budget": "80%"})
+class DrawnIntoEmpty(Body):
+    def forward(self, x):
+        x = functional.rrelu(self.hidden(x), training=True) + torch.empty_like(x).log_normal_()
+        if x.isnan().any():
+            x = torch.zeros_like(x)
+        return self.loss(x)

@@ -1,0 +1,56 @@
+"""Tensors from outside that the backward of a module writes: a planned backward gives gradients, and writes nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from remat.errors import Uncapturable
+
+Role = tuple[str, Any]
+"""("param" or "buffer", path) or ("input", position)."""
+WRITE_ELSEWHERE = "write it in the forward, or in a hook of the wrapped module or of its parameters."
+_KINDS = {"param": "parameter", "buffer": "buffer", "input": "input"}
+
+
+def refuse_written(roles: Iterable[Role]) -> None:
+    """Refuse a step whose backward writes the tensors of some roles.
+
+    Raises:
+        Uncapturable: X-STATE, where there are any.
+    """
+    for role in roles:
+        raise Uncapturable("X-STATE", backward_write(_described(role)), fix=WRITE_ELSEWHERE)
+
+
+def backward_write(tensor: str) -> str:
+    """What is wrong about it, in words."""
+    return f"the backward writes {tensor} (a hook does, or an autograd function), which a planned backward would not."
+
+
+def refuse_written_again(role: Role, where: str) -> None:
+    """Refuse a checkpoint that writes the tensor of a role: the bare module does so in the forward and in the backward.
+
+    Raises:
+        Uncapturable: X-STATE.
+    """
+    what = f"a checkpoint writes {_described(role)}, and again when it runs once more in the backward; a planned step writes it once."
+    fix = "leave out torch.utils.checkpoint: the plan itself recomputes what it has to."
+    raise Uncapturable("X-STATE", what, fix=fix, where=where)
+
+
+def in_checkpoint() -> bool:
+    """Whether what runs belongs to a checkpoint, which a trace looks through: it runs its forward once."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return hooks is not None and bool(hooks[0].__module__ == checkpoint.__module__)
+
+
+def _described(role: Role) -> str:
+    kind, name = role
+    return f"the {_KINDS[kind]} {str(name).removeprefix('inner.')}"
+
+
+__all__ = ["WRITE_ELSEWHERE", "backward_write", "in_checkpoint", "refuse_written", "refuse_written_again"]
