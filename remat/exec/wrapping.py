@@ -43,7 +43,7 @@ from remat.units import parse_bytes
 
 UNCAPTURABLE = ("raise", "bare", "dtr")
 STALE = ("raise", "plan")
-GROUP = optional(Setting('"world", a process group, or None', is_group))
+GROUP = optional(Setting('"world", a process group', is_group))
 
 
 def wrap(

@@ -1,5 +1,6 @@
 """What cannot be captured, costed, lowered or rehearsed is one clear refusal: the reason, the module and the way out."""
 
+import logging
 import os
 import stat
 
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 import remat.exec
+from remat._warn import RematWarning
 from remat.errors import Uncapturable
 from remat.exec._program.refusals import refusing
 from remat.exec._run.lowering import lower
@@ -111,6 +113,21 @@ def test_a_step_that_does_not_run_is_refused_with_its_line_and_module():
         Uncapturable, match=r"X-STAGE: the rehearsal stopped at `addmm = .*` \(of 0\) with RuntimeError"
     ):
         rehearse(lowered, wrong)
+
+
+def test_a_batch_of_a_wrong_width_raises_what_torch_says_and_logs_no_tracebacks():
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    logger.addHandler(handler)
+    try:
+        module = remat.exec.wrap(nn.Sequential(nn.Linear(8, 8), nn.Tanh()), torch.ones(64, 8), "1MiB", solver=LIGHT)
+        with pytest.warns(RematWarning), pytest.raises(RuntimeError, match="cannot be multiplied"):
+            module(torch.ones(64, 9))
+    finally:
+        logger.removeHandler(handler)
+    assert records == []
 
 
 @pytest.mark.parametrize("error", [KeyError("val"), NotImplementedError("no"), AttributeError("none"), ValueError("v")])

@@ -20,6 +20,7 @@ from remat.algorithms._dtr.values import Out
 from remat.exec._dtr.operators import Facts, Slot, fill, split
 from remat.exec._run.runtime import StepError
 from remat.exec._torch import recording
+from remat.exec._torch.quiet import without_tracebacks
 from remat.exec._torch.torch_private import OpOverload, no_modes, shapes_depend_on_values, storage_key
 from remat.exec._torch.wrappers import arithmetic, fake_mode
 from remat.units import Bytes, Ns
@@ -138,7 +139,7 @@ class NeedsTable:
         if self._mode is None:
             self._mode = fake_mode()
         try:
-            with no_modes(), torch.no_grad(), self._mode:
+            with no_modes(), torch.no_grad(), without_tracebacks(), self._mode:
                 args = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
                 out = func(*fill(form[0], args), **fill(form[1], args))
         except NO_SHAPES as error:

@@ -37,7 +37,7 @@ def refuse_written_again(role: Role, where: str) -> None:
     Raises:
         Uncapturable: X-STATE.
     """
-    what = f"a checkpoint writes {_described(role)}, and again when it runs once more in the backward; a planned step writes it once."
+    what = f"a checkpoint writes {_described(role)}, and again when it runs in the backward; a planned step writes it once."
     fix = "leave out torch.utils.checkpoint: the plan itself recomputes what it has to."
     raise Uncapturable("X-STATE", what, fix=fix, where=where)
 

@@ -14,6 +14,7 @@ from torch.nn.utils import stateless
 
 from remat.exec._torch.joint import Correction, corrections, eager_kernels, unseen_refused
 from remat.exec._torch.logged import no_cast_kept
+from remat.exec._torch.quiet import without_tracebacks
 from remat.exec._torch.torch_private import ShapesOnly
 
 
@@ -101,7 +102,14 @@ def blank(form: Form, device: torch.device) -> torch.Tensor:
 def tracers_setting(correction: Correction | None) -> Iterator[None]:
     """What the tracer runs in, but for functionalization."""
     kernels = eager_kernels(fused_dropout=False)
-    with no_cast_kept(), enable_python_dispatcher(), kernels, unseen_refused(), corrections(correction):
+    with (
+        no_cast_kept(),
+        enable_python_dispatcher(),
+        kernels,
+        unseen_refused(),
+        corrections(correction),
+        without_tracebacks(),
+    ):
         yield
 
 
