@@ -23,6 +23,7 @@ from remat.exec._cost.devices import Device, device_model
 from remat.exec._plan.build import build_graph
 from remat.exec._plan.planning import Settings, outside_of
 from remat.exec._torch import torch_private
+from remat.exec._torch.places import is_user_file
 from remat.exec._trace.tape import Tape
 from remat.ir import Graph
 from remat.units import Bytes
@@ -125,9 +126,10 @@ _FAILURES = (
 
 
 def _place(error: BaseException) -> str:
-    """The last line outside torch that an error passed through."""
+    """The last line of the user's that an error passed through, or of this library where the factory is one of its own."""
     library = os.path.dirname(torch.__file__)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(library)]
+    frames = [frame for frame in frames if is_user_file(frame.filename)] or frames
     return f"{os.path.basename(frames[-1].filename)}, line {frames[-1].lineno}"
 
 

@@ -159,8 +159,9 @@ def test_an_unknown_device_is_refused_before_anything_is_built():
         (lambda: (nn.Linear(2, 2), 3), "no tuple"),
         (lambda: (nn.Linear(2, 2), (torch.randn(3, 2),), 5), "no dict"),
         (lambda: (nn.Linear(int(torch.randint(2, (1,)).item()), 2), torch.randn(2, 2)), "failed under fake tensors"),
+        (lambda: (nn.Linear(2, 2), torch.randn(-1, 2)), "test_plan_only.py, line"),
     ],
-    ids=["module", "short", "arguments", "keywords", "values"],
+    ids=["module", "short", "arguments", "keywords", "values", "negative"],
 )
 def test_a_factory_that_gives_something_else_is_refused(factory, says):
     with pytest.raises(RematError, match=says) as caught:
