@@ -1,5 +1,6 @@
 """What surrounds a call: threads, transforms, settings of the process, hooks from outside, arguments of rarer kinds."""
 
+import copy
 import datetime
 import decimal
 import enum
@@ -243,3 +244,57 @@ def test_the_meta_device_is_refused():
 def test_a_call_that_the_bare_module_refuses_too_is_told_so():
     with pytest.raises(Uncapturable, match=r"X-TRACE.*see whether the bare module raises the same"):
         wrap(Mean(), rows()[:, :-1])
+
+
+# -- outputs that are written outside --------------------------------------------------------------------------------------
+
+
+class Formed(nn.Module):
+    """A chain of layers that returns what a function makes of the last values."""
+
+    def __init__(self, form):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.form = nn.Sequential(nn.Linear(WIDTH, 32), nn.Tanh(), nn.Linear(32, WIDTH)), form
+
+    def forward(self, x):
+        return self.form(self.body(x))
+
+
+def written(module, write):
+    """Gradients of a loss of an output that is written in place first."""
+    out = module(rows())
+    write(out)
+    module.zero_grad()
+    out.square().sum().backward()
+    return [out.detach(), *(parameter.grad for parameter in module.parameters())]
+
+
+def masked(out):
+    out.masked_fill_(out < 0, -2.0)
+
+
+def doubled(out):
+    with torch.no_grad():
+        out.mul_(2)
+
+
+def first_set(out):
+    out[..., 0] = 0
+
+
+@pytest.mark.parametrize("write", [masked, doubled, first_set, nn.ReLU(inplace=True)], ids=str)
+@pytest.mark.parametrize(
+    "form", [lambda y: y, lambda y: y.view(-1, 4), lambda y: y[:, 2:9], lambda y: y.view(4, -1, WIDTH)[:, -1]]
+)
+def test_views_that_a_step_returns_may_be_written(form, write):
+    module = Formed(form)
+    wrapped = wrap(copy.deepcopy(module), rows())
+    for _ in range(2):
+        assert_equal(written(module, write), written(wrapped, write))
+
+
+def test_a_view_that_the_backward_looks_into_may_not_be_written():
+    for module in (Formed(lambda y: y.tanh().view(-1, 4)), wrap(Formed(lambda y: y.tanh().view(-1, 4)), rows())):
+        with pytest.raises(RuntimeError, match="modified"):
+            written(module, masked)

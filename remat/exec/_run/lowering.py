@@ -50,6 +50,8 @@ class Lowered:
         reruns: number of runs after the first, by node.
         copier: runs the copies; None: the plan makes none.
         inner_outputs: positions of outputs from which others are computed that get gradients.
+        lone_views: positions of outputs that are views of what neither the backward nor another output looks at, with their
+            dimensions in the order of the memory.
         lowered_from: program, schedule and copies.
         variants: the plan with other backwards, by what is missing among its tangents (`partial.without`).
         eager: the same plan run by eager's kernels, where these functions were compiled; None: they are that.
@@ -67,6 +69,7 @@ class Lowered:
     reruns: dict[str, int] = field(repr=False)
     copier: Copier | None = field(default=None, repr=False)
     inner_outputs: tuple[int, ...] = ()
+    lone_views: tuple[int, ...] = ()
     lowered_from: tuple[Program, Schedule, Copying | None] = field(repr=False)
     variants: dict[frozenset[int], Lowered] = field(factory=dict, repr=False)
     eager: Lowered | None = field(default=None, repr=False)
@@ -174,6 +177,7 @@ class Lowering:
             reruns=self.reruns,
             copier=self.copier,
             inner_outputs=program.inner_outputs,
+            lone_views=self.lone_views(read_outputs),
             lowered_from=self.lowered_from,
         )
 
@@ -187,6 +191,18 @@ class Lowering:
         read_outputs = self.roots(name for name in resident if name in returned & later)
         activations = self.roots(name for name in resident if name not in returned and not self.weightless(name))
         return read_outputs, activations
+
+    def lone_views(self, read_outputs: list[str]) -> tuple[int, ...]:
+        """See `Lowered`.
+
+        A write to a transposed output would have eager give its gradient in the order of the memory, and sum it in that order.
+        """
+        values, outputs = self.program.values, self.program.outputs
+        looks = Counter(values[value].storage for value in (*outputs, *read_outputs))
+        views = (
+            at for at, value in enumerate(outputs) if values[value].view is not None and values[value].spec.in_order
+        )
+        return tuple(at for at in views if looks[values[outputs[at]].storage] == 1)
 
     def forward(self, steps: Iterable[Any], read_outputs: list[str], activations: list[str]) -> str:
         program = self.program

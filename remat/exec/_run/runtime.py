@@ -21,6 +21,7 @@ from remat.exec._run.handing import Handing, handing_of, in_groups
 from remat.exec._run.lowering import Lowered
 from remat.exec._run.partial import without
 from remat.exec._torch.recording import profiled
+from remat.exec._torch.wrappers import over, view_form
 
 
 class StepError(RematError, RuntimeError):
@@ -162,7 +163,7 @@ class Step(torch.autograd.Function):
         ctx.loose = tuple(primals[at] for at in lowered.loose_primals)
         ctx.activations = activations
         ctx.set_materialize_grads(False)
-        outputs = _separated(outputs, call.requires_grad)
+        outputs = _separated(_no_views(outputs, lowered.lone_views), call.requires_grad)
         plain = [output for output, wanted in zip(outputs, call.requires_grad, strict=True) if not wanted]
         ctx.mark_non_differentiable(*plain)
         ctx.token = None
@@ -299,6 +300,14 @@ def _watched_backward(lowered: Lowered, name: str, parts: tuple[Any, ...]) -> tu
         what = f"{name}: the backward returned nan, {first}."
         raise StepError("X-NAN", what, fix="look at what this operation is given.")
     return grads
+
+
+def _no_views(outputs: tuple[torch.Tensor, ...], lone: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    """The same tensors; those that `lone` names are no views: autograd lets nobody write to a view that a function returns."""
+    return tuple(
+        over(output, view_form(output)) if at in lone and output._is_view() else output
+        for at, output in enumerate(outputs)
+    )
 
 
 def _separated(outputs: tuple[torch.Tensor, ...], requires_grad: tuple[bool, ...]) -> tuple[torch.Tensor, ...]:
