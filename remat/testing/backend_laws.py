@@ -15,7 +15,8 @@ from remat.algorithms._milp.answer import Answer, Floats
 from remat.algorithms._milp.backend import Backend, Hints, Limits
 from remat.algorithms._milp.cvxpy_model import MilpModel, model_of
 from remat.algorithms._milp.linear import Builder, Linear
-from remat.testing.report import LawBroken, Report, Say, Tally
+from remat.settings import instance
+from remat.testing.report import LawBroken, Report, Say, Tally, check_arguments
 from remat.testing.trial import check_repr
 
 BACKEND_LAWS = {
@@ -57,6 +58,7 @@ def check_backend(
         LawBroken: with the law and the formulation.
         BackendMissing: it is not installed.
     """
+    check_arguments("check_backend", backend, instance(Backend, "Highs()"), exclude, examples)
     backend.check()
     tally = Tally(backend, BACKEND_LAWS, exclude)
     check_repr(backend, tally, words)

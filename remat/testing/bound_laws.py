@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from remat.algorithms._milp.linear import Linear
 from remat.ir import Graph, print_text
+from remat.settings import instance
 from remat.testing.relaxation import Formulation, Relaxation, broken_row, cost_of
-from remat.testing.report import Report, Say, Tally
+from remat.testing.report import Report, Say, Tally, check_arguments
 from remat.testing.trace import Trace
 from remat.testing.trial import Trial
 from remat.testing.trying import Examples, try_examples
@@ -54,6 +55,7 @@ def check_bound(
     Raises:
         LawBroken: with the law, the place, the row and the schedule; `L-NONE` if every graph was refused.
     """
+    check_arguments("check_bound", relaxation, instance(Relaxation, "a subclass of it"), exclude, examples)
     tally = Tally(relaxation, BOUND_LAWS, exclude)
     tried = Examples(graphs=graphs, count=examples, shrink=shrink, families=relaxation.families)
     try_examples(lambda graph, seed: _Trial(relaxation, graph, seed, tally).run(), tried, tally)

@@ -12,11 +12,12 @@ from attrs import evolve
 from remat.algorithms._hierarchy.partition import Partitioner
 from remat.errors import IllFormed
 from remat.ir import Cluster, Graph, Phase, Schedule, condense, expand, is_convex, print_text, validate
+from remat.settings import instance
 from remat.testing.families import branching, chain, legal_flat, long
 from remat.testing.guarded import GuardedTrial
 from remat.testing.random_schedules import random_schedule
 from remat.testing.renaming import renamed
-from remat.testing.report import Report, Say, Tally
+from remat.testing.report import Report, Say, Tally, check_arguments
 from remat.testing.trial import check_repr
 from remat.testing.trying import Examples, try_examples
 
@@ -59,6 +60,7 @@ def check_partitioner(
     Raises:
         LawBroken: with the law and the example; `L-NONE` if every graph was refused.
     """
+    check_arguments("check_partitioner", partitioner, instance(Partitioner, "HPartition()"), exclude, examples)
     tally = Tally(partitioner, PARTITIONER_LAWS, exclude)
     check_repr(partitioner, tally, words)
     tried = Examples(graphs=graphs, count=examples, shrink=shrink, families=_FAMILIES)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from attrs import frozen
 
 from remat.errors import BadArgument, RematError
+from remat.settings import Setting, optional, whole
 
 Say = Callable[[str], object]
 
@@ -44,6 +45,29 @@ class Report:
         lines += [f"  {law}: {count} examples" for law, count in sorted(self.tried.items())]
         lines += [f"  {law}: left out, because {reason}" for law, reason in sorted(self.excluded.items())]
         return "\n".join([*lines, f"  {self.refused} examples were refused"] if self.refused else lines)
+
+
+def check_arguments(check: str, part: object, kind: Setting, exclude: object, examples: int) -> None:
+    """Refuse what a check of this kit cannot check.
+
+    Args:
+        check: its name.
+        part: what it is given.
+        kind: what that should be.
+        exclude: laws to leave out.
+        examples: number of examples.
+
+    Raises:
+        BadArgument: A-SETTING.
+    """
+    kind.check(part, f"{check}: {check.removeprefix('check_')}")
+    optional(_REASONS).check(exclude, f"{check}: exclude")
+    whole(1).check(examples, f"{check}: examples")
+
+
+_REASONS = Setting(
+    'a reason for each law, e.g. {"L-PICKLE": "its class is local"}', lambda value: isinstance(value, Mapping)
+)
 
 
 class Tally:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from remat.algorithms._core.outcome import Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
+from remat.settings import instance
 from remat.testing.case import case_of
 from remat.testing.clock import memory_clock
 from remat.testing.hash_order import NoChild, in_a_child
-from remat.testing.report import LawBroken, Report, Say, Tally
+from remat.testing.report import LawBroken, Report, Say, Tally, check_arguments
 from remat.testing.solver_trial import SolverTrial
 from remat.testing.trial import check_repr
 from remat.testing.trying import Examples, try_examples
@@ -80,6 +81,7 @@ def check_solver(
     Raises:
         LawBroken: with the law and the smallest example; `L-NONE` if the solver refused every graph.
     """
+    check_arguments("check_solver", solver, instance(Solver, "StoreAll()"), exclude, examples)
     tally = Tally(solver, SOLVER_LAWS, exclude)
     check_repr(solver, tally, words)
     if tally.tries("L-PICKLE"):

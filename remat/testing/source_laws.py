@@ -24,13 +24,14 @@ from remat.ir import (
     print_text,
     validate,
 )
+from remat.settings import instance
 from remat.testing.clock import RecordingClock, memory_clock
 from remat.testing.families import branching, chain, legal_flat
 from remat.testing.guard import Overrun, patient
 from remat.testing.guarded import GuardedTrial
 from remat.testing.random_schedules import random_schedule
 from remat.testing.renaming import renamed
-from remat.testing.report import LawBroken, Report, Say, Tally
+from remat.testing.report import LawBroken, Report, Say, Tally, check_arguments
 from remat.testing.trial import check_repr
 from remat.testing.trying import Examples, try_examples
 
@@ -81,6 +82,7 @@ def check_source(
     Raises:
         LawBroken: with the law and the graph; `L-NONE` if no block got an option.
     """
+    check_arguments("check_source", source, instance(OptionSource, "Ends()"), exclude, examples)
     tally = Tally(source, SOURCE_LAWS, exclude)
     check_repr(source, tally, words)
     offered = 0

@@ -15,12 +15,13 @@ from remat.algorithms._core.transforms import Applied, RefusedTransform, Transfo
 from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.errors import BudgetExceeded, InvalidSchedule
 from remat.ir import Graph, Schedule, validate
+from remat.settings import instance
 from remat.testing.case import Case, case_of
 from remat.testing.clock import memory_clock
 from remat.testing.guarded import GuardedTrial
 from remat.testing.random_schedules import random_schedule
 from remat.testing.renaming import renamed, with_word
-from remat.testing.report import Report, Say, Tally
+from remat.testing.report import Report, Say, Tally, check_arguments
 from remat.testing.trial import check_repr
 from remat.testing.trying import Examples, try_examples
 from remat.testing.walks import Walk, offloading
@@ -66,6 +67,7 @@ def check_transform(
     Raises:
         LawBroken: with the law and the example; `L-NONE` if every graph was refused.
     """
+    check_arguments("check_transform", transform, instance(Transform, "Condense(HPartition())"), exclude, examples)
     tally = Tally(transform, TRANSFORM_LAWS, exclude)
     check_repr(transform, tally, words)
 

@@ -10,9 +10,12 @@ from attrs import evolve, frozen
 
 from remat.algorithms import Exhaustive, Plan, Solver, StoreAll
 from remat.algorithms._hierarchy.partition import Segments, Undivided
+from remat.errors import BadArgument
 from remat.ir import Graph, Schedule, print_text, validate
 from remat.testing import (
     LawBroken,
+    check_backend,
+    check_bound,
     check_partitioner,
     check_solver,
     check_source,
@@ -57,6 +60,22 @@ def test_an_exclusion_needs_a_reason(reason):
 def test_an_unknown_law_cannot_be_excluded():
     with pytest.raises(Exception, match="L-NOPE"):
         check_solver(Exhaustive(), exclude={"L-NOPE": "because"}, say=quiet)
+
+
+@pytest.mark.parametrize(
+    "check", [check_solver, check_transform, check_partitioner, check_source, check_backend, check_bound]
+)
+def test_what_no_check_can_check_is_refused_with_what_to_give(check):
+    for part in (3, StoreAll):  # a class in place of an object of it
+        with pytest.raises(BadArgument, match=rf"A-SETTING: {check.__name__}: .* Fix: give an? [A-Z]"):
+            check(part, say=quiet)
+
+
+def test_a_check_wants_reasons_and_examples():
+    with pytest.raises(BadArgument, match=r"check_solver: exclude is .*a reason for each law"):
+        check_solver(StoreAll(), exclude=["L-PICKLE"], say=quiet)
+    with pytest.raises(BadArgument, match="check_solver: examples is 0"):
+        check_solver(StoreAll(), examples=0, say=quiet)
 
 
 def test_a_solver_that_refuses_everything_is_not_called_checked():
