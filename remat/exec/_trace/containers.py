@@ -34,8 +34,9 @@ class Container:
     Attributes:
         path: how it was reached, for messages.
         holder: the live object.
-        kind: how its contents are read: "dict", "list", "deque", "set", "cell", "class", "globals", "generator" or "cache".
-        names: for "class" and "globals": the names that count.
+        kind: how its contents are read: "dict", "list", "deque", "set", "cell", "class", "slots", "globals", "generator" or
+            "cache".
+        names: for "class", "slots" and "globals": the names that count.
         keys, values: contents when the snapshot was taken.
         module: the module whose `__dict__` this is, or None.
         spare: a copy of an iterator at the time of the snapshot.
@@ -92,6 +93,11 @@ def _read_names(container: Container) -> tuple[tuple[Any, ...], tuple[Any, ...]]
     return keys, tuple(space[name] for name in keys)
 
 
+def _read_slots(container: Container) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    keys = tuple(name for name in container.names if hasattr(container.holder, name))
+    return keys, tuple(getattr(container.holder, name) for name in keys)
+
+
 def _read_items(container: Container) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     return (), tuple(container.holder)
 
@@ -133,6 +139,7 @@ _READ: dict[str, Callable[[Container], tuple[tuple[Any, ...], tuple[Any, ...]]]]
     "set": _read_items,
     "cell": _read_cell,
     "class": _read_names,
+    "slots": _read_slots,
     "globals": _read_names,
     "generator": _read_generator,
     "cache": _read_cache,
@@ -151,6 +158,14 @@ def _write_names(container: Container, keys: tuple[Any, ...], values: tuple[Any,
             container.holder[name] = value
         else:
             setattr(container.holder, name, value)
+
+
+def _write_slots(container: Container, keys: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+    for name in container.names:
+        if name not in keys and hasattr(container.holder, name):
+            object.__delattr__(container.holder, name)
+    for name, value in zip(keys, values, strict=True):
+        object.__setattr__(container.holder, name, value)  # that of a frozen class refuses
 
 
 def _write_list(container: Container, _keys: tuple[Any, ...], values: tuple[Any, ...]) -> None:
@@ -195,6 +210,7 @@ _WRITE: dict[str, Callable[[Container, tuple[Any, ...], tuple[Any, ...]], None]]
     "set": _write_set,
     "cell": _write_cell,
     "class": _write_names,
+    "slots": _write_slots,
     "globals": _write_names,
     "generator": _write_generator,
     "cache": _write_cache,
@@ -218,7 +234,7 @@ class Slot:
         """What is there now."""
         if self.container.kind == "cell":
             return self.container.holder.cell_contents
-        if self.container.kind == "class":
+        if self.container.kind in ("class", "slots"):
             return getattr(self.container.holder, self.key)
         return self.container.holder[self.key]
 
@@ -228,6 +244,8 @@ class Slot:
             self.container.holder.cell_contents = value
         elif self.container.kind == "class":
             setattr(self.container.holder, self.key, value)
+        elif self.container.kind == "slots":
+            object.__setattr__(self.container.holder, self.key, value)
         else:
             self.container.holder[self.key] = value
 

@@ -46,16 +46,31 @@ class Snapshot:
         self._dicts = self._holders(lambda container: container.kind == "dict" and container.module is None)
         self._lists = self._holders(lambda container: container.kind in ("list", "deque", "set"))
         self._cells = self._holders(lambda container: container.kind == "cell" and bool(container.keys))
+        slotted = [container for container in self.containers if container.kind == "slots" and container.keys]
+        self._slotted = [container.holder for container in slotted]
+        self._slots = [operator.attrgetter(*container.keys, container.keys[0]) for container in slotted]
         spaces = [container for container in self.containers if _has_space(container)]
         self._spaces = [space.holder if space.kind != "class" else space.holder.__dict__ for space in spaces]
         self._getters = [self._getter(space) for space in spaces]
-        self._ids = self._now()
+        self._note()
 
     # -- contents ------------------------------------------------------------------------------------------------------
 
     def same(self) -> bool:
-        """Whether every container still holds the same objects; generators and caches do not count."""
-        return self._now() == self._ids
+        """Whether every container still holds the same objects, and arrays their numbers; generators and caches do not count."""
+        return self._now() == self._ids and [array.tobytes() for array in self._arrays] == self._numbers
+
+    def _note(self) -> None:
+        """Remember what `same` compares."""
+        self._ids = self._now()
+        self._arrays = [
+            array
+            for container in self.containers
+            for key, value in zip(container.keys or itertools.repeat(None), container.values, strict=False)
+            if self._counts(container, key)
+            for array in _arrays(value)
+        ]
+        self._numbers = [array.tobytes() for array in self._arrays]
 
     def _now(self) -> tuple[int, ...]:
         """Identities of the contents of dicts and lists. Compared at each call, so it runs no Python code per container."""
@@ -63,11 +78,12 @@ class Snapshot:
         keys = itertools.chain.from_iterable(self._dicts)
         try:
             attributes = itertools.chain.from_iterable(map(operator.call, self._getters, self._spaces))
+            slots = itertools.chain.from_iterable(map(operator.call, self._slots, self._slotted))
             cells = map(_CONTENTS, self._cells)
             lists = itertools.chain.from_iterable(self._lists)
             sizes = map(len, self._spaces)
-            return (*sizes, *map(id, itertools.chain(attributes, cells, values, keys, lists)))
-        except (KeyError, ValueError):  # an attribute is gone, or a cell is empty
+            return (*sizes, *map(id, itertools.chain(attributes, slots, cells, values, keys, lists)))
+        except (AttributeError, KeyError, ValueError):  # an attribute is gone, or a cell is empty
             return ()
 
     def _getter(self, container: Container) -> Callable[[Any], tuple[Any, ...]]:
@@ -83,7 +99,7 @@ class Snapshot:
         """Remember the present contents; the set of containers stays the same."""
         for container in self.containers:
             container.take()
-        self._ids = self._now()
+        self._note()
 
     def changed(self) -> Iterator[Container]:
         """Containers whose contents changed."""
@@ -158,8 +174,7 @@ class Snapshot:
         if isinstance(value, (tuple, frozenset)):
             return type(value).__name__, tuple(self.freeze(item) for item in value)
         if isinstance(value, np.ndarray):
-            small = value.nbytes <= _LARGEST_ARRAY and value.dtype != object
-            return "array", value.shape, str(value.dtype), value.tobytes() if small else id(value)
+            return "array", value.shape, str(value.dtype), value.tobytes() if _is_small(value) else id(value)
         if isinstance(value, types.MethodType):
             return "method", _Same(value.__func__), self.freeze(value.__self__)
         return _Same(value)
@@ -182,6 +197,20 @@ def _registered(module: nn.Module) -> set[int]:
     """The identities of all parameters and buffers."""
     tables = (inner.__dict__[table] for inner in module.modules() for table in TABLES)
     return {id(tensor) for table in tables for tensor in table.values()}
+
+
+def _is_small(array: np.ndarray[Any, Any]) -> bool:
+    """Whether an array is compared by contents."""
+    return array.nbytes <= _LARGEST_ARRAY and array.dtype != object
+
+
+def _arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
+    """Small arrays in a value of a container, in tuples too."""
+    if isinstance(value, np.ndarray) and _is_small(value):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _arrays(item)
 
 
 def _has_space(container: Container) -> bool:

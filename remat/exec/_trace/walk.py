@@ -5,12 +5,13 @@ from __future__ import annotations
 import collections
 import copy
 import dis
+import enum
 import functools
 import itertools
 import random
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,7 @@ class Walk:
         named = module.named_modules(remove_duplicate=True)
         self.paths = {id(inner): f"self.{path}" if path else "self" for path, inner in named}
         self._visited: set[int] = set()
+        self._read: set[tuple[int, str]] = set()
         self._names: dict[str, int] = {}
         self._alive: list[Any] = []
         self.visit(module, "self", 0)
@@ -157,6 +159,37 @@ class Walk:
             inner = space[name]
             if isinstance(inner, types.FunctionType) and inner.__globals__ is space:
                 self.visit(inner, name, depth)
+        for name, *attributes in _chains(value.__code__):
+            if isinstance(space.get(name), (type, types.ModuleType)):
+                self.attribute(space[name], name, attributes, depth)
+
+    def attribute(self, owner: Any, path: str, names: Sequence[str], depth: int) -> None:
+        """What a function reads of a global class or of another file: `Settings.scale`, `settings.scale`.
+
+        Args:
+            owner: the class or file.
+            path: its name.
+            names: the attributes that are read, each of the one before.
+            depth: of the walk.
+        """
+        name, *rest = names
+        holder = _holder(owner, name)
+        space = vars(holder) if holder is not None else {}
+        item = space.get(name)
+        if isinstance(item, (type, types.ModuleType)):
+            if rest:
+                self.attribute(item, f"{path}.{name}", rest, depth)
+        elif (
+            name in space
+            and (id(holder), name) not in self._read
+            and not callable(item)
+            and not hasattr(item, "__get__")
+        ):
+            self._read.add((id(holder), name))
+            if isinstance(holder, type):
+                self.add(Container(path, holder, "class", names=(name,)), depth)
+            else:
+                self.add(Container(path, space, "globals", names=(name,)), depth)
 
     def method(self, value: types.MethodType, path: str, depth: int) -> None:
         """A bound method: its object and its function."""
@@ -200,6 +233,8 @@ class Walk:
         """An object of a class of the user's."""
         if hasattr(value, "__dict__"):
             self.add(Container(path + ".__dict__", value.__dict__, "dict"), depth)
+        if slots := _slots(type(value)):
+            self.add(Container(path, value, "slots", names=slots), depth)
         self.visit(type(value), f"class {type(value).__name__}", depth)
 
 
@@ -212,10 +247,44 @@ def _names(code: types.CodeType) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*names, *inner)))
 
 
+@functools.lru_cache(maxsize=4096)
+def _chains(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
+    """Global names that a function and the functions inside it use, each with the attributes that are read of it in turn."""
+    chains: list[list[str]] = []
+    current: list[str] = []
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            current = [step.argval]
+            chains.append(current)
+        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            current.append(step.argval)
+        else:
+            current = []
+    inner = (chain for const in code.co_consts if isinstance(const, types.CodeType) for chain in _chains(const))
+    return tuple(dict.fromkeys((*(tuple(chain) for chain in chains if len(chain) > 1), *inner)))
+
+
+def _holder(owner: Any, name: str) -> type | types.ModuleType | None:
+    """Where an attribute of a class or file of the user's lies; members of enumerations do not change."""
+    if isinstance(owner, types.ModuleType):
+        return None if _is_library(owner.__name__) else owner
+    if isinstance(owner, enum.EnumMeta):
+        return None
+    base = next((base for base in owner.__mro__ if name in vars(base)), object)
+    return None if _is_library(base.__module__) else base
+
+
 def _is_library(module: str | None) -> bool:
     """Whether code belongs to torch, numpy or the standard library, whose own state is not the user's."""
     top = (module or "").partition(".")[0]
     return top in ("torch", "numpy", "builtins") or top in _STANDARD or (module or "").startswith("remat.exec")
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    """The attributes of objects of a class that lie in no `__dict__`."""
+    bases = (base for base in kind.__mro__ if "__slots__" in vars(base) and not _is_library(base.__module__))
+    items = (item for base in bases for item in vars(base).items())
+    return tuple(dict.fromkeys(name for name, item in items if isinstance(item, types.MemberDescriptorType)))
 
 
 def _is_user_object(value: Any) -> bool:

@@ -3,12 +3,14 @@
 import copy
 import types
 
+import attrs
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
 from tests.exec.odd.base import Block, Blocks, Body, at
-from tests.exec.odd.judging import EITHER, EXACT, WIDTH, odd
+from tests.exec.odd.judging import EITHER, EXACT, REFUSED, WIDTH, odd
 
 
 def shrinks(module, dropout=0.1):
@@ -341,6 +343,74 @@ def set_closure(module):
 
 
 changed("closure-number-changed", set_closure, closure_factor)
+
+
+class Constants:
+    factor = 1.0
+
+
+class Inherited(Constants):
+    pass
+
+
+class Slotted:
+    __slots__ = ("factor",)
+
+
+@attrs.define
+class Defined:
+    factor: float = 1.0
+
+
+FILE = types.ModuleType("settings")
+FILE.inner = types.SimpleNamespace()
+FILE.Constants = Constants
+SLOTTED, DEFINED, ARRAY = Slotted(), Defined(), np.ones(3)
+
+
+def in_array(value):
+    ARRAY[1] = value
+
+
+FACTORS = {
+    "class-that-is-named": (lambda: Constants.factor, lambda value: setattr(Constants, "factor", value)),
+    "base-of-a-class-that-is-named": (lambda: Inherited.factor, lambda value: setattr(Constants, "factor", value)),
+    "file": (lambda: FILE.factor, lambda value: setattr(FILE, "factor", value)),
+    "object-in-a-file": (lambda: FILE.inner.factor, lambda value: setattr(FILE.inner, "factor", value)),
+    "class-in-a-file": (lambda: FILE.Constants.factor, lambda value: setattr(Constants, "factor", value)),
+    "object-with-slots": (lambda: SLOTTED.factor, lambda value: setattr(SLOTTED, "factor", value)),
+    "object-of-attrs": (lambda: DEFINED.factor, lambda value: setattr(DEFINED, "factor", value)),
+    "array-in-place": (lambda: float(ARRAY[1]), in_array),
+}
+"""Where a number lies that the forward reads, and how it is changed."""
+
+for name, (read, put) in FACTORS.items():
+
+    class Read(Body):
+        def __init__(self, read=read):
+            super().__init__()
+            self.read = read
+
+        def forward(self, x):
+            return self.loss(self.hidden(x)) * self.read()
+
+    def reading(kind=Read, put=put):
+        put(1.0)
+        return kind()
+
+    changed(f"number-changed-in-{name}", lambda module, put=put: put(2.0), reading)
+
+
+@odd("slot-that-counts", REFUSED)
+class CountingSlot(Body):
+    def __init__(self):
+        super().__init__()
+        self.count = Slotted()
+        self.count.factor = 0
+
+    def forward(self, x):
+        self.count.factor += 1
+        return self.loss(self.hidden(x)) * self.count.factor
 
 
 @odd("eval-with-gradients", EXACT)
