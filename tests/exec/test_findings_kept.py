@@ -284,7 +284,7 @@ def test_a_thousand_steps_do_not_grow():
         return len(gc.get_objects()), sum(isinstance(thing, torch.Tensor) for thing in gc.get_objects())
 
     before, after = train(20), train(1000)
-    assert after[1] == before[1]
+    assert after[1] <= before[1]  # what earlier tests have left may go
     assert after[0] - before[0] < 100  # a thing a step would be a thousand
 
 

@@ -239,10 +239,15 @@ class Walk:
 
 
 @functools.lru_cache(maxsize=4096)
+def _instructions(code: types.CodeType) -> tuple[tuple[str, Any], ...]:
+    """The instructions of a function: names and arguments."""
+    return tuple((step.opname, step.argval) for step in dis.get_instructions(code))
+
+
+@functools.lru_cache(maxsize=4096)
 def _names(code: types.CodeType) -> tuple[str, ...]:
     """Global names that a function and the functions inside it use; `co_names` has those of attributes too."""
-    steps = dis.get_instructions(code)
-    names = [step.argval for step in steps if "_GLOBAL" in step.opname or step.opname == "LOAD_NAME"]
+    names = [argument for name, argument in _instructions(code) if "_GLOBAL" in name or name == "LOAD_NAME"]
     inner = (name for const in code.co_consts if isinstance(const, types.CodeType) for name in _names(const))
     return tuple(dict.fromkeys((*names, *inner)))
 
@@ -252,12 +257,12 @@ def _chains(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
     """Global names that a function and the functions inside it use, each with the attributes that are read of it in turn."""
     chains: list[list[str]] = []
     current: list[str] = []
-    for step in dis.get_instructions(code):
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            current = [step.argval]
+    for name, argument in _instructions(code):
+        if name in ("LOAD_GLOBAL", "LOAD_NAME"):
+            current = [argument]
             chains.append(current)
-        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            current.append(step.argval)
+        elif name in ("LOAD_ATTR", "LOAD_METHOD"):
+            current.append(argument)
         else:
             current = []
     inner = (chain for const in code.co_consts if isinstance(const, types.CodeType) for chain in _chains(const))
