@@ -40,4 +40,5 @@ class PlacedRows:
 
 def _fill(builder: Builder, rows: Ints, terms: Terms) -> None:
     for column, value in terms:
-        builder.entries(rows[column >= 0], column[column >= 0], value)
+        present = np.flatnonzero(column >= 0)
+        builder.flat_entries(rows[present], column[present], np.full(len(present), value, np.int64))

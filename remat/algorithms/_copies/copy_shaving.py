@@ -40,13 +40,8 @@ NEARLY = 0.8  # a move after the first of a list is worth at least this share of
 
 
 @inner_kernel
-def best_move(
-    g: Flat, prices: Prices, profile: Profile, best: Candidates, how: tuple[Insertion, float]
-) -> tuple[int, float]:
-    """The candidate by which the bytes over the budget fall most for its price, with this value; -1: none falls.
-
-    How: (scratch, a value with which the first candidate is taken).
-    """
+def best_move(g: Flat, prices: Prices, profile: Profile, best: Candidates, scratch: Insertion) -> tuple[int, float]:
+    """The candidate by which the bytes over the budget fall most for its price, with this value; -1: none falls."""
     chosen, largest, margin = -1, 0.0, MARGIN / (1.0 - prices.noise)
     for j in range(best.kept[0]):
         if best.score[j] * margin < largest:
@@ -54,12 +49,10 @@ def best_move(
         if best.bit[j] >= 0:
             fall = fall_of_copy(g, profile, best.at[j], best.bit[j])
         else:
-            fall = fall_of(g, profile, best.at[j], Chain(best.chains[j], best.masks[j], best.length[j]), how[0])
+            fall = fall_of(g, profile, best.at[j], Chain(best.chains[j], best.masks[j], best.length[j]), scratch)
         value = fall / max(1.0, best.cost[j]) ** prices.exponent
         if fall > 0 and value > largest:
             chosen, largest = j, value
-            if value >= how[1]:
-                break
     return chosen, largest
 
 
@@ -136,12 +129,12 @@ def shaved(g: Flat, lanes: Lanes, prices: Prices, seq: Ints, mask: Longs, rng: S
     while peak_of(profile) > lanes.budget and profile.n <= 6 * base:
         j, value = -1, 0.0
         if served < prices.served:
-            j, value = best_move(g, prices, profile, best, (scratch, NEARLY * first))
+            j, value = best_move(g, prices, profile, best, scratch)
         if j < 0 or value < NEARLY * first:
             list_moves(g, lanes, prices, (profile, scan, ceilings), best, rng)
             served = 0
             kept, lowest = best.kept[0], best.score[best.kept[0] - 1] if best.kept[0] > 0 else 0.0
-            j, first = best_move(g, prices, profile, best, (scratch, np.inf))
+            j, first = best_move(g, prices, profile, best, scratch)
             if j < 0 and best.least[0] > 0.0:  # scores have fallen: look at all moves
                 best.least[0], served = 0.0, prices.served
                 continue

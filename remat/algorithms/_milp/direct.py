@@ -22,7 +22,6 @@ from remat.algorithms._milp.highs import loaded, mip_interrupt
 from remat.algorithms._milp.linear import Flags, Linear
 
 _SCALE = 1000.0  # the objective is scaled so that all costs sum to this
-_ROW, _SQUARE = 45, 6  # effort of a relaxation: so much per row, and the square of its iterations divided by so much
 _MIXED = 3000  # effort of an iteration with integers: many short linear programs, and what comes between them
 
 
@@ -32,10 +31,10 @@ def solve_relaxed(linear: Linear, effort: float = 1e10, *, clock: Clock | None =
         return _empty(linear)
     scaled = _Scaled.of(linear, np.zeros_like(linear.integral))
     solver = scaled.loaded()
-    fixed = _ROW * len(linear.rhs)
-    limit = max(1, math.isqrt(_SQUARE * max(0, int(effort) - fixed)))
+    fixed = 10 * len(linear.rhs)
+    limit = max(1, math.isqrt(3 * max(0, int(effort) - fixed)))
     status = _run(solver, clock, simplex_iteration_limit=limit)
-    spent = max(0, int(solver.getInfo().simplex_iteration_count)) ** 2 // _SQUARE + fixed
+    spent = max(0, int(solver.getInfo().simplex_iteration_count)) ** 2 // 3 + fixed
     if status in _INFEASIBLE:
         ray = np.asarray(solver.getDualRay()[2])
         proved = len(ray) > 0 and farkas(linear, ray / scaled.row_unit)

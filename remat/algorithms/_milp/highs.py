@@ -26,11 +26,13 @@ def loaded(matrix: sp.csc_matrix, cost: Floats, right: Floats, equal: Flags, int
     model = highspy.HighsModel()
     lp = model.lp_
     lp.num_row_, lp.num_col_ = matrix.shape
-    lp.col_cost_ = cost
-    lp.col_lower_, lp.col_upper_ = np.zeros(lp.num_col_), np.ones(lp.num_col_)
-    lp.row_lower_, lp.row_upper_ = np.where(equal, right, -highspy.kHighsInf), right
+    # lists, since arrays are read entry by entry, each made an object first
+    lp.col_cost_ = cost.tolist()
+    lp.col_lower_, lp.col_upper_ = [0.0] * lp.num_col_, [1.0] * lp.num_col_
+    lp.row_lower_, lp.row_upper_ = np.where(equal, right, -highspy.kHighsInf).tolist(), right.tolist()
     lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = matrix.indptr, matrix.indices, matrix.data
+    parts = (part.tolist() for part in (matrix.indptr, matrix.indices, matrix.data))
+    lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = parts
     if integral.any():
         kinds = highspy.HighsVarType
         lp.integrality_ = [kinds.kInteger if whole else kinds.kContinuous for whole in integral.tolist()]

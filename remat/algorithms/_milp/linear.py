@@ -55,6 +55,12 @@ class Linear:
         return self.rhs + budget * self.budget + save * self.save
 
 
+def _right(rhs: list[int]) -> Ints:
+    """Right-hand sides as numbers of 64 bits; those that no row reaches are made smaller."""
+    loose = max(rhs, default=0) > _LOOSE
+    return np.array([min(of_row, _LOOSE) for of_row in rhs] if loose else rhs, np.int64)
+
+
 class Builder:
     """Collects columns and rows; entries come as scalars, lists or arrays."""
 
@@ -94,7 +100,11 @@ class Builder:
     def entries(self, rows: Any, columns: Any, values: Any) -> None:
         """Add entries; the three broadcast against each other."""
         r, c, v = np.broadcast_arrays(np.asarray(rows, np.int64), columns, values)
-        self._parts.append((r.ravel(), c.ravel(), v.ravel()))
+        self.flat_entries(r.ravel(), c.ravel(), v.ravel())
+
+    def flat_entries(self, rows: Ints, columns: Ints, values: Ints) -> None:
+        """Add entries given as arrays of one length: in a formulation of thousands of short ones the rest takes as long again."""
+        self._parts.append((rows, columns, values))
 
     def row(self, terms: Iterable[tuple[int, int]], rhs: int = 0, *, equal: bool = False) -> int:
         """Add one row of (column, value) terms: sum at most (or equal to) `rhs`."""
@@ -112,8 +122,11 @@ class Builder:
 
     def build(self) -> Linear:
         """The formulation; entries of one place are added up."""
-        parts = [*self._parts, self._terms]
-        row, col, val = (np.concatenate([np.asarray(part[i], np.int64) for part in parts]) for i in range(3))
+        terms = [np.array(items, np.int64) for items in self._terms]
+        row, col, val = (
+            np.concatenate([*(part[i] for part in self._parts), terms[i]]).astype(np.int64, copy=False)
+            for i in range(3)
+        )
         if len(col) and not 0 <= col.min() <= col.max() < len(self._cost):
             raise IndexError(f"an entry of column {col.min()} or {col.max()}, of {len(self._cost)} columns.")
         key = row * max(1, len(self._cost)) + col
@@ -130,7 +143,7 @@ class Builder:
             row=row[keep],
             col=col[keep],
             val=val[keep],
-            rhs=np.array([min(rhs, _LOOSE) for rhs in self._rhs], np.int64),
+            rhs=_right(self._rhs),
             budget=np.array(self._budget, np.int64),
             save=np.array(self._save, np.int64),
             equal=np.array(self._equal, np.bool_),

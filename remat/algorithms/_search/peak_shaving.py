@@ -248,15 +248,14 @@ def list_gaps(g: Flat, scoring: Scoring, profile: Profile, scan: Scan, best: Can
             gain = gain_of(over_count, over_bytes, a, b, g.size[d])
             if gain < 0.0:
                 continue
-            to_beat = best.score[TOP - 1] if best.kept[0] == TOP else least
-            ceiling = gain / scan.divisor[g.producer[d]]  # a chain costs at least its last node
-            if ceiling * (1 + noise) <= to_beat:
+            # a chain costs at least its last node
+            ceiling = gain / scan.divisor[g.producer[d]] * (1 + noise)
+            if ceiling < least or (best.kept[0] == TOP and ceiling <= best.score[TOP - 1]):
                 continue
-            gain *= 1 + noise * (2 * fraction(rng) - 1)
-            scan.dearest[0] = np.inf
-            if to_beat > 0.0 and scoring.exponent > 0.0:
-                scan.dearest[0] = ALIKE * (gain / to_beat) ** (1.0 / scoring.exponent)
             advance(g, profile, scan, b)
+            scan.dearest[0] = np.inf
+            if (noise == 0.0 or scoring.served > 1) and best.kept[0] == TOP and scoring.exponent > 0.0:
+                scan.dearest[0] = ALIKE * ((1 + noise) * gain / best.score[TOP - 1]) ** (1.0 / scoring.exponent)
             other = 0
             for variant in range(1 + scoring.keeping):  # recompute missing inputs; or keep the smaller ones instead
                 small = int(g.size[d] * (scoring.share if variant == 0 else KEEPING))
@@ -265,6 +264,8 @@ def list_gaps(g: Flat, scoring: Scoring, profile: Profile, scan: Scan, best: Can
                     continue
                 other = length
                 score = gain * (1.0 - forced / g.size[d]) / max(1.0, cost) ** scoring.exponent
+                if noise > 0:
+                    score *= 1.0 + noise * (2 * fraction(rng) - 1)
                 keep_if_better(best, score, b, scan.chain, length)
 
 
@@ -296,10 +297,7 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
         scan.least[0] = 0.5 * candidates.score[kept - 1] if kept == TOP and n > SMALL else 0.0
         served, first = 0, 0.0
         while served < most_served and peak > budget:
-            enough = NEARLY * first if served > 0 else np.inf
-            best, value = best_of(
-                g, scoring, Profile(seq, no_masks, n, mem, uses, budget), candidates, (scratch, enough)
-            )
+            best, value = best_of(g, scoring, Profile(seq, no_masks, n, mem, uses, budget), candidates, scratch)
             if best < 0 or value < NEARLY * first:
                 break
             first = max(first, value)
@@ -324,13 +322,9 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
 
 @inner_kernel
 def best_of(
-    g: Flat, scoring: Scoring, profile: Profile, candidates: Candidates, how: tuple[Insertion, float]
+    g: Flat, scoring: Scoring, profile: Profile, candidates: Candidates, scratch: Insertion
 ) -> tuple[int, float]:
-    """The candidate by which the bytes over the budget fall most for the price of its chain, with this value; -1: none does.
-
-    How: (scratch, a value with which the first candidate is taken).
-    """
-    scratch, enough = how
+    """The candidate by which the bytes over the budget fall most for the price of its chain, with this value; -1: none does."""
     best, best_value = -1, 0.0
     for j in range(candidates.kept[0]):
         if profile.n > SMALL and candidates.score[j] * MARGIN < best_value:
@@ -344,8 +338,6 @@ def best_of(
         value = fall / max(1.0, cost) ** scoring.exponent
         if fall > 0 and value > best_value:
             best, best_value = j, value
-            if value >= enough:
-                break
     return best, best_value
 
 
