@@ -35,7 +35,7 @@ from remat.testing.strategies import problems, training_graphs
 
 # as kernels call them: compiled, with a wrapper for Python
 uses_in, empty_insertion = njit(insertion.uses_in), njit(insertion.empty_insertion)
-fall_of, profile_with = njit(insertion.fall_of), njit(insertion.profile_with)
+fall_of, insert_into = njit(insertion.fall_of), njit(insertion.insert_into)
 brought_back, disordered, earliest_place, latest_place = map(
     njit, (ordering.brought_back, ordering.disordered, ordering.earliest_place, ordering.latest_place)
 )
@@ -126,19 +126,19 @@ def test_the_fall_of_a_chain_is_what_two_sweeps_say(drawn, data):
         return
     at = data.draw(st.integers(first, len(sequence) - 1))
     budget = data.draw(st.integers(0, replayed(graph, sequence).peak))
-    array, n = np.array(sequence, np.int32), len(sequence)
-    memory = np.empty(n + len(chain), np.int64)
+    array, n = np.array(sequence + [0] * len(chain), np.int32), len(sequence)
+    memory, no_masks = np.empty(n + len(chain), np.int64), np.empty(0, np.int64)
     memory_profile(flat, array, n, memory)
-    profile = insertion.Profile(array, n, memory, uses_in(flat, array, n), budget)
-    nodes, scratch = np.array(chain, np.int32), empty_insertion(flat, n, len(chain))
+    uses = uses_in(flat, array, no_masks, n, len(chain) * insertion.most_uses(flat))
+    profile = insertion.Profile(array, no_masks, n, memory, uses, budget)
+    inserted = insertion.Chain(np.array(chain, np.int32), no_masks, len(chain))
+    scratch = empty_insertion(flat, n, len(chain))
     after = sequence[:at] + chain + sequence[at:]
-    assert fall_of(flat, profile, at, nodes, len(chain), scratch) == over(flat, sequence, budget) - over(
-        flat, after, budget
-    )
-    profile_with(flat, profile, at, nodes, len(chain), scratch)
+    assert fall_of(flat, profile, at, inserted, scratch) == over(flat, sequence, budget) - over(flat, after, budget)
+    assert insert_into(flat, profile, at, inserted, scratch) == len(after)
     expected = np.empty(len(after), np.int64)
     memory_profile(flat, np.array(after, np.int32), len(after), expected)
-    assert memory.tolist() == expected.tolist()
+    assert (array.tolist(), memory.tolist()) == (after, expected.tolist())
     assert not scratch.is_touched.any() and not scratch.steps.any()
 
 

@@ -283,7 +283,9 @@ def first_set(out):
     out[..., 0] = 0
 
 
-@pytest.mark.parametrize("write", [masked, doubled, first_set, nn.ReLU(inplace=True)], ids=str)
+@pytest.mark.parametrize(
+    "write", [masked, doubled, first_set, nn.ReLU(inplace=True)], ids=("masked", "doubled", "set", "relu")
+)
 @pytest.mark.parametrize(
     "form", [lambda y: y, lambda y: y.view(-1, 4), lambda y: y[:, 2:9], lambda y: y.view(4, -1, WIDTH)[:, -1]]
 )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints, Longs
 from remat.algorithms._arrays.jit import allocating_kernel, inlined_kernel, inner_kernel
 
-MADE, COPIED, READ = 0, 1, 2
+WRITE, COPY, READ = 0, 1, 2
 """Kinds of uses: a run makes the datum, reads it after a copy to the device, or reads it where it is resident."""
 
 
@@ -26,7 +26,7 @@ class Uses(NamedTuple):
         at: the first use of each position; its reads and then its writes follow, in the order of `Flat.reads` and `Flat.writes`.
         place: of each use: four times its position, plus its kind.
         before: of each use: the one of the same datum before it, -1: none. last: the last use of each datum, -1: none.
-        following: of each use: the kind of the next one of the same datum; `MADE` if there is none.
+        following: of each use: the kind of the next one of the same datum; `WRITE` if there is none.
     """
 
     filled: Longs
@@ -97,7 +97,7 @@ def mask_at(masks: Longs, i: int) -> int:
 @inlined_kernel
 def kind_of(bits: int, k: int) -> int:
     """The kind of the k-th read of a run with this mask."""
-    return COPIED if (bits >> k) & 1 else READ
+    return COPY if (bits >> k) & 1 else READ
 
 
 # -- the lists of uses -------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def uses_in(g: Flat, seq: Ints, mask: Longs, n: int, spare: int) -> Uses:
             append(uses, g.reads[k], use, 4 * i + kind_of(bits, k - g.reads[v]))
             use += 1
         for k in range(g.writes[v], g.writes[v + 1]):
-            append(uses, g.writes[k], use, 4 * i + MADE)
+            append(uses, g.writes[k], use, 4 * i + WRITE)
             use += 1
     uses.filled[0] = use
     return uses
@@ -141,7 +141,7 @@ def uses_in(g: Flat, seq: Ints, mask: Longs, n: int, spare: int) -> Uses:
 def append(uses: Uses, d: int, use: int, place: int) -> None:
     """Make a use the last one of datum d."""
     earlier = uses.last[d]
-    uses.place[use], uses.before[use], uses.following[use] = place, earlier, MADE
+    uses.place[use], uses.before[use], uses.following[use] = place, earlier, WRITE
     if earlier >= 0:
         uses.following[earlier] = place & 3
     uses.last[d] = use
@@ -154,7 +154,7 @@ def link_use(uses: Uses, d: int, use: int, place: int) -> None:
     while earlier >= 0 and uses.place[earlier] > place:
         after, earlier = earlier, uses.before[earlier]
     uses.place[use], uses.before[use] = place, earlier
-    uses.following[use] = uses.place[after] & 3 if after >= 0 else MADE
+    uses.following[use] = uses.place[after] & 3 if after >= 0 else WRITE
     if earlier >= 0:
         uses.following[earlier] = place & 3
     if after >= 0:
@@ -193,7 +193,7 @@ def insert_uses(g: Flat, uses: Uses, n: int, b: int, chain: Chain) -> None:
             link_use(uses, g.reads[k], use, 4 * (b + i) + kind_of(bits, k - g.reads[v]))
             use += 1
         for k in range(g.writes[v], g.writes[v + 1]):
-            link_use(uses, g.writes[k], use, 4 * (b + i) + MADE)
+            link_use(uses, g.writes[k], use, 4 * (b + i) + WRITE)
             use += 1
     uses.filled[0] = use
 
@@ -357,5 +357,5 @@ def copy_into(g: Flat, profile: Profile, b: int, bit: int) -> None:
     for x in range(first, b):
         profile.mem[x] -= size
     profile.mask[b] |= np.int64(1) << bit
-    profile.uses.place[use] += COPIED - READ
-    profile.uses.following[profile.uses.before[use]] = COPIED
+    profile.uses.place[use] += COPY - READ
+    profile.uses.following[profile.uses.before[use]] = COPY

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.algorithms._arrays.chain_insertion import COPIED, READ, Profile
+from remat.algorithms._arrays.chain_insertion import COPY, READ, Profile
 from remat.algorithms._arrays.excess import gain_of, over_budget
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Floats, Ints, Longs, Seed
 from remat.algorithms._arrays.jit import allocating_kernel, inner_kernel
@@ -151,7 +151,7 @@ def advance(g: Flat, profile: Profile, scan: Scan, b: int) -> None:
 def copy_cost(lanes: Lanes, profile: Profile, scan: Scan, prices: Prices, d: int) -> float:
     """The price of fetching datum d: both ways, or only back where it is copied to the host in any case."""
     time = lanes.back[d]
-    if not scan.on_host[d] and profile.uses.following[scan.latest[d]] != COPIED:
+    if not scan.on_host[d] and profile.uses.following[scan.latest[d]] != COPY:
         time += lanes.out[d]
     return np.float64(prices.lane * time)
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from remat.algorithms._arrays.chain_insertion import MADE, READ, Uses, most_uses, remove_uses, uses_in
+from remat.algorithms._arrays.chain_insertion import READ, WRITE, Uses, most_uses, remove_uses, uses_in
 from remat.algorithms._arrays.graph_arrays import BACKWARD, Flat, Ints, Longs
 from remat.algorithms._arrays.jit import allocating_kernel, inner_kernel, kernel
 from remat.algorithms._arrays.liveness import BLOCK, LARGEST, block_maxima, exceeds, fits, memory_profile
@@ -56,7 +56,7 @@ def removable(g: Flat, t: Thinning, n: int, budget: int, positions: Ints) -> int
             continue
         use, release = uses.at[i], np.int64(0)
         for k in range(g.reads[v], g.reads[v + 1]):
-            if uses.following[use] == MADE:
+            if uses.following[use] == WRITE:
                 release += g.size[g.reads[k]]
             use += 1
         possible = True
