@@ -23,6 +23,7 @@ from remat.exec._dtr.stepping import DtrReport, PartReport, device_of, report_of
 from remat.exec._module.calls import Wrapped, bare_forward, captured_step, is_bare
 from remat.exec._module.plans import Plans
 from remat.exec._torch.compiled import running_eagerly
+from remat.exec._torch.exchange import EXCHANGE
 from remat.exec._trace import structure
 from remat.exec.wrapping import with_state
 from remat.settings import SEED, instance, number
@@ -56,7 +57,8 @@ class DtrState:
         step = self.loss if module.training else None
 
         def forward() -> Any:
-            return captured_step(step, module, *args, **kwargs)
+            with EXCHANGE.reading:
+                return captured_step(step, module, *args, **kwargs)
 
         if not torch.is_grad_enabled():
             return forward()

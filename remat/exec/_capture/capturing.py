@@ -28,6 +28,7 @@ from remat.exec._capture.reader import read_joint
 from remat.exec._program.program import Program, charged
 from remat.exec._program.refusals import refusing
 from remat.exec._torch import rng
+from remat.exec._torch.exchange import EXCHANGE
 from remat.exec._torch.sharded import class_name, flat_inside, sharded_inside
 from remat.exec._torch.torch_private import FakeTensor
 from remat.exec._trace import structure
@@ -145,7 +146,7 @@ def capture(
     try:
         asked = step_of(module, args, kwargs or {}, function, differentiable)
         asked = evolve(asked, watched=watched, answers=answers, tracer=tracer)
-        with collector_paused():  # nearly all that a trace makes lives until its end
+        with EXCHANGE.alone, collector_paused():  # nearly all that a trace makes lives until its end
             return _captured_step(asked, fold_sums, as_run)
     except Uncapturable as error:
         raise refusal(error, module) from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import threading
 import types
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -23,8 +22,6 @@ from remat.exec._trace import structure
 
 INSTANCE_FORWARD = "_remat_forward"
 """Attribute that holds a `forward` that was set on a wrapped module."""
-CAPTURING = threading.RLock()
-"""Held while a step is captured: meanwhile the parameters of its module are exchanged, and calls of other threads wait."""
 _bare: ContextVar[bool] = ContextVar("remat_bare", default=False)
 """Set while a wrapped module must behave as the bare one: during capture, in `loss=` functions, where nothing is planned."""
 _inside: ContextVar[tuple[int, ...]] = ContextVar("remat_inside", default=())

@@ -41,6 +41,7 @@ from remat.exec._plan.dividing import BlockOption, divide, peak_of, undominated
 from remat.exec._plan.planning import Planned as PlannedStep
 from remat.exec._plan.planning import Settings, cost_step, plan_captured
 from remat.exec._program.digest import program_digest
+from remat.exec._torch.exchange import EXCHANGE
 from remat.units import Bytes, format_bytes
 
 logger = logging.getLogger(__name__)
@@ -192,7 +193,7 @@ class Division:
         self._captures += 1
         args, kwargs = sample_of(form)
         try:
-            with torch.enable_grad(), part.in_modes(form.modes):
+            with EXCHANGE.alone, torch.enable_grad(), part.in_modes(form.modes):
                 captured = capture(part.module, args, kwargs, differentiable="all", tracer=self.settings.tracer)
         except Uncapturable as error:
             return str(error)

@@ -16,7 +16,7 @@ from remat.exec._dtr.stepping import device_of
 from remat.exec._module import agreeing
 from remat.exec._module.after import warn_of_hooks
 from remat.exec._module.binding import bound
-from remat.exec._module.calls import CAPTURING, Arguments, chain_tensors, make_opaque, traced_step
+from remat.exec._module.calls import Arguments, chain_tensors, make_opaque, traced_step
 from remat.exec._module.compiling import bound_within_budget
 from remat.exec._module.entries import Bare, Dynamic, Ready
 from remat.exec._module.new_sizes import Filled, at_known_sizes, learn_sizes, planned_from, why_unfilled
@@ -28,6 +28,7 @@ from remat.exec._plan.progress import Stages, stages_of
 from remat.exec._plan.smallest import with_changes
 from remat.exec._program.digest import program_digest
 from remat.exec._torch.ambient import transform_around
+from remat.exec._torch.exchange import EXCHANGE
 from remat.exec._trace.diagnosis import refusal
 from remat.exec._trace.tape import Scalar
 
@@ -48,14 +49,14 @@ def captured_and_planned(state: State, call: Arguments, answers: tuple[Scalar, .
             what = f"the call is under {transform}, and the gradients of a plan are those of `backward` alone."
             raise Uncapturable("X-TRANSFORM", what, fix="call the bare module there.")
         with stages_of(type(module).__name__, state.settings.progress) as stages, old_objects_apart():
-            with stages.stage("capture"), CAPTURING:
+            with stages.stage("capture"), EXCHANGE.alone:
                 filled = at_known_sizes(state, call) if not answers else None
                 captured = _captured(state, call, answers) if filled is None else filled.captured
             if filled is not None:
                 if (entry := _filled_in(state, call, filled, stages)) is not None:
                     _charge(state, began)
                     return entry
-                with stages.stage("capture"), CAPTURING:
+                with stages.stage("capture"), EXCHANGE.alone:
                     captured = _captured(state, call, answers)
             entry = _ready_for(state, call, captured, stages=stages)
             learn_sizes(state, call, entry.planned)

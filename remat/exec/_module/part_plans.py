@@ -19,6 +19,7 @@ from remat.exec._plan.planning import Planned as PlannedStep
 from remat.exec._program.digest import program_digest
 from remat.exec._program.program import Program, Role, refs
 from remat.exec._torch import rng
+from remat.exec._torch.exchange import EXCHANGE
 from remat.exec._trace import structure
 from remat.exec._trace.tracing import Same
 from remat.ir import Phase
@@ -125,7 +126,7 @@ def option_of_part(part: Part, step: PlannedStep, planned: Planned) -> BlockOpti
 def bound_part(part: Part, form: Form, step: PlannedStep) -> tuple[Any, Planned | None]:
     """A plan bound to the places of a call's tensors, and as an operation of the runtime; None: it cannot be one."""
     args, kwargs = sample_of(form)
-    with torch.enable_grad(), part.in_modes(form.modes):
+    with EXCHANGE.alone, torch.enable_grad(), part.in_modes(form.modes):
         return _bound_in_mode(part, form, step, part.state.arguments(part.module, args, kwargs))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,13 +15,14 @@ from remat.exec._dtr.stepping import device_of, run_forward
 from remat.exec._module import making
 from remat.exec._module.after import MANY_PLANS, answered, do_effects, learnt, undone_by, warn_of_many, wrong_answers
 from remat.exec._module.binding import extra_inputs
-from remat.exec._module.calls import CAPTURING, Arguments, bare_forward, captured_step, chain_tensors, is_bare
+from remat.exec._module.calls import Arguments, bare_forward, captured_step, chain_tensors, is_bare
 from remat.exec._module.division import Division
 from remat.exec._module.entries import Bare, Dynamic, Ready
 from remat.exec._module.state import State
 from remat.exec._run import outside as outside_loss
 from remat.exec._run.runtime import run_step
 from remat.exec._torch.compiled import running_eagerly
+from remat.exec._torch.exchange import EXCHANGE
 from remat.exec._trace import structure
 from remat.exec._trace.tape import Scalar
 
@@ -46,9 +46,12 @@ class Plans(State):
             self.ran = "no gradients are recorded (torch.no_grad)"
             return self.bare(module, args, kwargs)
         self.ranks.check()
-        # processes that agree on plans wait for each other: a thread of theirs must not wait for that too
-        with nullcontext() if self.ranks.shared else CAPTURING:
+        with EXCHANGE.reading if self.ranks.shared else EXCHANGE.planning:
             call = self.arguments(module, args, kwargs)
+            ready = None if self.ranks.shared else self.planned_for(call)
+        if (
+            ready is None
+        ):  # processes that agree on plans wait for each other: a thread of theirs must not wait for that too
             ready = self.planned_for(call)
         self.last = ready
         if isinstance(ready, Bare) or ready.call is None:
@@ -58,7 +61,8 @@ class Plans(State):
 
     def bare(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the bare module, or the loss function around it."""
-        return captured_step(self.step_of(module), module, *args, **kwargs)
+        with EXCHANGE.reading:
+            return captured_step(self.step_of(module), module, *args, **kwargs)
 
     def unplanned(self, call: Arguments, entry: Ready | Bare) -> Any:
         """Run the bare module as it is, or under DTR."""
@@ -122,7 +126,8 @@ class Plans(State):
             assert ready.call is not None
             primals = call.at(ready.places, call.extra)
             with undone_by(captured, ready.call.lowered, primals) as undo:
-                outputs = run_step(ready.call, primals)
+                with EXCHANGE.reading:
+                    outputs = run_step(ready.call, primals)
                 answers = wrong_answers(captured, outputs)
                 if answers is not None:
                     del outputs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -21,18 +22,22 @@ _REGION = "remat_region"
 
 @contextmanager
 def scopes(paths: dict[nn.Module, str], running: Running) -> Iterator[None]:
-    """Write the path of the running module on every node traced inside; modules without a path keep the enclosing one."""
+    """Write the path of the running module on every node traced inside; modules without a path keep the enclosing one.
+
+    The hooks are those of the whole process: what other threads call meanwhile is no part of the trace.
+    """
     notes: list[Any] = []
+    tracing = threading.get_ident()
 
     def enter(module: nn.Module, _args: Any) -> None:
-        if module in paths:
+        if module in paths and threading.get_ident() == tracing:
             note = fx_traceback.annotate({_SCOPE: paths[module]})
             note.__enter__()
             notes.append(note)
             running.names.append(described(paths[module], module))
 
     def leave(module: nn.Module, _args: Any, _out: Any) -> None:
-        if module in paths and notes:
+        if module in paths and notes and threading.get_ident() == tracing:
             notes.pop().__exit__(None, None, None)
             running.names.pop()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from typing import Any
 
 from torch import nn
@@ -43,6 +44,7 @@ class Reads:
 
     def __enter__(self) -> Reads:
         plain, write = object.__getattribute__, nn.Module.__setattr__
+        tracing = threading.get_ident()
 
         def read(module: nn.Module, name: str) -> Any:
             path = self.paths.get(id(module))
@@ -53,7 +55,8 @@ class Reads:
             return plain(module, name)
 
         def assign(module: nn.Module, name: str, value: Any) -> None:
-            if name not in self.names.get(self.paths.get(id(module), ""), ()):
+            # what another thread sets is none of the forward's
+            if threading.get_ident() == tracing and name not in self.names.get(self.paths.get(id(module), ""), ()):
                 self._written.add((id(module), name))
             write(module, name, value)
 
