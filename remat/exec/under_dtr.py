@@ -62,8 +62,10 @@ class DtrState:
 
         if not torch.is_grad_enabled():
             return forward()
-        with running_eagerly():
-            return run_forward(self._runtime(module, (args, kwargs)), forward, module, self.loss_reserve)
+        with EXCHANGE.planning:
+            runtime = self._runtime(module, (args, kwargs))
+        with running_eagerly(), runtime.turns:
+            return run_forward(runtime, forward, module, self.loss_reserve)
 
     def _runtime(self, module: nn.Module, arguments: Any) -> Runtime:
         if self.runtime is None:

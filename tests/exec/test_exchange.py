@@ -160,7 +160,7 @@ def test_a_forward_that_waits_for_one_of_another_thread_does_not_stop_for_a_capt
     def outer():
         with ways.reading:
             inside.set()
-            while not ways.alone.awaited:
+            while not ways.threads.awaited:
                 time.sleep(0.001)
             assert in_threads(inner) == []
 
@@ -184,3 +184,66 @@ def test_a_failure_inside_leaves_nothing_taken():
             pass
 
     assert in_threads(others) == []
+
+
+# -- under DTR -------------------------------------------------------------------------------------------------------------
+
+
+def test_threads_train_one_module_under_dtr():
+    def net():
+        torch.manual_seed(0)
+        return nn.Sequential(*[layer for _ in range(6) for layer in (nn.Linear(64, 64), nn.Tanh())])
+
+    bare, module = net(), remat.exec.dtr(net(), "1MiB")
+    inputs = [torch.randn(128, 64) for _ in range(3)]
+    parameters, differing = list(module.parameters()), []
+    expected = [torch.autograd.grad(bare(x).square().mean(), list(bare.parameters())) for x in inputs]
+
+    def train(at):
+        for _ in range(12):
+            grads = torch.autograd.grad(module(inputs[at]).square().mean(), parameters)
+            differing.append(not all(map(torch.equal, grads, expected[at])))
+
+    assert in_threads(*(lambda at=at: train(at) for at in range(3))) == []
+    assert len(differing) == 36
+    assert not any(differing)
+    assert remat.exec.dtr_report(module).evictions
+
+
+class Chosen(nn.Module):
+    """Rows chosen by random numbers, so that it runs under DTR, with layers that become parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(16, 16), nn.Tanh())])
+
+    def forward(self, x):
+        out = self.body(x)
+        if torch.is_grad_enabled():
+            out = out[(torch.rand(len(out)) > -1).nonzero().squeeze(1)]
+        return out
+
+
+@pytest.mark.filterwarnings("ignore:.*runs under DTR")
+def test_evaluations_of_a_divided_module_leave_no_forward_behind():
+    module, done = wrap(Chosen(), budget="1MiB", on_uncapturable="dtr"), threading.Event()
+    x, differing = torch.randn(8, 16), []
+    with torch.no_grad():
+        expected = module(x)
+
+    def evaluate():
+        while not done.is_set():
+            with torch.no_grad():
+                differing.append(not torch.equal(module(x), expected))
+
+    def train():
+        try:
+            for _ in range(30):
+                module(torch.randn(64, 16)).sum().backward()
+        finally:
+            done.set()
+
+    assert in_threads(evaluate, train) == []
+    assert not any(differing)
+    assert [part.path for part in remat.exec.dtr_report(module).parts] == ["body"]
+    assert "forward" not in module.body.__dict__

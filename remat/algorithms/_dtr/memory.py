@@ -6,6 +6,7 @@ The rule of the simulator (`eviction.py`, `pool.py`) for storages that come and 
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 
 from remat.algorithms._dtr.scores import Score
@@ -38,6 +39,7 @@ class Memory:
         memory, peak: bytes now, and most. reserve: bytes set apart. clock: advances by the cost of each run.
         evictions: storages taken out of memory.
         pool, small: evictable storages in order; the tiny ones apart. busy: pending runs; meanwhile what is released waits.
+        mutex: of pieces of work of several threads; what a thread releases while another has it waits too.
     """
 
     def __init__(self, budget: int | None, score: Score, *, seed: int = 0, tiny: float = 0.0) -> None:
@@ -48,6 +50,7 @@ class Memory:
         self.pool: dict[int, weakref.ref[Stored]] = {}
         self.small: dict[int, weakref.ref[Stored]] = {}
         self.busy = 0
+        self.mutex = threading.RLock()
         self.released: list[Stored] = []
         self.victims = Victims(score, seed)
         self._sizes = self._stored = 0
@@ -62,10 +65,14 @@ class Memory:
         storage.refs -= 1
         if storage.refs > 0:
             return
-        if self.busy:
+        if self.busy or not self.mutex.acquire(blocking=False):
             self.released.append(storage)
-        elif storage.material and not storage.pinned:
-            self.evict(storage)
+            return
+        try:
+            if storage.material and not storage.pinned:
+                self.evict(storage)
+        finally:
+            self.mutex.release()
 
     def make_room(self, need: int, spare: int = 0) -> None:
         """Evict until `need` bytes more fit, and `spare` more, as far as evicting goes; raises `OutOfRoom`."""

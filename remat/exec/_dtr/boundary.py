@@ -35,15 +35,12 @@ class _Region(DispatchMode):
 def region(runtime: Runtime) -> Iterator[None]:
     """Inside, what the forward makes is under the runtime, and so is what autograd saves."""
     runtime.on_gradients_of = hand_out_gradients
-    before, runtime.in_forward = runtime.in_forward, True
     try:
-        with torch.autograd.graph.saved_tensors_hooks(_Saver(runtime), unpacked), _Region(runtime):
+        with runtime.forward(), torch.autograd.graph.saved_tensors_hooks(_Saver(runtime), unpacked), _Region(runtime):
             yield
     except RuntimeError as error:
         _refuse(error)
         raise
-    finally:
-        runtime.in_forward = before
 
 
 def _refuse(error: RuntimeError) -> None:
@@ -129,11 +126,8 @@ def unpacked(saved: _Saved | _SavedPlain) -> torch.Tensor:
         raise RuntimeError(_modified(tuple(saved.tensor.shape)))
     if saved.pointed:
         return saved.tensor
-    saved.runtime.in_forward, before = True, saved.runtime.in_forward
-    try:
+    with saved.runtime.forward():
         return saved.runtime.enter(saved.tensor)
-    finally:
-        saved.runtime.in_forward = before
 
 
 def _version(handle: Handle) -> int:

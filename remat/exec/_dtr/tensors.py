@@ -6,6 +6,7 @@ What is handed to the program is never evicted either, and counts until torch fr
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ from remat.exec._dtr.views import overlap, view_of
 from remat.exec._dtr.wrapper import RematTensor, wrapper_of
 from remat.exec._program.kernels import copy_to_layout, no_autocast
 from remat.exec._run.runtime import StepError
+from remat.exec._torch.exchange import EXCHANGE
 from remat.exec._torch.torch_private import storage_key
 from remat.exec._torch.wrappers import outside_modes
 from remat.units import Bytes, format_bytes
@@ -46,7 +48,7 @@ class Tensors:
     Attributes:
         core: storages, scores and counts. needs: of operations, by signature. times: of the step so far.
         worked: the largest peak of a completed step, by the ledger [bytes]; None: none has completed.
-        in_forward: whether a forward is running, so that new plain tensors existed before it.
+        turns: to be taken by a whole forward: several threads may train, one forward at a time.
         failed: whether something did not fit since this was last set to False.
         doubled: whether gradients of gradients were asked for.
         on_saved: told of the storages that autograd saves, while that is counted.
@@ -59,7 +61,11 @@ class Tensors:
         self.needs = NeedsTable(device)
         self.worked: Bytes | None = None
         self.times = Times()
-        self.in_forward = False
+        self.turns = EXCHANGE.turns()
+        self._entering = (
+            threading.RLock()
+        )  # never held while a kernel runs, which may wait for a backward of another thread
+        self._forwards: set[int] = set()
         self.on_gradients_of: Callable[[torch.Tensor], None] = lambda _tensor: None
         self.failed = self.doubled = False
         self.on_saved: Callable[[Stored], None] | None = None
@@ -67,6 +73,23 @@ class Tensors:
         self._seen: dict[int, tuple[torch.Tensor, Value]] = {}
         self._constants: dict[int, weakref.ref[Stored]] = {}
         self._outside: dict[int, tuple[Any, Bytes]] = {}
+
+    @property
+    def in_forward(self) -> bool:
+        """Whether a forward is running in this thread, so that new plain tensors existed before it."""
+        return threading.get_ident() in self._forwards
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """Inside, a forward is running in this thread."""
+        thread = threading.get_ident()
+        outermost = thread not in self._forwards
+        self._forwards.add(thread)
+        try:
+            yield
+        finally:
+            if outermost:
+                self._forwards.discard(thread)
 
     # -- tensors of the program ----------------------------------------------------------------------------------------
 
@@ -109,14 +132,15 @@ class Tensors:
             what = "a tensor that is not strided comes into the step, which this runtime cannot keep."
             raise StepError("X-TENSOR", what, fix="use plain strided tensors.")
         key = storage_key(payload)
-        ref = self._constants.get(key)
-        storage = None if ref is None else ref()
-        if storage is None:
-            value = self.core.constant(payload)
-            value.storage.source = tensor
-            self._constants[key] = weakref.ref(value.storage)
-        else:
-            value = Value(storage, None, 0, payload)
+        with self._entering:
+            ref = self._constants.get(key)
+            storage = None if ref is None else ref()
+            if storage is None:
+                value = self.core.constant(payload)
+                value.storage.source = tensor
+                self._constants[key] = weakref.ref(value.storage)
+            else:
+                value = Value(storage, None, 0, payload)
         if not self.in_forward:
             self.track(payload)
         if tensor.requires_grad:
@@ -233,6 +257,7 @@ class Tensors:
     @contextmanager
     def working(self, name: str) -> Iterator[None]:
         """A piece of the runtime's work: its time counts, and what the core cannot do becomes an error of this library."""
+        self.core.mutex.acquire()
         began = time.perf_counter_ns()
         self._depth += 1
         try:
@@ -258,6 +283,7 @@ class Tensors:
             self._depth -= 1
             if not self._depth:
                 self.times.spent += time.perf_counter_ns() - began
+            self.core.mutex.release()
 
     def _what_worked(self) -> str:
         if self.worked is None:

@@ -6,8 +6,9 @@ as they do, and what calls `forward` itself is seen too.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -261,6 +262,26 @@ def _is_autocast(device: torch.device) -> bool:
     return any(torch.is_autocast_enabled(kind) for kind in {"cpu", device.type})
 
 
+@define(eq=False)
+class _Entry:
+    """The `forward` of a submodule during a step: calls go through `calls`, those of other threads do not.
+
+    Attributes:
+        thread: that runs the step. over: whether the step has ended, in another thread than that which holds this.
+    """
+
+    calls: Calls
+    part: Part
+    thread: int = field(factory=threading.get_ident)
+    over: bool = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != self.thread:
+            return self.part.forward(args, kwargs)
+        with as_it_is(self.part.module):
+            return self.calls.call(self.part, args, kwargs)
+
+
 @contextmanager
 def as_it_is(module: nn.Module) -> Iterator[None]:
     """Inside, a module has no replaced `forward`."""
@@ -268,31 +289,24 @@ def as_it_is(module: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        if replaced is not None:
+        if replaced is not None and not (isinstance(replaced, _Entry) and replaced.over):
             module.__dict__["forward"] = replaced
 
 
 @contextmanager
 def seen(calls: Calls, parts: Sequence[Part]) -> Iterator[None]:
     """Inside, calls of some submodules go through `calls`."""
-
-    def entry(part: Part) -> Callable[..., Any]:
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            with as_it_is(part.module):
-                return calls.call(part, args, kwargs)
-
-        return forward
-
-    replaced: list[nn.Module] = []
+    entries: list[_Entry] = []
     try:
         for part in parts:
             if "forward" not in part.module.__dict__:
-                part.module.__dict__["forward"] = entry(part)
-                replaced.append(part.module)
+                entries.append(_Entry(calls, part))
+                part.module.__dict__["forward"] = entries[-1]
         yield
     finally:
-        for module in replaced:
-            module.__dict__.pop("forward", None)
+        for entry in entries:
+            entry.over = True
+            entry.part.module.__dict__.pop("forward", None)
 
 
 __all__ = ["Calls", "Described", "Form", "Part", "as_it_is", "has_hooks", "seen"]

@@ -75,16 +75,17 @@ class Plans(State):
         """Run the bare module under DTR."""
         budget = self.settings.budget
         assert isinstance(budget, int)
-        if self.runtime is None:
-            device = device_of(tensor for tensors in call.tensors.values() for tensor in tensors)
-            self.runtime = Runtime(budget, h_dtr_eq, device, limit=LIMIT, seed=self.settings.seed)
+        with EXCHANGE.planning:
+            if self.runtime is None:
+                device = device_of(tensor for tensors in call.tensors.values() for tensor in tensors)
+                self.runtime = Runtime(budget, h_dtr_eq, device, limit=LIMIT, seed=self.settings.seed)
+            if self.division is None or self.division.module is not call.module:
+                self.division = Division(call.module, self.settings)
 
         def forward() -> Any:
             return self.bare(call.module, call.args, call.kwargs)
 
-        if self.division is None or self.division.module is not call.module:
-            self.division = Division(call.module, self.settings)
-        with running_eagerly(), self.division.running(self.runtime):
+        with running_eagerly(), self.runtime.turns, self.division.running(self.runtime):
             return run_forward(self.runtime, forward, call.module, self.settings.loss_reserve)
 
     def planned_for(self, call: Arguments, answers: tuple[Scalar, ...] = ()) -> Ready | Bare:
