@@ -18,6 +18,7 @@ from torch import nn
 
 from remat.exec._module.live import form
 from remat.exec._torch.compiled import opaque, running_eagerly
+from remat.exec._torch.wrappers import bits_of
 from remat.exec._trace import structure
 
 INSTANCE_FORWARD = "_remat_forward"
@@ -223,7 +224,7 @@ def order_of(function: Callable[..., Any]) -> dict[str, int]:
 def leaf_key(leaf: Any) -> Any:
     """What of a leaf of the arguments decides which plan a call runs."""
     if isinstance(leaf, torch.Tensor):
-        return form(leaf)
+        return *form(leaf), *bits_of(leaf)
     if isinstance(leaf, structure.PLAIN):
         return type(leaf), repr(leaf) if isinstance(leaf, (slice, float, complex, np.generic)) else leaf
     return type(leaf)

@@ -20,6 +20,7 @@ from remat.exec._program.program import Program
 from remat.exec._run.lowering import Lowered
 from remat.exec._sizes.costs import costs_at
 from remat.exec._sizes.stencil import REFUSALS, Sample, Stencil, numbers_of
+from remat.exec._torch.wrappers import bits_of
 from remat.exec._trace.tracing import Step
 from remat.ir import Schedule
 
@@ -137,7 +138,7 @@ def _form(call: Arguments) -> Hashable:
 
 def _leaf_form(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
-        return leaf.dim(), leaf.dtype, leaf.device, leaf.requires_grad
+        return leaf.dim(), leaf.dtype, leaf.device, leaf.requires_grad, *bits_of(leaf)
     return int if type(leaf) is int else leaf_key(leaf)
 
 

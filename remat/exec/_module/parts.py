@@ -30,6 +30,7 @@ from remat.exec._plan.dividing import BlockOption
 from remat.exec._program.kernels import no_autocast
 from remat.exec._run.runtime import StepError
 from remat.exec._torch.torch_private import hooks_of_all_modules
+from remat.exec._torch.wrappers import bits_of, with_bits
 from remat.exec._trace import structure
 from remat.units import Ns
 
@@ -78,17 +79,20 @@ class Described:
     dtype: torch.dtype
     device: torch.device
     requires_grad: bool
+    bits: tuple[bool, bool]
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Described:
         """The description of a tensor."""
-        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device, tensor.requires_grad)
+        form = tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device, tensor.requires_grad
+        return cls(*form, bits_of(tensor))
 
     def zeros(self) -> torch.Tensor:
         """A tensor of this form."""
         extent = 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
         base = torch.zeros(max(1, extent), dtype=self.dtype, device=self.device)
-        return base.as_strided(self.shape, self.stride).requires_grad_(self.requires_grad)
+        tensor = with_bits(base.as_strided(self.shape, self.stride), *self.bits)
+        return tensor.requires_grad_(self.requires_grad)
 
 
 @define(eq=False)

@@ -29,10 +29,16 @@ def like(kind: type[T], tensor: torch.Tensor) -> T:
         device=tensor.device,
         requires_grad=False,
     )
-    return _with_bits(result, conj=tensor.is_conj(), neg=tensor.is_neg())
+    return with_bits(result, *bits_of(tensor))
 
 
-def _with_bits(tensor: T, *, conj: bool, neg: bool) -> T:
+def bits_of(tensor: torch.Tensor) -> tuple[bool, bool]:
+    """Whether what a tensor stands for is the conjugate of its memory, and the negative."""
+    return tensor.is_conj(), tensor.is_neg()
+
+
+def with_bits(tensor: T, conj: bool, neg: bool) -> T:
+    """The tensor, with these bits set."""
     if conj:
         torch._C._set_conj(tensor, True)
     if neg:
@@ -116,14 +122,14 @@ class ViewForm(NamedTuple):
 def view_form(tensor: torch.Tensor) -> ViewForm:
     """How a tensor looks at its storage."""
     offset = int(tensor.storage_offset())
-    return ViewForm(tensor.shape, tensor.stride(), offset, tensor.dtype, tensor.is_conj(), tensor.is_neg())
+    return ViewForm(tensor.shape, tensor.stride(), offset, tensor.dtype, *bits_of(tensor))
 
 
 def over(base: torch.Tensor, form: ViewForm) -> torch.Tensor:
     """The storage of `base` looked at in another way."""
     view = torch.empty(0, dtype=form.dtype, device=base.device)
     view.set_(base.untyped_storage(), form.offset, form.shape, form.stride)
-    return _with_bits(view, conj=form.conj, neg=form.neg)
+    return with_bits(view, form.conj, form.neg)
 
 
 __all__ = [
@@ -131,6 +137,7 @@ __all__ = [
     "ViewForm",
     "arithmetic",
     "below_autograd",
+    "bits_of",
     "fake_mode",
     "itself",
     "like",
@@ -141,4 +148,5 @@ __all__ = [
     "saving_with",
     "storage_copy",
     "view_form",
+    "with_bits",
 ]
