@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrizations, parametrize
 
 import remat.exec
-from remat.errors import Uncapturable
+from remat.errors import BadArgument, Uncapturable
 from remat.exec._run.runtime import StepError
 from tests.exec.support import LIGHT
 
@@ -300,3 +300,59 @@ def test_a_view_that_the_backward_looks_into_may_not_be_written():
     for module in (Formed(lambda y: y.tanh().view(-1, 4)), wrap(Formed(lambda y: y.tanh().view(-1, 4)), rows())):
         with pytest.raises(RuntimeError, match="modified"):
             written(module, masked)
+
+
+# -- calls that the module refuses, and arguments that are none ---------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("fallback", ["dtr", "bare"])
+def test_calls_that_the_module_refuses_raise_its_error_alone_and_say_nothing_of_others(fallback):
+    module = wrap(Mean(), budget="1MiB", on_uncapturable=fallback)
+    for columns in (3, 4, 5):
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as raised:
+            module(torch.randn(8, columns))
+        assert not isinstance(raised.value, remat.errors.RematError)
+    with pytest.raises(TypeError, match="positional argument"):
+        module()
+    gradients(module, rows())
+    assert remat.exec.report(module).ran == "plan"
+
+
+class Imaginary(Mean):
+    """Reads the imaginary part, which of a conjugate is a negative view."""
+
+    def forward(self, x):
+        return super().forward(x.imag)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_conjugates_have_plans_of_their_own(first):
+    x = torch.randn(8, WIDTH, dtype=torch.complex64)
+    inputs = (x, x.conj())
+    bare, wrapped = Imaginary(), wrap(Imaginary(), inputs[first], rehearse=True)
+    for at in (first, 1 - first, first):
+        assert_equal(gradients(bare, inputs[at]), gradients(wrapped, inputs[at]))
+
+
+def test_what_is_no_wrapped_module_is_refused_by_what_asks_for_one(tmp_path):
+    asked = (
+        remat.exec.report,
+        remat.exec.dtr_report,
+        lambda model: remat.exec.save_plan(model, tmp_path / "plan.json"),
+        lambda model: remat.exec.prepare(model, [rows()]),
+    )
+    for ask in asked:
+        for model in (3, Mean()):
+            with pytest.raises(BadArgument, match="X-REPORT"):
+                ask(model)
+    with pytest.raises(BadArgument, match=r"runs under DTR alone.*dtr_report"):
+        remat.exec.report(remat.exec.dtr(Mean(), "1MiB"))
+    with pytest.raises(BadArgument, match=r"X-ARG: measure_step: step is 3\."):
+        remat.exec.measure_step(3)
+    for function in (lambda: remat.exec.sweep(3, rows()), lambda: remat.exec.capture(3, (rows(),))):
+        with pytest.raises(BadArgument, match="X-ARG"):
+            function()
+    for path in (3, tmp_path, tmp_path / "none.json"):
+        with pytest.raises(BadArgument, match="X-ARG: load_plan: path is"):
+            remat.exec.load_plan(path)

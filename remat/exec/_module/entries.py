@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from attrs import evolve, frozen
+from attrs import define, evolve, frozen
 
+from remat._warn import RematWarning, warn
 from remat.exec._capture.capturing import Captured
 from remat.exec._module.live import Watch
 from remat.exec._plan.planning import Planned
@@ -12,11 +13,25 @@ from remat.exec._run.rehearsal import Rehearsal
 from remat.exec._run.runtime import Call
 
 
-@frozen(eq=False)
+@define(eq=False)
 class Bare:
-    """A combination of shapes falls back to the unwrapped module, and why."""
+    """A combination of shapes falls back to the unwrapped module, and why.
+
+    Attributes:
+        reason: why.
+        untold: the warning that such a call is to give once it has run; empty: it was given, or there is none.
+        has_run: whether a call has run: before that, it may be one that the unwrapped module refuses.
+    """
 
     reason: str
+    untold: str = ""
+    has_run: bool = False
+
+    def tell(self) -> None:
+        """Give the warning, if it was not given."""
+        if self.untold:
+            what, self.untold = self.untold, ""
+            warn(what, RematWarning)
 
     @property
     def ran(self) -> str:
@@ -24,7 +39,7 @@ class Bare:
         return self.reason
 
 
-@frozen(eq=False)
+@define(eq=False)
 class Dynamic(Bare):
     """A combination of shapes runs under DTR, within the budget, and why."""
 

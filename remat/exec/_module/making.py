@@ -70,9 +70,8 @@ def captured_and_planned(state: State, call: Arguments, answers: tuple[Scalar, .
             dynamic = _under_dtr(state, call, error)
             agreeing.agree_unplanned(state, call)
             return dynamic
-        warn(f"{name} falls back to the unwrapped module, without a budget: {error}", RematWarning)
         agreeing.agree_unplanned(state, call)
-        return Bare(str(error))
+        return Bare(str(error), f"{name} falls back to the unwrapped module, without a budget: {error}")
     warn_of_hooks(module)
     return entry
 
@@ -111,7 +110,7 @@ def _why_never_captured(state: State) -> str | None:
 
 
 def _under_dtr(state: State, call: Arguments, error: Uncapturable) -> Dynamic:
-    """Have calls of this form run under DTR, and say so.
+    """Have calls of this form run under DTR.
 
     Raises:
         Uncapturable: a budget that is a share of an unknown peak, or what DTR does not run.
@@ -128,8 +127,7 @@ def _under_dtr(state: State, call: Arguments, error: Uncapturable) -> Dynamic:
         f"{type(call.module).__name__} runs under DTR (dynamic rematerialization), within the budget but without a plan: "
         f'{error} on_uncapturable="raise" refuses instead.'
     )
-    warn(what, RematWarning)
-    return Dynamic(str(error))
+    return Dynamic(str(error), what)
 
 
 def planned_again(state: State, call: Arguments, ready: Ready, outside: Outside) -> Ready:

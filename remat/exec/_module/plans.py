@@ -10,6 +10,7 @@ from torch import nn
 
 from remat.algorithms._dtr.online import LIMIT
 from remat.algorithms._dtr.scores import h_dtr_eq
+from remat.errors import RematError
 from remat.exec._dtr.runtime import Runtime
 from remat.exec._dtr.stepping import device_of, run_forward
 from remat.exec._module import making
@@ -67,6 +68,21 @@ class Plans(State):
     def unplanned(self, call: Arguments, entry: Ready | Bare) -> Any:
         """Run the bare module as it is, or under DTR."""
         self.last, self.ran = entry, entry.ran if isinstance(entry, Bare) else "no budget was given"
+        if isinstance(entry, Ready) or entry.has_run:
+            return self._unplanned(call, entry)
+        try:
+            out = self._unplanned(call, entry)
+        except RematError:
+            entry.tell()
+            raise
+        except Exception:
+            self.plans.forget(entry)  # the module itself refuses this call, which says nothing of others
+            raise
+        entry.has_run = True
+        entry.tell()
+        return out
+
+    def _unplanned(self, call: Arguments, entry: Ready | Bare) -> Any:
         if isinstance(entry, Dynamic):
             return self.dynamic(call)
         return self.bare(call.module, call.args, call.kwargs)

@@ -108,7 +108,10 @@ def plan_sample(state: Plans, module: nn.Module, sample: Any) -> Ready | Bare:
     """
     args, kwargs = call_of(sample)
     with in_training(module), torch.enable_grad(), gathered(module):
-        return state.planned_for(state.arguments(module, args, kwargs))
+        entry = state.planned_for(state.arguments(module, args, kwargs))
+    if isinstance(entry, Bare):
+        entry.tell()
+    return entry
 
 
 def prepare_all(
