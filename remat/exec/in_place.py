@@ -10,7 +10,7 @@ from torch import nn
 from remat.errors import BadArgument
 from remat.exec._module.calls import INSTANCE_FORWARD, Wrapped
 from remat.exec._module.saved import saved_plans
-from remat.exec._module.state import State
+from remat.exec._module.state import state_of
 from remat.exec.wrapping import wrap
 from remat.ir import PlanFile
 
@@ -71,10 +71,7 @@ def give_plans(model: nn.Module, plan: str | os.PathLike[str] | PlanFile, on_sta
     Raises:
         BadArgument: X-ARG, when the module is not wrapped; StalePlan and MalformedFile as of `wrap`.
     """
-    state = model.__dict__.get("_remat")
-    if not isinstance(state, State):
-        raise BadArgument("X-ARG", "the module is not wrapped.", fix="give what `remat.exec.wrap` returned.")
-    state.saved = saved_plans(plan, on_stale)
+    state_of(model, "X-ARG").saved = saved_plans(plan, on_stale)
 
 
 __all__ = ["give_plans", "unwrap", "wrap_in_place"]

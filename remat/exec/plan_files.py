@@ -9,9 +9,9 @@ from torch import nn
 
 from remat.errors import BadArgument
 from remat.exec._module.entries import Ready
-from remat.exec._module.saved import file_of, plan_to_save
-from remat.exec._module.state import State
-from remat.ir import PlanFile, SavedPlan, read_plans, write_plans
+from remat.exec._module.saved import file_of, plan_to_save, read_file
+from remat.exec._module.state import State, state_of
+from remat.ir import PlanFile, SavedPlan, write_plans
 
 
 def save_plan(model: nn.Module, path: str | os.PathLike[str]) -> PlanFile:
@@ -40,9 +40,7 @@ def plans_of(model: nn.Module) -> PlanFile:
     Raises:
         BadArgument: X-REPORT, when the module is not wrapped, or has no plan yet.
     """
-    state = model.__dict__.get("_remat")
-    if not isinstance(state, State):
-        raise BadArgument("X-REPORT", "the module is not wrapped.", fix="give what `remat.exec.wrap` returned.")
+    state = state_of(model)
     ready = _callable(state)
     budget = state.settings.budget
     if not ready or not isinstance(budget, int):
@@ -59,9 +57,10 @@ def load_plan(path: str | os.PathLike[str]) -> PlanFile:
     """Read plans that `save_plan` wrote, for `wrap(model, sample, plan=…)`; each is replayed on its own graph.
 
     Raises:
-        MalformedFile: the file is damaged or of another form; the message names the place. OSError when it cannot be read.
+        MalformedFile: the file is damaged or of another form; the message names the place.
+        BadArgument: X-ARG, there is none, or it cannot be read.
     """
-    return read_plans(path)
+    return read_file(path, "load_plan: path")
 
 
 __all__ = ["load_plan", "plans_of", "save_plan"]

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from remat.errors import BadArgument
 from remat.exec._module.plans import Plans
 from remat.exec._module.preparation import Preparation, ShapeFit, prepare_all
+from remat.exec._module.state import state_of
 
 
 def prepare(
@@ -36,9 +36,8 @@ def prepare(
         BadArgument: X-REPORT, when the module is not wrapped; X-ARG, when there are no samples.
         Uncapturable: a step cannot be captured, and may not run otherwise.
     """
-    state = model.__dict__.get("_remat")
-    if not isinstance(state, Plans):
-        raise BadArgument("X-REPORT", "the module is not wrapped.", fix="give what `remat.exec.wrap` returned.")
+    state = state_of(model)
+    assert isinstance(state, Plans)
     return prepare_all(state, model, samples, progress)
 
 

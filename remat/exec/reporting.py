@@ -11,7 +11,7 @@ from remat.algorithms import IMPOSSIBLE
 from remat.errors import BadArgument
 from remat.exec._copy.copies import CopyCounts
 from remat.exec._module.entries import Bare, Dynamic, Ready
-from remat.exec._module.state import State
+from remat.exec._module.state import State, state_of
 from remat.exec._plan.families import FAMILY, REPAIRED, SINGLE, UNRELATED
 from remat.exec._plan.progress import seconds_by_stage
 from remat.ir import Cost, Graph, Lane, Link, Schedule
@@ -200,9 +200,7 @@ def report(model: nn.Module, *, tighten: bool = False) -> Report:
     Raises:
         BadArgument: X-REPORT, when the module is not wrapped, or what it runs is not planned; the message says why.
     """
-    state = model.__dict__.get("_remat")
-    if not isinstance(state, State):
-        raise BadArgument("X-REPORT", "the module is not wrapped.", fix="give what `remat.exec.wrap` returned.")
+    state = state_of(model)
     ready = state.last if state.last is not None else next(iter(state.entries), None)
     if ready is None:
         raise BadArgument(

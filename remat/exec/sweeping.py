@@ -23,6 +23,7 @@ from remat.exec._torch import torch_private
 from remat.exec.weightless import graph_on
 from remat.exec.wrapping import call_of, in_training
 from remat.ir import Graph
+from remat.settings import instance
 from remat.units import parse_bytes
 from remat.viz.curve import Mark, draw_curve
 
@@ -84,6 +85,7 @@ def sweep(
         Uncapturable: the step cannot be one graph.
         BadArgument: an argument is not one of its values.
     """
+    instance(nn.Module, "nn.Linear(3, 4)").check(model, "sweep: model", rule="X-ARG")
     if "_remat" in model.__dict__:
         raise BadArgument("X-ARG", "the module is wrapped.", fix="sweep the bare module.")
     reserve = None if loss_reserve is None else parse_bytes(loss_reserve)

@@ -123,7 +123,7 @@ def dtr_report(model: nn.Module) -> DtrReport:
     Raises:
         BadArgument: X-REPORT, where no step of the module ran under DTR.
     """
-    state = model.__dict__.get("_remat")
+    state = model.__dict__.get("_remat") if isinstance(model, nn.Module) else None
     runtime = state.runtime if isinstance(state, (Plans, DtrState)) else None
     if runtime is None or not isinstance(state, (Plans, DtrState)):
         raise BadArgument("X-REPORT", "no step of the module has run under DTR.", fix="run a training step.")

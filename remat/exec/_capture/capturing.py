@@ -38,7 +38,7 @@ from remat.exec._trace.reads import Reads
 from remat.exec._trace.structure import PLAIN, Layout, Plain
 from remat.exec._trace.tape import Read, Scalar
 from remat.exec._trace.tracing import Step, Traced, trace
-from remat.settings import one_of
+from remat.settings import instance, one_of
 from remat.units import Bytes
 
 TRACERS = ("auto", "log", "joint")
@@ -141,6 +141,7 @@ def capture(
     Raises:
         Uncapturable: the step cannot be one graph; the message names the operation or the reason.
     """
+    instance(nn.Module, "nn.Linear(3, 4)").check(module, "capture: module", rule="X-ARG")
     function = step or type(module).forward
     one_of(*TRACERS).check(tracer, "capture: tracer", rule="X-ARG")
     try:

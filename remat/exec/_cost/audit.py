@@ -16,6 +16,7 @@ from attrs import field, frozen
 
 from remat.errors import RematError
 from remat.exec._torch import recording
+from remat.settings import Setting
 from remat.units import Bytes
 
 
@@ -51,8 +52,9 @@ def measure_step(step: Callable[[], Any], *, device: torch.device | str = "cpu",
         warm_up: calls before the one that is measured.
 
     Raises:
-        RematError: X-PROFILE, where a profile of this thread is on (CPU).
+        BadArgument: X-ARG, where `step` is no function. RematError: X-PROFILE, where a profile of this thread is on (CPU).
     """
+    Setting("a function that runs a step", callable).check(step, "measure_step: step", rule="X-ARG")
     for _ in range(warm_up):
         step()
     if torch.device(device).type == "cuda":

@@ -88,10 +88,7 @@ def saved_plans(plan: str | os.PathLike[str] | PlanFile, on_stale: str) -> Saved
         MalformedFile: the file is damaged.
         BadArgument: X-ARG, there is none, or it cannot be read.
     """
-    if not isinstance(plan, (str, os.PathLike, PlanFile)):
-        fix = "give a path, or what `remat.exec.load_plan` returned."
-        raise BadArgument("X-ARG", f"wrap: plan is {plan!r:.80}.", fix=fix)
-    file = plan if isinstance(plan, PlanFile) else _read(plan)
+    file = plan if isinstance(plan, PlanFile) else read_file(plan, "wrap: plan")
     name = f"the plan of {file.model}" if isinstance(plan, PlanFile) else os.fspath(plan)
     running, saved = minor_version(torch.__version__), minor_version(file.torch)
     plans = SavedPlans(file=file, name=name, strict=on_stale == "raise", current=running == saved)
@@ -100,11 +97,15 @@ def saved_plans(plan: str | os.PathLike[str] | PlanFile, on_stale: str) -> Saved
     return plans
 
 
-def _read(path: str | os.PathLike[str]) -> PlanFile:
+def read_file(path: str | os.PathLike[str], place: str) -> PlanFile:
+    """The plans of a file; errors as of `saved_plans`, with the place that it was given."""
+    if not isinstance(path, (str, os.PathLike)):
+        fix = "give a path, or what `remat.exec.load_plan` returned."
+        raise BadArgument("X-ARG", f"{place} is {path!r:.80}.", fix=fix)
     try:
         return read_plans(path)
     except OSError as error:
-        what = f"wrap: plan is {os.fspath(path)!r:.200}, which cannot be read: {error.strerror}."
+        what = f"{place} is {os.fspath(path)!r:.200}, which cannot be read: {error.strerror}."
         raise BadArgument("X-ARG", what, fix="give the path of a file that `remat.exec.save_plan` wrote.") from error
 
 

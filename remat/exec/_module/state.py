@@ -12,6 +12,7 @@ from torch import nn
 
 from remat._collector import old_objects_apart
 from remat.algorithms import Outcome
+from remat.errors import BadArgument
 from remat.exec._cost.cost import OpCost
 from remat.exec._dtr.runtime import Runtime
 from remat.exec._module.calls import INSTANCE_FORWARD, Arguments, attributes, leaf_key, order_of
@@ -28,6 +29,24 @@ from remat.exec._sizes.captures import Sizes
 from remat.exec._sizes.stencil import Stencil
 from remat.exec._torch.ambient import settings, transform_around
 from remat.exec._trace import structure
+
+
+def state_of(model: object, rule: str = "X-REPORT") -> State:
+    """The state of a wrapped module.
+
+    Raises:
+        BadArgument: with the rule, where it is not wrapped, or runs under DTR alone.
+    """
+    state = attributes(model).get("_remat") if isinstance(model, nn.Module) else None
+    if isinstance(state, State):
+        return state
+    fix = "give what `remat.exec.wrap` returned."
+    if not isinstance(model, nn.Module):
+        raise BadArgument(rule, f"{model!r:.80} is no module.", fix=fix)
+    if state is not None:
+        raise BadArgument(rule, "the module runs under DTR alone, without plans.", fix="ask `remat.exec.dtr_report`.")
+    raise BadArgument(rule, "the module is not wrapped.", fix=fix)
+
 
 MOST_PLANS = 64
 """How many plans a wrapped module keeps by default."""
