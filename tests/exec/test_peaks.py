@@ -5,7 +5,9 @@ import torch
 from torch import nn
 
 import remat.exec
+from remat._warn import RematWarning
 from remat.errors import Infeasible
+from remat.exec._run.rehearsal import Rehearsal
 from remat.units import MiB
 from tests.exec.support import LIGHT, MEDIUM, Rig
 
@@ -86,3 +88,40 @@ def test_a_budget_that_what_a_call_holds_besides_its_plan_takes_up_is_refused_wi
     assert caught.value.budget == overhead // 2
     report = remat.exec.report(remat.exec.wrap(Undone(), x, caught.value.smallest, **how))
     assert report.predicted_peak <= report.budget == caught.value.smallest
+
+
+class Conjugates(nn.Module):
+    """Complex layers: the backward multiplies by conjugates, which kernels copy first."""
+
+    def __init__(self, depth):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16, dtype=torch.complex64) for _ in range(depth))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x.abs().mean()
+
+
+@pytest.mark.parametrize("depth", [2, 5])
+def test_what_kernels_copy_of_conjugates_is_measured(depth):
+    x = torch.randn(128, 16, dtype=torch.complex64)
+    module = remat.exec.wrap(Conjugates(depth), x, "95%", solver=LIGHT, on_infeasible="best")
+    report = remat.exec.report(module)
+
+    def step():
+        module(x).backward()
+
+    step()
+    module.zero_grad()
+    measured = remat.exec.measure_step(step).peak
+    assert measured <= report.predicted_peak
+    assert measured >= 0.95 * report.predicted_peak
+
+
+def test_a_rehearsal_above_the_budget_says_so(monkeypatch):
+    held = 10 * MiB
+    monkeypatch.setattr("remat.exec._module.binding.rehearse", lambda *_: Rehearsal(peak=held, reserved=0, time=1))
+    module, x = Conjugates(2), torch.randn(128, 16, dtype=torch.complex64)
+    with pytest.warns(RematWarning, match=rf"rehearsal of the plan held .*\({held} B\), and the budget is"):
+        remat.exec.wrap(module, x, "1MiB", solver=LIGHT, cost="estimate")

@@ -23,7 +23,7 @@ from remat.exec._module.new_sizes import Filled, at_known_sizes, learn_sizes, pl
 from remat.exec._module.saved import file_of, plan_to_save
 from remat.exec._module.state import State
 from remat.exec._plan.families import ALONE
-from remat.exec._plan.planning import Outside, Planned, over_budget, plan_captured
+from remat.exec._plan.planning import Outside, Planned, above_budget, over_budget, plan_captured
 from remat.exec._plan.progress import Stages, stages_of
 from remat.exec._plan.smallest import with_changes
 from remat.exec._program.digest import program_digest
@@ -177,6 +177,8 @@ def _ready_for(
         ready = bound(state, call, planned, digest, None if filled is None else filled.watch)
         if ready.rehearsal is not None:
             stages.bytes["rehearsal"] = ready.rehearsal.peak
+            if warning := above_budget(planned, ready.rehearsal.peak + captured.overhead):
+                warn(warning, RematWarning)
         return ready
 
 

@@ -513,6 +513,17 @@ def _lowest(graph: Graph, budget: Bytes, outcome: Outcome, settings: Settings, c
     return lowest
 
 
+def above_budget(planned: Planned, measured: Bytes) -> str:
+    """A warning that a rehearsal held more than the budget, which no operation was measured to take; empty where it did not."""
+    if planned.budget is None or measured <= planned.budget:
+        return ""
+    return (
+        f"the rehearsal of the plan held {format_bytes(measured)} ({measured} B), and the budget is "
+        f"{format_bytes(planned.budget)} ({planned.budget} B): some operation takes more memory in the step than on its own. "
+        f"Give a budget that is {measured - planned.budget} B smaller, and report it, with the module."
+    )
+
+
 def over_budget(planned: Planned) -> str:
     """A warning that the plan is for the smallest budget found, in place of the budget asked for; empty where it is not."""
     if planned.asked is None or planned.budget is None:

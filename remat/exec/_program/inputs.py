@@ -10,6 +10,7 @@ import torch
 
 from remat.exec._program.program import Op, Program, Ref, Spec, refs
 from remat.exec._program.signatures import underlying
+from remat.exec._torch.wrappers import with_bits
 from remat.units import Bytes
 
 
@@ -95,7 +96,8 @@ def make(spec: Spec, limit: int, generator: torch.Generator | None, storage: Byt
     count = max(spec.extent, storage) // spec.dtype.itemsize
     if generator is None:
         plain = 0.5 if spec.dtype.is_floating_point or spec.dtype.is_complex else int(spec.dtype is torch.bool)
-        return torch.full((count,), plain, dtype=spec.dtype, device=spec.device).as_strided(spec.shape, spec.stride)
+        flat = torch.full((count,), plain, dtype=spec.dtype, device=spec.device)
+        return with_bits(flat.as_strided(spec.shape, spec.stride), *spec.bits)
     kwargs: dict[str, Any] = {
         "device": spec.device,
         "generator": generator if spec.device == generator.device else None,
@@ -108,7 +110,7 @@ def make(spec: Spec, limit: int, generator: torch.Generator | None, storage: Byt
         flat = _repeated(torch.rand(min(count, _BLOCK), **kwargs).mul_(0.95).add_(0.05).to(spec.dtype), count)
     else:
         flat = torch.randint(max(limit, 1), (count,), **kwargs).to(spec.dtype)
-    return flat.as_strided(spec.shape, spec.stride)
+    return with_bits(flat.as_strided(spec.shape, spec.stride), *spec.bits)
 
 
 def _repeated(block: torch.Tensor, count: int) -> torch.Tensor:

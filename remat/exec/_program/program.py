@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from attrs import field, frozen
 
+from remat.exec._torch.wrappers import bits_of
 from remat.ir import Phase
 
 
@@ -42,17 +43,22 @@ class Ref:
 
 @frozen
 class Spec:
-    """Shape, strides, type and device of a value; what two operations must share to be the same code on the same shapes."""
+    """Shape, strides, type and device of a value; what two operations must share to be the same code on the same shapes.
+
+    Attributes:
+        bits: whether it stands for the conjugate of its memory, and for the negative: most kernels make a copy of that first.
+    """
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
+    bits: tuple[bool, bool] = (False, False)
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Spec:
         """The spec of a real or fake tensor."""
-        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
+        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device, bits_of(tensor))
 
     @property
     def extent(self) -> int:
@@ -79,7 +85,9 @@ class Spec:
     def __str__(self) -> str:
         kind = str(self.dtype).removeprefix("torch.")
         place = "" if self.device.type == "cpu" else f"@{self.device}"
-        return f"{kind}{list(self.shape)}/{list(self.stride)}{place}".replace(" ", "")
+        conj, neg = self.bits
+        marks = f"{'*' if conj else ''}{'-' if neg else ''}"
+        return f"{kind}{list(self.shape)}/{list(self.stride)}{marks}{place}".replace(" ", "")
 
 
 @frozen(kw_only=True)

@@ -119,7 +119,7 @@ class Names:
         if not any(type(number) is Size for number in (*spec.shape, *spec.stride)):
             return self.constant(spec)
         self.names["_Spec"] = Spec
-        return f"_Spec({', '.join(map(self.text, (spec.shape, spec.stride, spec.dtype, spec.device)))})"
+        return f"_Spec({', '.join(map(self.text, (spec.shape, spec.stride, spec.dtype, spec.device, spec.bits)))})"
 
     def _sequence(self, items: list[Any] | tuple[Any, ...]) -> str:
         inside = ", ".join(map(self.text, items))
