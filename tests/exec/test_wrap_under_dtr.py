@@ -12,6 +12,7 @@ import remat.exec
 from remat.errors import BadArgument, Uncapturable
 from remat.exec import RematWarning
 from tests.exec.dynamic_models import made
+from tests.exec.support import LIGHT
 from tests.exec.test_dtr_runtime import same, train
 
 BUDGET = 60_000
@@ -110,3 +111,49 @@ def test_raise_and_bare_are_as_before():
         remat.exec.wrap(model, sample(), BUDGET, on_uncapturable="bare")
     with pytest.raises(BadArgument, match=r"X-ARG.*without a budget"):
         remat.exec.wrap(model, sample(), on_uncapturable="dtr")
+
+
+class Observing(nn.Module):
+    """Its buffers get their sizes in the first forward, as those of observers of quantization-aware training."""
+
+    def __init__(self, fused):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.fused = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16)), fused
+        self.register_buffer("scale", torch.ones(0))
+        self.register_buffer("zero_point", torch.zeros(0, dtype=torch.int32))
+        self.register_buffer("low", torch.zeros(0))
+        self.register_buffer("high", torch.zeros(0))
+        self.register_buffer("on", torch.ones((), dtype=torch.int64))
+
+    def forward(self, x):
+        x = self.body(x)
+        if self.fused:
+            x = torch.fused_moving_avg_obs_fake_quant(
+                x, self.on, self.on, self.low, self.high, self.scale, self.zero_point, 0.1, 0, 127, 0, True, True
+            )
+        else:
+            self.low.resize_(16).copy_(x.detach().amin(0))
+            x = x - self.low
+        return x.square().mean()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_buffers_that_get_their_sizes_in_the_first_forward(fused):
+    x = torch.randn(64, 16)
+    with pytest.raises(Uncapturable, match=r"X-STATE.*call the module once|X-TRACE"):
+        remat.exec.wrap(Observing(fused), x, "100%", on_uncapturable="raise", solver=LIGHT)
+    bare, wrapped = Observing(fused), remat.exec.wrap(Observing(fused), None, "1MiB", solver=LIGHT)
+    for step in range(3):
+        losses = []
+        for module in (bare, wrapped):
+            module.zero_grad()
+            with warnings.catch_warnings(record=True):
+                loss = module(x)
+                loss.backward()
+            losses.append(loss.detach())
+        assert torch.equal(*losses), step
+        for expected, actual in zip(bare.parameters(), wrapped.parameters(), strict=True):
+            assert torch.equal(expected.grad, actual.grad)
+        for expected, actual in zip(bare.buffers(), wrapped.buffers(), strict=True):
+            assert torch.equal(expected, actual)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from attrs import evolve
 
+from remat.errors import Uncapturable
 from remat.exec._capture.draft import Draft
 from remat.exec._program.kernels import copy_to_layout
 from remat.exec._program.program import Op, Program, Ref, Role, Spec
@@ -196,12 +197,23 @@ def _write_once(draft: Draft, ops: list[Op]) -> tuple[list[Op], dict[str, str]]:
         target = draft.inputs[source]
         if draft.values[value].storage == draft.values[target].storage:
             continue
+        _check_same_size(source, draft.values[target].spec, draft.values[value].spec)
         ops = _save_old(draft, ops, target, value)
         writer = _writer(draft, target, value, snapshot=any(op.subject == target for op in ops))
         makers = [at for at, op in enumerate(ops) if value in op.outputs]
         ops.insert(makers[0] + 1 if makers else len(ops), writer)
         updates[target] = writer.name
     return ops, updates
+
+
+def _check_same_size(source: tuple[str, Any], target: Spec, new: Spec) -> None:
+    """Refuse a write that gives a buffer another size, as those of observers get theirs in the first call."""
+    if target.shape != new.shape:
+        kind, about = source
+        what = (
+            f"the forward gives the {kind} {about} another size: {list(new.shape)}, where it has {list(target.shape)}."
+        )
+        raise Uncapturable("X-STATE", what, fix="call the module once (under torch.no_grad()) before you wrap it.")
 
 
 def _writer(draft: Draft, target: str, value: str, *, snapshot: bool) -> Op:

@@ -100,6 +100,12 @@ class Runtime(Recorder):
         Not where views are concerned: autograd makes the views of wrapper tensors again from their bases, and would miss it.
         """
         tensor = given.tensors[0]
+        if not isinstance(tensor, RematTensor) and func._schema.name == "aten::resize_" and not tensor._is_view():
+            with itself():  # a buffer that gets its size in the first call
+                call(func, fill(given.form[0], given.tensors), fill(given.form[1], given.tensors))
+            self.forget(tensor)
+            self.track(tensor)
+            return tensor
         if tensor._is_view() or _other_tensors(tensor, given.values[0].storage):
             what = f"{func} changes the form of a view, or of a tensor that has views, in place, which this runtime cannot do."
             raise StepError("X-WRITE", what, fix="use the operation that returns the result.")
@@ -134,10 +140,20 @@ class Runtime(Recorder):
 
             out = self.needs.measured(needs, run)
             for at in given.written:
-                _check_size(func, given.tensors[at], payloads[at])
+                self._resize(func, given.tensors[at], payloads[at])
         results: list[torch.Tensor] = []
         form = split(out, results)
         return fill(form, [self._result(result, payloads, given) for result in results])
+
+    def _resize(self, func: OpOverload, tensor: torch.Tensor, payload: torch.Tensor) -> None:
+        """Give a plain tensor the size that an operation has given what stands for it."""
+        if isinstance(tensor, RematTensor) or tensor.requires_grad:
+            _check_size(func, tensor, payload)
+        elif tensor.shape != payload.shape:
+            with itself():
+                tensor.set_(payload)  # type: ignore[call-overload]
+            self.forget(tensor)
+            self.track(payload)
 
     def _result(self, result: torch.Tensor, payloads: list[Any], given: Given) -> torch.Tensor:
         """What the program gets for a result of a write: the tensor that was written, or one of its own."""
