@@ -1,5 +1,6 @@
 """What cannot be captured, costed, lowered or rehearsed is one clear refusal: the reason, the module and the way out."""
 
+import gc
 import logging
 import os
 import stat
@@ -7,6 +8,7 @@ import warnings
 
 import pytest
 import torch
+import torch.fx.traceback as fx_traceback
 from torch import nn
 
 import remat.exec
@@ -158,3 +160,18 @@ def test_plans_are_written_with_the_umask_of_the_user(tmp_path, mask):
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "graph.json").stat().st_mode) == 0o666 & ~mask
     assert [path.name for path in tmp_path.iterdir()] == ["graph.json"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_interruption_leaves_no_notes_of_modules_behind():
+    class Interrupted(nn.Module):
+        def forward(self, x):
+            if fx_traceback.current_meta.get("custom"):
+                raise KeyboardInterrupt
+            return x
+
+    outer = nn.Sequential(nn.Linear(2, 2), Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        remat.exec.wrap(outer, torch.ones(2, 2), "100%", solver=LIGHT)
+    gc.collect()  # what is finalized now says nothing
+    assert not fx_traceback.current_meta.get("custom")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -48,6 +48,10 @@ def scopes(paths: dict[nn.Module, str], running: Running) -> Iterator[None]:
     finally:
         first.remove()
         last.remove()
+        while notes:  # of modules that an interruption left, which calls no hooks
+            with suppress(KeyError):  # the tracer has taken off what stood there
+                notes.pop().__exit__(None, None, None)
+            running.names.pop()
 
 
 def scope_of(node: torch.fx.Node) -> str:
