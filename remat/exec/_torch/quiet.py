@@ -6,17 +6,21 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 
 @contextmanager
 def without_tracebacks() -> Iterator[None]:
     """Inside, fake tensors do not log the errors that they raise."""
-    _LOGGER.addFilter(_is_news)
+    _logger_of_torch().addFilter(_is_news)
     try:
         yield
     finally:
-        _LOGGER.removeFilter(_is_news)
+        _logger_of_torch().removeFilter(_is_news)
+
+
+def _logger_of_torch() -> logging.Logger:
+    return logging.getLogger(FakeTensorMode.__module__)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
