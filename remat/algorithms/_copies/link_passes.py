@@ -50,7 +50,7 @@ class LinkInstants(CopyMove):
 
     after_loss: tuple[int, ...] = field(default=(1, 2, 3, 4, 5, 6, 7, 8, 10), validator=tuple_of(whole(0, "nodes")))
     heaviest: int = field(default=2, validator=whole(0, "instants"))
-    patience: int = field(default=2, validator=whole(1, "instants"))
+    patience: int = field(default=3, validator=whole(1, "instants"))
 
     def improve(self, search: CopySearch) -> None:
         """Solve the relaxations and keep what their solutions have on the host."""

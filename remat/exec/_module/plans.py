@@ -50,9 +50,8 @@ class Plans(State):
         with EXCHANGE.reading if self.ranks.shared else EXCHANGE.planning:
             call = self.arguments(module, args, kwargs)
             ready = None if self.ranks.shared else self.planned_for(call)
-        if (
-            ready is None
-        ):  # processes that agree on plans wait for each other: a thread of theirs must not wait for that too
+        if ready is None:
+            # processes that agree on plans wait for each other: a thread of theirs must not wait for that too
             ready = self.planned_for(call)
         self.last = ready
         if isinstance(ready, Bare) or ready.call is None:
