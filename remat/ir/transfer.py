@@ -45,6 +45,7 @@ class LinkReplay(Replay):
         self.arrives: dict[str, Ns] = {}  # when a prefetched cell is readable
         self.host: dict[str, _HostCopy] = {}
         self.host_bytes: dict[str, Bytes] = {}
+        self.host_live: Bytes = 0  # their sum
         self.host_frees: dict[str, Ns] = {}  # when the last prefetch of a host copy ends
         self.host_timeline: list[Bytes] = []
         self.idle: Ns = 0
@@ -57,10 +58,14 @@ class LinkReplay(Replay):
         """Wait until every read has arrived and the run fits the budget together with the copies under way; then run."""
         node, reads, phantom = self.check(step)
         option = node.options[step.option]
-        cells = (*reads, *node.writes, *self.phantom_of(step))
-        ready = max((self.arrives.get(name, 0) for name in cells), default=0)
-        extra = option.workspace + (phantom[1] if phantom else 0) + sum(self.size[name] for name in node.writes)
-        peak = self.wait_for(max(self.now, ready), option.time, extra, step)
+        ready = self.now
+        for name in (*reads, *node.writes, *self.phantom_of(step)):
+            if name in self.arrives:
+                ready = max(ready, self.arrives[name])
+        extra = option.workspace + (phantom[1] if phantom else 0)
+        for name in node.writes:
+            extra += self.size[name]
+        peak = self.wait_for(ready, option.time, extra, step)
         start = self.now
         self.now += option.time
         self.apply_events(before=self.now)
@@ -111,6 +116,7 @@ class LinkReplay(Replay):
         self.forget_copy(name)
         self.host[name] = _HostCopy(self.done.pop(name), end)
         self.host_bytes[name] = size
+        self.host_live += size
         self.occupy(Lane.TO_HOST, name, start, end)
         insort(self.events, (end, -size))
         self.apply_frees()
@@ -164,6 +170,10 @@ class LinkReplay(Replay):
 
     def wait_for(self, ready: Ns, time: Ns, extra: Bytes, step: Step | None) -> Bytes:
         """Move `now` to the earliest start from `ready` on at which `extra` bytes fit for `time`; the most bytes live."""
+        if not self.events and (self.budget is None or self.live + extra <= self.budget):
+            self.idle += ready - self.now
+            self.now = ready
+            return self.live + extra
         peaks = []
         for start in self.starts(ready):
             peak = self.peak_of(start, time, extra)
@@ -236,8 +246,10 @@ class LinkReplay(Replay):
 
     def forget_copy(self, name: str) -> None:
         """A cell that is recomputed, or offloaded again, has no older copy on the host."""
-        for table in (self.arrives, self.host, self.host_bytes, self.host_frees):
-            table.pop(name, None)
+        self.arrives.pop(name, None)
+        if self.host.pop(name, None) is not None:
+            self.host_frees.pop(name, None)
+            self.host_live -= self.host_bytes.pop(name, 0)
 
     def occupy(self, lane: Lane, name: str, start: Ns, end: Ns) -> None:
         """Book a copy."""
@@ -246,10 +258,12 @@ class LinkReplay(Replay):
 
     def note(self, live: Bytes) -> None:
         """Close the step: its bytes on the device and on the host."""
-        for name in [name for name, end in self.host_frees.items() if end <= self.now]:
-            del self.host_frees[name], self.host_bytes[name]
+        if self.host_frees:
+            for name in [name for name, end in self.host_frees.items() if end <= self.now]:
+                del self.host_frees[name]
+                self.host_live -= self.host_bytes.pop(name)
         self.timeline.append(live)
-        self.host_timeline.append(sum(self.host_bytes.values()))
+        self.host_timeline.append(self.host_live)
 
 
 def _last_prefetches(schedule: Schedule) -> set[int]:

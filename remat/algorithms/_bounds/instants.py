@@ -11,6 +11,7 @@ project; see docs/explanation/bounds.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,25 @@ class Instant:
     state: NDArray[np.int8]
     impossible: bool = False
     facts: list[list[Any]] = field(factory=list, eq=False, repr=False)
+
+    @property
+    def column_names(self) -> list[tuple[str, int]]:
+        """What each column stands for: the same in the formulations of all instants."""
+        return named_columns(len(self.linear.cost), {"y": self.again, "z": self.ran, "s": self.resident})
+
+    @property
+    def row_names(self) -> list[tuple[Any, ...]]:
+        """What each row says, likewise."""
+        return list(map(tuple, self.facts))
+
+
+def named_columns(count: int, groups: Mapping[str, NDArray[np.integer]]) -> list[tuple[str, int]]:
+    """A name for each of so many columns: its group and its place there, given the column (-1: none) of each place."""
+    names = [("", 0)] * count
+    for group, columns in groups.items():
+        for place in np.flatnonzero(columns >= 0).tolist():
+            names[columns[place]] = group, place
+    return names
 
 
 class Dependencies:

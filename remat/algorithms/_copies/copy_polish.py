@@ -231,20 +231,30 @@ class PolishedPlan:
 
 
 def polished(
-    g: Flat, lanes: Lanes, plan: tuple[Ints, Longs], span: tuple[int, int], passes: int, *, most: int = NO_LIMIT
+    g: Flat,
+    lanes: Lanes,
+    plan: tuple[Ints, Longs],
+    span: tuple[int, int],
+    passes: int,
+    *,
+    most: int = NO_LIMIT,
+    cleared: float = 0.0,
 ) -> tuple[Ints, Longs, Ints, int, bool]:
     """Polish the positions in a span, in passes until nothing changes; plain Python around kernels, which compile faster so.
 
     The plan is given as (runs, masks). Returns (runs, masks, where each prefetch is issued, time [ns], whether the last pass
-    changed nothing); the time is `FAILED` for a plan that does not fit or takes more than `most` ns as it is given. With no
-    passes the plan is only replayed.
+    changed nothing, or next to nothing); the time is `FAILED` for a plan that does not fit or takes more than `most` ns as it is
+    given. With no passes the plan is only replayed. `cleared`: share of the copies that a pass must leave out for another one to
+    follow, since what makes deletions possible that were not before is the time of the lanes that becomes free.
     """
     polish, settled = PolishedPlan(g, lanes, *plan, most), False
     for _ in range(passes if polish.time != FAILED else 0):
         length, before = len(polish.seq), polish.time
         polish.delete_reruns(span)
+        copies = len(polish.issue)
         polish.clear_marks(span)
         settled = polish.time == before and len(polish.seq) == length
+        settled |= copies - len(polish.issue) < cleared * copies
         if settled:
             break
     return polish.seq, polish.mask, polish.issue, polish.time, settled

@@ -31,6 +31,7 @@ from remat.units import Ns
 _CLOSE, _CLOSE_PER_NODE = 5e-4, 6e-7
 _LARGE = 2000  # nodes above which a shaving takes tenths of a second
 _SERVED = 8  # moves made from one list then
+_CLEARED = 0.1  # of the copies, less of which leaves nothing for another pass of a polish to find then
 
 logger = logging.getLogger(__name__)
 """Logs plans that the validator does not confirm (INFO)."""
@@ -109,7 +110,10 @@ class CopySearch:
 
     def polished(self, seq: Ints, mask: Longs, span: tuple[int, int], passes: int, *, most: Ns = NO_LIMIT) -> CopyPlan:
         """The sequence, polished between two positions, and replayed; as if it did not fit where it takes more than `most` ns."""
-        runs, masks, issue, time, settled = polished(self.flat, self.lanes, (seq, mask), span, passes, most=most)
+        plan, cleared = (seq, mask), _CLEARED if self.large else 0.0
+        runs, masks, issue, time, settled = polished(
+            self.flat, self.lanes, plan, span, passes, most=most, cleared=cleared
+        )
         return CopyPlan(runs, masks, issue, int(time), settled and span == (0, len(seq)))
 
     def shaved(self, seq: Ints, mask: Longs, prices: Prices, rng: Seed) -> tuple[Ints, Longs] | None:

@@ -20,7 +20,7 @@ row is a fact that proofs name (docs/reference/proofs.md). Source: this project;
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
+from itertools import count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS, Flat, Longs, row_of
-from remat.algorithms._bounds.instants import DONE, Dependencies, Instant, instant_formulation
+from remat.algorithms._bounds.instants import DONE, Dependencies, Instant, instant_formulation, named_columns
 from remat.algorithms._copies.copy_arrays import Lanes
 from remat.algorithms._milp.linear import Ints, Linear
 from remat.units import Ns
@@ -59,6 +59,18 @@ class LinkInstant:
     waits: tuple[int, int]
     most: Ns
     facts: list[list[Any]] = field(eq=False, repr=False)
+
+    @property
+    def column_names(self) -> list[tuple[str, int]]:
+        """What each column stands for: the same in the formulations of all instants."""
+        groups = {"y": self.instant.again, "z": self.instant.ran, "s": self.instant.resident, "o": self.off}
+        return named_columns(len(self.linear.cost), {**groups, "w": np.array(self.waits)})
+
+    @property
+    def row_names(self) -> list[tuple[Any, ...]]:
+        """What each row says; rows of the lane to the host by their number, since r differs between instants."""
+        thresholds = count()
+        return [("out", next(thresholds)) if fact[0] == "out" else tuple(fact) for fact in self.facts]
 
 
 class Reach:

@@ -13,6 +13,7 @@ from remat.algorithms._bounds.floor import first_run_floor
 from remat.algorithms._copies.copy_search import CopyMove, CopySearch
 from remat.algorithms._copies.link_bound import LinkInstant, Reach, instants_of, link_formulation
 from remat.algorithms._core.outcome import IMPOSSIBLE
+from remat.algorithms._milp.basis import Basis
 from remat.algorithms._milp.direct import solve_relaxed
 from remat.algorithms._proving.evidence import AtInstant
 from remat.settings import tuple_of, whole
@@ -58,17 +59,20 @@ class LinkInstants(CopyMove):
         profile, charged = np.zeros(flat.time.size, np.int64), np.zeros(len(search.base), np.int64)
         memory_profile(flat, search.base, len(search.base), charged)
         profile[search.base] = charged
-        reach, idle = Reach(flat), 0
+        reach, idle, basis = Reach(flat), 0, None
         for at in instants_of(flat, reach.dependencies, profile, self.after_loss, self.heaviest):
             if search.clock.expired or search.within(search.close) or (search.large and idle == self.patience):
                 return
             before = search.lower
-            _prove_at(search, reach, at)
+            basis = _prove_at(search, reach, at, basis)
             idle = 0 if search.lower > before else idle + 1
 
 
-def _prove_at(search: CopySearch, reach: Reach, at: int) -> None:
-    """The bound at one instant, for schedules up to the best plan; without a plan, for those that wait for every copy."""
+def _prove_at(search: CopySearch, reach: Reach, at: int, before: Basis | None) -> Basis | None:
+    """The bound at one instant, for schedules up to the best plan; without a plan, for those that wait for every copy.
+
+    Begins where the instant before it ended, and returns where it ended itself.
+    """
     flat, lanes = search.flat, search.lanes
     everything = search.base_time + int(lanes.out.sum() + lanes.back.sum())
     most = everything if search.overhead is None else search.overhead
@@ -77,8 +81,9 @@ def _prove_at(search: CopySearch, reach: Reach, at: int) -> None:
     if formulation.instant.impossible:
         evidence = AtInstant(search.problem, IMPOSSIBLE, at=at, facts=[["mem", 0]], multipliers=np.ones(1))
         search.prove(IMPOSSIBLE, f"the single instant at {name}", evidence)
-        return
-    answer = solve_relaxed(formulation.linear, clock=search.clock)
+        return before
+    basis = Basis(formulation.column_names, formulation.row_names, before)
+    answer = solve_relaxed(formulation.linear, basis=basis, clock=search.clock)
     if answer.infeasible:  # with a plan this says that none is faster
         bound = IMPOSSIBLE if search.best is None else search.base_time + most
     else:
@@ -88,6 +93,7 @@ def _prove_at(search: CopySearch, reach: Reach, at: int) -> None:
     search.prove(bound, f"the single instant at {name} (relaxed, exact)", written)
     if answer.point is not None:
         search.marks_of_bound.append((answer.bound, _marks(search, formulation, answer.point)))
+    return basis
 
 
 def _marks(search: CopySearch, formulation: LinkInstant, point: Floats) -> Longs:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._milp.answer import Answer, Floats, exact_bound, farkas, less_tolerance
+from remat.algorithms._milp.basis import Basis
 from remat.algorithms._milp.highs import loaded, mip_interrupt
 from remat.algorithms._milp.linear import Flags, Linear
 
@@ -25,15 +26,27 @@ _SCALE = 1000.0  # the objective is scaled so that all costs sum to this
 _MIXED = 3000  # effort of an iteration with integers: many short linear programs, and what comes between them
 
 
-def solve_relaxed(linear: Linear, effort: float = 1e10, *, clock: Clock | None = None) -> Answer:
-    """Solve with all variables continuous, within an effort and the clock; the bound is exact (from the duals)."""
+def solve_relaxed(
+    linear: Linear, effort: float = 1e10, *, basis: Basis | None = None, clock: Clock | None = None
+) -> Answer:
+    """Solve with all variables continuous, within an effort and the clock; the bound is exact (from the duals).
+
+    With a basis it begins where that says, and notes where it ended. Then the effort is that of the last of two solves, if the
+    optimum was not found from there.
+    """
     if not linear.shape[1]:
         return _empty(linear)
     scaled = _Scaled.of(linear, np.zeros_like(linear.integral))
     solver = scaled.loaded()
     fixed = 10 * len(linear.rhs)
     limit = max(1, math.isqrt(3 * max(0, int(effort) - fixed)))
+    begun = basis is not None and basis.begin(solver, scaled.order)
     status = _run(solver, clock, simplex_iteration_limit=limit)
+    if begun and status not in ("kOptimal", "kTimeLimit"):
+        solver = scaled.loaded()  # only the dual method proves what it proves at a limit, and has rays
+        status = _run(solver, clock, simplex_iteration_limit=limit)
+    if basis is not None and status == "kOptimal":
+        basis.end(solver, scaled.order)
     spent = max(0, int(solver.getInfo().simplex_iteration_count)) ** 2 // 3 + fixed
     if status in _INFEASIBLE:
         ray = np.asarray(solver.getDualRay()[2])

@@ -11,6 +11,7 @@ from remat.algorithms._bounds.instants import Dependencies, Instant, instant_for
 from remat.algorithms._core.evidence import Evidence
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.answer import Answer
+from remat.algorithms._milp.basis import Basis
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._proving.evidence import AtInstant
 from remat.algorithms._search.state import RunMove, Search
@@ -85,12 +86,15 @@ class HardestInstants(RunMove):
 
 def scan(search: Search, instants: list[int]) -> None:
     """Prove the bounds of the relaxed formulation at the instants, exact from its duals, until the search is over."""
-    dependencies = Dependencies(search.flat)
+    dependencies, basis = Dependencies(search.flat), None
     for at in instants:
         if search.over:
             return
         instant = instant_formulation(search.flat, dependencies, at, search.budget)
-        answer = None if instant.impossible else solve_relaxed(instant.linear, clock=search.clock)
+        answer = None
+        if not instant.impossible:
+            basis = Basis(instant.column_names, instant.row_names, basis)
+            answer = solve_relaxed(instant.linear, basis=basis, clock=search.clock)
         name = search.problem.graph.computes[at].name
         evidence = relaxed_evidence(search, instant, answer)
         if answer is None or answer.infeasible:

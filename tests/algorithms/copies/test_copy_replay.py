@@ -113,6 +113,10 @@ def test_polish_is_never_slower_and_removes_what_serves_nothing():
             ended += 1
         assert validate(graph, schedule_with_copies(graph, flat, runs, masks, issue), lanes.budget, link).time == time
         shorter += len(runs) < len(seq)
+        once = polished(flat, lanes, (seq, mask), (0, len(seq)), 1)
+        brief = polished(flat, lanes, (seq, mask), (0, len(seq)), 3, cleared=1.1)  # no pass clears so much
+        assert [part.tolist() for part in brief[:3]] == [part.tolist() for part in once[:3]]
+        assert brief[4]
     assert shorter >= 5
     assert ended >= 5
 
