@@ -125,7 +125,7 @@ docs: venv
 
 # Runs the notebooks of docs/notebooks anew and stores them with their outputs, which the site shows.
 notebooks: venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt '.[notebooks]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[notebooks]'
 	$(BIN)/python -m tests.site.notebooks
 
 # The documentation site, strict, in build/site; in an environment of its own, which needs neither torch nor a browser.
