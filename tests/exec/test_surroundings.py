@@ -287,7 +287,14 @@ def first_set(out):
     "write", [masked, doubled, first_set, nn.ReLU(inplace=True)], ids=("masked", "doubled", "set", "relu")
 )
 @pytest.mark.parametrize(
-    "form", [lambda y: y, lambda y: y.view(-1, 4), lambda y: y[:, 2:9], lambda y: y.view(4, -1, WIDTH)[:, -1]]
+    "form",
+    [
+        lambda y: y,
+        lambda y: y.view(-1, 4),
+        lambda y: y[:, 2:9],
+        lambda y: y.view(4, -1, WIDTH)[:, -1],
+        lambda y: y[:1, :1],
+    ],
 )
 def test_views_that_a_step_returns_may_be_written(form, write):
     module = Formed(form)

@@ -72,7 +72,7 @@ class Spec:
     def in_order(self) -> bool:
         """Whether its dimensions are in the order of the memory, each element once: nothing is transposed or expanded."""
         strides = [step for n, step in zip(self.shape, self.stride, strict=True) if n > 1]
-        return all(step > after for step, after in zip(strides, [*strides[1:], 0], strict=True))
+        return all(step > after for step, after in zip(strides, [*strides, 0][1:], strict=True))
 
     @property
     def numel(self) -> int:
