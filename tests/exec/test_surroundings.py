@@ -326,6 +326,18 @@ def test_calls_that_the_module_refuses_raise_its_error_alone_and_say_nothing_of_
     assert remat.exec.report(module).ran == "plan"
 
 
+class Turned(Mean):
+    """Multiplies by a complex number of Python, whose conjugate the backward takes."""
+
+    def forward(self, x):
+        return super().forward((self.body(x) * 1j).imag)
+
+
+def test_a_complex_number_of_python_is_a_factor():
+    bare, wrapped = Turned(), wrap(Turned(), rows())
+    assert_equal(gradients(bare, rows()), gradients(wrapped, rows()))
+
+
 class Imaginary(Mean):
     """Reads the imaginary part, which of a conjugate is a negative view."""
 

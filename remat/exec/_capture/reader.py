@@ -14,7 +14,7 @@ from torch import nn
 
 from remat.errors import Uncapturable
 from remat.exec._capture.draft import Draft
-from remat.exec._program.program import Op, Ref, Role, Spec, Storage, Value, charged
+from remat.exec._program.program import Op, Ref, Role, Spec, Storage, Value, charged, refs
 from remat.exec._torch import nodes, rng, torch_private
 from remat.exec._torch.joint import Joint
 from remat.exec._torch.torch_private import HigherOrderOperator, OpOverload
@@ -197,7 +197,8 @@ class _Reader:
             return storages.pop()
         if not storages <= {None}:
             raise Uncapturable("X-ALIAS", f"{target} returns both views and new tensors.", fix=_FIX)
-        if torch_private.aliases_an_input(target) and tensors:
+        # what autograd views of a Python number (`conj` of 1j) has memory that torch makes for it: it is new
+        if torch_private.aliases_an_input(target) and tensors and any(refs(args)):
             raise Uncapturable("X-ALIAS", f"{target} is a view whose storage the trace does not show.", fix=_FIX)
         return None
 
