@@ -17,8 +17,7 @@ import torch
 from attrs import define, field
 
 from remat.algorithms._dtr.values import Out
-from remat.exec._dtr.operators import Facts, Slot, fill, split
-from remat.exec._run.runtime import StepError
+from remat.exec._dtr.operators import Facts, Slot, check_strided, fill, split
 from remat.exec._torch import recording
 from remat.exec._torch.quiet import without_tracebacks
 from remat.exec._torch.torch_private import OpOverload, no_modes, shapes_depend_on_values, storage_key
@@ -115,9 +114,7 @@ class NeedsTable:
                 estimate=read + bound,
                 fixed=False,
             )
-        if any(result.layout is not torch.strided for result in results[1]):
-            what = f"{func} returns a tensor that is not strided, which DTR's runtime cannot keep."
-            raise StepError("X-TENSOR", what, fix="use plain strided tensors (no sparse gradients).")
+        check_strided(func, results[1])
         keys = [storage_key(tensor) for tensor in results[0]]
         outs: list[Out] = []
         for place, result in enumerate(results[1]):

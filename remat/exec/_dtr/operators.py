@@ -173,7 +173,9 @@ class Operator:
         self.ran = True
         tensors = self._prepared(payloads)
         out = self._call(tensors)
-        return self._results(payloads, tensors, out, first=True)
+        results = self._results(payloads, tensors, out, first=True)
+        check_strided(self.func, results)  # its shape pass may have said nothing
+        return results
 
     def _call(self, tensors: list[Any]) -> Any:
         began = time.perf_counter_ns()
@@ -224,6 +226,17 @@ def call(func: Any, args: Any, kwargs: Any) -> Any:
     """Run an operation; autocast has done its part already."""
     function = entry(func) if isinstance(func, OpOverload) else func
     return function(*args, **kwargs)
+
+
+def check_strided(func: Any, results: Sequence[torch.Tensor]) -> None:
+    """Check that an operation returns tensors that the runtime can keep.
+
+    Raises:
+        StepError: X-TENSOR, where one is sparse, say.
+    """
+    if any(result.layout is not torch.strided for result in results):
+        what = f"{func} returns a tensor that is not strided, which DTR's runtime cannot keep."
+        raise StepError("X-TENSOR", what, fix="use plain strided tensors (no sparse gradients).")
 
 
 def version_of(tensor: torch.Tensor) -> int:
