@@ -6,6 +6,7 @@ for each new combination of shapes, types, `requires_grad`, autocast, and whatev
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import types
@@ -23,7 +24,7 @@ from remat.budget import parse_budget
 from remat.errors import BadArgument, Uncapturable
 from remat.exec._copy.offloading import WHERE, Offloading
 from remat.exec._cost.optimizers import Maker
-from remat.exec._module.calls import Wrapped, make_opaque, planned_call, set_forward
+from remat.exec._module.calls import ADDED, INSTANCE_FORWARD, Wrapped, make_opaque, planned_call, set_forward
 from remat.exec._module.plans import Plans
 from remat.exec._module.preparation import plan_sample, prepare_all
 from remat.exec._module.ranks import Ranks
@@ -234,6 +235,7 @@ def with_state(model: nn.Module, state: Any) -> nn.Module:
     """A module of the wrapped class that shares everything with `model`."""
     wrapped = _rebuild(type(model))
     wrapped.__dict__.update(model.__dict__)
+    _share_slots(model, wrapped)
     wrapped.__dict__["_remat"] = state
     wrapped.__dict__.pop("_compiled_call_impl", None)  # of `module.compile()`: it would be called past the plan
     share_state(model, wrapped)
@@ -244,12 +246,24 @@ def with_state(model: nn.Module, state: Any) -> nn.Module:
     return wrapped
 
 
+def _share_slots(model: nn.Module, wrapped: nn.Module) -> None:
+    """Give the wrapped module what the module keeps in slots of its class."""
+    for kind in type(model).__mro__:
+        for slot in vars(kind).values():
+            if isinstance(slot, types.MemberDescriptorType):
+                with contextlib.suppress(AttributeError):  # it is empty
+                    slot.__set__(wrapped, slot.__get__(model))
+
+
 # -- the wrapped class -----------------------------------------------------------------------------------------------------
 
 
 def _reduce(self: nn.Module, _protocol: Any) -> tuple[Any, ...]:
-    state = {name: value for name, value in self.__dict__.items() if name != "forward"}  # `__setstate__` makes it anew
-    return _rebuild, (type(self).__mro__[2],), state
+    added = {name: self.__dict__[name] for name in ADDED if name in self.__dict__}
+    state = self.__getstate__()  # the module's class may say what of it is copied
+    if INSTANCE_FORWARD in added and isinstance(state, dict):
+        state = {name: value for name, value in state.items() if name != "forward"}  # `__setstate__` makes it anew
+    return _rebuild, (type(self).__mro__[2],), (added, state)
 
 
 @functools.cache
@@ -260,15 +274,24 @@ def _class_of(base: type[nn.Module]) -> type[nn.Module]:
     def forward(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         return planned_call(self, args, kwargs)
 
+    @functools.wraps(base.__init__)
+    def __init__(self: nn.Module, /, *args: Any, **kwargs: Any) -> None:
+        # a module that is made by a call of the class (`wrapped[:3]`, `type(wrapped)(config)`) is a new one: it is bare
+        if type(self) is kind and "_remat" not in self.__dict__:
+            self.__class__ = base
+        base.__init__(self, *args, **kwargs)
+
     # The name stays: libraries write it into checkpoints and look it up there.
     names = {
         "__module__": base.__module__,
         "__qualname__": base.__qualname__,
         "__doc__": base.__doc__,
         "__reduce_ex__": _reduce,
+        "__init__": __init__,
         "forward": forward,
     }
-    return type(base.__name__, (Wrapped, base), names)
+    kind = type(base.__name__, (Wrapped, base), names)
+    return kind
 
 
 def _rebuild(base: type[nn.Module]) -> nn.Module:

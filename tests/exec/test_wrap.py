@@ -4,6 +4,7 @@ import copy
 import io
 import os
 import pickle
+import threading
 import time
 
 import pytest
@@ -82,6 +83,55 @@ def test_a_pickled_module_plans_anew_and_trains_the_same(how):
     assert isinstance(back, MLP) and type(back) is type(wrapped)
     assert differences(train(bare, one), train(back, two)) == []
     assert remat.exec.report(back).budget == remat.exec.report(wrapped).budget
+
+
+def test_a_new_module_of_the_wrapped_class_is_a_bare_one():
+    module, x = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)), torch.randn(3, 4)
+    wrapped = remat.exec.wrap(module, x, "200%", **EASY)
+    part, new = wrapped[:2], type(wrapped)(nn.Linear(4, 2))
+    assert type(part) is type(new) is nn.Sequential and type(wrapped) is not nn.Sequential
+    assert torch.equal(part(x), module[:2](x)) and new(x).shape == (3, 2)
+
+
+class Particular(nn.Module):
+    """Keeps a list of its subclasses, which give a keyword; what is copied of it leaves a lock out; it has a slot."""
+
+    __slots__ = ("factor",)
+    kinds = []  # noqa: RUF012 -- of the class
+
+    def __init_subclass__(cls, *, kind):
+        Particular.kinds.append(kind)
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.lock, self.factor = nn.Linear(4, 4), threading.Lock(), 2.0
+
+    def __getstate__(self):
+        return {name: value for name, value in self.__dict__.items() if name != "lock"}
+
+    def __setstate__(self, state):
+        self.__dict__ = state | {"lock": threading.Lock()}
+        self.factor = 2.0
+
+    def forward(self, x):
+        return (self.layer(x).tanh() * self.factor).sum()
+
+
+class Kind(Particular, kind="first"):
+    pass
+
+
+def test_what_a_class_says_of_subclasses_and_copies_is_heeded_and_slots_are_seen():
+    x = torch.randn(3, 4)
+    wrapped = remat.exec.wrap(Kind(), x, "200%", **EASY)
+    assert Particular.kinds == ["first"]
+    for twin in (wrapped, copy.deepcopy(wrapped), pickle.loads(pickle.dumps(wrapped))):
+        assert twin.lock.acquire(blocking=False) and type(twin) is type(wrapped)
+        twin(x).backward()
+        first, twin.layer.weight.grad = twin.layer.weight.grad, None
+        twin.factor = 4.0
+        twin(x).backward()
+        assert torch.equal(twin.layer.weight.grad, 2 * first)
 
 
 def test_gradients_accumulate():

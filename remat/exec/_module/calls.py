@@ -23,6 +23,8 @@ from remat.exec._trace import structure
 
 INSTANCE_FORWARD = "_remat_forward"
 """Attribute that holds a `forward` that was set on a wrapped module."""
+ADDED = ("_remat", INSTANCE_FORWARD)
+"""Attributes that a wrapped module has besides those of the bare one."""
 _bare: ContextVar[bool] = ContextVar("remat_bare", default=False)
 """Set while a wrapped module must behave as the bare one: during capture, in `loss=` functions, where nothing is planned."""
 _inside: ContextVar[tuple[int, ...]] = ContextVar("remat_inside", default=())
@@ -31,6 +33,9 @@ _inside: ContextVar[tuple[int, ...]] = ContextVar("remat_inside", default=())
 
 class Wrapped:
     """What every wrapped class has before the module's own class in its order of resolution."""
+
+    def __init_subclass__(cls, **_kwargs: Any) -> None:
+        """Keep the hook of the module's class out: a registry of classes already has it, and it may take keywords."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "forward":
@@ -45,10 +50,12 @@ class Wrapped:
         else:
             super().__delattr__(name)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[misc]
-        if INSTANCE_FORWARD in state:
-            set_forward(self, state[INSTANCE_FORWARD])
+    def __setstate__(self, state: tuple[dict[str, Any], Any]) -> None:
+        added, bare = state
+        super().__setstate__(bare)  # type: ignore[misc]
+        self.__dict__.update(added)
+        if INSTANCE_FORWARD in added:
+            set_forward(self, added[INSTANCE_FORWARD])
 
 
 def set_forward(module: Any, forward: Callable[..., Any]) -> None:

@@ -113,6 +113,8 @@ class Walk:
     def module(self, value: nn.Module, path: str, depth: int) -> None:
         """A module: its attributes, and the functions of its class."""
         self.add(Container(path, value.__dict__, "dict", module=value), depth - 1)
+        if slots := _slots(type(value)):
+            self.add(Container(path + ".__slots__", value, "slots", names=slots), depth)
         self.visit(type(value), f"class {type(value).__name__}", depth)
 
     def mapping(self, value: dict[Any, Any], path: str, depth: int) -> None:
