@@ -5,6 +5,7 @@ import datetime
 import decimal
 import enum
 import threading
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrizations, parametrize
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import remat.exec
 from remat.errors import BadArgument, Uncapturable
@@ -129,6 +132,51 @@ def test_settings_of_the_process_are_part_of_what_a_plan_is_for():
     finally:
         torch.use_deterministic_algorithms(False)
         torch.set_default_dtype(torch.float32)
+
+
+class DoublesOperations(TorchDispatchMode):
+    """Doubles what a linear layer computes; `seen` counts the operations."""
+
+    seen = 0
+
+    def __torch_dispatch__(self, func, _types, args=(), kwargs=None):
+        self.seen += 1
+        out = func(*args, **(kwargs or {}))
+        return out * 2 if func is torch.ops.aten.addmm.default else out
+
+
+class DoublesFunctions(TorchFunctionMode):
+    """The same, of functions."""
+
+    seen = 0
+
+    def __torch_function__(self, func, _types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        return out * 2 if func is functional.linear else out
+
+
+@pytest.mark.filterwarnings("ignore:.*runs under DTR.*X-TRACE.*under DoublesFunctions")
+@pytest.mark.parametrize("kind", [DoublesOperations, DoublesFunctions])
+@pytest.mark.parametrize(
+    "order", [(True, False, True), (False, True, False)], ids=("under-it-first", "without-it-first")
+)
+def test_a_mode_around_a_call_changes_what_it_changes_in_eager(kind, order):
+    bare, wrapped = Mean(), wrap(Mean(), budget="1MiB", on_uncapturable="dtr")
+    for under in order:
+        modes = (kind(), kind()) if under else (nullcontext(), nullcontext())
+        steps = []
+        for module, mode in zip((bare, wrapped), modes, strict=True):
+            with mode:
+                steps.append(gradients(module, rows()))
+        assert_equal(*steps)
+        assert not under or modes[1].seen <= 2 * modes[0].seen, "what is planned is no part of the step"
+
+
+def test_a_default_device_is_part_of_what_a_plan_is_for():
+    x = rows()
+    wrapped = wrap(Asks(), x)
+    with torch.device("meta"), pytest.raises(Uncapturable, match=r"X-TRACE.*torch.linspace"):
+        wrapped(x)
 
 
 class Attends(Mean):

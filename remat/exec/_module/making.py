@@ -27,7 +27,7 @@ from remat.exec._plan.planning import Outside, Planned, above_budget, over_budge
 from remat.exec._plan.progress import Stages, stages_of
 from remat.exec._plan.smallest import with_changes
 from remat.exec._program.digest import program_digest
-from remat.exec._torch.ambient import transform_around
+from remat.exec._torch.ambient import mode_around, transform_around
 from remat.exec._torch.exchange import EXCHANGE
 from remat.exec._trace.diagnosis import refusal
 from remat.exec._trace.tape import Scalar
@@ -48,6 +48,9 @@ def captured_and_planned(state: State, call: Arguments, answers: tuple[Scalar, .
         if transform := transform_around(chain_tensors(call)):
             what = f"the call is under {transform}, and the gradients of a plan are those of `backward` alone."
             raise Uncapturable("X-TRANSFORM", what, fix="call the bare module there.")
+        if mode := mode_around():
+            what = f"the call is under {mode}, a TorchFunctionMode, which may change every function that the forward calls."
+            raise Uncapturable("X-TRACE", what, fix="enter the mode inside the forward, or leave it out.")
         with stages_of(type(module).__name__, state.settings.progress) as stages, old_objects_apart():
             with stages.stage("capture"), EXCHANGE.alone:
                 filled = at_known_sizes(state, call) if not answers else None

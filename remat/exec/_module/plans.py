@@ -24,6 +24,7 @@ from remat.exec._run import outside as outside_loss
 from remat.exec._run.runtime import run_step
 from remat.exec._torch.compiled import running_eagerly
 from remat.exec._torch.exchange import EXCHANGE
+from remat.exec._torch.wrappers import outside_modes
 from remat.exec._trace import structure
 from remat.exec._trace.tape import Scalar
 
@@ -119,7 +120,7 @@ class Plans(State):
                     continue
                 call.extra = extra
                 if (outside := learnt(entry.planned, entry.meter)) is not None:
-                    with self.ranks.planning():
+                    with self.ranks.planning(), outside_modes():
                         again = making.planned_again(self, call, entry, outside)
                     self.plans.forget(entry)
                     return self.used(call, again)
@@ -128,7 +129,8 @@ class Plans(State):
         if not any(tensor.requires_grad for tensor in tensors):
             entry = Bare("nothing requires a gradient")
         else:
-            with self.ranks.planning():
+            # what a mode of the caller changes, counts or writes down is the step alone, which runs under it
+            with self.ranks.planning(), outside_modes():
                 entry = making.captured_and_planned(self, call, answers)
         self.used(call, entry)
         if len(self.plans.of(call.key)) == MANY_PLANS and isinstance(entry, Ready):

@@ -1,4 +1,4 @@
-"""Settings of the process that a forward is traced under, and transforms that it may be called under."""
+"""Settings of the process that a forward is traced under, and modes and transforms that it may be called under."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from remat.exec._torch.parametrized import keeps_parametrizations
 
@@ -26,7 +28,20 @@ _SETTINGS = (
 
 def settings() -> tuple[Any, ...]:
     """Settings of the process that a traced step depends on."""
-    return tuple([setting() for setting in _SETTINGS])
+    return (*[setting() for setting in _SETTINGS], *_function_modes())
+
+
+def _function_modes() -> list[str | type]:
+    """What has a say in every function of torch that the thread calls: a default device by its name, others by their kind."""
+    if not torch._C._len_torch_function_stack():
+        return []
+    modes = _get_current_function_mode_stack()
+    return [str(mode.device) if isinstance(mode, DeviceContext) else type(mode) for mode in modes]
+
+
+def mode_around() -> str:
+    """The kind of a mode around a call that may change functions of torch as they are called; empty: there is none."""
+    return next((kind.__name__ for kind in _function_modes() if isinstance(kind, type)), "")
 
 
 def transform_around(tensors: Iterable[torch.Tensor]) -> str:
