@@ -172,6 +172,21 @@ def test_a_mode_around_a_call_changes_what_it_changes_in_eager(kind, order):
         assert not under or modes[1].seen <= 2 * modes[0].seen, "what is planned is no part of the step"
 
 
+@pytest.mark.filterwarnings("ignore:hooks of submodules")
+def test_hooks_of_all_modules_are_part_of_what_a_plan_is_for():
+    bare, wrapped, factor = Mean(), wrap(Mean(), rows()), [2.0]
+    assert_equal(gradients(bare, rows()), gradients(wrapped, rows()))
+    hook = nn.modules.module.register_module_forward_hook(
+        lambda module, _args, out: out * factor[0] if isinstance(module, nn.Linear) else None
+    )
+    try:
+        for factor[0] in (2.0, 3.0):
+            assert_equal(gradients(bare, rows()), gradients(wrapped, rows()))
+    finally:
+        hook.remove()
+    assert_equal(gradients(bare, rows()), gradients(wrapped, rows()))
+
+
 def test_a_default_device_is_part_of_what_a_plan_is_for():
     x = rows()
     wrapped = wrap(Asks(), x)

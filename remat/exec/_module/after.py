@@ -18,6 +18,7 @@ from remat.exec._plan.planning import Outside, Planned, is_loss_inside
 from remat.exec._run.lowering import Lowered
 from remat.exec._run.meter import StepMeter
 from remat.exec._torch import rng
+from remat.exec._torch.ambient import hooks_of_all_modules
 from remat.exec._trace import structure
 from remat.exec._trace.effects import Effect
 from remat.exec._trace.tape import Scalar
@@ -136,6 +137,8 @@ def warn_of_hooks(module: nn.Module) -> None:
     """Say that hooks of submodules ran once, for the capture."""
     names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     hooked = [path for path, inner in module.named_modules() if path and any(attributes(inner)[name] for name in names)]
+    if hooks_of_all_modules():
+        hooked.insert(0, "all of them")
     if hooked:
         what = (
             f"hooks of submodules ({', '.join(hooked[:3])}{', …' if len(hooked) > 3 else ''}) ran once, while the "

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.nn.modules import module as modules
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
@@ -26,9 +27,17 @@ _SETTINGS = (
 """They choose types, or kernels while a step is traced; what kernels ask as they run need not be here."""
 
 
+_HOOKS: tuple[dict[int, Callable[..., Any]], ...] = (
+    modules._global_forward_pre_hooks,
+    modules._global_forward_hooks,
+    modules._global_backward_pre_hooks,
+    modules._global_backward_hooks,
+)
+
+
 def settings() -> tuple[Any, ...]:
     """Settings of the process that a traced step depends on."""
-    return (*[setting() for setting in _SETTINGS], *_function_modes())
+    return (*[setting() for setting in _SETTINGS], *_function_modes(), *hooks_of_all_modules())
 
 
 def _function_modes() -> list[str | type]:
@@ -37,6 +46,17 @@ def _function_modes() -> list[str | type]:
         return []
     modes = _get_current_function_mode_stack()
     return [str(mode.device) if isinstance(mode, DeviceContext) else type(mode) for mode in modes]
+
+
+def hooks_of_all_modules() -> dict[int, Callable[..., Any]]:
+    """Hooks that run in calls of every module (`register_module_forward_hook`), by their numbers, which are never given again.
+
+    Those of torch count calls and name modules (`FlopCounterMode`): a step does not depend on them.
+    """
+    hooks = {number: hook for table in _HOOKS for number, hook in table.items()}
+    return {
+        number: hook for number, hook in hooks.items() if not str(getattr(hook, "__module__", "")).startswith("torch.")
+    }
 
 
 def mode_around() -> str:

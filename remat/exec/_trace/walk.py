@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from remat.exec._torch.ambient import hooks_of_all_modules
 from remat.exec._torch.places import HERE
 from remat.exec._trace.containers import DERIVED, PLAIN, STATE, TABLES, TORCH_PLAIN, Container, child
 from remat.exec._trace.reads import Reads
@@ -55,6 +56,8 @@ class Walk:
         self._names: dict[str, int] = {}
         self._alive: list[Any] = []
         self.visit(module, "self", 0)
+        for hook in hooks_of_all_modules().values():
+            self.visit(hook, "a hook of all modules", 0)
         for other in others:
             self.visit(other, getattr(other, "__qualname__", type(other).__name__), 0)
 
