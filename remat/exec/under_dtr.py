@@ -22,6 +22,7 @@ from remat.exec._dtr.runtime import Runtime
 from remat.exec._dtr.stepping import DtrReport, PartReport, device_of, report_of, run_forward
 from remat.exec._module.calls import Wrapped, bare_forward, captured_step, is_bare
 from remat.exec._module.plans import Plans
+from remat.exec._torch.ambient import is_recorded
 from remat.exec._torch.compiled import running_eagerly
 from remat.exec._torch.exchange import EXCHANGE
 from remat.exec._trace import structure
@@ -60,7 +61,7 @@ class DtrState:
             with EXCHANGE.reading:
                 return captured_step(step, module, *args, **kwargs)
 
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or is_recorded():
             return forward()
         with EXCHANGE.planning:
             runtime = self._runtime(module, (args, kwargs))

@@ -172,6 +172,18 @@ def test_a_mode_around_a_call_changes_what_it_changes_in_eager(kind, order):
         assert not under or modes[1].seen <= 2 * modes[0].seen, "what is planned is no part of the step"
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    "wrapped_by", [wrap, lambda module, _sample: remat.exec.dtr(module, "1MiB")], ids=("plan", "dtr")
+)
+def test_what_records_a_call_records_the_bare_module(wrapped_by):
+    module = Mean()
+    wrapped = wrapped_by(module, rows())
+    for recorded in (torch.jit.trace(wrapped, rows()), torch.export.export(wrapped, (rows(),)).module()):
+        assert torch.equal(recorded(rows()), module(rows()))
+    assert_equal(gradients(module, rows()), gradients(wrapped, rows()))
+
+
 @pytest.mark.filterwarnings("ignore:hooks of submodules")
 def test_hooks_of_all_modules_are_part_of_what_a_plan_is_for():
     bare, wrapped, factor = Mean(), wrap(Mean(), rows()), [2.0]

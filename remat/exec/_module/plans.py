@@ -22,6 +22,7 @@ from remat.exec._module.entries import Bare, Dynamic, Ready
 from remat.exec._module.state import State
 from remat.exec._run import outside as outside_loss
 from remat.exec._run.runtime import run_step
+from remat.exec._torch.ambient import is_recorded
 from remat.exec._torch.compiled import running_eagerly
 from remat.exec._torch.exchange import EXCHANGE
 from remat.exec._torch.wrappers import outside_modes
@@ -43,6 +44,9 @@ class Plans(State):
         """One call of the wrapped module."""
         if is_bare():
             return bare_forward(module, *args, **kwargs)
+        if is_recorded():
+            self.ran = "the call is recorded (torch.jit.trace, torch.export)"
+            return self.bare(module, args, kwargs)
         outside_loss.end(seen=True)
         if not torch.is_grad_enabled():
             self.ran = "no gradients are recorded (torch.no_grad)"

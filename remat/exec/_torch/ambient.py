@@ -75,3 +75,8 @@ def transform_around(tensors: Iterable[torch.Tensor]) -> str:
     if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
         return "forward-mode differentiation"
     return ""
+
+
+def is_recorded() -> bool:
+    """Whether `torch.jit.trace` or `torch.export` records what is called: neither survives what a planned step is made of."""
+    return torch._C._get_tracing_state() is not None or torch.compiler.is_exporting()
