@@ -7,8 +7,10 @@ does the same for an argument of a function. NaN, infinity and booleans are not 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from functools import wraps
+from inspect import signature
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from attrs import field, frozen
 
@@ -17,6 +19,8 @@ from remat.units import LARGEST
 
 if TYPE_CHECKING:
     from attrs import Attribute
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 RULE = "A-SETTING"
 """Id of a refusal; a class may name another in `SETTINGS_RULE`."""
@@ -114,8 +118,41 @@ FLAG = Setting("True or False", lambda value: type(value) is bool)
 NAME = Setting("a name", lambda value: isinstance(value, str) and bool(value))
 """Text that is not empty."""
 
+MANY = Setting(
+    "a list, a tuple or another collection (a text is none)",
+    lambda value: isinstance(value, Iterable) and not isinstance(value, (str, bytes)),
+)
+"""Several things, of which each is looked at where it is used."""
+
 SEED = Setting("an int", lambda value: type(value) is int)
 """Of random choices."""
 
 SECONDS = number(0)
 """How long something may take."""
+
+
+def takes(*, rule: str = RULE, **settings: Setting) -> Callable[[F], F]:
+    """Decorate a public function: arguments of these names are checked before it begins; what is left out is not checked.
+
+    Raises:
+        BadArgument: of a call, with the rule, the function, the argument, the value and what is accepted.
+    """
+
+    def checked(function: F) -> F:
+        order = list(signature(function).parameters)
+        rows = [
+            (order.index(name), name, setting, f"{function.__name__}: {name}") for name, setting in settings.items()
+        ]
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for at, name, setting, place in rows:
+                if at < len(args):
+                    setting.check(args[at], place, rule=rule)
+                elif name in kwargs:
+                    setting.check(kwargs[name], place, rule=rule)
+            return function(*args, **kwargs)
+
+        return cast(F, call)
+
+    return checked

@@ -27,6 +27,7 @@ from remat.exec._trace import structure
 from remat.exec.in_place import unwrap, wrap_in_place
 from remat.exec.wrapping import call_of, in_training
 from remat.ir import PlanFile, parse_plans, print_plans
+from remat.settings import MANY, instance, takes
 from remat.units import Bytes, format_bytes, parse_bytes
 
 POINTS = 6
@@ -51,6 +52,7 @@ class Division:
     classes: int
 
 
+@takes(rule="X-ARG", model=instance(nn.Module, "nn.Linear(3, 4)"), blocks=MANY)
 def apply_budget(
     model: nn.Module,
     sample: Any,

@@ -13,11 +13,13 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from remat.errors import BadArgument
+from remat.settings import MANY, takes
 
 Name = str | int
 """The key of a tensor in a batch that is a mapping, its position in one that is a tuple or a list."""
 
 
+@takes(rule="X-ARG", lengths=MANY)
 def bucket_lengths(lengths: Iterable[int], count: int) -> tuple[int, ...]:
     """The lengths to which batches are padded with the fewest added positions.
 

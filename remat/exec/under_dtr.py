@@ -27,7 +27,7 @@ from remat.exec._torch.compiled import running_eagerly
 from remat.exec._torch.exchange import EXCHANGE
 from remat.exec._trace import structure
 from remat.exec.wrapping import with_state
-from remat.settings import SEED, instance, number
+from remat.settings import SEED, instance, number, takes
 from remat.units import Bytes, parse_bytes
 
 
@@ -118,13 +118,14 @@ def dtr(
     return with_state(model, DtrState(size, score, float(limit), loss, reserve, seed))
 
 
+@takes(rule="X-ARG", model=instance(nn.Module, "nn.Linear(3, 4)"))
 def dtr_report(model: nn.Module) -> DtrReport:
     """What the last step of a module under DTR did.
 
     Raises:
         BadArgument: X-REPORT, where no step of the module ran under DTR.
     """
-    state = model.__dict__.get("_remat") if isinstance(model, nn.Module) else None
+    state = model.__dict__.get("_remat")
     runtime = state.runtime if isinstance(state, (Plans, DtrState)) else None
     if runtime is None or not isinstance(state, (Plans, DtrState)):
         raise BadArgument("X-REPORT", "no step of the module has run under DTR.", fix="run a training step.")

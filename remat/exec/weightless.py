@@ -26,6 +26,7 @@ from remat.exec._torch import torch_private
 from remat.exec._torch.places import is_user_file
 from remat.exec._trace.tape import Tape
 from remat.ir import Graph
+from remat.settings import function, takes
 from remat.units import Bytes
 
 Factory = Callable[[], tuple[Any, ...]]
@@ -74,6 +75,7 @@ def graph_estimated(captured: Captured) -> Graph:
     return build_graph(program, estimate(program), loss_reserve=loss.reserve, loss_retained=loss.retained)
 
 
+@takes(rule="X-ARG", factory=function("remat.zoo.large.gpt24"))
 def capture_without_weights(
     factory: Factory, *, differentiable: str = "auto", fold_sums: str = "settled", as_run: bool = False
 ) -> Weightless:
@@ -108,6 +110,7 @@ def capture_without_weights(
     return Weightless(captured=captured, module=module, parameters=parameters)
 
 
+@takes(rule="X-ARG", factory=function("remat.zoo.large.gpt24"))
 def graph_without_weights(factory: Factory, *, device: str | Device = "v100", differentiable: str = "auto") -> Graph:
     """The graph of one training step of a model that is never built: `capture_without_weights`, then the device's costs."""
     model = device_model(device)  # an unknown name should not cost a trace

@@ -11,7 +11,10 @@ from remat.ir.graph import Graph
 from remat.ir.node import Compute, Data, Kind, Layer, Phase
 from remat.ir.option import LayerOption, Option
 from remat.ir.step import Step
+from remat.settings import MANY, Setting, takes
 from remat.units import Bytes, Ns
+
+_TEXT = Setting("text", lambda value: isinstance(value, str))
 
 
 class GraphBuilder:
@@ -39,12 +42,14 @@ class GraphBuilder:
         self._data: dict[str, tuple[Bytes, Kind, bool | None]] = {}
         self._layers: list[Layer] = []
 
+    @takes(name=_TEXT)
     def data(self, name: str, size: Bytes, kind: Kind = Kind.ACTIVATION, *, keep: bool | None = None) -> None:
         """Declare a datum; the default of `keep` follows from its kind."""
         if name in self._data:
             raise IllFormed("G-TWICE", f"the datum {name!r} is declared twice.", fix="rename one of them.")
         self._data[name] = (size, kind, keep)
 
+    @takes(reads=MANY, writes=MANY, options=MANY, after=MANY)
     def compute(
         self,
         name: str,
@@ -90,6 +95,7 @@ class GraphBuilder:
         """Add a backward node; arguments as for `compute`."""
         self.compute(name, Phase.BACKWARD, **more)  # type: ignore[arg-type]
 
+    @takes(options=MANY, no_save_steps=MANY)
     def layer(
         self,
         forward: str,

@@ -10,13 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from attrs import evolve
 
-from remat.ir.cluster import Cluster
+from remat.ir.arguments import A_GRAPH, A_TABLE, AN_OPTION, STEPS
+from remat.ir.cluster import A_CLUSTER, CLUSTERS, Cluster
 from remat.ir.graph import Graph
 from remat.ir.node import Kind
 from remat.ir.option import LayerOption, Moment
 from remat.ir.step import Run, Step
+from remat.settings import takes
 
 
+@takes(graph=A_GRAPH)
 def node_classes(graph: Graph) -> tuple[int, ...]:
     """The class of each node: equal for the same code on data of the same sizes and kinds, at the same cost.
 
@@ -41,6 +44,7 @@ def node_classes(graph: Graph) -> tuple[int, ...]:
     return tuple(classes)
 
 
+@takes(graph=A_GRAPH, clusters=CLUSTERS)
 def cluster_classes(graph: Graph, clusters: Sequence[Cluster], nodes: Sequence[int] | None = None) -> tuple[int, ...]:
     """The class of each cluster: equal clusters may use each other's options, by `translate`.
 
@@ -74,6 +78,7 @@ def _form(graph: Graph, cluster: Cluster, classes: Sequence[int]) -> tuple[objec
     return tuple(rows)
 
 
+@takes(graph=A_GRAPH, source=A_CLUSTER, target=A_CLUSTER)
 def renaming(graph: Graph, source: Cluster, target: Cluster) -> dict[str, str]:
     """Names of nodes and data of one cluster, by the names of an equal one."""
     return dict(zip(_names(graph, source), _names(graph, target), strict=True))
@@ -88,6 +93,7 @@ def _names(graph: Graph, cluster: Cluster) -> list[str]:
     return [*names, *data]
 
 
+@takes(option=AN_OPTION, names=A_TABLE)
 def translate(option: LayerOption, names: Mapping[str, str]) -> LayerOption:
     """A layer option of one cluster as the option of an equal one; `names` as `renaming` gives them."""
     return evolve(
@@ -100,6 +106,7 @@ def translate(option: LayerOption, names: Mapping[str, str]) -> LayerOption:
     )
 
 
+@takes(steps=STEPS, names=A_TABLE)
 def translate_steps(steps: Iterable[Step], names: Mapping[str, str]) -> tuple[Step, ...]:
     """Steps with every name replaced."""
     return tuple(

@@ -13,10 +13,9 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from attrs import evolve, field, frozen
-from attrs.validators import instance_of
 
 from remat.errors import IllFormed
-from remat.ir.checks import a_tuple, at_least
+from remat.ir.checks import a_tuple, an_object, at_least
 from remat.ir.graph import Graph
 from remat.ir.node import Compute, Data, Kind, Layer, Phase
 from remat.ir.option import LayerOption, Option
@@ -88,7 +87,7 @@ class Chain:
         IllFormed: G-CHAIN, with the node at which the graph stops being a chain.
     """
 
-    graph: Graph = field(validator=instance_of(Graph))
+    graph: Graph = field(validator=an_object(Graph, "linearised(graph).graph"))
 
     def __attrs_post_init__(self) -> None:
         reason = why_no_chain(self.graph)

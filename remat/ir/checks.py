@@ -52,6 +52,23 @@ def a_name(instance: Any, attribute: Attribute[Any], value: Any) -> None:
         raise _refuse("G-NAME", instance, attribute, f"is {value!r}, not a name", "give text without white space.")
 
 
+def an_object(kind: type, example: str) -> Check:
+    """Check for an object of a class; `example` for the message."""
+
+    def check(instance: Any, attribute: Attribute[Any], value: Any) -> None:
+        if not isinstance(value, kind):
+            fix = f"give a {kind.__name__}, e.g. {example}."
+            raise _refuse("G-TYPE", instance, attribute, f"is {value!r:.80}, not a {kind.__name__}", fix)
+
+    return check
+
+
+def a_flag(instance: Any, attribute: Attribute[Any], value: Any) -> None:
+    """Check for True or False; the numbers 1 and 0 are neither."""
+    if type(value) is not bool:
+        raise _refuse("G-TYPE", instance, attribute, f"is {value!r:.80}, not a flag", "give True or False.")
+
+
 def a_tuple(item: type) -> Check:
     """Check for a tuple of `item`; for names, also that none stands twice."""
 

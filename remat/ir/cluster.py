@@ -11,9 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from attrs import field, frozen
 
 from remat.errors import IllFormed
+from remat.ir.arguments import A_GRAPH, A_TABLE
 from remat.ir.checks import a_name, a_tuple
 from remat.ir.graph import Graph
 from remat.ir.node import Phase
+from remat.settings import MANY, Setting, instance, takes
 
 
 @frozen(kw_only=True)
@@ -57,6 +59,14 @@ def unused(word: str, names: Collection[str]) -> str:
     return word
 
 
+def _are_clusters(value: object) -> bool:
+    return isinstance(value, (tuple, list)) and all(isinstance(cluster, Cluster) for cluster in value)
+
+
+A_CLUSTER = instance(Cluster, "clusters(graph, groups)[0]")
+CLUSTERS = Setting("a tuple of clusters, e.g. clusters(graph, groups)", _are_clusters)
+
+
 def predecessors(graph: Graph, *, soft: bool = False) -> tuple[tuple[int, ...], ...]:
     """For each node, the nodes whose data it reads, in order; with `soft` also those it only runs after.
 
@@ -85,12 +95,22 @@ def between(before: tuple[tuple[int, ...], ...], inside: Collection[int]) -> Ite
     yield from sorted((reached & leads) - set(inside))
 
 
+@takes(graph=A_GRAPH, names=MANY)
 def is_convex(graph: Graph, names: Iterable[str], *, soft: bool = True) -> bool:
-    """Whether no path between two of the nodes leaves the set; soft dependencies count unless `soft=False`."""
-    inside = {graph.node_index[name] for name in names}
+    """Whether no path between two of the nodes leaves the set; soft dependencies count unless `soft=False`.
+
+    Raises:
+        IllFormed: G-UNKNOWN, for a name that is no node's.
+    """
+    inside = set()
+    for name in names:
+        if name not in graph.node_index:
+            raise IllFormed("G-UNKNOWN", f"is_convex: there is no node {name!r:.80}.", fix="name nodes of the graph.")
+        inside.add(graph.node_index[name])
     return not inside or next(between(predecessors(graph, soft=soft), inside), None) is None
 
 
+@takes(graph=A_GRAPH, groups=A_TABLE)
 def clusters(graph: Graph, groups: Mapping[str, Iterable[str]]) -> tuple[Cluster, ...]:
     """Clusters of disjoint convex groups of forward nodes, each with its part of the backward.
 
@@ -130,6 +150,7 @@ def _owners(graph: Graph, groups: Mapping[str, Iterable[str]]) -> dict[int, str]
     """The cluster of each forward node that is in one, by index."""
     cluster_of: dict[int, str] = {}
     for name, members in groups.items():
+        MANY.check(members, f"clusters: groups[{name!r:.80}]")
         for member in members:
             index = graph.node_index.get(member)
             if index is None or graph.computes[index].phase is not Phase.FORWARD:

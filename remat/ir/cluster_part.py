@@ -7,6 +7,7 @@ from functools import cached_property
 
 from attrs import evolve, frozen
 
+from remat.errors import IllFormed
 from remat.ir.cluster import Cluster
 from remat.ir.graph import Graph
 from remat.ir.node import Compute, Data, Kind, Phase
@@ -28,6 +29,12 @@ class Part:
 
     flat: Graph
     cluster: Cluster
+
+    def __attrs_post_init__(self) -> None:
+        for name in self.cluster.nodes:
+            if name not in self.flat.node_index:
+                what = f"the cluster {self.cluster.name!r} holds {name!r}, which is no node of {self.flat!r}."
+                raise IllFormed("G-CLUSTER", what, fix="give the graph that the cluster is of.")
 
     # -- borders -------------------------------------------------------------------------------------------------------
 

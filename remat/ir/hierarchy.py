@@ -18,13 +18,15 @@ from itertools import pairwise
 from attrs import evolve, field, frozen
 
 from remat.errors import IllFormed
-from remat.ir.cluster import Cluster
+from remat.ir.arguments import A_GRAPH, A_SCHEDULE, A_TABLE
+from remat.ir.cluster import A_CLUSTER, CLUSTERS, Cluster
 from remat.ir.cluster_part import Part
 from remat.ir.graph import Graph
 from remat.ir.node import Compute, Data, Layer, Phase
 from remat.ir.option import LayerOption, Option
 from remat.ir.schedule import Schedule
 from remat.ir.step import Drop, Run
+from remat.settings import MANY, instance, optional, takes
 
 
 @frozen(kw_only=True)
@@ -48,6 +50,7 @@ class Condensed:
         return expand(self, schedule)
 
 
+@takes(graph=A_GRAPH, clusters=CLUSTERS, options=optional(A_TABLE))
 def condense(
     graph: Graph, clusters: Sequence[Cluster], options: Mapping[str, Iterable[LayerOption]] | None = None
 ) -> Condensed:
@@ -59,10 +62,15 @@ def condense(
         options: layer options by name of the cluster; left out for a cluster: `plain_options`.
 
     Raises:
-        IllFormed: G-CLUSTER, when clusters depend on each other, or cut a sum of contributions or the order of random draws.
+        IllFormed: G-CLUSTER, when clusters depend on each other, or cut a sum of contributions or the order of random draws;
+            options are given for what is no cluster.
     """
     _flat(graph)
     chosen = {} if options is None else options
+    unknown = [name for name in chosen if name not in {cluster.name for cluster in clusters}]
+    if unknown:
+        fix = "name clusters that are given."
+        raise IllFormed("G-CLUSTER", f"options are given for {unknown[0]!r:.80}, which is no cluster.", fix=fix)
     return _Condenser(graph, clusters, chosen).result()
 
 
@@ -93,6 +101,7 @@ def check_condensable(graph: Graph, clusters: Sequence[Cluster]) -> None:
     condenser.refuse_cycles(before, _topological(before, first))
 
 
+@takes(condensed=instance(Condensed, "condense(graph, clusters)"), schedule=A_SCHEDULE)
 def expand(condensed: Condensed, schedule: Schedule) -> Schedule:
     """The flat schedule: sub-schedules inlined, each datum dropped at its last read. Same time, a peak no larger.
 
@@ -127,6 +136,7 @@ def _inner(condensed: Condensed, run: Run) -> Iterable[Run]:
     return (step for step in steps if isinstance(step, Run))
 
 
+@takes(graph=A_GRAPH, cluster=A_CLUSTER)
 def part(graph: Graph, cluster: Cluster) -> Graph:
     """The training step of a cluster alone: its nodes, and one loss node in place of all that happens between.
 
@@ -136,6 +146,7 @@ def part(graph: Graph, cluster: Cluster) -> Graph:
     return Part(graph, cluster).graph
 
 
+@takes(graph=A_GRAPH, cluster=A_CLUSTER, runs=MANY)
 def layer_option(graph: Graph, cluster: Cluster, runs: Iterable[Run | str | int]) -> LayerOption:
     """The layer option of a run sequence of `part(graph, cluster)`: all its numbers from the replay.
 
@@ -145,6 +156,7 @@ def layer_option(graph: Graph, cluster: Cluster, runs: Iterable[Run | str | int]
     return Part(graph, cluster).option(runs)
 
 
+@takes(graph=A_GRAPH, cluster=A_CLUSTER)
 def plain_options(graph: Graph, cluster: Cluster) -> tuple[LayerOption, ...]:
     """Two options that need no solver: keep all that the backward reads; keep nothing and run the forward again."""
     return Part(graph, cluster).plain_options()

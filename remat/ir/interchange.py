@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from remat.errors import MalformedFile
+from remat.ir.arguments import A_PATH, A_THING, RAW
 from remat.ir.graph import Graph
 from remat.ir.json_document import JsonObject, as_text, born, parse_json, read_unzipped, write_whole
 from remat.ir.node import KEPT, Compute, Data, Kind, Layer, Phase
@@ -20,6 +21,7 @@ from remat.ir.option import LayerOption, Moment, Option
 from remat.ir.schedule import Schedule
 from remat.ir.step import Drop, Offload, Prefetch, Run, Step
 from remat.ir.text import parse_text, print_text
+from remat.settings import takes
 
 GRAPH_FORMAT = "remat-graph/1"
 SCHEDULE_FORMAT = "remat-schedule/1"
@@ -38,6 +40,7 @@ T = TypeVar("T")
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
+@takes(thing=A_THING, path=A_PATH)
 def dump(thing: Graph | Schedule, path: str | os.PathLike[str]) -> None:
     """Write a graph or schedule, whole or not at all: as JSON, gzipped when the name ends in `.gz`, as text for `.remat`."""
     path = Path(path)
@@ -45,6 +48,7 @@ def dump(thing: Graph | Schedule, path: str | os.PathLike[str]) -> None:
     write_whole(path, text)
 
 
+@takes(path=A_PATH)
 def load(path: str | os.PathLike[str]) -> Graph | Schedule:
     """Read a graph or schedule that `dump` wrote.
 
@@ -54,12 +58,14 @@ def load(path: str | os.PathLike[str]) -> Graph | Schedule:
     return loads(read_unzipped(path))
 
 
+@takes(thing=A_THING)
 def dumps(thing: Graph | Schedule) -> str:
     """The JSON text of a graph or schedule."""
     document = graph_to_json(thing) if isinstance(thing, Graph) else schedule_to_json(thing)
     return json.dumps(document, indent=None, separators=(",", ":"), ensure_ascii=False)
 
 
+@takes(raw=RAW)
 def loads(raw: bytes | str) -> Graph | Schedule:
     """The graph or schedule of a JSON text, or of the text form.
 

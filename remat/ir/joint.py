@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from remat.errors import IllFormed, MalformedFile
+from remat.ir.arguments import A_PATH
 from remat.ir.build import GraphBuilder
 from remat.ir.graph import Graph
 from remat.ir.json_document import read_unzipped
 from remat.ir.node import Kind, Phase
+from remat.settings import takes
 
 T = TypeVar("T")
 
@@ -28,6 +30,7 @@ _KINDS = {
 }
 
 
+@takes(path=A_PATH)
 def read_joint_graph(path: str | os.PathLike[str]) -> Graph:
     """The graph of a `remat-joint-graph/1` file, gzipped or not.
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from enum import Enum
 
-from attrs import field, frozen
-from attrs.validators import in_, instance_of
+from attrs import field, fields, frozen
 
 from remat.errors import IllFormed
-from remat.ir.checks import a_name, a_text, a_tuple, at_least
+from remat.ir.checks import a_flag, a_name, a_text, a_tuple, an_object, at_least
 from remat.ir.option import LayerOption, Option
 from remat.ir.step import Step
 from remat.units import Bytes
@@ -63,13 +62,13 @@ class Data:
 
     name: str = field(validator=a_name)
     size: Bytes = field(validator=at_least(0, "bytes"))
-    kind: Kind = field(default=Kind.ACTIVATION, validator=instance_of(Kind))
+    kind: Kind = field(default=Kind.ACTIVATION, validator=an_object(Kind, "Kind.ACTIVATION"))
     writers: tuple[str, ...] = field(default=(), validator=a_tuple(str))
-    keep: bool = field(validator=in_((False, True)))
+    keep: bool = field(validator=a_flag)
 
     @keep.default
     def _(self) -> bool:
-        return self.kind in KEPT
+        return isinstance(self.kind, Kind) and self.kind in KEPT
 
     def __attrs_post_init__(self) -> None:
         if self.kind in KEPT and not self.keep:
@@ -107,15 +106,15 @@ class Compute:
     """
 
     name: str = field(validator=a_name)
-    phase: Phase = field(validator=instance_of(Phase))
+    phase: Phase = field(validator=an_object(Phase, "Phase.FORWARD"))
     reads: tuple[str, ...] = field(default=(), validator=a_tuple(str))
     writes: tuple[str, ...] = field(default=(), validator=a_tuple(str))
     options: tuple[Option, ...] = field(validator=a_tuple(Option))
     scope: str = field(default="", validator=a_text)
     twin: str = field(default="", validator=a_text)
     signature: str = field(default="", validator=a_text)
-    draws: bool = field(default=False, validator=in_((False, True)))
-    run_once: bool = field(default=False, validator=in_((False, True)))
+    draws: bool = field(default=False, validator=a_flag)
+    run_once: bool = field(default=False, validator=a_flag)
     after: tuple[str, ...] = field(default=(), validator=a_tuple(str))
 
     def __attrs_post_init__(self) -> None:
@@ -173,13 +172,14 @@ class Layer:
     backward: str = field(validator=a_name)
     phantom: str = field(validator=a_name)
     options: tuple[LayerOption, ...] = field(validator=a_tuple(LayerOption))
-    no_save: Option = field(validator=instance_of(Option))
+    no_save: Option = field(validator=an_object(Option, "Option(time=1)"))
     no_save_steps: tuple[Step, ...] = ()
 
     @no_save.default
     def _(self) -> Option:
         if not isinstance(self.options, tuple) or not self.options:
             raise IllFormed("G-LAYER", f"the layer of {self.forward!r} has no option.", fix="give at least one.")
+        a_tuple(LayerOption)(self, fields(Layer).options, self.options)
         quick = min(self.options, key=lambda option: (option.forward, option.forward_workspace + option.phantom))
         return Option(time=quick.forward, workspace=quick.forward_workspace + quick.phantom)
 

@@ -12,15 +12,18 @@ from functools import cached_property
 from attrs import frozen
 
 from remat.errors import IllFormed
+from remat.ir.arguments import A_GRAPH, A_SCHEDULE
 from remat.ir.graph import Graph
 from remat.ir.node import Kind, Phase
 from remat.ir.option import LayerOption, Moment
 from remat.ir.schedule import Schedule
 from remat.ir.step import Drop, Run, Step
 from remat.ir.validation import validate
+from remat.settings import takes
 from remat.units import Bytes
 
 
+@takes(block=A_GRAPH, schedule=A_SCHEDULE)
 def option_of(block: Graph, schedule: Schedule) -> LayerOption:
     """The layer option that a schedule of a block is.
 

@@ -18,6 +18,7 @@ from typing import Any
 from attrs import astuple, field, frozen
 
 from remat.errors import InvalidSchedule, MalformedFile
+from remat.ir.arguments import A_PATH, A_TEXT
 from remat.ir.checks import a_text, a_tuple, at_least
 from remat.ir.cost import Cost
 from remat.ir.graph import Graph
@@ -26,6 +27,7 @@ from remat.ir.json_document import JsonObject, as_text, born, parse_json, read_u
 from remat.ir.link import Link
 from remat.ir.schedule import Schedule
 from remat.ir.validation import validate
+from remat.settings import instance, takes
 from remat.units import LARGEST, Bytes, Ns
 
 PLAN_FORMAT = "remat-plan/1"
@@ -113,11 +115,16 @@ class PlanFile:
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
+A_FILE = instance(PlanFile, "read_plans(path)")
+
+
+@takes(file=A_FILE, path=A_PATH)
 def write_plans(file: PlanFile, path: str | os.PathLike[str]) -> None:
     """Write plans as JSON, whole or not at all; gzipped when the name ends in `.gz`."""
     write_whole(path, print_plans(file).encode())
 
 
+@takes(path=A_PATH)
 def read_plans(path: str | os.PathLike[str]) -> PlanFile:
     """Read plans that `write_plans` wrote.
 
@@ -127,12 +134,14 @@ def read_plans(path: str | os.PathLike[str]) -> PlanFile:
     return parse_plans(as_text(read_unzipped(path)))
 
 
+@takes(file=A_FILE)
 def print_plans(file: PlanFile) -> str:
     """The JSON text of plans."""
     document = _document(file)
     return _canonical({**document, "checksum": _checksum(document)})
 
 
+@takes(text=A_TEXT)
 def parse_plans(text: str) -> PlanFile:
     """The plans of a JSON text.
 

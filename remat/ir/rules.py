@@ -16,6 +16,7 @@ GRAPH_RULES = {
     "G-INT": "sizes and times are ints",
     "G-RANGE": "sizes and times are from 0 to 2^63 - 1, and so are their sums over a graph",
     "G-NAME": "names are text without white space",
+    "G-TYPE": "kinds, phases and options are objects of their class, flags are True or False",
     "G-TUPLE": "collections are tuples of the right class",
     "G-TWICE": "a name stands for one thing; a list of names holds each once",
     "G-OPT": "a node has at least one option; an option has both sub-schedules or neither",

@@ -14,6 +14,7 @@ from remat.errors import IllFormed
 from remat.ir.graph import Graph
 from remat.ir.node import Data
 from remat.ir.step import Drop, Offload, Prefetch, Run, Step
+from remat.settings import MANY, instance, takes
 
 
 def _steps(instance: Schedule, attribute: object, value: object) -> None:
@@ -40,6 +41,7 @@ class Schedule:
         return tuple(step for step in self.steps if isinstance(step, Run))
 
     @classmethod
+    @takes(graph=instance(Graph, "remat.load(path)"), runs=MANY)
     def from_runs(cls, graph: Graph, runs: Iterable[Run | str | int]) -> Schedule:
         """The schedule of a run sequence, each drop placed as early as it can be.
 
@@ -70,6 +72,9 @@ def _named(graph: Graph, item: Run | str | int) -> Run:
             raise IllFormed("G-UNKNOWN", f"a run names node {item} of {len(graph)}.", fix=fix)
         return graph.first_runs[item]
     run = Run(item) if isinstance(item, str) else item
+    if not isinstance(run, Run):
+        what = f"{item!r:.80} is not a run, a name or an index of a node."
+        raise IllFormed("G-TYPE", what, fix='give e.g. Run("F"), "F" or 0.')
     if run.node not in graph.node_index or run.option >= len(graph.node(run.node).options):
         raise IllFormed("G-UNKNOWN", f"{run} names a node or option that does not exist.", fix="correct the name.")
     return run

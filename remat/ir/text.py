@@ -24,11 +24,13 @@ from functools import partial
 from typing import TypeVar
 
 from remat.errors import IllFormed, MalformedFile
+from remat.ir.arguments import A_TEXT, A_THING
 from remat.ir.graph import Graph
 from remat.ir.node import KEPT, Compute, Data, Kind, Layer, Phase
 from remat.ir.option import LayerOption, Moment, Option
 from remat.ir.schedule import Schedule
 from remat.ir.step import Drop, Offload, Prefetch, Run, Step
+from remat.settings import takes
 
 GRAPH_HEADER = "remat graph 1"
 SCHEDULE_HEADER = "remat schedule 1"
@@ -47,6 +49,7 @@ T = TypeVar("T")
 # -- printing ----------------------------------------------------------------------------------------------------------
 
 
+@takes(thing=A_THING)
 def print_text(thing: Graph | Schedule) -> str:
     """The text form; ends with a line break."""
     lines = _graph_lines(thing) if isinstance(thing, Graph) else _schedule_lines(thing)
@@ -118,6 +121,7 @@ def _layer(layer: Layer) -> Iterator[str]:
 # -- parsing -----------------------------------------------------------------------------------------------------------
 
 
+@takes(text=A_TEXT)
 def parse_text(text: str) -> Graph | Schedule:
     """The graph or schedule of a text form.
 

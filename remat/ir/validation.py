@@ -8,6 +8,7 @@ from __future__ import annotations
 from numbers import Integral
 
 from remat.errors import IllFormed
+from remat.ir.arguments import A_GRAPH, A_LINK, A_SCHEDULE
 from remat.ir.cost import Cost
 from remat.ir.graph import Graph
 from remat.ir.link import Link
@@ -15,6 +16,7 @@ from remat.ir.replay import Replay
 from remat.ir.schedule import Schedule
 from remat.ir.step import Offload, Prefetch
 from remat.ir.transfer import LinkReplay
+from remat.settings import takes
 from remat.units import Bytes
 
 SCHEDULE_RULES = {
@@ -31,6 +33,7 @@ SCHEDULE_RULES = {
 }
 
 
+@takes(graph=A_GRAPH, schedule=A_SCHEDULE, link=A_LINK)
 def validate(graph: Graph, schedule: Schedule, budget: Bytes | None = None, link: Link | None = None) -> Cost:
     """Replay `schedule` on `graph`.
 

@@ -9,6 +9,7 @@ from attrs import frozen
 
 from remat.algorithms._core.clock import Clock
 from remat.ir import Schedule
+from remat.settings import optional, takes, whole
 
 
 class Ticks:
@@ -33,6 +34,7 @@ class Ticks:
         return self.step * self.looks
 
 
+@takes(looks=optional(whole(0)))
 def memory_clock(looks: int | None = None) -> Clock:
     """A clock that expires after `looks` readings; None: never."""
     return Clock(None if looks is None else float(looks), now=Ticks())

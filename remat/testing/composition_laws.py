@@ -17,6 +17,8 @@ from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
 from remat.algorithms._core.warm_started import WarmStarted
 from remat.ir import Graph, Schedule
+from remat.ir.arguments import A_GRAPH
+from remat.settings import function, takes
 from remat.testing.report import LawBroken
 
 COMPOSITION_LAWS = {
@@ -57,6 +59,7 @@ class Probe(WarmStarted):
         return Plan(schedule=Schedule.from_runs(problem.graph, range(len(problem.graph))), trail=("Probe()",))
 
 
+@takes(compose=function("lambda solver: solver.within(5)"), graph=A_GRAPH)
 def check_composition(compose: Callable[[Solver], Solver], graph: Graph, *, budget: int = 1 << 62) -> None:
     """Check that a composition passes on seed, clock, progress and interruption.
 

@@ -61,6 +61,7 @@ BROKEN = {
     "G-INT": lambda: Data(name="a", size=1.0, writers=("F",)),
     "G-RANGE": lambda: Data(name="a", size=-1, writers=("F",)),
     "G-NAME": lambda: Data(name="a b", size=1, writers=("F",)),
+    "G-TYPE": lambda: Data(name="a", size=1, kind="activation", writers=("F",)),
     "G-TUPLE": lambda: compute("F", reads=["x"]),
     "G-TWICE": lambda: graph(F, L, data=(X, A, A)),
     "G-OPT": lambda: compute("F", options=()),

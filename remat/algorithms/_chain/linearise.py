@@ -18,7 +18,7 @@ from attrs import evolve, field, frozen
 
 from remat.algorithms._chain.chain_assembly import Part, assembled, offered, runs_once
 from remat.algorithms._chain.quantise import Quantise, UnitCost
-from remat.algorithms._core.clock import Clock, lower_clock
+from remat.algorithms._core.clock import A_CLOCK, Clock, lower_clock
 from remat.algorithms._core.dead_reruns import without_dead_reruns
 from remat.algorithms._core.options import OptionSource
 from remat.algorithms._core.problem import Problem
@@ -33,8 +33,9 @@ from remat.ir import (
     Schedule,
     Step,
 )
+from remat.ir.arguments import A_GRAPH
 from remat.ir.chain import is_chain
-from remat.settings import instance, number, optional
+from remat.settings import instance, number, optional, takes
 
 __all__ = ["Linearise", "Linearised", "Quantise", "UnitCost", "linearised"]
 
@@ -197,6 +198,7 @@ class Linearised:
         return {layer.phantom}
 
 
+@takes(graph=A_GRAPH, blocks=optional(instance(OptionSource, "StoreAll().sweep(peaks=4)")), clock=A_CLOCK)
 def linearised(
     graph: Graph, pin: float = 1 / 64, blocks: OptionSource | None = None, *, clock: Clock | None = None, seed: int = 0
 ) -> Linearised:

@@ -15,9 +15,10 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.transforms import Applied, Transform
 from remat.ir import Compute, Data, Graph, Kind, Layer, LayerOption, Option, Phase, Run, Schedule
+from remat.ir.arguments import A_TEXT
 from remat.ir.chain import Chain, Stage, why_no_chain
 from remat.ir.cluster import unused
-from remat.settings import FLAG, optional, whole
+from remat.settings import FLAG, MANY, optional, takes, whole
 from remat.units import Bytes
 
 
@@ -236,11 +237,13 @@ class UnitCost(Transform):
         return Applied(problem=Problem(graph=unit, budget=budget, deadline=problem.deadline), lift=lift)
 
 
+@takes(length=whole(0), count=whole(0))
 def unit_budget(length: int, count: int) -> Bytes:
     """The budget of a unit chain that holds `count` inputs on top of the work of one step: an output and a tape."""
     return count + 1 + length + 1
 
 
+@takes(stages=MANY, loss=A_TEXT)
 def unit_chain(stages: Sequence[Stage], loss: str) -> Graph:
     """The unit chain with the names of the given stages."""
     length = len(stages)

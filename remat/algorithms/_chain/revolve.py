@@ -18,6 +18,7 @@ from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
 from remat.ir import Graph, Run, Schedule
 from remat.ir.chain import Chain, why_no_chain
+from remat.settings import takes, whole
 
 CLASS = "schedules of a homogeneous chain that tape one stage at a time"
 
@@ -30,8 +31,15 @@ def repetition(stages: int, checkpoint_count: int) -> int:
     return r
 
 
+@takes(stages=whole(0), checkpoint_count=whole(0))
 def extra_runs(stages: int, checkpoint_count: int) -> int:
-    """Forward runs that are not taped, of an optimal schedule; `checkpoint_count` >= 1 unless there is one stage."""
+    """Forward runs that are not taped, of an optimal schedule; `checkpoint_count` >= 1 unless there is one stage.
+
+    Raises:
+        BadArgument: A-SETTING, when several stages have no checkpoint.
+    """
+    if stages > 1:
+        whole(1).check(checkpoint_count, "extra_runs: checkpoint_count")
     r = repetition(stages, checkpoint_count) if stages > 1 else 0
     return r * stages - comb(checkpoint_count + r, r - 1) if r else 0
 

@@ -20,7 +20,7 @@ from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
 from remat.ir import Graph, Run, Schedule
 from remat.ir.chain import Chain, why_no_chain
-from remat.settings import whole
+from remat.settings import instance, takes, whole
 from remat.units import Bytes, GiB, Ns, format_bytes
 
 CLASS = "persistent schedules of the chain: a stage's input stays until its backward, nothing before it runs meanwhile"
@@ -142,6 +142,7 @@ def table_bytes(stages: int, slots: int) -> Bytes:
     return 8 * (slots + 1) * (stages + 1) * (stages + 2) // 2
 
 
+@takes(chain=instance(Chain, "Chain(linearised(graph).graph)"), budget=whole(0, "bytes"))
 def rotor_values(chain: Chain, budget: Bytes, choice: Sequence[Sequence[int]] | None = None) -> RotorTable:
     """The table of a chain for a budget and every smaller one; `choice`: the options of each stage to consider."""
     arrays = arrays_of(chain, budget, choice)

@@ -14,7 +14,7 @@ from attrs import evolve, frozen
 
 from remat.algorithms._core.startup import planning_timer
 from remat.ir import Schedule
-from remat.settings import SECONDS, optional
+from remat.settings import SECONDS, function, instance, optional
 from remat.units import Ns
 
 _LIMIT = optional(SECONDS)
@@ -68,6 +68,9 @@ class Clock:
         parent: Clock | None = None,
     ) -> None:
         _LIMIT.check(seconds, "Clock: seconds")
+        optional(function("time.perf_counter")).check(now, "Clock: now")
+        optional(function("print")).check(listener, "Clock: listener")
+        A_CLOCK.check(parent, "Clock: parent")
         self._now = planning_timer() if now is None else now
         self._start = self._now()
         self._end = math.inf if seconds is None else self._start + seconds
@@ -155,6 +158,9 @@ class Clock:
                 note=note,
             )
             self._listener(progress)
+
+
+A_CLOCK = optional(instance(Clock, "Clock(5.0)"))
 
 
 def lower_clock(clock: Clock | None) -> Clock:

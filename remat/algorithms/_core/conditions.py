@@ -5,7 +5,8 @@ from __future__ import annotations
 from attrs import field, frozen
 
 from remat.ir import Graph
-from remat.settings import whole
+from remat.ir.arguments import A_GRAPH
+from remat.settings import takes, whole
 
 
 @frozen
@@ -22,6 +23,7 @@ class nodes_at_most:
         return f"nodes_at_most({self.limit})"
 
 
+@takes(graph=A_GRAPH)
 def is_flat(graph: Graph) -> bool:
     """Test: no layers, one option per node."""
     return graph.flat

@@ -19,7 +19,7 @@ from remat.algorithms._core.outcome import Outcome
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.wording import operand
 from remat.ir import Graph, LayerOption, Option, Phase, Schedule, option_of, validate
-from remat.settings import SECONDS, instance, whole
+from remat.settings import MANY, SECONDS, instance, takes, whole
 from remat.units import Bytes
 
 SHARE = 2.0
@@ -62,6 +62,7 @@ class Limited(OptionSource):
         return self.source.options(block, clock=outer.nested(self.seconds), seed=seed)
 
 
+@takes(options=MANY)
 def undominated(options: Iterable[LayerOption]) -> tuple[LayerOption, ...]:
     """The options that no other option dominates, in order of time; of equal options the first stays."""
     ranked = sorted(options, key=_rank)

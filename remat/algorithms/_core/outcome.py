@@ -44,6 +44,7 @@ class Status(Enum):
     NOT_FOUND = "not found"
 
 
+_SCHEDULE = optional(instance(Schedule, "Schedule.from_runs(…)"))
 _EVIDENCE = optional(instance(Evidence, "Written(graph, proof)"))
 
 
@@ -117,7 +118,7 @@ class Plan:
         evidence: what the bound, or a smaller one, can be proved from; None: the bound is claimed.
     """
 
-    schedule: Schedule | None = field(default=None, validator=optional(instance(Schedule, "Schedule.from_runs(…)")))
+    schedule: Schedule | None = field(default=None, validator=_SCHEDULE)
     lower: Ns | float = field(default=0, validator=_BOUND)
     trail: tuple[str, ...] = field(default=(), validator=tuple_of(NAME, empty=True))
     class_bounds: tuple[ClassBound, ...] = field(default=(), validator=_CLASS_BOUNDS)
@@ -136,8 +137,8 @@ class Outcome:
         evidence: what `proof` is written from; None: all of the bound is claimed.
     """
 
-    schedule: Schedule | None = None
-    cost: Cost | None = None
+    schedule: Schedule | None = field(default=None, validator=_SCHEDULE)
+    cost: Cost | None = field(default=None, validator=optional(instance(Cost, "validate(graph, schedule)")))
     lower: Ns | float = field(default=0, validator=_BOUND)
     trail: tuple[str, ...] = field(default=(), eq=False)
     class_bounds: tuple[ClassBound, ...] = field(default=(), eq=False)
@@ -208,6 +209,7 @@ class Outcome:
         Raises:
             UnsoundBound: when the bound of one outcome is above the schedule of the other.
         """
+        instance(Outcome, "solver.solve(problem)").check(other, "merge: other")
         if self.upper != other.upper:
             winner = self if self.upper < other.upper else other
         else:

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, final
 
 from attrs import evolve, field, frozen
 
-from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.clock import A_CLOCK, Clock
 from remat.algorithms._core.evidence import Evidence
 from remat.algorithms._core.options import OptionSource, Sweep
 from remat.algorithms._core.outcome import Outcome, Plan
@@ -87,6 +87,7 @@ class Solver(ABC):
             InvalidSchedule: a broken rule other than the budget, which is a bug of the solver.
         """
         _PROBLEM.check(problem, "solve: problem")
+        A_CLOCK.check(clock, "solve: clock")
         SEED.check(seed, "solve: seed")
         FLAG.check(proof, "solve: proof")
         if proof and not problem.proof_leaves:

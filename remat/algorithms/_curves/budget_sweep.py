@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 
 from remat.algorithms._bounds.floor import node_floor, proved_floor
 from remat.algorithms._bounds.kept_cut import cut_floor
-from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.clock import A_CLOCK, Clock
 from remat.algorithms._core.evidence import Evidence, stronger
 from remat.algorithms._core.outcome import IMPOSSIBLE, Outcome, Plan
 from remat.algorithms._core.problem import Problem
@@ -22,7 +22,8 @@ from remat.algorithms._search.passes import descended
 from remat.algorithms._search.state import Search
 from remat.algorithms._whole.baselines import StoreAll, store_all_peak
 from remat.ir import Graph, Link, Schedule
-from remat.settings import number, optional
+from remat.ir.arguments import A_GRAPH, A_LINK
+from remat.settings import MANY, function, number, optional, takes
 from remat.units import Bytes
 
 PROBES = 7
@@ -70,6 +71,7 @@ class Lowest:
         return max(self.floor, self.impossible + 1)
 
 
+@takes(graph=A_GRAPH, budgets=MANY, clock=A_CLOCK, listener=optional(function("print")), link=A_LINK)
 def sweep(
     graph: Graph,
     budgets: Iterable[Bytes],
@@ -119,6 +121,7 @@ def sweep(
     return Curve(points=tuple(points))
 
 
+@takes(graph=A_GRAPH, clock=A_CLOCK)
 def lowest_budget(
     graph: Graph, solver: Solver | None = None, *, accuracy: float = 0.005, clock: Clock | None = None, seed: int = 0
 ) -> Lowest:

@@ -10,14 +10,15 @@ from collections.abc import Iterable
 
 from attrs import field, frozen
 
-from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.clock import A_CLOCK, Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE, Outcome, Status
 from remat.algorithms._core.solver import Solver
 from remat.algorithms._whole.baselines import store_all_peak
 from remat.budget import budget_bytes
 from remat.errors import BadArgument
 from remat.ir import Graph
-from remat.settings import whole
+from remat.ir.arguments import A_GRAPH
+from remat.settings import MANY, optional, takes, whole
 from remat.units import Bytes, Ns, format_bytes, format_ns
 
 SWEEP = "sweep"
@@ -102,6 +103,7 @@ class Choices:
         return "\n".join(lines)
 
 
+@takes(graph=A_GRAPH, budgets=optional(MANY), clock=A_CLOCK)
 def choices(
     graph: Graph,
     budgets: Iterable[int | str] | None = None,

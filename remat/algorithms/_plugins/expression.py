@@ -13,11 +13,14 @@ from typing import Any
 
 from remat.algorithms._plugins.registry import word
 from remat.errors import BadArgument, RematError
+from remat.ir.arguments import A_TABLE, A_TEXT
+from remat.settings import optional, takes
 
 METHODS = ("within", "when", "sweep", "if_")
 """Methods that an expression may call."""
 
 
+@takes(text=A_TEXT, words=optional(A_TABLE))
 def parse(text: str, *, words: Mapping[str, Any] | None = None) -> Any:
     """The value of an expression, usually a `Solver`.
 

@@ -9,7 +9,8 @@ from remat.algorithms._core.outcome import Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver, refuse_unless_flat
 from remat.ir import Graph, Phase, Schedule, validate
-from remat.settings import optional, whole
+from remat.ir.arguments import A_GRAPH
+from remat.settings import optional, takes, whole
 from remat.units import Bytes
 
 
@@ -27,11 +28,13 @@ class StoreAll(Solver):
         return Plan(schedule=schedule, lower=least_time(problem.graph), trail=("StoreAll: nothing is recomputed",))
 
 
+@takes(graph=A_GRAPH)
 def least_time(graph: Graph) -> int:
     """A bound for every schedule: forward nodes, the loss, and what leads to kept data run at least once [ns]."""
     return sum(min(option.time for option in graph.computes[i].options) for i in graph.required)
 
 
+@takes(graph=A_GRAPH)
 def store_all_peak(graph: Graph) -> Bytes:
     """The replayed peak of `StoreAll` [bytes]; budgets in per cent are fractions of it."""
     return validate(graph, Schedule.from_runs(graph, range(len(graph)))).peak

@@ -10,8 +10,10 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from remat.exec._program.program import Op, Program, Ref, Role, Spec
+from remat.exec._program.program import A_PROGRAM, Op, Program, Ref, Role, Spec
 from remat.exec._program.refusals import refusing
+from remat.ir.arguments import A_TABLE
+from remat.settings import takes
 from remat.units import Bytes, Ns
 
 FLOPS_PER_NS = 20.0
@@ -36,6 +38,7 @@ class OpCost:
     outputs: tuple[Bytes | None, ...] = ()
 
 
+@takes(rule="X-ARG", program=A_PROGRAM, costs=A_TABLE)
 def resized(program: Program, costs: Mapping[str, OpCost]) -> Program:
     """The program with storages as large as they were measured."""
     storages = dict(program.storages)
@@ -48,6 +51,7 @@ def resized(program: Program, costs: Mapping[str, OpCost]) -> Program:
     return evolve(program, storages=storages)
 
 
+@takes(rule="X-ARG", program=A_PROGRAM)
 def estimate(program: Program) -> Mapping[str, OpCost]:
     """Costs of every node by a fixed roofline; workspaces are taken as nothing."""
     with refusing("costing"):

@@ -16,7 +16,7 @@ from attrs import evolve, field, frozen
 from remat.errors import BadArgument
 from remat.exec._cost.cost import OpCost, flops
 from remat.exec._program.program import Op, Program, Role, Spec, refs
-from remat.settings import NAME, optional, whole
+from remat.settings import NAME, either, instance, optional, takes, whole
 from remat.units import Bytes, GiB, MiB, Ns
 
 LARGEST_CONVOLUTION_WORKSPACE: Bytes = 128 * MiB
@@ -140,6 +140,7 @@ Memory is what CUDA reports as the total capacity, cut to a tenth of a GiB: 2 to
 """
 
 
+@takes(rule="X-DEVICE-MODEL", name=either(NAME, instance(Device, 'DEVICES["v100"]')))
 def device_model(name: str | Device) -> Device:
     """The device of that name.
 

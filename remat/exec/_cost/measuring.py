@@ -21,12 +21,12 @@ from remat.errors import Uncapturable
 from remat.exec._cost.cost import OpCost
 from remat.exec._program.inputs import made_inputs, make
 from remat.exec._program.kernels import no_autocast
-from remat.exec._program.program import Op, Program, Role, Spec, charged
+from remat.exec._program.program import A_PROGRAM, Op, Program, Role, Spec, charged
 from remat.exec._program.refusals import refusing
 from remat.exec._program.signatures import signature
 from remat.exec._torch import recording, rng, torch_private
 from remat.exec._torch.aside import unprofiled
-from remat.settings import optional, whole
+from remat.settings import optional, takes, whole
 from remat.units import Bytes, Ns
 
 PATIENCE_NS = 10_000_000
@@ -66,6 +66,7 @@ class Sample:
     peak: Bytes = 0
 
 
+@takes(rule="X-ARG", program=A_PROGRAM)
 def measure(
     program: Program,
     cache: dict[str, OpCost] | None = None,

@@ -32,7 +32,7 @@ from remat.exec._run.inner import Compile
 from remat.exec._run.lowering import Lowered
 from remat.exec._run.rehearsal import Rehearsal
 from remat.ir import Graph, Link, Schedule
-from remat.settings import FLAG, SECONDS, SEED, Setting, either, function, instance, one_of, optional, whole
+from remat.settings import FLAG, SECONDS, SEED, Setting, either, function, instance, one_of, optional, takes, whole
 from remat.units import Bytes, format_bytes
 
 if TYPE_CHECKING:
@@ -179,6 +179,9 @@ class Outside:
     excess: Bytes = 0
 
 
+@takes(
+    rule="X-ARG", module=instance(nn.Module, "nn.Linear(3, 4)"), settings=instance(Settings, "Settings(budget=2**30)")
+)
 def plan_step(
     module: nn.Module,
     args: tuple[Any, ...],

@@ -16,6 +16,7 @@ from attrs import field, frozen
 
 from remat.exec._torch.wrappers import bits_of
 from remat.ir import Phase
+from remat.settings import instance
 
 
 class Role(Enum):
@@ -278,3 +279,6 @@ class Program:
 def charged(size: int, device: torch.device) -> int:
     """What the allocator of a device takes for a tensor of `size` bytes: CUDA hands out blocks of 512."""
     return -(-size // 512) * 512 if device.type == "cuda" else size
+
+
+A_PROGRAM = instance(Program, "capture(module, args).program")

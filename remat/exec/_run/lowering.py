@@ -18,7 +18,7 @@ from attrs import evolve, field, frozen
 from remat.errors import RematError
 from remat.exec._copy.copies import Copier
 from remat.exec._program.kernels import drawn_mask, drawn_noise, noise_of
-from remat.exec._program.program import Op, Program, Role, refs
+from remat.exec._program.program import A_PROGRAM, Op, Program, Role, refs
 from remat.exec._program.refusals import refusing
 from remat.exec._program.source import Names
 from remat.exec._run.copy_scope import with_copies
@@ -27,6 +27,8 @@ from remat.exec._run.scopes import comment, with_scopes
 from remat.exec._run.tangents import Tangents, called
 from remat.exec._torch import rng
 from remat.ir import Cost, Drop, Graph, Offload, Phase, Prefetch, Run, Schedule
+from remat.ir.arguments import A_SCHEDULE
+from remat.settings import takes
 
 Tensors = tuple[torch.Tensor, ...]
 Gradients = tuple[torch.Tensor | None, ...]
@@ -104,6 +106,7 @@ class Copying:
         return cls(actions=actions_of(graph, schedule, cost), copier=copier)
 
 
+@takes(rule="X-ARG", program=A_PROGRAM, schedule=A_SCHEDULE)
 def lower(program: Program, schedule: Schedule, copying: Copying | None = None) -> Lowered:
     """Compile a schedule that `validate` accepts.
 
