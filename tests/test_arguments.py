@@ -5,7 +5,7 @@ from importlib import import_module
 
 import pytest
 
-from remat.algorithms import Clock, Outcome, Problem, StoreAll, choices, extra_runs
+from remat.algorithms import Clock, Outcome, Problem, StoreAll, auto, choices, extra_runs
 from remat.errors import BadArgument, IllFormed
 from remat.ir import (
     Cluster,
@@ -113,6 +113,18 @@ def test_parts_of_another_graph_are_no_parts_of_this_one():
     }.items():
         with pytest.raises(BadArgument, match=name):
             call()
+
+
+def test_a_link_is_as_fast_as_the_times_that_numbers_hold():
+    b = GraphBuilder("large")
+    b.data("a", 2**40)
+    b.forward("F", writes=["a"])
+    b.loss("L", reads=["a"])
+    graph = b.build()
+    with pytest.raises(IllFormed, match=r"G-RANGE: Problem: copying the data .* longer"):
+        Problem(graph=graph, budget=2**40, link=Link(to_host=100))
+    problem = Problem(graph=graph, budget=2**40, link=Link(to_host=125, to_device_latency=5))
+    assert auto.solve(problem).cost.time == 0
 
 
 def test_an_argument_is_checked_by_place_and_by_name_and_only_where_it_is_given():
