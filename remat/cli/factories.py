@@ -36,8 +36,8 @@ def factory_of(text: str, settings: list[str] | None) -> Callable[..., Any]:
     """The function `package.module:name` with its arguments given.
 
     Raises:
-        BadArgument: C-FACTORY, when there is no such function; C-SETTING, when an argument is not NAME=VALUE, or the function
-            has none of that name.
+        BadArgument: C-FACTORY, when there is no such function; C-SETTING, when an argument is not NAME=VALUE, the function has
+            none of that name, or needs one more.
     """
     function, given = find(text), dict(map(read_setting, settings or []))
     try:
@@ -48,6 +48,13 @@ def factory_of(text: str, settings: list[str] | None) -> Callable[..., Any]:
     if unknown is not None and not any(each.kind is each.VAR_KEYWORD for each in names.values()):
         what = f"{text} has no argument {unknown!r}; it has {', '.join(names) or 'none'}."
         raise BadArgument("C-SETTING", what, fix="give --set one of its arguments.")
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    missing = [
+        name for name, each in names.items() if each.kind in named and each.default is each.empty and name not in given
+    ]
+    if missing:
+        what = f"{text} needs the argument {missing[0]!r}."
+        raise BadArgument("C-SETTING", what, fix=f"give --set {missing[0]}=VALUE.")
     return functools.partial(function, **given)
 
 

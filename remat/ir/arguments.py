@@ -16,7 +16,7 @@ from remat.settings import Setting, either, instance, optional
 
 
 def _is_path(value: Any) -> bool:
-    return isinstance(value, (str, os.PathLike)) and bool(Path(value).name)
+    return isinstance(value, (str, os.PathLike))
 
 
 def _are_steps(value: Any) -> bool:
@@ -28,7 +28,8 @@ A_SCHEDULE = instance(Schedule, "Schedule.from_runs(graph, runs)")
 A_THING = either(A_GRAPH, A_SCHEDULE)
 AN_OPTION = instance(LayerOption, "plain_options(graph, cluster)[0]")
 A_LINK = optional(instance(Link, "Link.symmetric(gb_per_s=12)"))
-A_PATH = Setting("the path of a file, as text or a Path", _is_path)
+A_PATH = Setting("a path, as text or a Path", _is_path)
+A_FILE_NAME = Setting("the path of a file, as text or a Path", lambda value: _is_path(value) and bool(Path(value).name))
 A_TEXT = Setting("text", lambda value: isinstance(value, str))
 RAW = Setting("text or bytes", lambda value: isinstance(value, (str, bytes)))
 A_TABLE = Setting("a mapping", lambda value: isinstance(value, Mapping))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from remat.errors import MalformedFile
-from remat.ir.arguments import A_PATH, A_THING, RAW
+from remat.ir.arguments import A_FILE_NAME, A_PATH, A_THING, RAW
 from remat.ir.graph import Graph
 from remat.ir.json_document import JsonObject, as_text, born, parse_json, read_unzipped, write_whole
 from remat.ir.node import KEPT, Compute, Data, Kind, Layer, Phase
@@ -40,7 +40,7 @@ T = TypeVar("T")
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-@takes(thing=A_THING, path=A_PATH)
+@takes(thing=A_THING, path=A_FILE_NAME)
 def dump(thing: Graph | Schedule, path: str | os.PathLike[str]) -> None:
     """Write a graph or schedule, whole or not at all: as JSON, gzipped when the name ends in `.gz`, as text for `.remat`."""
     path = Path(path)

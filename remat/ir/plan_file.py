@@ -18,7 +18,7 @@ from typing import Any
 from attrs import astuple, field, frozen
 
 from remat.errors import InvalidSchedule, MalformedFile
-from remat.ir.arguments import A_PATH, A_TEXT
+from remat.ir.arguments import A_FILE_NAME, A_PATH, A_TEXT
 from remat.ir.checks import a_text, a_tuple, at_least
 from remat.ir.cost import Cost
 from remat.ir.graph import Graph
@@ -118,7 +118,7 @@ class PlanFile:
 A_FILE = instance(PlanFile, "read_plans(path)")
 
 
-@takes(file=A_FILE, path=A_PATH)
+@takes(file=A_FILE, path=A_FILE_NAME)
 def write_plans(file: PlanFile, path: str | os.PathLike[str]) -> None:
     """Write plans as JSON, whole or not at all; gzipped when the name ends in `.gz`."""
     write_whole(path, print_plans(file).encode())

@@ -17,6 +17,9 @@ from remat.proof.check import RULES, Refused, Verdict, check, plain, read_text
 from remat.proof.vipr import vipr_texts
 from remat.units import Bytes, Ns
 
+FORMAT = "remat-proof/1"
+"""Of the files of proofs."""
+
 
 @frozen(slots=False)
 class Proof:
@@ -73,7 +76,10 @@ class Proof:
 
     def check_step(self, step: Any) -> Verdict:
         """The same of a graph in its JSON form, or as the checker has read it before (`remat.proof.check.Step`)."""
+        form = self.document.get("format") if isinstance(self.document, dict) else None
         try:
+            if form != FORMAT:
+                raise Refused(f"format is {form!r:.80}, and that of a proof is {FORMAT!r}.", "proof")
             return check(step, self.document)
         except Refused as refusal:
             raise refused(refusal) from None
@@ -138,7 +144,7 @@ def head(
     """What every proof begins with; `graph` is the fingerprint. With a link the theorem is `link`."""
     return {
         **({} if link is None else {"link": link}),
-        "format": "remat-proof/1",
+        "format": FORMAT,
         "theorem": theorem if link is None else "link",
         "rules": RULES,
         "graph": graph,

@@ -287,6 +287,9 @@ def number():
 
 def missing():
     return {}["weights"]
+
+def sized(*more, rows, **others):
+    return rows
 """
 
 
@@ -297,6 +300,7 @@ def missing():
         (["my_model.py:build"], "C-FACTORY: 'my_model.py' is a file, not a module. Fix: write my_model:build,"),
         (["./my_model.py"], "write my_model:FACTORY, in the folder of the file."),
         (["my_model:build", "--set", "rows=1"], "C-SETTING: my_model:build has no argument 'rows'; it has batch. Fix:"),
+        (["my_model:sized"], "C-SETTING: my_model:sized needs the argument 'rows'. Fix: give --set rows=VALUE."),
         (
             ["my_model:alone"],
             "X-FACTORY: the factory returned Linear alone, not a module with its arguments. Fix: return (",
@@ -312,6 +316,12 @@ def test_a_wrong_factory_is_named_with_the_way_out(files, capsys, monkeypatch, w
     for command in ("inspect", "estimate"):
         code, _, err = call(capsys, command, *words)
         assert code == 1 and said in err
+
+
+@pytest.mark.parametrize("name", ["g.json", "s.json"])
+def test_a_file_of_another_form_is_no_proof(files, capsys, name):
+    code, out, err = call(capsys, "check", "g.json", name)
+    assert code == 1 and not out and "and that of a proof is 'remat-proof/1'" in err and "format is 'remat-" in err
 
 
 def test_what_a_solver_said_is_short_on_the_screen(files, capsys):

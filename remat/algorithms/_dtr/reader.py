@@ -31,14 +31,15 @@ def read_program(lines: Iterable[str], *, keep: bool = True) -> Program:
     Instructions before an annotation `START` are ignored.
 
     Raises:
-        MalformedFile: F-LOG, with the line.
+        MalformedFile: F-LOG, with the line; the first line where there are no instructions.
     """
-    reader, started, early = _Reader(), False, None
+    reader, started, early, count = _Reader(), False, None, 0
     for number, instruction in read_instructions(lines):
         if isinstance(instruction, Annotate):
             if instruction.text == "START" and not started:
-                reader, started, early = _Reader(), True, None
+                reader, started, early, count = _Reader(), True, None, 0
         elif early is None:
+            count += 1
             try:
                 reader.take(number, instruction)
             except MalformedFile as error:
@@ -47,6 +48,8 @@ def read_program(lines: Iterable[str], *, keep: bool = True) -> Program:
                 early = error  # forgiven if a START follows
     if early is not None:
         raise early
+    if not count:
+        raise malformed(1, "the log has no instructions.", "record it again, whole.")
     return reader.end(keep)
 
 

@@ -259,6 +259,8 @@ def test_workspace_counts_while_an_operator_runs():
 
 
 BAD = {
+    "empty": ("", 1),
+    "a remark alone": ('{"INSTRUCTION": "ANNOTATE", "ANNOTATION": "START"}', 1),
     "not JSON": ('{"INSTRUCTION": "RELEASE"', 1),
     "a list": ("[1]", 1),
     "no instruction": ("{}", 1),
