@@ -127,6 +127,13 @@ def test_a_link_is_as_fast_as_the_times_that_numbers_hold():
     assert auto.solve(problem).cost.time == 0
 
 
+@pytest.mark.parametrize("answer", [False, True, "", 3])
+def test_a_refusal_is_a_text_or_none(answer):
+    wrong = type("Wrong", (StoreAll,), {"refuses": lambda self, graph: answer})
+    with pytest.raises(BadArgument, match="the answer of refuses is"):
+        wrong().solve(Problem(graph=tiny_step(), budget=9))
+
+
 def test_an_argument_is_checked_by_place_and_by_name_and_only_where_it_is_given():
     @takes(rule="X-ARG", count=whole(1))
     def repeated(word, count=2):

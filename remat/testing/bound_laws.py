@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from remat.algorithms._milp.linear import Linear
 from remat.ir import Graph, print_text
-from remat.settings import instance
+from remat.settings import instance, one_of, whole
 from remat.testing.relaxation import Formulation, Relaxation, broken_row, cost_of
 from remat.testing.report import Report, Say, Tally, check_arguments
 from remat.testing.trace import Trace
@@ -29,6 +29,9 @@ BOUND_LAWS = {
     "L-POSSIBLE": "a formulation is not called impossible if a schedule of the class fits",
     "L-PURE": "the graph is not changed",
 }
+_AMONG = one_of("all", "captured", "staged")
+_BYTES = whole(0, "bytes")
+_FORMULATION = instance(Formulation, "Formulation(linear=builder.build(), base=0)")
 SCHEDULES = 6
 """Random schedules of each graph."""
 
@@ -57,6 +60,7 @@ def check_bound(
     """
     check_arguments("check_bound", relaxation, instance(Relaxation, "a subclass of it"), exclude, examples)
     tally = Tally(relaxation, BOUND_LAWS, exclude)
+    _AMONG.check(relaxation.among, f"{relaxation!r}: among")
     tried = Examples(graphs=graphs, count=examples, shrink=shrink, families=relaxation.families)
     try_examples(lambda graph, seed: _Trial(relaxation, graph, seed, tally).run(), tried, tally)
     return tally.report(say)
@@ -87,7 +91,9 @@ class _Trial(Trial):
         """The laws of one formulation and one schedule."""
         bound = self.relaxation
         budget = self.asked("`needs`", lambda: bound.needs(trace, place))
+        _BYTES.check(budget, f"{bound!r}: the answer of needs")
         formulation = self.asked("`formulation`", lambda: bound.formulation(self.graph, place, budget))
+        _FORMULATION.check(formulation, f"{bound!r}: the answer of formulation")
         where = "" if place is None else f" at {place!r}"
         context = f"within {budget} B{where}, by the schedule\n{'; '.join(map(str, trace.schedule.steps))}\n"
         if self.tally.tries("L-POSSIBLE"):
@@ -114,8 +120,12 @@ class _Trial(Trial):
             self.expect("L-COST", cost <= trace.time, f"{cost} ns are bounded, and {trace.time} ns are taken {context}")
 
 
-def _exact(value: int | Fraction) -> int | Fraction:
-    return value if isinstance(value, Fraction) else int(value)
+def _exact(value: float | Fraction) -> int | Fraction:
+    """The value itself: what lies between whole numbers is not rounded to one."""
+    if isinstance(value, Fraction):
+        return value
+    whole_value = int(value)
+    return whole_value if whole_value == value else Fraction(float(value))
 
 
 def _is_point(linear: Linear, point: list[int | Fraction]) -> bool:

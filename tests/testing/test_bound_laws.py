@@ -3,6 +3,7 @@
 import pytest
 
 from remat.algorithms._milp.linear import Builder
+from remat.errors import BadArgument
 from remat.ir import Graph, GraphBuilder, Kind, Schedule
 from remat.testing import Formulation, LawBroken, Relaxation, check_bound
 from remat.testing.library_relaxations import RELAXATIONS
@@ -96,3 +97,30 @@ def test_a_broken_row_is_told_with_its_terms():
     trace = Trace(graph, Schedule.from_runs(graph, ["F", "L", "B"]))
     formulation = Saved().formulation(graph, None, 2)
     assert broken_row(formulation.linear, Saved().point(formulation, trace, None), 0) == "row 1: +3·x0[1] <= 2 is 3"
+
+
+class Halves(Saved):
+    """Points between whole numbers in columns that hold either; as floats, whose whole parts satisfy every row."""
+
+    def point(self, formulation, trace, place):
+        return [value + 0.5 for value in super().point(formulation, trace, place)]
+
+
+def test_a_value_between_whole_numbers_is_not_rounded():
+    with pytest.raises(LawBroken, match="L-POINT") as broken:
+        check_bound(Halves(), graphs=only(tiny()), examples=5, say=quiet)
+    assert "Fraction(" in str(broken.value)
+
+
+@pytest.mark.parametrize(
+    ("member", "answer", "words"),
+    [
+        ("formulation", lambda *_: None, "the answer of formulation is None"),
+        ("needs", lambda *_: 1.5, "the answer of needs is 1.5"),
+        ("among", "stages", "among is 'stages'"),
+    ],
+)
+def test_a_wrong_answer_of_a_bound_is_named(member, answer, words):
+    wrong = type("Wrong", (Saved,), {member: answer})
+    with pytest.raises(BadArgument, match=words):
+        check_bound(wrong(), graphs=only(tiny()), examples=2, say=quiet)

@@ -34,7 +34,7 @@ from remat.algorithms._core.startup import planning_time
 from remat.algorithms._core.wording import indented, operand
 from remat.errors import BudgetExceeded
 from remat.ir import Graph, Schedule, validate
-from remat.settings import FLAG, SECONDS, SEED, function, instance, tuple_of
+from remat.settings import FLAG, NAME, SECONDS, SEED, function, instance, optional, tuple_of
 
 logger = logging.getLogger(__name__)
 """Logs every completed solve (DEBUG): its seconds, its plan's time and its bound."""
@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 PROOF_LEAVES = 1000
 """Most leaves of the branch trees of a proof where `proof=True` asks for one."""
 
+_REASON = optional(NAME)
 _PROBLEM = instance(Problem, "Problem(graph=…, budget=…)")
 _PLAN = instance(Plan, "Plan(schedule=…)")
 
@@ -83,7 +84,7 @@ class Solver(ABC):
             The outcome; its cost comes from the validator alone. An interruption (Ctrl-C) keeps the best plan reported.
 
         Raises:
-            BadArgument: A-SETTING, when `problem` is no Problem, or the solver's answer no Plan.
+            BadArgument: A-SETTING, when `problem` is no Problem, the solver's answer no Plan, or its refusal no text.
             InvalidSchedule: a broken rule other than the budget, which is a bug of the solver.
         """
         _PROBLEM.check(problem, "solve: problem")
@@ -94,6 +95,7 @@ class Solver(ABC):
             problem = evolve(problem, proof_leaves=PROOF_LEAVES)
         clock = Clock(problem.deadline) if clock is None else clock
         reason = self.refuses(problem.graph)
+        _REASON.check(reason, f"{self!r}: the answer of refuses")
         if reason is not None:
             return Outcome(trail=(f"{self!r} refused: {reason}",))
         inner, start = clock.nested(), planning_time()
