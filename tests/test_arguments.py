@@ -4,9 +4,12 @@ import inspect
 from importlib import import_module
 
 import pytest
+import torch
+from torch import nn
 
 from remat.algorithms import Clock, Outcome, Problem, StoreAll, auto, choices, extra_runs
 from remat.errors import BadArgument, IllFormed
+from remat.exec import BucketCollator, bucket_lengths, build_graph, capture, lower, measure, resized
 from remat.ir import (
     Cluster,
     Data,
@@ -132,6 +135,21 @@ def test_a_refusal_is_a_text_or_none(answer):
     wrong = type("Wrong", (StoreAll,), {"refuses": lambda self, graph: answer})
     with pytest.raises(BadArgument, match="the answer of refuses is"):
         wrong().solve(Problem(graph=tiny_step(), budget=9))
+
+
+def test_what_a_captured_step_is_costed_and_lowered_with_is_checked():
+    step = capture(nn.Linear(3, 1), (torch.randn(2, 3),)).program
+    for words, call in {
+        "lower: the schedule does not run the loss": lambda: lower(step, Schedule(())),
+        "build_graph: costs": lambda: build_graph(step, {node.name: 3 for node in step.nodes}),
+        "resized: costs": lambda: resized(step, {"t": 3}),
+        "measure: sampling": lambda: measure(step, sampling=3),
+        "measure: cache": lambda: measure(step, cache=3),
+        "at most 2": lambda: bucket_lengths([2**70], 1),
+        "BucketCollator: lengths": lambda: BucketCollator(lengths=1, pad={}),
+    }.items():
+        with pytest.raises(BadArgument, match=f"X-ARG: .*{words}"):
+            call()
 
 
 def test_an_argument_is_checked_by_place_and_by_name_and_only_where_it_is_given():

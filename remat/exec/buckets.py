@@ -19,6 +19,10 @@ Name = str | int
 """The key of a tensor in a batch that is a mapping, its position in one that is a tuple or a list."""
 
 
+LONGEST = 2**31
+"""So long may a sample be; sums over samples are 64-bit words."""
+
+
 @takes(rule="X-ARG", lengths=MANY)
 def bucket_lengths(lengths: Iterable[int], count: int) -> tuple[int, ...]:
     """The lengths to which batches are padded with the fewest added positions.
@@ -33,13 +37,13 @@ def bucket_lengths(lengths: Iterable[int], count: int) -> tuple[int, ...]:
         Ascending; the last is the largest of `lengths`.
 
     Raises:
-        BadArgument: X-ARG, there are no lengths, or one of them or `count` is no int of at least 1.
+        BadArgument: X-ARG, there are no lengths, or one of them or `count` is no int of at least 1 and at most `LONGEST`.
     """
     often = Counter(lengths)
     for value in (count, *often):
         _check(
-            isinstance(value, int) and value >= 1,
-            f"{value!r:.40} is no int of at least 1.",
+            isinstance(value, int) and 1 <= value <= LONGEST,
+            f"{value!r:.40} is no int of at least 1 and at most 2^31.",
             "give lengths and a count.",
         )
     _check(bool(often), "there are no lengths.", "give those of the samples.")
@@ -66,6 +70,7 @@ def bucket_lengths(lengths: Iterable[int], count: int) -> tuple[int, ...]:
 
 
 def _ascending(lengths: Iterable[int]) -> tuple[int, ...]:
+    MANY.check(lengths, "BucketCollator: lengths", rule="X-ARG")
     return tuple(sorted(set(lengths)))
 
 

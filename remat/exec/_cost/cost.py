@@ -12,8 +12,7 @@ from attrs import evolve, field, frozen
 
 from remat.exec._program.program import A_PROGRAM, Op, Program, Ref, Role, Spec
 from remat.exec._program.refusals import refusing
-from remat.ir.arguments import A_TABLE
-from remat.settings import takes
+from remat.settings import Setting, takes
 from remat.units import Bytes, Ns
 
 FLOPS_PER_NS = 20.0
@@ -38,7 +37,14 @@ class OpCost:
     outputs: tuple[Bytes | None, ...] = ()
 
 
-@takes(rule="X-ARG", program=A_PROGRAM, costs=A_TABLE)
+def _are_costs(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(cost, OpCost) for cost in value.values())
+
+
+COSTS = Setting("a mapping of names of operations to OpCost, e.g. measure(program)", _are_costs)
+
+
+@takes(rule="X-ARG", program=A_PROGRAM, costs=COSTS)
 def resized(program: Program, costs: Mapping[str, OpCost]) -> Program:
     """The program with storages as large as they were measured."""
     storages = dict(program.storages)

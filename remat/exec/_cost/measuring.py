@@ -26,7 +26,8 @@ from remat.exec._program.refusals import refusing
 from remat.exec._program.signatures import signature
 from remat.exec._torch import recording, rng, torch_private
 from remat.exec._torch.aside import unprofiled
-from remat.settings import optional, takes, whole
+from remat.ir.arguments import A_TABLE
+from remat.settings import instance, optional, takes, whole
 from remat.units import Bytes, Ns
 
 PATIENCE_NS = 10_000_000
@@ -66,7 +67,13 @@ class Sample:
     peak: Bytes = 0
 
 
-@takes(rule="X-ARG", program=A_PROGRAM)
+@takes(
+    rule="X-ARG",
+    program=A_PROGRAM,
+    cache=optional(A_TABLE),
+    sampling=instance(Sampling, "Sampling(rounds=2)"),
+    calls=optional(A_TABLE),
+)
 def measure(
     program: Program,
     cache: dict[str, OpCost] | None = None,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from remat.exec._cost.cost import OpCost
+from remat.exec._cost.cost import COSTS, OpCost
 from remat.exec._program.program import A_PROGRAM, Op, Program, Role
 from remat.exec._program.signatures import signature
 from remat.ir import Graph, GraphBuilder, Kind, Option, Phase
-from remat.ir.arguments import A_TABLE
 from remat.settings import takes, whole
 from remat.units import Bytes
 
@@ -16,7 +15,7 @@ _BY_PREFIX = {"param": Kind.INPUT, "buffer": Kind.BUFFER, "input": Kind.INPUT, "
 _NOTHING = OpCost()
 
 
-@takes(rule="X-ARG", program=A_PROGRAM, costs=A_TABLE, loss_reserve=whole(0, "bytes"), loss_retained=whole(0, "bytes"))
+@takes(rule="X-ARG", program=A_PROGRAM, costs=COSTS, loss_reserve=whole(0, "bytes"), loss_retained=whole(0, "bytes"))
 def build_graph(
     program: Program,
     costs: Mapping[str, OpCost],

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from attrs import evolve, field, frozen
 
-from remat.errors import RematError
+from remat.errors import BadArgument, RematError
 from remat.exec._copy.copies import Copier
 from remat.exec._program.kernels import drawn_mask, drawn_noise, noise_of
 from remat.exec._program.program import A_PROGRAM, Op, Program, Role, refs
@@ -117,11 +117,16 @@ def lower(program: Program, schedule: Schedule, copying: Copying | None = None) 
 
     Raises:
         Uncapturable: X-STAGE, where an operation cannot be written as code.
+        BadArgument: X-ARG, where the schedule does not run the loss.
         RematError: X-COPY, where the schedule makes copies and `copying` is None.
     """
     if copying is None and any(isinstance(step, (Offload, Prefetch)) for step in schedule.steps):
         fix = "give copying=Copying.of(graph, schedule, cost, copier), or plan without a link."
         raise RematError("X-COPY", "the schedule makes copies to the host, and nothing says how to run them.", fix=fix)
+    loss = next(op.name for op in program.nodes if op.role is Role.LOSS)
+    if all(run.node != loss for run in schedule.runs):
+        fix = "give a schedule of the program's graph, and `validate` it."
+        raise BadArgument("X-ARG", f"lower: the schedule does not run the loss, {loss!r:.80}.", fix=fix)
     with refusing("lowering"):
         return Lowering(program, schedule, copying).result()
 
