@@ -15,7 +15,7 @@ from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._milp.linear import Builder
 from remat.algorithms._search import passes as moves
 from remat.algorithms._search import state as search
-from remat.algorithms._search.auto import auto
+from remat.algorithms._search.auto import auto, raise_bound
 from remat.algorithms._whole.baselines import StoreAll, store_all_peak
 from remat.ir import read_joint_graph, validate
 from remat.testing.clock import memory_clock
@@ -174,3 +174,10 @@ def test_what_work_was_charged_for_reaches_the_clock_it_was_given(unet):
     auto.solve(Problem(graph=unet, budget=int(store_all_peak(unet) * 0.5)), clock=clock)
     assert set(clock.spent) == {"plan", "bound"}
     assert min(clock.spent.values()) > 0
+
+
+def test_effort_reaches_the_clock_it_was_given_and_is_the_same_in_two_runs(unet):
+    clocks = Clock(), Clock()
+    for clock in clocks:
+        raise_bound.solve(Problem(graph=unet, budget=int(store_all_peak(unet) * 0.7)), clock=clock)
+    assert clocks[0].effort == clocks[1].effort > 0

@@ -163,8 +163,8 @@ class LargerBudgets(CopyMove):
         factors: of the budget, increasing; the last that counts is the first at which nothing is recomputed.
         lane_prices: prices of a nanosecond of lane time of the shavings.
         best: how many of the plans are polished.
-        plain: least gap of the plan without copies for which it runs. Where that one is proved at once, so long a pass would take
-            many times its time.
+        plain: least gap of the plan without copies for which it runs, unless that took two seconds of effort. Where that one is
+            proved at once, so long a pass would take many times its time.
     """
 
     factors: tuple[float, ...] = field(default=_FACTORS, validator=tuple_of(number(1)))
@@ -174,7 +174,7 @@ class LargerBudgets(CopyMove):
 
     def improve(self, search: CopySearch) -> None:
         """Shave the plan of each budget for each price; the best plan is a start of `RuinCopies` too."""
-        if search.rough is None or search.plain_gap < self.plain or search.within(search.close):
+        if search.rough is None or search.at_once(self.plain) or search.within(search.close):
             return
         distinct: dict[Ns, CopyPlan] = {}
         for factor in self.factors:
@@ -221,7 +221,7 @@ class RuinCopies(CopyMove):
         work: amount of work, independent of the size of the graph.
         temperature: relative worsening accepted at the beginning; falls to zero.
         unless: the search is left out when the best plan is within this gap of the bound.
-        plain: least gap of the plan without copies for which it runs.
+        plain: as of `LargerBudgets`.
     """
 
     work: float = field(default=4.5e6, validator=number(0))
@@ -231,7 +231,7 @@ class RuinCopies(CopyMove):
 
     def improve(self, search: CopySearch) -> None:
         """Search from several plans, from the best one last."""
-        if search.best is None or search.within(self.unless) or search.plain_gap < self.plain:
+        if search.best is None or search.within(self.unless) or search.at_once(self.plain):
             return
         nodes = len(search.base)
         total = min(2000, 40 * nodes, int(self.work / nodes**1.5))

@@ -31,6 +31,7 @@ from remat.units import Ns
 _CLOSE, _CLOSE_PER_NODE = 5e-4, 6e-7
 _LARGE = 2000  # nodes above which a shaving takes tenths of a second
 _SERVED = 8  # moves made from one list then
+_LITTLE = 2.0  # seconds of effort
 _CLEARED = 0.1  # of the copies, less of which leaves nothing for another pass of a polish to find then
 
 logger = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class CopySearch:
         pool: the best plans of distinct times, best first. trail: a line per event.
         marks_of_bound: (bound, masks of the captured order) per instant. other_starts: plans unlike the best ones.
         rough: plans without copies in little time; None: there is no such solver. plain_gap: gap of the plan without copies.
+        plain_effort: what it took (see `Clock`) [s].
     """
 
     def __init__(self, problem: Problem, clock: Clock, seed: int, who: object, rough: Solver | None = None) -> None:
@@ -94,7 +96,7 @@ class CopySearch:
         self.trail: list[str] = []
         self.marks_of_bound: list[tuple[Ns, Longs]] = []
         self.other_starts: list[CopyPlan] = []
-        self.rough, self.plain_gap = rough, 0.0
+        self.rough, self.plain_gap, self.plain_effort = rough, 0.0, 0.0
         self._searches = 0
 
     def next_search(self) -> int:
@@ -215,6 +217,10 @@ class CopySearch:
     def large(self) -> bool:
         """Whether the graph has more than 2,000 nodes: passes are shorter then."""
         return len(self.base) > _LARGE
+
+    def at_once(self, gap: float) -> bool:
+        """Whether the plan without copies was within a gap with little effort: long passes would take many times as much."""
+        return self.plain_gap < gap and self.plain_effort < _LITTLE
 
     def within(self, gap: float) -> bool:
         """Whether the best plan is within a gap of the bound, or none exists."""

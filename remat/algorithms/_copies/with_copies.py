@@ -111,6 +111,7 @@ class WithCopies(FromStart):
         outcome = with_start(self.plain, start).solve(bare, clock=aside, seed=search.seed)
         search.trail += outcome.trail
         search.plain_gap = float("inf") if outcome.gap is None else outcome.gap
+        search.plain_effort = aside.effort
         if outcome.schedule is not None:
             search.offer(search.replayed(*search.runs_of(outcome.schedule)), f"{self.plain!r} without copies")
         return outcome

@@ -51,7 +51,8 @@ class Progress:
 class Clock:
     """Time left, a stop flag, the best plan reported so far, the listener, and the time spent by purpose.
 
-    `spent` holds seconds by purpose (`plan`, `bound`), without imports and compilation; it includes those of nested clocks.
+    `spent` holds seconds by purpose (`plan`, `bound`), without imports and compilation; `effort` counts what kernels and linear
+    programs have done, as the seconds that it usually takes, the same on every machine. Both include those of nested clocks.
 
     Args:
         seconds: how long the work may take; None: no limit.
@@ -80,6 +81,7 @@ class Clock:
         self.best: Schedule | None = None
         self.lower: Ns | float = 0
         self.spent: dict[str, float] = {}
+        self.effort = 0.0
 
     @property
     def elapsed(self) -> float:
@@ -109,6 +111,12 @@ class Clock:
         self.spent[purpose] = self.spent.get(purpose, 0.0) + seconds
         if self._parent is not None:
             self._parent.charge(purpose, seconds)
+
+    def count(self, effort: float) -> None:
+        """Add to the effort, here and in the enclosing clocks [s]."""
+        self.effort += effort
+        if self._parent is not None:
+            self._parent.count(effort)
 
     def stop(self) -> None:
         """Stop the work of this clock and of every enclosing clock."""

@@ -21,6 +21,9 @@ MIP_TOLERANCE: Final = 1e-5
 """Taken off a mixed bound, relative and absolute [of the scaled objective]: feasibility tolerances are 1e-6 in scaled rows, 1e-7
 in reduced costs. Where some costs are 10^9 times others, the absolute part leaves nothing proved of the latter."""
 
+EFFORT_RATE: Final = 1e7
+"""Effort of solves that takes about a second."""
+
 _BITS = 60  # exact evaluations count in units of 2**-60
 
 

@@ -17,7 +17,7 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._milp.answer import Answer, Floats, exact_bound, farkas, less_tolerance
+from remat.algorithms._milp.answer import EFFORT_RATE, Answer, Floats, exact_bound, farkas, less_tolerance
 from remat.algorithms._milp.basis import Basis
 from remat.algorithms._milp.highs import loaded, mip_interrupt
 from remat.algorithms._milp.linear import Flags, Linear
@@ -59,6 +59,7 @@ def solve_relaxed(
         return Answer()
     multipliers = duals / scaled.row_unit / scaled.unit
     bound = exact_bound(linear, multipliers)
+    _count(clock, spent)
     return Answer(point=point, bound=max(0, bound), finished=status == "kOptimal", duals=multipliers, effort=spent)
 
 
@@ -99,12 +100,19 @@ def solve_mixed(
     info = solver.getInfo()
     # without an incumbent the gap is infinite
     point = scaled.solution(solver)[0] if np.isfinite(info.mip_gap) else None
+    effort = _MIXED * max(0, int(info.simplex_iteration_count)) + 20 * len(linear.rhs)
+    _count(clock, effort)
     return Answer(
         point=point,
         bound=less_tolerance(info.mip_dual_bound, scaled.unit),
         finished=status == "kOptimal",
-        effort=_MIXED * max(0, int(info.simplex_iteration_count)) + 20 * len(linear.rhs),
+        effort=effort,
     )
+
+
+def _count(clock: Clock | None, effort: float) -> None:
+    if clock is not None:
+        clock.count(effort / EFFORT_RATE)
 
 
 def _empty(linear: Linear) -> Answer:

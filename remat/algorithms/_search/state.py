@@ -429,6 +429,7 @@ class RunMove(WarmStarted):
             search.offer(search.arrays.sequence_of(start), "the start")
         with search.charged("plan"):
             self.improve(search)
+        clock.count(search.worked.seconds)
         if problem.proof_leaves:
             with search.charged("proof"):
                 certify(search)

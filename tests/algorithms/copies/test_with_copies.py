@@ -257,13 +257,13 @@ def test_plans_that_polishing_leaves_as_they_are_or_far_behind_are_not_polished_
     assert search.best is before
 
 
-def reached(move, plain_gap, rough):
+def reached(move, plain_gap, rough, effort=0.0):
     """The time of the best plan of one pass over that without recomputation, on the U-Net at 35 %; None: it offers none."""
     graph = read_joint_graph(CAPTURED / "unet.json.gz")
     link = Link.symmetric(gb_per_s=12)
     problem = Problem(graph=graph, budget=int(0.35 * store_all_peak(graph)), link=link)
     search = CopySearch(problem, Clock(), 0, "test", rough)
-    search.plain_gap = plain_gap
+    search.plain_gap, search.plain_effort = plain_gap, effort
     move.improve(search)
     return None if search.best is None else search.best.time / search.base_time
 
@@ -274,8 +274,11 @@ def test_plans_of_larger_budgets_lead_where_shaving_does_not():
 
 
 def test_larger_budgets_are_left_alone_where_the_plain_plan_is_close_to_its_bound():
-    assert reached(LargerBudgets(), 0.001, MultiStart(starts=8)) is None
+    rough = MultiStart(starts=8)
+    assert reached(LargerBudgets(), 0.001, rough) is None
     assert reached(LargerBudgets(), 0.01, None) is None
+    # unless that took long itself
+    assert reached(LargerBudgets(), 0.001, rough, effort=3.0) == reached(LargerBudgets(), 0.01, rough)
 
 
 def test_a_long_search_is_left_out_where_the_plain_plan_is_close_to_its_bound():
