@@ -118,7 +118,7 @@ def dtr(
     return with_state(model, DtrState(size, score, float(limit), loss, reserve, seed))
 
 
-@takes(rule="X-ARG", model=instance(nn.Module, "nn.Linear(3, 4)"))
+@takes(rule="X-REPORT", model=instance(nn.Module, "nn.Linear(3, 4)"))
 def dtr_report(model: nn.Module) -> DtrReport:
     """What the last step of a module under DTR did.
 

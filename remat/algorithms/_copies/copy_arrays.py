@@ -21,6 +21,9 @@ from remat.units import Bytes
 MOST_READS = 62
 """Reads per node: a mask is a signed 64-bit integer."""
 
+LARGE = 2000
+"""Nodes above which a shaving takes tenths of a second, and passes are shorter."""
+
 NO_LIMIT = 1 << 62
 """Host memory without a limit [bytes]."""
 

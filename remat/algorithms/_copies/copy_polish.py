@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints, Longs
 from remat.algorithms._arrays.jit import inner_kernel, kernel
 from remat.algorithms._arrays.liveness import settle
-from remat.algorithms._copies.copy_arrays import NO_LIMIT, Lanes, Runs
+from remat.algorithms._copies.copy_arrays import LARGE, NO_LIMIT, Lanes, Runs
 from remat.algorithms._copies.copy_replay import FAILED, time_of
+
+_DELETED = 0.5  # of the reruns
 
 
 @inner_kernel
@@ -231,30 +233,23 @@ class PolishedPlan:
 
 
 def polished(
-    g: Flat,
-    lanes: Lanes,
-    plan: tuple[Ints, Longs],
-    span: tuple[int, int],
-    passes: int,
-    *,
-    most: int = NO_LIMIT,
-    cleared: float = 0.0,
+    g: Flat, lanes: Lanes, plan: tuple[Ints, Longs], span: tuple[int, int], passes: int, *, most: int = NO_LIMIT
 ) -> tuple[Ints, Longs, Ints, int, bool]:
     """Polish the positions in a span, in passes until nothing changes; plain Python around kernels, which compile faster so.
 
     The plan is given as (runs, masks). Returns (runs, masks, where each prefetch is issued, time [ns], whether the last pass
     changed nothing, or next to nothing); the time is `FAILED` for a plan that does not fit or takes more than `most` ns as it is
-    given. With no passes the plan is only replayed. `cleared`: share of the copies that a pass must leave out for another one to
-    follow, since what makes deletions possible that were not before is the time of the lanes that becomes free.
+    given. With no passes the plan is only replayed. On large graphs another pass follows only where one has deleted half of the
+    reruns: after fewer deletions each of those that failed nearly always fails again.
     """
     polish, settled = PolishedPlan(g, lanes, *plan, most), False
+    share = _DELETED if g.required.sum() > LARGE else 0.0
     for _ in range(passes if polish.time != FAILED else 0):
-        length, before = len(polish.seq), polish.time
+        length, before, reruns = len(polish.seq), polish.time, len(reruns_in(g, polish.seq, span))
         polish.delete_reruns(span)
-        copies = len(polish.issue)
+        deleted = length - len(polish.seq)
         polish.clear_marks(span)
-        settled = polish.time == before and len(polish.seq) == length
-        settled |= copies - len(polish.issue) < cleared * copies
+        settled = (polish.time == before and not deleted) or deleted < share * reruns
         if settled:
             break
     return polish.seq, polish.mask, polish.issue, polish.time, settled

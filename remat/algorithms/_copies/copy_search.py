@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 
 from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, Seed, flatten, row_of
 from remat.algorithms._arrays.streams import Streams
-from remat.algorithms._copies.copy_arrays import NO_LIMIT, Lanes, lanes_of
+from remat.algorithms._copies.copy_arrays import LARGE, NO_LIMIT, Lanes, lanes_of
 from remat.algorithms._copies.copy_moves import Prices
 from remat.algorithms._copies.copy_polish import polished
 from remat.algorithms._copies.copy_replay import FAILED
@@ -29,10 +29,8 @@ from remat.ir import Prefetch, Run, Schedule, validate
 from remat.units import Ns
 
 _CLOSE, _CLOSE_PER_NODE = 5e-4, 6e-7
-_LARGE = 2000  # nodes above which a shaving takes tenths of a second
 _SERVED = 8  # moves made from one list then
 _LITTLE = 2.0  # seconds of effort
-_CLEARED = 0.1  # of the copies, less of which leaves nothing for another pass of a polish to find then
 
 logger = logging.getLogger(__name__)
 """Logs plans that the validator does not confirm (INFO)."""
@@ -112,10 +110,7 @@ class CopySearch:
 
     def polished(self, seq: Ints, mask: Longs, span: tuple[int, int], passes: int, *, most: Ns = NO_LIMIT) -> CopyPlan:
         """The sequence, polished between two positions, and replayed; as if it did not fit where it takes more than `most` ns."""
-        plan, cleared = (seq, mask), _CLEARED if self.large else 0.0
-        runs, masks, issue, time, settled = polished(
-            self.flat, self.lanes, plan, span, passes, most=most, cleared=cleared
-        )
+        runs, masks, issue, time, settled = polished(self.flat, self.lanes, (seq, mask), span, passes, most=most)
         return CopyPlan(runs, masks, issue, int(time), settled and span == (0, len(seq)))
 
     def shaved(self, seq: Ints, mask: Longs, prices: Prices, rng: Seed) -> tuple[Ints, Longs] | None:
@@ -216,7 +211,7 @@ class CopySearch:
     @property
     def large(self) -> bool:
         """Whether the graph has more than 2,000 nodes: passes are shorter then."""
-        return len(self.base) > _LARGE
+        return len(self.base) > LARGE
 
     def at_once(self, gap: float) -> bool:
         """Whether the plan without copies was within a gap with little effort: long passes would take many times as much."""

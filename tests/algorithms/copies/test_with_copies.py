@@ -209,7 +209,7 @@ def test_large_graphs_are_shaved_for_capacities_alone(monkeypatch):
     problem = Problem(graph=graph, budget=int(0.5 * store_all_peak(graph)), link=Link.symmetric(gb_per_s=12))
     capacities: dict[int, set[float]] = {}
     for large in (2000, 100):
-        monkeypatch.setattr(copy_search, "_LARGE", large)
+        monkeypatch.setattr(copy_search, "LARGE", large)
         search = CopySearch(problem, Clock(), 0, "test")
         shaved, seen = search.shaved, capacities.setdefault(large, set())
         monkeypatch.setattr(search, "shaved", lambda *a, f=shaved, s=seen: (s.add(a[2].capacity), f(*a))[1])
@@ -312,7 +312,7 @@ def test_capacities_are_tried_with_the_last_exponent_on_large_graphs(monkeypatch
         ShaveBoth(lane_prices=(1e3,), exponents=exponents, best=60).improve(search)
         return search.best.time
 
-    monkeypatch.setattr(copy_search, "_LARGE", 100)
+    monkeypatch.setattr(copy_search, "LARGE", 100)
     alone = best_of(1.0), best_of(0.7)
     assert alone[0] != alone[1]
     assert (best_of(0.7, 1.0), best_of(1.0, 0.7)) == alone
@@ -329,7 +329,7 @@ def test_on_a_large_graph_the_search_ends_when_it_is_close(monkeypatch):
     graph = read_joint_graph(CAPTURED / "unet.json.gz")
     problem = Problem(graph=graph, budget=int(0.35 * store_all_peak(graph)), link=Link.symmetric(gb_per_s=900))
     for large, close in ((2000, 0.1), (100, 0.1), (100, 1e-6)):
-        monkeypatch.setattr(copy_search, "_LARGE", large)
+        monkeypatch.setattr(copy_search, "LARGE", large)
         monkeypatch.setattr(copy_search, "_CLOSE", close)
         monkeypatch.setattr(copy_search, "_CLOSE_PER_NODE", 0.0)
         outcome = WithCopies(plain, (Counting(),)).solve(problem)
@@ -342,7 +342,7 @@ def test_instants_with_a_link_are_firm_and_end_on_large_graphs_where_they_bring_
     problem = Problem(graph=graph, budget=int(0.35 * store_all_peak(graph)), link=Link.symmetric(gb_per_s=12))
     examined, bounds = {}, {}
     for large, patience in ((2000, 1), (100, 1), (100, 3)):
-        monkeypatch.setattr(copy_search, "_LARGE", large)
+        monkeypatch.setattr(copy_search, "LARGE", large)
         search = CopySearch(problem, Clock(), 0, "test")
         LinkInstants(patience=patience).improve(search)
         examined[large, patience], bounds[large, patience] = len(search.marks_of_bound), search.lower
@@ -356,7 +356,7 @@ def test_marks_of_the_bound_are_left_out_on_large_graphs(monkeypatch):
     problem = Problem(graph=graph, budget=int(0.35 * store_all_peak(graph)), link=Link.symmetric(gb_per_s=12))
     found = []
     for large in (2000, 100):
-        monkeypatch.setattr(copy_search, "_LARGE", large)
+        monkeypatch.setattr(copy_search, "LARGE", large)
         search = CopySearch(problem, Clock(), 0, "test")
         LinkInstants().improve(search)
         assert search.marks_of_bound
