@@ -158,7 +158,12 @@ def step_of(
 ) -> Step:
     """The call to be traced, its arguments as leaves."""
     leaves, layout = structure.flatten((args, kwargs), opaque=lambda value: isinstance(value, nn.Module))
-    tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+    state: dict[int, tuple[str, Any]] = {}
+    for kind, named in (("param", module.named_parameters), ("buffer", module.named_buffers)):
+        for name, tensor in named(remove_duplicate=False):
+            state.setdefault(id(tensor), (kind, name))
+    inputs, repeated = structure.distinct(leaves, state)
+    tensors = tuple(inputs)
     for leaf in leaves:
         if not isinstance(leaf, (torch.Tensor, *PLAIN)):
             fix = "pass tensors, plain values and objects of them, or give it to the module as an attribute."
@@ -166,7 +171,9 @@ def step_of(
     _check_plain(module, tensors)
     return Step(
         module=module, function=function, layout=layout, tensors=tensors,
-        leaves=tuple(None if isinstance(leaf, torch.Tensor) else Plain(leaf) for leaf in leaves),
+        leaves=tuple(
+            repeated.get(at) if isinstance(leaf, torch.Tensor) else Plain(leaf) for at, leaf in enumerate(leaves)
+        ),
         differentiable=differentiable,
     )  # fmt: skip
 

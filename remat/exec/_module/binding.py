@@ -15,10 +15,12 @@ from remat.exec._module.live import Watch, named
 from remat.exec._module.state import State
 from remat.exec._plan.families import ALONE
 from remat.exec._plan.planning import Planned, Settings, is_loss_inside
+from remat.exec._program.program import Program
 from remat.exec._run.meter import StepMeter
 from remat.exec._run.rehearsal import rehearse
 from remat.exec._run.runtime import Call
 from remat.exec._torch.places import forward_of
+from remat.exec._torch.torch_private import storage_key
 from remat.exec._trace.tape import Origin
 from remat.exec._trace.tracing import Same
 
@@ -31,6 +33,8 @@ def extra_inputs(ready: Ready, call: Arguments, watched: tuple[Any, ...]) -> lis
     device = captured.program.device
     extra = ready.watch.lifted(captured.lifted)
     inputs = (*call.tensors["input"], *extra)
+    if not _written_apart(captured.program, ready.places, call, inputs):
+        return None
     if any(is_leaf(inputs[at]) != leaf for at, leaf in captured.leaves):
         return None
     if captured.prologue is not None:
@@ -42,6 +46,21 @@ def extra_inputs(ready: Ready, call: Arguments, watched: tuple[Any, ...]) -> lis
     if guards.reads and not guards.holds(call.at(ready.guard_places, extra), device):
         return None
     return extra
+
+
+def _written_apart(
+    program: Program, places: tuple[tuple[str, int], ...], call: Arguments, inputs: tuple[torch.Tensor, ...]
+) -> bool:
+    """Whether nothing that a step writes shares its memory with another tensor of a call, which no plan stands for."""
+    if not program.updates:
+        return True
+    primals = (*program.params, *program.buffers, *program.inputs)
+    written = [place for (value, _), place in zip(primals, places, strict=True) if value in program.updates]
+    state = [*call.tensors["param"], *call.tensors["buffer"]] if any(kind == "input" for kind, _ in written) else []
+    owners = {
+        storage_key(tensor): tensor for tensor in call.at(tuple(written), list(inputs[len(call.tensors["input"]) :]))
+    }
+    return all(owners.get(storage_key(tensor), tensor) is tensor for tensor in (*inputs, *state) if tensor.numel())
 
 
 def bound(state: State, call: Arguments, planned: Planned, digest: str, watch: Watch | None = None) -> Ready:

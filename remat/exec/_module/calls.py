@@ -193,7 +193,8 @@ class Arguments:
         layout: how its flat leaves become these.
         leaves: tensors and plain values.
         key: what plans are looked up by.
-        tensors: "param", "buffer" and "input".
+        tensors: "param", "buffer" and "input"; arguments that are one tensor, or one of the module's, stand once.
+        repeated: places of the leaves that are such tensors.
         extra: inputs besides the arguments, for the plan that fits: lifted tensors, then results of its prologue.
     """
 
@@ -204,6 +205,7 @@ class Arguments:
     leaves: list[Any]
     key: Hashable
     tensors: dict[str, list[torch.Tensor]]
+    repeated: tuple[int, ...] = ()
     extra: list[torch.Tensor] = field(factory=list)
 
     def shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -102,6 +102,7 @@ class Tensors:
         self._ids: tuple[int, ...] = ()
         self._ties: tuple[int, ...] = ()
         self._key = _Key(())
+        self.origins: dict[int, tuple[str, int]] = {}
         self.params: list[torch.Tensor] = []
         self.buffers: list[torch.Tensor] = []
 
@@ -123,6 +124,8 @@ class Tensors:
         if ids != self._ids:
             first: dict[int, int] = {}
             self._ids, self._ties = ids, tuple(first.setdefault(number, at) for at, number in enumerate(ids))
+            kinds = (("param", self.params), ("buffer", self.buffers))
+            self.origins = {id(tensor): (kind, at) for kind, group in kinds for at, tensor in enumerate(group)}
         forms = (self._ties, *map(form, tensors))
         if forms != self._key.items:
             self._key = _Key(forms)

@@ -190,8 +190,7 @@ class Calls:
         """Why a call does not run a plan; empty: it does."""
         if form.ready is None or form.planned is None:
             return form.reason or "its form is new"
-        tensors = call.tensors["input"]
-        if len({id(tensor) for tensor in tensors}) < len(tensors):
+        if call.repeated:
             return "one tensor is given twice"
         if has_hooks(part.module):
             return "hooks inside"
@@ -199,7 +198,7 @@ class Calls:
             return "hooks for saved tensors, or a dispatch mode"
         if extra_inputs(form.ready, call, ()) is None:
             return CHANGED
-        shared = [tensors[form.planned.inputs[at]] for at in form.planned.shared]
+        shared = [call.tensors["input"][form.planned.inputs[at]] for at in form.planned.shared]
         if not all(isinstance(tensor, RematTensor) for tensor in shared):
             return "an input from outside the step that is read several times"
         if not has_room(self.runtime, form.planned, call.at(form.ready.places, [])):

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from attrs import define, field
 from torch import nn
 
@@ -145,13 +144,15 @@ class State:
             self._tensors = Tensors(module)
         forms = self._tensors.fetch()
         leaves, layout = structure.flatten((args, kwargs), opaque=lambda value: isinstance(value, nn.Module))
-        params, inputs = self._tensors.params, [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        params = self._tensors.params
+        inputs, repeated = structure.distinct(leaves, self._tensors.origins)
         around = (settings(), autocast(params, inputs), transform_around([*params, *inputs]))
-        key = (layout, tuple(map(leaf_key, leaves)), forms, around, self.step_of(module) is None)
+        key = (layout, tuple(map(leaf_key, leaves)), forms, around, self.step_of(module) is None, *repeated.items())
         tensors = {"param": params, "buffer": self._tensors.buffers, "input": inputs}
         return Arguments(
-            module=module, args=args, kwargs=kwargs, layout=layout, leaves=leaves, key=key, tensors=tensors
-        )
+            module=module, args=args, kwargs=kwargs, layout=layout, leaves=leaves, key=key, tensors=tensors,
+            repeated=tuple(repeated),
+        )  # fmt: skip
 
     def used(self, call: Arguments, entry: Ready | Bare) -> Ready | Bare:
         """Note the entry as the most recently used and return it; with too many, the least recently used is evicted."""

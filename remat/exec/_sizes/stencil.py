@@ -33,6 +33,7 @@ from remat.exec._torch.outlined import Form, NoOutline, Outlined
 from remat.exec._torch.torch_private import FakeTensor
 from remat.exec._trace.python_state import Snapshot
 from remat.exec._trace.reads import Reads
+from remat.exec._trace.structure import Plain
 from remat.exec._trace.tape import Read, evaluate
 from remat.exec._trace.tracing import Step
 from remat.ir import Graph
@@ -72,7 +73,7 @@ class Sample:
 
 def numbers_of(step: Step) -> tuple[int, ...]:
     """The sizes of the tensors of a call, and the integers among its other arguments."""
-    plain = [leaf.value for leaf in step.leaves if leaf is not None and type(leaf.value) is int]
+    plain = [leaf.value for leaf in step.leaves if isinstance(leaf, Plain) and type(leaf.value) is int]
     return (*(size for tensor in step.tensors for size in tensor.shape), *plain)
 
 

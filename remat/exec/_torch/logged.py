@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.utils import stateless
 
+from remat.errors import Uncapturable
 from remat.exec._torch.backward_writes import refuse_written
 from remat.exec._torch.functional import Functional, as_it_is, inner, writes
 from remat.exec._torch.joint import (
@@ -191,13 +192,16 @@ class _Tracer:
             raise NotLogged("the forward switches gradients on or off")
         if any(type(about.output).__name__ != "PlainAOTOutput" for about in meta.traced_tangents_descs):
             raise NotLogged("something besides the outputs gets a gradient")
-        keys = [storage_key(fake) for fake in self.fakes.values()]
-        for (kind, name), key, info in zip(self.roles, keys, meta.input_info, strict=True):
+        keys = {id(fake): storage_key(fake) for fake in self.fakes.values()}
+        for (kind, name), fake, info in zip(self.roles, self.fakes.values(), meta.input_info, strict=True):
             if info.mutates_metadata or info.mutates_storage_metadata or info.mutation_inductor_storage_resize:
                 raise NotLogged(f"the forward changes the form of the {kind} {name}")
             if info.mutates_data and info.requires_grad:
                 raise NotLogged(f"the forward writes the {kind} {name}, which requires a gradient")
-            if info.mutates_data and keys.count(key) > 1:
+            if info.mutates_data and list(keys.values()).count(keys[id(fake)]) > 1:
+                what = f"the forward writes the {kind} {name} in place, which shares its memory with another tensor."
+                raise Uncapturable("X-ALIAS", what, fix="clone one of them.")
+            if info.mutates_data and sum(other is fake for other in self.fakes.values()) > 1:
                 raise NotLogged(f"the forward writes the {kind} {name}, which shares its memory with another")
 
     def _second_pass(self, meta: Any, tangents: list[torch.Tensor]) -> _Forward:

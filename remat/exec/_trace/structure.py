@@ -8,7 +8,7 @@ hold one object again.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -64,6 +64,17 @@ class Layout:
 
     spec: TreeSpec
     leaves: tuple[Whole | Again | None, ...]
+
+
+@frozen
+class Repeated:
+    """A leaf that is a tensor which the call has already: as a parameter, as a buffer or as an earlier argument.
+
+    Attributes:
+        origin: which one: its kind, and its name or its number.
+    """
+
+    origin: tuple[str, Any]
 
 
 Opaque = Callable[[Any], bool]
@@ -163,3 +174,26 @@ def _fill(value: Any, parts: tuple[dict[str, Any], dict[str, Any], Any]) -> None
         value.update(items)
     elif items is not None:
         (value.extend if isinstance(value, list) else value.update)(items)
+
+
+def distinct(leaves: list[Any], state: Mapping[int, tuple[str, Any]]) -> tuple[list[torch.Tensor], dict[int, Repeated]]:
+    """The tensors among the leaves of arguments, each once, and the places of those that were there before.
+
+    Autograd adds the gradients of all uses of a tensor in one place, and what is written to it is read by all its names.
+
+    Args:
+        leaves: of the arguments.
+        state: parameters and buffers, by identity.
+    """
+    tensors: list[torch.Tensor] = []
+    origins: dict[int, tuple[str, Any]] = {}
+    repeated: dict[int, Repeated] = {}
+    for at, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor):
+            origin = state.get(id(leaf)) or origins.get(id(leaf))
+            if origin is not None:
+                repeated[at] = Repeated(origin)
+            else:
+                origins[id(leaf)] = ("input", len(tensors))
+                tensors.append(leaf)
+    return tensors, repeated

@@ -35,7 +35,7 @@ from remat.exec._trace.effects import buffers_of, check_tables, effect_on, take_
 from remat.exec._trace.passes import Pass, check_backward, check_passes, refuse_generator
 from remat.exec._trace.python_state import Snapshot
 from remat.exec._trace.reads import Reads
-from remat.exec._trace.structure import Layout
+from remat.exec._trace.structure import Layout, Plain, Repeated
 from remat.exec._trace.tape import Computed, Foreign, Origin, Scalar, Tape
 
 MOST_RESTARTS = 64
@@ -49,8 +49,8 @@ class Step:
     Attributes:
         module: the module whose parameters and buffers are lifted.
         function: what is called, with the module first.
-        leaves, layout: the arguments, flat; tensors stand as None.
-        tensors: the tensors among the arguments.
+        leaves, layout: the arguments, flat; tensors stand as None, or as `Repeated` where the call has them already.
+        tensors: the tensors among the arguments, each once.
         watched: functions and objects besides the module whose state counts (a loss function).
         differentiable: "auto", "loss" or "all" (see `capture`).
         answers: values of late reads that are known already.
@@ -70,9 +70,22 @@ class Step:
     def run(self, tensors: tuple[torch.Tensor, ...]) -> Any:
         """Call it."""
         rest = iter(tensors)
-        leaves = [next(rest) if leaf is None else leaf.value for leaf in self.leaves]
+        leaves = [next(rest) if leaf is None else self._value(leaf, tensors) for leaf in self.leaves]
         args, kwargs = structure.unflatten(leaves, self.layout)
         return self.function(self.module, *args, **kwargs)
+
+    def _value(self, leaf: Plain | Repeated, tensors: tuple[torch.Tensor, ...]) -> Any:
+        """What stands for a leaf that is no tensor of its own."""
+        if isinstance(leaf, Plain):
+            return leaf.value
+        kind, about = leaf.origin
+        if kind == "input":
+            return tensors[about]
+        *path, name = about.split(".")
+        inner = self.module
+        for part in path:
+            inner = inner.__dict__["_modules"][part]
+        return inner.__dict__["_parameters" if kind == "param" else "_buffers"][name]
 
     def through(self, outputs: list[torch.Tensor], attributes: list[torch.Tensor]) -> tuple[int, ...]:
         """Positions of the outputs that gradients may come back through.
