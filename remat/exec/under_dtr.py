@@ -25,6 +25,7 @@ from remat.exec._module.plans import Plans
 from remat.exec._torch.ambient import is_recorded
 from remat.exec._torch.compiled import running_eagerly
 from remat.exec._torch.exchange import EXCHANGE
+from remat.exec._torch.unwinding import unwound
 from remat.exec._trace import structure
 from remat.exec.wrapping import with_state
 from remat.settings import SEED, instance, number, takes
@@ -65,8 +66,12 @@ class DtrState:
             return forward()
         with EXCHANGE.planning:
             runtime = self._runtime(module, (args, kwargs))
-        with running_eagerly(), runtime.turns:
-            return run_forward(runtime, forward, module, self.loss_reserve)
+
+        def turn() -> Any:
+            with running_eagerly(), runtime.turns:
+                return run_forward(runtime, forward, module, self.loss_reserve)
+
+        return unwound(turn, runtime.was_interrupted)
 
     def _runtime(self, module: nn.Module, arguments: Any) -> Runtime:
         if self.runtime is None:
@@ -74,6 +79,7 @@ class DtrState:
             tensors = [*module.parameters(), *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))]
             device = device_of(tensors)
             self.runtime = Runtime(self.budget, self.score, device, limit=self.limit, seed=self.seed)
+        self.runtime = self.runtime.renewed()
         return self.runtime
 
 

@@ -21,6 +21,7 @@ from remat.exec._dtr.operators import Facts, Slot, check_strided, fill, split
 from remat.exec._torch import recording
 from remat.exec._torch.quiet import without_tracebacks
 from remat.exec._torch.torch_private import OpOverload, no_modes, shapes_depend_on_values, storage_key
+from remat.exec._torch.unwinding import uninterrupted
 from remat.exec._torch.wrappers import arithmetic, fake_mode
 from remat.units import Bytes, Ns
 
@@ -136,7 +137,7 @@ class NeedsTable:
         if self._mode is None:
             self._mode = fake_mode()
         try:
-            with no_modes(), torch.no_grad(), without_tracebacks(), self._mode:
+            with uninterrupted(), no_modes(), torch.no_grad(), without_tracebacks(), self._mode:
                 args = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
                 out = func(*fill(form[0], args), **fill(form[1], args))
         except NO_SHAPES as error:
@@ -172,7 +173,7 @@ class NeedsTable:
         if recording.profiling():
             return run()
         events: list[recording.Event] = []
-        with recording.recorded(events):
+        with uninterrupted(), recording.recorded(events):
             out = run()
         self._note(needs, max((0, *accumulate(event.size for event in events))), out)
         return out

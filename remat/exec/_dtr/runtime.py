@@ -41,7 +41,8 @@ class Runtime(Recorder):
                 args = (self.dispatch(func, (args[0], piece), kwargs),)
             return args[0]
         facts = facts_of(func)
-        with self.working(facts.name), reading_bits():
+        conjugates, negatives = reading_bits()
+        with self.working(facts.name), conjugates, negatives:
             return self._dispatch(func, facts, (args, kwargs))
 
     def _dispatch(self, func: OpOverload, facts: Facts, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:

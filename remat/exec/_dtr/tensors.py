@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -50,12 +50,14 @@ class Tensors:
         worked: the largest peak of a completed step, by the ledger [bytes]; None: none has completed.
         turns: to be taken by a whole forward: several threads may train, one forward at a time.
         failed: whether something did not fit since this was last set to False.
+        broken: whether Ctrl-C has ended a piece of work, so that the counts may be off: the next step is to have another runtime.
         doubled: whether gradients of gradients were asked for.
         on_saved: told of the storages that autograd saves, while that is counted.
     """
 
     def __init__(self, budget: Bytes, score: Score, device: torch.device, *, limit: float, seed: int = 0) -> None:
         self.budget, self.device = budget, device
+        self._settings = score, limit, seed
         self.core = Core(budget, score, limit=limit, seed=seed, tiny=TINY)
         self.core.view_of, self.core.overlap = view_of, overlap
         self.needs = NeedsTable(device)
@@ -67,12 +69,25 @@ class Tensors:
         )  # never held while a kernel runs, which may wait for a backward of another thread
         self._forwards: set[int] = set()
         self.on_gradients_of: Callable[[torch.Tensor], None] = lambda _tensor: None
-        self.failed = self.doubled = False
+        self.failed = self.doubled = self.broken = False
         self.on_saved: Callable[[Stored], None] | None = None
         self._depth = 0
         self._seen: dict[int, tuple[torch.Tensor, Value]] = {}
         self._constants: dict[int, weakref.ref[Stored]] = {}
         self._outside: dict[int, tuple[Any, Bytes]] = {}
+
+    def renewed(self) -> Self:
+        """The same without storages, where Ctrl-C has ended a piece of work; else itself. Operations are measured again."""
+        if not self.broken:
+            return self
+        score, limit, seed = self._settings
+        fresh = type(self)(self.budget, score, self.device, limit=limit, seed=seed)
+        fresh.worked = self.worked
+        return fresh
+
+    def was_interrupted(self) -> None:
+        """Ctrl-C has ended a forward."""
+        self.broken = True
 
     @property
     def in_forward(self) -> bool:
@@ -257,33 +272,35 @@ class Tensors:
     @contextmanager
     def working(self, name: str) -> Iterator[None]:
         """A piece of the runtime's work: its time counts, and what the core cannot do becomes an error of this library."""
-        self.core.mutex.acquire()
-        began = time.perf_counter_ns()
-        self._depth += 1
-        try:
-            yield
-        except OutOfRoom as error:
-            self.failed, need = True, error.need + error.kept
-            what = (
-                f"{name} needs {format_bytes(error.need)} while {format_bytes(error.kept)} cannot be evicted: "
-                f"{format_bytes(need)} ({need} B) at once, and the budget is {format_bytes(self.budget)} "
-                f"({self.budget} B). {self._what_worked()}"
-            )
-            fix = "give more, or make the batch smaller."
-            raise Infeasible(what, budget=self.budget, smallest=self.worked, floor=need, fix=fix) from None
-        except Thrashing:
-            self.failed = True
-            what = (
-                f"recomputation costs more than {self.core.limit:g} times the step: {self.core.remats} recomputations of "
-                f"{self.core.calls} operations within {format_bytes(self.budget)} ({self.budget} B). {self._what_worked()}"
-            )
-            fix = "give more, or another score."
-            raise Infeasible(what, budget=self.budget, smallest=self.worked, floor=0, fix=fix) from None
-        finally:
-            self._depth -= 1
-            if not self._depth:
-                self.times.spent += time.perf_counter_ns() - began
-            self.core.mutex.release()
+        with self.core.mutex:
+            began = time.perf_counter_ns()
+            self._depth += 1
+            try:
+                yield
+            except OutOfRoom as error:
+                self.failed, need = True, error.need + error.kept
+                what = (
+                    f"{name} needs {format_bytes(error.need)} while {format_bytes(error.kept)} cannot be evicted: "
+                    f"{format_bytes(need)} ({need} B) at once, and the budget is {format_bytes(self.budget)} "
+                    f"({self.budget} B). {self._what_worked()}"
+                )
+                fix = "give more, or make the batch smaller."
+                raise Infeasible(what, budget=self.budget, smallest=self.worked, floor=need, fix=fix) from None
+            except Thrashing:
+                self.failed = True
+                what = (
+                    f"recomputation costs more than {self.core.limit:g} times the step: {self.core.remats} recomputations of "
+                    f"{self.core.calls} operations within {format_bytes(self.budget)} ({self.budget} B). {self._what_worked()}"
+                )
+                fix = "give more, or another score."
+                raise Infeasible(what, budget=self.budget, smallest=self.worked, floor=0, fix=fix) from None
+            except BaseException as error:
+                self.broken = self.broken or not isinstance(error, Exception)
+                raise
+            finally:
+                self._depth -= 1
+                if not self._depth:
+                    self.times.spent += time.perf_counter_ns() - began
 
     def _what_worked(self) -> str:
         if self.worked is None:

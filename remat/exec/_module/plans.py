@@ -25,6 +25,7 @@ from remat.exec._run.runtime import run_step
 from remat.exec._torch.ambient import is_recorded
 from remat.exec._torch.compiled import running_eagerly
 from remat.exec._torch.exchange import EXCHANGE
+from remat.exec._torch.unwinding import unwound
 from remat.exec._torch.wrappers import outside_modes
 from remat.exec._trace import structure
 from remat.exec._trace.tape import Scalar
@@ -99,14 +100,19 @@ class Plans(State):
             if self.runtime is None:
                 device = device_of(tensor for tensors in call.tensors.values() for tensor in tensors)
                 self.runtime = Runtime(budget, h_dtr_eq, device, limit=LIMIT, seed=self.settings.seed)
+            self.runtime = self.runtime.renewed()
             if self.division is None or self.division.module is not call.module:
                 self.division = Division(call.module, self.settings)
+        runtime, division = self.runtime, self.division
 
         def forward() -> Any:
             return self.bare(call.module, call.args, call.kwargs)
 
-        with running_eagerly(), self.runtime.turns, self.division.running(self.runtime):
-            return run_forward(self.runtime, forward, call.module, self.settings.loss_reserve)
+        def turn() -> Any:
+            with running_eagerly(), runtime.turns, division.running(runtime):
+                return run_forward(runtime, forward, call.module, self.settings.loss_reserve)
+
+        return unwound(turn, runtime.was_interrupted)
 
     def planned_for(self, call: Arguments, answers: tuple[Scalar, ...] = ()) -> Ready | Bare:
         """The plan for a call; it is made if there is none yet.

@@ -46,14 +46,13 @@ def with_bits(tensor: T, conj: bool, neg: bool) -> T:
     return tensor
 
 
-@contextmanager
-def reading_bits() -> Iterator[None]:
-    """Inside, operations heed the conjugate and negative bits of plain tensors, which torch ignores in `__torch_dispatch__`.
+def reading_bits() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+    """Inside of both, operations heed the conjugate and negative bits of plain tensors, which torch ignores otherwise.
 
-    The keys that resolve these bits come before Python's, and torch excludes all those while Python handles an operation.
+    The keys that resolve these bits come before Python's, and torch excludes all those while `__torch_dispatch__` handles an
+    operation. The contexts are torch's: Ctrl-C does not come between entering one and leaving it.
     """
-    with _excluding(_CONJUGATE, False), _excluding(_NEGATIVE, False):
-        yield
+    return _excluding(_CONJUGATE, False), _excluding(_NEGATIVE, False)
 
 
 _excluding: Any = torch._C._SetExcludeDispatchKeyGuard
