@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from numbers import Integral
 from typing import TypeAlias
 
 from remat.errors import BadArgument
@@ -30,17 +31,17 @@ _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
 def parse_bytes(text: str | int) -> Bytes:
-    """Read a size: `6GiB`, `1.5 MB`, `4096`. Fractions of a byte are cut off.
+    """Read a size: `6GiB`, `1.5 MB`, `4096`, or a whole number of any class. Fractions of a byte are cut off.
 
     Raises:
-        BadArgument: U-SIZE, when the text is not a size.
+        BadArgument: U-SIZE, when the text is not a size, or the size is below zero or above `LARGEST`.
     """
-    if isinstance(text, bool) or not isinstance(text, (int, str)):
+    if isinstance(text, bool) or not isinstance(text, (Integral, str)):
         raise BadArgument("U-SIZE", f"{text!r} is not a size.", fix='write bytes as an int, or text such as "6GiB".')
-    if isinstance(text, int):
+    if isinstance(text, Integral):
         if text < 0:
             raise BadArgument("U-SIZE", f"{text} B is negative.", fix="give a size of at least 0 bytes.")
-        return text
+        return _at_most_largest(int(text))
     match = _SIZE.fullmatch(text) if len(text) <= LONGEST_TEXT else None
     if match is None or match.group(2).lower() not in _UNITS:
         raise BadArgument(
@@ -50,7 +51,19 @@ def parse_bytes(text: str | int) -> Bytes:
     if not match.group(2) and number.denominator > 1:
         fix = f'write "{match.group(1)}GB", or bytes as a whole number.'
         raise BadArgument("U-SIZE", f"{text!r} has no unit, and there are no fractions of a byte.", fix=fix)
-    return int(number * _UNITS[match.group(2).lower()])
+    return _at_most_largest(int(number * _UNITS[match.group(2).lower()]))
+
+
+def _at_most_largest(size: Bytes) -> Bytes:
+    """The size, where a graph may state it.
+
+    Raises:
+        BadArgument: U-SIZE.
+    """
+    if size > LARGEST:
+        fix = "give a size that a machine may have."
+        raise BadArgument("U-SIZE", f"{size} B is more than 2^63 - 1 bytes, the largest size.", fix=fix)
+    return size
 
 
 def format_bytes(size: Bytes) -> str:

@@ -1,5 +1,6 @@
 """One reading of a budget's text, wherever it is given."""
 
+import numpy as np
 import pytest
 from torch import nn
 
@@ -84,3 +85,15 @@ def test_settings_of_wrap_are_refused_at_birth(wrong):
     with pytest.raises(BadArgument, match="X-ARG: Settings: ") as refusal:
         Settings(**({"budget": None} | wrong))
     assert next(iter(wrong)) in refusal.value.what
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint32])
+def test_whole_numbers_of_numpy_are_budgets(kind):
+    budget = parse_budget(kind(4096))
+    assert (type(budget), budget) == (int, 4096)
+
+
+@pytest.mark.parametrize("budget", [2**80, "99999999999 TiB"])
+def test_a_budget_that_no_number_of_a_graph_holds_is_named(budget):
+    with pytest.raises(BadArgument, match=r"U-SIZE: \d+ B is more than 2\^63 - 1 bytes"):
+        remat.wrap(nn.Linear(3, 4), None, budget)

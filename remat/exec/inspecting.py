@@ -10,7 +10,7 @@ from torch import nn
 
 from remat.exec._module.calls import Wrapped
 from remat.exec._module.entries import Bare, Ready
-from remat.exec._module.state import State
+from remat.exec._module.state import State, state_of
 from remat.exec.plan_files import save_plan
 from remat.exec.reporting import Report, report, report_of
 from remat.ir import PlanFile
@@ -30,8 +30,7 @@ class Inspection:
     @property
     def state(self) -> State:
         """Its settings and plans."""
-        state: State = self.module.__dict__["_remat"]
-        return state
+        return state_of(self.module)
 
     def report(self) -> Report:
         """Of the plan that the last call ran; errors as of `remat.exec.report`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import types
 from collections.abc import Callable, Iterable
@@ -24,7 +25,7 @@ from remat.budget import parse_budget
 from remat.errors import BadArgument, Uncapturable
 from remat.exec._copy.offloading import WHERE, Offloading
 from remat.exec._cost.optimizers import Maker
-from remat.exec._module.calls import ADDED, INSTANCE_FORWARD, Wrapped, make_opaque, planned_call, set_forward
+from remat.exec._module.calls import ADDED, INSTANCE_FORWARD, Wrapped, make_opaque, planned_call, set_forward, take_as
 from remat.exec._module.plans import Plans
 from remat.exec._module.preparation import plan_sample, prepare_all
 from remat.exec._module.ranks import Ranks
@@ -258,12 +259,28 @@ def _share_slots(model: nn.Module, wrapped: nn.Module) -> None:
 # -- the wrapped class -----------------------------------------------------------------------------------------------------
 
 
-def _reduce(self: nn.Module, _protocol: Any) -> tuple[Any, ...]:
+def _reduce(self: nn.Module, protocol: Any) -> tuple[Any, ...]:
+    base: Any = type(self).__mro__[2]
+    if _says_how_it_is_copied(base):
+        reduced = base.__reduce_ex__(self, protocol)
+        if isinstance(reduced, tuple) and len(reduced) == 2:
+            return _rewrapped, (self.__dict__["_remat"], *reduced)
     added = {name: self.__dict__[name] for name in ADDED if name in self.__dict__}
     state = self.__getstate__()  # the module's class may say what of it is copied
     if INSTANCE_FORWARD in added and isinstance(state, dict):
         state = {name: value for name, value in state.items() if name != "forward"}  # `__setstate__` makes it anew
     return _rebuild, (type(self).__mro__[2],), (added, state)
+
+
+def _says_how_it_is_copied(kind: type) -> bool:
+    """Whether a class that is not torch's says by which call its objects are made again."""
+    kinds = [base for base in kind.__mro__[:-1] if not base.__module__.startswith("torch.")]
+    return any(name in vars(base) for base in kinds for name in ("__reduce__", "__reduce_ex__"))
+
+
+def _rewrapped(state: Any, rebuild: Callable[..., nn.Module], args: tuple[Any, ...]) -> nn.Module:
+    """A copy as the class of the module makes it, wrapped with a copy of the state."""
+    return with_state(rebuild(*args), state)
 
 
 @functools.cache
@@ -273,6 +290,9 @@ def _class_of(base: type[nn.Module]) -> type[nn.Module]:
     @functools.wraps(base.forward)
     def forward(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         return planned_call(self, args, kwargs)
+
+    if isinstance(inspect.getattr_static(base, "forward"), (staticmethod, classmethod)):
+        take_as(forward, base.forward)
 
     @functools.wraps(base.__init__)
     def __init__(self: nn.Module, /, *args: Any, **kwargs: Any) -> None:

@@ -197,6 +197,16 @@ def test_a_parameter_edited_between_forward_and_backward_is_noticed():
         loss.backward()
 
 
+def test_an_input_that_is_written_before_the_backward_is_named():
+    (_, _), (other, sample) = pair(lambda: Net(lambda self, x: self.linear(x).sum()), rows())
+    loss = wrap(other, sample)(*sample)
+    sample[0].detach().zero_()
+    with pytest.raises(
+        StepError, match=r"X-WRITE: .*Net.* of shape \[\d+, \d+\] has been modified by an inplace operation"
+    ):
+        loss.backward()
+
+
 def test_an_output_edited_before_the_backward_is_noticed():
     def forward(self, x):
         return torch.exp(self.linear(x))

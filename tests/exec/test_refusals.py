@@ -23,6 +23,13 @@ from tests.exec.support import LIGHT, Rig
 EASY = {"cost": "estimate", "solver": LIGHT, "on_uncapturable": "raise"}
 
 
+def test_a_sparse_bag_of_embeddings_is_refused_by_name():
+    bag = nn.EmbeddingBag(10, 4, mode="sum", sparse=True)
+    rows, weights = torch.zeros(2, 3, dtype=torch.long), torch.rand(2, 3, requires_grad=True)
+    with pytest.raises(Uncapturable, match=r"X-TENSOR.*EmbeddingBag.* has sparse gradients.*sparse=False"):
+        remat.exec.capture(bag, (rows,), {"per_sample_weights": weights})
+
+
 def test_a_sparse_embedding_is_refused_by_name():
     module = nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Linear(4, 1))
     with pytest.raises(Uncapturable, match=r"X-TENSOR.* in 0 returns a torch.sparse_coo tensor.*sparse=False"):

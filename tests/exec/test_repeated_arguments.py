@@ -121,3 +121,22 @@ def test_a_write_that_eager_refuses_is_refused_in_a_later_step_too(share):
         module(x, x.clone()).backward()
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             module(x, share(x)).backward()
+
+
+class Tied(nn.Module):
+    """Three uses of one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(7, 7, dtype=torch.float64)
+
+    def forward(self, x):
+        return self.layer(torch.tanh(self.layer(torch.tanh(self.layer(x)))))
+
+
+def test_uses_in_several_calls_are_added_call_by_call():
+    results = []
+    for module in pair(Tied):
+        (module(rows(1).double()) * module(rows(2).double())).sum().backward()
+        results.append(module.layer.weight.grad)
+    torch.testing.assert_close(*results, rtol=0, atol=1e-15 * results[0].abs().max().item() * 4)

@@ -120,3 +120,45 @@ def test_a_training_script_has_the_defaults_of_wrap():
     settings = RematArguments("80%").settings()
     assert "on_uncapturable" in settings
     assert settings == {name: defaults[name].default for name in settings}
+
+
+class Rebuilt(nn.Linear):
+    """Says by which call it is copied."""
+
+    copies = 0
+
+    def __reduce__(self):
+        return _rebuilt, (self.in_features, self.state_dict())
+
+
+def _rebuilt(width, state):
+    module = Rebuilt(width, 1)
+    module.load_state_dict(state)
+    module.copies = 1
+    return module
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_class_that_says_how_it_is_copied_is_heeded(copied):
+    wrapped = remat.exec.wrap(Rebuilt(3, 1), None, 10**6)
+    twin = copied(wrapped)
+    assert (twin.copies, twin.remat.plans, type(twin)) == (1, (), type(wrapped))
+    assert torch.equal(twin.weight, wrapped.weight)
+
+
+class Scaled(nn.Linear):
+    """Its forward needs no module."""
+
+    @staticmethod
+    def forward(x, scale=2.0):
+        return (x * scale).sum()
+
+
+def test_a_forward_without_a_module_takes_what_it_took():
+    bare = Scaled(3, 1)
+    assert inspect.signature(remat.exec.wrap(bare).forward) == inspect.signature(bare.forward)
+
+
+def test_a_module_under_dtr_alone_says_whom_to_ask():
+    with pytest.raises(BadArgument, match=r"X-REPORT.*dtr_report"):
+        _ = remat.exec.dtr(nn.Linear(3, 1), 10**6).remat.plans

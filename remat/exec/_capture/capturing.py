@@ -268,6 +268,10 @@ def _check_plain(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> None:
     plain = (torch.Tensor, nn.Parameter, nn.Buffer, FakeTensor)
     state = [*module.parameters(), *module.buffers()]
     _check_sharding(module)
+    for path, inner in module.named_modules():
+        if isinstance(inner, nn.EmbeddingBag) and inner.sparse and inner.weight.requires_grad:
+            fix = "make them dense (`nn.EmbeddingBag(…, sparse=False)`), or leave this module bare."
+            raise Uncapturable("X-TENSOR", f"{path or 'the module'} (EmbeddingBag) has sparse gradients.", fix=fix)
     for tensor in (*state, *tensors):
         if type(tensor) not in plain or tensor.layout is not torch.strided:
             fix = "leave this module bare."

@@ -81,12 +81,17 @@ def entry_of(forward: Callable[..., Any]) -> Callable[..., Any]:
 
     functools.update_wrapper(entry, function, assigned=("__name__", "__qualname__", "__doc__"))
     if not bound:  # seen through the method that is read, it takes what `forward` takes
-        with contextlib.suppress(TypeError, ValueError):
-            signature = inspect.signature(function)
-            owner = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-            taken = [p.replace(name="_self") if p.name == "self" else p for p in signature.parameters.values()]
-            entry.__signature__ = signature.replace(parameters=[owner, *taken])  # type: ignore[attr-defined]
+        take_as(entry, function)
     return entry
+
+
+def take_as(method: Callable[..., Any], function: Callable[..., Any]) -> None:
+    """Have a method, seen through an instance, take what a function without an instance takes."""
+    with contextlib.suppress(TypeError, ValueError):
+        signature = inspect.signature(function)
+        owner = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        taken = [p.replace(name="_self") if p.name == "self" else p for p in signature.parameters.values()]
+        method.__signature__ = signature.replace(parameters=[owner, *taken])  # type: ignore[attr-defined]
 
 
 Earlier = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]

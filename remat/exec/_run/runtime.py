@@ -6,6 +6,7 @@ in a list on the context that the backward empties as it goes: what `save_for_ba
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -18,7 +19,7 @@ from remat.errors import RematError
 from remat.exec._program.kernels import no_autocast
 from remat.exec._run.anomaly import NanWatch, has_nan, is_watched
 from remat.exec._run.handing import Handing, handing_of, in_groups
-from remat.exec._run.lowering import Lowered
+from remat.exec._run.lowering import Lowered, Tensors
 from remat.exec._run.partial import without
 from remat.exec._torch.recording import profiled
 from remat.exec._torch.wrappers import over, view_form
@@ -185,7 +186,7 @@ class Step(torch.autograd.Function):
         if call.meter is not None:
             call.meter.backward_begins(ctx.token)
         activations, ctx.activations = ctx.activations, None
-        parts = (ctx.loose, ctx.saved_tensors, lowered.tangents.arrived(gradients), activations)
+        parts = (ctx.loose, _unwritten(ctx, call), lowered.tangents.arrived(gradients), activations)
         run: Run | None = ctx.run
         if run is None:
             grads = _grads(lowered, parts, call.name)
@@ -317,6 +318,25 @@ def _separated(outputs: tuple[torch.Tensor, ...], requires_grad: tuple[bool, ...
         tensor.detach() if not wanted and id(tensor) in able else tensor
         for tensor, wanted in zip(outputs, requires_grad, strict=True)
     )
+
+
+def _unwritten(ctx: Any, call: Call) -> Tensors:
+    """Inputs, parameters, buffers and outputs that the backward reads.
+
+    Raises:
+        StepError: X-WRITE, where autograd sees that one was written since the forward.
+    """
+    try:
+        return ctx.saved_tensors  # type: ignore[no-any-return]
+    except RuntimeError as error:
+        if "modified by an inplace operation" not in str(error):
+            raise
+        shape = re.search(r"\[\S+ (\[[\d, ]*\])\]", str(error))
+        what = (
+            f"{call.name}: an input, parameter, buffer or output of the step{f' of shape {shape[1]}' if shape else ''} has been "
+            "modified by an inplace operation between forward and backward, and the plan computes from it in the backward."
+        )
+        raise StepError("X-WRITE", what, fix="write to it after the backward, or give the module a clone.") from error
 
 
 def _check_backward(ctx: Any, call: Call, gradients: tuple[torch.Tensor | None, ...]) -> None:

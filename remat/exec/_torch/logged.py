@@ -192,16 +192,21 @@ class _Tracer:
             raise NotLogged("the forward switches gradients on or off")
         if any(type(about.output).__name__ != "PlainAOTOutput" for about in meta.traced_tangents_descs):
             raise NotLogged("something besides the outputs gets a gradient")
-        keys = {id(fake): storage_key(fake) for fake in self.fakes.values()}
-        for (kind, name), fake, info in zip(self.roles, self.fakes.values(), meta.input_info, strict=True):
+        sharing: dict[int, list[Role]] = {}
+        for role, fake in self.fakes.items():
+            sharing.setdefault(storage_key(fake), []).append(role)
+        for ((kind, name), fake), info in zip(self.fakes.items(), meta.input_info, strict=True):
             if info.mutates_metadata or info.mutates_storage_metadata or info.mutation_inductor_storage_resize:
                 raise NotLogged(f"the forward changes the form of the {kind} {name}")
             if info.mutates_data and info.requires_grad:
                 raise NotLogged(f"the forward writes the {kind} {name}, which requires a gradient")
-            if info.mutates_data and list(keys.values()).count(keys[id(fake)]) > 1:
-                what = f"the forward writes the {kind} {name} in place, which shares its memory with another tensor."
-                raise Uncapturable("X-ALIAS", what, fix="clone one of them.")
-            if info.mutates_data and sum(other is fake for other in self.fakes.values()) > 1:
+            sharers = sharing[storage_key(fake)]
+            if info.mutates_data and len(sharers) > 1:
+                if any(kind == "input" for kind, _ in sharers):
+                    what = (
+                        f"the forward writes the {kind} {name} in place, which shares its memory with another tensor."
+                    )
+                    raise Uncapturable("X-ALIAS", what, fix="clone one of them.")
                 raise NotLogged(f"the forward writes the {kind} {name}, which shares its memory with another")
 
     def _second_pass(self, meta: Any, tangents: list[torch.Tensor]) -> _Forward:
