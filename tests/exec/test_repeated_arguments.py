@@ -89,6 +89,14 @@ def test_one_tensor_given_three_times_gets_the_sum_of_eager(leaf):
     assert_same(*results)
 
 
+def test_arguments_without_gradients_that_are_one_tensor_have_the_plan_of_two():
+    _, wrapped = pair(Three)
+    x = rows(1)
+    wrapped(x, x, x).backward()
+    wrapped(x, rows(2), rows(3)).backward()
+    assert wrapped.remat.report().plans == 1
+
+
 def test_a_parameter_given_as_an_argument_gets_the_sum_of_eager():
     results = []
     for module in pair(Product):

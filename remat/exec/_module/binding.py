@@ -33,7 +33,7 @@ def extra_inputs(ready: Ready, call: Arguments, watched: tuple[Any, ...]) -> lis
     device = captured.program.device
     extra = ready.watch.lifted(captured.lifted)
     inputs = (*call.tensors["input"], *extra)
-    if not _written_apart(captured.program, ready.places, call, inputs):
+    if _shared_writes(captured.program, ready.places, call, inputs) != ready.shared_writes:
         return None
     if any(is_leaf(inputs[at]) != leaf for at, leaf in captured.leaves):
         return None
@@ -48,19 +48,23 @@ def extra_inputs(ready: Ready, call: Arguments, watched: tuple[Any, ...]) -> lis
     return extra
 
 
-def _written_apart(
+def _shared_writes(
     program: Program, places: tuple[tuple[str, int], ...], call: Arguments, inputs: tuple[torch.Tensor, ...]
-) -> bool:
-    """Whether nothing that a step writes shares its memory with another tensor of a call, which no plan stands for."""
+) -> frozenset[tuple[tuple[str, int], tuple[str, int]]]:
+    """The places of tensors that a step writes, each with that of another tensor of the call in the same memory."""
     if not program.updates:
-        return True
+        return frozenset()
     primals = (*program.params, *program.buffers, *program.inputs)
     written = [place for (value, _), place in zip(primals, places, strict=True) if value in program.updates]
-    state = [*call.tensors["param"], *call.tensors["buffer"]] if any(kind == "input" for kind, _ in written) else []
-    owners = {
-        storage_key(tensor): tensor for tensor in call.at(tuple(written), list(inputs[len(call.tensors["input"]) :]))
-    }
-    return all(owners.get(storage_key(tensor), tensor) is tensor for tensor in (*inputs, *state) if tensor.numel())
+    tensors = {**call.tensors, "input": list(inputs)}
+    kinds = ("param", "buffer", "input") if any(kind == "input" for kind, _ in written) else ("input",)
+    sharing: dict[int, list[tuple[str, int]]] = {storage_key(tensors[kind][at]): [] for kind, at in written}
+    for kind in kinds:
+        for at, tensor in enumerate(tensors[kind]):
+            if (others := sharing.get(storage_key(tensor))) is not None and tensor.numel():
+                others.append((kind, at))
+    pairs = ((place, other) for place in written for other in sharing[storage_key(tensors[place[0]][place[1]])])
+    return frozenset((place, other) for place, other in pairs if place != other)
 
 
 def bound(state: State, call: Arguments, planned: Planned, digest: str, watch: Watch | None = None) -> Ready:
@@ -82,6 +86,7 @@ def bound(state: State, call: Arguments, planned: Planned, digest: str, watch: W
     if not watch.holds(module, state.watched(module)):
         what = "the state of Python that the forward reads does not compare equal to itself."
         raise Uncapturable("X-STATE", what, fix="keep objects with an odd `__eq__` out of the module's attributes.")
+    inputs = (*call.tensors["input"], *watch.lifted(captured.lifted))
     meter = StepMeter(program.device, wanted=_guesses_reserve(state.settings, planned))
     step = rehearsal = None
     if planned.lowered is not None:
@@ -91,7 +96,7 @@ def bound(state: State, call: Arguments, planned: Planned, digest: str, watch: W
         )  # fmt: skip
     ready = Ready(
         planned=planned, digest=digest, watch=watch, places=places, guard_places=guarded, prologue_places=early, call=step,
-        meter=meter, same_places=same,
+        meter=meter, same_places=same, shared_writes=_shared_writes(program, places, call, inputs),
     )  # fmt: skip
     extra = extra_inputs(ready, call, state.watched(module))
     if extra is None:

@@ -198,7 +198,7 @@ class Arguments:
         layout: how its flat leaves become these.
         leaves: tensors and plain values.
         key: what plans are looked up by.
-        tensors: "param", "buffer" and "input"; arguments that are one tensor, or one of the module's, stand once.
+        tensors: "param", "buffer" and "input"; arguments with a gradient that are one tensor, or one of the module's, stand once.
         repeated: places of the leaves that are such tensors.
         extra: inputs besides the arguments, for the plan that fits: lifted tensors, then results of its prologue.
     """

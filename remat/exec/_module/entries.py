@@ -62,6 +62,7 @@ class Ready:
         call: what to run; None: nothing was planned, the bare module runs.
         meter: times and audit.
         rehearsal: what a rehearsal of the plan measured.
+        shared_writes: places of tensors that the step writes, each with that of another tensor in the same memory.
         same_places: of tensors that are returned unchanged: position among the flat outputs, and place.
     """
 
@@ -75,6 +76,7 @@ class Ready:
     meter: StepMeter
     rehearsal: Rehearsal | None = None
     same_places: tuple[tuple[int, tuple[str, int]], ...] = ()
+    shared_writes: frozenset[tuple[tuple[str, int], tuple[str, int]]] = frozenset()
 
     @property
     def captured(self) -> Captured:

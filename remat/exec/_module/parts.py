@@ -190,7 +190,8 @@ class Calls:
         """Why a call does not run a plan; empty: it does."""
         if form.ready is None or form.planned is None:
             return form.reason or "its form is new"
-        if call.repeated:
+        given = [leaf for leaf in call.leaves if isinstance(leaf, torch.Tensor)]
+        if call.repeated or len({id(tensor) for tensor in given}) < len(given):
             return "one tensor is given twice"
         if has_hooks(part.module):
             return "hooks inside"

@@ -63,7 +63,8 @@ def log_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: Cor
     real.update((("input", at), tensor) for at, tensor in enumerate(args))
     mode = detect_fake_mode(tuple(real.values())) or FakeTensorMode()
     with _tracing(log, correction), mode:
-        return _Tracer(log, module, _faked(mode, real)).joint()
+        identities = {role: id(tensor) for role, tensor in real.items()}
+        return _Tracer(log, module, _faked(mode, real), identities).joint()
 
 
 @contextmanager
@@ -126,12 +127,15 @@ class _Tracer:
         log: where it is written down.
         module: what is called.
         fakes: parameters, buffers and arguments.
+        identities: equal numbers of those that are one tensor.
     """
 
-    def __init__(self, log: Log, module: nn.Module, fakes: dict[Role, torch.Tensor]) -> None:
+    def __init__(
+        self, log: Log, module: nn.Module, fakes: dict[Role, torch.Tensor], identities: dict[Role, int]
+    ) -> None:
         self.log = log
         self.module = module
-        self.fakes = fakes
+        self.fakes, self.identities = fakes, identities
         self.roles = tuple(fakes)
         self.state = tuple(name for kind, name in fakes if kind != "input")
         self.saved: list[tuple[int, torch.Tensor]] = []
@@ -202,12 +206,16 @@ class _Tracer:
                 raise NotLogged(f"the forward writes the {kind} {name}, which requires a gradient")
             sharers = sharing[storage_key(fake)]
             if info.mutates_data and len(sharers) > 1:
-                if any(kind == "input" for kind, _ in sharers):
+                if self._apart(sharers):
                     what = (
                         f"the forward writes the {kind} {name} in place, which shares its memory with another tensor."
                     )
                     raise Uncapturable("X-ALIAS", what, fix="clone one of them.")
                 raise NotLogged(f"the forward writes the {kind} {name}, which shares its memory with another")
+
+    def _apart(self, sharers: list[Role]) -> bool:
+        """Whether several tensors, arguments among them, share their memory, and not one tensor alone."""
+        return any(kind == "input" for kind, _ in sharers) and len({self.identities[role] for role in sharers}) > 1
 
     def _second_pass(self, meta: Any, tangents: list[torch.Tensor]) -> _Forward:
         leaves: dict[int, FunctionalTensor] = {}

@@ -177,9 +177,10 @@ def _fill(value: Any, parts: tuple[dict[str, Any], dict[str, Any], Any]) -> None
 
 
 def distinct(leaves: list[Any], state: Mapping[int, tuple[str, Any]]) -> tuple[list[torch.Tensor], dict[int, Repeated]]:
-    """The tensors among the leaves of arguments, each once, and the places of those that were there before.
+    """The tensors among the leaves of arguments, and the places of those that the call has already.
 
-    Autograd adds the gradients of all uses of a tensor in one place, and what is written to it is read by all its names.
+    Autograd adds the gradients of all uses of a tensor in one place. Arguments without a gradient stay apart: a sample may have
+    one tensor for tokens and targets, and a training two.
 
     Args:
         leaves: of the arguments.
@@ -194,6 +195,7 @@ def distinct(leaves: list[Any], state: Mapping[int, tuple[str, Any]]) -> tuple[l
             if origin is not None:
                 repeated[at] = Repeated(origin)
             else:
-                origins[id(leaf)] = ("input", len(tensors))
+                if leaf.requires_grad:
+                    origins[id(leaf)] = ("input", len(tensors))
                 tensors.append(leaf)
     return tensors, repeated

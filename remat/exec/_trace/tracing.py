@@ -50,7 +50,7 @@ class Step:
         module: the module whose parameters and buffers are lifted.
         function: what is called, with the module first.
         leaves, layout: the arguments, flat; tensors stand as None, or as `Repeated` where the call has them already.
-        tensors: the tensors among the arguments, each once.
+        tensors: the tensors among the arguments, without these.
         watched: functions and objects besides the module whose state counts (a loss function).
         differentiable: "auto", "loss" or "all" (see `capture`).
         answers: values of late reads that are known already.
