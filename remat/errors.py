@@ -194,3 +194,11 @@ class GroupError(RematError):
     def __init__(self, rule: str, what: str, *, ranks: tuple[int, ...], fix: str = "") -> None:
         self.ranks = ranks
         super().__init__(rule, what, fix=fix)
+
+
+def shown(value: object, most: int = 80) -> str:
+    """The repr of a value for a message; where it is cut, it says so, and a text has its closing quote."""
+    text = repr(value)
+    if len(text) <= most:
+        return text
+    return f"{text[:most]}…{text[0] if isinstance(value, str) else ''}"

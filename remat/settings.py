@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from attrs import field, frozen
 
-from remat.errors import BadArgument
+from remat.errors import BadArgument, shown
 from remat.units import LARGEST
 
 if TYPE_CHECKING:
     from attrs import Attribute
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 RULE = "A-SETTING"
 """Id of a refusal; a class may name another in `SETTINGS_RULE`."""
@@ -55,7 +56,7 @@ class Setting:
             BadArgument: with the rule, the place, the value and what is accepted.
         """
         if not self.accepts(value):
-            raise BadArgument(rule, f"{place} is {value!r:.200}.", fix=f"give {self.words}.")
+            raise BadArgument(rule, f"{place} is {shown(value, 200)}.", fix=f"give {self.words}.")
 
 
 def whole(low: int, unit: str = "") -> Setting:
@@ -105,6 +106,18 @@ def tuple_of(item: Setting, *, empty: bool = False) -> Setting:
         return type(value) is tuple and (empty or len(value) > 0) and all(map(item.accepts, value))
 
     return Setting(f"a tuple{'' if empty else ' of one or more'}, each {item.words}", accepts)
+
+
+def each_of(items: Iterable[T], item: Setting, place: str) -> tuple[T, ...]:
+    """The items of a collection, every one of them checked; `place` for the message.
+
+    Raises:
+        BadArgument: of the first item that is refused.
+    """
+    checked = tuple(items)
+    for value in checked:
+        item.check(value, f"{place}: an item")
+    return checked
 
 
 def function(example: str) -> Setting:

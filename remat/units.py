@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from numbers import Integral
+from numbers import Integral, Real
 from typing import TypeAlias
 
-from remat.errors import BadArgument
+from remat.errors import BadArgument, shown
 
 Bytes: TypeAlias = int
 Ns: TypeAlias = int
@@ -37,7 +37,9 @@ def parse_bytes(text: str | int) -> Bytes:
         BadArgument: U-SIZE, when the text is not a size, or the size is below zero or above `LARGEST`.
     """
     if isinstance(text, bool) or not isinstance(text, (Integral, str)):
-        raise BadArgument("U-SIZE", f"{text!r} is not a size.", fix='write bytes as an int, or text such as "6GiB".')
+        raise BadArgument(
+            "U-SIZE", f"{shown(text)} is not a size.", fix='write bytes as an int, or text such as "6GiB".'
+        )
     if isinstance(text, Integral):
         if text < 0:
             raise BadArgument("U-SIZE", f"{text} B is negative.", fix="give a size of at least 0 bytes.")
@@ -45,7 +47,7 @@ def parse_bytes(text: str | int) -> Bytes:
     match = _SIZE.fullmatch(text) if len(text) <= LONGEST_TEXT else None
     if match is None or match.group(2).lower() not in _UNITS:
         raise BadArgument(
-            "U-SIZE", f"{text!r:.80} is not a size.", fix='write it like "6GiB", "512MiB", "1.5GB" or "4096".'
+            "U-SIZE", f"{shown(text)} is not a size.", fix='write it like "6GiB", "512MiB", "1.5GB" or "4096".'
         )
     number = Fraction(match.group(1))
     if not match.group(2) and number.denominator > 1:
@@ -66,8 +68,23 @@ def _at_most_largest(size: Bytes) -> Bytes:
     return size
 
 
+def _printable(value: object, what: str) -> None:
+    """Refuse what is no number.
+
+    Raises:
+        BadArgument: U-SIZE.
+    """
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise BadArgument("U-SIZE", f"{what} is {shown(value)}.", fix="give a number, e.g. 4096.")
+
+
 def format_bytes(size: Bytes) -> str:
-    """A size as readable text: `17 B`, `1.50 MiB`."""
+    """A size as readable text: `17 B`, `1.50 MiB`.
+
+    Raises:
+        BadArgument: U-SIZE, of what is no number.
+    """
+    _printable(size, "format_bytes: size")
     for name, unit in (("GiB", GiB), ("MiB", MiB), ("KiB", KiB)):
         if abs(size) >= unit:
             return f"{size / unit:.2f} {name}"
@@ -75,7 +92,12 @@ def format_bytes(size: Bytes) -> str:
 
 
 def format_ns(time: Ns) -> str:
-    """A time as readable text: `250 ns`, `1.20 ms`, `3.40 s`."""
+    """A time as readable text: `250 ns`, `1.20 ms`, `3.40 s`.
+
+    Raises:
+        BadArgument: U-SIZE, of what is no number.
+    """
+    _printable(time, "format_ns: time")
     for name, unit in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
         if abs(time) >= unit:
             return f"{time / unit:.2f} {name}"

@@ -5,9 +5,39 @@ from importlib import import_module
 
 import pytest
 import torch
+from attrs import evolve
+from hypothesis import strategies as st
 from torch import nn
 
-from remat.algorithms import Clock, Outcome, Problem, StoreAll, auto, choices, extra_runs
+from remat.algorithms import (
+    Clock,
+    Exhaustive,
+    FullRelaxation,
+    HIlp,
+    Ilp,
+    Linearise,
+    LowerSets,
+    Outcome,
+    PerLayerCheckpoint,
+    Problem,
+    Revolve,
+    Rotor,
+    StoreAll,
+    Undivided,
+    any_plan,
+    auto,
+    choices,
+    extra_runs,
+    gaining,
+    gap,
+    gap_above,
+    no_plan,
+    nodes_up_to,
+    proved_floor,
+    undominated,
+    unit_chain,
+    worked_up_to,
+)
 from remat.errors import BadArgument, IllFormed
 from remat.exec import BucketCollator, bucket_lengths, build_graph, capture, lower, measure, resized
 from remat.ir import (
@@ -18,23 +48,30 @@ from remat.ir import (
     Layer,
     Link,
     Option,
+    Run,
     Schedule,
+    cluster_classes,
     clusters,
     condense,
     dump,
     is_convex,
     part,
     plain_options,
+    renaming,
+    translate,
+    translate_steps,
 )
 from remat.settings import takes, whole
+from remat.testing import check_solver
+from remat.units import format_bytes, format_ns, parse_bytes
 from tests.graphs import tiny_step
 
 PACKAGES = ("remat.ir", "remat.algorithms", "remat.exec", "remat.testing")
 OPEN = {
-    "remat.algorithms": {"any_plan", "no_plan", "proved_floor", "best", "first", "pool"},
+    "remat.algorithms": {"best", "first", "pool"},
     "remat.exec": {"register"},
 }
-"""What a search calls on its own state, and what takes any number of parts."""
+"""What takes any number of parts."""
 
 
 def required(function):
@@ -150,6 +187,70 @@ def test_what_a_captured_step_is_costed_and_lowered_with_is_checked():
     }.items():
         with pytest.raises(BadArgument, match=f"X-ARG: .*{words}"):
             call()
+
+
+def test_items_of_another_class_are_refused_where_they_are_given():
+    graph = tiny_step()
+    group = clusters(graph, {"c": ["F"], "d": ["H"]})
+    option = plain_options(graph, group[0])[0]
+    for words, call in {
+        "proved_floor: graph is None": lambda: proved_floor(None),
+        "proved_floor: clock is 3": lambda: proved_floor(graph, 3),
+        "undominated: options: an item is 3": lambda: undominated([option, 3]),
+        "unit_chain: stages: an item is 'F'": lambda: unit_chain(["F"], "L"),
+        "cluster_classes: nodes is 'abcd'": lambda: cluster_classes(graph, group, "abcd"),
+        "cluster_classes: nodes has 1 classes": lambda: cluster_classes(graph, group, (0,)),
+        "translate: names has no 'a'": lambda: translate(
+            evolve(option, forward_steps=(Run("F"),), backward_steps=(Run("B"),)), {}
+        ),
+        "translate_steps: names has no 'F'": lambda: translate_steps((Run("F"),), {}),
+        "Layer: no_save_steps is 'F'": lambda: Layer(
+            forward="F", backward="B", phantom="p", options=(option,), no_save_steps="F"
+        ),
+        "LayerOption: forward_steps": lambda: evolve(option, forward_steps=(3,), backward_steps=(3,)),
+        "format_bytes: size is 'x'": lambda: format_bytes("x"),
+        "format_ns: time is None": lambda: format_ns(None),
+        "check_solver: graphs is 3": lambda: check_solver(StoreAll(), graphs=3),
+        "graphs: an item is 3": lambda: check_solver(StoreAll(), graphs=st.just(3), examples=1),
+    }.items():
+        with pytest.raises(BadArgument, match=words) as refusal:
+            call()
+        assert refusal.value.fix, words
+    stranger = Cluster(name="c", forward=("Z",))
+    for call in (lambda: cluster_classes(graph, (stranger,)), lambda: renaming(graph, group[0], stranger)):
+        with pytest.raises(IllFormed, match=r"G-CLUSTER.*'Z'"):
+            call()
+    with pytest.raises(IllFormed, match="'c' and 'd' are not equal"):
+        renaming(graph, *group)
+
+
+def test_a_text_that_a_message_cuts_is_closed_again():
+    with pytest.raises(BadArgument, match=r"U-SIZE: '9{79}…' is not a size"):
+        parse_bytes("9" * 200)
+    with pytest.raises(BadArgument, match=r"count is 'a{199}…'"):
+        whole(1).check("a" * 500, "count")
+    with pytest.raises(BadArgument, match=r"'9{77}x' is not a size"):
+        parse_bytes("9" * 77 + "x")
+
+
+CONDITIONS = (any_plan, no_plan, gap(0.1), gap_above(0.1), gaining(), nodes_up_to(3), worked_up_to(1))
+
+
+@pytest.mark.parametrize("condition", CONDITIONS, ids=repr)
+def test_a_condition_is_asked_about_a_search(condition):
+    with pytest.raises(BadArgument, match=r"standing is None.*the state of a search"):
+        condition(None)
+
+
+SOLVERS = (
+    StoreAll, PerLayerCheckpoint, Exhaustive, LowerSets, HIlp, Ilp, FullRelaxation, Rotor, Revolve, Linearise, Undivided
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SOLVERS)
+def test_what_is_no_graph_is_not_a_reason_to_refuse(kind):
+    with pytest.raises(BadArgument, match="graph is 3"):
+        kind().refuses(3)
 
 
 def test_an_argument_is_checked_by_place_and_by_name_and_only_where_it_is_given():

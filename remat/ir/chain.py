@@ -15,10 +15,12 @@ from functools import cached_property
 from attrs import evolve, field, frozen
 
 from remat.errors import IllFormed
+from remat.ir.arguments import A_GRAPH
 from remat.ir.checks import a_tuple, an_object, at_least
 from remat.ir.graph import Graph
 from remat.ir.node import Compute, Data, Kind, Layer, Phase
 from remat.ir.option import LayerOption, Option
+from remat.settings import takes
 from remat.units import Bytes, Ns
 
 
@@ -204,6 +206,7 @@ def _frees_input(reads: Sequence[str], before: Stage | None) -> bool:
     return before is not None and not any(before.reads_output) and before.output not in reads
 
 
+@takes(graph=A_GRAPH)
 def why_no_chain(graph: Graph) -> str | None:
     """Why the graph is not a chain, naming the first node at fault; None when it is one."""
     count = len(graph.layers)

@@ -52,6 +52,18 @@ class Cluster:
         return self.forward + self.backward
 
 
+def require_nodes(graph: Graph, cluster: Cluster) -> None:
+    """Refuse a cluster of another graph.
+
+    Raises:
+        IllFormed: G-CLUSTER.
+    """
+    for name in cluster.nodes:
+        if name not in graph.node_index:
+            what = f"the cluster {cluster.name!r} holds {name!r}, which is no node of {graph!r}."
+            raise IllFormed("G-CLUSTER", what, fix="give the graph that the cluster is of.")
+
+
 def unused(word: str, names: Collection[str]) -> str:
     """The word, with underscores appended until no name begins with it: for names of clusters, layers and their data."""
     while any(name.startswith(word) for name in names):

@@ -7,8 +7,7 @@ from functools import cached_property
 
 from attrs import evolve, frozen
 
-from remat.errors import IllFormed
-from remat.ir.cluster import Cluster
+from remat.ir.cluster import Cluster, require_nodes
 from remat.ir.graph import Graph
 from remat.ir.node import Compute, Data, Kind, Phase
 from remat.ir.offer import option_of
@@ -31,10 +30,7 @@ class Part:
     cluster: Cluster
 
     def __attrs_post_init__(self) -> None:
-        for name in self.cluster.nodes:
-            if name not in self.flat.node_index:
-                what = f"the cluster {self.cluster.name!r} holds {name!r}, which is no node of {self.flat!r}."
-                raise IllFormed("G-CLUSTER", what, fix="give the graph that the cluster is of.")
+        require_nodes(self.flat, self.cluster)
 
     # -- borders -------------------------------------------------------------------------------------------------------
 

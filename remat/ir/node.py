@@ -12,7 +12,7 @@ from attrs import field, fields, frozen
 from remat.errors import IllFormed
 from remat.ir.checks import a_flag, a_name, a_text, a_tuple, an_object, at_least
 from remat.ir.option import LayerOption, Option
-from remat.ir.step import Step
+from remat.ir.step import Step, some_steps
 from remat.units import Bytes
 
 
@@ -173,7 +173,7 @@ class Layer:
     phantom: str = field(validator=a_name)
     options: tuple[LayerOption, ...] = field(validator=a_tuple(LayerOption))
     no_save: Option = field(validator=an_object(Option, "Option(time=1)"))
-    no_save_steps: tuple[Step, ...] = ()
+    no_save_steps: tuple[Step, ...] = field(default=(), validator=some_steps)
 
     @no_save.default
     def _(self) -> Option:

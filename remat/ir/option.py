@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 from remat.errors import IllFormed
 from remat.ir.checks import a_tuple, at_least
-from remat.ir.step import Step
+from remat.ir.step import Step, some_steps
 from remat.units import Bytes, Ns
 
 
@@ -66,8 +66,8 @@ class LayerOption:
     backward_reads: tuple[str, ...] = field(default=(), validator=a_tuple(str))
     forward_profile: tuple[Moment, ...] = field(default=(), validator=a_tuple(Moment))
     backward_profile: tuple[Moment, ...] = field(default=(), validator=a_tuple(Moment))
-    forward_steps: tuple[Step, ...] = ()
-    backward_steps: tuple[Step, ...] = ()
+    forward_steps: tuple[Step, ...] = field(default=(), validator=some_steps)
+    backward_steps: tuple[Step, ...] = field(default=(), validator=some_steps)
 
     def __attrs_post_init__(self) -> None:
         if bool(self.forward_steps) != bool(self.backward_steps):

@@ -13,21 +13,15 @@ from attrs import field, frozen
 from remat.errors import IllFormed
 from remat.ir.graph import Graph
 from remat.ir.node import Data
-from remat.ir.step import Drop, Offload, Prefetch, Run, Step
+from remat.ir.step import Run, Step, some_steps
 from remat.settings import MANY, instance, takes
-
-
-def _steps(instance: Schedule, attribute: object, value: object) -> None:
-    if type(value) is not tuple or not all(isinstance(step, (Run, Drop, Offload, Prefetch)) for step in value):
-        fix = "give Run, Drop, Offload and Prefetch steps."
-        raise IllFormed("G-TUPLE", f"Schedule: steps is {value!r:.80}, not a tuple of steps.", fix=fix)
 
 
 @frozen
 class Schedule:
     """A sequence of steps of one training step."""
 
-    steps: tuple[Step, ...] = field(validator=_steps)
+    steps: tuple[Step, ...] = field(validator=some_steps)
 
     def __len__(self) -> int:
         return len(self.steps)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attrs import field, frozen
 
+from remat.errors import IllFormed
 from remat.ir.checks import a_name, at_least
+
+if TYPE_CHECKING:
+    from attrs import Attribute
 
 
 @frozen
@@ -56,3 +60,11 @@ class Prefetch:
 
 
 Step: TypeAlias = Run | Drop | Offload | Prefetch
+
+
+def some_steps(instance: Any, attribute: Attribute[Any], value: Any) -> None:
+    """Check for a tuple of steps."""
+    if type(value) is not tuple or not all(isinstance(step, (Run, Drop, Offload, Prefetch)) for step in value):
+        fix = "give Run, Drop, Offload and Prefetch steps."
+        what = f"{type(instance).__name__}: {attribute.name} is {value!r:.80}, not a tuple of steps."
+        raise IllFormed("G-TUPLE", what, fix=fix)

@@ -58,7 +58,7 @@ def check_bound(
     Raises:
         LawBroken: with the law, the place, the row and the schedule; `L-NONE` if every graph was refused.
     """
-    check_arguments("check_bound", relaxation, instance(Relaxation, "a subclass of it"), exclude, examples)
+    check_arguments("check_bound", relaxation, instance(Relaxation, "a subclass of it"), exclude, examples, graphs)
     tally = Tally(relaxation, BOUND_LAWS, exclude)
     _AMONG.check(relaxation.among, f"{relaxation!r}: among")
     tried = Examples(graphs=graphs, count=examples, shrink=shrink, families=relaxation.families)

@@ -60,7 +60,7 @@ def check_partitioner(
     Raises:
         LawBroken: with the law and the example; `L-NONE` if every graph was refused.
     """
-    check_arguments("check_partitioner", partitioner, instance(Partitioner, "HPartition()"), exclude, examples)
+    check_arguments("check_partitioner", partitioner, instance(Partitioner, "HPartition()"), exclude, examples, graphs)
     tally = Tally(partitioner, PARTITIONER_LAWS, exclude)
     check_repr(partitioner, tally, words)
     tried = Examples(graphs=graphs, count=examples, shrink=shrink, families=_FAMILIES)

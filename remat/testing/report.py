@@ -47,7 +47,9 @@ class Report:
         return "\n".join([*lines, f"  {self.refused} examples were refused"] if self.refused else lines)
 
 
-def check_arguments(check: str, part: object, kind: Setting, exclude: object, examples: int) -> None:
+def check_arguments(
+    check: str, part: object, kind: Setting, exclude: object, examples: int, graphs: object = None
+) -> None:
     """Refuse what a check of this kit cannot check.
 
     Args:
@@ -56,6 +58,7 @@ def check_arguments(check: str, part: object, kind: Setting, exclude: object, ex
         kind: what that should be.
         exclude: laws to leave out.
         examples: number of examples.
+        graphs: a Hypothesis strategy, or None.
 
     Raises:
         BadArgument: A-SETTING.
@@ -63,11 +66,22 @@ def check_arguments(check: str, part: object, kind: Setting, exclude: object, ex
     kind.check(part, f"{check}: {check.removeprefix('check_')}")
     optional(_REASONS).check(exclude, f"{check}: exclude")
     whole(1).check(examples, f"{check}: examples")
+    if graphs is not None:
+        _GRAPHS.check(graphs, f"{check}: graphs")
 
 
 _REASONS = Setting(
     'a reason for each law, e.g. {"L-PICKLE": "its class is local"}', lambda value: isinstance(value, Mapping)
 )
+
+
+def _is_strategy(value: object) -> bool:
+    from hypothesis.strategies import SearchStrategy
+
+    return isinstance(value, SearchStrategy)
+
+
+_GRAPHS = Setting("a Hypothesis strategy of graphs, e.g. hypothesis.strategies.just(graph)", _is_strategy)
 
 
 class Tally:

@@ -81,7 +81,7 @@ def check_solver(
     Raises:
         LawBroken: with the law and the smallest example; `L-NONE` if the solver refused every graph.
     """
-    check_arguments("check_solver", solver, instance(Solver, "StoreAll()"), exclude, examples)
+    check_arguments("check_solver", solver, instance(Solver, "StoreAll()"), exclude, examples, graphs)
     tally = Tally(solver, SOLVER_LAWS, exclude)
     check_repr(solver, tally, words)
     if tally.tries("L-PICKLE"):

@@ -82,7 +82,7 @@ def check_source(
     Raises:
         LawBroken: with the law and the graph; `L-NONE` if no block got an option.
     """
-    check_arguments("check_source", source, instance(OptionSource, "Ends()"), exclude, examples)
+    check_arguments("check_source", source, instance(OptionSource, "Ends()"), exclude, examples, graphs)
     tally = Tally(source, SOURCE_LAWS, exclude)
     check_repr(source, tally, words)
     offered = 0

@@ -67,7 +67,9 @@ def check_transform(
     Raises:
         LawBroken: with the law and the example; `L-NONE` if every graph was refused.
     """
-    check_arguments("check_transform", transform, instance(Transform, "Condense(HPartition())"), exclude, examples)
+    check_arguments(
+        "check_transform", transform, instance(Transform, "Condense(HPartition())"), exclude, examples, graphs
+    )
     tally = Tally(transform, TRANSFORM_LAWS, exclude)
     check_repr(transform, tally, words)
 

@@ -16,6 +16,8 @@ from attrs import field, frozen
 
 from remat.errors import RematError
 from remat.ir import Graph
+from remat.ir.arguments import A_GRAPH
+from remat.settings import each_of
 from remat.testing.families import FAMILIES, Family
 from remat.testing.reducing import smaller
 from remat.testing.report import LawBroken, Tally
@@ -54,7 +56,7 @@ class Examples:
     def __iter__(self) -> Iterator[tuple[Graph, int]]:
         """Graphs and seeds, the same at each call."""
         if self.graphs is not None:
-            drawn = collect(self.graphs, self.count)
+            drawn = each_of(collect(self.graphs, self.count), A_GRAPH, "graphs")
             yield from ((drawn[seed % len(drawn)], seed) for seed in range(self.count if drawn else 0))
             return
         for seed in range(self.count):

@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import BACKWARD, Flat, flatten, row_of
 from remat.algorithms._arrays.kept_data import kept_by_node, permanent, working_sets
-from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.clock import A_CLOCK, Clock
 from remat.ir import Graph, Run
+from remat.ir.arguments import A_GRAPH
+from remat.settings import takes
 from remat.units import Bytes
 
 _SETS = 3000  # sets expanded for one node; after that the least value in the queue counts
@@ -179,6 +181,7 @@ def _working_set(graph: Graph, run: Run) -> Bytes:
     return sum(touched.reads.values()) + sum(touched.makes.values()) + option.workspace
 
 
+@takes(graph=A_GRAPH, clock=A_CLOCK)
 def proved_floor(graph: Graph, clock: Clock | None = None) -> Bytes:
     """No schedule of a flat graph fits fewer bytes than this; less is proved when the clock expires."""
     return floor_of(flatten(graph), clock)[0]

@@ -56,6 +56,7 @@ class Linearise(Transform):
         default=None, kw_only=True, validator=optional(instance(OptionSource, "quick.sweep(peaks=4, saves=4)"))
     )
 
+    @takes(graph=A_GRAPH)
     def refuses(self, graph: Graph) -> str | None:
         """Why a graph is refused: it has layers and is no chain, or its loss reads nothing of the forward."""
         if graph.flat:

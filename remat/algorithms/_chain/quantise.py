@@ -18,8 +18,10 @@ from remat.ir import Compute, Data, Graph, Kind, Layer, LayerOption, Option, Pha
 from remat.ir.arguments import A_TEXT
 from remat.ir.chain import Chain, Stage, why_no_chain
 from remat.ir.cluster import unused
-from remat.settings import FLAG, MANY, optional, takes, whole
+from remat.settings import FLAG, MANY, each_of, instance, optional, takes, whole
 from remat.units import Bytes
+
+A_STAGE = instance(Stage, "Chain(graph).stages[0]")
 
 
 def _refusal(graph: Graph) -> str | None:
@@ -246,6 +248,7 @@ def unit_budget(length: int, count: int) -> Bytes:
 @takes(stages=MANY, loss=A_TEXT)
 def unit_chain(stages: Sequence[Stage], loss: str) -> Graph:
     """The unit chain with the names of the given stages."""
+    stages = each_of(stages, A_STAGE, "unit_chain: stages")
     length = len(stages)
     option = LayerOption(forward=1, backward=1, phantom=length + 1)
     layers = tuple(

@@ -19,7 +19,8 @@ from remat.algorithms._core.outcome import Outcome
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.wording import operand
 from remat.ir import Graph, LayerOption, Option, Phase, Schedule, option_of, validate
-from remat.settings import MANY, SECONDS, instance, takes, whole
+from remat.ir.arguments import AN_OPTION
+from remat.settings import MANY, SECONDS, each_of, instance, takes, whole
 from remat.units import Bytes
 
 SHARE = 2.0
@@ -65,7 +66,7 @@ class Limited(OptionSource):
 @takes(options=MANY)
 def undominated(options: Iterable[LayerOption]) -> tuple[LayerOption, ...]:
     """The options that no other option dominates, in order of time; of equal options the first stays."""
-    ranked = sorted(options, key=_rank)
+    ranked = sorted(each_of(options, AN_OPTION, "undominated: options"), key=_rank)
     kept: list[LayerOption] = []
     for option in ranked:
         if not any(dominates(other, option) for other in kept):

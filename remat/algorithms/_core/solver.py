@@ -34,7 +34,8 @@ from remat.algorithms._core.startup import planning_time
 from remat.algorithms._core.wording import indented, operand
 from remat.errors import BudgetExceeded
 from remat.ir import Graph, Schedule, validate
-from remat.settings import FLAG, NAME, SECONDS, SEED, function, instance, optional, tuple_of
+from remat.ir.arguments import A_GRAPH
+from remat.settings import FLAG, NAME, SECONDS, SEED, function, instance, optional, takes, tuple_of
 
 logger = logging.getLogger(__name__)
 """Logs every completed solve (DEBUG): its seconds, its plan's time and its bound."""
@@ -55,6 +56,7 @@ class Solver(ABC):
     models_link: ClassVar[bool] = False
     """Whether its bounds hold for schedules with copies too; otherwise they are ignored for a problem with a link."""
 
+    @takes(graph=A_GRAPH)
     def refuses(self, graph: Graph) -> str | None:
         """Why this solver cannot treat the graph, with a remedy; None when it can."""
         del graph
@@ -196,6 +198,7 @@ def is_interruption(error: KeyboardInterrupt | SystemError) -> bool:
 
 def refuse_unless_flat(graph: Graph) -> str | None:
     """The refusal of a solver that plans flat graphs only."""
+    A_GRAPH.check(graph, "refuses: graph")
     if graph.flat:
         return None
     return "the graph has layers or options; plan it with a solver of hierarchical graphs, or expand it first"

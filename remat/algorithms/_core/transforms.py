@@ -19,7 +19,8 @@ from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import FromStart, Solver, a_solver, with_start
 from remat.errors import InvalidSchedule, RematError
 from remat.ir import Graph, Schedule, validate
-from remat.settings import instance, tuple_of
+from remat.ir.arguments import A_GRAPH
+from remat.settings import instance, takes, tuple_of
 
 
 @frozen(kw_only=True)
@@ -51,6 +52,7 @@ class Transform(ABC):
     carries_starts: ClassVar[bool] = False
     """Whether schedules of the original problem can start a solver of the transformed one; `Applied.carry` is then given."""
 
+    @takes(graph=A_GRAPH)
     def refuses(self, graph: Graph) -> str | None:
         """Why this transform cannot treat the graph; None when it can."""
         del graph

@@ -13,9 +13,10 @@ from attrs import field, frozen
 
 from remat.errors import IllFormed
 from remat.ir import Cluster, Graph, Phase, clusters
+from remat.ir.arguments import A_GRAPH
 from remat.ir.cluster import unused
 from remat.ir.hierarchy import check_condensable
-from remat.settings import whole
+from remat.settings import takes, whole
 
 
 class Partitioner(ABC):
@@ -23,6 +24,7 @@ class Partitioner(ABC):
 
     __slots__ = ()
 
+    @takes(graph=A_GRAPH)
     def refuses(self, graph: Graph) -> str | None:
         """Why this partitioner cannot treat the graph; None when it can."""
         return None if graph.flat else "the graph has layers or options; expand it first"

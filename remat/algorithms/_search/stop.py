@@ -6,13 +6,17 @@ A condition depends on the best plan and the bound, certified or claimed. Its re
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Protocol, TypeVar
 
 from attrs import field, frozen
 
 from remat.algorithms._search.work import Worked
-from remat.settings import instance, number, whole
+from remat.settings import Setting, instance, number, whole
 from remat.units import Ns
+
+C = TypeVar("C", bound="Condition")
 
 
 class Standing(Protocol):
@@ -29,6 +33,27 @@ class Standing(Protocol):
 
     @property
     def worked(self) -> Worked: ...
+
+
+def _is_standing(value: Any) -> bool:
+    return all(hasattr(value, name) for name in ("best_time", "lower", "nodes", "worked"))
+
+
+STANDING = Setting("the state of a search, as a Polish hands it to its conditions", _is_standing)
+
+
+def _asks(holds: Callable[[C, Standing], bool]) -> Callable[[C, Standing], bool]:
+    """Decorate the test of a condition: what is no state of a search is refused. A test that goes well costs nothing more."""
+
+    @wraps(holds)
+    def call(self: C, standing: Standing) -> bool:
+        try:
+            return holds(self, standing)
+        except AttributeError:
+            STANDING.check(standing, f"{self!r}: standing")
+            raise
+
+    return call
 
 
 class Condition(ABC):
@@ -63,6 +88,7 @@ class gap(_Gap):
         size: plan over bound, minus one.
     """
 
+    @_asks
     def __call__(self, standing: Standing) -> bool:
         """Whether plan and bound are this close."""
         return standing.best_time <= standing.lower * (1 + self.size)
@@ -79,6 +105,7 @@ class gap_above(_Gap):
         size: plan over bound, minus one.
     """
 
+    @_asks
     def __call__(self, standing: Standing) -> bool:
         """Whether plan and bound are further apart."""
         return standing.best_time > standing.lower * (1 + self.size)
@@ -100,6 +127,7 @@ class gaining(Condition):
 
     seconds: float = field(default=0.5, validator=number(0))
 
+    @_asks
     def __call__(self, standing: Standing) -> bool:
         """Whether it is worth while to go on."""
         worked = standing.worked
@@ -122,6 +150,7 @@ class nodes_up_to(Condition):
 
     count: int = field(validator=whole(1, "nodes"))
 
+    @_asks
     def __call__(self, standing: Standing) -> bool:
         """Whether the graph is small enough."""
         return standing.nodes <= self.count
@@ -145,6 +174,7 @@ class worked_up_to(Condition):
 
     seconds: float = field(validator=number(0))
 
+    @_asks
     def __call__(self, standing: Standing) -> bool:
         """Whether the work is within the limit."""
         return standing.worked.seconds <= self.seconds
@@ -161,6 +191,7 @@ class _Planned(Condition):
     expected: bool
     name: str
 
+    @_asks
     def __call__(self, standing: Standing) -> bool:
         return (standing.best_time < float("inf")) == self.expected
 

@@ -30,7 +30,8 @@ from remat.algorithms._milp.linear import Builder, Flags
 from remat.algorithms._staged.form_events import events_form
 from remat.algorithms._staged.memory_items import Cell, StagedGraph
 from remat.ir import Graph, Phase
-from remat.settings import whole
+from remat.ir.arguments import A_GRAPH
+from remat.settings import takes, whole
 
 
 @frozen(kw_only=True)
@@ -242,6 +243,7 @@ class FullRelaxation(Solver):
 
     entries: int = field(default=5_000_000, validator=whole(1, "entries"))
 
+    @takes(graph=A_GRAPH)
     def refuses(self, graph: Graph) -> str | None:
         """Refuses formulations that would not fit in memory."""
         size = len(graph) * len(graph) * len(graph.data) / 4

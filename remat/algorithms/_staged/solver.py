@@ -27,8 +27,9 @@ from remat.algorithms._staged.option_sweep import Budgets, IlpSweep
 from remat.algorithms._staged.slots import RERUNS, Reruns, Slots, slots_of
 from remat.algorithms._staged.warm_start import starting_plan
 from remat.ir import Graph, Schedule
+from remat.ir.arguments import A_GRAPH
 from remat.ir.hierarchy import Condensed
-from remat.settings import FLAG, instance, number, one_of, optional, whole
+from remat.settings import FLAG, instance, number, one_of, optional, takes, whole
 
 FormName = Literal["events", "published", "checkmate"]
 FORMS: Final = ("events", "published", "checkmate")
@@ -85,6 +86,7 @@ class HIlp(WarmStarted):
         changed = ", ".join(f"{name}={value!r}" for name, value in settings if value != getattr(plain, name))
         return f"{type(self).__name__}({changed})"
 
+    @takes(graph=A_GRAPH)
     def refuses(self, graph: Graph) -> str | None:
         """Why a graph is refused: its formulation would not fit in memory, or its form cannot represent the graph."""
         if self.form == "checkmate":

@@ -57,6 +57,7 @@ class PerLayerCheckpoint(Solver):
     depth: int | None = field(default=None, validator=optional(whole(1, "names")))
     together: int = field(default=1, validator=whole(1, "layers"))
 
+    @takes(graph=A_GRAPH)
     def refuses(self, graph: Graph) -> str | None:
         """Refuses graphs with options, and graphs whose nodes have no scope."""
         if any(node.scope for node in graph.computes):

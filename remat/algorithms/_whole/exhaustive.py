@@ -21,7 +21,8 @@ from remat.algorithms._core.outcome import IMPOSSIBLE, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
 from remat.ir import Graph, Phase, Run, Schedule
-from remat.settings import whole
+from remat.ir.arguments import A_GRAPH
+from remat.settings import takes, whole
 
 Residency = tuple[int, ...]
 """Contributions per cell: data in the graph's order (0 or all for one writer), then phantoms (0, or option + 1)."""
@@ -39,6 +40,7 @@ class Exhaustive(Solver):
     max_nodes: int = field(default=16, validator=whole(1, "nodes"))
     max_states: int = field(default=300_000, validator=whole(1, "states"))
 
+    @takes(graph=A_GRAPH)
     def refuses(self, graph: Graph) -> str | None:
         """Refuses graphs that are too large."""
         if len(graph) <= self.max_nodes:

@@ -23,7 +23,8 @@ from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver, refuse_unless_flat
 from remat.algorithms._whole.baselines import checkpointed
 from remat.ir import Graph, Phase, Schedule, validate
-from remat.settings import whole
+from remat.ir.arguments import A_GRAPH
+from remat.settings import takes, whole
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -68,6 +69,7 @@ class LowerSets(Solver):
     levels: int = field(default=200, validator=whole(1))
     limits: int = field(default=24, validator=whole(1))
 
+    @takes(graph=A_GRAPH)
     def refuses(self, graph: Graph) -> str | None:
         """Refuses graphs with options, and graphs without a forward."""
         if any(node.phase is Phase.FORWARD for node in graph.computes):
