@@ -9,11 +9,11 @@ from typing import Any
 
 from attrs import field, frozen
 
-from remat.errors import MalformedFile, ProofRefused
+from remat.errors import MalformedFile, ProofRefused, shown
 from remat.ir import Graph, Link
 from remat.ir.interchange import graph_to_json
 from remat.ir.json_document import read_unzipped, write_whole
-from remat.proof.check import RULES, Refused, Verdict, check, plain, read_text
+from remat.proof.check import HEAD, RULES, THEOREMS, Refused, Verdict, check, plain, read_text
 from remat.proof.vipr import vipr_texts
 from remat.units import Bytes, Ns
 
@@ -76,10 +76,8 @@ class Proof:
 
     def check_step(self, step: Any) -> Verdict:
         """The same of a graph in its JSON form, or as the checker has read it before (`remat.proof.check.Step`)."""
-        form = self.document.get("format") if isinstance(self.document, dict) else None
         try:
-            if form != FORMAT:
-                raise Refused(f"format is {form!r:.80}, and that of a proof is {FORMAT!r}.", "proof")
+            _require_form(self.document)
             return check(step, self.document)
         except Refused as refusal:
             raise refused(refusal) from None
@@ -116,6 +114,24 @@ class Proof:
         except Refused as refusal:
             raise refused(refusal) from None
         return cls(document)
+
+
+def _require_form(document: Any) -> None:
+    """Refuse what is not in the form of a proof, by the name of what is missing."""
+    form = document.get("format") if isinstance(document, dict) else None
+    if form != FORMAT:
+        raise Refused(f"format is {form!r:.80}, and that of a proof is {FORMAT!r}.", "proof")
+    _require_keys(document, HEAD)
+    theorem = document["theorem"]
+    if theorem not in [*THEOREMS]:
+        raise Refused(f"theorem is {shown(theorem)}, and there are {', '.join(THEOREMS)}.", "proof")
+    _require_keys(document, THEOREMS[theorem])
+
+
+def _require_keys(document: dict[str, Any], keys: set[str]) -> None:
+    missing = sorted(keys - document.keys())
+    if missing:
+        raise Refused(f"has no {', '.join(missing)}.", "proof")
 
 
 def link_document(link: Link) -> list[list[int]]:

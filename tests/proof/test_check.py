@@ -127,6 +127,19 @@ def test_a_file_that_is_no_proof_is_refused(tmp_path, fno, proofs, change):
     assert refusal.value.where and refusal.value.fix
 
 
+def test_what_a_proof_lacks_is_named(fno, proofs):
+    document = proofs["tree"]
+    for lacking, words in {
+        ("theorem", "budget"): "at proof: has no budget, theorem",
+        ("trees",): "at proof: has no trees",
+    }.items():
+        with pytest.raises(ProofRefused, match=words):
+            Proof({key: value for key, value in document.items() if key not in lacking}).check(fno)
+    for theorem in ("fermat", ["floor"]):
+        with pytest.raises(ProofRefused, match=r"at proof: theorem is .*, and there are floor,"):
+            Proof({**document, "theorem": theorem}).check(fno)
+
+
 @pytest.mark.parametrize("base", ["floor", "nothing"])
 def test_what_is_impossible_is_so_within_a_smaller_budget(fno, proofs, base):
     document = proofs[base] | {"budget": proofs[base]["budget"] - 10**6}
