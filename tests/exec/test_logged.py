@@ -246,6 +246,19 @@ def test_what_is_not_understood_is_refused_by_the_log(function):
         capture(Odd(function), (torch.randn(3, 4),), tracer="log")
 
 
+def test_gradients_of_the_shape_that_a_parameter_had_before_are_not_traced():
+    module, other = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    module(torch.randn(2, 4)).sum().backward()
+    for layers in (module, other):
+        layers[1].weight = layers[0].weight
+    old = [parameter.grad for parameter in module.parameters()]
+    for parameter, fresh in zip(module.parameters(), other.parameters(), strict=True):
+        parameter.data = fresh.detach()
+    ours, theirs = (capture(layers, (torch.randn(2, 6),), tracer="log", as_run=False) for layers in (module, other))
+    assert program_digest(ours.program) == program_digest(theirs.program)
+    assert all(parameter.grad is grad for parameter, grad in zip(module.parameters(), old, strict=True))
+
+
 def test_a_step_that_the_log_refuses_is_exported_and_the_report_says_why(monkeypatch):
     def refuses(*_):
         raise NotImplementedError("no.")

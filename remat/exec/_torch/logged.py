@@ -62,9 +62,19 @@ def log_joint(module: nn.Module, args: tuple[torch.Tensor, ...], correction: Cor
     real.update((("buffer", name), tensor) for name, tensor in module.named_buffers(remove_duplicate=False))
     real.update((("input", at), tensor) for at, tensor in enumerate(args))
     mode = detect_fake_mode(tuple(real.values())) or FakeTensorMode()
+    identities = {role: id(tensor) for role, tensor in real.items()}
+    real = _without_old_gradients(real)
     with _tracing(log, correction), mode:
-        identities = {role: id(tensor) for role, tensor in real.items()}
         return _Tracer(log, module, _faked(mode, real), identities).joint()
+
+
+def _without_old_gradients(real: Mapping[Role, torch.Tensor]) -> dict[Role, torch.Tensor]:
+    """A tensor whose `grad` has the shape of data that it had before is replaced by one without: torch makes no fake of it."""
+    replacements: dict[int, torch.Tensor] = {}
+    for tensor in real.values():
+        if tensor.is_leaf and tensor.grad is not None and tensor.grad.shape != tensor.shape:
+            replacements[id(tensor)] = tensor.detach().requires_grad_(tensor.requires_grad)
+    return {role: replacements.get(id(tensor), tensor) for role, tensor in real.items()}
 
 
 @contextmanager
