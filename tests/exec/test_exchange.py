@@ -105,6 +105,41 @@ def test_no_forward_of_another_thread_sees_the_buffers_that_a_rehearsal_writes()
     assert set(counts) == {0}
 
 
+class Telling(nn.Module):
+    """Says that it runs, and leaves time for what another thread does then."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 4)
+
+    def forward(self, x):
+        if not RUNNING.is_set():
+            RUNNING.set()
+            READ.wait(0.05)
+        return self.body(x)
+
+
+RUNNING, READ = threading.Event(), threading.Event()
+
+
+@pytest.mark.parametrize("outer", [False, True], ids=["the module", "one around it"])
+def test_a_state_that_another_thread_asks_for_during_a_capture_has_real_tensors(outer):
+    RUNNING.clear()
+    READ.clear()
+    module, states = wrap(Telling()), []
+    asked = nn.Sequential(module) if outer else module
+
+    def save():
+        RUNNING.wait(SOON)
+        states.append(asked.state_dict())
+        READ.set()
+
+    assert in_threads(save, lambda: module(torch.randn(2, 4))) == []
+    assert [type(tensor) for tensor in states[0].values()] == [torch.Tensor] * 2
+    expected = [tensor.detach() for tensor in module.parameters()]
+    assert all(map(torch.equal, states[0].values(), expected))
+
+
 def test_two_forwards_that_both_capture_do_not_wait_for_each_other():
     ways, both, order = Exchange(), threading.Barrier(2), []
 

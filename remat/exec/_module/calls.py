@@ -18,6 +18,7 @@ from torch import nn
 
 from remat.exec._module.live import form
 from remat.exec._torch.compiled import opaque, running_eagerly
+from remat.exec._torch.exchange import EXCHANGE
 from remat.exec._torch.wrappers import bits_of
 from remat.exec._trace import structure
 
@@ -56,6 +57,11 @@ class Wrapped:
         self.__dict__.update(added)
         if INSTANCE_FORWARD in added:
             set_forward(self, added[INSTANCE_FORWARD])
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """That of the module; while another thread captures it, its end is awaited: its tensors are those of the trace."""
+        with EXCHANGE.reading:
+            return super().state_dict(*args, **kwargs)  # type: ignore[misc]
 
 
 def set_forward(module: Any, forward: Callable[..., Any]) -> None:
