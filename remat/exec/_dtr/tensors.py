@@ -64,9 +64,8 @@ class Tensors:
         self.worked: Bytes | None = None
         self.times = Times()
         self.turns = EXCHANGE.turns()
-        self._entering = (
-            threading.RLock()
-        )  # never held while a kernel runs, which may wait for a backward of another thread
+        # never held while a kernel runs, which may wait for a backward of another thread
+        self._entering = threading.RLock()
         self._forwards: set[int] = set()
         self.on_gradients_of: Callable[[torch.Tensor], None] = lambda _tensor: None
         self.failed = self.doubled = self.broken = False
