@@ -26,6 +26,7 @@ NODE_KEYS = {"name", "phase", "options", *NODE, "scope", "twin", "signature", "a
 ROWS = {  # at most 0. z: has run; s: is resident; y: runs again before the next instant; z', s': there; o: returns by a copy
     "first": "+z'c -zc -sd -od -yp -z'p +zp",  # c reads d, which p produces
     "again": "+yc -sd -od -yp",
+    "runs": "+z'c -zc +yc -sd -od -yp -z'p +zp",
     "next": "+s'd -sd -yp -z'p +zp",
     "made": "+sd -zp",
     "away": "+od -zp",
@@ -33,7 +34,6 @@ ROWS = {  # at most 0. z: has run; s: is resident; y: runs again before the next
     "stays": "+zv -z'v",
     "order": "+zv -zu",  # v depends on u
 }
-TERMS = {name: [(int(x[0] + "1"), x[1], "'" in x, x[-1]) for x in row.split()] for name, row in ROWS.items()}
 # ("s" or "o", instant, datum), ("y" or "z", instant, node), ("w", 0, is it before): other time that passes, (): the constant
 Key = tuple[Any, ...]
 Expr = dict[Key, int]
@@ -235,7 +235,7 @@ class Formulation:
         linked = j in step.required and i in step.reads[j] if "c" in row else "u" not in row or j in step.before[i]
         need(linked, "no reader that counts, or no dependency")
         who = {"d": i, "p": p, "c": j, "v": i, "u": j}
-        return added(*[(sign, self.variable(x, k + later, who[of])) for sign, x, later, of in TERMS[name]])
+        return added(*[(int(x[0] + "1"), self.variable(x[1], k + ("'" in x), who[x[-1]])) for x in row.split()])
 
     def lane(self, out: bool, r: int) -> Expr:
         """The row of a lane: copies to the host of what is not made in less than r, or copies back (r is 0), fit the time."""

@@ -2,8 +2,9 @@
 
 Take the moment just before the first run of a backward node t (or the loss). Its ancestors and all forward nodes have
 run, its descendants have not; every other backward node v has run or not (z). Per datum d with producer p: s = d is
-resident, y = p runs again later. A reader that has not run yet, or that runs again later, needs s or y. Resident data,
-kept data, outputs and workspace of t fit the budget. The minimum of the total time of y bounds the recomputation of every
+resident, y = p runs again later. A reader that has not run yet, or that runs again later, needs s or y: both in one row, since
+what runs again has run (two rows say less where z is a fraction). Resident data, kept data, outputs and workspace of t fit the
+budget. The minimum of the total time of y bounds the recomputation of every
 valid schedule, in any order (only the rules S-PHASE, S-KEEP and S-MEM are used). With `fixed` the set of nodes that have run
 is the one of the captured order, and the bound holds for that order only; at the loss both are the same. Source: this
 project; see docs/explanation/bounds.md.
@@ -206,7 +207,7 @@ def _need_rows(flat: Flat, columns: _Columns, reads: Flags) -> None:
     end = np.cumsum(lengths(flat.users))
     d, c = pairs_of(flat.users)
     here = counted[d]
-    place = 2 * (np.arange(len(d)) + d)  # rows of d: of each reader, of one that is ahead, and of d itself
+    place = np.arange(len(d)) + 2 * d  # rows of d: of each reader, of one that is ahead, and of d itself
     base = np.where(ran[flat.producer] >= 0, 0, -1)  # z = 1 of a producer that has run moves to the right-hand side
     rows = _Rows()
 
@@ -215,18 +216,22 @@ def _need_rows(flat: Flat, columns: _Columns, reads: Flags) -> None:
         p = flat.producer[data]
         return [(resident[data], -1), (again[p], -1), (ran[p], 1)]
 
-    first, later = here & (state[c] == EITHER), here & (again[c] >= 0)
-    rows.add("first", place[first], (d[first], c[first]), [*supply(d[first]), (ran[c[first]], -1)], base[d[first]])
-    rows.add(
-        "again", place[later] + 1, (d[later], c[later]), [*supply(d[later]), (again[c[later]], 1)], base[d[later]] + 1
-    )
+    undecided, repeats = here & (state[c] == EITHER), here & (again[c] >= 0)
+    for fact, readers in (
+        ("first", undecided & ~repeats),
+        ("again", repeats & ~undecided),
+        ("runs", undecided & repeats),
+    ):
+        data, reader = d[readers], c[readers]
+        needed = [(ran[reader], -1), (again[reader], 1)]
+        rows.add(fact, place[readers], (data, reader), [*supply(data), *needed], base[data] + (state[reader] == DONE))
     ahead, last = here & (state[c] == AHEAD), np.full(len(resident), -1)
     last[d[ahead]] = c[ahead]  # one of them for all: their rows are equal
     due = np.flatnonzero(last >= 0)
-    rows.add("first", 2 * (end[due] + due), (due, last[due]), supply(due), base[due])
-    undecided = np.flatnonzero(counted & (base == 0))
-    not_before = [(resident[undecided], 1), (ran[flat.producer[undecided]], -1)]
-    rows.add("made", 2 * (end[undecided] + undecided) + 1, (undecided,), not_before, np.zeros_like(undecided))
+    rows.add("first", end[due] + 2 * due, (due, last[due]), supply(due), base[due])
+    maybe = np.flatnonzero(counted & (base == 0))
+    not_before = [(resident[maybe], 1), (ran[flat.producer[maybe]], -1)]
+    rows.add("made", end[maybe] + 2 * maybe + 1, (maybe,), not_before, np.zeros_like(maybe))
     rows.add_to(columns)
 
 

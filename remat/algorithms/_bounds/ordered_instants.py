@@ -5,8 +5,8 @@ any other node. They cut a schedule into stages. Just before each, per datum: s 
 run or not: z = it has run. Per stage and node: y = it runs again in the stage, having run before the stage.
 f = z(next) - z is 1 for a node whose first run is in the stage. With p the producer of d,
 
-* if the first run of a reader c is in the stage, d is resident at its start or p ran in it: s + y(p) + f(p) >= f(c);
-* if a reader c runs again in the stage, d is resident at its start or p ran again: s + y(p) >= y(c);
+* if a reader c runs in the stage, d is resident at its start or p ran in it: s + y(p) + f(p) >= f(c) + y(c);
+* if it runs again in the stage, so does p, or d is resident at its start: s + y(p) >= y(c);
 * data resident at the next instant were resident at this one, or were made in between: s(next) <= s + y(p) + f(p);
 * only nodes that have run can run again or have resident outputs: s <= z, y <= z; z never falls and is closed under
   dependencies;
@@ -222,11 +222,14 @@ class _Build:
         undecided = (self.ran[end, c] >= 0) | (self.ran[start, c] >= 0)
         place = 2 * np.arange(len(d)) + d  # rows of d: two of each reader, and of d itself
         rows = PlacedRows()
-        first = np.flatnonzero(counted[d] & (undecided | (runs[c] != 0)))
+        may_run = counted[d] & (undecided | (runs[c] != 0))
+        first = np.flatnonzero(may_run)
         supply = [*self._supply(span, d[first]), *self._first_run(span, producer[d[first]], -1)]
-        needed = self._first_run(span, c[first], 1)
+        needed = [*self._first_run(span, c[first], 1), (again[c[first]], 1)]
         rows.add(place[first], [*supply, *needed], runs[producer[d[first]]] - runs[c[first]])
-        later = np.flatnonzero(counted[d] & (again[c] >= 0))
+        # these rows imply the next ones where f(c) >= f(p)
+        implied = may_run & ((self.state[start, producer[d]] == DONE) | (end == len(self.instants)))
+        later = np.flatnonzero(counted[d] & (again[c] >= 0) & ~implied)
         rows.add(place[later] + 1, [*self._supply(span, d[later]), (again[c[later]], 1)], np.zeros_like(later))
         if end < len(self.instants):
             stays = np.flatnonzero(counted & (self.resident[end] >= 0))

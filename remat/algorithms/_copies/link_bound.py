@@ -36,7 +36,7 @@ from remat.units import Ns
 ROWS = 16  # rows of the lane to the host
 _TRIED = 4  # nodes looked at for each instant that is examined, at most
 
-_SERVED = ("first", "again")  # facts of readers, which an o serves as an s does
+_SERVED = ("first", "again", "runs")  # facts of readers, which an o serves as an s does
 
 Terms = tuple[Ints, Ints]
 """Columns and values."""

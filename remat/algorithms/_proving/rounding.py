@@ -63,7 +63,7 @@ class Separation:
                 if x and _feeds(fact[0], x[0], a):
                     separation.feeds.setdefault(x, []).append(i)
         for feeding in separation.feeds.values():
-            feeding.sort(key=lambda i: (rows.facts[i][0] != "first", i))
+            feeding.sort(key=lambda i: (rows.facts[i][0] not in ("first", "runs"), i))
         return separation
 
     def cuts(self, point: Floats, earlier: list[Cut], active: list[int], most: int) -> list[Cut]:
@@ -141,8 +141,8 @@ class Separation:
 def _feeds(name: str, variable: str, coefficient: int) -> bool:
     """Whether a row of this name bounds a resident by what feeds its readers, or a rerun by what it reads."""
     if variable == "s":
-        return name in ("first", "again", "next") and coefficient < 0
-    return variable == "y" and name == "again" and coefficient > 0
+        return name in ("first", "again", "runs", "next") and coefficient < 0
+    return variable == "y" and name in ("again", "runs") and coefficient > 0
 
 
 def _depths(expr: Expr, keys: list[Key], point: Floats) -> list[tuple[float, int, float]]:

@@ -38,14 +38,17 @@ def facts(formulation: Formulation) -> Iterator[Fact]:
 def _facts_of_datum(formulation: Formulation, k: int, d: int, readers: list[int]) -> Iterator[Fact]:
     """Facts on the readers of a datum that is resident before instant k, and on what its presence requires."""
     step, done = formulation.step, formulation.done[k]
+    producer = step.producer[d]
+    implied = producer in done or k + 1 == len(formulation.order)  # what `again` says, by `runs`
     for c in readers:
+        repeats = c not in formulation.ahead[k] and step.again[c]
         if c not in done:
-            yield ["first", k, d, c]
-        if c not in formulation.ahead[k] and step.again[c]:
+            yield ["runs" if repeats else "first", k, d, c]
+        if repeats and (c in done or not implied):
             yield ["again", k, d, c]
     if k + 1 < len(formulation.order):
         yield ["next", k, d]
-    if step.producer[d] not in done:
+    if producer not in done:
         yield ["made", k, d]
 
 

@@ -103,8 +103,7 @@ class _Growth:
         if tree.left <= 0 or tree.bound >= tree.target:
             return False
         leaf = tree.pop()
-        spare = tree.left > 2 * _BRIEF * leaf.weight  # else another instant would leave no effort for integers
-        if not ((spare or leaf.solved) and tree.split(leaf)):
+        if not tree.split(leaf):
             refined = self._refined(leaf)
             for refinement in refined or [leaf]:
                 tree.push(refinement)

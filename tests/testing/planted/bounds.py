@@ -70,7 +70,7 @@ BOUNDS = {
     "nothing waits before the instant": Changed(
         _COPIES, link_bound, "[_waited(wait), _chosen(instant.ran, -flat.time)]", "[_chosen(instant.ran, -flat.time)]"
     ),
-    "what is off serves first runs only": Changed(_COPIES, link_bound, '("first", "again")', '("first",)'),
+    "what is off serves first runs only": Changed(_COPIES, link_bound, '("first", "again", "runs")', '("first",)'),
     "a head counts twice": Changed(_COPIES, link_bound, "side.rhs - r)", "side.rhs - 2 * r)"),
     "what is off is resident too": Changed(
         _COPIES,
@@ -82,9 +82,7 @@ BOUNDS = {
         _COPIES, link_bound, ", _chosen(instant.again, -flat.time)]", "]"
     ),
     "takes the captured order for any": Changed(_ONE, instants, "if fixed or flat.phase[at] == LOSS:", "if True:"),
-    "a reader not decided always reads": Changed(
-        _ONE, instants, "[*supply(d[first]), (ran[c[first]], -1)]", "supply(d[first])"
-    ),
+    "a reader not decided always reads": Changed(_ONE, instants, "needed = [(ran[reader], -1),", "needed = ["),
     "takes a sum for kept while it is begun": Changed(_ONE, instants, _KEPT, "self.permanent = flat.keep"),
     "outputs are charged twice": Changed(
         _ONE,
