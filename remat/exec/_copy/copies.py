@@ -10,12 +10,14 @@ used it, for which the next writer waits.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import deque
 
 import torch
 from attrs import define, field, frozen
 
+from remat.errors import RematError
 from remat.exec._copy.device import CopyDevice, Event, as_bytes
 from remat.exec._copy.host_pool import HostPool
 from remat.ir import Lane
@@ -115,7 +117,7 @@ class _HostCopy:
 
 @define(eq=False)
 class Copies:
-    """The copies of one step, from the begin of its forward to the end of its backward.
+    """The copies of one step, from the begin of its forward to the end of its backward, in the process that began it.
 
     Attributes:
         copier: device and pool.
@@ -133,6 +135,7 @@ class Copies:
     _idle: Ns = 0
     _busy: Ns | None = None
     _closed: bool = False
+    _process: int = field(factory=os.getpid)
 
     def __attrs_post_init__(self) -> None:
         self._busy = self.device.busy()
@@ -224,6 +227,16 @@ class Copies:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
+    def resume(self) -> None:
+        """Go on with the step in its backward.
+
+        Raises:
+            RematError: X-HOST, in a process that was forked since the forward: the copies are those of its parent.
+        """
+        if self._process != os.getpid():
+            what = f"the forward ran in process {self._process}, which was forked, and its copies are there."
+            raise RematError("X-HOST", what, fix="run forward and backward in one process.")
+
     def close(self) -> None:
         """End the step: wait for what is under way, and give all host memory back.
 
@@ -252,6 +265,10 @@ class Copies:
         """What went wrong on the way is returned: the rest is ended all the same."""
         self._closed = True
         errors: list[Exception] = []
+        if self._process != os.getpid():  # nothing ends there what a thread of the parent copies
+            self.leaving.clear()
+            self.arriving.clear()
+            self.on_host.clear()
         while self.leaving:
             _, source, ended = self.leaving.popleft()
             if source is not None:

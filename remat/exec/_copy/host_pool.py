@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections import deque
 
 import torch
@@ -21,7 +23,8 @@ class HostPool:
 
     A buffer comes back with the event after which nothing uses it; the lane that copies out waits for that event before
     it writes into the buffer again. Which buffer a copy gets depends on the order of calls alone, never on how fast
-    copies are, so that a step that is repeated takes no more buffers than in its first time.
+    copies are, so that a step that is repeated takes no more buffers than in its first time. A process that is forked
+    begins with none: those of its parent are memory that both would write into.
 
     Args:
         device: makes the buffers.
@@ -36,6 +39,10 @@ class HostPool:
     def __init__(self, device: CopyDevice, budget: Bytes | None = None) -> None:
         self.device = device
         self.budget = budget
+        self._begin()
+        _pools.add(self)
+
+    def _begin(self) -> None:
         self.total: Bytes = 0
         self.taken: Bytes = 0
         self.peak: Bytes = 0
@@ -108,6 +115,16 @@ class HostPool:
         for buffer, event in buffers:
             self.device.synchronize(event)
             self.device.free_host(buffer)
+
+
+def _begin_all() -> None:
+    for pool in _pools:
+        pool._begin()
+
+
+_pools: weakref.WeakSet[HostPool] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_all)
 
 
 def rounded(size: Bytes) -> Bytes:

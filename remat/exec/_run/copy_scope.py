@@ -44,6 +44,7 @@ def with_copies(copier: Copier, forward: Callable[..., Any], backward: Callable[
     ) -> tuple[torch.Tensor | None, ...]:
         copies = activations.pop()
         try:
+            copies.resume()
             gradients: tuple[torch.Tensor | None, ...] = backward(loose, saved, tangents, activations, copies)
         except BaseException:
             copies.abort()
