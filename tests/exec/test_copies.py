@@ -313,6 +313,17 @@ def test_unused_buffers_of_other_sizes_make_room_before_the_budget_is_exceeded()
     assert pool.total == pool.taken == 0
 
 
+def test_many_shapes_take_no_more_host_buffers_than_the_largest_of_their_plans():
+    torch.manual_seed(0)
+    module, x = Thrower(), torch.randn(512, 8)
+    wrapped = remat.exec.wrap(module, x[:300], "80%", offload=FAST, solver=CopyAll(), cost="estimate", rehearse=False)
+    for rows in (*range(300, 360, 6), *range(360, 300, -6)):
+        wrapped(x[:rows]).backward()
+    entries = wrapped.__dict__["_remat"].entries
+    (pool,) = {entry.planned.lowered.copier.pool for entry in entries}
+    assert len(entries) > 10 and pool.peak >= pool.total > 0
+
+
 def test_what_a_step_needs_on_the_host_is_what_the_pool_takes():
     rig = rig_of("mlp")
     copier = rig.copier = Copier.on(CpuDevice())

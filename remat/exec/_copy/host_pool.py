@@ -28,9 +28,10 @@ class HostPool:
 
     Args:
         device: makes the buffers.
-        budget: most bytes of all buffers, used or not; None: no limit.
+        budget: most bytes of all buffers, used or not; None: what a plan needs or what was in use at once, if that is more.
 
     Attributes:
+        need: the most that a plan takes from an empty pool [bytes].
         total: bytes of all buffers [bytes].
         taken: bytes of those in use [bytes].
         peak: the most that were in use at any time [bytes].
@@ -39,6 +40,7 @@ class HostPool:
     def __init__(self, device: CopyDevice, budget: Bytes | None = None) -> None:
         self.device = device
         self.budget = budget
+        self.need: Bytes = 0
         self._begin()
         _pools.add(self)
 
@@ -48,6 +50,11 @@ class HostPool:
         self.peak: Bytes = 0
         self._unused: dict[Bytes, deque[tuple[torch.Tensor, Event]]] = {}
         self._lock = threading.RLock()
+
+    def expect(self, need: Bytes) -> None:
+        """Note what a plan takes from an empty pool."""
+        with self._lock:
+            self.need = max(self.need, need)
 
     def take(self, size: Bytes) -> torch.Tensor:
         """A buffer of at least `size` bytes that the lane to the host may write into.
@@ -88,14 +95,13 @@ class HostPool:
         self._free(superfluous)
 
     def _superfluous(self, size: Bytes) -> list[tuple[torch.Tensor, Event]]:
-        """Unused buffers of other sizes that go where the budget has no room for one more."""
+        """Unused buffers of other sizes that go where there is no room for one more."""
         superfluous: list[tuple[torch.Tensor, Event]] = []
-        if self.budget is None:
-            return superfluous
+        most = max(self.need, self.peak, self.taken + size) if self.budget is None else self.budget
         for other in sorted(self._unused, reverse=True):
-            if self.total + size > self.budget:
+            if self.total + size > most:
                 superfluous += self._removed(other)
-        if self.total + size > self.budget:
+        if self.budget is not None and self.total + size > self.budget:
             what = (
                 f"copies on the host need {format_bytes(self.taken + size)} ({self.taken + size} B) at once, and host_budget is "
                 f"{format_bytes(self.budget)} ({self.budget} B)."

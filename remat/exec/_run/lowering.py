@@ -22,7 +22,7 @@ from remat.exec._program.program import A_PROGRAM, Op, Program, Role, refs
 from remat.exec._program.refusals import refusing
 from remat.exec._program.source import Names
 from remat.exec._run.copy_scope import with_copies
-from remat.exec._run.copying import Action, Arrive, CopyBack, CopyOut, Forget, Free, actions_of
+from remat.exec._run.copying import Action, Arrive, CopyBack, CopyOut, Forget, Free, actions_of, host_need
 from remat.exec._run.scopes import comment, with_scopes
 from remat.exec._run.tangents import Tangents, called
 from remat.exec._torch import rng
@@ -103,7 +103,9 @@ class Copying:
         """For a schedule and its replay with a link; None where it makes no copies."""
         if not any(isinstance(step, (Offload, Prefetch)) for step in schedule.steps):
             return None
-        return cls(actions=actions_of(graph, schedule, cost), copier=copier)
+        actions = actions_of(graph, schedule, cost)
+        copier.pool.expect(host_need(graph, actions))
+        return cls(actions=actions, copier=copier)
 
 
 @takes(rule="X-ARG", program=A_PROGRAM, schedule=A_SCHEDULE)
