@@ -244,7 +244,7 @@ def test_on_disk_the_bits_are_the_same_and_no_file_is_left(tmp_path, monkeypatch
     rig = rig_of("mlp")
     rig.copier = Copier.on(CpuDevice(disk=True))
     assert trained(rig, copied(rig.graph), 2) == []
-    assert rig.copier.last.to_host > 0 and list(tmp_path.iterdir()) == []
+    assert rig.copier.last.to_host > 0 and list(tmp_path.glob("remat-*")) == []
     assert str(tmp_path) in mapped() and not any(str(tmp_path) in path for path in opened())
     rig.copier = None
     gc.collect()
@@ -278,6 +278,19 @@ def test_no_descriptor_for_a_file_is_an_error_of_its_own(monkeypatch):
 
     monkeypatch.setattr("tempfile.TemporaryFile", none)
     with pytest.raises(RematError, match=r"X-DISK.*Too many open files\. Fix: .*ulimit -n"):
+        CpuDevice(disk=True).host_buffer(512)
+
+
+def test_a_folder_that_is_gone_is_not_called_full(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(RematError, match=r"X-DISK: no file can be made in .*gone .*No such file.* Fix: name a folder"):
+        CpuDevice(disk=True).host_buffer(512)
+
+
+def test_no_folder_for_files_at_all_is_an_error_of_its_own(monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: ["/nowhere"])
+    with pytest.raises(RematError, match=r"X-DISK: no file can be made for .*No usable temporary directory"):
         CpuDevice(disk=True).host_buffer(512)
 
 

@@ -205,12 +205,16 @@ class CpuDevice:
 
 
 def _no_file(size: Bytes, error: OSError) -> RematError:
+    more = f"for {format_bytes(size)} ({size} B) more"
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        what = f"no file can be opened for {format_bytes(size)} ({size} B) more: {error.strerror}."
+        what = f"no file can be opened {more}: {error.strerror}."
         return RematError("X-DISK", what, fix="close files, or allow more (`ulimit -n`).")
-    what = f"no room for {format_bytes(size)} ({size} B) more in {tempfile.gettempdir()}: {error.strerror}."
+    where = "" if tempfile.tempdir is None else f" in {tempfile.tempdir}"  # None: there is no folder to write to
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        what = f"no file can be made{where} {more}: {error.strerror}."
+        return RematError("X-DISK", what, fix="name a folder that can be written to in TMPDIR, or leave offload out.")
     fix = "make room there, name another folder in TMPDIR, or give a larger budget."
-    return RematError("X-DISK", what, fix=fix)
+    return RematError("X-DISK", f"no room {more}{where}: {error.strerror}.", fix=fix)
 
 
 __all__ = ["CpuDevice", "CpuEvent"]
