@@ -25,7 +25,7 @@ from remat.exec._copy.host_pool import HostPool
 from remat.exec._run.copying import host_need
 from remat.exec._run.lowering import Copying
 from remat.exec._torch.sanitizer import EventHandler
-from remat.ir import Lane, Link, validate
+from remat.ir import Drop, Lane, Link, Offload, Schedule, validate
 from remat.testing.walks import Walk
 from tests.exec.copying import FAST, SLOW, CopyAll, CopyRig, copied
 from tests.exec.support import SMALL, differences, loss_of, train
@@ -114,6 +114,24 @@ def test_under_a_budget_the_step_waits_and_holds_at_most_that(budget):
     lowered = rig.lowered(schedule, most)
     rig.lowered = lambda _: lowered
     assert rig.measured(rig.step(schedule)).peak <= cost.peak <= most
+
+
+class Summed(nn.Module):
+    """The sum of what comes."""
+
+    def forward(self, x):
+        return x.sum()
+
+
+def test_an_output_that_its_operation_was_not_asked_for_is_copied_as_nothing():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1), Summed())
+    rig = CopyRig(module, (torch.randn(16, 8),), cost="estimate")
+    rig.copier = Copier.on(CpuDevice())
+    steps, name = list(Schedule.from_runs(rig.graph, range(len(rig.graph))).steps), "native_batch_norm_backward.0"
+    steps[steps.index(Drop(name))] = Offload(name)
+    rig.step(Schedule(tuple(steps)))()
+    assert rig.graph.datum(name).size > 0 == rig.copier.last.copies
 
 
 # -- what goes wrong -----------------------------------------------------------------------------------------------------

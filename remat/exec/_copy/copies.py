@@ -108,7 +108,7 @@ class _HostCopy:
         last: when the last copy that uses the buffer has ended.
     """
 
-    roots: tuple[_Root, ...] | tuple[torch.Tensor, ...]
+    roots: tuple[_Root, ...] | tuple[torch.Tensor | None, ...]
     size: Bytes = 0
     buffer: torch.Tensor | None = None
     whole: Event = None
@@ -152,16 +152,16 @@ class Copies:
 
     # -- what generated code calls -------------------------------------------------------------------------------------
 
-    def out(self, datum: str, *roots: torch.Tensor) -> None:
+    def out(self, datum: str, *roots: torch.Tensor | None) -> None:
         """Start to copy a datum to the host; the caller drops its tensors.
 
         Args:
             datum: its name.
-            roots: its tensors; together they look at one storage.
+            roots: its tensors; together they look at one storage. None: an output that its operation was not asked for.
         """
         device, first = self.device, roots[0]
-        size = first.untyped_storage().nbytes()
-        if first.device != device.device or not size:
+        size = 0 if first is None else first.untyped_storage().nbytes()
+        if first is None or first.device != device.device or not size:
             self.on_host[datum] = _HostCopy(roots)
             self.leaving.append((datum, None, None))
             return
@@ -170,7 +170,8 @@ class Copies:
         device.wait(Lane.TO_HOST, device.record(Lane.COMPUTE))
         device.copy(Lane.TO_HOST, buffer, source, size)
         ended = device.record(Lane.TO_HOST)
-        self.on_host[datum] = _HostCopy(tuple(map(_Root.of, roots)), size, buffer, ended, ended)
+        looks = tuple(_Root.of(root) for root in roots if root is not None)
+        self.on_host[datum] = _HostCopy(looks, size, buffer, ended, ended)
         self.leaving.append((datum, source, ended))
         self._note(Lane.TO_HOST, size)
 
@@ -187,7 +188,7 @@ class Copies:
             self.device.free(source)
         self.leaving.popleft()
 
-    def back(self, datum: str) -> tuple[torch.Tensor, ...]:
+    def back(self, datum: str) -> tuple[torch.Tensor | None, ...]:
         """Start to copy a datum back; its tensors may be read after `arrive`.
 
         Args:
