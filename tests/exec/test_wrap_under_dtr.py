@@ -11,6 +11,7 @@ from torch import nn
 import remat.exec
 from remat.errors import BadArgument, Uncapturable
 from remat.exec import RematWarning
+from remat.ir import Link
 from tests.exec.dynamic_models import made
 from tests.exec.support import LIGHT
 from tests.exec.test_dtr_runtime import same, train
@@ -35,6 +36,12 @@ def test_what_cannot_be_captured_runs_under_dtr_by_default():
         remat.exec.report(wrapped)
     (reason,) = wrapped.remat.fallbacks
     assert reason == wrapped.remat.state.ran and reason.startswith("DTR: X-TRACE")
+
+
+def test_that_no_copies_are_made_under_dtr_is_said():
+    model, sample = made("experts")
+    with pytest.warns(RematWarning, match="without a plan, and without copies to the host: X-TRACE"):
+        remat.exec.wrap(model, sample(), BUDGET, offload=Link.symmetric(gb_per_s=1))
 
 
 class Branching(nn.Module):

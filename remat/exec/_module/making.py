@@ -126,8 +126,9 @@ def _under_dtr(state: State, call: Arguments, error: Uncapturable) -> Dynamic:
         refused.where = error.where
         raise refused
     device_of(tensor for tensors in call.tensors.values() for tensor in tensors)
+    copies = "" if state.settings.offloading is None else ", and without copies to the host"
     what = (
-        f"{type(call.module).__name__} runs under DTR (dynamic rematerialization), within the budget but without a plan: "
+        f"{type(call.module).__name__} runs under DTR (dynamic rematerialization), within the budget but without a plan{copies}: "
         f'{error} on_uncapturable="raise" refuses instead.'
     )
     return Dynamic(str(error), what)
