@@ -242,6 +242,18 @@ def test_more_host_memory_than_allowed_is_an_error_with_the_numbers():
     wrapped(x).backward()
 
 
+@pytest.mark.parametrize("most", [0, 4096, 10_000])
+def test_within_a_host_budget_less_is_copied_and_more_recomputed(most):
+    module, x = Thrower().double(), torch.randn(64, 8, dtype=torch.float64)
+    options = {"offload": Link.symmetric(gb_per_s=4), "cost": "estimate", "rehearse": False}
+    free = remat.exec.report(remat.exec.wrap(module, x, "64%", **options)).cost
+    wrapped = remat.exec.wrap(module, x, "64%", host_budget=most, **options)
+    cost = remat.exec.report(wrapped).cost
+    assert cost.host_peak <= most < free.host_peak and cost.reruns > free.reruns
+    bare = deepcopy(module)
+    assert all(torch.equal(a, b) for a, b in zip(gradients(wrapped, x), gradients(bare, x), strict=True))
+
+
 def test_five_hundred_steps_take_no_more_host_buffers_or_threads_than_three(small):
     module, x = small
     for _ in range(3):

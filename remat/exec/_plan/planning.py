@@ -111,6 +111,11 @@ class Settings:
         """The link that copies of a step go over; it may be measured for this. None: there are no copies."""
         return None if self.budget is None or self.offloading is None else self.offloading.link(device)
 
+    @property
+    def host_budget(self) -> Bytes | None:
+        """Most bytes of copies on the host; None: no limit."""
+        return None if self.offloading is None else self.offloading.host_budget
+
     def name(self) -> str:
         """The solver, as text for reports."""
         return "plan_first" if self.solver is None else repr(self.solver)
@@ -463,8 +468,11 @@ def solve(
     stages.base = graph.time
     planner = settings.planner()
     clock = Clock(settings.seconds, listener=stages.hear)
-    problem = Problem(graph=graph, budget=budget, link=link)
+    problem = Problem(graph=graph, budget=budget, link=link, host_budget=None if link is None else settings.host_budget)
     outcome = planner.solve(problem, clock=clock, seed=settings.seed)
+    if outcome.schedule is None and problem.host_budget is not None:  # a refusal says what it takes
+        problem = evolve(problem, host_budget=None)
+        outcome = planner.solve(problem, clock=clock, seed=settings.seed)
     over = clock.expired
     if not outcome.settled and settings.solver is None and not clock.stopped:
         outcome = outcome.merge(_cheap().solve(problem, clock=Clock(), seed=settings.seed))
