@@ -5,6 +5,8 @@ import gc
 import os
 import pickle
 import random
+import subprocess
+import sys
 import threading
 import time
 from copy import copy, deepcopy
@@ -401,6 +403,22 @@ def test_threads_end_with_their_device():
     gc.collect()
     thread.join(timeout=20)
     assert not thread.is_alive()
+
+
+SCRIPT = """
+import torch
+from remat.exec._copy.copies import Copier
+from remat.exec._copy.cpu import CpuDevice
+from remat.ir import Link
+
+copies = Copier.on(CpuDevice(throttle=Link(to_host=10**6))).begin()
+for name in "abc":
+    copies.out(name, torch.ones(100_000))
+"""
+
+
+def test_a_program_may_end_while_copies_of_a_step_are_under_way():
+    subprocess.run([sys.executable, "-c", SCRIPT], check=True, timeout=120)
 
 
 def test_the_speed_is_that_of_the_link_each_way_and_measured_once_in_a_process(monkeypatch):

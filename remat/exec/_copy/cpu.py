@@ -6,6 +6,7 @@ does not fit into memory lies on disk while it is not needed.
 
 from __future__ import annotations
 
+import atexit
 import errno
 import mmap
 import os
@@ -123,7 +124,25 @@ class _Worker:
             self.thread = threading.Thread(target=self.work.run, name=self.name, daemon=True)
             self.thread.start()
             weakref.finalize(self, self.work.jobs.put, None).atexit = False
+            _workers.add(self)
         self.work.jobs.put(job)
+
+    def end(self) -> None:
+        """Wait until all jobs are done, and end the thread; the next job starts another one."""
+        if self.thread is not None and self.process == os.getpid():
+            self.work.jobs.put(None)
+            self.thread.join()
+            self.thread = None
+
+
+_workers: weakref.WeakSet[_Worker] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_workers() -> None:
+    """No thread goes on while Python ends, and a step that is dropped then waits for its copies."""
+    for worker in list(_workers):
+        worker.end()
 
 
 class CpuDevice:
