@@ -46,7 +46,7 @@ class LinkReplay(Replay):
         self.host: dict[str, _HostCopy] = {}
         self.host_bytes: dict[str, Bytes] = {}
         self.host_live: Bytes = 0  # their sum
-        self.host_frees: dict[str, Ns] = {}  # when the last prefetch of a host copy ends
+        self.host_frees: list[tuple[Ns, Bytes]] = []  # when the last prefetch of a host copy ends, and its bytes
         self.host_timeline: list[Bytes] = []
         self.idle: Ns = 0
         self.intervals: list[Interval] = []
@@ -143,7 +143,7 @@ class LinkReplay(Replay):
         else:
             insort(self.events, (start, size))
         if self.step in self.last_prefetch:
-            self.host_frees[name] = end
+            self.host_frees.append((end, self.host_bytes.pop(name)))
 
     def finish(self) -> Cost:
         """Wait for the copies under way; they are part of the step."""
@@ -248,8 +248,7 @@ class LinkReplay(Replay):
         """A cell that is recomputed, or offloaded again, has no older copy on the host."""
         self.arrives.pop(name, None)
         if self.host.pop(name, None) is not None:
-            self.host_frees.pop(name, None)
-            self.host_live -= self.host_bytes.pop(name, 0)
+            self.host_live -= self.host_bytes.pop(name, 0)  # after the last prefetch: freed when that ends
 
     def occupy(self, lane: Lane, name: str, start: Ns, end: Ns) -> None:
         """Book a copy."""
@@ -259,9 +258,8 @@ class LinkReplay(Replay):
     def note(self, live: Bytes) -> None:
         """Close the step: its bytes on the device and on the host."""
         if self.host_frees:
-            for name in [name for name, end in self.host_frees.items() if end <= self.now]:
-                del self.host_frees[name]
-                self.host_live -= self.host_bytes.pop(name)
+            self.host_live -= sum(size for end, size in self.host_frees if end <= self.now)
+            self.host_frees = [(end, size) for end, size in self.host_frees if end > self.now]
         self.timeline.append(live)
         self.host_timeline.append(self.host_live)
 

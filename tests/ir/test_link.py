@@ -139,6 +139,14 @@ def test_a_host_copy_stays_valid_until_the_datum_is_made_anew():
         validate(graph(), schedule("F H oa F da K dh L dk pa B da"), None, Link())
 
 
+def test_a_host_copy_counts_until_its_prefetch_has_ended_although_the_datum_is_offloaded_again():
+    twice = schedule("F H oa pa oa K dh L dk pa B da")
+    cost = validate(graph(), twice, None, GB)
+    # the copies of a: out 4-8, back 8-12, out 12-16; from its step on the second counts beside the first, which is being read
+    assert [(one.start, one.end) for one in cost.copies] == [(4, 8), (8, 12), (12, 16), (16, 20)]
+    assert cost.host_timeline == (0, 0, 4, 4, 8, 8, 8, 8, 8, 8, 0, 0) and cost.host_peak == 8
+
+
 def test_after_its_offload_a_datum_is_not_read():
     with pytest.raises(MissingRead) as caught:
         validate(graph(), schedule("F oa H K dh L dk B da"), None, GB)
