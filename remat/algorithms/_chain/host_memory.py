@@ -6,7 +6,6 @@ it, so the host holds all of them at the loss.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 
 from attrs import evolve
@@ -14,7 +13,7 @@ from attrs import evolve
 from remat.algorithms._chain.transfers import Trace
 from remat.algorithms._core.problem import Problem
 from remat.ir import Link, Phase
-from remat.units import Bytes
+from remat.units import LARGEST, Bytes
 
 _SECOND = 10**9
 _UNLIMITED: Bytes = 1 << 62
@@ -52,7 +51,7 @@ def slower_links(problem: Problem) -> list[Link | None]:
     nodes = problem.graph.computes
     forward = sum(min(option.time for option in node.options) for node in nodes if node.phase is not Phase.BACKWARD)
     rate = problem.host_budget * _SECOND // max(1, forward)
-    rates = [part for part in (rate, rate // 2, rate // 4) if 0 < part < (problem.link.to_host or math.inf)]
+    rates = [part for part in (rate, rate // 2, rate // 4) if 0 < part < (problem.link.to_host or LARGEST)]
     return [*(evolve(problem.link, to_host=part) for part in rates), None]
 
 

@@ -50,6 +50,14 @@ def test_a_small_host_makes_them_recompute_more_instead_of_finding_nothing(solve
     assert times[0] <= times[1] <= times[2]
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_host_with_more_room_than_a_bandwidth_can_say_is_a_limit_like_any_other(solver):
+    graph = layers(4).graph
+    problem = Problem(graph=graph, budget=peak_of(layers(4)) // 2, link=Link(), host_budget=2**60)
+    free = Problem(graph=graph, budget=problem.budget, link=Link())
+    assert solver.solve(problem).upper == solver.solve(free).upper
+
+
 @given(chains(max_stages=6, options=2), links)
 def test_with_enough_memory_nothing_is_copied(chain, link):
     for solver in SOLVERS:
