@@ -33,7 +33,7 @@ def apply(
     """Apply TRANSFORM to GRAPH: exit code 0, or 3 where it refuses the graph."""
     from remat.algorithms import Clock, Problem, Transform, parse
 
-    check_files(output)
+    check_files(output, reads=[graph])
     nodes, chosen = read_graph(graph), parse(transform)
     if not isinstance(chosen, Transform):
         raise not_a(transform, "transform", chosen, "Linearise(), or OneOutputPerOp()")

@@ -148,7 +148,7 @@ def curves(
 
     names = heuristic or ["h_dtr", "h_dtr_eq", "h_local", "lru", "msps", "size"]
     shares = percents(budgets)
-    check_files(output, draw)
+    check_files(output, draw, reads=logs)
     check_pictures(draw)
     rows: list[tuple[object, ...]] = []
     panels: dict[str, dict[str, list[ReplayMark]]] = {}

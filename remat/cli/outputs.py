@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from remat.errors import BackendMissing, BadArgument
@@ -11,8 +12,8 @@ from remat.errors import BackendMissing, BadArgument
 PICTURES = (".png", ".svg", ".pdf")
 
 
-def check_files(*paths: Path | None) -> None:
-    """Refuse what cannot be written as a file, whole or not at all; None is no output.
+def check_files(*paths: Path | None, reads: Iterable[Path | None] = ()) -> None:
+    """Refuse what cannot be written as a file, whole or not at all, and what the command reads; None is no file.
 
     Raises:
         BadArgument: C-OUTPUT.
@@ -27,6 +28,10 @@ def check_files(*paths: Path | None) -> None:
     twice = next((path for path in given if sum(path.absolute() == other.absolute() for other in given) > 1), None)
     if twice is not None:
         raise BadArgument("C-OUTPUT", f"{twice} is named for two outputs.", fix="name each output apart.")
+    sources = {path.resolve() for path in reads if path is not None}
+    lost = next((path for path in given if path.resolve() in sources), None)
+    if lost is not None:
+        raise BadArgument("C-OUTPUT", f"{lost} is read by this command, and would be lost.", fix="name another file.")
 
 
 def check_pictures(*paths: Path | None) -> None:

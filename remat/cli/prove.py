@@ -46,7 +46,7 @@ def prove(
     from remat.algorithms._plugins.expression import parse
     from remat.cli.solve import bound_lines
 
-    check_files(output, class_proof, vipr)
+    check_files(output, class_proof, vipr, reads=[graph])
     nodes, chosen = read_graph(graph), parse(solver)
     if not isinstance(chosen, Solver):
         raise not_a(solver, "solver", chosen, "auto, or SingleInstant()")

@@ -41,7 +41,7 @@ def show(
     ] = None,
 ) -> None:
     """Show FILE: a summary, the text form, pictures, a page, or files for other tools."""
-    check_files(dot, memory, gantt, fronts, html, trace, snapshot)
+    check_files(dot, memory, gantt, fronts, html, trace, snapshot, reads=[file, graph])
     check_pictures(memory, gantt, fronts)
     content = read(file)
     saved = plan_at(content, plan) if isinstance(content, PlanFile) else None

@@ -36,7 +36,7 @@ def solve(
     """Plan GRAPH under a budget: exit code 0 with a schedule, 3 without."""
     from remat.algorithms._core.problem import Problem
 
-    check_files(output, proof)
+    check_files(output, proof, reads=[graph])
     nodes = read_graph(graph)
     chosen = read_solver(solver)
     if explain:

@@ -63,7 +63,7 @@ def sweep(
     from remat.algorithms._curves.budget_sweep import sweep as planned
 
     texts = spread(budgets)
-    check_files(output, draw)
+    check_files(output, draw, reads=[graph])
     check_pictures(draw)
     nodes = read_graph(graph)
     limits = [read_budget(budget, nodes) for budget in texts]

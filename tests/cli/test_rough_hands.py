@@ -106,6 +106,16 @@ def test_a_folder_that_takes_no_files_and_an_output_named_twice_are_refused(file
         check_files(files / "new.json")
 
 
+@pytest.mark.parametrize("words", [words for words in LONG_WORK if "g.json" in words], ids=" ".join)
+def test_an_output_that_the_command_reads_is_refused_and_stays_as_it_is(files, capsys, words):
+    before = (files / "g.json").read_bytes()
+    for place in ("g.json", "../" + files.name + "/g.json"):
+        code, out, err = call(capsys, *words, place)
+        says = f"error: C-OUTPUT: {place} is read by this command, and would be lost. Fix: name another file.\n"
+        assert (code, out, err) == (1, "", says)
+    assert (files / "g.json").read_bytes() == before
+
+
 @pytest.mark.parametrize("words", [["sweep", "--draw"], ["show", "--memory"], ["show", "--gantt"]])
 def test_a_picture_that_is_none_is_refused_first(files, capsys, words):
     code, out, err = call(capsys, words[0], "nowhere.json", words[1], "x.foo")
