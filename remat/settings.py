@@ -61,7 +61,7 @@ class Setting:
 
 def whole(low: int, unit: str = "") -> Setting:
     """An int of at least `low`, stated in `unit`, that a signed 64-bit word holds."""
-    words = f"an int of at least {low}" + (f" ({unit})" if unit else "")
+    words = f"an int from {low} to 2^63 - 1" + (f" ({unit})" if unit else "")
     return Setting(words, lambda value: type(value) is int and low <= value <= LARGEST)
 
 

@@ -246,3 +246,10 @@ def test_settings_have_one_home():
         and any(words in path.read_text() for words in ("attrs.validators", "attribute: object", "attribute: Any"))
     ]
     assert by_hand == []
+
+
+@pytest.mark.parametrize("value", [-1, 2**63, 1.0, True])
+def test_the_remedy_for_a_whole_number_names_both_of_its_ends(value):
+    with pytest.raises(BadArgument) as caught:
+        Problem(graph=chain(3), budget=9, host_budget=value)
+    assert caught.value.fix == "give an int from 0 to 2^63 - 1 (bytes), or None."
