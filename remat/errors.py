@@ -118,7 +118,7 @@ class BudgetExceeded(InvalidSchedule):
             f"{live} B live, budget {budget} B ({live - budget} B over). Largest residents: {largest or 'none'}.",
             step=step,
             place=place,
-            fix=f"give {live} B, or drop one of them before step {step}.",
+            fix=f"give {live} B" + (f", or drop one of them before step {step}." if residents else "."),
         )
 
 

@@ -129,6 +129,12 @@ def test_the_text_form_of_a_graph():
     assert load(GOLDEN / "tiny.remat") == tiny()
 
 
+def test_a_run_over_the_budget_beside_nothing_is_not_told_to_drop_anything():
+    with pytest.raises(BudgetExceeded) as caught:
+        validate(tiny(), Schedule.from_runs(tiny(), range(len(tiny()))), 0)
+    assert caught.value.residents == () and caught.value.fix == f"give {caught.value.live} B."
+
+
 def test_errors_cross_process_borders():
     with pytest.raises(BudgetExceeded) as caught:
         validate(tiny(), Schedule.from_runs(tiny(), range(6)), 10)
