@@ -42,6 +42,34 @@ class HostTooSmall(Planted):
         return planned(None, IMPOSSIBLE if small else 0)
 
 
+class SmallHostsTakeNothing(Planted):
+    """Bounds schedules with a small host as if they made no copies."""
+
+    models_link = True
+
+    def plan(self, problem, clock, seed):
+        return bounded_without_copies(problem, problem.host_budget is not None)
+
+
+class LatencyForbidsCopies(Planted):
+    """Bounds schedules over a link with a latency as if they made no copies."""
+
+    models_link = True
+
+    def plan(self, problem, clock, seed):
+        return bounded_without_copies(problem, problem.link is not None and problem.link.to_host_latency > 0)
+
+
+class SlowLinksAreNotUsed(Planted):
+    """Bounds schedules over a link slower than a byte per nanosecond as if they made no copies."""
+
+    models_link = True
+
+    def plan(self, problem, clock, seed):
+        slow = problem.link is not None and (problem.link.to_host or 10**9) < 10**9
+        return bounded_without_copies(problem, slow)
+
+
 class HostWithoutEnd(Planted):
     """Copies whatever the host may hold."""
 
@@ -54,6 +82,11 @@ class HostWithoutEnd(Planted):
         except InvalidSchedule:
             return exact_without_copies(problem)
         return planned(schedule)
+
+
+def bounded_without_copies(problem, really):
+    bare = exact(problem, link=None, host_budget=None)
+    return planned(bare.schedule, bare.lower if really or problem.link is None else 0)
 
 
 def exact_without_copies(problem):
@@ -109,6 +142,9 @@ class EvidenceOfMore(Planted):
 PROMISES = {
     HintsBind(): "L-BOUND",
     KeepsWhatRunsOnce(): "L-BOUND",
+    SmallHostsTakeNothing(): "L-HOST",
+    LatencyForbidsCopies(): "L-LINK L-HOST",
+    SlowLinksAreNotUsed(): "L-LINK L-HOST",
     HostTooSmall(): "L-HOST",
     HostWithoutEnd(): "L-HOST",
     StartAsBound(): "L-START",
