@@ -47,7 +47,8 @@ SOLVER_LAWS = {
     "L-LINK": "with a link, schedules are valid and bounds hold for schedules with copies too",
     "L-HOST": "with a limit of the host, copies keep it and bounds hold for every schedule that does",
     "L-START": "from a start that fits the plan is valid and fits, and the bound holds",
-    "L-EVIDENCE": "the checker accepts the proof that evidence gives, of this problem, and it proves no more than the bound",
+    "L-EVIDENCE": "the checker accepts the proof that evidence gives, of this problem, and it proves no more than the bound; "
+    "the bound holds where a proof is asked for too",
     "L-HASH": "in a process with another hash seed the plan is the same",
     "L-REPR": "`repr` rebuilds the solver",
     "L-PICKLE": "it survives pickling, as worker pools need",

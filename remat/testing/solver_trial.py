@@ -41,6 +41,8 @@ _UNHEARD: Final = 3.0
 """Seconds of work, over all problems of a check, after which a solver must have read the clock."""
 _LONG: Final = 0.05
 """Average seconds per plan above which the same holds."""
+_LEAVES: Final = 50
+"""Most leaves of the trees of a proof that is asked for."""
 _WORD: Final = ("n.", "zz", "_0")
 
 
@@ -337,9 +339,16 @@ class SolverTrial(GuardedTrial):
         self.unbeaten(plan.lower, self.case.best(), "with a start lower")
 
     def proofs(self, plan: Plan) -> None:
-        """L-EVIDENCE, on a third of the examples; nothing is left of evidence that `solve` does not take over."""
+        """L-EVIDENCE, on a third of the examples, also where `solve` is asked for a proof."""
         if self._spared(2):
             return
+        self.proved(plan)
+        asked = self._quietly(evolve(self.problem, proof_leaves=_LEAVES))
+        self.unbeaten(asked.lower, self.case.best(), "where a proof is asked for lower")
+        self.proved(asked)
+
+    def proved(self, plan: Plan) -> None:
+        """L-EVIDENCE of a plan; nothing is left of evidence that `solve` does not take over."""
         claims = [(plan.evidence, "", plan.lower), *((b.evidence, b.assumes, b.value) for b in plan.class_bounds)]
         for evidence, assumes, bound in claims:
             if evidence is None:

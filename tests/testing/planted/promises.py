@@ -2,7 +2,7 @@
 
 from attrs import evolve, frozen
 
-from remat.algorithms import IMPOSSIBLE, Floor, Plan
+from remat.algorithms import IMPOSSIBLE, Floor, Plan, StoreAll
 from remat.algorithms._core.evidence import Evidence
 from remat.errors import InvalidSchedule
 from remat.ir import validate
@@ -139,7 +139,16 @@ class EvidenceOfMore(Planted):
         return Plan(evidence=Floor().solve(evolve(problem, link=None, host_budget=None)).evidence)
 
 
+class ClaimsWhatItIsAskedToProve(Planted):
+    """Where a proof is asked for and it has no plan, it says that none exists."""
+
+    def plan(self, problem, clock, seed):
+        plain = StoreAll().solve(problem, clock=clock, seed=seed)
+        return planned(plain.schedule, 0 if plain.schedule or not problem.proof_leaves else IMPOSSIBLE)
+
+
 PROMISES = {
+    ClaimsWhatItIsAskedToProve(): "L-EVIDENCE",
     HintsBind(): "L-BOUND",
     KeepsWhatRunsOnce(): "L-BOUND",
     SmallHostsTakeNothing(): "L-HOST",
