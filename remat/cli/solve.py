@@ -78,5 +78,5 @@ def bound_lines(outcome: Outcome) -> list[str]:
         lines.append(f"certified  {certified} ns (proved, exact)")
     for bound in outcome.class_bounds:
         value = "none fits" if bound.value == IMPOSSIBLE else f"{bound.value} ns"
-        lines.append(f"class      {value} ({bound.word}), of schedules with {bound.assumes}")
+        lines.append(f"class      {value} ({bound.word}), of this class: {bound.assumes}")
     return lines

@@ -290,7 +290,7 @@ def test_the_command_line_writes_proofs_of_classes_and_texts(tmp_path, capsys, u
     command = ["prove", str(graph), "--budget", "50%", "-o", str(proof), "--solver", "MultiInstant(rounds=1)"]
     assert main([*command, "--class-proof", str(captured_order), "--vipr", str(text)]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"^class +\d+ ns \(certified\), of schedules with first runs in the captured order$", out, re.M)
+    assert re.search(r"^class +\d+ ns \(certified\), of this class: first runs in the captured order$", out, re.M)
     assert Proof.load(captured_order).check(unet).bound >= Proof.load(proof).check(unet).bound > unet.time
     assert verified(text.read_text()) == Proof.load(proof).bound - unet.time
     command[-1] = "SingleInstant(mixed=0)"
