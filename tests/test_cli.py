@@ -91,6 +91,11 @@ def test_solve_can_be_asked_what_it_would_do(files, capsys):
     assert "refuses: nodes_at_most(1) does not hold" in refused
 
 
+def test_solve_claims_no_bound_where_the_solver_gives_none(files, capsys):
+    code, out, _ = call(capsys, "solve", files / "g.remat", "--budget", "3", "--solver", "PerLayerCheckpoint()")
+    assert code == 3 and "bound      none\n" in out and "claimed" not in out
+
+
 def test_solve_says_when_nothing_fits(files, capsys):
     code, out, _ = call(capsys, "solve", files / "g.remat", "--budget", "3", "--solver", "Exhaustive()")
     assert (

@@ -73,7 +73,7 @@ def bound_lines(outcome: Outcome) -> list[str]:
 
     lower, certified = outcome.lower, outcome.certified
     shown = "no schedule fits" if lower == IMPOSSIBLE else f"{lower} ns"
-    lines = [f"bound      {shown} ({outcome.word})"]
+    lines = [f"bound      {shown} ({outcome.word})" if lower or certified is not None else "bound      none"]
     if outcome.word == "claimed" and certified is not None:
         lines.append(f"certified  {certified} ns (proved, exact)")
     for bound in outcome.class_bounds:
