@@ -13,11 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final, TypeVar
 
 from remat.algorithms._core.startup import compile_seconds, import_seconds
+from remat.algorithms._search.kernel_prefetch import prefetching
 
 T = TypeVar("T")
 
@@ -89,7 +91,26 @@ def patient(over_since: Callable[[], float | None] = lambda: None) -> Iterator[S
 def workers() -> dict[Any, str]:
     """Threads and child processes that are alive, with a text for each."""
     threads = {thread.ident: f"the thread {thread.name!r}" for thread in threading.enumerate()}
-    return threads | {child.pid: f"the process {child.name!r}" for child in multiprocessing.active_children()}
+    named = {child.pid: f"the process {child.name!r}" for child in multiprocessing.active_children()}
+    return threads | {pid: f"the process {pid}" for pid in _children()} | named
+
+
+def _children() -> set[int]:
+    """Child processes that run, however they were started, without helpers that stay on purpose; as far as /proc tells."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except (AttributeError, ChildProcessError):  # no such call on this platform; or no child at all, the usual case
+        return set()
+    tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
+    server = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
+    helpers = {getattr(tracker, "_pid", None), getattr(server, "_forkserver_pid", None), prefetching()}
+    running = set()
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            state, parent = file.read_text(errors="replace").rpartition(")")[2].split()[:2]
+            if int(parent) == os.getpid() and state not in "ZX":
+                running.add(int(file.parent.name))
+    return running - helpers
 
 
 def whole_process() -> dict[str, Any]:

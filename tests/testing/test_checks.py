@@ -1,8 +1,10 @@
 """The checks on sound parts: what they print, what they leave out, what they refuse; and what they are made of."""
 
 import random
+import subprocess
 import threading
 import time
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -267,3 +269,21 @@ def test_an_interruption_leaves_the_repr_of_a_part_as_it_was():
 
 def test_store_all_is_refused_nothing_by_names():
     assert check_solver(StoreAll(), examples=6, exclude={"L-BUDGET": "has one plan"}, say=quiet).tried["L-NAMES"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="child processes are looked up in /proc")
+def test_a_process_of_any_kind_that_is_left_running_breaks_a_law():
+    left = []
+
+    class LeavesOne(Solver):
+        def plan(self, problem, clock, seed):
+            left.append(subprocess.Popen(["sleep", "60"]))
+            return Plan()
+
+    try:
+        with pytest.raises(LawBroken, match=r"L-THREAD: .* left the process \d+ running"):
+            check_solver(frozen(LeavesOne)(), exclude={"L-REPR": "a local class", "L-PICKLE": "likewise"}, say=quiet)
+    finally:
+        for process in left:
+            process.kill()
+            process.wait()

@@ -62,6 +62,11 @@ class _Helper:
 _helper = _Helper()
 
 
+def prefetching() -> int | None:
+    """The process that fills numba's cache for this one, while it runs."""
+    return None if _helper.running is None else _helper.running.pid
+
+
 def prefetch() -> bool:
     """Start filling numba's cache in another process; returns immediately, with whether one was started.
 
