@@ -199,6 +199,11 @@ class Part:
             )
         return tuple(dict.fromkeys(options))
 
+    def draws_all(self, option: LayerOption) -> bool:
+        """Whether its backward runs every node that draws, also one that no datum needs: later draws wait for it (S-ORDER)."""
+        ran = {step.node for step in option.backward_steps if isinstance(step, Run)}
+        return not ran or ran.issuperset(node.name for node in self.backward_nodes if node.draws)
+
     def option(self, runs: Iterable[Run | str | int]) -> LayerOption:
         """The option of a run sequence of the part's graph."""
         return option_of(self.graph, Schedule.from_runs(self.graph, runs))

@@ -216,7 +216,7 @@ class _Condenser:
 
     def layer(self, cluster: Cluster) -> Layer:
         part = self.parts[cluster.name]
-        options = tuple(self.options.get(cluster.name, ())) or part.plain_options()
+        options = tuple(filter(part.draws_all, self.options.get(cluster.name, ()))) or part.plain_options()
         no_save = part.no_save
         return Layer(
             forward=cluster.name,

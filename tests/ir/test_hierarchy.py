@@ -3,7 +3,20 @@
 import pytest
 
 from remat.errors import IllFormed, RunTwice
-from remat.ir import GraphBuilder, Kind, Run, Schedule, clusters, condense, layer_option, part, validate
+from remat.ir import (
+    Cluster,
+    GraphBuilder,
+    Kind,
+    Run,
+    Schedule,
+    clusters,
+    condense,
+    expand,
+    layer_option,
+    parse_text,
+    part,
+    validate,
+)
 
 
 def line(length=2, **keep):
@@ -100,3 +113,27 @@ def test_an_option_without_a_sub_schedule_cannot_be_expanded():
     level = condense(graph, found, {"c": bare})
     with pytest.raises(IllFormed, match="no sub-schedule"):
         level.expand(Schedule.from_runs(level.graph, range(len(level.graph))))
+
+
+def test_an_option_that_leaves_out_a_draw_is_not_taken_as_later_draws_wait_for_it():
+    graph = parse_text("""\
+remat graph 1
+graph draws
+data d 5
+data r 1 gradient
+data w 0 param_grad
+forward F0 : -> d ; time 1
+forward F1 : -> ; time 1
+loss L : -> ; time 4
+backward B2 : -> ; time 5 twin F0 draws
+backward B1 : d -> r ; time 3 twin F0
+backward B0 : r -> w ; time 3 twin F1 draws
+""")
+    first, second = (
+        Cluster(name="c0", forward=("F0",), backward=("B2", "B1")),
+        Cluster(name="c1", forward=("F1",), backward=("B0",)),
+    )
+    without = layer_option(graph, first, ["F0", "c0.rest", "B1"])
+    level = condense(graph, [first, second], {"c0": [without]})
+    flat = expand(level, Schedule.from_runs(level.graph, range(len(level.graph))))
+    assert validate(graph, flat).time == graph.time
