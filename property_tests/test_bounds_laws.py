@@ -138,7 +138,7 @@ class ByChance:
         self.random = random
 
     def relaxed(self, chain, together, effort):
-        return Answer(bound=self.random.randrange(9), effort=1)
+        return Answer(bound=self.random.randrange(1, 9), effort=1)
 
     def ranked(self, leaf):
         return leaf.candidates

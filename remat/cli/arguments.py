@@ -113,6 +113,17 @@ def read_link(text: str) -> Link:
     return Link(to_host=down, to_device=up, to_host_latency=wait_down, to_device_latency=wait_up)
 
 
+def read_host_budget(text: str | None, link: str | None) -> Bytes | None:
+    """Most bytes of copies on the host: `6GiB`, `4096`; None: no limit.
+
+    Raises:
+        BadArgument: C-LINK, when there is no link to copy over.
+    """
+    if text is not None and link is None:
+        raise BadArgument("C-LINK", "--host-budget limits copies, and there is no link.", fix='add --link "12GB/s".')
+    return None if text is None else parse_bytes(text)
+
+
 def _way(text: str) -> tuple[int | None, Ns]:
     speed, _, latency = text.partition(",")
     bandwidth = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.arguments import read_budget, read_graph, read_link, read_solver
+from remat.cli.arguments import read_budget, read_graph, read_host_budget, read_link, read_solver
 from remat.cli.outputs import check_files
 from remat.cli.words import say, say_trail
 from remat.ir import dump
@@ -28,6 +28,9 @@ def solve(
     solver: Annotated[str, typer.Option(help="Expression of the algebra.")] = "auto",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the schedule here.")] = None,
     link: Annotated[str | None, typer.Option(help="Link for copies, as in `remat validate`.")] = None,
+    host_budget: Annotated[
+        str | None, typer.Option(help='With a link: most bytes of copies on the host, as "6GiB".')
+    ] = None,
     within: Annotated[float | None, typer.Option(help="Seconds of planning.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
     explain: Annotated[bool, typer.Option("--explain", help="Only print what the solver would do.")] = False,
@@ -43,7 +46,8 @@ def solve(
         say("\n".join(chosen.outline(nodes)))
         return
     limit = read_budget(budget, nodes)
-    problem = Problem(graph=nodes, budget=limit, link=None if link is None else read_link(link), deadline=within)
+    over, host = None if link is None else read_link(link), read_host_budget(host_budget, link)
+    problem = Problem(graph=nodes, budget=limit, link=over, host_budget=host, deadline=within)
     outcome = chosen.solve(problem, seed=seed, proof=proof is not None)
     say_trail(outcome.trail)
     say(f"status     {outcome.status.value}")
@@ -52,6 +56,8 @@ def solve(
         cost = outcome.cost
         say(f"time       {cost.time} ns ({format_ns(cost.time)}), of which {cost.recomputation} ns recomputed")
         say(f"peak       {cost.peak} B ({format_bytes(cost.peak)})")
+        if over is not None:
+            say(f"host       {cost.host_peak} B ({format_bytes(cost.host_peak)}) of copies at once")
     for line in bound_lines(outcome):
         say(line)
     if outcome.gap is not None:

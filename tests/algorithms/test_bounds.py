@@ -194,6 +194,23 @@ def test_several_instants_pay_twice_for_what_must_be_made_twice():
     assert AnyOrder(largest=1).solve(problem).lower == chain(8).time  # no formulation is small enough
 
 
+def test_formulations_that_are_too_large_are_built_a_few_times_only(monkeypatch):
+    problem = Problem(graph=chain(60), budget=24)
+    sizes = []
+
+    def counted(*args, **settings):
+        formulation = ordered_formulation(*args, **settings)
+        sizes.append(formulation.variables)
+        return formulation
+
+    monkeypatch.setattr(any_order, "ordered_formulation", counted)
+    AnyOrder().solve(problem)
+    largest = max(sizes) // 2
+    sizes.clear()
+    AnyOrder(largest=largest, patience=30).solve(problem)
+    assert 0 < sum(size > largest for size in sizes) < 30
+
+
 def test_a_large_formulation_is_left_after_so_many_checks_with_the_bound_so_far():
     search = Search(Problem(graph=chain(40), budget=24), Clock(), 0, "test")
     instants = tuple(search.base[-30::6].tolist())

@@ -1,6 +1,7 @@
-"""`remat sweep`: CSV, pictures, and wrong calls."""
+"""`remat sweep`: CSV, pictures, and wrong calls; `remat solve` over a link."""
 
 import csv
+import re
 
 import pytest
 
@@ -70,6 +71,17 @@ def test_a_link_is_handed_on_and_a_curve_without_copies_stands_beside(path, tmp_
     assert (bare["solver"], bare["time"]) == ("offload_only without copies", "")
     assert "offload_only: copies save time at" in capsys.readouterr().err
     assert main(call) == 3
+
+
+def test_solve_keeps_a_budget_of_the_host(path, capsys):
+    asked = ["solve", str(path), "--budget", "60%", "--solver", "offload_only", "--link", "1000GB/s"]
+    assert main(asked) == 0
+    needed = re.search("host +([0-9]+) B", capsys.readouterr().out)
+    assert int(needed[1]) > 0
+    assert main([*asked, "--host-budget", needed[1]]) == 0
+    assert main([*asked, "--host-budget", "99"]) == 3
+    assert main([*asked[:-2], "--host-budget", "99"]) == 1
+    assert "C-LINK" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", ",", "90%:20%", "90%:20%:1", "a:b:3"])

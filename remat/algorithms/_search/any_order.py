@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import chain as joined
-from itertools import zip_longest
+from itertools import islice, zip_longest
 
 import numpy as np
 from attrs import evolve, field, frozen
@@ -24,7 +24,7 @@ from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._search.instant_choice import candidates, worst_instant, worst_instants
 from remat.algorithms._search.lp_rounding import hardest_instants
 from remat.algorithms._search.on_demand import recompute_on_demand
-from remat.algorithms._search.order_tree import END, THOROUGHLY, Leaf, Limits, OrderTree, Stage
+from remat.algorithms._search.order_tree import END, FAILURES, THOROUGHLY, Leaf, Limits, OrderTree, Stage
 from remat.algorithms._search.passes import offer_shaved, variant
 from remat.algorithms._search.precedence import Chain, Precedence
 from remat.algorithms._search.pressure import pressures
@@ -145,7 +145,8 @@ class _Growth:
         Another one may raise it then, and integers may. The one where the plan of the leaf's solution is worst comes first.
         """
         instants = leaf.candidates if leaf.worst is None else (leaf.worst, *leaf.candidates)
-        return next(filter(None, (self.tree.inserted(leaf, at) for at in instants)), None)
+        tries = (self.tree.inserted(leaf, at) for at in islice(dict.fromkeys(instants), FAILURES + len(leaf.chain)))
+        return next(filter(None, tries), None)
 
     def _prove(self) -> None:
         """The least bound of all leaves holds for every schedule."""

@@ -26,6 +26,7 @@ from remat.algorithms._search.precedence import Chain, Precedence
 _PROMISING = 10  # of the instants tried on a chain, how many are tried on the chains that follow from it
 _SCAN = 0.25  # share of the effort left that the choice of an instant may take
 _PATIENCE = 8  # instants in a row no better than the best one, which then is chosen; as a second one all are tried
+FAILURES = 4  # instants with formulations that cannot be solved, after which no more are tried
 _SHORT = 4  # instants up to which any stages are taken together: all pairs of instants
 _RISE = 0.015  # rise of the relaxed bound for which an instant is inserted, per instant after the first: integers bring as much
 _MEAN_RISE = 0.1  # the same of the mean over the orders that follow
@@ -66,6 +67,11 @@ class Leaf:
     candidates: tuple[int, ...] = ()
     solved: int = 0
     worst: int | None = None
+
+    @property
+    def unknown(self) -> bool:
+        """Whether nothing is known of its relaxation: the formulation is too large, or there was no time for it."""
+        return self.point is None and self.relaxed == 0
 
 
 @frozen
@@ -158,20 +164,21 @@ class OrderTree:
         if len(leaf.chain) >= self.limits.instants or at in leaf.chain:
             return []
         split = self._tried(leaf, at, 0, self.limits.effort)
-        return split.kids if split.whole else []
+        return split.kids if split.whole and not split.unknown else []
 
     def _best(self, leaf: Leaf) -> _Split | None:
         """The instant that raises the least relaxed bound most; of those that raise it equally, the mean."""
         limit = self.spent + _SCAN * self.left
         best: _Split | None = None
-        idle = 0
+        idle = failures = 0
         scores: dict[int, float] = {}
         for at in self.grower.ranked(leaf):
-            if self.spent > limit or (idle >= _PATIENCE and len(leaf.chain) > 1):
+            if self.spent > limit or failures >= FAILURES or (idle >= _PATIENCE and len(leaf.chain) > 1):
                 break
             if at in leaf.chain:
                 continue
             split = self._tried(leaf, at, 0 if best is None else best.value[0], limit)
+            failures += split.unknown
             scores[at] = split.value[0]
             idle += best is not None and best.rises
             if split.whole and (best is None or split.value > best.value):
@@ -243,3 +250,8 @@ class _Split:
     value: tuple[float, float]
     rises: bool
     whole: bool
+
+    @property
+    def unknown(self) -> bool:
+        """Whether there are leaves, and none is known to bound anything."""
+        return bool(self.kids) and all(kid.unknown for kid in self.kids)
