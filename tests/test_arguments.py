@@ -150,6 +150,7 @@ def test_parts_of_another_graph_are_no_parts_of_this_one():
         "solve: clock": lambda: StoreAll().solve(Problem(graph=graph, budget=9), clock=3),
         "merge: other": lambda: Outcome().merge(None),
         "'12' GB/s": lambda: Link.symmetric(gb_per_s="12"),
+        "True GB/s": lambda: Link.symmetric(gb_per_s=True),
     }.items():
         with pytest.raises(BadArgument, match=name):
             call()

@@ -44,7 +44,7 @@ class Link:
         Raises:
             IllFormed: G-RANGE, when the bandwidth is below one byte per second or not finite.
         """
-        if not isinstance(gb_per_s, (int, float)) or not 1e-9 <= gb_per_s < 1e9:
+        if isinstance(gb_per_s, bool) or not isinstance(gb_per_s, (int, float)) or not 1e-9 <= gb_per_s < 1e9:
             raise IllFormed("G-RANGE", f"Link: {gb_per_s!r} GB/s is not a bandwidth.", fix="give e.g. gb_per_s=12.")
         speed = round(gb_per_s * _SECOND)
         return cls(to_host=speed, to_device=speed, to_host_latency=latency, to_device_latency=latency)

@@ -13,7 +13,10 @@ from remat.algorithms._search.state import RunMove, Search
 
 @frozen
 class Floor(RunMove):
-    """Proves that no schedule exists below the floor, the bytes that some step of every schedule needs. Plans nothing."""
+    """Proves that no schedule exists below the floor, the bytes that some step of every schedule needs.
+
+    Its plan is the captured order.
+    """
 
     def improve(self, search: Search) -> None:
         """Compare the budget with the floor."""
@@ -27,7 +30,10 @@ class Floor(RunMove):
 
 @frozen
 class CutFloor(RunMove):
-    """Claims that no schedule exists where no heavy node can be the last: cuts of what must then be resident. Plans nothing."""
+    """Claims that no schedule exists where no heavy node can be the last: cuts of what must then be resident.
+
+    Its plan is the captured order.
+    """
 
     def improve(self, search: Search) -> None:
         """Look for heavy nodes all of which need more than the budget when they are the last to run."""
