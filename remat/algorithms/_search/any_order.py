@@ -140,7 +140,7 @@ class _Growth:
         return first or (self._inserted(leaf) if leaf.solved else None) or self._solved(leaf)
 
     def _inserted(self, leaf: Leaf) -> list[Leaf] | None:
-        """A leaf's chain with one more instant although it raises no relaxed bound; None if there is none.
+        """A leaf's chain with one more instant although it raises no relaxed bound; None if none of the first few can be added.
 
         Another one may raise it then, and integers may. The one where the plan of the leaf's solution is worst comes first.
         """
