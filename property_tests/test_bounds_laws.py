@@ -137,7 +137,7 @@ class ByChance:
     def __init__(self, random):
         self.random = random
 
-    def relaxed(self, chain, together, effort):
+    def relaxed(self, chain, together, effort, leaf):
         return Answer(bound=self.random.randrange(1, 9), effort=1)
 
     def ranked(self, leaf):

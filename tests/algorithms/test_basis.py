@@ -36,11 +36,11 @@ def test_each_has_the_same_bound_from_where_the_one_before_ended(instants, linke
     basis = None
     for formulation in instants[linked]:
         basis = Basis(formulation.column_names, formulation.row_names, basis)
-        answer = solve_relaxed(formulation.linear, basis=basis)
+        answer = solve_relaxed(formulation.linear, start=basis)
         assert answer.finished
         assert abs(answer.bound - solve_relaxed(formulation.linear).bound) <= 1  # duals are rounded
         begun = Basis(formulation.column_names, formulation.row_names, basis)
-        assert solve_relaxed(formulation.linear, basis=begun).effort == 10 * len(formulation.linear.rhs)  # no iteration
+        assert solve_relaxed(formulation.linear, start=begun).effort == 10 * len(formulation.linear.rhs)  # no iteration
 
 
 def test_names_tell_columns_apart(instants):
@@ -51,9 +51,9 @@ def test_names_tell_columns_apart(instants):
 
 def test_a_formulation_with_little_in_common_begins_from_nothing():
     first, other = (Basis([(kind, k) for k in range(6)], range(4)) for kind in "ab")
-    solve_relaxed(knapsack(5), basis=first)
+    solve_relaxed(knapsack(5), start=first)
     again = Basis([("b", k) for k in range(6)], range(4), first)
-    assert solve_relaxed(knapsack(6), basis=again).bound == solve_relaxed(knapsack(6), basis=other).bound == 4
+    assert solve_relaxed(knapsack(6), start=again).bound == solve_relaxed(knapsack(6), start=other).bound == 4
 
 
 def test_infeasible_from_a_basis_is_proved_by_a_ray():
@@ -65,7 +65,7 @@ def test_infeasible_from_a_basis_is_proved_by_a_ray():
         return builder.build()
 
     basis = Basis("xy", "ab")
-    assert solve_relaxed(needs(5), basis=basis).bound == 2
-    answer = solve_relaxed(needs(4), basis=Basis("xy", "ab", basis))
+    assert solve_relaxed(needs(5), start=basis).bound == 2
+    answer = solve_relaxed(needs(4), start=Basis("xy", "ab", basis))
     assert answer.infeasible
     assert answer.duals is not None

@@ -43,6 +43,7 @@ class Chained:
     Attributes:
         resident: column of s by instant and datum, -1: none. ran: column of z by instant and node, -1: none.
         spans: columns of y by node, -1: none, for the stages from an instant to another (its number; the last is the end).
+        splits: row of y <= y(before) + y(after) by node, -1: none, for a span and the number of an instant that divides it.
         state: DONE, AHEAD or EITHER by instant and node; the last of the len(instants) + 1 rows is the end of the step.
         impossible: the data that must be resident at an instant exceed the budget without any others.
     """
@@ -52,6 +53,7 @@ class Chained:
     resident: NDArray[np.int64]
     ran: NDArray[np.int64]
     spans: dict[Span, NDArray[np.int64]]
+    splits: dict[tuple[Span, int], NDArray[np.int64]]
     state: NDArray[np.int8]
     impossible: bool = False
 
@@ -103,6 +105,7 @@ def ordered_formulation(
         resident=build.resident,
         ran=build.ran,
         spans=build.spans,
+        splits=build.splits,
         state=build.state,
         impossible=impossible,
     )
@@ -132,6 +135,7 @@ class _Build:
         together = sorted(coarse or (), key=lambda span: (span[1] - span[0], span))
         spans = [*((k, k + 1) for k in range(stages)), *together]
         self.spans = {span: np.full(nodes, -1, np.int64) for span in spans}
+        self.splits: dict[tuple[Span, int], NDArray[np.int64]] = {}
         self.resident = np.full((stages, data), -1, np.int64)
         for k in range(stages):
             self.ran[k] = self._new(self.state[k] == EITHER, integral=True)
@@ -248,4 +252,5 @@ class _Build:
             parts = ((start, middle), (middle, end))
             if all(part in self.spans for part in parts):
                 terms = [(self.spans[part][nodes], -1) for part in parts]
-                add_rows(self.builder, [(again[nodes], 1), *terms], np.zeros_like(nodes))
+                rows = self.splits[span, middle] = np.full(len(again), -1, np.int64)
+                rows[nodes] = add_rows(self.builder, [(again[nodes], 1), *terms], np.zeros_like(nodes))

@@ -10,9 +10,11 @@ Terms = list[tuple[Ints, int]]
 """The column of each row, -1: none, and their common coefficient."""
 
 
-def add_rows(builder: Builder, terms: Terms, rhs: Ints) -> None:
-    """Add a row for each right-hand side."""
-    _fill(builder, builder.rows(len(rhs), rhs) + np.arange(len(rhs)), terms)
+def add_rows(builder: Builder, terms: Terms, rhs: Ints) -> Ints:
+    """Add a row for each right-hand side; returns their numbers."""
+    rows: Ints = builder.rows(len(rhs), rhs) + np.arange(len(rhs))
+    _fill(builder, rows, terms)
+    return rows
 
 
 class PlacedRows:

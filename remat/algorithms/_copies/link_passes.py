@@ -83,7 +83,7 @@ def _prove_at(search: CopySearch, reach: Reach, at: int, before: Basis | None) -
         search.prove(IMPOSSIBLE, f"the single instant at {name}", evidence)
         return before
     basis = Basis(formulation.column_names, formulation.row_names, before)
-    answer = solve_relaxed(formulation.linear, basis=basis, clock=search.clock)
+    answer = solve_relaxed(formulation.linear, start=basis, clock=search.clock)
     if answer.infeasible:  # with a plan this says that none is faster
         bound = IMPOSSIBLE if search.best is None else search.base_time + most
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,36 +18,39 @@ from numpy.typing import NDArray
 
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._milp.answer import EFFORT_RATE, Answer, Floats, exact_bound, farkas, less_tolerance
-from remat.algorithms._milp.basis import Basis
+from remat.algorithms._milp.basis import Start
 from remat.algorithms._milp.highs import loaded, mip_interrupt
 from remat.algorithms._milp.linear import Flags, Linear
 
 _SCALE = 1000.0  # the objective is scaled so that all costs sum to this
+_MOST = 2**31 - 1  # iterations that HiGHS can be limited to
 _MIXED = 3000  # effort of an iteration with integers: many short linear programs, and what comes between them
 
 
 def solve_relaxed(
-    linear: Linear, effort: float = 1e10, *, basis: Basis | None = None, clock: Clock | None = None
+    linear: Linear, effort: float = 1e10, *, start: Start | None = None, clock: Clock | None = None
 ) -> Answer:
     """Solve with all variables continuous, within an effort and the clock; the bound is exact (from the duals).
 
-    With a basis it begins where that says, and notes where it ended. Then the effort is that of the last of two solves, if the
+    With a start it begins where that says, and notes where it ended. Then the effort is that of the last of two solves, if the
     optimum was not found from there.
     """
     if not linear.shape[1]:
         return _empty(linear)
     scaled = _Scaled.of(linear, np.zeros_like(linear.integral))
     solver = scaled.loaded()
-    fixed = 10 * len(linear.rhs)
-    limit = max(1, math.isqrt(3 * max(0, int(effort) - fixed)))
-    begun = basis is not None and basis.begin(solver, scaled.order)
-    status = _run(solver, clock, simplex_iteration_limit=limit)
-    if begun and status not in ("kOptimal", "kTimeLimit"):
-        solver = scaled.loaded()  # only the dual method proves what it proves at a limit, and has rays
-        status = _run(solver, clock, simplex_iteration_limit=limit)
-    if basis is not None and status == "kOptimal":
-        basis.end(solver, scaled.order)
-    spent = max(0, int(solver.getInfo().simplex_iteration_count)) ** 2 // 3 + fixed
+    begun = start is not None and start.begin(solver, scaled.order)
+    work = _Work(len(linear.rhs), start.earlier if start is not None and begun else 0)
+    status = _run(solver, clock, simplex_iteration_limit=work.iterations(effort))
+    # only the dual method proves what it proves at a limit, and has rays
+    enough = (*_ENDED, *_INFEASIBLE) if work.earlier else ("kOptimal", "kTimeLimit")
+    if begun and status not in enough:
+        solver, work = scaled.loaded(), _Work(len(linear.rhs), 0)
+        status = _run(solver, clock, simplex_iteration_limit=work.iterations(effort))
+    if start is not None and status == "kOptimal":
+        start.end(solver, scaled.order)
+    iterations = max(0, int(solver.getInfo().simplex_iteration_count))
+    spent, iterations = work.of(iterations), work.earlier + iterations
     if status in _INFEASIBLE:
         ray = np.asarray(solver.getDualRay()[2])
         proved = len(ray) > 0 and farkas(linear, ray / scaled.row_unit)
@@ -60,7 +63,36 @@ def solve_relaxed(
     multipliers = duals / scaled.row_unit / scaled.unit
     bound = exact_bound(linear, multipliers)
     _count(clock, spent)
-    return Answer(point=point, bound=max(0, bound), finished=status == "kOptimal", duals=multipliers, effort=spent)
+    optimal = status == "kOptimal"
+    return Answer(
+        point=point, bound=max(0, bound), finished=optimal, duals=multipliers, effort=spent, iterations=iterations
+    )
+
+
+class _Work(NamedTuple):
+    """What iterations of the simplex method cost, in units of effort: the more, the more there were before them.
+
+    Attributes:
+        rows: of the formulation.
+        earlier: iterations after which the basis was reached from which it begins; 0: it begins from nothing.
+    """
+
+    rows: int
+    earlier: int
+
+    @property
+    def _fixed(self) -> int:
+        return (20 if self.earlier else 10) * self.rows
+
+    def of(self, iterations: int) -> int:
+        """The effort of so many."""
+        return self._fixed + (iterations * (self.earlier + iterations) // 5 if self.earlier else iterations**2 // 3)
+
+    def iterations(self, effort: float) -> int:
+        """How many an effort allows, at least one."""
+        left = max(0, int(effort) - self._fixed)
+        more = (math.isqrt(self.earlier**2 + 20 * left) - self.earlier) // 2 if self.earlier else math.isqrt(3 * left)
+        return min(_MOST, max(1, more))
 
 
 def solve_mixed(

@@ -17,9 +17,11 @@ import numpy as np
 from attrs import evolve, field, frozen
 from numpy.typing import NDArray
 
+from remat.algorithms._bounds.inserted_instant import inherited
 from remat.algorithms._bounds.ordered_instants import Chained, ordered_formulation
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.answer import Answer
+from remat.algorithms._milp.basis import DualBasis
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._search.instant_choice import candidates, worst_instant, worst_instants
 from remat.algorithms._search.lp_rounding import hardest_instants
@@ -56,7 +58,7 @@ class AnyOrder(RunMove):
         accuracy: relative gap at which a formulation counts as solved.
     """
 
-    rounds: int = field(default=6, validator=whole(1, "instants"))
+    rounds: int = field(default=10, validator=whole(1, "instants"))
     nodes: int = field(default=60, validator=whole(1, "nodes"))
     largest: int = field(default=10_000, validator=whole(1, "variables"))
     effort: float = field(default=6e7, validator=number(0))
@@ -81,6 +83,7 @@ class _Growth:
         self.precedence = Precedence(search.flat)
         limits = Limits(settings.rounds, settings.orders, settings.effort)
         self.solves = 0
+        self._kept: tuple[Leaf, Chained | None] | None = None
         tried = candidates(search, settings.scanned, _CHOICE * settings.effort)
         solved = THOROUGHLY if at in search.bounds.integral else 0
         self.tree = OrderTree((at,), tried, self.precedence, limits, self, solved=solved)
@@ -121,7 +124,7 @@ class _Growth:
 
         Offers that plan too.
         """
-        formulation = None if self.search.clock.expired else self._formulation(leaf.chain, leaf.together)
+        formulation = None if self.search.clock.expired else self._of(leaf)
         if leaf.point is None or formulation is None:
             return list(leaf.candidates)
         plan = planned(self.search, formulation, leaf.point)
@@ -159,6 +162,12 @@ class _Growth:
         whole = all(len(chain) == len(instants) for chain in chains)
         search.prove(self.tree.bound + search.arrays.base_time, how, claim=instants if whole else ())
 
+    def _of(self, leaf: Leaf) -> Chained | None:
+        """The formulation of a leaf, kept for the next instants that are tried on it."""
+        if self._kept is None or self._kept[0] is not leaf:
+            self._kept = leaf, self._formulation(leaf.chain, leaf.together)
+        return self._kept[1]
+
     def _formulation(self, chain: Chain, together: frozenset[Stage] | None) -> Chained | None:
         """The formulation of a chain, with rows for stages taken together, if given; None where it is too large."""
         flat, dependencies = self.search.flat, self.precedence.dependencies
@@ -167,14 +176,18 @@ class _Growth:
         formulation = ordered_formulation(flat, dependencies, chain, self.search.budget, coarse=coarse)
         return formulation if formulation.variables <= self.settings.largest else None
 
-    def relaxed(self, chain: Chain, together: frozenset[Stage], effort: float) -> Answer:
+    def relaxed(self, chain: Chain, together: frozenset[Stage], effort: float, leaf: Leaf | None) -> Answer:
         """A relaxed bound of a chain, for at most an effort; 0 where the formulation is too large or there is no time."""
         formulation = None if self.search.clock.expired else self._formulation(chain, together)
         if formulation is None:
             return Answer()
         if formulation.impossible:
             return Answer(infeasible=True, finished=True)
-        return solve_relaxed(formulation.linear, effort, clock=self.search.clock)
+        basis = DualBasis()
+        if leaf is not None and leaf.ended is not None and (before := self._of(leaf)) is not None:
+            basis = DualBasis(inherited(before, leaf.ended, formulation), leaf.iterations)
+        answer = solve_relaxed(formulation.linear, effort, start=basis, clock=self.search.clock)
+        return evolve(answer, ended=basis.ended)
 
     def _solved(self, leaf: Leaf) -> list[Leaf] | None:
         """A leaf solved with integers, offering plans; None if that is likely to take too much, or there is nothing to gain.

@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from remat.algorithms._bounds.fixed_order import spans_of
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.answer import Answer
+from remat.algorithms._milp.basis import Statuses
 from remat.algorithms._search.precedence import Chain, Precedence
 
 _PROMISING = 10  # of the instants tried on a chain, how many are tried on the chains that follow from it
 _SCAN = 0.25  # share of the effort left that the choice of an instant may take
 _PATIENCE = 8  # instants in a row no better than the best one, which then is chosen; as a second one all are tried
 FAILURES = 4  # instants with formulations that cannot be solved, after which no more are tried
-_SHORT = 4  # instants up to which any stages are taken together: all pairs of instants
+_SHORT = 3  # instants up to which any stages are taken together: all pairs of instants
 _RISE = 0.015  # rise of the relaxed bound for which an instant is inserted, per instant after the first: integers bring as much
 _MEAN_RISE = 0.1  # the same of the mean over the orders that follow
 _LEAST = 0.002  # rise for which one is inserted where integers have brought what they can
@@ -51,8 +52,8 @@ class Leaf:
         together: stages taken together that have rows of their own: any of a short chain; of a longer one those of the chain it
             came from, and the one that its last instant divides.
         relaxed: bound of its relaxation. bound: the best one [ns of recomputation].
-        weight: effort of its relaxation.
-        point: solution of its relaxation.
+        weight: effort of its relaxation from nothing.
+        point: solution of its relaxation. ended: where the simplex method ended on that, after so many iterations in all.
         candidates: instants to insert, the most promising first.
         solved: how often it was solved with integers.
         worst: the instant where the plan of its solution exceeds the budget most.
@@ -64,6 +65,8 @@ class Leaf:
     bound: float
     weight: int = 0
     point: NDArray[np.float64] | None = None
+    ended: Statuses | None = None
+    iterations: int = 0
     candidates: tuple[int, ...] = ()
     solved: int = 0
     worst: int | None = None
@@ -90,8 +93,11 @@ class Limits:
 class Grower(Protocol):
     """What a tree asks of the one who grows it."""
 
-    def relaxed(self, chain: Chain, together: frozenset[Stage], effort: float) -> Answer:
-        """A relaxed bound of a chain with rows for these stages taken together, for at most an effort."""
+    def relaxed(self, chain: Chain, together: frozenset[Stage], effort: float, leaf: Leaf | None) -> Answer:
+        """A relaxed bound of a chain with rows for these stages taken together, for at most an effort.
+
+        The chain is that of the leaf with one more instant; None: it is the first.
+        """
         ...
 
     def ranked(self, leaf: Leaf) -> Iterable[int]:
@@ -124,7 +130,7 @@ class OrderTree:
         self._numbers = count()
         self._answers: dict[tuple[Chain, frozenset[Stage]], Answer] = {}
         self._leaves: list[tuple[float, int, Leaf]] = []
-        self.push(evolve(self._relaxed(root, frozenset(), 0, limits.effort), candidates=candidates, solved=solved))
+        self.push(evolve(self._relaxed(root, frozenset(), limits.effort), candidates=candidates, solved=solved))
 
     def push(self, leaf: Leaf) -> None:
         """Add a leaf, unless no schedule belongs to it."""
@@ -199,7 +205,7 @@ class OrderTree:
         if len(self._leaves) + len(chains) <= self.limits.orders:
             for chain in chains:
                 together = _together(chain) if len(chain) <= _SHORT else leaf.together | _divided(chain, at)
-                kid = self._relaxed(chain, together, leaf.bound, limit - self.spent)
+                kid = self._relaxed(chain, together, limit - self.spent, leaf)
                 kids.append(evolve(kid, candidates=leaf.candidates))
                 if min(kids[-1].relaxed, self.target) < least:
                     break
@@ -210,17 +216,25 @@ class OrderTree:
         rises = value[0] > before * (1 + asked) or (len(kids) > 1 and value[1] > before * (1 + _MEAN_RISE))
         return _Split(kids=kids, value=value, rises=rises, whole=len(kids) == len(chains))
 
-    def _relaxed(self, chain: Chain, together: frozenset[Stage], bound: float, effort: float) -> Leaf:
-        """A chain with its relaxed bound, found with at most an effort; `bound` holds for it too."""
+    def _relaxed(self, chain: Chain, together: frozenset[Stage], effort: float, leaf: Leaf | None = None) -> Leaf:
+        """A chain with its relaxed bound, found with at most an effort; it is that of a leaf, whose bound holds for it too."""
         answer = self._answers.get((chain, together))
         if answer is None:
-            answer = self._answers[chain, together] = self.grower.relaxed(chain, together, effort)
+            answer = self._answers[chain, together] = self.grower.relaxed(chain, together, effort, leaf)
             self.spent += answer.effort
         relaxed: float = IMPOSSIBLE if answer.infeasible else answer.bound
         # a solve with integers of one that was cut off would take too much
-        weight = answer.effort if answer.finished else int(self.limits.effort)
-        bound = max(bound, relaxed)
-        return Leaf(chain=chain, together=together, relaxed=relaxed, bound=bound, weight=weight, point=answer.point)
+        weight = answer.iterations**2 // 3 if answer.finished else int(self.limits.effort)
+        return Leaf(
+            chain=chain,
+            together=together,
+            relaxed=relaxed,
+            bound=relaxed if leaf is None else max(leaf.bound, relaxed),
+            weight=weight,
+            point=answer.point,
+            ended=answer.ended,
+            iterations=answer.iterations,
+        )
 
 
 def _together(chain: Chain) -> frozenset[Stage]:

@@ -94,7 +94,7 @@ def scan(search: Search, instants: list[int]) -> None:
         answer = None
         if not instant.impossible:
             basis = Basis(instant.column_names, instant.row_names, basis)
-            answer = solve_relaxed(instant.linear, basis=basis, clock=search.clock)
+            answer = solve_relaxed(instant.linear, start=basis, clock=search.clock)
         name = search.problem.graph.computes[at].name
         evidence = relaxed_evidence(search, instant, answer)
         if answer is None or answer.infeasible:
