@@ -13,7 +13,7 @@ import numpy as np
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from remat.algorithms._milp.basis import Statuses
+from remat.algorithms._milp.basis import DualBasis
 from remat.algorithms._milp.linear import Linear
 
 Floats = NDArray[np.float64]
@@ -45,7 +45,7 @@ class Answer:
             iterations and ten times its rows (.9 to 1.2 s); from a basis a fifth of them times all that led there, and 20
             times its rows; with integers 3,000 an iteration and 20 times its rows (.4 to 2.4 s).
         iterations: of the simplex method, of a relaxation, with those that led to the basis from which it began.
-        ended: where the simplex method ended, where that was asked for.
+        basis: knows where the dual method ended, where that was asked for.
     """
 
     point: Floats | None = field(default=None, eq=False)
@@ -57,7 +57,7 @@ class Answer:
     note: str = ""
     effort: int = field(default=0, eq=False)
     iterations: int = field(default=0, eq=False)
-    ended: Statuses | None = field(default=None, eq=False)
+    basis: DualBasis | None = field(default=None, eq=False)
 
 
 def less_tolerance(value: float, unit: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import cached_property
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -55,16 +56,12 @@ class Start(Protocol):
 
 
 class DualBasis:
-    """The dual method from statuses of columns and rows at which no multiplier is of the wrong sign, as far as is known.
-
-    Attributes:
-        ended: where it ended; None: at no optimum.
-    """
+    """The dual method from statuses of columns and rows at which no multiplier is of the wrong sign, as far as is known."""
 
     def __init__(self, begins: Statuses | None = None, earlier: int = 0) -> None:
         """Begin there, after so many iterations; None: from nothing."""
         self._begins, self.earlier = begins, earlier
-        self.ended: Statuses | None = None
+        self._end: tuple[Any, Ints] | None = None
 
     def begin(self, solver: Any, order: Ints) -> bool:
         """See `Start`."""
@@ -75,19 +72,26 @@ class DualBasis:
 
     def end(self, solver: Any, order: Ints) -> None:
         """See `Start`."""
-        basis = solver.getBasis()
+        self._end = solver.getBasis(), order
+
+    @cached_property
+    def ended(self) -> Statuses | None:
+        """Where it ended; None: at no optimum. Read where another solve begins there: that takes as long as many a solve."""
+        if self._end is None:
+            return None
+        basis, order = self._end
         columns = np.empty(len(order), np.int8)
         columns[order] = list(map(int, basis.col_status))
-        self.ended = Statuses(columns, np.array(list(map(int, basis.row_status)), np.int8))
+        return Statuses(columns, np.array(list(map(int, basis.row_status)), np.int8))
 
 
 def _begun(solver: Any, statuses: Statuses, options: dict[str, Any]) -> bool:
     """Let HiGHS begin at statuses of its columns and rows, with these options; whether it does."""
     import highspy
 
-    status = [highspy.HighsBasisStatus(code) for code in range(UPPER + 1)]
+    status = np.array([highspy.HighsBasisStatus(code) for code in range(UPPER + 1)], object)
     basis = highspy.HighsBasis()
-    basis.col_status, basis.row_status = ([status[code] for code in part.tolist()] for part in statuses)
+    basis.col_status, basis.row_status = (status[part].tolist() for part in statuses)
     basis.valid = basis.alien = True  # it may have too many or too few basic ones, or dependent columns
     if solver.setBasis(basis) != highspy.HighsStatus.kOk:
         return False

@@ -23,22 +23,17 @@ def loaded(matrix: sp.csc_matrix, cost: Floats, right: Floats, equal: Flags, int
             fix = "pip install highspy; ask a package that brings a HiGHS of its own, as ortools does, in another process."
             raise BackendMissing("A-BACKEND", f"HiGHS cannot be loaded ({error}).", fix=fix) from error
 
-    model = highspy.HighsModel()
-    lp = model.lp_
-    lp.num_row_, lp.num_col_ = matrix.shape
-    # lists, since arrays are read entry by entry, each made an object first
-    lp.col_cost_ = cost.tolist()
-    lp.col_lower_, lp.col_upper_ = [0.0] * lp.num_col_, [1.0] * lp.num_col_
-    lp.row_lower_, lp.row_upper_ = np.where(equal, right, -highspy.kHighsInf).tolist(), right.tolist()
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    parts = (part.tolist() for part in (matrix.indptr, matrix.indices, matrix.data))
-    lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = parts
-    if integral.any():
-        kinds = highspy.HighsVarType
-        lp.integrality_ = [kinds.kInteger if whole else kinds.kContinuous for whole in integral.tolist()]
+    rows, columns = matrix.shape
+    lower = np.where(equal, right, -highspy.kHighsInf)
+    kinds = highspy.HighsVarType
+    kind = np.where(integral, int(kinds.kInteger), int(kinds.kContinuous)).astype(np.int32)
+    starts, indices = matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32)
+    form, sense = int(highspy.MatrixFormat.kColwise), int(highspy.ObjSense.kMinimize)
+    sizes = columns, rows, matrix.nnz, form, sense, 0.0
+    bounds = np.zeros(columns), np.ones(columns), lower, right.astype(float)
     solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
-    solver.passModel(model)
+    solver.passModel(*sizes, cost.astype(float), *bounds, starts, indices, matrix.data.astype(float), kind)
     return solver
 
 

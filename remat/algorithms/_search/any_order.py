@@ -184,10 +184,11 @@ class _Growth:
         if formulation.impossible:
             return Answer(infeasible=True, finished=True)
         basis = DualBasis()
-        if leaf is not None and leaf.ended is not None and (before := self._of(leaf)) is not None:
-            basis = DualBasis(inherited(before, leaf.ended, formulation), leaf.iterations)
+        ended = None if leaf is None or leaf.basis is None else leaf.basis.ended
+        if leaf is not None and ended is not None and (before := self._of(leaf)) is not None:
+            basis = DualBasis(inherited(before, ended, formulation), leaf.iterations)
         answer = solve_relaxed(formulation.linear, effort, start=basis, clock=self.search.clock)
-        return evolve(answer, ended=basis.ended)
+        return evolve(answer, basis=basis)
 
     def _solved(self, leaf: Leaf) -> list[Leaf] | None:
         """A leaf solved with integers, offering plans; None if that is likely to take too much, or there is nothing to gain.

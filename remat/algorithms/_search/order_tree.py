@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from remat.algorithms._bounds.fixed_order import spans_of
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.answer import Answer
-from remat.algorithms._milp.basis import Statuses
+from remat.algorithms._milp.basis import DualBasis
 from remat.algorithms._search.precedence import Chain, Precedence
 
 _PROMISING = 10  # of the instants tried on a chain, how many are tried on the chains that follow from it
@@ -31,6 +31,7 @@ FAILURES = 4  # instants with formulations that cannot be solved, after which no
 _SHORT = 3  # instants up to which any stages are taken together: all pairs of instants
 _RISE = 0.015  # rise of the relaxed bound for which an instant is inserted, per instant after the first: integers bring as much
 _MEAN_RISE = 0.1  # the same of the mean over the orders that follow
+_NOTHING = 0.001  # rise up to which integers bring no more than they have brought without the instant
 _LEAST = 0.002  # rise for which one is inserted where integers have brought what they can
 
 THOROUGHLY = 2
@@ -53,7 +54,7 @@ class Leaf:
             came from, and the one that its last instant divides.
         relaxed: bound of its relaxation. bound: the best one [ns of recomputation].
         weight: effort of its relaxation from nothing.
-        point: solution of its relaxation. ended: where the simplex method ended on that, after so many iterations in all.
+        point: solution of its relaxation. basis: where the dual method ended on that, after so many iterations in all.
         candidates: instants to insert, the most promising first.
         solved: how often it was solved with integers.
         worst: the instant where the plan of its solution exceeds the budget most.
@@ -65,7 +66,7 @@ class Leaf:
     bound: float
     weight: int = 0
     point: NDArray[np.float64] | None = None
-    ended: Statuses | None = None
+    basis: DualBasis | None = None
     iterations: int = 0
     candidates: tuple[int, ...] = ()
     solved: int = 0
@@ -206,7 +207,8 @@ class OrderTree:
             for chain in chains:
                 together = _together(chain) if len(chain) <= _SHORT else leaf.together | _divided(chain, at)
                 kid = self._relaxed(chain, together, limit - self.spent, leaf)
-                kids.append(evolve(kid, candidates=leaf.candidates))
+                solved = 0 if kid.relaxed > leaf.relaxed * (1 + _NOTHING) else min(leaf.solved, 1)
+                kids.append(evolve(kid, candidates=leaf.candidates, solved=solved))
                 if min(kids[-1].relaxed, self.target) < least:
                     break
         reached = [min(kid.relaxed, self.target) for kid in kids] or [0.0]
@@ -232,7 +234,7 @@ class OrderTree:
             bound=relaxed if leaf is None else max(leaf.bound, relaxed),
             weight=weight,
             point=answer.point,
-            ended=answer.ended,
+            basis=answer.basis,
             iterations=answer.iterations,
         )
 
