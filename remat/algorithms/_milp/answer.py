@@ -43,7 +43,7 @@ class Answer:
         note: the solver's status.
         effort: the same on every machine; ten million are about a second. Of a relaxation a third of the square of its simplex
             iterations and ten times its rows (.9 to 1.2 s); from a basis a fifth of them times all that led there, and 20
-            times its rows; with integers 3,000 an iteration and 20 times its rows (.4 to 2.4 s).
+            times its rows; with integers 4,000 an iteration and 20 times its rows (.3 to 2 s, seldom up to 6).
         iterations: of the simplex method, of a relaxation, with those that led to the basis from which it began.
         basis: knows where the dual method ended, where that was asked for.
     """

@@ -24,7 +24,7 @@ from remat.algorithms._milp.linear import Flags, Linear
 
 _SCALE = 1000.0  # the objective is scaled so that all costs sum to this
 _MOST = 2**31 - 1  # iterations that HiGHS can be limited to
-_MIXED = 3000  # effort of an iteration with integers: many short linear programs, and what comes between them
+_MIXED = 4000  # effort of an iteration with integers: many short linear programs, and what comes between them
 
 
 def solve_relaxed(

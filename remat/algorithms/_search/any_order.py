@@ -53,7 +53,7 @@ class AnyOrder(RunMove):
         effort: limit on the effort of all solves (see `Answer`); what is likely to exceed it is not solved. 1e7: about a second.
         orders: largest number of orders that are bounded, each with instants of its own; the least of their bounds counts.
         scanned: number of heavy working sets among the instants that are tried, and of positions of most memory in the best plan.
-        variants: how many preferences of shaving are tried on each plan of a solution with integers; of a relaxed one, one.
+        variants: how many preferences of shaving are tried on each plan of a solution.
         patience: number of consecutive steps without a better bound or plan after which it stops.
         accuracy: relative gap at which a formulation counts as solved.
     """
@@ -128,7 +128,7 @@ class _Growth:
         if leaf.point is None or formulation is None:
             return list(leaf.candidates)
         plan = planned(self.search, formulation, leaf.point)
-        self._offer(plan, len(leaf.chain), 1)
+        self._offer(plan, len(leaf.chain))
         worst = worst_instants(self.search, plan, self._pressures)
         both = joined.from_iterable(zip_longest(worst, leaf.candidates))
         return list(dict.fromkeys(at for at in both if at is not None))
@@ -214,18 +214,18 @@ class _Growth:
         plan = None if answer.point is None else planned(search, formulation, answer.point)
         worst = None if plan is None else worst_instant(search, plan, leaf.chain)
         if plan is not None:
-            self._offer(plan, len(leaf.chain), self.settings.variants)
+            self._offer(plan, len(leaf.chain))
         solved = THOROUGHLY if answer.finished else leaf.solved + 1
         weight = max(leaf.weight, answer.effort // checks)
         bound = max(leaf.bound, answer.bound)
         return [evolve(leaf, bound=bound, weight=weight, solved=solved, worst=worst)]
 
-    def _offer(self, start: Sequence, count: int, variants: int) -> None:
+    def _offer(self, start: Sequence, count: int) -> None:
         search = self.search
         how = f"the formulation of {self.settings!r} at {count} instants"
         self.solves += 1
         with search.charged("plan"):
-            for j in range(variants):
+            for j in range(self.settings.variants):
                 if j and search.clock.expired:
                     return
                 rng = search.streams.spawn("any order", self.solves, j)

@@ -31,7 +31,6 @@ FAILURES = 4  # instants with formulations that cannot be solved, after which no
 _SHORT = 3  # instants up to which any stages are taken together: all pairs of instants
 _RISE = 0.015  # rise of the relaxed bound for which an instant is inserted, per instant after the first: integers bring as much
 _MEAN_RISE = 0.1  # the same of the mean over the orders that follow
-_NOTHING = 0.001  # rise up to which integers bring no more than they have brought without the instant
 _LEAST = 0.002  # rise for which one is inserted where integers have brought what they can
 
 THOROUGHLY = 2
@@ -207,8 +206,7 @@ class OrderTree:
             for chain in chains:
                 together = _together(chain) if len(chain) <= _SHORT else leaf.together | _divided(chain, at)
                 kid = self._relaxed(chain, together, limit - self.spent, leaf)
-                solved = 0 if kid.relaxed > leaf.relaxed * (1 + _NOTHING) else min(leaf.solved, 1)
-                kids.append(evolve(kid, candidates=leaf.candidates, solved=solved))
+                kids.append(evolve(kid, candidates=leaf.candidates))
                 if min(kids[-1].relaxed, self.target) < least:
                     break
         reached = [min(kid.relaxed, self.target) for kid in kids] or [0.0]
