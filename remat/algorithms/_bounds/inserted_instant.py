@@ -70,10 +70,10 @@ def _matched(ours: Ints, theirs: Ints) -> Ints:
     sorted_ours, sorted_theirs = ours[order], theirs[their_order]
     nth = np.arange(len(theirs)) - np.searchsorted(sorted_theirs, sorted_theirs)
     place = np.searchsorted(sorted_ours, sorted_theirs) + nth
-    found = place < len(ours)
-    found[found] = sorted_ours[place[found]] == sorted_theirs[found]
+    equal = place < len(ours)
+    equal[equal] = sorted_ours[place[equal]] == sorted_theirs[equal]
     matched: Ints = np.full(len(theirs), -1, np.int64)
-    matched[their_order[found]] = order[place[found]]
+    matched[their_order[equal]] = order[place[equal]]
     return matched
 
 

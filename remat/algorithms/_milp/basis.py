@@ -121,8 +121,8 @@ class Basis:
         if before is None or before._ended is None:
             return False
         names = [self._names[0][column] for column in order.tolist()], self._names[1]
-        known = [[ended.get(name, -1) for name in part] for part, ended in zip(names, before._ended, strict=True)]
-        columns, rows = (np.array(part, np.int8) for part in known)
+        codes = [[ended.get(name, -1) for name in part] for part, ended in zip(names, before._ended, strict=True)]
+        columns, rows = (np.array(part, np.int8) for part in codes)
         if any((part >= 0).sum() < _SHARED * len(part) for part in (columns, rows)):
             return False
         filled = Statuses(np.where(columns < 0, LOWER, columns), np.where(rows < 0, BASIC, rows))
