@@ -219,3 +219,34 @@ def test_another_forward_before_the_backward_starts_the_audit_anew():
         del loss
     module(x)
     assert meter_of(module).audit is not None
+
+
+def garbage():
+    """A tensor in a cycle, made under a recording: one that comes later sees when it is taken back."""
+    cycle = []
+    remat.exec.measure_step(lambda: cycle.extend((torch.zeros(1 << 20), cycle)))
+
+
+def test_garbage_of_before_does_not_lower_what_a_step_holds():
+    def step():
+        gc.collect()  # as it may come at any time
+        return torch.zeros(1 << 18)
+
+    gc.disable()
+    try:
+        garbage()
+        assert remat.exec.measure_step(step).peak == 1 << 20
+    finally:
+        gc.enable()
+
+
+def test_garbage_of_before_does_not_lower_what_an_operation_holds():
+    events = []
+    gc.disable()
+    garbage()
+    gc.enable()
+    with recording.recorded(events):
+        objects = [[] for _ in range(20_000)]  # as many as have the collector run
+        kept = torch.zeros(1 << 18)
+    assert len(objects) == 20_000 and gc.isenabled()
+    assert sum(event.size for event in events) == kept.nbytes

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from attrs import field, frozen
 
+from remat._collector import old_objects_apart
 from remat.errors import RematError
 from remat.exec._torch import recording
 from remat.settings import Setting
@@ -45,6 +46,7 @@ def measure_step(step: Callable[[], Any], *, device: torch.device | str = "cpu",
     """Run `step` and measure its memory.
 
     What was allocated before and is freed inside is not seen on the CPU: set gradients to None before, not inside, the step.
+    Garbage of before is not collected inside (unless the program has frozen objects by `gc.freeze`).
 
     Args:
         step: runs one training step; what it returns is held until the measurement has ended.
@@ -62,10 +64,14 @@ def measure_step(step: Callable[[], Any], *, device: torch.device | str = "cpu",
     if recording.profiling():
         what = "a profile is on in this thread, and a thread has room for one."
         raise RematError("X-PROFILE", what, fix="measure before it starts, or after it has ended.")
-    events: list[recording.Event] = []
+    recorder = recording.Recording()
     start = time.time_ns()
-    with recording.recorded(events):
-        returned = step()
+    with old_objects_apart():  # what was made under an earlier recording would count as taken back by this step
+        recorder.start()
+        try:
+            returned = step()
+        finally:
+            events = recorder.stop()
     memory = [event for event in events if event.size]
     timeline = tuple(accumulate(event.size for event in memory))
     left = timeline[-1] if timeline else 0

@@ -15,6 +15,8 @@ from torch._C._autograd import _disable_profiler_legacy, _enable_profiler_legacy
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 from torch.profiler import record_function
 
+from remat._collector import collector_paused
+
 
 @frozen
 class Event:
@@ -58,13 +60,18 @@ class Recording:
 
 @contextmanager
 def recorded(events: list[Event]) -> Iterator[None]:
-    """Record what runs inside into `events`, which is filled at the end."""
+    """Record what runs inside into `events`, which is filled at the end.
+
+    For single operations and parts: nothing is collected meanwhile. Garbage that was made under an earlier recording would count
+    as memory taken back here.
+    """
     recording = Recording()
-    recording.start()
-    try:
-        yield
-    finally:
-        events += recording.stop()
+    with collector_paused():
+        recording.start()
+        try:
+            yield
+        finally:
+            events += recording.stop()
 
 
 def mark(name: str) -> None:
