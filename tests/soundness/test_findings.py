@@ -58,12 +58,13 @@ def test_a_bound_of_a_formulation_is_none_where_times_are_too_far_apart(form):
     assert right(HIlp(form=form), options)
 
 
-def test_a_cluster_whose_backward_leads_to_nothing_kept_takes_no_plan_without_it():
+@pytest.mark.parametrize("plans", [Exhaustive(), HIlp()], ids=["search", "formulation"])
+def test_a_cluster_whose_backward_leads_to_nothing_kept_takes_no_plan_without_it(plans):
     dead = (
         "data a 4\ndata b 6\ndata t 2 tangent\nforward F0 : -> a ; time 1\nforward F1 : a -> b ; time 1\n"
         "loss L : b -> t ; time 1\nbackward B1 : a t -> ; time 1 twin F1\n"
     )
-    assert right(Linearise(blocks=Exhaustive().sweep(peaks=2, saves=1)) >> RkRotor(), dead)
+    assert right(Linearise(blocks=plans.sweep(peaks=2, saves=1)) >> RkRotor(), dead)
 
 
 def test_a_sum_that_a_cluster_begins_forward_and_ends_backward_is_no_output_of_its_forward():

@@ -173,7 +173,7 @@ class Sweep(OptionSource):
             problem = Problem(graph=_with_workspace(level, room), budget=peak)
             outcome = self.solver.solve(problem, clock=clock.nested(share), seed=seed)
             schedule = None if outcome.schedule is None else expand(outcome.schedule)
-            if schedule is not None and schedule not in options and _both_halves(block, schedule):
+            if schedule is not None and schedule not in options and both_halves(block, schedule):
                 options[schedule] = option_of(block, schedule)
         return undominated(options.values())
 
@@ -194,7 +194,7 @@ class Sweep(OptionSource):
                 yield peak, max(0, peak - written - save)
 
 
-def _both_halves(block: Graph, schedule: Schedule) -> bool:
+def both_halves(block: Graph, schedule: Schedule) -> bool:
     """Whether the schedule runs a backward node. A plan may omit them where none of their data is kept; that is no option."""
     return any(block.node(run.node).phase is Phase.BACKWARD for run in schedule.runs)
 

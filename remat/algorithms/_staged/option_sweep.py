@@ -22,7 +22,7 @@ from attrs import evolve, field, frozen
 
 from remat._warn import warn
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.options import SHARE, OptionSource, undominated
+from remat.algorithms._core.options import SHARE, OptionSource, both_halves, undominated
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._milp.backend import Backend
@@ -93,7 +93,7 @@ class Swept:
     def options(self, block: Graph) -> tuple[LayerOption, ...]:
         """The options of all plans that none of the others dominates."""
         plans = dict.fromkeys(point.schedule for point in self.points if point.schedule is not None)
-        return undominated(option_of(block, plan) for plan in plans)
+        return undominated(option_of(block, plan) for plan in plans if both_halves(block, plan))
 
 
 @frozen
