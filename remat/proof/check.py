@@ -164,7 +164,7 @@ class Step:
         self.required = {v for v in range(len(nodes)) if every >> v & 1}
         self.base = sum(self.time[v] for v in self.required)
         self.charge = [n[3] + sum(self.size[d] for d in writes[v]) for v, n in enumerate(nodes)]
-        self.producer = [w[0] if w and self.required.issuperset(w) else -1 for w in writers]
+        self.producer = [w[0] if w and w[0] in self.required else -1 for w in writers]
         self.reads = [{d for d in reads[v] + data if self.producer[d] not in (-1, v)} for v, data in enumerate(writes)]
         self.again = [n[1] != 1 and not n[7] and v in self.required for v, n in enumerate(nodes)]
 

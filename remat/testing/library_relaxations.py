@@ -53,7 +53,7 @@ def _needed(trace: Trace, node: str) -> Bytes:
     """Bytes charged to a node's first run, without data that schedules need not make, which flat formulations leave out."""
     graph, step = trace.graph, trace.first[node]
     required = {graph.computes[i].name for i in graph.required}
-    extra = (name for name in trace.before[step] if not required.issuperset(graph.datum(name).writers))
+    extra = (name for name in trace.before[step] if not required.issuperset(graph.datum(name).writers[:1]))
     return trace.charged(step) - sum(graph.datum(name).size for name in extra)
 
 

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from remat.algorithms import (
+    IMPOSSIBLE,
     Autocapper,
     Continuation,
     Exhaustive,
@@ -18,8 +19,10 @@ from remat.algorithms import (
     Revolve,
     RkRotor,
     Segments,
+    Status,
     StoreAll,
     UnitCost,
+    auto,
     hierarchical,
 )
 from remat.algorithms.named import hiremate
@@ -110,6 +113,19 @@ def test_a_backward_node_without_its_twin_names_none():
         "loss L : -> ; time 2\nbackward B1 : -> d0 ; time 0 twin F1 run_once\nbackward B0 : -> ; time 3 workspace 3 run_once\n"
     )
     assert right(hiremate, folded)
+
+
+def test_a_sum_whose_last_contribution_need_not_come_is_resident_between_the_others():
+    begun = (
+        "data a 1\ndata t 1 tangent\ndata s 4 gradient\ndata v 0 param_grad\ndata w 0 param_grad\ndata u 0 param_grad\n"
+        "forward F : -> a ; time 1\nloss L : a -> t ; time 1\nbackward B3 : t -> s v ; time 1\n"
+        "backward B2 : t -> u ; time 1 workspace 6\nbackward B1 : t -> s w ; time 1\nbackward B0 : t -> s ; time 1\n"
+    )
+    graph = parse_text(f"remat graph 1\ngraph minimal\n{begun}")
+    # in the captured order B2 finds s begun, and needs 11 bytes
+    assert auto.solve(Problem(graph=graph, budget=9)).status is Status.OPTIMAL
+    impossible = auto.solve(Problem(graph=graph, budget=8))
+    assert impossible.lower == IMPOSSIBLE and impossible.proof.check(graph).bound is None
 
 
 def test_a_sum_that_grows_after_the_loss_is_not_offloaded_across_it():

@@ -111,7 +111,7 @@ def transpose(table: Ints, columns: int) -> Ints:
 def flatten(graph: Graph) -> Flat:
     """The arrays of a flat graph. Backward nodes that lead to no kept datum are left out: no schedule has to run them."""
     required, data = graph.required, graph.data
-    producer = np.array([w[0] if w and set(w) <= required else -1 for w in graph.writers_by_data], np.int32)
+    producer = np.array([w[0] if w and w[0] in required else -1 for w in graph.writers_by_data], np.int32)
     charged = producer >= 0
     reads, writes = _reads_and_writes(graph, producer)
     table = table_of(reads)
