@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+from attrs import frozen
 
 from remat.algorithms._core import solver
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.outcome import Status
+from remat.algorithms._core.outcome import IMPOSSIBLE, Plan, Status
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._curves.budget_sweep import lowest_budget, sweep
 from remat.algorithms._search import auto as module
@@ -15,7 +16,7 @@ from remat.algorithms._search.lp_rounding import SavedSet
 from remat.algorithms._search.passes import Continuation, MultiStart, RuinAndRecreate
 from remat.algorithms._search.pipeline import Polish
 from remat.algorithms._search.single_instant import SingleInstant
-from remat.algorithms._whole.baselines import PerLayerCheckpoint, store_all_peak
+from remat.algorithms._whole.baselines import PerLayerCheckpoint, StoreAll, store_all_peak
 from remat.ir import dumps, read_joint_graph
 
 BRIEF = Polish((MultiStart(4), SingleInstant(), SavedSet(), Continuation(steps=2), RuinAndRecreate(work=2e6)))
@@ -126,6 +127,22 @@ def test_a_curve_is_monotone_and_an_interruption_keeps_its_points(unet):
             raise KeyboardInterrupt
 
     assert [one.budget for one in sweep(unet, budgets, quick, listener=listener).points] == budgets[:2]
+
+
+def test_the_lowest_budget_takes_few_solves_where_many_budgets_are_proved_impossible(unet):
+    peak, asked = store_all_peak(unet), []
+
+    @frozen
+    class Needing(solver.Solver):
+        def plan(self, problem, clock, seed):
+            asked.append(problem.budget)
+            if problem.budget < 0.8 * peak:
+                return Plan(lower=IMPOSSIBLE)
+            return StoreAll().plan(problem, clock, seed)
+
+    lowest = lowest_budget(unet, Needing())
+    assert len(asked) < 10
+    assert asked[0] == lowest.floor and peak / 2 < lowest.impossible < lowest.point.budget == peak
 
 
 @pytest.mark.quality
