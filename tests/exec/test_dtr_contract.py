@@ -75,9 +75,30 @@ def drawn(module, x):
     return x + torch.randn_like(x) * torch.rand(24) + torch.normal(0.0, torch.ones(24)).relu()
 
 
-@pytest.mark.parametrize(
-    "between", [whole, part, through_views, indexed, dropped, averaged, read_then_written, replaced, joined, drawn]
-)
+def followed(module, x):
+    y = x + module.average
+    module.average.data = module.average.data * 0.9 + x.detach().mean(0)
+    module.average.add_(0.1)
+    return (y * (1 + module.average)).sin()
+
+
+def halved(module, x):
+    for layer in module.layers:
+        layer.weight.data = layer.weight.data * 0.5
+    return x * module.layers[0].weight.sum()
+
+
+def swapped(module, x):
+    first, second = (layer.weight for layer in module.layers[:2])
+    before = x @ first
+    first.data, second.data = second.data, first.data
+    return before + x @ first
+
+
+BETWEEN = [whole, part, through_views, indexed, dropped, averaged, read_then_written, replaced, joined, drawn]
+
+
+@pytest.mark.parametrize("between", [*BETWEEN, followed, halved, swapped])
 def test_writes_draws_and_buffers_are_those_of_plain_torch(between):
     wrapped = both(lambda: Body(between))
     if between is replaced:
@@ -243,6 +264,14 @@ def test_what_torch_refuses_is_refused():
 
     with pytest.raises(StepError, match=r"X-WRITE: aten\.resize_\.default gives a tensor other memory in place"):
         step(remat.exec.dtr(Body(resized), "1MiB"), X)
+
+    def assigned(module, x):
+        x.data = x.data.sign()
+        return x
+
+    with pytest.raises(StepError, match=r"X-WRITE: the forward assigns `.data` of a tensor that it computed"):
+        step(remat.exec.dtr(Body(assigned), "1MiB"), X)
+    assert "data" not in vars(torch.Tensor)
 
     class Sparse(nn.Module):
         def __init__(self, table, **more):

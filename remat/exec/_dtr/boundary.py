@@ -17,7 +17,7 @@ from remat.exec._dtr.runtime import Runtime
 from remat.exec._dtr.wrapper import RematTensor
 from remat.exec._run.runtime import StepError
 from remat.exec._torch.torch_private import DispatchMode
-from remat.exec._torch.wrappers import modes_on, saving_with
+from remat.exec._torch.wrappers import assigning_data, modes_on, saving_with
 
 
 class _Region(DispatchMode):
@@ -36,7 +36,12 @@ def region(runtime: Runtime) -> Iterator[None]:
     """Inside, what the forward makes is under the runtime, and so is what autograd saves."""
     runtime.on_gradients_of = hand_out_gradients
     try:
-        with runtime.forward(), torch.autograd.graph.saved_tensors_hooks(_Saver(runtime), unpacked), _Region(runtime):
+        with (
+            runtime.forward(),
+            torch.autograd.graph.saved_tensors_hooks(_Saver(runtime), unpacked),
+            assigning_data(runtime.assigned),
+            _Region(runtime),
+        ):
             yield
     except RuntimeError as error:
         _refuse(error)

@@ -163,13 +163,35 @@ class Runtime(Recorder):
             return given.tensors[at]
         return wrapper_of(self.core.constant(result, self.size_of(result)), self)
 
+    def assigned(self, tensor: torch.Tensor, value: Any) -> Any:
+        """What a tensor gets the memory of where the program assigns its `.data`: of a plain tensor, which is not evicted.
+
+        Raises:
+            StepError: X-WRITE, where it is no tensor of the program.
+        """
+        if isinstance(tensor, RematTensor):
+            what = "the forward assigns `.data` of a tensor that it computed, which this runtime cannot do."
+            raise StepError(
+                "X-WRITE", what, fix="write in place, `tensor.data.copy_(value)`, or compute another tensor."
+            )
+        before = self.storage_of(tensor)
+        for record in (
+            [] if before is None else _readers(before)
+        ):  # what they read is not written with the tensor any more
+            operator = operator_of(record)
+            operator.versions = [item for item in operator.versions if item[1] is not tensor]
+        self.forget(tensor)
+        if not isinstance(value, RematTensor) or value._runtime is not self:
+            return value
+        plain = value.plain()
+        storage: Stored = value._handle.value.storage
+        storage.source, storage.version = tensor, -1  # the program may write to it, as to its other tensors
+        return plain
+
     def preserve(self, storage: Stored, values: Sequence[Value]) -> None:
         """Calls that read a storage which is about to be written read a copy of it from now on."""
-        readers = [
-            record for ref in storage.readers if (record := ref()) is not None and any(o and o() for o in record.outs)
-        ]
+        readers = _readers(storage)
         storage.readers.clear()
-        readers = [record for record in readers if any(arg.storage is storage for arg in record.args)]
         if not readers:
             return
         payload = next(value.payload for value in values if value.storage is storage)
@@ -212,6 +234,14 @@ class Runtime(Recorder):
         result = fill(form, [given.tensors[at] if at >= 0 else self.wrapped(next(fresh)) for at in at_results])
         core.settle()
         return result
+
+
+def _readers(storage: Stored) -> list[Call]:
+    """The calls that read a storage of the program and may run again."""
+    readers = [
+        record for ref in storage.readers if (record := ref()) is not None and any(o and o() for o in record.outs)
+    ]
+    return [record for record in readers if any(arg.storage is storage for arg in record.args)]
 
 
 def _other_tensors(tensor: torch.Tensor, storage: Stored) -> bool:

@@ -126,6 +126,11 @@ class Tensors:
             self.track(value.payload)
         return value
 
+    def storage_of(self, tensor: torch.Tensor) -> Stored | None:
+        """The storage of a plain tensor; None: nothing has read it yet."""
+        ref = self._constants.get(storage_key(tensor))
+        return None if ref is None else ref()
+
     def forget(self, tensor: torch.Tensor) -> None:
         """A plain tensor is another view of its storage than it was."""
         self._seen.pop(id(tensor), None)
@@ -145,14 +150,12 @@ class Tensors:
         if payload.layout is not torch.strided:
             what = "a tensor that is not strided comes into the step, which this runtime cannot keep."
             raise StepError("X-TENSOR", what, fix="use plain strided tensors.")
-        key = storage_key(payload)
         with self._entering:
-            ref = self._constants.get(key)
-            storage = None if ref is None else ref()
+            storage = self.storage_of(payload)
             if storage is None:
                 value = self.core.constant(payload)
                 value.storage.source = tensor
-                self._constants[key] = weakref.ref(value.storage)
+                self._constants[storage_key(payload)] = weakref.ref(value.storage)
             else:
                 value = Value(storage, None, 0, payload)
         if not self.in_forward:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, TypeVar
@@ -87,6 +88,36 @@ def itself() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def assigning_data(replaced: Replaced) -> Iterator[None]:
+    """Inside, in all threads, `tensor.data = value` gives a tensor the memory of what `replaced(tensor, value)` returns.
+
+    Torch tells no mode of it, and would leave a plain tensor that is given a wrapper tensor without memory.
+    """
+    with _ASSIGNING:
+        _REPLACED.append(replaced)
+        torch.Tensor.data = property(_DATA.__get__, _assigned)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        with _ASSIGNING:
+            _REPLACED.remove(replaced)
+            if not _REPLACED:
+                del torch.Tensor.data
+
+
+def _assigned(tensor: torch.Tensor, value: Any) -> None:
+    for replaced in list(_REPLACED):
+        value = replaced(tensor, value)
+    _DATA.__set__(tensor, value)
+
+
+Replaced = Callable[[torch.Tensor, Any], Any]
+_REPLACED: list[Replaced] = []
+_ASSIGNING = threading.Lock()
+_DATA: Any = torch.Tensor.data
+
+
 def fake_mode() -> FakeTensorMode:
     """A mode in which operations compute shapes alone; it adds nothing to the cache that all fake modes of a process share."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -135,6 +166,7 @@ __all__ = [
     "PLAIN_FUNCTIONS",
     "ViewForm",
     "arithmetic",
+    "assigning_data",
     "below_autograd",
     "bits_of",
     "fake_mode",
