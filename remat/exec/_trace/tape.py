@@ -21,7 +21,7 @@ from torch import nn
 from remat.errors import Uncapturable
 from remat.exec._program.program import Ref, Spec
 from remat.exec._torch import rng, torch_private
-from remat.exec._torch.backward_writes import in_checkpoint, refuse_written_again
+from remat.exec._torch.backward_writes import in_checkpoint, refuse_drawn_again, refuse_written_again
 from remat.exec._torch.late_numbers import LateNumber, integers_may_be_late
 from remat.exec._torch.nodes import Regions
 from remat.exec._torch.places import Place, Running, user_place
@@ -249,6 +249,7 @@ class Tape(DispatchMode):
         if (origin := next(filter(None, map(self.origins.get, roots)), None)) is not None and in_checkpoint():
             refuse_written_again(origin, str(place))
         if instruction.draws:
+            refuse_drawn_again(str(place))
             self.seeding.drawn()
         if (torch_private.aliases_an_input(func) or func.name() == "aten::lift_fresh") and instruction.reads:
             for name in instruction.makes:

@@ -141,6 +141,30 @@ class CheckpointedNorm(Body):
         return self.loss(self.hidden(checkpoint(lambda x: self.norm(self.layers[0](x)), x, use_reentrant=False)))
 
 
+class Redrawing(Body):
+    """A checkpoint that does not put the generator back when it runs in the backward."""
+
+    def __init__(self, p):
+        super().__init__()
+        self.p = p
+
+    def checkpointed(self, x):
+        return nn.functional.dropout(torch.tanh(self.layers[0](x)), self.p)
+
+    def forward(self, x):
+        return self.loss(self.hidden(checkpoint(self.checkpointed, x, use_reentrant=False, preserve_rng_state=False)))
+
+
+@odd("checkpoint-that-draws-anew-in-the-backward", REFUSED)
+def redrawing():
+    return Redrawing(p=0.5)
+
+
+@odd("checkpoint-that-would-draw-anew-and-draws-nothing", EXACT)
+def drawing_nothing():
+    return Redrawing(p=0.0)
+
+
 # -- backwards that write ---------------------------------------------------------------------------------------------------
 
 
