@@ -114,6 +114,29 @@ def test_a_call_under_a_transform_is_refused(call):
     assert_equal(gradients(Mean(), rows()), gradients(wrapped, rows()))
 
 
+def at_once(out, module):
+    many = torch.eye(out.numel()).view(-1, *out.shape)
+    return torch.autograd.grad(out, list(module.parameters()), many, is_grads_batched=True)
+
+
+def under_vmap_alone(out, module):
+    weights, many = list(module.parameters()), torch.eye(out.numel()).view(-1, *out.shape)
+    return torch.vmap(lambda given: torch.autograd.grad(out, weights, given, retain_graph=True))(many)
+
+
+@pytest.mark.parametrize("backward", [at_once, under_vmap_alone])
+@pytest.mark.parametrize("around", [wrap, lambda module: remat.exec.dtr(module, "1MiB")])
+def test_many_gradients_of_an_output_at_once_are_refused(around, backward):
+    module = Mean().body
+    assert len(backward(module(rows(4)), module)[0]) == 4 * WIDTH
+    wrapped = around(Mean().body)
+    with pytest.raises(StepError, match=r"X-TRANSFORM.*many gradients of an output arrive at once"):
+        backward(wrapped(rows(4)), wrapped)
+    for net in (module, wrapped):
+        net(rows(4)).sum().backward()
+    assert_equal([weight.grad for weight in module.parameters()], [weight.grad for weight in wrapped.parameters()])
+
+
 class Asks(Mean):
     """Reads settings of the process."""
 

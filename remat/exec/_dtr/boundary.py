@@ -15,7 +15,7 @@ from remat.exec._dtr.operators import version_of
 from remat.exec._dtr.recorder import may_be_lengths
 from remat.exec._dtr.runtime import Runtime
 from remat.exec._dtr.wrapper import RematTensor
-from remat.exec._run.runtime import StepError
+from remat.exec._run.runtime import StepError, check_single
 from remat.exec._torch.torch_private import DispatchMode
 from remat.exec._torch.wrappers import assigning_data, modes_on, saving_with
 
@@ -167,6 +167,7 @@ class Leave(torch.autograd.Function):
         (gradient,) = gradients
         if gradient is None or isinstance(gradient, RematTensor):
             return gradient
+        check_single("the module under DTR", [gradient])
         ctx.runtime.core.reserve = 0
         if torch.is_grad_enabled() and gradient.requires_grad:
             return Enter.apply(gradient, ctx.runtime)  # type: ignore[no-untyped-call]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from remat.exec._run.anomaly import NanWatch, has_nan, is_watched
 from remat.exec._run.handing import Handing, handing_of, in_groups
 from remat.exec._run.lowering import Lowered, Tensors
 from remat.exec._run.partial import without
+from remat.exec._torch.ambient import is_batched
 from remat.exec._torch.recording import profiled
 from remat.exec._torch.wrappers import over, view_form
 
@@ -239,6 +240,19 @@ def _handed(
     return grads
 
 
+def check_single(name: str, gradients: Iterable[torch.Tensor | None]) -> None:
+    """Check that each gradient of an output is one.
+
+    Raises:
+        StepError: X-TRANSFORM, where it stands for many.
+    """
+    if any(gradient is not None and is_batched(gradient) for gradient in gradients):
+        what = f"{name}: many gradients of an output arrive at once (is_grads_batched=True, vectorize=True, or torch.vmap)."
+        raise StepError(
+            "X-TRANSFORM", what, fix="call the module and the backward for each, or use the bare module there."
+        )
+
+
 def _guard(call: Call, outputs: tuple[torch.Tensor, ...]) -> None:
     """Hooks of an output from which the step computes others would miss the gradient that comes from these.
 
@@ -346,6 +360,7 @@ def _check_backward(ctx: Any, call: Call, gradients: tuple[torch.Tensor | None, 
     if ctx.activations is None:
         what = f"{call.name}: backward ran a second time through one forward, and its activations are gone."
         raise StepError("X-TWICE", what, fix="call the module again, or sum the losses and call backward once.")
+    check_single(call.name, gradients)
     for position, gradient in enumerate(gradients):
         if gradient is not None and position not in call.differentiable:
             what = (

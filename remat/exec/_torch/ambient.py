@@ -77,6 +77,12 @@ def transform_around(tensors: Iterable[torch.Tensor]) -> str:
     return ""
 
 
+def is_batched(gradient: torch.Tensor) -> bool:
+    """Whether a gradient stands for many that are computed at once (`is_grads_batched`, a backward within `torch.vmap`)."""
+    asked = torch._C._functorch
+    return bool(asked.is_legacy_batchedtensor(gradient) or asked.is_batchedtensor(gradient))
+
+
 def is_recorded() -> bool:
     """Whether `torch.jit.trace` or `torch.export` records what is called: neither survives what a planned step is made of."""
     return torch._C._get_tracing_state() is not None or torch.compiler.is_exporting()
