@@ -362,6 +362,38 @@ def test_parameters_shared_with_the_rest_make_it_no_part():
     assert report.rest.startswith("all of it: ")
 
 
+def scaled_meanwhile(net, h):
+    weights = list(net.body.parameters())
+    before = [weight.data for weight in weights]
+    for weight in weights:
+        weight.data = weight.data * 1.5
+    out = net.body(h)
+    for weight, data in zip(weights, before, strict=True):
+        weight.data = data
+    return out
+
+
+def test_parameters_that_get_other_data_after_they_were_read_make_it_no_part():
+    report, _ = divided(scaled_meanwhile, steps=7)
+    assert report.parts == ()
+    assert ("body", "the forward assigns `.data` of its tensors after it has read them") in report.refused
+    _, wrapped = divided(once)
+    wrapped.use = scaled_meanwhile
+    before = [weight.data for weight in wrapped.parameters()]
+    with pytest.raises(
+        StepError, match=r"X-WRITE.*`.data` of a tensor that body, which runs by a plan, has read before"
+    ):
+        wrapped(rows())
+    for weight, data in zip(wrapped.parameters(), before, strict=True):
+        weight.data = data
+    plain = built(scaled_meanwhile)
+    plain.load_state_dict(wrapped.state_dict())
+    plain.zero_grad()
+    wrapped.zero_grad()
+    assert same(trained(wrapped, 2), trained(plain, 2))
+    assert remat.exec.dtr_report(wrapped).rest.startswith("all of it: the forward assigns `.data`")
+
+
 def test_autocast_runs_operation_by_operation():
     def run(module, x):
         with torch.autocast("cpu", torch.bfloat16):

@@ -175,11 +175,8 @@ class Runtime(Recorder):
                 "X-WRITE", what, fix="write in place, `tensor.data.copy_(value)`, or compute another tensor."
             )
         before = self.storage_of(tensor)
-        for record in (
-            [] if before is None else _readers(before)
-        ):  # what they read is not written with the tensor any more
-            operator = operator_of(record)
-            operator.versions = [item for item in operator.versions if item[1] is not tensor]
+        if before is not None and before.readers:
+            self._replace(tensor, before)
         self.forget(tensor)
         if not isinstance(value, RematTensor) or value._runtime is not self:
             return value
@@ -187,6 +184,16 @@ class Runtime(Recorder):
         storage: Stored = value._handle.value.storage
         storage.source, storage.version = tensor, -1  # the program may write to it, as to its other tensors
         return plain
+
+    def _replace(self, tensor: torch.Tensor, before: Stored) -> None:
+        """A tensor that something has read gets other memory; operations run again on the memory before."""
+        self.replaced[id(tensor)] = tensor
+        for record in _readers(before):
+            operator = operator_of(record)
+            if not isinstance(operator, Operator):
+                what = f"the forward assigns `.data` of a tensor that {record.name}, which runs by a plan, has read before."
+                raise StepError("X-WRITE", what, fix="run the step again: it runs without that plan from now on.")
+            operator.versions = [item for item in operator.versions if item[1] is not tensor]
 
     def preserve(self, storage: Stored, values: Sequence[Value]) -> None:
         """Calls that read a storage which is about to be written read a copy of it from now on."""

@@ -52,6 +52,7 @@ class Tensors:
         failed: whether something did not fit since this was last set to False.
         broken: whether Ctrl-C has ended a piece of work, so that the counts may be off: the next step is to have another runtime.
         doubled: whether gradients of gradients were asked for.
+        replaced: tensors of the program that were given other memory after something had read them, by id.
         on_saved: told of the storages that autograd saves, while that is counted.
     """
 
@@ -69,6 +70,7 @@ class Tensors:
         self._forwards: set[int] = set()
         self.on_gradients_of: Callable[[torch.Tensor], None] = lambda _tensor: None
         self.failed = self.doubled = self.broken = False
+        self.replaced: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
         self.on_saved: Callable[[Stored], None] | None = None
         self._depth = 0
         self._seen: dict[int, tuple[torch.Tensor, Value]] = {}

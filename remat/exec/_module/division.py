@@ -58,6 +58,8 @@ CAPTURES = 64
 """Most captures that are tried for a division."""
 POINTS = 4
 """Budgets that each kind of part is planned for, where keeping everything does not fit."""
+REPLACED = "the forward assigns `.data` of its tensors after it has read them"
+"""Autograd reads some tensors in the backward as they are then, and others as they were."""
 ALL: Bytes = 2**60
 """A budget within which everything is kept."""
 
@@ -109,9 +111,11 @@ class Division:
             self.dissolve("a step with parts ran out of memory")
         if runtime.doubled and not self.refusal:
             self.dissolve("gradients of gradients were asked for, and a plan has none")
+        if self.decided and any(_replaced(part, runtime) for part in self.parts):
+            self.dissolve(REPLACED)
         if not self.decided and self.step > OBSERVED:
             with old_objects_apart():
-                self._divide()
+                self._divide(runtime)
         elif self.decided:
             self._plan_new_forms(runtime)
             self._let_go()
@@ -135,7 +139,7 @@ class Division:
 
     # -- finding parts -------------------------------------------------------------------------------------------------
 
-    def _divide(self) -> None:
+    def _divide(self, runtime: Runtime) -> None:
         """Find the parts and choose their plans."""
         candidates: list[Part] = []
         shared = shared_parameters(self.module)
@@ -151,7 +155,7 @@ class Division:
                 self.refused[part.path] = "its calls differ from step to step"
                 continue
             self._tried.add(part.path)
-            reason = self._why_no_part(part, shared)
+            reason = REPLACED if _replaced(part, runtime) else self._why_no_part(part, shared)
             reason = reason or next((why for form in forms if (why := self._captured(part, form))), "")
             if reason:
                 self.refused[part.path] = reason
@@ -375,6 +379,12 @@ class Division:
         if not self.parts:
             return f"all of it: {self.refusal}"
         return f"all but {', '.join(part.path for part in self.parts)}"
+
+
+def _replaced(part: Part, runtime: Runtime) -> bool:
+    """Whether the program gives tensors of a part other memory after they were read."""
+    tensors = (*part.module.parameters(), *part.module.buffers()) if runtime.replaced else ()
+    return any(id(tensor) in runtime.replaced for tensor in tensors)
 
 
 def _block(item: Form | BlockOption) -> tuple[BlockOption, ...]:
