@@ -157,6 +157,23 @@ def test_settings_of_the_process_are_part_of_what_a_plan_is_for():
         torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_what_is_recomputed_has_the_settings_of_the_backward(inside):
+    def trained(module):
+        module.zero_grad()
+        with torch.backends.mkldnn.flags(enabled=False):
+            loss = module(rows())
+            if inside:
+                loss.backward()
+        if not inside:
+            loss.backward()
+        return [loss.detach(), *(parameter.grad for parameter in module.parameters())]
+
+    expected, found = trained(Mean()), trained(wrap(Mean(), rows(), budget="80%"))
+    for one, two in zip(expected, found, strict=True):
+        assert torch.equal(one, two) if inside else torch.allclose(one, two, rtol=1e-5, atol=1e-7)
+
+
 class DoublesOperations(TorchDispatchMode):
     """Doubles what a linear layer computes; `seen` counts the operations."""
 
