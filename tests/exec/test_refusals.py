@@ -13,6 +13,7 @@ from torch import nn
 
 import remat.exec
 from remat.errors import Uncapturable
+from remat.exec import RematWarning
 from remat.exec._program.refusals import refusing
 from remat.exec._run.lowering import lower
 from remat.exec._run.rehearsal import rehearse
@@ -138,6 +139,47 @@ def test_a_batch_of_a_wrong_width_raises_what_torch_says_and_logs_no_tracebacks(
     finally:
         logger.removeHandler(handler)
     assert records == []
+
+
+@torch.library.custom_op("remat_refusals::track", mutates_args=("largest",))
+def track(x: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
+    largest.copy_(torch.maximum(largest, x.abs().max()))
+    return x / largest
+
+
+@track.register_fake
+def _(x, largest):
+    return torch.empty_like(x)
+
+
+class Tracked(nn.Module):
+    """An operation of the program's that writes to a buffer, and to a tensor of the step."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.register_buffer("largest", torch.zeros(()))
+
+    def forward(self, x):
+        x = torch.tanh(self.first(x))
+        with torch.no_grad():
+            scaled = track(x, self.largest) + track(x, self.largest * 0.5)
+        return (self.second(x) * scaled).square().mean()
+
+
+def test_an_operation_of_the_program_that_writes_is_named_and_runs_under_dtr():
+    bare, x = Tracked(), torch.randn(64, 16)
+    with pytest.raises(Uncapturable, match=r"X-WRITE.*remat_refusals::track writes to its arguments"):
+        remat.exec.wrap(Tracked(), x, budget="80%")
+    with pytest.warns(RematWarning, match="runs under DTR"):
+        wrapped = remat.exec.wrap(Tracked(), x, budget=40_000)
+    for _ in range(4):
+        bare(x).backward()
+        wrapped(x).backward()
+    for mine, theirs in zip(wrapped.parameters(), bare.parameters(), strict=True):
+        assert torch.equal(mine.grad, theirs.grad)
+    assert torch.equal(wrapped.largest, bare.largest)
 
 
 @pytest.mark.parametrize("error", [KeyError("val"), NotImplementedError("no"), AttributeError("none"), ValueError("v")])

@@ -82,7 +82,7 @@ class _Reader:
             return
         target = node.target
         if isinstance(target, HigherOrderOperator) or not isinstance(target, OpOverload):
-            raise Uncapturable("X-OP", f"{target} is not an ATen operation.", fix=_FIX)
+            raise _refused_operation(node)
         args = torch.fx.map_arg(node.args, lambda source: self.named[source])
         kwargs = torch.fx.map_arg(dict(node.kwargs), lambda source: self.named[source])
         result = self.traced(node)
@@ -248,6 +248,17 @@ def _check_write(about: tuple[str, Any], *, shared: bool, differentiable: bool) 
     if shared:
         what = f"the forward writes the {kind} {which} in place, which shares its storage with another."
         raise Uncapturable("X-ALIAS", what, fix="clone one of them.")
+
+
+def _refused_operation(node: torch.fx.Node) -> Uncapturable:
+    """The refusal of what is no operation of torch, or one that the trace has wrapped since it writes to its arguments."""
+    inner = node.args[0] if node.args else None
+    if "auto_functionalized" in str(node.target) and isinstance(inner, OpOverload):
+        what = (
+            f"the operation {inner.name()} writes to its arguments, and a plan knows the writes of torch's own alone."
+        )
+        return Uncapturable("X-WRITE", what, fix="have it return what it computes, and write that with `copy_`.")
+    return Uncapturable("X-OP", f"{node.target} is not an ATen operation.", fix=_FIX)
 
 
 def _origin_of(role: tuple[str, Any]) -> tuple[str, Any]:
