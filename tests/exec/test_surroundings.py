@@ -174,6 +174,20 @@ def test_what_is_recomputed_has_the_settings_of_the_backward(inside):
         assert torch.equal(one, two) if inside else torch.allclose(one, two, rtol=1e-5, atol=1e-7)
 
 
+def test_a_planned_backward_reads_the_data_that_parameters_have_then():
+    def slope(net):
+        x = rows(8).requires_grad_()
+        out = net(x)
+        for parameter in net.parameters():
+            parameter.data = parameter.data * 2
+        out.sum().backward()
+        return x.grad
+
+    nets = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)) for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    assert torch.equal(slope(wrap(nets[0], rows(8), loss_reserve=0)), 4 * slope(nets[1]))
+
+
 class DoublesOperations(TorchDispatchMode):
     """Doubles what a linear layer computes; `seen` counts the operations."""
 
