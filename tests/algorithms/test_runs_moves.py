@@ -36,6 +36,7 @@ MOVES = [
     RuinAndRecreate(work=500.0),
     RuinAndRecreate(work=500.0, disorder=0.5),
     RuinAndRecreate(work=500.0, disorder=1.0, undone=1.0),
+    RuinAndRecreate(work=500.0, gathering=1.0),
     RuinAndRecreate(work=500.0, served=8, others=0, patience=0.5),
     Relieve(work=500.0, attempts=2),
     Postpone(),

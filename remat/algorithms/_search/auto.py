@@ -42,13 +42,13 @@ FEW = 250
 ROUGH: Solver = MultiStart(starts=8)
 """Plans for larger budgets, from which searches with copies start."""
 
-AGAIN = RuinAndRecreate(work=5e7, restart=True, disorder=0.3)
+AGAIN = RuinAndRecreate(work=5e7, restart=True, disorder=0.3, gathering=0.2)
 """A search that begins again from another plan."""
 
-LONG_SEARCH = RuinAndRecreate(work=4e8, disorder=0.3, served=8, others=0, patience=0.5)
+LONG_SEARCH = RuinAndRecreate(work=4e8, disorder=0.3, gathering=0.2, served=8, others=0, patience=0.5)
 """Some seconds, half of which may bring nothing."""
 
-LAST_SEARCH = evolve(LONG_SEARCH, patience=1)
+LAST_SEARCH = evolve(LONG_SEARCH, gathering=0, patience=1)
 """For small gaps: `gaining` alone says when to stop."""
 
 auto: Solver = WithCopies(
@@ -70,7 +70,9 @@ auto: Solver = WithCopies(
             AnyOrder().if_(gap_above(FAIR)),
             Continuation(step=0.97, steps=6, attempts=6).if_(gap_above(POOR)),
             AGAIN.if_(gap_above(POOR)),
-            RuinAndRecreate(work=5e7, disorder=0.3, undone=0.5).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
+            RuinAndRecreate(work=5e7, disorder=0.3, undone=0.5, gathering=0.2)
+            .if_(gap_above(WIDE))
+            .if_(worked_up_to(LONG)),
             evolve(AGAIN, undone=0.5).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
             LONG_SEARCH.if_(gap_above(POOR)).if_(worked_up_to(LONG)),
             LAST_SEARCH.if_(gap_above(FAIR)).if_(gap(POOR)).if_(gaining(2.5)),

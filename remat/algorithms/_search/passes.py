@@ -179,6 +179,7 @@ class RuinAndRecreate(RunMove):
         disorder: share of the iterations that change the order of runs.
         undone: share of these changes that put runs back which the plan postpones: many of them can serve one rerun of a long
             chain, and moved one by one they bring nothing.
+        gathering: share of the iterations that move readers of a datum next to each other, over a gap or a rerun.
         served: evictions made from one scan of the gaps: more are faster, and each is chosen a little worse.
         others: how many of the best distinct plans, after the best one, get a fifth of the iterations each.
         patience: share of the iterations after which it gives up if none of them brought a better plan.
@@ -189,6 +190,7 @@ class RuinAndRecreate(RunMove):
     restart: bool = field(default=False, validator=FLAG)
     disorder: float = field(default=0.0, validator=number(0, 1))
     undone: float = field(default=0.0, validator=number(0, 1))
+    gathering: float = field(default=0.0, validator=number(0, 1))
     served: int = field(default=1, validator=whole(1, "evictions"))
     others: int = field(default=2, validator=whole(0, "plans"))
     patience: float = field(default=1.0, validator=number(0, 1))
@@ -251,7 +253,7 @@ class RuinAndRecreate(RunMove):
             if done and search.clock.expired:
                 break
             batch = min(stride, iterations - done)
-            acceptance = Acceptance(temperature, self.disorder, self.served, self.undone)
+            acceptance = Acceptance(temperature, self.disorder, self.served, self.undone, self.gathering)
             trial, current = ruin_and_recreate(search.flat, current, search.budget, batch, acceptance, rng)
             if not done or search.arrays.time_of(trial) < search.arrays.time_of(best):
                 best = trial

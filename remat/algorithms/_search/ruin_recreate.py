@@ -2,9 +2,9 @@
 
 Each iteration removes the reruns of a random window, node range or subset, shaves the peak again with random
 preferences, deletes reruns that are no longer needed, and accepts the result if it is not (much) worse. Some iterations also
-move a few runs before they shave, or put postponed ones back. Work is counted in iterations; the same seed gives the same
-plan. Source of the scheme: Schrimpf et al., Record breaking optimization results using the ruin and recreate principle, 2000;
-Shaw, 1998 (large-neighborhood search).
+move a few runs before they shave, put postponed ones back, or move readers of a datum next to each other. Work is counted in
+iterations; the same seed gives the same plan. Source of the scheme: Schrimpf et al., Record breaking optimization results using
+the ruin and recreate principle, 2000; Shaw, 1998 (large-neighborhood search).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from remat.algorithms._arrays.jit import allocating_kernel, inner_kernel, kernel
 from remat.algorithms._arrays.liveness import memory_profile, overshoot, total_time
 from remat.algorithms._arrays.rng import below, fraction
 from remat.algorithms._search.deletion import delete
+from remat.algorithms._search.gathering import gathered
 from remat.algorithms._search.ordering import brought_back, disordered
 from remat.algorithms._search.peak_shaving import LONGEST, NO_CEILING, Scoring, shave
 
@@ -98,16 +99,18 @@ Preferences = tuple[float, float, float, int]
 
 @kernel
 def perturbed(
-    g: Flat, current: Ints, disorder: float, undone: float, rng: Seed, price: Floats
+    g: Flat, current: Ints, changes: tuple[float, float, float], rng: Seed, price: Floats
 ) -> tuple[Ints, Preferences]:
     """A ruined copy of `current`, and the preferences for shaving it again with the prices that are written to `price`.
 
-    With probability `disorder` a few of its runs are also moved, or, with probability `undone` then, postponed runs of a range
-    of nodes are put back.
+    The order changes too, with probabilities `changes`, those of `Acceptance`: disorder, undone, gathering.
     """
+    disorder, undone, gathering = changes
     exponent = 0.6 + 0.8 * fraction(rng)
     noise = 0.6 * fraction(rng)
     share = 0.3 * fraction(rng) if fraction(rng) < 0.5 else 0.0
+    if gathering > 0.0 and fraction(rng) < gathering:
+        current = gathered(g, current, rng)
     changed = ruin(g, current, rng)
     if disorder > 0.0 and fraction(rng) < disorder:
         if undone > 0.0 and fraction(rng) < undone:
@@ -131,12 +134,14 @@ class Acceptance(NamedTuple):
         disorder: share of the iterations that also change the order of runs.
         served: evictions made from one scan of the gaps.
         undone: share of these changes of the order that put postponed runs back.
+        gathering: share of the iterations that move readers of a datum next to each other.
     """
 
     temperature: float
     disorder: float = 0.0
     served: int = 1
     undone: float = 0.0
+    gathering: float = 0.0
 
 
 _LARGEST_TIME = 2**63 - 1  # in kernels; the times of a graph sum to less (G-RANGE), but with reruns they may exceed it
@@ -149,13 +154,13 @@ def ruin_and_recreate(
 
     Plain Python around kernels: a kernel that calls these would optimize all of them once more when it is compiled.
     """
-    temperature, disorder, served, undone = acceptance
+    temperature, disorder, served, undone, gathering = acceptance
     current = delete(g, start, budget)
     current_time = total_time(g, current, current.size)
     best, best_time = current, current_time
     price = np.empty(g.time.size, np.float64)
     for _ in range(iterations):
-        changed, preferences = perturbed(g, current, disorder, undone, rng, price)
+        changed, preferences = perturbed(g, current, (disorder, undone, gathering), rng, price)
         ceiling = min(int(current_time * 1.04), _LARGEST_TIME)
         trial, fit = shave(g, Scoring(price, *preferences, served), changed, budget, rng, ceiling)
         if not fit:

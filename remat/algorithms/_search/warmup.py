@@ -77,7 +77,7 @@ def _shift(e: Example) -> None:
 
 def _perturb(e: Example) -> None:
     fraction(e.rng)
-    perturbed(e.flat, e.order, 0.3, 0.5, e.rng, e.price.copy())
+    perturbed(e.flat, e.order, (0.3, 0.5, 0.2), e.rng, e.price.copy())
 
 
 def _perturb_near_peak(e: Example) -> None:
