@@ -8,13 +8,14 @@ All kernels are compiled before. Two tables:
   of 12 layers at 28 and 40 % in 3 s within .5 %, a GRU cell unrolled 12 times and six blocks with stochastic depth in 5 s.
 * *Second by second*, `plan_first` and `auto` on captured graphs and on those in build/graphs that --only names: time of the best
   plan over that of the step without recomputation, after 1, 2, 4, 8, 16 s of CPU time of plan and bound and at the end, and by
-  how much the last second lowered the plan and raised the bound, in per cent of the step.
+  how much the last second lowered the plan and raised the bound, in per cent of the step. A bound of inf: proved impossible.
 
 Exits 1 when a bar is missed.
 """
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
@@ -26,6 +27,7 @@ from torch import nn
 from torch.nn import functional
 
 from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._search.auto import auto, plan_first
 from remat.algorithms._search.warmup import warm_up
@@ -115,13 +117,13 @@ def curve(graph, share, solver):
 
     def heard(progress):
         best = None if progress.best is None else progress.best / graph.time
-        bound = min(progress.bound, 2**62) / graph.time
+        bound = math.inf if progress.bound == IMPOSSIBLE else progress.bound / graph.time
         if not points or (best, bound) != points[-1][1:]:
             points.append((progress.elapsed, best, bound))
 
     clock = Clock(now=time.process_time, listener=heard)
     outcome = solver.solve(Problem(graph=graph, budget=int(store_all_peak(graph) * share)), clock=clock)
-    lower = min(outcome.lower, 2**62) / graph.time
+    lower = math.inf if outcome.lower == IMPOSSIBLE else outcome.lower / graph.time
     points.append((clock.elapsed, None if outcome.cost is None else outcome.cost.time / graph.time, lower))
     return points
 
@@ -144,11 +146,16 @@ def second_by_second(name, graph):
             end = points[-1][0]
             (best, bound), (before, lower) = at(points, end), at(points, end - 1)
             series = [at(points, seconds)[0] if seconds < end else None for seconds in SECONDS]
-            gains = [None if best is None or before is None else before - best, bound - lower]
+            gains = [None, None] if end <= 1 else [before and best and before - best, bound - lower]
             numbers = " ".join(f"{'' if value is None else format(value, '.4f'):>7}" for value in (*series, best))
             gained = " ".join(f"{'' if value is None else format(100 * value, '.3f'):>7}" for value in gains)
             print(f"{name:22} {share:4.0%} {planner:10} {numbers} {bound:8.4f} {end:6.1f} {gained}", flush=True)
-            yield {"graph": name, "share": share, "planner": planner, "points": points}
+            yield {
+                "graph": name,
+                "share": share,
+                "planner": planner,
+                "points": [[*head, None if math.isinf(bound) else bound] for *head, bound in points],
+            }
 
 
 def graph_of(path):
