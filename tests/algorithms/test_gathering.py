@@ -9,7 +9,9 @@ from remat.algorithms._arrays.graph_arrays import flatten
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._search.gathering import gathered
 from remat.algorithms._search.passes import RuinAndRecreate
+from remat.algorithms._search.ruin_recreate import perturbed
 from remat.algorithms._search.state import RunProblem
+from remat.algorithms._search.warmup import warm_up
 from remat.ir import GraphBuilder, Kind, validate
 from remat.testing.strategies import legal_graphs, scheduled
 
@@ -75,3 +77,11 @@ def test_a_search_that_gathers_saves_the_rerun(gathering):
     outcome = RuinAndRecreate(work=2e4, gathering=gathering).solve(problem)
     assert outcome.cost.peak <= 15 and outcome.cost.recomputation == 0
     assert RuinAndRecreate(work=2e4).solve(problem).cost.recomputation > 0
+
+
+def test_shares_that_are_whole_numbers_compile_nothing():
+    warm_up()
+    before = len(perturbed.signatures)
+    for shares in ({"gathering": 0}, {"disorder": 1, "gathering": 1}, {"disorder": 1, "undone": 1, "gathering": 0.5}):
+        assert RuinAndRecreate(work=5e3, **shares).solve(Problem(graph=two_uses(6), budget=15)).cost is not None
+    assert len(perturbed.signatures) == before

@@ -48,7 +48,7 @@ AGAIN = RuinAndRecreate(work=5e7, restart=True, disorder=0.3, gathering=0.2)
 LONG_SEARCH = RuinAndRecreate(work=4e8, disorder=0.3, gathering=0.2, served=8, others=0, patience=0.5)
 """Some seconds, half of which may bring nothing."""
 
-LAST_SEARCH = evolve(LONG_SEARCH, gathering=0, patience=1)
+LAST_SEARCH = evolve(LONG_SEARCH, gathering=0.0, patience=1)
 """For small gaps: `gaining` alone says when to stop."""
 
 auto: Solver = WithCopies(

@@ -155,12 +155,13 @@ def ruin_and_recreate(
     Plain Python around kernels: a kernel that calls these would optimize all of them once more when it is compiled.
     """
     temperature, disorder, served, undone, gathering = acceptance
+    changes = float(disorder), float(undone), float(gathering)  # for whole numbers the kernel would be compiled again
     current = delete(g, start, budget)
     current_time = total_time(g, current, current.size)
     best, best_time = current, current_time
     price = np.empty(g.time.size, np.float64)
     for _ in range(iterations):
-        changed, preferences = perturbed(g, current, (disorder, undone, gathering), rng, price)
+        changed, preferences = perturbed(g, current, changes, rng, price)
         ceiling = min(int(current_time * 1.04), _LARGEST_TIME)
         trial, fit = shave(g, Scoring(price, *preferences, served), changed, budget, rng, ceiling)
         if not fit:

@@ -88,6 +88,14 @@ def itself() -> Iterator[None]:
         yield
 
 
+# -- assignments to `.data` ----------------------------------------------------------------------------------------------
+
+Replaced = Callable[[torch.Tensor, Any], Any]
+_REPLACED: list[Replaced] = []
+_ASSIGNING = threading.Lock()
+_DATA: Any = torch.Tensor.data
+
+
 @contextmanager
 def assigning_data(replaced: Replaced) -> Iterator[None]:
     """Inside, in all threads, `tensor.data = value` gives a tensor the memory of what `replaced(tensor, value)` returns.
@@ -110,12 +118,6 @@ def _assigned(tensor: torch.Tensor, value: Any) -> None:
     for replaced in list(_REPLACED):
         value = replaced(tensor, value)
     _DATA.__set__(tensor, value)
-
-
-Replaced = Callable[[torch.Tensor, Any], Any]
-_REPLACED: list[Replaced] = []
-_ASSIGNING = threading.Lock()
-_DATA: Any = torch.Tensor.data
 
 
 def fake_mode() -> FakeTensorMode:
