@@ -201,9 +201,8 @@ def _bisected(graph: Graph, solver: Solver, lowest: Lowest, halving: _Halving, c
     """Halve what lies between the largest budget without a plan and the smallest with one."""
     failed, probes = halving.failed, 0
     while lowest.point.budget - failed > halving.step and probes != halving.probes and not clock.expired:
-        first = (
-            not probes and failed < lowest.limit
-        )  # the limit has a plan, mostly; a proof raises it, and is no reason to stay
+        # the limit is asked once: each proof that it has no plan raises it by a byte
+        first = not probes and failed < lowest.limit
         budget = lowest.limit if first else (failed + lowest.point.budget) // 2
         outcome = solver.solve(Problem(graph=graph, budget=budget), clock=clock.nested(halving.seconds), seed=seed)
         probes += 1
