@@ -11,10 +11,17 @@ from remat.algorithms import Exhaustive, Problem, parse, store_all_peak
 from remat.algorithms._plugins.registry import registered
 from remat.ir import Graph
 from remat.testing import check_solver
+from remat.testing.case import case_of
+from remat.testing.hash_order import in_a_child
+from remat.testing.solver_laws import answered
 from remat.testing.strategies import training_graphs
+from remat.testing.trying import Examples
 from tests.algorithms.chain.chains import chains
 
 WHATEVER = "proposes its one schedule whatever the budget says; the replay decides"
+AT_ONCE = "asked of all solvers in one process, by the trial that follows"
+ELSEWHERE = 8
+"""Number of problems of a solver that are solved in the child process."""
 
 
 @frozen(kw_only=True)
@@ -117,12 +124,38 @@ SOLVERS = {
 }
 
 
+def examples_of(how: On) -> Examples:
+    """The graphs and seeds on which a solver is tried."""
+    graphs = None if how.graphs is None else how.graphs()
+    return Examples(graphs=graphs, count=max(how.least, settings().max_examples // how.part), shrink=True)
+
+
 @pytest.mark.parametrize("expression", SOLVERS)
 def test_every_law_holds_for(expression):
     how = SOLVERS[expression]
-    graphs = None if how.graphs is None else how.graphs()
-    examples = max(how.least, settings().max_examples // how.part)
-    check_solver(parse(expression), graphs=graphs, exclude=how.exclude, examples=examples, say=str)
+    tried = examples_of(how)
+    exclude = {**how.exclude, "L-HASH": AT_ONCE}
+    check_solver(parse(expression), graphs=tried.graphs, exclude=exclude, examples=tried.count, say=str)
+
+
+def test_plans_are_the_same_in_a_process_with_another_hash_seed():
+    asked, cases = [], {}
+    for expression, how in SOLVERS.items():
+        if how.graphs not in cases:  # the first of them are those of a solver with fewer examples
+            cases[how.graphs] = [case_of(graph, seed) for graph, seed in examples_of(On(graphs=how.graphs))]
+        solver, count = parse(expression), examples_of(how).count
+        planned = [case for case in cases[how.graphs][:count] if solver.refuses(case.problem.graph) is None]
+        assert planned
+        asked += [(solver, case.problem, case.seed) for case in planned[:: max(1, len(planned) // ELSEWHERE)]]
+    elsewhere = in_a_child(plan_of, None, asked, patience=600)
+    for question, answer in zip(asked, elsewhere, strict=True):
+        assert answer == plan_of(None, question), question
+
+
+def plan_of(_, question):
+    """A plan as text, here and in the child."""
+    solver, problem, seed = question
+    return answered(solver, (problem, seed))
 
 
 def test_every_solver_is_on_trial():

@@ -13,7 +13,7 @@ from typing import Any, Final
 from remat.errors import RematError
 
 PATIENCE: Final = 60
-"""Seconds to wait for the child."""
+"""Seconds to wait for a child, unless its caller says otherwise."""
 
 _CHILD = "from remat.testing.hash_order import answer; answer()"
 
@@ -22,13 +22,16 @@ class NoChild(Exception):
     """The calls could not be made in a child process; the message has the reason."""
 
 
-def in_a_child(ask: Callable[[Any, Any], Any], part: Any, questions: list[Any]) -> list[Any]:
+def in_a_child(
+    ask: Callable[[Any, Any], Any], part: Any, questions: list[Any], *, patience: float = PATIENCE
+) -> list[Any]:
     """The answers of a child process.
 
     Args:
         ask: a function of a module that returns the answer of a part to a question.
         part: the part.
         questions: the questions; all three are pickled.
+        patience: seconds to wait for the child.
 
     Raises:
         NoChild: the part cannot be imported in the child, or the child failed or took too long.
@@ -47,11 +50,11 @@ def in_a_child(ask: Callable[[Any, Any], Any], part: Any, questions: list[Any]) 
             input=sent,
             capture_output=True,
             env=environment,
-            timeout=PATIENCE,
+            timeout=patience,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise NoChild(f"a child process took more than {PATIENCE} s") from error
+        raise NoChild(f"a child process took more than {patience} s") from error
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         raise NoChild(f"a child process ended with {done.returncode}: {done.stderr.decode(errors='replace')[-300:]}")
