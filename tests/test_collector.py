@@ -47,6 +47,16 @@ def test_what_a_program_has_frozen_stays_frozen():
     assert gc.get_freeze_count() == frozen > 0
 
 
+def test_a_block_inside_another_counts_nothing_and_leaves_old_objects_apart(monkeypatch):
+    with old_objects_apart():
+        with monkeypatch.context() as patched:
+            patched.setattr(gc, "get_freeze_count", None)  # it walks all that is frozen
+            with old_objects_apart():
+                pass
+        assert gc.get_freeze_count() > 0
+    assert gc.get_freeze_count() == 0
+
+
 def test_all_is_as_before_after_an_error():
     with pytest.raises(RuntimeError), old_objects_apart(), collector_paused():
         assert gc.get_freeze_count() > 0 and not gc.isenabled()
