@@ -114,7 +114,7 @@ def fakes(table):
 
 def generators():
     """The states of the three generators that a program has."""
-    return {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": np.random.get_state()}
+    return {"torch": torch.get_rng_state(), "python": repr(random.getstate()), "numpy": np.random.get_state()}
 
 
 def seed_all(seed):
