@@ -475,6 +475,17 @@ def test_a_copy_of_the_module_and_a_pickle_keep_what_was_asked_for(small):
         assert copier_of(other).last.to_host > 0
 
 
+def test_the_default_device_may_be_another_one():
+    bare, sample = SMALL["mlp"].instantiate(torch.float64)
+    other, same = SMALL["mlp"].instantiate(torch.float64)
+    with torch.device("meta"):
+        wrapped = remat.exec.wrap(other, same, "60%", offload=True, solver=CopyAll(), on_uncapturable="raise")
+        assert differences(train(bare, sample), train(wrapped, same)) == []
+        with OnCudaByName(FakeCuda()):
+            assert cuda.CudaDevice(torch.device("cpu")).host_buffer(5).device.type == "cpu"
+    assert remat.exec.report(wrapped).copied.to_host > 0
+
+
 def test_a_saved_plan_with_copies_runs_where_there_is_a_link_and_is_refused_elsewhere(small, tmp_path):
     module, x = small
     expected = gradients(module, x)

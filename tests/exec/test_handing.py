@@ -127,6 +127,15 @@ def test_an_optimizer_in_the_backward_changes_no_gradient_that_comes_later():
         assert all(map(torch.equal, *(module.parameters() for module in modules)))
 
 
+def test_the_default_device_may_be_another_one():
+    bare, model = Deep(), awaited(wrapped(Deep()))
+    with torch.device("meta"):
+        assert differences(train(bare, (X,), 2), train(model, (X,), 2)) == []
+    with torch.device("meta"):
+        loss, _ = model(X)
+    loss.backward()
+
+
 def test_gradients_of_some_parameters_alone():
     bare, model = Deep(), awaited(wrapped(Deep()))
     for parameters in (lambda m: [m.layers[5][0].weight], lambda m: [m.layers[0][0].bias, m.layers[5][0].bias]):

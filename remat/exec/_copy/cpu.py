@@ -191,7 +191,7 @@ class CpuDevice:
 
     def allocate(self, size: Bytes) -> torch.Tensor:
         """See `CopyDevice`."""
-        return torch.empty(size, dtype=torch.uint8)
+        return torch.empty(size, dtype=torch.uint8, device=self.device)
 
     def free(self, block: torch.Tensor) -> None:
         """Nothing: memory goes with its last reference."""

@@ -51,7 +51,7 @@ class CudaDevice:
     def host_buffer(self, size: Bytes) -> torch.Tensor:
         """See `CopyDevice`; pinned."""
         try:
-            return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+            return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
         except RuntimeError as error:
             what = f"the host has no room for {format_bytes(size)} ({size} B) more of pinned memory: {error}"
             raise RematError("X-HOST", what, fix="give a smaller host_budget or a larger budget.") from error

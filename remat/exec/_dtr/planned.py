@@ -28,7 +28,7 @@ from remat.exec._torch.torch_private import storage_key
 from remat.exec._torch.wrappers import below_autograd, outside_modes
 from remat.units import Bytes, Ns
 
-TOKEN = torch.empty(0)
+TOKEN = torch.empty(0, device="cpu")
 """What autograd saves in place of a `_Kept`."""
 
 
@@ -357,7 +357,7 @@ def run_planned(running: Running) -> tuple[torch.Tensor, ...]:
         if not isinstance(item, Kept):
             return unpacked(item)
         running.kept = item
-        return torch.empty(0)
+        return torch.empty(0, device="cpu")
 
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         return PartStep.apply(running, *leaves)  # type: ignore[no-any-return, no-untyped-call]

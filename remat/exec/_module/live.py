@@ -17,7 +17,7 @@ from remat.exec._trace.containers import Container
 from remat.exec._trace.python_state import Snapshot
 from remat.exec._trace.reads import Reads
 
-_ON_CPU = torch.empty(0)
+_ON_CPU = torch.empty(0, device="cpu")
 
 
 class Watch:

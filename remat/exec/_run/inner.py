@@ -141,7 +141,9 @@ class _Through:
         is_backward: bool,
     ) -> _Piece:
         """Trace and compile a function."""
-        before = [torch.empty(rng.state_bytes(self.device) or 16, dtype=torch.uint8)] if self.random else []
+        before = (
+            [torch.empty(rng.state_bytes(self.device) or 16, dtype=torch.uint8, device="cpu")] if self.random else []
+        )
         constants = [_like(self.program.constants[name]) for name in self.constants]
         missing: list[bool] = []
 

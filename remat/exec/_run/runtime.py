@@ -195,7 +195,8 @@ class Step(torch.autograd.Function):
         run.missing = bool(missing)
         run.begin(lowered, parts, call.name)
         del parts, activations
-        return (None, None, None, *_handed(ctx, call, run.next(call), missing=run.missing, last=False), torch.empty(0))
+        grads = _handed(ctx, call, run.next(call), missing=run.missing, last=False)
+        return (None, None, None, *grads, _stand_in())
 
 
 class Later(torch.autograd.Function):
@@ -206,7 +207,7 @@ class Later(torch.autograd.Function):
         """Only the place in the graph counts."""
         ctx.call, ctx.run, ctx.last = call, run, _token is None
         ctx.set_materialize_grads(False)
-        return torch.empty(0)
+        return _stand_in()
 
     @staticmethod
     def backward(ctx: Any, _gradient: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
@@ -215,7 +216,12 @@ class Later(torch.autograd.Function):
         if call.meter is not None:
             call.meter.backward_resumes()
         grads = _handed(ctx, call, run.next(call), missing=run.missing, last=ctx.last)
-        return (None, None, None if ctx.last else torch.empty(0), *grads)
+        return (None, None, None if ctx.last else _stand_in(), *grads)
+
+
+def _stand_in() -> torch.Tensor:
+    """What stands for a node of a chain, and for its gradient: on one device, whatever the default device is then."""
+    return torch.empty(0, device="cpu")
 
 
 def _grads(lowered: Lowered, parts: tuple[Any, ...], name: str) -> tuple[torch.Tensor | None, ...]:
