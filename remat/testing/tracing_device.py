@@ -9,12 +9,13 @@ far as the caller chooses; so a wait that is missing meets a copy that has not b
 * memory is poisoned where it is allocated, freed, returned, and while a copy into it is under way, so that what is read
   too early or too late changes numbers;
 * memory that goes away counts as written by the compute lane, as the next tensor that gets it would: it must be ordered
-  behind copies.
+  behind copies from and to it. That holds for all memory that is copied, whoever made it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -24,7 +25,14 @@ import torch
 from attrs import define, frozen
 
 from remat.exec._torch.sanitizer import EventHandler, UnsynchronizedAccessError
-from remat.exec._torch.torch_private import DispatchMode, flatten, no_modes, storage_key
+from remat.exec._torch.torch_private import (
+    DispatchMode,
+    OpOverload,
+    flatten,
+    no_modes,
+    storage_key,
+    storage_while_alive,
+)
 from remat.ir import Lane
 from remat.testing.report import LawBroken
 from remat.units import Bytes
@@ -32,6 +40,8 @@ from remat.units import Bytes
 POISON = 0xFF
 """Bytes of it are NaN in every floating-point type, and −1 in signed integers."""
 _STREAM = {Lane.COMPUTE: 0, Lane.TO_HOST: 1, Lane.TO_DEVICE: 2}
+_MADE_LIKE = re.compile(r"aten::(new_\w+|\w+_like)")
+"""Operations that look at the shape and type of their argument alone."""
 Choose: TypeAlias = Callable[[int, int], int]
 
 
@@ -49,13 +59,9 @@ class TracedEvent:
     happened: bool = False
 
 
-class _Block(bytearray):
-    """Memory whose end is seen."""
-
-
 @define(eq=False)
 class _Copy:
-    """A copy in a queue. Memory of the device is not held by it: what goes away meanwhile is a race, not kept alive."""
+    """A copy in a queue. Memory is not held by it: what goes away meanwhile is a race, not kept alive."""
 
     name: str
     target: Callable[[], torch.Tensor | None]
@@ -98,7 +104,7 @@ class TracingDevice:
             self._handler._handle_stream_creation(_STREAM[lane])
         self._queues: dict[Lane, deque[_Copy | _Await | _Happen]] = {lane: deque() for lane in self.copied}
         self._events = 0
-        self._blocks: dict[int, weakref.ref[_Block]] = {}  # device memory, by key of its storage
+        self._watched: set[int] = set()  # storages whose end is seen
 
     # -- the device ----------------------------------------------------------------------------------------------------
 
@@ -125,20 +131,18 @@ class TracingDevice:
     def copy(self, lane: Lane, target: torch.Tensor, source: torch.Tensor, size: Bytes) -> None:
         """See `CopyDevice`."""
         name = f"copy {lane.value} of {size} B"
+        self._watch(target)
+        self._watch(source)
         self._access(lane, reads=(source,), writes=(target,), what=name)
         self.copied[lane] += size
-        self._queues[lane].append(_Copy(name, self._reference(target), self._reference(source), size))
+        self._queues[lane].append(_Copy(name, _while_alive(target), _while_alive(source), size))
         self._advance()
 
     def allocate(self, size: Bytes) -> torch.Tensor:
         """See `CopyDevice`; poisoned."""
-        memory = _Block(bytes((POISON,)) * size)
-        with no_modes():
-            block = torch.frombuffer(memory, dtype=torch.uint8)
-        key = storage_key(block)
-        self._blocks[key] = weakref.ref(memory)
-        weakref.finalize(memory, self._gone, key).atexit = False
-        self._launch(Lane.COMPUTE, set(), {key}, "whatever had this memory before")
+        block = _poisoned(size)
+        self._watch(block)
+        self._launch(Lane.COMPUTE, set(), {storage_key(block)}, "whatever had this memory before")
         return block
 
     def free(self, block: torch.Tensor) -> None:
@@ -148,8 +152,7 @@ class TracingDevice:
 
     def host_buffer(self, size: Bytes) -> torch.Tensor:
         """See `CopyDevice`; poisoned."""
-        with no_modes():
-            return torch.full((size,), POISON, dtype=torch.uint8)
+        return _poisoned(size)
 
     def free_host(self, buffer: torch.Tensor) -> None:
         """See `CopyDevice`: whoever gets the memory next may write at once."""
@@ -246,28 +249,20 @@ class TracingDevice:
 
     # -- accesses ------------------------------------------------------------------------------------------------------
 
-    def _reference(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor | None]:
-        """A tensor, or memory of `allocate` for as long as it is there."""
-        memory = self._blocks.get(storage_key(tensor))
-        if memory is None:
-            return lambda: tensor
-
-        def tensor_of_block() -> torch.Tensor | None:
-            block = memory()
-            if block is None:
-                return None
-            with no_modes():
-                return torch.frombuffer(block, dtype=torch.uint8)
-
-        return tensor_of_block
-
     def _access(self, lane: Lane, reads: tuple[torch.Tensor, ...], writes: tuple[torch.Tensor, ...], what: str) -> None:
         """Tell torch's detector; what was found before is known by its text."""
         self._launch(lane, {storage_key(t) for t in reads}, {storage_key(t) for t in writes}, what)
 
+    def _watch(self, block: torch.Tensor) -> None:
+        """See the end of a storage."""
+        key = storage_key(block)
+        if key not in self._watched:
+            self._watched.add(key)
+            weakref.finalize(block.untyped_storage(), self._gone, key).atexit = False
+
     def _gone(self, key: int) -> None:
-        """Memory of `allocate` has no reference left: the compute lane gives it to the next tensor."""
-        del self._blocks[key]
+        """A storage has no reference left: the compute lane gives its memory to the next tensor."""
+        self._watched.remove(key)
         self._launch(Lane.COMPUTE, set(), {key}, "memory without a reference, used again")
 
     def _launch(self, lane: Lane, reads: set[int], writes: set[int], what: str) -> None:
@@ -289,9 +284,9 @@ class _Kernels(DispatchMode):
         self.tracing = device
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation; one that makes a view touches nothing."""
+        """Run an operation; one that makes a view, or makes its argument one, touches nothing."""
         kwargs = kwargs or {}
-        reads, writes = _touched(func._schema, args, kwargs)
+        reads, writes = _touched(func, args, kwargs)
         results = func(*args, **kwargs)
         if all(returned.alias_info is None for returned in func._schema.returns):
             writes += tuple(leaf for leaf in flatten(results)[0] if isinstance(leaf, torch.Tensor))
@@ -301,9 +296,12 @@ class _Kernels(DispatchMode):
 
 
 def _touched(
-    schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-    """The tensors that an operation reads, and those that it writes among its arguments."""
+    """The tensors whose memory an operation reads, and those among its arguments whose memory it writes."""
+    schema = func._schema
+    if torch.Tag.inplace_view in func.tags or _MADE_LIKE.fullmatch(schema.name):
+        return (), ()
     named = [(argument, value) for argument, value in zip(schema.arguments, args, strict=False)]
     named += [(argument, kwargs[argument.name]) for argument in schema.arguments if argument.name in kwargs]
     reads: list[torch.Tensor] = []
@@ -315,6 +313,25 @@ def _touched(
         elif argument.alias_info.is_write:
             writes += tensors
     return tuple(reads), tuple(writes)
+
+
+def _while_alive(block: torch.Tensor) -> Callable[[], torch.Tensor | None]:
+    """A block for as long as somebody else holds its memory."""
+    storage, offset, size = storage_while_alive(block), block.storage_offset(), block.numel()
+
+    def again() -> torch.Tensor | None:
+        alive = storage()
+        if alive is None:
+            return None
+        with no_modes():
+            return torch.empty(0, dtype=torch.uint8, device=alive.device).set_(alive, offset, (size,), (1,))
+
+    return again
+
+
+def _poisoned(size: Bytes) -> torch.Tensor:
+    with no_modes():
+        return torch.full((size,), POISON, dtype=torch.uint8, device="cpu")
 
 
 def _poison(tensor: torch.Tensor, size: Bytes) -> None:

@@ -240,6 +240,13 @@ class FreesBehindTheEventBefore(Copies):
         super().free(datum)
 
 
+class HoldsNothingWhileItIsCopiedOut(Copies):
+    def out(self, datum, *roots):
+        super().out(datum, *roots)
+        _, _, ended = self.leaving.pop()
+        self.leaving.append((datum, None, ended))
+
+
 class ReturnsHostMemoryBeforeTheCopyBack(Copies):
     def forget(self, datum):
         copy = self.on_host[datum]
@@ -271,6 +278,7 @@ class EarlyPool(HostPool):
 PLANTED = (
     OutDoesNotWaitForTheComputeLane, BackDoesNotWaitForAnything, BackDoesNotWaitForTheCopyOut, BackDoesNotWaitForTheMemory,
     NothingWaitsForTheArrival, WaitsForTheWrongArrival, FreesBeforeTheCopyHasEnded, FreesBehindTheEventBefore, CopiesBackTwice,
+    HoldsNothingWhileItIsCopiedOut,
 )  # fmt: skip
 
 
@@ -298,6 +306,40 @@ def test_a_planted_bug_is_found(bug):
     stepped(with_bug(bug, device))
     with pytest.raises(LawBroken, match="L-RACE"):
         device.check()
+
+
+def test_memory_that_goes_away_behind_nothing_is_found_also_if_its_copy_has_ended_by_chance():
+    device = TracingDevice(lambda least, most: most)
+    copies = with_bug(HoldsNothingWhileItIsCopiedOut, device).begin()
+    copies.out("a", torch.ones(100))
+    copies.close()
+    with pytest.raises(LawBroken, match=r"without a reference, used again .* is not ordered behind copy to host"):
+        device.check()
+
+
+def test_a_host_buffer_that_nothing_holds_while_it_is_written_is_found():
+    device = TracingDevice()
+    device.copy(Lane.TO_HOST, device.host_buffer(8), torch.ones(8, dtype=torch.uint8), 8)
+    device.synchronize(device.record(Lane.TO_HOST))
+    with pytest.raises(LawBroken, match="memory went away while it was under way"):
+        device.check()
+
+
+def test_operations_on_sizes_and_strides_alone_touch_no_memory():
+    device = TracingDevice()
+    copies = Copier.on(device).begin()
+    data = torch.ones(8, 4)
+    copies.out("data", data)
+    with device.watching():
+        data.t_().unsqueeze_(0)
+        torch.empty(0).set_(data.untyped_storage())
+    copies.free("data")
+    (back,) = copies.back("data")
+    with device.watching():
+        assert torch.equal(torch.zeros_like(back) + back.new_zeros(8, 4), torch.zeros(8, 4))
+    copies.arrive("data")
+    copies.close()
+    device.check()
 
 
 def reused(bug, device):

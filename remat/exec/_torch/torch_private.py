@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as no_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
@@ -34,6 +35,7 @@ __all__ = [
     "reader_of_real",
     "shapes_depend_on_values",
     "storage_key",
+    "storage_while_alive",
     "unflatten",
 ]
 
@@ -64,6 +66,12 @@ def storage_key(value: torch.Tensor) -> int:
     """A number that two tensors share if and only if they share their storage."""
     key: int = value.untyped_storage()._cdata
     return key
+
+
+def storage_while_alive(value: torch.Tensor) -> Callable[[], torch.UntypedStorage | None]:
+    """The storage of a tensor, without keeping it alive: None once its last tensor is gone."""
+    reference = StorageWeakRef(value.untyped_storage())
+    return lambda: torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
 
 
 def reader_of_real(error: Exception) -> str | None:
