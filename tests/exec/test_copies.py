@@ -175,13 +175,13 @@ def gradients(module, x):
 
 
 class ThrowAt(torch.utils._python_dispatch.TorchDispatchMode):
-    def __init__(self, name):
+    def __init__(self, name, error=Wrong):
         super().__init__()
-        self.name = name
+        self.name, self.error = name, error
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if self.name in str(func):
-            raise Wrong
+            raise self.error
         return func(*args, **(kwargs or {}))
 
 
@@ -196,6 +196,28 @@ def test_an_exception_leaves_no_copy_in_flight_and_the_module_usable(small, at):
     total = copier.pool.total
     assert all(torch.equal(a, b) for a, b in zip(gradients(module, x), expected, strict=True))
     assert copier.pool.total == total
+
+
+@pytest.mark.parametrize("first", [Wrong, KeyboardInterrupt])
+def test_an_interrupt_while_a_step_that_failed_waits_for_its_copies_loses_no_host_memory(small, monkeypatch, first):
+    module, x = small
+    expected = gradients(module, x)
+    pool, wait = copier_of(module).pool, cpu.CpuEvent.wait
+    total, interrupts = pool.total, []
+
+    def interrupted(event):
+        if not interrupts and sys.exception() is not None:
+            interrupts.append(event)
+            raise KeyboardInterrupt
+        wait(event)
+
+    monkeypatch.setattr(cpu.CpuEvent, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt), ThrowAt("aten.pow", first):
+        module(x)
+    monkeypatch.undo()
+    assert interrupts and pool.taken == 0
+    assert all(torch.equal(a, b) for a, b in zip(gradients(module, x), expected, strict=True))
+    assert pool.total == total
 
 
 def test_a_copy_that_fails_is_an_error_where_it_is_waited_for_and_the_next_step_is_right(small, monkeypatch):

@@ -262,10 +262,10 @@ class Copies:
         for error in self._finish():
             logger.warning("a copy of a step that was given up failed: %s", error)
 
-    def _finish(self) -> list[Exception]:
-        """What went wrong on the way is returned: the rest is ended all the same."""
+    def _finish(self) -> list[BaseException]:
+        """What went wrong on the way is returned: the rest is ended all the same, an interrupt raised at the end."""
         self._closed = True
-        errors: list[Exception] = []
+        errors: list[BaseException] = []
         if self._process != os.getpid():  # nothing ends there what a thread of the parent copies
             self.leaving.clear()
             self.arriving.clear()
@@ -280,12 +280,18 @@ class Copies:
         self.arriving.clear()
         for datum in list(self.on_host):
             self.forget(datum)
+        for error in errors:
+            if not isinstance(error, Exception):
+                raise error
         return errors
 
-    def _end(self, event: Event, errors: list[Exception]) -> None:
+    def _end(self, event: Event, errors: list[BaseException]) -> None:
+        """Wait; on a device that keeps the caller waiting, and whose lanes hold what they copy, only until an interrupt."""
+        if self.device.blocks and not all(isinstance(error, Exception) for error in errors):
+            return
         try:
             self._wait(event)
-        except Exception as error:  # noqa: BLE001 (the rest is ended all the same)
+        except BaseException as error:  # noqa: BLE001 (the rest is ended all the same)
             errors.append(error)
 
     def _wait(self, event: Event) -> None:
