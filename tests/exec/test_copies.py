@@ -335,6 +335,15 @@ def test_no_descriptor_for_a_file_is_an_error_of_its_own(monkeypatch):
         CpuDevice(disk=True).host_buffer(512)
 
 
+def test_a_file_that_is_larger_than_files_may_be_is_an_error_of_its_own(monkeypatch):
+    def large(*_):
+        raise OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr(os, "posix_fallocate", large)
+    with pytest.raises(RematError, match=r"X-DISK.*File too large\. Fix: allow larger files \(`ulimit -f`\)"):
+        CpuDevice(disk=True).host_buffer(512)
+
+
 def test_a_folder_that_is_gone_is_not_called_full(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
     with pytest.raises(RematError, match=r"X-DISK: no file can be made in .*gone .*No such file.* Fix: name a folder"):
@@ -425,6 +434,47 @@ def test_threads_end_with_their_device():
     gc.collect()
     thread.join(timeout=20)
     assert not thread.is_alive()
+
+
+def test_where_no_thread_can_be_started_the_step_fails_and_the_next_one_copies(monkeypatch):
+    def none(_):
+        raise RuntimeError("can't start new thread")
+
+    copier = Copier.on(CpuDevice())
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", none)
+        copies = copier.begin()
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            copies.out("a", torch.ones(3))
+        copies.abort()
+    assert copier.pool.taken == 0
+    copies = copier.begin()
+    copies.out("a", torch.ones(3))
+    assert threads_of(copier) == ["remat to host"]
+    copies.close()
+
+
+def threads_of(copier):
+    workers = copier.device._workers.values()
+    return [worker.thread.name for worker in workers if worker.thread is not None and worker.thread.is_alive()]
+
+
+def test_two_threads_that_begin_at_the_same_time_share_one_lane(monkeypatch):
+    begun, right = [], cpu._Work.__init__
+
+    def slow(work, duration):
+        time.sleep(0.05)
+        right(work, duration)
+        begun.append(work)
+
+    device = CpuDevice()
+    monkeypatch.setattr(cpu._Work, "__init__", slow)
+    callers = [threading.Thread(target=device.record, args=(Lane.TO_HOST,)) for _ in range(2)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert len(begun) == 1
 
 
 SCRIPT = """

@@ -167,9 +167,13 @@ class Copies:
             return
         source = as_bytes(first)
         buffer = self.copier.pool.take(size)
-        device.wait(Lane.TO_HOST, device.record(Lane.COMPUTE))
-        device.copy(Lane.TO_HOST, buffer, source, size)
-        ended = device.record(Lane.TO_HOST)
+        try:
+            device.wait(Lane.TO_HOST, device.record(Lane.COMPUTE))
+            device.copy(Lane.TO_HOST, buffer, source, size)
+            ended = device.record(Lane.TO_HOST)
+        except BaseException:
+            self.copier.pool.give_back(buffer, device.record(Lane.COMPUTE))
+            raise
         looks = tuple(_Root.of(root) for root in roots if root is not None)
         self.on_host[datum] = _HostCopy(looks, size, buffer, ended, ended)
         self.leaving.append((datum, source, ended))

@@ -107,7 +107,12 @@ class _Work:
 
 
 class _Worker:
-    """A lane: a thread that is started with its first job, anew in a forked process."""
+    """A lane: a thread that is started with its first job, anew in a forked process.
+
+    `starting` is held while it is: threads that train at the same time share a lane.
+    """
+
+    starting = threading.Lock()
 
     def __init__(self, name: str, duration: Callable[[Bytes], Ns] | None) -> None:
         self.name = name
@@ -118,24 +123,42 @@ class _Worker:
 
     def give(self, job: Job) -> None:
         """Add a job."""
-        if self.thread is None or self.process != os.getpid():
-            self.process = os.getpid()
-            self.work = _Work(self.duration)
-            self.thread = threading.Thread(target=self.work.run, name=self.name, daemon=True)
-            self.thread.start()
-            weakref.finalize(self, self.work.jobs.put, None).atexit = False
-            _workers.add(self)
+        if not self._is_started():
+            with _Worker.starting:
+                if not self._is_started():
+                    self._start()
         self.work.jobs.put(job)
+
+    def _is_started(self) -> bool:
+        return self.thread is not None and self.process == os.getpid()
+
+    def _start(self) -> None:
+        """Start a thread; where none can be started, the next job tries again."""
+        work = _Work(self.duration)
+        thread = threading.Thread(target=work.run, name=self.name, daemon=True)
+        thread.start()
+        self.work, self.process, self.thread = work, os.getpid(), thread
+        weakref.finalize(self, work.jobs.put, None).atexit = False
+        _workers.add(self)
 
     def end(self) -> None:
         """Wait until all jobs are done, and end the thread; the next job starts another one."""
-        if self.thread is not None and self.process == os.getpid():
+        if self.thread is not None and self._is_started():
             self.work.jobs.put(None)
             self.thread.join()
             self.thread = None
 
 
 _workers: weakref.WeakSet[_Worker] = weakref.WeakSet()
+
+
+def _begin_anew() -> None:
+    """Another thread of the parent may hold the lock, which is not in the forked process."""
+    _Worker.starting = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 @atexit.register
@@ -229,6 +252,9 @@ def _no_file(size: Bytes, error: OSError) -> RematError:
         what = f"no file can be opened {more}: {error.strerror}."
         return RematError("X-DISK", what, fix="close files, or allow more (`ulimit -n`).")
     where = "" if tempfile.tempdir is None else f" in {tempfile.tempdir}"  # None: there is no folder to write to
+    if error.errno == errno.EFBIG:
+        fix = "allow larger files (`ulimit -f`), name another folder in TMPDIR, or leave offload out."
+        return RematError("X-DISK", f"no file can be made{where} {more}: {error.strerror}.", fix=fix)
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         what = f"no file can be made{where} {more}: {error.strerror}."
         return RematError("X-DISK", what, fix="name a folder that can be written to in TMPDIR, or leave offload out.")
