@@ -673,3 +673,20 @@ def test_the_streams_of_cuda_are_those_of_the_protocol(monkeypatch):
     assert [entry for entry in fake.log if entry != "pinned"] == [(1, True), (2, True), (1, True)] * 2
     assert fake.log.count("pinned") == 1  # the second copy waits for the buffer of the first
     assert copier.last.idle is None and copier.last.to_host == 800
+
+
+def test_a_step_that_is_dropped_on_another_stream_leaves_no_copy_into_memory_that_is_used_again(monkeypatch):
+    fake = FakeCuda()
+    for name in ("Stream", "Event", "current_stream", "stream"):
+        monkeypatch.setattr(f"torch.cuda.{name}", getattr(fake, name))
+    side = fake.Stream()
+    copies = Copier.on(cuda.CudaDevice(torch.device("cpu"))).begin()
+    with OnCudaByName(fake):
+        with fake.stream(side):
+            copies.out("a", torch.arange(100.0))
+            copies.free("a")
+            (back,) = copies.back("a")
+        del copies
+    key = back.untyped_storage().data_ptr()
+    launch = fake.handler._handle_kernel_launch
+    assert launch(side.number, set(), {key}, set(), "the next tensor in this memory", {key: []}) == fake.errors == []

@@ -262,11 +262,14 @@ class Copies:
         )
 
     def abort(self) -> None:
-        """End a step that failed or was given up: as `close`, but an error of a copy is only logged."""
-        for error in self._finish():
+        """End a step that failed or was given up: as `close`, but an error of a copy is only logged.
+
+        The host waits too: whoever drops a step may compute on another stream than the step, whose memory it was.
+        """
+        for error in self._finish(host_waits=True):
             logger.warning("a copy of a step that was given up failed: %s", error)
 
-    def _finish(self) -> list[BaseException]:
+    def _finish(self, *, host_waits: bool = False) -> list[BaseException]:
         """What went wrong on the way is returned: the rest is ended all the same, an interrupt raised at the end."""
         self._closed = True
         errors: list[BaseException] = []
@@ -277,10 +280,10 @@ class Copies:
         while self.leaving:
             _, source, ended = self.leaving.popleft()
             if source is not None:
-                self._end(ended, errors)
+                self._end(ended, errors, host_waits)
                 self.device.free(source)
         for event in self.arriving.values():
-            self._end(event, errors)
+            self._end(event, errors, host_waits)
         self.arriving.clear()
         for datum in list(self.on_host):
             self.forget(datum)
@@ -289,12 +292,14 @@ class Copies:
                 raise error
         return errors
 
-    def _end(self, event: Event, errors: list[BaseException]) -> None:
+    def _end(self, event: Event, errors: list[BaseException], host_waits: bool) -> None:
         """Wait; on a device that keeps the caller waiting, and whose lanes hold what they copy, only until an interrupt."""
         if self.device.blocks and not all(isinstance(error, Exception) for error in errors):
             return
         try:
             self._wait(event)
+            if host_waits:
+                self.device.synchronize(event)
         except BaseException as error:  # noqa: BLE001 (the rest is ended all the same)
             errors.append(error)
 
