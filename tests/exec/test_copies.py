@@ -547,6 +547,37 @@ def test_a_copy_of_the_module_and_a_pickle_keep_what_was_asked_for(small):
         assert copier_of(other).last.to_host > 0
 
 
+@torch.library.custom_op("remat_tests_copies::conjugate", mutates_args=())
+def conjugate(x: torch.Tensor) -> torch.Tensor:
+    return x.clone().conj()
+
+
+conjugate.register_fake(lambda x: torch.empty_like(x).conj())
+conjugate.register_autograd(lambda ctx, gradient: gradient.conj().resolve_conj())
+
+
+class Conjugates(nn.Module):
+    """Layers whose results carry torch's conjugate bit."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(8, 8, dtype=torch.complex128) for _ in range(4))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = conjugate(layer(x))
+            x = x / (1 + x.abs())
+        return x.abs().square().mean()
+
+
+def test_what_is_copied_keeps_its_conjugate_bit():
+    bare, x = Conjugates(), torch.randn(32, 8, dtype=torch.complex128)
+    wrapped = remat.exec.wrap(deepcopy(bare), x, "80%", offload=FAST, solver=CopyAll(), on_uncapturable="raise")
+    assert differences(train(bare, (x,)), train(wrapped, (x,))) == []
+    assert remat.exec.report(wrapped).copied.to_host > 0
+
+
 def test_the_default_device_may_be_another_one():
     bare, sample = SMALL["mlp"].instantiate(torch.float64)
     other, same = SMALL["mlp"].instantiate(torch.float64)

@@ -137,7 +137,9 @@ def test_a_forward_that_is_given_up_leaves_no_copy_in_flight():
     assert copier.pool.taken == 0
 
 
-@pytest.mark.parametrize("shape", ["transposed", "strided", "part", "several", "complex", "empty", "scalar"])
+@pytest.mark.parametrize(
+    "shape", ["transposed", "strided", "part", "several", "complex", "conjugate", "negative", "empty", "scalar"]
+)
 def test_views_and_tensors_that_are_not_contiguous_come_back_as_they_were(shape):
     base = torch.randn(6, 8, dtype=torch.float64)
     roots = {
@@ -146,6 +148,8 @@ def test_views_and_tensors_that_are_not_contiguous_come_back_as_they_were(shape)
         "part": (base[2:],),
         "several": (base, base[3], base.t()),
         "complex": (torch.randn(3, dtype=torch.complex64),),
+        "conjugate": (torch.randn(3, dtype=torch.complex64).conj(),),
+        "negative": (torch.randn(3, dtype=torch.complex64).conj().imag,),
         "empty": (torch.empty(0, 4),),
         "scalar": (torch.tensor(3, dtype=torch.int64),),
     }[shape]

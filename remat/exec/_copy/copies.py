@@ -20,6 +20,7 @@ from attrs import define, field, frozen
 from remat.errors import RematError
 from remat.exec._copy.device import CopyDevice, Event, as_bytes
 from remat.exec._copy.host_pool import HostPool
+from remat.exec._torch.wrappers import ViewForm, view_form, with_bits
 from remat.ir import Lane
 from remat.units import Bytes, Ns
 
@@ -77,23 +78,11 @@ class Copier:
         return Copies(self)
 
 
-@frozen
-class _Root:
-    """A tensor that looks at a storage, to be made again on another one."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> _Root:
-        return cls(tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
-
-    def on(self, block: torch.Tensor) -> torch.Tensor:
-        """The tensor on a block of bytes, by views alone: `set_` would count as a write before the copy has ended."""
-        whole = block.numel() // self.dtype.itemsize * self.dtype.itemsize
-        return block[:whole].view(self.dtype).as_strided(self.shape, self.stride, self.offset)
+def _on(block: torch.Tensor, form: ViewForm) -> torch.Tensor:
+    """A block of bytes looked at as a tensor, by views alone: `set_` would count as a write before the copy has ended."""
+    whole = block.numel() // form.dtype.itemsize * form.dtype.itemsize
+    view = block[:whole].view(form.dtype).as_strided(form.shape, form.stride, form.offset)
+    return with_bits(view, form.conj, form.neg)
 
 
 @define(eq=False)
@@ -108,7 +97,7 @@ class _HostCopy:
         last: when the last copy that uses the buffer has ended.
     """
 
-    roots: tuple[_Root, ...] | tuple[torch.Tensor | None, ...]
+    roots: tuple[ViewForm, ...] | tuple[torch.Tensor | None, ...]
     size: Bytes = 0
     buffer: torch.Tensor | None = None
     whole: Event = None
@@ -174,7 +163,7 @@ class Copies:
         except BaseException:
             self.copier.pool.give_back(buffer, device.record(Lane.COMPUTE))
             raise
-        looks = tuple(_Root.of(root) for root in roots if root is not None)
+        looks = tuple(view_form(root) for root in roots if root is not None)
         self.on_host[datum] = _HostCopy(looks, size, buffer, ended, ended)
         self.leaving.append((datum, source, ended))
         self._note(Lane.TO_HOST, size)
@@ -207,7 +196,7 @@ class Copies:
         device.copy(Lane.TO_DEVICE, block, copy.buffer, copy.size)
         copy.last = self.arriving[datum] = device.record(Lane.TO_DEVICE)
         self._note(Lane.TO_DEVICE, copy.size)
-        return tuple(root.on(block) for root in copy.roots)  # type: ignore[union-attr]
+        return tuple(_on(block, root) for root in copy.roots)  # type: ignore[arg-type]
 
     def arrive(self, datum: str) -> None:
         """Have the compute lane wait until a datum has arrived.
