@@ -243,8 +243,7 @@ class _Tracer:
 
     def _backward(self, meta: Any, forward: _Forward) -> dict[int, torch.Tensor | None]:
         """The gradients by the identity of the leaf."""
-        infos = zip(forward.outputs, meta.output_info, strict=True)
-        needed = [output for output, info in infos if info.requires_grad_for_backward]
+        needed = [forward.outputs[about.output.idx] for about in meta.traced_tangents_descs]
         if [output.shape for output in needed] != [tangent.shape for tangent in forward.tangents]:
             raise NotLogged("the outputs that require a gradient are others when the same call is traced again")
         trained = {id(primal): primal for primal in forward.primals if primal.requires_grad}
