@@ -334,6 +334,8 @@ def test_laws_are_silent_about_other_strides_and_operations():
         (aten.add.Tensor, (x[:, :, :1], x)),
         (aten.add.Tensor, (x, x[:, :3])),
         (aten.add_.Tensor, (x[:1], x)),
+        (aten.transpose_.default, (x, 0, 1)),
+        (aten.resize_as_.default, (x, x[0])),
         (aten._softmax.default, (x.transpose(1, 2), -1, False)),
         (aten.mm.default, (x[0], x[0])),
         (aten.sum.dim_IntList, (x.transpose(0, 1), [0])),

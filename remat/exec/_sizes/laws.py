@@ -21,6 +21,8 @@ from remat.exec._torch.torch_private import OpOverload
 _COPIES = ("aten.clone.default", "aten.empty_like.default")
 _ABOUT = {"memory_format", "dtype", "layout", "device", "pin_memory"}
 """Keywords that decide nothing but type, device and layout; of the last only plain ones have laws."""
+_RESIZES = (torch.ops.aten.resize_as_.default, torch.ops.aten.resize_as_sparse_.default)
+"""They change shapes in place without saying so by a tag."""
 ITSELF = ((), (), -1)
 """The result is the first argument."""
 
@@ -73,10 +75,19 @@ def _law_of(target: OpOverload) -> Callable[..., tuple[Laid, ...] | None] | None
         law = _BY_NAME.get(str(target))
         if law is None and torch.Tag.pointwise in target.tags and not target._schema.is_mutable:
             law = _pointwise
-        elif law is None and torch.Tag.inplace in target.tags:
+        elif law is None and _returns_what_it_writes(target):
             law = _in_place
         _LAWS[target] = law
     return _LAWS[target]
+
+
+def _returns_what_it_writes(target: OpOverload) -> bool:
+    """Whether an operation writes its first argument in place and returns it in its old shape (torch 2.11 has no tag for it)."""
+    arguments, returns = target._schema.arguments, target._schema.returns
+    if len(returns) != 1 or not arguments or torch.Tag.inplace_view in target.tags or target in _RESIZES:
+        return False
+    read, returned = arguments[0].alias_info, returns[0].alias_info
+    return read is not None and returned is not None and read.is_write and read.before_set == returned.before_set
 
 
 def _contiguous(form: Any) -> bool:
