@@ -1,4 +1,4 @@
-"""Ctrl-C in a step under DTR, wherever it comes: torch is as before, and the next step right."""
+"""Ctrl-C in a step under DTR, wherever it comes, and errors in a trace: torch is as before, and the next step right."""
 
 import copy
 import signal
@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils import _python_dispatch
 
 import remat.exec
-from remat.exec._torch.unwinding import uninterrupted
+from remat.exec._torch.unwinding import hooks_put_back, uninterrupted
 
 
 class Net(nn.Module):
@@ -71,3 +71,23 @@ def test_ctrl_c_waits_where_torch_could_not_be_left_half_way():
         trace.append("end")
     assert trace == ["end"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_hooks_that_an_error_leaves_on_are_taken_off():
+    def kept_on():
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+            yield
+
+    def fails():
+        contexts = [kept_on(), kept_on()]
+        for context in contexts:
+            next(context)
+        raise ValueError
+
+    before = state()
+    with pytest.raises(ValueError) as error, hooks_put_back():
+        try:
+            fails()
+        except ValueError as cause:
+            raise ValueError("a refusal") from cause
+    assert error.value.__cause__ is not None and state() == before

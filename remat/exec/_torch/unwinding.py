@@ -1,4 +1,4 @@
-"""What torch keeps for a thread while a forward runs, put back where Ctrl-C breaks off the code that would have done so."""
+"""What torch keeps for a thread while a forward runs, put back where Ctrl-C or an error breaks off the code that would do so."""
 
 from __future__ import annotations
 
@@ -59,6 +59,31 @@ def uninterrupted() -> Iterator[None]:
             handler(*waiting[0])
 
 
+@contextmanager
+def hooks_put_back() -> Iterator[None]:
+    """Where an error ends what runs inside, hooks for saved tensors are as before.
+
+    Checkpoints of torch 2.11 leave theirs on while an error that their function raised is kept: for other modules to meet.
+    """
+    before = saving_with()
+    try:
+        yield
+    except BaseException as error:
+        if saving_with() is not before:
+            chained: BaseException | None = error
+            while chained is not None:
+                traceback.clear_frames(chained.__traceback__)  # that ends generators, which take off their hooks
+                chained = chained.__cause__ or chained.__context__
+            _take_off_hooks(before)
+        raise
+
+
+def _take_off_hooks(before: object) -> None:
+    """Take off hooks for saved tensors down to those that call `before`."""
+    while (saving := saving_with()) is not None and saving is not before:
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+
+
 class _ThreadState:
     """Recording of gradients, modes, hooks for saved tensors, keys of the dispatcher and autocast."""
 
@@ -71,8 +96,7 @@ class _ThreadState:
         """Put all of it back."""
         while modes_on() > self.modes:
             _pop_mode()
-        while (saving := saving_with()) is not None and saving is not self.saving:
-            torch._C._autograd._pop_saved_tensors_default_hooks()
+        _take_off_hooks(self.saving)
         for before, (keys, put) in zip(self.keys, _SETS, strict=True):
             now = keys()
             for key in _KEYS:
@@ -83,4 +107,4 @@ class _ThreadState:
         torch._C._set_grad_enabled(self.gradients)
 
 
-__all__ = ["uninterrupted", "unwound"]
+__all__ = ["hooks_put_back", "uninterrupted", "unwound"]

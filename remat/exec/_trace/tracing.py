@@ -28,6 +28,7 @@ from remat.exec._torch.parametrized import own_parametrizations
 from remat.exec._torch.places import Running, described
 from remat.exec._torch.quiet import without_tracebacks
 from remat.exec._torch.seeding import Seeding
+from remat.exec._torch.unwinding import hooks_put_back
 from remat.exec._trace import structure
 from remat.exec._trace.containers import TABLES, Slot
 from remat.exec._trace.diagnosis import refusal
@@ -392,7 +393,7 @@ def _export(run: _Traced, before: Snapshot) -> Joint:
     paths = {module: name for name, module in step.module.named_modules()}
     tensors = (*step.tensors, *run.__dict__["lifted"].tensors)
     states = rng.others()
-    with untouched(step.module, before), torch.enable_grad(), without_tracebacks():
+    with hooks_put_back(), untouched(step.module, before), torch.enable_grad(), without_tracebacks():
         try:
             with nodes.scopes(paths, run.__dict__["running"]):
                 joint: Joint = run.__dict__["tracer"](run, tensors, run.__dict__["correction"])
