@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PYTHONS, TORCHES = ("3.11", "3.12", "3.13"), ("2.11.0", "2.12.0", "2.13.0")
+PYTHONS, TORCHES = ("3.11", "3.12", "3.13"), ("2.11.0", "2.12.0", "2.13.0", "2.14.1", "2.15.0")
 TORCHLESS = (
     "tests/ir",
     "tests/algorithms",

@@ -126,6 +126,7 @@ def test_a_search_without_time_still_knows_a_budget_and_a_floor(gpt2):
 
 
 def test_the_smallest_budget_is_no_larger_than_one_that_was_planned_before(now, monkeypatch):
+    monkeypatch.setattr(planning, "known_plans", KnownPlans())  # other tests plan the same step
     before = planned("mlp", budget="80%", solver=LIGHT)
     peak = before.outcome.cost.peak
     solver = Slow(now)

@@ -1,6 +1,6 @@
 """Operations, fake tensors and nested containers by their private names in torch.
 
-This room is the only user of such names, so that little changes when torch does (tested with 2.13). Nothing public
+This room is the only user of such names, so that little changes when torch does (tested with 2.11, 2.13 and 2.15). Nothing public
 would do for an overload's unchecked entry (it saves 0.3 us a call), the class of fake tensors and the modes of dispatch.
 """
 
