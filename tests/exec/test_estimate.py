@@ -140,6 +140,30 @@ def test_states_are_those_of_the_real_optimizer_to_the_byte(text, foreach):
     assert states_now(optimizer) == expected.states
 
 
+class StatesAtBirth(torch.optim.Optimizer):
+    """Sums squares in states that are there before the first step."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter] = {"step": torch.zeros(()), "sum": torch.zeros_like(parameter)}
+
+    @torch.no_grad()
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            state["step"] += 1
+            state["sum"].addcmul_(parameter.grad, parameter.grad, value=1 / state["step"].item())
+
+
+def test_an_optimizer_that_is_made_with_its_states_is_counted_as_it_is():
+    module = torch.nn.Linear(8, 4)
+    optimizer, parameters = StatesAtBirth(module.parameters()), dict(module.named_parameters())
+    before = [state["sum"].clone() for state in optimizer.state.values()]
+    assert optimizer_memory(optimizer, parameters, trained=list(parameters)).states == states_now(optimizer)
+    assert all(map(torch.equal, before, [state["sum"] for state in optimizer.state.values()]))
+
+
 def test_an_accelerator_steps_many_parameters_at_a_time_and_counts_on_the_host():
     parameters = weights(w=(100, 10), b=(10,))
     here = optimizer_memory("adamw", parameters, trained=parameters)

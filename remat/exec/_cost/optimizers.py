@@ -83,7 +83,7 @@ def optimizer_memory(
     try:
         with as_there, live:
             twin = _optimizer_of(optimizer, twins, parameters)
-            twin.step()
+            _step_first(twin, optimizer)
             for leaf in _states(twin, twins.values()):
                 live.count(leaf.untyped_storage())
             states = live.live
@@ -170,6 +170,29 @@ def _twin(optimizer: Optimizer, twins: Mapping[int, nn.Parameter]) -> Optimizer:
         {**group, "params": [twins[id(parameter)] for parameter in group["params"]]} for group in optimizer.param_groups
     ]
     return twin
+
+
+def _step_first(twin: Optimizer, optimizer: object) -> None:
+    """The first step, with the states of the optimizer where it makes them when it is made (`Adagrad` of torch 2.11)."""
+    try:
+        twin.step()
+        return
+    except Exception:  # of code that is not ours
+        if not isinstance(optimizer, Optimizer) or not optimizer.state:
+            raise
+    twin.state = defaultdict(dict)
+    for ours, theirs in zip(twin.param_groups, optimizer.param_groups, strict=True):
+        for parameter, original in zip(ours["params"], theirs["params"], strict=True):
+            state = optimizer.state.get(original, {})
+            twin.state[parameter] = {name: _state_without_memory(value) for name, value in state.items()}
+    twin.step()
+
+
+def _state_without_memory(state: Any) -> Any:
+    """A state as it is, or a tensor like it; numbers on the host keep their values, which optimizers read."""
+    if not isinstance(state, torch.Tensor):
+        return state
+    return state.clone() if state.dim() == 0 and state.device.type == "cpu" else torch.empty_like(state, device="meta")
 
 
 def find_optimizer(text: str) -> Maker:
