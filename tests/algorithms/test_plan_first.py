@@ -110,6 +110,23 @@ def test_evictions_that_share_a_scan_take_less_work():
     assert 0 < work[1] < 0.8 * work[0]
 
 
+def test_in_haste_a_sequence_that_would_take_too_long_is_given_up_before_it_does():
+    graph = read_joint_graph(CAPTURED / "encdec6.json.gz")
+    search = Search(Problem(graph=graph, budget=int(store_all_peak(graph) * 0.35)), Clock(), 0, "test")
+
+    def shaved(served, ceiling):
+        scoring = Scoring(search.arrays.price, 1.0, 0.0, 0.0, 0, served)
+        sequence, fit = shave(search.flat, scoring, search.base, search.budget, search.streams.spawn("shift"), ceiling)
+        return search.arrays.time_of(sequence), fit
+
+    time, base = shaved(8, NO_CEILING)[0], search.arrays.base_time
+    ceiling = base + (time - base) // 3
+    (late, late_fits), (early, early_fits) = shaved(1, ceiling), shaved(8, ceiling)
+    assert not late_fits and not early_fits
+    assert base < early < ceiling < late
+    assert shaved(8, time + (time - base)) == (time, True)
+
+
 def test_a_search_without_gains_gives_up():
     graph = read_joint_graph(CAPTURED / "unet.json.gz")
     problem = Problem(graph=graph, budget=int(store_all_peak(graph) * 0.35))

@@ -45,7 +45,10 @@ ROUGH: Solver = MultiStart(starts=8)
 AGAIN = RuinAndRecreate(work=5e7, restart=True, disorder=0.3, gathering=0.2)
 """A search that begins again from another plan."""
 
-LONG_SEARCH = RuinAndRecreate(work=4e8, disorder=0.3, gathering=0.2, served=8, others=0, patience=0.5)
+UNDOING = RuinAndRecreate(work=1.6e8, disorder=0.3, undone=0.5, gathering=0.2, served=8)
+"""For wide gaps: it also puts postponed runs back."""
+
+LONG_SEARCH = RuinAndRecreate(work=6.5e8, disorder=0.3, gathering=0.2, served=8, others=0, patience=0.5)
 """Some seconds, half of which may bring nothing."""
 
 LAST_SEARCH = evolve(LONG_SEARCH, gathering=0.0, patience=1)
@@ -65,15 +68,14 @@ auto: Solver = WithCopies(
             Continuation().if_(no_plan),
             Relieve().if_(no_plan),
             RuinAndRecreate(work=1e7),
-            RuinAndRecreate(work=5e7, disorder=0.3).if_(gap_above(FAIR)),
+            RuinAndRecreate(work=5e7, disorder=0.3).if_(gap_above(FAIR)).if_(gap(WIDE)),
+            UNDOING.if_(gap_above(WIDE)),
             Checkpoints().if_(gap_above(FAIR)),
             AnyOrder().if_(gap_above(FAIR)),
             Continuation(step=0.97, steps=6, attempts=6).if_(gap_above(POOR)),
             AGAIN.if_(gap_above(POOR)),
-            RuinAndRecreate(work=5e7, disorder=0.3, undone=0.5, gathering=0.2)
-            .if_(gap_above(WIDE))
-            .if_(worked_up_to(LONG)),
-            evolve(AGAIN, undone=0.5).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
+            UNDOING.if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
+            evolve(UNDOING, restart=True).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
             LONG_SEARCH.if_(gap_above(POOR)).if_(worked_up_to(LONG)),
             LAST_SEARCH.if_(gap_above(FAIR)).if_(gap(POOR)).if_(gaining(2.5)),
         ),

@@ -40,6 +40,7 @@ ALIKE = 1.000001  # prices of this ratio count as equal where rounding may decid
 LARGE = 3000  # runs of a sequence above which a scan serves several evictions: scans are linear in the sequence
 SERVED = 8  # evictions of a scan then, at most
 NEARLY = 0.8  # an eviction after the first one of a scan is worth at least this share of the first
+HASTY = 0.3  # ... or this, in haste
 LONGEST = 512  # nodes in a rerun chain; longer chains are not considered
 
 
@@ -51,8 +52,8 @@ class Scoring(NamedTuple):
         exponent: weight of the chain's price. noise: relative random change of scores.
         share: inputs smaller than this share of the evicted datum are kept rather than recomputed.
         keeping: 1: chains are also tried with small inputs kept longer; else 0.
-        served: evictions made from one scan of the gaps, at least `SERVED` in long sequences. Above 1, chains that would be too
-            expensive with any noise are given up early.
+        served: evictions made from one scan of the gaps, at least `SERVED` in long sequences. Above 1 shaving is in haste: it gives
+            up early on chains that would be too expensive with any noise, and on sequences that would take too long.
     """
 
     price: Floats
@@ -273,14 +274,17 @@ def list_gaps(g: Flat, scoring: Scoring, profile: Profile, scan: Scan, best: Can
 def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling: int) -> tuple[Ints, bool]:
     """Add reruns to `base` until its peak is within the budget.
 
-    Returns (sequence, whether it fits). Gives up if no candidate lowers the overshoot, or if the time exceeds `ceiling` [ns].
+    Returns (sequence, whether it fits). Gives up if no candidate lowers the overshoot, or if the time exceeds `ceiling` [ns]. In
+    haste it gives up too where the time would exceed it if the bytes still over the budget cost as much as those of the last
+    scan: as the cheapest come first, they seldom cost less.
     """
     n = base.size
     seq = grow(base, n, 2 * n + 4 * LONGEST)
     mem, no_masks = np.empty(seq.size, np.int64), np.empty(0, np.int64)
     uses, most = uses_in(g, seq, no_masks, n, 4 * n), most_uses(g)
     candidates, scratch = empty_candidates(), empty_insertion(g, seq.size, LONGEST)
-    peak = memory_profile(g, seq, n, mem)
+    peak, hasty = memory_profile(g, seq, n, mem), scoring.served > 1
+    over, nearly = excess_of(mem, n, budget), HASTY if hasty else NEARLY
     time = 0
     for i in range(n):
         time += g.time[seq[i]]
@@ -295,10 +299,10 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
             continue
         # scores change little from step to step: for most gaps no chain has to be computed
         scan.least[0] = 0.5 * candidates.score[kept - 1] if kept == TOP and n > SMALL else 0.0
-        served, first = 0, 0.0
+        served, first, began, before = 0, 0.0, time, over
         while served < most_served and peak > budget:
             best, value = best_of(g, scoring, Profile(seq, no_masks, n, mem, uses, budget), candidates, scratch)
-            if best < 0 or value < NEARLY * first:
+            if best < 0 or value < nearly * first:
                 break
             first = max(first, value)
             served += 1
@@ -315,7 +319,8 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
                 uses, scratch = uses_in(g, seq, no_masks, n, 4 * n), empty_insertion(g, seq.size, LONGEST)
                 scan = empty_scan(g, scoring, seq.size)
             peak = peak_of(mem, n)
-        if served == 0:
+        over = excess_of(mem, n, budget)
+        if served == 0 or (hasty and time + np.float64(time - began) * over / max(1, before - over) > ceiling):
             return seq[:n].copy(), False
     return seq[:n].copy(), True
 
@@ -364,6 +369,15 @@ def peak_of(mem: Longs, n: int) -> int:
     for i in range(n):
         peak = max(peak, mem[i])
     return peak
+
+
+@inner_kernel
+def excess_of(mem: Longs, n: int, budget: int) -> int:
+    """Sum over positions of the bytes over the budget."""
+    excess: int = 0
+    for i in range(n):
+        excess += max(0, mem[i] - budget)
+    return excess
 
 
 @allocating_kernel

@@ -144,6 +144,11 @@ class Acceptance(NamedTuple):
     gathering: float = 0.0
 
 
+_CEILING = 1.04
+"""Time of a shaved sequence over that of the current one above which it is given up: deletion seldom saves as much."""
+
+_CEILING_IN_HASTE = 1.03
+
 _LARGEST_TIME = 2**63 - 1  # in kernels; the times of a graph sum to less (G-RANGE), but with reruns they may exceed it
 
 
@@ -159,10 +164,11 @@ def ruin_and_recreate(
     current = delete(g, start, budget)
     current_time = total_time(g, current, current.size)
     best, best_time = current, current_time
+    highest = _CEILING if served <= 1 else _CEILING_IN_HASTE
     price = np.empty(g.time.size, np.float64)
     for _ in range(iterations):
         changed, preferences = perturbed(g, current, changes, rng, price)
-        ceiling = min(int(current_time * 1.04), _LARGEST_TIME)
+        ceiling = min(int(current_time * highest), _LARGEST_TIME)
         trial, fit = shave(g, Scoring(price, *preferences, served), changed, budget, rng, ceiling)
         if not fit:
             continue
