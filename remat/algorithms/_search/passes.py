@@ -180,7 +180,7 @@ class RuinAndRecreate(RunMove):
         undone: share of these changes that put runs back which the plan postpones: many of them can serve one rerun of a long
             chain, and moved one by one they bring nothing.
         gathering: share of the iterations that move readers of a datum next to each other, over a gap or a rerun.
-        served: evictions made from one scan of the gaps: more are faster, and each is chosen a little worse.
+        served: evictions made from one scan of the gaps; above 1 it shaves in haste: faster, and each is chosen a little worse.
         others: how many of the best distinct plans, after the best one, get a fifth of the iterations each.
         patience: share of the iterations after which it gives up if none of them brought a better plan.
     """
