@@ -52,8 +52,8 @@ class Scoring(NamedTuple):
         exponent: weight of the chain's price. noise: relative random change of scores.
         share: inputs smaller than this share of the evicted datum are kept rather than recomputed.
         keeping: 1: chains are also tried with small inputs kept longer; else 0.
-        served: evictions made from one scan of the gaps, at least `SERVED` in long sequences. Above 1 shaving is in haste: it gives
-            up early on chains that would be too expensive with any noise, and on sequences that would take too long.
+        served: evictions made from one scan of the gaps, at least `SERVED` in long sequences. Above 1 shaving is in haste: it
+            gives up early on chains that would be too expensive with any noise, and on sequences that would take too long.
     """
 
     price: Floats
