@@ -115,9 +115,13 @@ def total_time(g: Flat, seq: Ints, n: int) -> int:
     return int(g.time[seq[:n]].sum())
 
 
+@kernel
 def overshoot(mem: Longs, n: int, budget: int) -> int:
     """Sum over positions of the bytes above the budget."""
-    return int(np.maximum(mem[:n] - budget, 0).sum())
+    over: int = 0
+    for i in range(n):
+        over += max(0, mem[i] - budget)
+    return over
 
 
 @allocating_kernel

@@ -28,7 +28,7 @@ from remat.algorithms._arrays.chain_insertion import (
 from remat.algorithms._arrays.excess import gain_of, over_budget
 from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, Seed
 from remat.algorithms._arrays.jit import allocating_kernel, inlined_kernel, inner_kernel, kernel
-from remat.algorithms._arrays.liveness import extend_skyline, highest_from, memory_profile
+from remat.algorithms._arrays.liveness import extend_skyline, highest_from, memory_profile, overshoot
 from remat.algorithms._arrays.rng import fraction
 
 TOP = 8  # candidates evaluated exactly per step
@@ -284,7 +284,7 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
     uses, most = uses_in(g, seq, no_masks, n, 4 * n), most_uses(g)
     candidates, scratch = empty_candidates(), empty_insertion(g, seq.size, LONGEST)
     peak, hasty = memory_profile(g, seq, n, mem), scoring.served > 1
-    over, nearly = excess_of(mem, n, budget), HASTY if hasty else NEARLY
+    over, nearly = overshoot(mem, n, budget), HASTY if hasty else NEARLY
     time = 0
     for i in range(n):
         time += g.time[seq[i]]
@@ -319,7 +319,7 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
                 uses, scratch = uses_in(g, seq, no_masks, n, 4 * n), empty_insertion(g, seq.size, LONGEST)
                 scan = empty_scan(g, scoring, seq.size)
             peak = peak_of(mem, n)
-        over = excess_of(mem, n, budget)
+        over = overshoot(mem, n, budget)
         if served == 0 or (hasty and time + np.float64(time - began) * over / max(1, before - over) > ceiling):
             return seq[:n].copy(), False
     return seq[:n].copy(), True
@@ -369,15 +369,6 @@ def peak_of(mem: Longs, n: int) -> int:
     for i in range(n):
         peak = max(peak, mem[i])
     return peak
-
-
-@inner_kernel
-def excess_of(mem: Longs, n: int, budget: int) -> int:
-    """Sum over positions of the bytes over the budget."""
-    excess: int = 0
-    for i in range(n):
-        excess += max(0, mem[i] - budget)
-    return excess
 
 
 @allocating_kernel

@@ -148,6 +148,7 @@ _CEILING = 1.04
 """Time of a shaved sequence over that of the current one above which it is given up: deletion seldom saves as much."""
 
 _CEILING_IN_HASTE = 1.03
+"""The same in haste, where sequences are given up for what they are likely to take (`shave`)."""
 
 _LARGEST_TIME = 2**63 - 1  # in kernels; the times of a graph sum to less (G-RANGE), but with reruns they may exceed it
 

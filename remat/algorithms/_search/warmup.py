@@ -13,7 +13,7 @@ from attrs import frozen
 
 from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, Seed, flatten
 from remat.algorithms._arrays.kernel_cache import cache_folder, mark_full
-from remat.algorithms._arrays.liveness import memory_profile
+from remat.algorithms._arrays.liveness import memory_profile, overshoot
 from remat.algorithms._arrays.reachability import reached
 from remat.algorithms._arrays.rng import fraction, fractions
 from remat.algorithms._copies.copy_arrays import NO_LIMIT, Lanes, lanes_of
@@ -82,6 +82,7 @@ def _perturb(e: Example) -> None:
 
 def _perturb_near_peak(e: Example) -> None:
     perturbed_near_peak(e.flat, e.order, e.profile, e.budget, e.rng, e.price.copy())
+    overshoot(e.profile, len(e.order), e.budget)
 
 
 def _recompute(e: Example) -> None:
