@@ -17,6 +17,7 @@ from remat.algorithms._search import ordering, shifting
 from remat.algorithms._search.auto import auto, quick
 from remat.algorithms._search.deletion import delete
 from remat.algorithms._search.lp_rounding import SavedSet
+from remat.algorithms._search.oscillation import Oscillation
 from remat.algorithms._search.passes import (
     Continuation,
     Delete,
@@ -50,6 +51,7 @@ MOVES = [
     MultiStart(starts=4),
     RuinAndRecreate(work=500.0),
     Relieve(work=500.0),
+    Oscillation(seconds=0.003),
     RuinAndRecreate(work=500.0, disorder=1.0),
     Continuation(iterations=10, attempts=4),
     Delete(),

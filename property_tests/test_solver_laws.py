@@ -90,6 +90,7 @@ SOLVERS = {
     "Postpone()": QUARTER,
     "Checkpoints()": QUARTER,
     "Relieve(work=20000.0)": QUARTER,
+    "Oscillation(seconds=0.01)": QUARTER,
     "RuinAndRecreate(work=20000.0)": QUARTER,
     "Polish((MultiStart(), Delete()))": QUARTER,
     "HIlp(gap=0)": QUARTER,

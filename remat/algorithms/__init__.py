@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from remat.algorithms._search.kernel_prefetch import prefetch
     from remat.algorithms._search.lp_rounding import SavedSet
     from remat.algorithms._search.multi_instant import MultiInstant
+    from remat.algorithms._search.oscillation import Oscillation
     from remat.algorithms._search.passes import (
         Continuation,
         Delete,
@@ -142,6 +143,7 @@ __all__ = [
     "OneOutputPerOp",
     "Opportunist",
     "OptionSource",
+    "Oscillation",
     "Outcome",
     "Partitioner",
     "PeakShaving",
@@ -240,6 +242,7 @@ _SOLVERS = {
     "MultiStart": "_search.passes",
     "OffloadOnly": "_chain.offload",
     "Opportunist": "_chain.offload",
+    "Oscillation": "_search.oscillation",
     "PeakShaving": "_search.passes",
     "PerLayerCheckpoint": "_whole.baselines",
     "Periodic": "_chain.periodic",

@@ -10,6 +10,7 @@ from remat.algorithms._core.warm_started import warm
 from remat.algorithms._search.checkpoints import Checkpoints
 from remat.algorithms._search.enumeration import Enumerate
 from remat.algorithms._search.lp_rounding import SavedSet
+from remat.algorithms._search.oscillation import Oscillation
 from remat.algorithms._search.passes import (
     Continuation,
     Delete,
@@ -38,6 +39,7 @@ MOVES = [
     RuinAndRecreate(work=500.0, disorder=1.0, undone=1.0),
     RuinAndRecreate(work=500.0, gathering=1.0),
     RuinAndRecreate(work=500.0, served=8, others=0, patience=0.5),
+    Oscillation(seconds=0.01, searches=2, restart=False, over=0.5),
     Relieve(work=500.0, attempts=2),
     Postpone(),
     Checkpoints(((2,), (2,))),

@@ -11,6 +11,7 @@ from remat.algorithms._search.checkpoints import Checkpoints
 from remat.algorithms._search.enumeration import Enumerate
 from remat.algorithms._search.floor import CutFloor, Floor
 from remat.algorithms._search.lp_rounding import SavedSet
+from remat.algorithms._search.oscillation import Oscillation
 from remat.algorithms._search.passes import Continuation, MultiStart, PeakShaving, Relieve, RuinAndRecreate
 from remat.algorithms._search.pipeline import Polish
 from remat.algorithms._search.postpone import Postpone
@@ -33,6 +34,9 @@ DONE = 0.0005
 WIDE = 0.05
 """Gap above which the search is repeated."""
 
+FAR = 0.1
+"""Gap above which it begins anew once repetition brings nothing."""
+
 LONG = 25.0
 """Seconds of planning work up to which it is repeated."""
 
@@ -47,6 +51,12 @@ AGAIN = RuinAndRecreate(work=5e7, restart=True, disorder=0.3, gathering=0.2)
 
 UNDOING = RuinAndRecreate(work=1.6e8, disorder=0.3, undone=0.5, gathering=0.2, served=8)
 """For wide gaps: it also puts postponed runs back."""
+
+REACHING = Oscillation(seconds=2.0)
+"""For a first plan where shaving finds none."""
+
+CROSSING = Oscillation(seconds=8.0, idle=3.0)
+"""For plans far from the bound that no longer get better: it begins anew, and crosses the budget."""
 
 LONG_SEARCH = RuinAndRecreate(work=6.5e8, disorder=0.3, gathering=0.2, served=8, others=0, patience=0.5)
 """Some seconds, half of which may bring nothing."""
@@ -65,6 +75,7 @@ auto: Solver = WithCopies(
             SavedSet(),
             Enumerate(),
             Postpone().if_(no_plan),
+            REACHING.if_(no_plan),
             Continuation().if_(no_plan),
             Relieve().if_(no_plan),
             RuinAndRecreate(work=1e7),
@@ -76,6 +87,7 @@ auto: Solver = WithCopies(
             AGAIN.if_(gap_above(POOR)),
             UNDOING.if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
             evolve(UNDOING, restart=True).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
+            CROSSING.if_(gap_above(FAR)).if_(worked_up_to(LONG)),
             LONG_SEARCH.if_(gap_above(POOR)).if_(worked_up_to(LONG)),
             LAST_SEARCH.if_(gap_above(FAIR)).if_(gap(POOR)).if_(gaining(2.5)),
         ),
@@ -97,6 +109,7 @@ plan_first: Solver = WithCopies(
             SavedSet(),
             Enumerate(),
             MultiStart().if_(gap_above(GOOD)),
+            REACHING.if_(no_plan),
             Continuation().if_(no_plan),
             Relieve().if_(no_plan),
             AnyOrder(effort=1e7).if_(gap_above(POOR)).if_(nodes_up_to(FEW)),

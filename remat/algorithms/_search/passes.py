@@ -158,7 +158,7 @@ def iterations_for(nodes: int, work: float) -> int:
     return min(max(4000, int(8e-5 * work)), int(work / nodes**1.75))
 
 
-def _iterations_per_check(search: Search) -> int:
+def iterations_per_check(search: Search) -> int:
     """Iterations between checks of the clock."""
     return max(1, min(_PATIENCE, iterations_for(len(search.base), _WORK_PER_CHECK)))
 
@@ -248,7 +248,7 @@ class RuinAndRecreate(RunMove):
         self, search: Search, start: Sequence, iterations: int, temperature: float, rng: Seed
     ) -> tuple[Sequence, Sequence]:
         """(best, last accepted) sequences after `iterations`, or fewer if the clock expires."""
-        best, current, stride = start, start, _iterations_per_check(search)
+        best, current, stride = start, start, iterations_per_check(search)
         for done in range(0, iterations, stride):
             if done and search.clock.expired:
                 break
@@ -278,7 +278,7 @@ class Relieve(RunMove):
 
     def improve(self, search: Search) -> None:
         """Relieve each start until it fits."""
-        iterations, stride = iterations_for(len(search.base), self.work), _iterations_per_check(search)
+        iterations, stride = iterations_for(len(search.base), self.work), iterations_per_check(search)
         await_kernels()
         for k in range(self.attempts):
             if search.over:

@@ -150,7 +150,7 @@ _CEILING = 1.04
 _CEILING_IN_HASTE = 1.03
 """The same in haste, where sequences are given up for what they are likely to take (`shave`)."""
 
-_LARGEST_TIME = 2**63 - 1  # in kernels; the times of a graph sum to less (G-RANGE), but with reruns they may exceed it
+LARGEST_TIME = 2**63 - 1  # in kernels; the times of a graph sum to less (G-RANGE), but with reruns they may exceed it
 
 
 def ruin_and_recreate(
@@ -169,7 +169,7 @@ def ruin_and_recreate(
     price = np.empty(g.time.size, np.float64)
     for _ in range(iterations):
         changed, preferences = perturbed(g, current, changes, rng, price)
-        ceiling = min(int(current_time * highest), _LARGEST_TIME)
+        ceiling = min(int(current_time * highest), LARGEST_TIME)
         trial, fit = shave(g, Scoring(price, *preferences, served), changed, budget, rng, ceiling)
         if not fit:
             continue

@@ -1,0 +1,124 @@
+"""Strategic oscillation: what is accepted on either side of the budget, how the penalty moves, and what the pass brings."""
+
+from itertools import count
+
+import numpy as np
+import pytest
+
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import Status
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.warm_started import warm
+from remat.algorithms._search.oscillation import Crossing, Oscillation, Standpoint, evaluated, oscillate
+from remat.algorithms._search.passes import MultiStart, PeakShaving
+from remat.algorithms._search.state import RunProblem, Search
+from remat.algorithms._search.work import RATE
+from tests.algorithms.test_gathering import two_uses
+from tests.algorithms.test_runs_liveness import chain
+from tests.algorithms.test_runs_moves import side_by_side
+
+CHANGES = (0.3, 0.5, 0.2)
+CHAIN = Problem(graph=chain(8), budget=21)
+LOWEST = Problem(graph=chain(8), budget=13)
+ORDER = Problem(graph=side_by_side(), budget=11)
+
+
+def of(problem, sequence):
+    """The arrays of a problem, and a sequence evaluated."""
+    arrays = RunProblem.of(problem)
+    runs = arrays.base if sequence is None else arrays.sequence_of(sequence)
+    return arrays, evaluated(arrays.flat, runs, problem.budget, np.empty(len(runs), np.int64))
+
+
+def walk(problem, start, steps, *, over, temperature=0.01):
+    """The standpoints after each of `steps` iterations."""
+    arrays, current = of(problem, start)
+    at, rng = Standpoint(current=current), np.array([7], np.uint64)
+    for _ in range(steps):
+        at = oscillate(arrays.flat, at, problem.budget, 1, Crossing(CHANGES, 8, temperature, over), rng)
+        yield at
+
+
+def test_a_sequence_is_evaluated_in_times_of_the_captured_order_and_budgets():
+    arrays, start = of(CHAIN, None)
+    profile = arrays.flat.size, arrays.base_peak
+    assert start.time == 1.0 and 0 < start.over <= len(arrays.base) * (profile[1] / 21 - 1)
+    _, fitting = of(CHAIN, PeakShaving().solve(CHAIN).schedule)
+    assert fitting.over == 0 and fitting.time > 1
+
+
+def test_a_plan_is_found_from_the_captured_order_and_the_best_one_fits_whatever_is_accepted_later():
+    before = float("inf")
+    for at in walk(CHAIN, None, 300, over=True):
+        if at.best is not None:
+            assert at.best.over == 0 and at.best.time <= before
+            before = at.best.time
+    assert before <= PeakShaving().solve(CHAIN).cost.time / chain(8).time
+
+
+def test_the_budget_is_crossed_only_where_that_is_asked_for():
+    start = MultiStart(4).solve(LOWEST).schedule
+    crossed = [at.current.over > 0 for at in walk(LOWEST, start, 600, over=True)]
+    assert any(crossed) and not all(crossed[crossed.index(True) :])  # out, and back again
+    assert not any(at.current.over > 0 for at in walk(LOWEST, start, 600, over=False))
+
+
+def test_the_penalty_grows_over_the_budget_and_falls_within_it():
+    before = Standpoint(current=of(LOWEST, None)[1])
+    moved = []
+    for at in walk(LOWEST, None, 600, over=True):
+        if at.penalty != before.penalty:
+            assert (at.penalty > before.penalty) == (at.current.over > 0)
+        moved.append(at.penalty > before.penalty)
+        before = at
+    assert any(moved) and not all(moved)
+    assert 1e-3 <= before.penalty <= 1e3
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_another_order_is_found_where_it_saves_all_recomputation(restart):
+    outcome = Oscillation(seconds=0.02, restart=restart).solve(ORDER)
+    assert outcome.cost.peak <= 11 and outcome.cost.recomputation == 0
+
+
+def test_readers_far_apart_are_brought_together():
+    problem = Problem(graph=two_uses(6), budget=15)
+    assert PeakShaving().solve(problem).cost.recomputation > 0
+    assert Oscillation(seconds=0.1, searches=2).solve(problem).cost.recomputation == 0
+
+
+def test_it_keeps_a_plan_that_it_is_given():
+    best = MultiStart(16).solve(CHAIN)
+    for move in (Oscillation(seconds=0.01), Oscillation(seconds=0.01, restart=False)):
+        assert warm(move, seed=MultiStart(16)).solve(CHAIN).upper <= best.upper
+
+
+def test_without_work_or_time_it_finds_nothing_and_ends():
+    assert Oscillation(seconds=0).solve(CHAIN).status is Status.NOT_FOUND
+    outcome = Oscillation(seconds=1e6).solve(CHAIN, clock=Clock(0.0))
+    assert outcome.status in {Status.NOT_FOUND, Status.FEASIBLE}
+
+
+def test_the_outline_says_how_many_searches_of_how_much_work():
+    (line,) = Oscillation(seconds=3.0, searches=2).outline(chain(8))
+    assert "2 searches of 1.5 s of work" in line
+
+
+def test_it_waits_for_others_that_still_gain():
+    search = Search(LOWEST, Clock(), 0, "test")
+    Oscillation(seconds=0.02, idle=1.0).improve(search)
+    assert search.best is None
+    search.flat.work[0] += 2 * RATE
+    Oscillation(seconds=0.02, idle=1.0).improve(search)
+    assert search.best is not None
+
+
+def test_equal_searches_are_equal_however_fast_the_clock():
+    ticks = count(step=1000.0)
+    seen = []
+    for clock in (Clock(), Clock(now=lambda: next(ticks))):
+        search = Search(CHAIN, clock, 3, "test")
+        Oscillation(seconds=0.05, searches=2).improve(search)
+        seen.append((search.worked.seconds, tuple(search.trail), search.best.tolist()))
+    assert seen[0] == seen[1]
+    assert 0.05 <= seen[0][0] < 1
