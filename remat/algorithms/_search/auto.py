@@ -58,6 +58,9 @@ REACHING = Oscillation(seconds=2.0)
 CROSSING = Oscillation(seconds=8.0, idle=3.0)
 """For plans far from the bound that no longer get better: it begins anew, and crosses the budget."""
 
+ANOTHER = Oscillation(seconds=6.0, undone=0.2)
+"""For gaps up to that: a plan of its own, from which the long search may start."""
+
 LONG_SEARCH = RuinAndRecreate(work=6.5e8, disorder=0.3, gathering=0.2, served=8, others=0, patience=0.5)
 """Some seconds, half of which may bring nothing."""
 
@@ -88,6 +91,7 @@ auto: Solver = WithCopies(
             UNDOING.if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
             evolve(UNDOING, restart=True).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
             CROSSING.if_(gap_above(FAR)).if_(worked_up_to(LONG)),
+            ANOTHER.if_(gap_above(POOR)).if_(gap(WIDE)).if_(worked_up_to(LONG)),
             LONG_SEARCH.if_(gap_above(POOR)).if_(worked_up_to(LONG)),
             LAST_SEARCH.if_(gap_above(FAIR)).if_(gap(POOR)).if_(gaining(2.5)),
         ),
