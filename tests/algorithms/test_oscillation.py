@@ -122,3 +122,13 @@ def test_equal_searches_are_equal_however_fast_the_clock():
         seen.append((search.worked.seconds, tuple(search.trail), search.best.tolist()))
     assert seen[0] == seen[1]
     assert 0.05 <= seen[0][0] < 1
+
+
+def test_an_iteration_on_a_few_nodes_counts_for_more_than_it_visits():
+    """Else a second of work, counted by the nodes visited, would take minutes of calls on small graphs."""
+    for problem in (LOWEST, ORDER):
+        arrays, current = of(problem, None)
+        before = int(arrays.flat.work[0])
+        rng = np.array([7], np.uint64)
+        oscillate(arrays.flat, Standpoint(current=current), problem.budget, 50, Crossing(CHANGES, 8, 0.001, True), rng)
+        assert int(arrays.flat.work[0]) - before >= 50 * 5000

@@ -31,6 +31,7 @@ _FIRST, _LEAST, _LARGEST = 0.3, 1e-3, 1e3  # penalties, per budget of bytes over
 _NEAR = 0.5  # share of the iterations over the budget that change the sequence there
 _CEILING = 1.1  # time of a shaved sequence over that of the current one above which shaving ends
 _CEILING_OVER = 1.3  # the same where the current one is over the budget: what it lacks is reruns
+_LEAST_WORK = 5000  # units that an iteration counts for at least: on small graphs calls take longer than visits
 _LONGEST = 8  # runs per node above which a sequence is left
 
 
@@ -88,6 +89,7 @@ def oscillate(
     longest = max(_LONGEST * g.time.size + LONGEST, current.sequence.size)
     mem = np.empty(longest, np.int64)
     for _ in range(iterations):
+        worked = int(g.work[0])
         if current.over and fraction(rng) < _NEAR:
             memory_profile(g, current.sequence, current.sequence.size, mem)
             changed, preferences = perturbed_near_peak(g, current.sequence, mem, budget, rng, price)
@@ -96,8 +98,10 @@ def oscillate(
         ceiling = min(int(current.time * (_CEILING_OVER if current.over else _CEILING) * unit), LARGEST_TIME)
         shaved, fits = shave(g, Scoring(price, *preferences, crossing.served), changed, budget, rng, ceiling)
         if shaved.size > longest:
+            g.work[0] += _LEAST_WORK
             continue
         trial = evaluated(g, delete(g, shaved, budget) if fits else shaved, budget, mem)
+        g.work[0] = max(int(g.work[0]), worked + _LEAST_WORK)
         allowed = current.time * (1 + crossing.temperature * fraction(rng)) + penalty * current.over
         if (fits or current.over or crossing.over) and trial.time + penalty * trial.over <= allowed:
             current = trial
