@@ -104,6 +104,7 @@ class Report:
     provenance: str = SINGLE
     unfilled: str = ""
     inner: str = ""
+    fitted: str = ""
 
     def __str__(self) -> str:
         rows = self.rows()
@@ -143,6 +144,8 @@ class Report:
             rows.append(("plan from", self.origin or SOURCES[self.provenance]))
         if self.inner:
             rows.append(("compiled by", self.inner))
+        if self.fitted:
+            rows.append(("made to fit", self.fitted))
         if self.unfilled:
             rows.append(("captured as", self.unfilled))
         if self.exported:
@@ -281,6 +284,7 @@ def report_of(state: State, ready: Ready) -> Report:
         provenance=planned.provenance,
         unfilled=planned.unfilled,
         inner=planned.inner,
+        fitted=planned.fitted,
     )
 
 

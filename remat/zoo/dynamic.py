@@ -64,8 +64,8 @@ class TreeLSTM(nn.Module):
             gates = self.inner(hidden)
             kept = sum((torch.sigmoid(self.forget(h)) * c for h, c in children), torch.zeros_like(hidden))
         else:
-            gates = self.leaf(self.embed(torch.tensor([tree])))
-            kept = torch.zeros(1, gates.shape[1] // 3)
+            gates = self.leaf(self.embed(torch.tensor([tree], device=self.embed.weight.device)))
+            kept = gates.new_zeros(1, gates.shape[1] // 3)
         enter, leave, fresh = gates.chunk(3, 1)
         cell = torch.sigmoid(enter) * torch.tanh(fresh) + kept
         return torch.sigmoid(leave) * torch.tanh(cell), cell
@@ -133,10 +133,10 @@ class Detector(nn.Module):
 
     def _crops(self, features: Tensor, centers: Tensor, boxes: Tensor) -> Tensor:
         """Features (channels, h, w) at 4 x 4 points of n boxes: (n, channels, 4, 4). `boxes` (4, n): shifts and sizes."""
-        extent = torch.tensor(features.shape[1:], dtype=features.dtype)
+        extent = torch.tensor(features.shape[1:], dtype=features.dtype, device=features.device)
         middle = 2 * (centers + 0.5 + torch.tanh(boxes[:2].T)) / extent - 1
         half = 8 * torch.sigmoid(boxes[2:].T) / extent
-        steps = torch.linspace(-1, 1, 4, dtype=features.dtype)
+        steps = torch.linspace(-1, 1, 4, dtype=features.dtype, device=features.device)
         down, across = middle[:, :1] + half[:, :1] * steps, middle[:, 1:] + half[:, 1:] * steps
         grid = torch.stack([across[:, None, :].expand(-1, 4, 4), down[:, :, None].expand(-1, 4, 4)], 3)
         sampled: Tensor = functional.grid_sample(features.expand(len(grid), -1, -1, -1), grid, align_corners=False)

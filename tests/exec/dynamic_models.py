@@ -29,7 +29,7 @@ class Lengths(nn.Module):
         self.cell, self.head = nn.LSTMCell(8, 24), nn.Linear(24, 1)
 
     def forward(self, words):
-        hidden = state = torch.zeros(words.shape[1], 24, dtype=words.dtype)
+        hidden = state = words.new_zeros(words.shape[1], 24)
         for word in words:
             hidden, state = self.cell(word, (hidden, state))
         return self.head(hidden).square().mean()

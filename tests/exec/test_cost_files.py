@@ -188,6 +188,20 @@ def test_a_brief_measurement_times_a_long_call_once_and_a_short_one_as_often_as_
     for sampling, expected in ((measuring.BRIEF, 1), (measuring.ONE_ROUND, 10)):
         calls.clear()
         timed = measuring._timed(lambda: calls.append(1), torch.device("cpu"), sampling)
-        assert timed == {"time": 10**6, "calls": expected} and len(calls) == expected
+        assert timed == {"time": 10**6, "host": 0, "calls": expected} and len(calls) == expected
     monkeypatch.setattr(measuring, "_clock", lambda device: lambda: 5)
     assert measuring._timed(lambda: None, torch.device("cpu"), measuring.BRIEF)["calls"] == measuring.FEWEST
+
+
+def test_where_the_host_is_slower_in_all_its_part_is_shared_out_among_what_it_takes_longer_for():
+    device_bound = {"a": OpCost(time=100, host=10), "b": OpCost(time=5, host=10), "c": OpCost(time=7)}
+    assert measuring.paced(device_bound) is device_bound
+    host_bound = {
+        "a": OpCost(time=10, host=5),
+        "b": OpCost(time=5, host=25),
+        "c": OpCost(time=0, host=10),
+        "d": OpCost(time=7),
+    }
+    times = {name: cost.time for name, cost in measuring.paced(host_bound).items()}
+    assert times == {"a": 10, "b": 22, "c": 8, "d": 7} and sum(times.values()) - 7 == 5 + 25 + 10
+    assert measuring.paced({}) == {}

@@ -2,14 +2,16 @@
 
 import pytest
 import torch
+from attrs import evolve
 from torch import nn
 
 import remat.exec
 from remat._warn import RematWarning
 from remat.errors import Infeasible
-from remat.exec._run.rehearsal import Rehearsal
+from remat.exec._module.fitting import TRIES
+from remat.exec._run.rehearsal import Rehearsal, rehearse
 from remat.units import MiB
-from tests.exec.support import LIGHT, MEDIUM, Rig
+from tests.exec.support import LIGHT, MEDIUM, SMALL, Rig
 
 
 @pytest.fixture(scope="module", params=MEDIUM)
@@ -125,3 +127,30 @@ def test_a_rehearsal_above_the_budget_says_so(monkeypatch):
     module, x = Conjugates(2), torch.randn(128, 16, dtype=torch.complex64)
     with pytest.warns(RematWarning, match=rf"rehearsal of the plan held .*\({held} B\), and the budget is"):
         remat.exec.wrap(module, x, "1MiB", solver=LIGHT, cost="estimate")
+
+
+@pytest.mark.parametrize("excess", [100_000, 1_000_000])
+def test_a_step_whose_rehearsal_is_above_the_budget_is_planned_for_less(monkeypatch, excess):
+    real = rehearse
+
+    def rehearsed(*given):
+        found = real(*given)
+        return evolve(found, peak=found.peak + excess)
+
+    monkeypatch.setattr("remat.exec._module.binding.rehearse", rehearsed)
+    module, sample = MEDIUM["gpt2"].instantiate()
+    wrapped = remat.exec.wrap(module, sample, "60%", solver=LIGHT)
+    report = remat.exec.report(wrapped)
+    assert report.measured_peak <= report.budget
+    assert report.lower <= report.predicted_time and report.budget == int(0.6 * report.store_all_peak)
+    tries = report.fitted.count("planned for")
+    assert 2 <= tries <= TRIES and ("made to fit", report.fitted) in report.rows()
+
+
+def test_where_no_plan_is_found_for_less_the_one_that_holds_least_stays(monkeypatch):
+    monkeypatch.setattr("remat.exec._module.binding.rehearse", lambda *_: Rehearsal(peak=MiB << 10, reserved=0, time=1))
+    module, sample = SMALL["mlp"].instantiate()
+    with pytest.warns(RematWarning, match="the rehearsal of the plan held"):
+        wrapped = remat.exec.wrap(module, sample, "60%", solver=LIGHT)
+    report = remat.exec.report(wrapped)
+    assert report.fitted.count("planned for") == 1 and report.ran == "plan"

@@ -25,6 +25,7 @@ LOSS = "loss"
 _STATISTICS = {
     "aten._native_batch_norm_legit_functional.default": (3, 4, 5),
     "aten._batch_norm_with_update_functional.default": (3, 4, None),
+    "remat.cudnn_batch_norm.default": (3, 4, 5),
 }
 """Batch normalisation in training: positions of the running statistics, which only the updated statistics depend on, and of the
 training flag (None: always training). A replay that finds them already updated computes the same output."""
@@ -43,6 +44,7 @@ def _by_value(roles: Iterable[tuple[Any, str]]) -> tuple[tuple[str, Any], ...]:
 def finish(draft: Draft, *, name: str) -> Program:
     """The program of a draft."""
     grads = _gradients(draft)
+    _write_what_is_copied(draft)
     ops = _alive(draft, set(grads.values()))
     ops, updates = _write_once(draft, ops)
     ops = _save_states(draft, ops)
@@ -204,6 +206,19 @@ def _write_once(draft: Draft, ops: list[Op]) -> tuple[list[Op], dict[str, str]]:
         ops.insert(makers[0] + 1 if makers else len(ops), writer)
         updates[target] = writer.name
     return ops, updates
+
+
+def _write_what_is_copied(draft: Draft) -> None:
+    """A buffer that becomes a copy of a tensor of its form, which the forward has made, is written from that tensor."""
+    copies = {op.name: op for op in draft.ops if op.target is torch.ops.aten.copy.default}
+    for (kind, about), value in list(draft.ends.items()):
+        copy = copies.get(value) if kind == "update" else None
+        source = copy.args[1] if copy is not None else None
+        if not isinstance(source, Ref):
+            continue
+        origin = draft.values[source.name]
+        if origin.spec == draft.values[value].spec and not draft.storages[origin.storage].outside:
+            draft.ends[kind, about] = source.name
 
 
 def _check_same_size(source: tuple[str, Any], target: Spec, new: Spec) -> None:

@@ -13,6 +13,8 @@ from remat.units import Bytes, Ns
 
 SMALL: Bytes = 64 << 10
 LARGE: Bytes = 8 << 20
+ON_CUDA: Bytes = 64 << 20
+"""A large copy there: smaller ones do not reach what the link carries."""
 REPEATS = 3
 """The fastest of so many copies counts, of ten times as many small ones: others on the machine only make copies slower."""
 _LANES = (Lane.TO_HOST, Lane.TO_DEVICE)
@@ -54,7 +56,7 @@ def link_speed(device: CopyDevice, *, disk: bool = False) -> LinkSpeed:
     """
     key = (device.device, disk)
     if key not in _measured:
-        _measured[key] = measure_speed(device)
+        _measured[key] = measure_speed(device, ON_CUDA if device.device.type == "cuda" else LARGE)
     return _measured[key]
 
 

@@ -17,6 +17,7 @@ from attrs import field, frozen
 from remat._collector import old_objects_apart
 from remat.errors import RematError
 from remat.exec._torch import recording
+from remat.exec._torch.cuda_memory import used_by
 from remat.settings import Setting
 from remat.units import Bytes
 
@@ -81,15 +82,7 @@ def measure_step(step: Callable[[], Any], *, device: torch.device | str = "cpu",
 
 
 def _measure_cuda(step: Callable[[], Any], device: torch.device) -> StepMemory:
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    requested_before = torch.cuda.memory_stats(device).get("requested_bytes.all.current", 0)
-    returned = step()
-    torch.cuda.synchronize(device)
-    peak = torch.cuda.max_memory_allocated(device) - before
-    left = torch.cuda.memory_allocated(device) - before
+    returned, use = used_by(step, device)
     reserved = torch.cuda.max_memory_reserved(device)
-    requested = torch.cuda.memory_stats(device).get("requested_bytes.all.peak", requested_before) - requested_before
     del returned
-    return StepMemory(peak=peak, left=left, reserved=reserved, requested=requested)
+    return StepMemory(peak=use.peak, left=use.left, reserved=reserved, requested=use.asked_peak)

@@ -30,11 +30,13 @@ class OpCost:
         workspace: memory beyond its outputs [bytes].
         outputs: what the allocator gave for each output, None where it is no tensor of its own; empty: as traced. Some kernels
             return a small result in the large block they worked in.
+        host: of the host to queue it, where a device works on its own [ns]; 0: not known, or it does not.
     """
 
     time: Ns = field(default=0)
     workspace: Bytes = field(default=0)
     outputs: tuple[Bytes | None, ...] = ()
+    host: Ns = 0
 
 
 def _are_costs(value: object) -> bool:

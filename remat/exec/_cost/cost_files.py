@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 FOLDER = "REMAT_CACHE_DIR"
 """The environment variable that names the folder; "off": nothing is read or written."""
 OFF = "off"
-FORM = "remat-costs/1"
+FORM = "remat-costs/2"
 MOST_ENTRIES = 20_000
 """Signatures in a file, of some 200 bytes each; the least recently used are forgotten."""
 MOST_FILES = 16
@@ -193,15 +193,15 @@ def _digest(document: Any) -> str:
 
 def _row(entry: Entry) -> list[Any]:
     cost = entry.cost
-    return [cost.time, cost.workspace, list(cost.outputs), entry.calls]
+    return [cost.time, cost.workspace, list(cost.outputs), cost.host, entry.calls]
 
 
 def _entry(row: Any) -> Entry:
-    time_ns, workspace, outputs, calls = row
-    numbers = (time_ns, workspace, calls, *(size for size in outputs if size is not None))
+    time_ns, workspace, outputs, host, calls = row
+    numbers = (time_ns, workspace, host, calls, *(size for size in outputs if size is not None))
     if not all(type(number) is int and number >= 0 for number in numbers):
         raise ValueError("a cost is no number")
-    return Entry(OpCost(time=time_ns, workspace=workspace, outputs=tuple(outputs)), calls)
+    return Entry(OpCost(time=time_ns, workspace=workspace, outputs=tuple(outputs), host=host), calls)
 
 
 __all__ = ["FOLDER", "MOST_ENTRIES", "MOST_FILES", "OFF", "CostFile", "Entry", "cache_folder", "cost_file", "write_all"]

@@ -15,8 +15,9 @@ from itertools import accumulate
 from typing import Any, TypedDict
 
 import torch
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
+from remat._collector import collector_paused
 from remat.errors import Uncapturable
 from remat.exec._cost.cost import OpCost
 from remat.exec._program.inputs import made_inputs, make
@@ -26,6 +27,8 @@ from remat.exec._program.refusals import refusing
 from remat.exec._program.signatures import signature
 from remat.exec._torch import recording, rng, torch_private
 from remat.exec._torch.aside import unprofiled
+from remat.exec._torch.cuda_memory import rounded, used_by
+from remat.exec._torch.cuda_timing import timed_row
 from remat.ir.arguments import A_TABLE
 from remat.settings import instance, optional, takes, whole
 from remat.units import Bytes, Ns
@@ -35,6 +38,9 @@ PATIENCE_NS = 10_000_000
 FEWEST, MOST = 3, 15
 ENOUGH_NS = 500_000
 """Time of the calls of a signature after which a brief measurement ends [ns]."""
+
+ROW = 16
+"""So many calls are timed in a row on CUDA, fewer where these take longer than `ENOUGH_NS`."""
 
 
 @frozen
@@ -59,10 +65,14 @@ ONE_ROUND, TWO_ROUNDS, BRIEF = Sampling(), Sampling(rounds=2), Sampling(patience
 
 @frozen(kw_only=True)
 class Sample:
-    """What a round found of one signature: median time [ns] of so many calls, bytes given for each output, most bytes held."""
+    """What a round found of one signature: median time [ns] of so many calls, bytes given for each output, most bytes held.
+
+    `host` is the time to queue one, where a device works on its own.
+    """
 
     time: Ns
     calls: int
+    host: Ns = 0
     sizes: tuple[Bytes | None, ...] = ()
     peak: Bytes = 0
 
@@ -100,10 +110,13 @@ def measure(
             first.setdefault(text, program.op_by_name[name])
 
     def run() -> list[dict[str, Sample]]:
-        with rng.kept(), torch.no_grad(), no_autocast(program.device):
-            return [
-                {text: _sampled(program, op, sampling) for text, op in first.items()} for _ in range(sampling.rounds)
-            ]
+        with (
+            rng.kept(),
+            torch.no_grad(),
+            no_autocast(program.device),
+            collector_paused(),
+        ):  # garbage would count as freed
+            return [_round(program, first, sampling) for _ in range(sampling.rounds)]
 
     with refusing("measuring"):
         rounds = unprofiled(run)
@@ -113,12 +126,33 @@ def measure(
         peak = max(sample.peak for sample in samples)
         state = rng.state_bytes(program.device) if op.draws and op.role is not Role.RNG else 0
         workspace = max(0, peak - sum(filter(None, best.sizes))) + state
-        costs[text] = OpCost(time=best.time, workspace=workspace, outputs=best.sizes)
+        costs[text] = OpCost(time=best.time, workspace=workspace, outputs=best.sizes, host=best.host)
         if calls is not None:
             calls[text] = sum(sample.calls for sample in samples)
     for text in dict.fromkeys(signatures.values()):
         costs[text] = costs.pop(text)
-    return {name: costs[text] for name, text in signatures.items()}
+    return paced({name: costs[text] for name, text in signatures.items()})
+
+
+def paced(costs: Mapping[str, OpCost]) -> Mapping[str, OpCost]:
+    """Costs of the nodes of a step with the host's part in their times, where the host is slower than the device in all.
+
+    A device that is always behind takes its own time for a step, and one that waits for the host takes the host's. What the host
+    is slower by is shared out among the nodes that it takes longer for.
+    """
+    waits = {name: max(0, cost.host - cost.time) for name, cost in costs.items()}
+    behind = sum(cost.host - cost.time for cost in costs.values() if cost.host)
+    if behind <= 0:
+        return costs
+    share = behind / sum(waits.values())
+    return {name: evolve(cost, time=cost.time + round(share * waits[name])) for name, cost in costs.items()}
+
+
+def _round(program: Program, first: Mapping[str, Op], sampling: Sampling) -> dict[str, Sample]:
+    samples: dict[str, Sample] = {}
+    for text, op in first.items():  # a loop of this frame: a refusal finds the operation in it
+        samples[text] = _sampled(program, op, sampling)
+    return samples
 
 
 def signatures_of(program: Program) -> dict[str, str]:
@@ -131,7 +165,9 @@ def _sampled(program: Program, op: Op, sampling: Sampling) -> Sample:
     if op.role is Role.RNG:
         return Sample(**_timed(lambda: rng.save(program.device), program.device, sampling))
     call, results = prepared(program, op), list[Any]()
-    brief = sampling.enough is not None
+    brief = (
+        sampling.enough is not None and program.device.type != "cuda"
+    )  # there the first call makes workspaces that stay
     try:
         peak = _peak(lambda: results.append(call()), program.device) if brief else 0
         sizes = _sizes(program, op, results.pop() if brief else call())
@@ -141,8 +177,17 @@ def _sampled(program: Program, op: Op, sampling: Sampling) -> Sample:
             'see whether the bare module runs on this call; if it does, give cost="estimate", and report the operation.'
         )
         raise Uncapturable("X-MEASURE", what, fix=fix) from error
-    peak = peak or _peak(call, program.device)
+    peak = peak or _most_bytes(call, sizes, program.device)
     return Sample(**_timed(call, program.device, sampling), sizes=sizes, peak=peak)
+
+
+def _most_bytes(call: Callable[[], Any], sizes: tuple[Bytes | None, ...], device: torch.device) -> Bytes:
+    """Most bytes held during a call whose outputs have these sizes."""
+    if device.type != "cuda":
+        return _peak(call, device)
+    out, use = used_by(call, device)
+    del out
+    return sum(filter(None, sizes)) + use.workspace
 
 
 def weighed(program: Program, op: Op) -> tuple[Bytes, tuple[Bytes | None, ...]]:
@@ -153,6 +198,8 @@ def weighed(program: Program, op: Op) -> tuple[Bytes, tuple[Bytes | None, ...]]:
     """
     call, results = prepared(program, op, plain=True), list[Any]()
     try:
+        if program.device.type == "cuda":
+            call()  # the first call makes workspaces that stay
         peak = _peak(lambda: results.append(call()), program.device)
     except (RuntimeError, IndexError, ValueError) as error:
         what = f"{op.target}{_where(op)} does not run on made inputs: {error}"
@@ -196,36 +243,48 @@ def _sizes(program: Program, op: Op, result: Any) -> tuple[Bytes | None, ...]:
 
 class _Timed(TypedDict):
     time: Ns
+    host: Ns
     calls: int
 
 
 def _timed(call: Callable[[], Any], device: torch.device, sampling: Sampling) -> _Timed:
     """The median time of some calls, and how many these were."""
+    if device.type == "cuda":
+        return _timed_in_rows(call, device, sampling)
     clock = _clock(device)
     spent, enough = 0, sampling.enough
     times: list[Ns] = []
     while len(times) < FEWEST or (spent < sampling.patience and len(times) < MOST):
         if enough is not None and times and spent >= enough:
             break
-        _wait(device)
         start = clock()
         out = call()
-        _wait(device)
         times.append(clock() - start)
         spent += times[-1]
         del out
-    return _Timed(time=max(1, int(statistics.median(times))), calls=len(times))
+    return _Timed(time=max(1, int(statistics.median(times))), host=0, calls=len(times))
+
+
+def _timed_in_rows(call: Callable[[], Any], device: torch.device, sampling: Sampling) -> _Timed:
+    """The device's median time of a call that was queued while it was busy, and the host's least time to queue one."""
+    times: list[Ns] = []
+    _, host = timed_row(call, device, count=1, head_start=0)
+    calls, spent, count = 1, 0, 1
+    while len(times) < FEWEST or (spent < sampling.patience and len(times) < MOST):
+        if sampling.enough is not None and times and spent >= sampling.enough:
+            break
+        took, queued = timed_row(call, device, count=count, head_start=2 * host * count)
+        host = min(host, queued // count)
+        times.append(took // count)
+        calls, spent = calls + count, spent + took
+        count = max(1, min(ROW, ENOUGH_NS // max(1, took // count)))
+    return _Timed(time=max(1, int(statistics.median(times))), host=host, calls=calls)
 
 
 def _clock(device: torch.device) -> Callable[[], Ns]:
     """CPU time of this thread where it is the only one that computes, so that other work on the machine counts little."""
     alone = device.type == "cpu" and torch.get_num_threads() == 1
     return time.thread_time_ns if alone else time.perf_counter_ns
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def prepared(program: Program, op: Op, *, plain: bool = False) -> Callable[[], Any]:
@@ -257,20 +316,11 @@ def prepared(program: Program, op: Op, *, plain: bool = False) -> Callable[[], A
 def _peak(call: Callable[[], Any], device: torch.device) -> Bytes:
     """Most bytes held during a call, outputs included."""
     if device.type == "cuda":
-        return _cuda_peak(call, device)
+        out, use = used_by(call, device)
+        del out
+        return rounded(use.asked_peak)
     events: list[recording.Event] = []
     with recording.recorded(events):
         out = call()
     del out
     return max((0, *accumulate(event.size for event in events)))
-
-
-def _cuda_peak(call: Callable[[], Any], device: torch.device) -> Bytes:
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    out = call()
-    torch.cuda.synchronize(device)
-    peak = torch.cuda.max_memory_allocated(device) - before
-    del out
-    return peak

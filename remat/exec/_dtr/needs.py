@@ -19,6 +19,7 @@ from attrs import define, field
 from remat.algorithms._dtr.values import Out
 from remat.exec._dtr.operators import Facts, Slot, check_strided, fill, split
 from remat.exec._torch import recording
+from remat.exec._torch.cuda_memory import rounded, used_by
 from remat.exec._torch.quiet import without_tracebacks
 from remat.exec._torch.torch_private import OpOverload, no_modes, shapes_depend_on_values, storage_key
 from remat.exec._torch.unwinding import uninterrupted
@@ -179,10 +180,8 @@ class NeedsTable:
         return out
 
     def _measured_cuda(self, needs: Needs, run: Callable[[], Any]) -> Any:
-        torch.cuda.reset_peak_memory_stats(self.device)
-        before = torch.cuda.memory_allocated(self.device)
-        out = run()
-        self._note(needs, torch.cuda.max_memory_allocated(self.device) - before, out)
+        out, use = used_by(run, self.device)
+        self._note(needs, rounded(use.asked_peak), out)
         return out
 
     def _note(self, needs: Needs, peak: Bytes, out: Any) -> None:

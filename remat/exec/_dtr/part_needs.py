@@ -16,6 +16,7 @@ from remat.exec._run.lowering import Lowered, Tensors
 from remat.exec._run.rehearsal import as_before
 from remat.exec._torch import recording
 from remat.exec._torch.aside import unprofiled
+from remat.exec._torch.cuda_memory import rounded, used_by
 from remat.exec._torch.torch_private import storage_key
 from remat.units import Bytes
 
@@ -85,11 +86,8 @@ def _measured(lowered: Lowered, primals: Tensors) -> PartNeeds:
 def _peak(call: Callable[[], T], device: torch.device) -> tuple[T, Bytes]:
     """What a call returns, and the most bytes above those held before."""
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        result = call()
-        return result, max(0, torch.cuda.max_memory_allocated(device) - before)
+        result, use = used_by(call, device)
+        return result, rounded(use.asked_peak)
     events: list[recording.Event] = []
     with recording.recorded(events):
         result = call()

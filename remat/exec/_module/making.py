@@ -19,6 +19,7 @@ from remat.exec._module.binding import bound
 from remat.exec._module.calls import Arguments, chain_tensors, make_opaque, traced_step
 from remat.exec._module.compiling import bound_within_budget
 from remat.exec._module.entries import Bare, Dynamic, Ready
+from remat.exec._module.fitting import Fit, fitted
 from remat.exec._module.new_sizes import Filled, at_known_sizes, learn_sizes, planned_from, why_unfilled
 from remat.exec._module.saved import file_of, plan_to_save
 from remat.exec._module.state import State
@@ -31,6 +32,7 @@ from remat.exec._torch.ambient import mode_around, transform_around
 from remat.exec._torch.exchange import EXCHANGE
 from remat.exec._trace.diagnosis import refusal
 from remat.exec._trace.tape import Scalar
+from remat.units import Bytes
 
 NOT_UNDER_DTR = ("X-DEVICE", "X-MODULE", "X-OP", "X-RETAIN", "X-TENSOR", "X-TRANSFORM")
 """What stops a capture and DTR alike: several devices, scripted code, operations and tensors of other kinds, hidden gradients."""
@@ -179,11 +181,49 @@ def _ready_for(
         return ready
     with stages.stage("rehearsal"):
         ready = bound(state, call, planned, digest, None if filled is None else filled.watch)
-        if ready.rehearsal is not None:
-            stages.bytes["rehearsal"] = ready.rehearsal.peak
-            if warning := above_budget(planned, ready.rehearsal.peak + captured.overhead):
-                warn(warning, RematWarning)
+    if ready.rehearsal is None:
         return ready
+    if _rehearsed_peak(ready) > (planned.budget or _rehearsed_peak(ready)):
+        ready = _fitted(state, call, ready, outside=outside, stages=stages)
+    stages.bytes["rehearsal"] = _rehearsed_peak(ready) - captured.overhead
+    if warning := above_budget(ready.planned, _rehearsed_peak(ready)):
+        warn(warning, RematWarning)
+    return ready
+
+
+def _rehearsed_peak(ready: Ready) -> Bytes:
+    """What a step holds by its rehearsal, with what a call holds outside the plan [bytes]."""
+    assert ready.rehearsal is not None
+    return ready.rehearsal.peak + ready.captured.overhead
+
+
+LEAST_STEP = 0.001
+"""The least share of the budget by which a plan is smaller than the one before it, whose rehearsal was above the budget."""
+
+
+def _fitted(state: State, call: Arguments, ready: Ready, *, outside: Outside | None, stages: Stages) -> Ready:
+    """A plan whose rehearsal keeps the budget, where one is found, else the one that holds least.
+
+    Plans of estimates, of files and of a group of processes stay as they are, whatever their rehearsal holds.
+    """
+    planned = ready.planned
+    alone = not planned.origin and not state.ranks.shared and planned.asked is None
+    if state.settings.cost == "estimate" or not alone:
+        return ready
+    fit = Fit(
+        state=state,
+        call=call,
+        digest=ready.digest,
+        outside=outside,
+        stages=stages,
+        peak_of=_rehearsed_peak,
+        least_step=LEAST_STEP,
+    )
+    trials = fitted(fit, planned, lambda planned: planned, ready)
+    assert trials.best is not None
+    best = evolve(trials.best, planned=evolve(trials.best.planned, fitted=str(trials)))
+    state.library[ready.digest] = best.planned
+    return best
 
 
 def _planned(state: State, call: Arguments, captured: Captured, *, outside: Outside | None, stages: Stages) -> Planned:

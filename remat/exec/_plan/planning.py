@@ -148,6 +148,7 @@ class Planned:
         unfilled: why the step was captured, where captures at other sizes were there to fill it in from; empty: it was filled
             in, or there were none.
         inner: what compiled its functions, and the plans that were tried; empty: eager's kernels run them.
+        fitted: the plans that were tried, and what a step held each time, where the first one held more than the budget.
     """
 
     captured: Captured
@@ -169,6 +170,7 @@ class Planned:
     provenance: str = SINGLE
     unfilled: str = ""
     inner: str = ""
+    fitted: str = ""
 
 
 @frozen
@@ -528,10 +530,14 @@ def above_budget(planned: Planned, measured: Bytes) -> str:
     """A warning that a rehearsal held more than the budget, which no operation was measured to take; empty where it did not."""
     if planned.budget is None or measured <= planned.budget:
         return ""
+    cause, fix = "some operation takes more memory in the step than on its own", ", and report it, with the module"
+    if planned.captured.program.device.type == "cuda":
+        cause = "the allocator gives cached blocks that are larger than what is asked for"
+        fix = ", or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, under which blocks are as large as they need to be"
     return (
         f"the rehearsal of the plan held {format_bytes(measured)} ({measured} B), and the budget is "
-        f"{format_bytes(planned.budget)} ({planned.budget} B): some operation takes more memory in the step than on its own. "
-        f"Give a budget that is {measured - planned.budget} B smaller, and report it, with the module."
+        f"{format_bytes(planned.budget)} ({planned.budget} B): {cause}. "
+        f"Give a budget that is {measured - planned.budget} B smaller{fix}."
     )
 
 

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from remat.errors import Uncapturable
+from remat.exec._torch import cudnn_norm, cudnn_rnn
 from remat.exec._torch.backward_writes import refuse_written
 from remat.exec._torch.late_numbers import compared_late
 from remat.exec._torch.log import Dispatch
@@ -132,7 +133,8 @@ def eager_kernels(*, fused_dropout: bool) -> Iterator[None]:
     for overload, _, _ in taken:
         overload._dispatch_cache.clear()
     try:
-        yield
+        with cudnn_norm.traced_as_it_is(), cudnn_rnn.traced_in_one():
+            yield
     finally:
         for overload, key, kernel in taken:
             overload.py_kernels[key] = kernel
