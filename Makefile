@@ -47,7 +47,10 @@ test-versions:
 test-thorough: venv
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile property_tests
 
+# On a CUDA device: the trials, those of copies once more under torch's sanitizer of streams, then a table of peaks and times.
 test-cuda: venv
+	$(BIN)/python -m pytest tests/cuda
+	TORCH_CUDA_SANITIZER=1 $(BIN)/python -m pytest tests/cuda/test_copies_on_cuda.py -k "not five_hundred"
 	$(BIN)/python -m tests.cuda
 
 lint: venv

@@ -1,6 +1,8 @@
 """Races of copies are found without an accelerator: the library has none, and each planted bug dies."""
 
 import random
+import subprocess
+import sys
 from functools import cache
 
 import pytest
@@ -403,3 +405,18 @@ def test_a_wait_that_the_actions_lack_is_found_wherever_it_is():
         stepped(Copier.on(device), actions=actions[:at] + actions[at + 1 :])
         with pytest.raises(LawBroken, match=r"copy to device .* \(writing to\)"):
             device.check()
+
+
+def test_to_import_the_kit_does_not_have_a_device_call_into_python():
+    program = """
+import torch, torch.cuda._gpu_trace as traces
+calls = []
+torch._C._activate_gpu_trace = lambda: calls.append(1)
+import remat.testing
+from torch._utils import CallbackRegistry
+lists = [value.callback_list for value in vars(traces).values() if isinstance(value, CallbackRegistry)]
+assert not calls and not any(lists), (calls, lists)
+import torch.cuda._sanitizer
+assert calls and all(lists)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

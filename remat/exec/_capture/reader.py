@@ -34,6 +34,8 @@ class _Reader:
         self.storages: dict[str, Storage] = {}
         self.named: dict[torch.fx.Node, Any] = {}
         self.by_key: dict[int, str] = {}
+        self.tied = {path: id(tensor) for path, tensor in module.named_parameters(remove_duplicate=False)}
+        self.parameters: dict[int, str] = {}
         self.late: set[str] = set()
         self.roles: dict[tuple[str, Any], str] = {}
         self.constants: dict[str, torch.Tensor] = {}
@@ -56,11 +58,13 @@ class _Reader:
         kind, about = _origin_of(role)
         tensor = node.meta["val"]
         twin = self.by_key.get(torch_private.storage_key(tensor)) if kind != "tangent" else None
-        if twin is not None and kind == "param" and self.values[self.storages[twin].roots[0]].spec == Spec.of(tensor):
-            # A tied parameter stands once per use in the trace and once in the step.
-            self.roles[kind, about] = self.storages[twin].roots[0]
-            self.named[node] = Ref(self.storages[twin].roots[0])
-            return
+        if kind == "param":
+            # A tied parameter stands once per name in the trace and once in the step. Others may share its memory: shards do.
+            name = self.parameters.setdefault(self.tied[about], node.name)
+            if name != node.name:
+                self.roles[kind, about] = name
+                self.named[node] = Ref(name)
+                return
         if twin is not None:
             # Two views of one memory (tokens and targets cut from one batch): harmless as long as neither is written.
             self.shared.update((twin, f"{kind}:{about}"))
