@@ -82,7 +82,10 @@ def measure_step(step: Callable[[], Any], *, device: torch.device | str = "cpu",
 
 
 def _measure_cuda(step: Callable[[], Any], device: torch.device) -> StepMemory:
+    requested_before = torch.cuda.memory_stats(device).get("requested_bytes.all.current", 0)
     returned, use = used_by(step, device)
-    reserved = torch.cuda.max_memory_reserved(device)
+    statistics = torch.cuda.memory_stats(device)
+    requested = statistics.get("requested_bytes.all.peak", requested_before) - requested_before
     del returned
-    return StepMemory(peak=use.peak, left=use.left, reserved=reserved, requested=use.asked_peak)
+    reserved = torch.cuda.max_memory_reserved(device)
+    return StepMemory(peak=use.peak, left=use.left, reserved=reserved, requested=requested)
