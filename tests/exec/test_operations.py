@@ -13,6 +13,7 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 import remat.exec
+from remat.exec._torch.cudnn_rnn import MODES
 from remat.exec._torch.joint import IN_PYTHON, eager_kernels
 from tests.exec.support import Rig, differences, evicting, train
 
@@ -223,7 +224,9 @@ def test_no_operation_is_taken_apart_in_python_but_those_that_must_be():
     for fused in (True, False):
         with eager_kernels(fused_dropout=fused):
             left = taken_apart_in_python()
-        assert left == {f"aten::{name}" for name in IN_PYTHON | ({"dropout"} if fused else set())} & before
+        assert (
+            left == {f"aten::{name}" for name in IN_PYTHON | MODES.keys() | ({"dropout"} if fused else set())} & before
+        )
     assert taken_apart_in_python() == before
 
 

@@ -29,7 +29,8 @@ _BACKWARD = (
     f"Tensor? grad_output, Tensor? grad_hy, Tensor? grad_cy, {_HOW}) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 """Gradients of input, hidden and cell states, and of all weights one behind the other."""
-_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
+MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
+"""What cuDNN calls the kinds of nets, by the name of torch's operation."""
 
 _library = torch.library.Library("remat", "FRAGMENT")
 _library.define(_FORWARD)
@@ -48,23 +49,14 @@ def _run(x: Tensor, weight: Sequence[Tensor], hx: Tensor, cx: Tensor | None, *ho
     return output, hy, cy, reserve, flat
 
 
-def _run_backward(
-    x: Tensor,
-    weight: Sequence[Tensor],
-    hx: Tensor,
-    cx: Tensor | None,
-    output: Tensor,
-    flat: Tensor,
-    reserve: Tensor,
-    *rest: Any,
-) -> tuple[Tensor, ...]:
-    grad_output, grad_hy, grad_cy, *how = rest
-    stride0, mode, hidden, proj, layers, batch_first, dropout, train, both = how
+def _run_backward(x: Tensor, weight: Sequence[Tensor], hx: Tensor, cx: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
+    output, flat, reserve, *grads = rest[:6]
+    stride0, mode, hidden, proj, layers, batch_first, dropout, train, both = rest[6:]
     wanted = [True, True, cx is not None, True]
     reserve = reserve.clone()  # the kernel writes there
     dx, dhx, dcx, dweight = _aten._cudnn_rnn_backward.default(
-        x, weight, stride0, flat, hx, cx, output, grad_output, grad_hy, grad_cy, mode, hidden, proj, layers, batch_first, dropout,
-        train, both, [], None, reserve, wanted,
+        x, weight, stride0, flat, hx, cx, output, *grads, mode, hidden, proj, layers, batch_first, dropout, train, both, [],
+        None, reserve, wanted,
     )  # fmt: skip
     return dx, dhx, x.new_empty(0) if cx is None else dcx, torch.cat([part.reshape(-1) for part in dweight])
 
@@ -165,7 +157,7 @@ def _traced(name: str) -> Any:
     def call(x: Tensor, states: Any, *rest: Any) -> Any:
         if not takes(x):
             return overload._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, x, states, *rest)
-        output, hy, cy = by_cudnn(_MODES[name], x, states if name == "lstm" else [states], *rest)
+        output, hy, cy = by_cudnn(MODES[name], x, states if name == "lstm" else [states], *rest)
         return (output, hy, cy) if name == "lstm" else (output, hy)
 
     return call
@@ -175,7 +167,7 @@ def _traced(name: str) -> Any:
 def traced_in_one() -> Iterator[None]:
     """In the block traces take down recurrent nets of cuDNN as one operation each, and leave weights without memory apart."""
     key, flatten = torch._C.DispatchKey.CompositeImplicitAutograd, nn.RNNBase.flatten_parameters
-    overloads = {name: getattr(_aten, name).input for name in _MODES}
+    overloads = {name: getattr(_aten, name).input for name in MODES}
     before = {name: overload.py_kernels.get(key) for name, overload in overloads.items()}
 
     def unless_traced(module: nn.RNNBase) -> None:
@@ -198,4 +190,4 @@ def traced_in_one() -> Iterator[None]:
             overload._dispatch_cache.clear()
 
 
-__all__ = ["by_cudnn", "traced_in_one"]
+__all__ = ["MODES", "by_cudnn", "traced_in_one"]
