@@ -106,6 +106,13 @@ def test_dropout_inside_is_refused_with_the_way_out():
     assert "dropout=0" in refused.value.fix and refused.value.rule == "X-OP"
 
 
+def test_under_autocast_a_net_is_refused_with_the_way_out():
+    module = Recurrent(nn.GRU)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(Uncapturable, match="by a rule of its own") as refused:
+        remat.exec.wrap(module, torch.randn(6, 7, 3), "1MiB")
+    assert "enabled=False" in refused.value.fix and refused.value.rule == "X-OP"
+
+
 def test_a_trace_leaves_the_weights_of_the_module_alone():
     module = Recurrent(nn.LSTM)
     before = [part.data_ptr() for part in module.net._flat_weights]

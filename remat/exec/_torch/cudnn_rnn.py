@@ -126,7 +126,7 @@ def by_cudnn(
         how: has_biases, num_layers, dropout, train, bidirectional, batch_first.
 
     Raises:
-        Uncapturable: X-OP, with dropout between layers.
+        Uncapturable: X-OP, with dropout between layers, or under autocast.
     """
     biases, layers, dropout, train, both, batch_first = how
     if dropout and train and layers > 1:
@@ -134,6 +134,12 @@ def by_cudnn(
             f"dropout={dropout} inside a recurrent net of cuDNN has a state of its own, which no replay can put back."
         )
         fix = 'give dropout=0 and put `nn.Dropout` between nets of one layer, or leave the module bare (on_uncapturable="bare").'
+        raise Uncapturable("X-OP", what, fix=fix)
+    if torch.is_autocast_enabled(x.device.type):
+        what = (
+            "a recurrent net of cuDNN under autocast runs in half precision by a rule of its own, which no trace shows."
+        )
+        fix = "call it within `torch.autocast(…, enabled=False)`, in the type you want, or leave the module bare."
         raise Uncapturable("X-OP", what, fix=fix)
     hx, cx = (states[0], states[1]) if len(states) > 1 else (states[0], None)
     hidden = hx.size(2) if cx is None else cx.size(2)
