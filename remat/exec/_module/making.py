@@ -181,11 +181,12 @@ def _ready_for(
         return ready
     with stages.stage("rehearsal"):
         ready = bound(state, call, planned, digest, None if filled is None else filled.watch)
+        if ready.rehearsal is not None:
+            stages.bytes["rehearsal"] = ready.rehearsal.peak
     if ready.rehearsal is None:
         return ready
     if _rehearsed_peak(ready) > (planned.budget or _rehearsed_peak(ready)):
         ready = _fitted(state, call, ready, outside=outside, stages=stages)
-    stages.bytes["rehearsal"] = _rehearsed_peak(ready) - captured.overhead
     if warning := above_budget(ready.planned, _rehearsed_peak(ready)):
         warn(warning, RematWarning)
     return ready
