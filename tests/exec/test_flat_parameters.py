@@ -56,3 +56,29 @@ def test_parameters_that_look_at_the_same_memory_have_gradients_of_their_own():
     x = torch.randn(64, 8, dtype=torch.float64)
     wrapped = remat.exec.wrap(module, x, "100%", solver=LIGHT, on_uncapturable="raise")
     assert differences(train(bare, (x,)), train(wrapped, (x,)), ("matrices.0", "first")) == []
+
+
+@pytest.mark.parametrize("tracer", ["log", "joint"])
+def test_an_optimizer_in_the_backward_writes_no_shard_that_is_still_read(tracer):
+    torch.manual_seed(0)
+    x, steps = torch.randn(64, 16, dtype=torch.float64), []
+    layers = [layer for _ in range(4) for layer in (nn.Linear(16, 16), nn.Tanh())]
+    bare = nn.Sequential(*layers).double()
+    module = flattened(copy.deepcopy(bare))
+    wrapped = remat.exec.wrap(
+        module, x, "80%", solver=LIGHT, tracer=tracer, on_infeasible="best", on_uncapturable="raise"
+    )
+    for net in (bare, module):
+        for parameter in net.parameters():
+            parameter.register_post_accumulate_grad_hook(descended)
+    for net in (bare, wrapped):
+        for _ in range(3):
+            net(x).square().mean().backward()
+        steps.append([parameter.detach().clone() for parameter in net.parameters()])
+    assert all(map(torch.equal, *steps))
+
+
+def descended(parameter):
+    with torch.no_grad():
+        parameter.sub_(parameter.grad, alpha=0.1)
+    parameter.grad = None

@@ -59,6 +59,7 @@ class Captured:
         guards: what must hold of the tensors of a call.
         late: what must hold of the late reads, in the order of their outputs.
         effects: what the forward changes in Python.
+        replaced: paths of buffers that the forward replaces by new tensors: the step writes them in new memory.
         lifted: paths of the plain tensors that are inputs besides the arguments.
         leaves: inputs that autocast casts more than once, and whether they are leaves, of which eager keeps the cast.
         prologue: what is computed before the step because shapes depend on it, and is an input after these; None: nothing.
@@ -81,6 +82,7 @@ class Captured:
     guards: Guards = field(factory=lambda: compile_guards(()))
     late: tuple[Read, ...] = ()
     effects: tuple[Effect, ...] = ()
+    replaced: tuple[str, ...] = ()
     lifted: tuple[str, ...] = ()
     leaves: tuple[tuple[int, bool], ...] = ()
     prologue: Prologue | None = None
@@ -234,6 +236,7 @@ def _captured(
         guards=compile_guards(reads),
         late=tuple(read for read in reads if read.late is not None),
         effects=last.effects,
+        replaced=last.replaced,
         lifted=tuple(slot.path for slot in traced.lifted),
         leaves=leaves,
         prologue=_prologue(traced),

@@ -34,6 +34,7 @@ class _Reader:
         self.storages: dict[str, Storage] = {}
         self.named: dict[torch.fx.Node, Any] = {}
         self.by_key: dict[int, str] = {}
+        self.keys: dict[str, int] = {}
         self.tied = {path: id(tensor) for path, tensor in module.named_parameters(remove_duplicate=False)}
         self.parameters: dict[int, str] = {}
         self.late: set[str] = set()
@@ -48,7 +49,7 @@ class _Reader:
         """Declare a value; a new storage where `view` is None."""
         self.values[name] = Value(name=name, spec=Spec.of(tensor), storage=storage, view=view)
         if view is None:
-            self.by_key[torch_private.storage_key(tensor)] = storage
+            self.by_key[self.keys.setdefault(storage, torch_private.storage_key(tensor))] = storage
             size = charged(tensor.untyped_storage().nbytes(), tensor.device)
             roots = (*(self.storages[storage].roots if storage in self.storages else ()), name)
             self.storages[storage] = Storage(name=storage, size=size, roots=roots, outside=outside)
@@ -198,13 +199,18 @@ class _Reader:
         tensors = [tensor for tensor in results if isinstance(tensor, torch.Tensor)]
         storages = {self.by_key.get(torch_private.storage_key(tensor)) for tensor in tensors}
         if len(storages) == 1 and None not in storages:
-            return storages.pop()
+            return self._viewed(torch_private.storage_key(tensors[0]), args) or storages.pop()
         if not storages <= {None}:
             raise Uncapturable("X-ALIAS", f"{target} returns both views and new tensors.", fix=_FIX)
         # what autograd views of a Python number (`conj` of 1j) has memory that torch makes for it: it is new
         if torch_private.aliases_an_input(target) and tensors and any(refs(args)):
             raise Uncapturable("X-ALIAS", f"{target} is a view whose storage the trace does not show.", fix=_FIX)
         return None
+
+    def _viewed(self, key: int, args: Any) -> str | None:
+        """The storage of the argument that lies in this memory: parameters that are shards of one block share it."""
+        storages = (self.values[ref.name].storage for ref in refs(args))
+        return next((storage for storage in storages if self.keys[storage] == key), None)
 
 
 def _tuples(tree: Any) -> Any:
@@ -272,6 +278,11 @@ def _origin_of(role: tuple[str, Any]) -> tuple[str, Any]:
         raise Uncapturable("X-OP", "an operation has side effects (an error check of torch.linalg, say).", fix=_FIX)
     if kind not in ("param", "buffer", "input", "tangent"):
         raise Uncapturable("X-INPUT", f"the trace has an input of kind {about}.", fix=_FIX)
+    if kind == "tangent" and not isinstance(about[1], int):
+        which, name = about[1]
+        name = str(name).removeprefix("inner.")
+        what = f"the forward writes the {which} {name} in place from what requires a gradient, which a later call may pass back."
+        raise Uncapturable("X-WRITE", what, fix="write what is detached (`tensor.detach()`), or return it.")
     if kind == "tangent":
         return kind, about[1]
     return kind, about if kind == "input" else about.removeprefix("inner.")

@@ -81,6 +81,7 @@ def bound(state: State, call: Arguments, planned: Planned, digest: str, watch: W
     places = tuple(place((kind, about)) for kind, values in roles for _, about in values)
     guarded = tuple(map(place, captured.guards.origins))
     early = tuple(map(place, captured.prologue.origins if captured.prologue is not None else ()))
+    replaced = tuple(index["buffer"][path] for path in captured.replaced)
     same = tuple((i, place(leaf.origin)) for i, leaf in enumerate(captured.out_leaves) if isinstance(leaf, Same))
     watch = watch or Watch(captured.tokens, captured.reads)
     if not watch.holds(module, state.watched(module)):
@@ -96,7 +97,8 @@ def bound(state: State, call: Arguments, planned: Planned, digest: str, watch: W
         )  # fmt: skip
     ready = Ready(
         planned=planned, digest=digest, watch=watch, places=places, guard_places=guarded, prologue_places=early, call=step,
-        meter=meter, same_places=same, shared_writes=_shared_writes(program, places, call, inputs),
+        meter=meter, same_places=same, replaced_places=replaced,
+        shared_writes=_shared_writes(program, places, call, inputs),
     )  # fmt: skip
     extra = extra_inputs(ready, call, state.watched(module))
     if extra is None:

@@ -16,7 +16,7 @@ import torch
 from attrs import define, field
 from torch import nn
 
-from remat.exec._module.live import form
+from remat.exec._module.live import form, tables
 from remat.exec._torch.compiled import opaque, running_eagerly
 from remat.exec._torch.exchange import EXCHANGE
 from remat.exec._torch.wrappers import bits_of
@@ -228,6 +228,14 @@ class Arguments:
         """The tensors at some places; extra ones count as inputs after the arguments."""
         tensors = {**self.tensors, "input": [*self.tensors["input"], *extra]} if extra else self.tensors
         return tuple(tensors[kind][at] for kind, at in places)
+
+    def renew_buffers(self, places: tuple[int, ...]) -> None:
+        """Give buffers new memory with the same values; who has the old ones, or views of them, keeps them as they are."""
+        buffers = self.tensors["buffer"]
+        renewed = {id(buffers[at]): buffers[at].detach().clone() for at in places}
+        for _, table in tables(self.module, "_buffers"):
+            table.update({name: renewed[id(tensor)] for name, tensor in table.items() if id(tensor) in renewed})
+        self.tensors = {**self.tensors, "buffer": [renewed.get(id(tensor), tensor) for tensor in buffers]}
 
 
 def chain_tensors(call: Arguments) -> list[torch.Tensor]:

@@ -63,6 +63,7 @@ class Ready:
         meter: times and audit.
         rehearsal: what a rehearsal of the plan measured.
         shared_writes: places of tensors that the step writes, each with that of another tensor in the same memory.
+        replaced_places: of buffers that the forward replaces, in the order in which a call has its buffers.
         same_places: of tensors that are returned unchanged: position among the flat outputs, and place.
     """
 
@@ -76,6 +77,7 @@ class Ready:
     meter: StepMeter
     rehearsal: Rehearsal | None = None
     same_places: tuple[tuple[int, tuple[str, int]], ...] = ()
+    replaced_places: tuple[int, ...] = ()
     shared_writes: frozenset[tuple[tuple[str, int], tuple[str, int]]] = frozenset()
 
     @property

@@ -73,6 +73,7 @@ def why_unfit(captured: Captured) -> str:
     reasons = {
         "the plan depends on values of tensors": bool(captured.late or captured.guards.reads or captured.prologue),
         "it changes attributes": bool(captured.effects),
+        "it replaces buffers": bool(captured.replaced),
         "it reads tensors from plain attributes": bool(captured.lifted),
         "it returns an argument, or one tensor twice": bool(captured.widened)
         or any(isinstance(leaf, Same) for leaf in captured.out_leaves),

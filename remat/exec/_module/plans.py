@@ -152,6 +152,8 @@ class Plans(State):
         while True:
             captured = ready.captured
             assert ready.call is not None
+            if ready.replaced_places:
+                call.renew_buffers(ready.replaced_places)
             primals = call.at(ready.places, call.extra)
             with undone_by(captured, ready.call.lowered, primals) as undo:
                 with EXCHANGE.reading:

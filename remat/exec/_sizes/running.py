@@ -17,7 +17,7 @@ from remat.exec._torch.outlined import Form, NoOutline, Outlined, tracers_settin
 from remat.exec._torch.parametrized import own_parametrizations
 from remat.exec._trace import structure
 from remat.exec._trace.containers import TABLES
-from remat.exec._trace.effects import buffers_of, check_tables, write_in_place
+from remat.exec._trace.effects import buffers_of, check_tables
 from remat.exec._trace.python_state import Snapshot
 from remat.exec._trace.reads import Reads
 from remat.exec._trace.tracing import Same, Step, untouched
@@ -61,7 +61,8 @@ def outlined(step: Step, mode: Outlining, around: Around) -> tuple[tuple[Form, .
                 out = step.run(inputs[: len(step.tensors)])
                 if mode.seeding.seen:
                     raise NoOutline("the forward sets torch's generator")
-            write_in_place(buffers)
+            if any(buffer.now is not buffer.tensor for buffer in buffers):
+                raise NoOutline("the forward replaces buffers")
             check_tables(tables)
             returned = _returned(out, origins, around)
             _backward(mode, returned, [*state.values(), *inputs], around.captured)

@@ -87,6 +87,7 @@ def why_none(captured: Captured) -> str:
     reasons = {
         "the joint export traced it": bool(captured.exported),
         "the forward changes Python state": bool(captured.effects),
+        "the forward replaces buffers": bool(captured.replaced),
         "Python reads what differs in every step": bool(captured.late),
         "shapes depend on values": captured.prologue is not None,
         "autocast casts inputs more than once": bool(captured.leaves),

@@ -1,10 +1,12 @@
 """Effects: changes to Python state that every call makes alike, which a captured step makes too, and changes that are refused.
 
-Attributes and containers are compared before and after a pass. Buffers that the forward replaces are written in place instead.
+Attributes and containers are compared before and after a pass. Buffers that the forward replaces are written in place,
+after a call has given them new memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from attrs import frozen
 from torch import nn
 
 from remat.errors import Uncapturable
+from remat.exec._torch.torch_private import storage_key
 from remat.exec._trace import structure
 from remat.exec._trace.containers import DERIVED, STATE, Container
 from remat.exec._trace.structure import Layout
@@ -140,24 +143,77 @@ def check_tables(tables: list[tuple[nn.Module, str, tuple[str, ...]]]) -> None:
             raise Uncapturable("X-STATE", what, fix=fix)
 
 
-def buffers_of(module: nn.Module) -> list[tuple[dict[str, Any], str, torch.Tensor]]:
+@frozen
+class Registered:
+    """A buffer before a pass, and where it is registered.
+
+    Attributes:
+        path: its name in the module that is traced.
+        table, name: the table that holds it, and its name there.
+        tensor: the buffer.
+    """
+
+    path: str
+    table: dict[str, Any]
+    name: str
+    tensor: torch.Tensor
+
+    @property
+    def now(self) -> torch.Tensor | None:
+        """What is registered in its place now."""
+        return self.table.get(self.name)
+
+
+def buffers_of(module: nn.Module) -> list[Registered]:
     """Buffers with the tables that hold them."""
     return [
-        (inner._buffers, name, buffer)
-        for inner in module.modules()
+        Registered(f"{path}.{name}".lstrip("."), inner._buffers, name, buffer)
+        for path, inner in module.named_modules()
         for name, buffer in inner._buffers.items()
         if buffer is not None
     ]
 
 
-def write_in_place(buffers: list[tuple[dict[str, Any], str, torch.Tensor]]) -> None:
-    """Write buffers in place that the forward replaced by new tensors: same values, same objects."""
-    for owner, name, buffer in buffers:
-        new = owner.get(name)
-        if new is buffer:
-            continue
-        if new is None or new.shape != buffer.shape or new.dtype != buffer.dtype:
-            what = f"the forward replaces the buffer {name!r} by one of another shape or type."
-            raise Uncapturable("X-STATE", what, fix="keep its shape and type.")
-        buffer.copy_(new.detach())
-        owner[name] = buffer
+def write_in_place(buffers: list[Registered], others: Iterable[torch.Tensor]) -> tuple[str, ...]:
+    """Write buffers in place that the forward replaced by new tensors; gives the paths of those that get new memory in each call.
+
+    Args:
+        buffers: as before the pass.
+        others: parameters and inputs.
+    """
+    changed = [buffer for buffer in buffers if buffer.now is not buffer.tensor]
+    if not changed:
+        return ()
+    stay = [buffer.tensor for buffer in buffers if buffer.now is buffer.tensor]
+    elsewhere = {storage_key(tensor) for tensor in (*others, *stay)}
+    before = [storage_key(buffer.tensor) for buffer in changed]
+    values = []
+    for buffer, old in zip(changed, before, strict=True):
+        new = _replacement(buffer)
+        key = storage_key(new)
+        if old in elsewhere or before.count(old) > 1 or key in elsewhere:
+            what = f"the forward replaces the buffer {buffer.name!r}, before or after which it shares its memory with another."
+            raise Uncapturable("X-STATE", what, fix="replace it by a clone, or write it in place (`copy_`).")
+        if key not in before:
+            elsewhere.add(key)
+        # what is a buffer itself is read before any of them is written
+        values.append(new.detach().clone() if key in before else new.detach())
+    for buffer, value in zip(changed, values, strict=True):
+        buffer.tensor.copy_(value)
+        buffer.table[buffer.name] = buffer.tensor
+    return tuple(buffer.path for buffer in changed)
+
+
+def _replacement(buffer: Registered) -> torch.Tensor:
+    """What a forward has put in the place of a buffer, in whose form it must be."""
+    old, new = buffer.tensor, buffer.now
+    if new is None or new.shape != old.shape or new.dtype != old.dtype:
+        what = f"the forward replaces the buffer {buffer.name!r} by one of another shape or type."
+        raise Uncapturable("X-STATE", what, fix="keep its shape and type.")
+    if any(n != 1 and a != b for n, a, b in zip(new.shape, new.stride(), old.stride(), strict=True)):
+        what = f"the forward replaces the buffer {buffer.name!r} by one of other strides."
+        raise Uncapturable("X-STATE", what, fix="call the module once before you wrap it, or keep its strides.")
+    if new.requires_grad:
+        what = f"the forward replaces the buffer {buffer.name!r} by a tensor through which a later call may pass gradients back."
+        raise Uncapturable("X-STATE", what, fix="replace it by `tensor.detach()`, or keep it as a plain attribute.")
+    return new

@@ -32,6 +32,7 @@ class Pass:
         layout, leaves: what was returned; tensors stand as None, or as `Same`.
         places: which of `leaves` are tensors.
         requires_grad: of each returned tensor, of each late read, and of each tensor of an effect.
+        replaced: paths of buffers that were replaced by new tensors.
         through: positions of outputs that gradients may come back through.
         seeded: whether the forward set torch's generator itself, also where it put it back.
         orders: for each output, how its dimensions are permuted for the caller; None: not at all.
@@ -48,6 +49,7 @@ class Pass:
     places: tuple[int, ...] = ()
     requires_grad: tuple[bool, ...] = ()
     through: tuple[int, ...] = ()
+    replaced: tuple[str, ...] = ()
     seeded: bool = False
     orders: tuple[tuple[int, ...] | None, ...] = ()
 

@@ -205,7 +205,7 @@ class _Traced(nn.Module):
         with tape.seeding, reads, tape, own_parametrizations(), nodes.autocast_regions(tape.regions):
             out = step.run(tensors[:count])
             current.seeded = tape.seeding.seen
-        write_in_place(buffers)
+        current.replaced = write_in_place(buffers, (*self.inner.parameters(), *tensors))
         check_tables(space["tables"])
         passes.append(current)
         returned = self._note_outputs(current, out)

@@ -1,0 +1,121 @@
+"""Buffers that the forward replaces by new tensors (`self.state = …`): as in eager, who has the old tensor keeps what it was."""
+
+import pytest
+import torch
+from torch import nn
+
+import remat.exec
+from remat._warn import RematWarning
+from remat.errors import Uncapturable
+from tests.exec.support import LIGHT, differences, train, twins
+
+
+class Replacing(nn.Module):
+    """Two layers and two buffers, which a function of them replaces in the forward."""
+
+    def __init__(self, replace):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.register_buffer("new", torch.randn(64, 8))
+        self.register_buffer("old", torch.randn(64, 8))
+        self.replace = replace
+
+    def forward(self, x):
+        y = torch.tanh(self.first(x) + self.new + self.old)
+        self.replace(self, x, y)
+        return torch.tanh(self.second(y)).square().mean()
+
+
+def shift(net, x, y):
+    net.old = net.new
+    net.new = y.detach()
+
+
+def swap(net, x, y):
+    net.old, net.new = net.new, net.old
+    net.new.mul_(0.9)
+
+
+def average(net, x, y):
+    net.new = 0.9 * net.new + 0.1 * y.detach()
+
+
+def pair(replace):
+    torch.manual_seed(0)
+    bare, module = twins(Replacing(replace).double())
+    return bare, module, torch.randn(64, 8, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("tracer", ["log", "joint"])
+@pytest.mark.parametrize("budget", ["100%", "80%"])
+@pytest.mark.parametrize("replace", [shift, swap, average], ids=lambda replace: replace.__name__)
+def test_buffers_that_take_each_others_place_are_those_of_eager(replace, budget, tracer):
+    bare, module, x = pair(replace)
+    wrapped = remat.exec.wrap(
+        module, x, budget, solver=LIGHT, tracer=tracer, on_uncapturable="raise", on_infeasible="best"
+    )
+    assert differences(train(bare, (x,), 4), train(wrapped, (x,), 4)) == []
+
+
+@pytest.mark.parametrize("replace", [shift, average], ids=lambda replace: replace.__name__)
+def test_who_has_the_old_buffer_or_a_view_of_it_keeps_it(replace):
+    bare, module, x = pair(replace)
+    wrapped = remat.exec.wrap(module, x, "100%", solver=LIGHT, on_uncapturable="raise")
+    kept = []
+    for net in (bare, wrapped):
+        tensors = []
+        for _ in range(3):
+            tensors += [net.new, net.new[3:5]]
+            net(x).backward()
+        kept.append(tensors)
+    assert all(map(torch.equal, *kept))
+
+
+def attached(net, x, y):
+    net.new = y
+
+
+def written(net, x, y):
+    net.new.copy_(y)
+
+
+def tied(net, x, y):
+    net.new = net.old
+
+
+def shared_later(net, x, y):
+    net.new = net.old = y.detach()
+
+
+def argument(net, x, y):
+    net.new = x
+
+
+def transposed(net, x, y):
+    net.new = y.detach().t().contiguous().t()
+
+
+REFUSED = [attached, written, tied, shared_later, argument, transposed]
+
+
+@pytest.mark.parametrize("replace", REFUSED, ids=lambda replace: replace.__name__)
+def test_what_later_calls_would_see_of_this_one_is_refused(replace):
+    _, module, x = pair(replace)
+    with pytest.raises(Uncapturable, match=r"X-STATE|X-WRITE"):
+        remat.exec.wrap(module, x, "100%", solver=LIGHT, on_uncapturable="raise")
+
+
+def test_a_buffer_under_two_names_of_which_one_is_replaced_is_refused():
+    _, module, x = pair(average)
+    module.old = module.new
+    with pytest.raises(Uncapturable, match="X-STATE"):
+        remat.exec.wrap(module, x, "100%", solver=LIGHT, on_uncapturable="raise")
+
+
+def test_gradients_through_a_replaced_buffer_reach_the_call_before_under_dtr():
+    bare, module, x = pair(attached)
+    with pytest.warns(RematWarning, match="X-STATE"):
+        wrapped = remat.exec.wrap(module, x, 1 << 26)
+    for net in (bare, wrapped):
+        (net(x) + net(2 * x)).backward()
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(bare.parameters(), module.parameters(), strict=True))
