@@ -78,6 +78,20 @@ def test_an_optimizer_in_the_backward_writes_no_shard_that_is_still_read(tracer)
     assert all(map(torch.equal, *steps))
 
 
+@pytest.mark.parametrize("written", [1, 2, 3])
+def test_what_dtr_computes_again_from_a_shard_that_was_written_is_refused(written):
+    torch.manual_seed(0)
+    layers = [layer for _ in range(4) for layer in (nn.Linear(16, 16), nn.Tanh())]
+    module, x = flattened(nn.Sequential(*layers).double()), torch.randn(64, 16, dtype=torch.float64)
+    wrapped = remat.exec.dtr(module, 64 << 10)
+    wrapped(x).square().mean().backward()
+    loss = wrapped(x).square().mean()
+    with torch.no_grad():
+        module[2 * written].weight.mul_(2)
+    with pytest.raises(RuntimeError, match=r"X-WRITE|modified by an inplace"):
+        loss.backward()
+
+
 def descended(parameter):
     with torch.no_grad():
         parameter.sub_(parameter.grad, alpha=0.1)

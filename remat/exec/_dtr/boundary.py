@@ -112,7 +112,7 @@ def packed(runtime: Runtime, tensor: torch.Tensor) -> _Saved | _SavedPlain:
         handle = Handle(tensor._handle.value, saved=True)
         if runtime.on_saved is not None:
             runtime.on_saved(handle.value.storage)
-        return _Saved(handle, _version(handle), tuple(tensor.shape), tensor._runtime)
+        return _Saved(handle, _version(handle, tensor._runtime), tuple(tensor.shape), tensor._runtime)
     return _SavedPlain(tensor, version_of(tensor), runtime, runtime.tracks(tensor) and may_be_lengths(tensor))
 
 
@@ -124,7 +124,7 @@ def unpacked(saved: _Saved | _SavedPlain) -> torch.Tensor:
     """
     saved.runtime.doubled = saved.runtime.doubled or torch.is_grad_enabled()
     if isinstance(saved, _Saved):
-        if saved.handle.stale or _version(saved.handle) != saved.version:
+        if saved.handle.stale or _version(saved.handle, saved.runtime) != saved.version:
             raise RuntimeError(_modified(saved.shape))
         return saved.runtime.standing_for(saved.handle.value)
     if version_of(saved.tensor) != saved.version:
@@ -135,8 +135,8 @@ def unpacked(saved: _Saved | _SavedPlain) -> torch.Tensor:
         return saved.runtime.enter(saved.tensor)
 
 
-def _version(handle: Handle) -> int:
-    source = handle.value.storage.source
+def _version(handle: Handle, runtime: Runtime) -> int:
+    source = runtime.source_of(handle.value)
     return 0 if source is None else version_of(source)
 
 

@@ -94,8 +94,8 @@ class Recorder(Tensors):
             storage = value.storage
             if storage.pinned and at not in reader.once:
                 storage.readers.append(weakref.ref(record))
-                if storage.source is not None:
-                    reader.versions.append((at, storage.source, version_of(storage.source)))
+                if (source := self.source_of(value)) is not None:
+                    reader.versions.append((at, source, version_of(source)))
 
     def described(self, record: Call, results: Sequence[Any], kept: Bytes = 0) -> list[Out | None]:
         """What results are, from their payloads: sizes, and whose storages they share; what is no tensor counts for `kept`."""

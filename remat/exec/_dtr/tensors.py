@@ -74,6 +74,7 @@ class Tensors:
         self.on_saved: Callable[[Stored], None] | None = None
         self._depth = 0
         self._seen: dict[int, tuple[torch.Tensor, Value]] = {}
+        self._sharing: weakref.WeakKeyDictionary[Value, torch.Tensor] = weakref.WeakKeyDictionary()
         self._constants: dict[int, weakref.ref[Stored]] = {}
         self._outside: dict[int, tuple[Any, Bytes]] = {}
 
@@ -133,6 +134,16 @@ class Tensors:
         ref = self._constants.get(storage_key(tensor))
         return None if ref is None else ref()
 
+    def source_of(self, value: Value) -> torch.Tensor | None:
+        """The tensor of the program that counts the writes to what a value looks at: of shards of one block, each its own."""
+        storage = value.storage
+        while self._sharing and value.call is not None and value.call.args:
+            value = next((arg for arg in value.call.args if arg.storage is storage), value.call.args[0])
+            if value.storage is not storage:
+                break
+        source: torch.Tensor | None = storage.source
+        return source if source is None else self._sharing.get(value, source)
+
     def forget(self, tensor: torch.Tensor) -> None:
         """A plain tensor is another view of its storage than it was."""
         self._seen.pop(id(tensor), None)
@@ -160,6 +171,7 @@ class Tensors:
                 self._constants[storage_key(payload)] = weakref.ref(value.storage)
             else:
                 value = Value(storage, None, 0, payload)
+                self._sharing[value] = tensor
         if not self.in_forward:
             self.track(payload)
         if tensor.requires_grad:
