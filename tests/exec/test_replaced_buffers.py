@@ -119,3 +119,17 @@ def test_gradients_through_a_replaced_buffer_reach_the_call_before_under_dtr():
     for net in (bare, wrapped):
         (net(x) + net(2 * x)).backward()
     assert all(torch.equal(a.grad, b.grad) for a, b in zip(bare.parameters(), module.parameters(), strict=True))
+
+
+def test_the_new_memory_is_within_the_budget():
+    _, module, x = pair(shift)
+    wrapped = remat.exec.wrap(module, x, "100%", solver=LIGHT, on_uncapturable="raise")
+    report = remat.exec.report(wrapped)
+    assert report.overhead == 2 * 64 * 8 * 8
+
+    def step():
+        wrapped(x).backward()
+
+    step()
+    module.zero_grad()
+    assert remat.exec.measure_step(step).peak <= report.budget

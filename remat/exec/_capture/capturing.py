@@ -100,14 +100,17 @@ class Captured:
 
     @property
     def overhead(self) -> Bytes:
-        """Bytes that a call holds outside the step: results of the prologue, and what undoes a forward on the wrong branch."""
+        """Bytes that a call holds outside the step: results of the prologue, new memory of buffers that the forward replaces, and
+        what undoes a forward on the wrong branch.
+        """
         program = self.program
         forms = () if self.prologue is None else self.prologue.forms
         overhead = sum(charged(shape.numel() * dtype.itemsize, program.device) for shape, _, dtype in forms)
         if self.late:
             written = sum(program.storage_of(target).size for target in program.updates)
             overhead += rng.state_bytes(program.device) + written
-        return overhead
+        replaced = (program.values[value].spec for value, path in program.buffers if path in self.replaced)
+        return overhead + sum(charged(spec.numel * spec.dtype.itemsize, program.device) for spec in replaced)
 
 
 def capture(
