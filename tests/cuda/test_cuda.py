@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 import remat.exec
 from remat.zoo import cases
@@ -42,3 +43,25 @@ def test_copies_to_the_host_change_nothing_and_keep_to_the_budget(budget):
     report = remat.exec.report(wrapped)
     assert report.copied.to_host == report.copied.to_device > 0
     assert report.measured_peak <= report.budget
+
+
+class Recurrent(nn.Module):
+    """A recurrent net of cuDNN with the loss inside."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.net, self.head = kind(16, 32, num_layers=2, batch_first=True), nn.Linear(32, 1)
+
+    def forward(self, x):
+        return self.head(self.net(x)[0]).square().mean()
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_nets_of_cudnn_train_the_same(kind):
+    torch.manual_seed(0)
+    bare, x = Recurrent(kind).cuda(), torch.randn(8, 20, 16, device="cuda")
+    module = Recurrent(kind).cuda()
+    module.load_state_dict(bare.state_dict())
+    wrapped = remat.exec.wrap(module, x, "100%", on_uncapturable="raise")
+    assert furthest(steps(bare, (x,)), steps(wrapped, (x,))) == 0.0
+    assert remat.exec.report(wrapped).ran == "plan"
