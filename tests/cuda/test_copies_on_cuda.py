@@ -10,7 +10,6 @@ from functools import cache
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import remat.exec
 from remat.exec._copy.copies import Copier
@@ -20,7 +19,7 @@ from remat.ir import Lane, validate
 from remat.testing.walks import Walk
 from tests.cuda.__main__ import repeatable
 from tests.exec.copying import FAST, CopyAll, CopyRig, copied
-from tests.exec.support import SMALL, differences, loss_of, train
+from tests.exec.support import SMALL, FailAt, differences, loss_of, train
 
 pytestmark = pytest.mark.cuda
 
@@ -86,20 +85,6 @@ class Wrong(Exception):
     """Planted."""
 
 
-class ThrowAt(TorchDispatchMode):
-    """Raises at an operation."""
-
-    def __init__(self, at):
-        super().__init__()
-        self.left = at
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.left -= 1
-        if self.left < 0:
-            raise Wrong
-        return func(*args, **(kwargs or {}))
-
-
 class Wide(nn.Module):
     """Layers of tanh with a loss, large enough that copies take a while."""
 
@@ -131,7 +116,7 @@ def test_an_exception_leaves_no_host_memory_taken_and_the_module_usable(at):
     module, x, wrapped = wide()
     expected = gradients(module, x)
     assert all(map(torch.equal, gradients(wrapped, x), expected))
-    with pytest.raises(Wrong), ThrowAt(at):
+    with pytest.raises(Wrong), FailAt(at, Wrong):
         gradients(wrapped, x)
     assert all(map(torch.equal, gradients(wrapped, x), expected))
 

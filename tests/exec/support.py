@@ -4,6 +4,7 @@ import copy
 from functools import cached_property
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import remat.exec
 from remat.algorithms import Problem, StoreAll, store_all_peak
@@ -49,6 +50,20 @@ def train(module, sample, iterations=3, seed=0, call=None):
         )
         optimizer.step()
     return trace
+
+
+class FailAt(TorchDispatchMode):
+    """Raises an error at the operation of this number, counted from 1."""
+
+    def __init__(self, at, error):
+        super().__init__()
+        self.left, self.error = at, error
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.left -= 1
+        if self.left == 0:
+            raise self.error
+        return func(*args, **(kwargs or {}))
 
 
 def clone(tensor):

@@ -19,6 +19,7 @@ from tests.exec.odd.base import Blocks, Body
 from tests.exec.odd.judging import EXACT, WIDTH, Odd, judge, rows
 from tests.exec.support import LIGHT, SMALL
 from tests.exec.test_findings import assert_judged, functions, odds
+from tests.models.operators import declare_torchvision_operators
 
 EASY = {"cost": "estimate", "solver": LIGHT, "rehearse": False, "on_uncapturable": "raise"}
 
@@ -390,6 +391,7 @@ def test_accelerate_trains():
 
 
 def test_lightning_trains():
+    declare_torchvision_operators()  # it imports torchvision where that is there
     lightning = pytest.importorskip("lightning")
     bare, wrapped, sample = pair()
 

@@ -14,12 +14,11 @@ from remat.exec._copy.copies import Copier, Copies
 from remat.exec._copy.host_pool import HostPool
 from remat.exec._run.copying import Arrive
 from remat.exec._run.lowering import Copying, lower
-from remat.exec._torch.torch_private import DispatchMode
 from remat.ir import Lane, Link, validate
 from remat.testing import LawBroken, TracingDevice
 from remat.testing.walks import Walk
 from tests.exec.copying import CopyRig, copied
-from tests.exec.support import SMALL
+from tests.exec.support import SMALL, FailAt
 
 LINK = Link.symmetric(gb_per_s=2)
 
@@ -68,20 +67,6 @@ def same(results):
     return all(torch.equal(x, y) for xs, ys in zip(results, right(), strict=True) for x, y in zip(xs, ys, strict=True))
 
 
-class Failing(DispatchMode):
-    """Raises at one operation."""
-
-    def __init__(self, at):
-        super().__init__()
-        self.left = at
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
-        return func(*args, **(kwargs or {}))
-
-
 # -- the library ---------------------------------------------------------------------------------------------------------
 
 
@@ -121,7 +106,7 @@ def test_an_exception_anywhere_leaves_no_copy_in_flight_and_the_next_step_is_rig
     device = TracingDevice(random.Random(order).randint)
     copier = Copier.on(device)
     with pytest.raises(KeyboardInterrupt):
-        stepped(copier, mode=Failing(at))
+        stepped(copier, mode=FailAt(at, KeyboardInterrupt))
     device.check()
     assert copier.pool.taken == 0
     assert same(stepped(copier))
@@ -379,7 +364,7 @@ def test_a_host_buffer_is_used_again_behind_the_copy_that_reads_it():
 def test_copies_that_are_lost_under_an_exception_are_found():
     device = TracingDevice()
     with pytest.raises(KeyboardInterrupt):
-        stepped(with_bug(DropsTheCopyWhenItIsGivenUp, device), mode=Failing(20))
+        stepped(with_bug(DropsTheCopyWhenItIsGivenUp, device), mode=FailAt(20, KeyboardInterrupt))
     with pytest.raises(LawBroken, match="in flight"):
         device.check()
 

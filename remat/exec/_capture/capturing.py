@@ -25,9 +25,10 @@ from remat.exec._capture.fold_sums import accumulate
 from remat.exec._capture.guards import Guards, Prologue, compile_guards, compile_prologue
 from remat.exec._capture.noise import keep_masks
 from remat.exec._capture.reader import read_joint
-from remat.exec._program.program import Program, charged
+from remat.exec._program.program import Program
 from remat.exec._program.refusals import refusing
 from remat.exec._torch import rng
+from remat.exec._torch.cuda_memory import charged
 from remat.exec._torch.exchange import EXCHANGE
 from remat.exec._torch.sharded import class_name, flat_inside, sharded_inside
 from remat.exec._torch.torch_private import FakeTensor

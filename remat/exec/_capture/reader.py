@@ -14,8 +14,9 @@ from torch import nn
 
 from remat.errors import Uncapturable
 from remat.exec._capture.draft import Draft
-from remat.exec._program.program import Op, Ref, Role, Spec, Storage, Value, charged, refs
+from remat.exec._program.program import Op, Ref, Role, Spec, Storage, Value, refs
 from remat.exec._torch import nodes, rng, torch_private
+from remat.exec._torch.cuda_memory import charged
 from remat.exec._torch.joint import Joint
 from remat.exec._torch.torch_private import HigherOrderOperator, OpOverload
 from remat.ir import Phase

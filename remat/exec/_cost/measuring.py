@@ -22,12 +22,12 @@ from remat.errors import Uncapturable
 from remat.exec._cost.cost import OpCost
 from remat.exec._program.inputs import made_inputs, make
 from remat.exec._program.kernels import no_autocast
-from remat.exec._program.program import A_PROGRAM, Op, Program, Role, Spec, charged
+from remat.exec._program.program import A_PROGRAM, Op, Program, Role, Spec
 from remat.exec._program.refusals import refusing
 from remat.exec._program.signatures import signature
 from remat.exec._torch import recording, rng, torch_private
 from remat.exec._torch.aside import unprofiled
-from remat.exec._torch.cuda_memory import rounded, used_by
+from remat.exec._torch.cuda_memory import charged, rounded, used_by
 from remat.exec._torch.cuda_timing import timed_row
 from remat.ir.arguments import A_TABLE
 from remat.settings import instance, optional, takes, whole
@@ -110,12 +110,8 @@ def measure(
             first.setdefault(text, program.op_by_name[name])
 
     def run() -> list[dict[str, Sample]]:
-        with (
-            rng.kept(),
-            torch.no_grad(),
-            no_autocast(program.device),
-            collector_paused(),
-        ):  # garbage would count as freed
+        # garbage that is collected meanwhile would count as freed
+        with rng.kept(), torch.no_grad(), no_autocast(program.device), collector_paused():
             return [_round(program, first, sampling) for _ in range(sampling.rounds)]
 
     with refusing("measuring"):
@@ -165,9 +161,8 @@ def _sampled(program: Program, op: Op, sampling: Sampling) -> Sample:
     if op.role is Role.RNG:
         return Sample(**_timed(lambda: rng.save(program.device), program.device, sampling))
     call, results = prepared(program, op), list[Any]()
-    brief = (
-        sampling.enough is not None and program.device.type != "cuda"
-    )  # there the first call makes workspaces that stay
+    # On CUDA the first call may make workspaces that stay.
+    brief = sampling.enough is not None and program.device.type != "cuda"
     try:
         peak = _peak(lambda: results.append(call()), program.device) if brief else 0
         sizes = _sizes(program, op, results.pop() if brief else call())

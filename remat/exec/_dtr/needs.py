@@ -19,7 +19,7 @@ from attrs import define, field
 from remat.algorithms._dtr.values import Out
 from remat.exec._dtr.operators import Facts, Slot, check_strided, fill, split
 from remat.exec._torch import recording
-from remat.exec._torch.cuda_memory import rounded, used_by
+from remat.exec._torch.cuda_memory import charged, rounded, used_by
 from remat.exec._torch.quiet import without_tracebacks
 from remat.exec._torch.torch_private import OpOverload, no_modes, shapes_depend_on_values, storage_key
 from remat.exec._torch.unwinding import uninterrupted
@@ -45,9 +45,6 @@ SCALARS: Bytes = 64
 
 MOST_SIGNATURES = 10_000
 """Signatures whose needs are kept: some ten megabytes. A step of varying shapes has some hundreds to thousands."""
-
-GRANULE: dict[str, Bytes] = {"cuda": 512}
-"""What an allocator hands out is a multiple of this."""
 
 
 @define
@@ -162,8 +159,7 @@ class NeedsTable:
 
     def rounded(self, size: Bytes) -> Bytes:
         """Bytes that the device's allocator gives for so many."""
-        granule = GRANULE.get(self.device.type, 1)
-        return -(-size // granule) * granule
+        return charged(size, self.device)
 
     def measured(self, needs: Needs, run: Callable[[], Any]) -> Any:
         """Run a call and, where it can be seen, learn what it takes beyond its results."""

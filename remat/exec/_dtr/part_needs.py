@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 import torch
 from attrs import frozen
 
-from remat.exec._dtr.needs import GRANULE, bytes_of
+from remat.exec._dtr.needs import bytes_of
 from remat.exec._program.kernels import no_autocast
 from remat.exec._program.refusals import refusing
 from remat.exec._run.lowering import Lowered, Tensors
 from remat.exec._run.rehearsal import as_before
 from remat.exec._torch import recording
 from remat.exec._torch.aside import unprofiled
-from remat.exec._torch.cuda_memory import rounded, used_by
+from remat.exec._torch.cuda_memory import charged, rounded, used_by
 from remat.exec._torch.torch_private import storage_key
 from remat.units import Bytes
 
@@ -100,9 +100,8 @@ def _keys(tensors: Iterable[Any]) -> set[int]:
 
 def _bytes(tensors: Iterable[torch.Tensor], device: torch.device) -> Bytes:
     """Bytes of the memory of some tensors on the device, each once, as its allocator gives them."""
-    granule = GRANULE.get(device.type, 1)
     sizes = {storage_key(tensor): bytes_of(tensor) for tensor in tensors if tensor.device.type == device.type}
-    return sum(-(-size // granule) * granule for size in sizes.values())
+    return sum(charged(size, device) for size in sizes.values())
 
 
 __all__ = ["PartNeeds", "needs_of_part"]

@@ -9,13 +9,13 @@ from torch.optim import Optimizer
 
 from remat.errors import BadArgument, RematError
 from remat.exec._cost.optimizers import Maker, optimizer_memory, states_now
+from remat.exec._torch.cuda_memory import GRANULE
 from remat.exec._torch.memory_now import free_memory
 from remat.units import Bytes, format_bytes
 
 AUTO = "auto"
 LEFT = 20
 """The 20th part of what is free is left: blocks that the allocator cannot fill, and what other code takes."""
-GRANULE: Bytes = 512
 
 logger = logging.getLogger(__name__)
 

@@ -276,9 +276,4 @@ class Program:
         return tuple(dict.fromkeys(self.values[name].storage for name in op.reads))
 
 
-def charged(size: int, device: torch.device) -> int:
-    """What the allocator of a device takes for a tensor of `size` bytes: CUDA hands out blocks of 512."""
-    return -(-size // 512) * 512 if device.type == "cuda" else size
-
-
 A_PROGRAM = instance(Program, "capture(module, args).program")

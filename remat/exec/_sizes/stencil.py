@@ -19,7 +19,7 @@ from remat.exec._capture.agree import returned_by_kernels
 from remat.exec._capture.capturing import Captured
 from remat.exec._capture.guards import compile_guards
 from remat.exec._program.digest import structure_digest
-from remat.exec._program.program import Program, Spec, charged
+from remat.exec._program.program import Program, Spec
 from remat.exec._sizes.calls import Call, Differs, Outline
 from remat.exec._sizes.filling import Filler
 from remat.exec._sizes.functions import Function, Functions, NoFunction
@@ -29,6 +29,7 @@ from remat.exec._sizes.running import Around, outlined
 from remat.exec._sizes.shapes import Shapes
 from remat.exec._sizes.templates import Templates
 from remat.exec._torch import rng
+from remat.exec._torch.cuda_memory import charged
 from remat.exec._torch.outlined import Form, NoOutline, Outlined
 from remat.exec._torch.torch_private import FakeTensor
 from remat.exec._trace.python_state import Snapshot

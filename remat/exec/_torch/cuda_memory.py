@@ -45,6 +45,11 @@ def rounded(size: Bytes) -> Bytes:
     return -(-size // GRANULE) * GRANULE
 
 
+def charged(size: Bytes, device: torch.device) -> Bytes:
+    """What the allocator of a device takes for a tensor of `size` bytes."""
+    return rounded(size) if device.type == "cuda" else size
+
+
 def used_by(call: Callable[[], T], device: torch.device) -> tuple[T, CudaUse]:
     """What a call returns, and what it held; blocks are counted on the host, so nothing waits for the device.
 
@@ -69,4 +74,4 @@ def _asked(device: torch.device, what: str) -> Bytes:
     return size
 
 
-__all__ = ["GRANULE", "CudaUse", "rounded", "used_by"]
+__all__ = ["GRANULE", "CudaUse", "charged", "rounded", "used_by"]

@@ -22,7 +22,6 @@ _SCHEMA = (
 
 _library = torch.library.Library("remat", "FRAGMENT")
 _library.define(_SCHEMA)
-OPERATION: Any = torch.ops.remat.cudnn_batch_norm.default
 _aten: Any = torch.ops.aten
 
 
@@ -113,4 +112,4 @@ def traced_as_it_is() -> Iterator[None]:
         overload._dispatch_cache.clear()
 
 
-__all__ = ["OPERATION", "traced_as_it_is"]
+__all__ = ["traced_as_it_is"]
