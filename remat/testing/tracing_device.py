@@ -164,7 +164,7 @@ class TracingDevice:
         self._handler._handle_event_synchronization(event.number)
         self._run_until(event)
 
-    def busy(self) -> None:
+    def between(self, first: TracedEvent, second: TracedEvent) -> None:
         """Not known: here copies take no time."""
         return None
 

@@ -414,15 +414,17 @@ def test_a_lane_copies_in_order_and_not_faster_than_its_link():
     device = CpuDevice(throttle=link)
     block, buffer = torch.ones(10**6, dtype=torch.uint8), device.host_buffer(10**6)
     start = time.perf_counter_ns()
+    begin = device.record(Lane.TO_HOST)
     device.copy(Lane.TO_HOST, buffer, block, 10**6)
     whole = device.record(Lane.TO_HOST)
     device.wait(Lane.TO_DEVICE, whole)
     back = device.allocate(10**6)
     device.copy(Lane.TO_DEVICE, back, buffer, 10**6)
-    device.wait(Lane.COMPUTE, device.record(Lane.TO_DEVICE))
+    ended = device.record(Lane.TO_DEVICE)
+    device.wait(Lane.COMPUTE, ended)
     assert torch.equal(block, back)
     assert time.perf_counter_ns() - start >= 15 * 10**6
-    assert device.busy() >= 15 * 10**6
+    assert device.between(begin, whole) + device.between(whole, ended) >= 15 * 10**6
 
 
 def test_threads_end_with_their_device():
@@ -607,7 +609,10 @@ def test_a_saved_plan_with_copies_runs_where_there_is_a_link_and_is_refused_else
 
 
 class FakeCuda:
-    """The part of `torch.cuda` that copies use; torch's detector of races is told what it would be told by CUDA."""
+    """The part of `torch.cuda` that copies use; torch's detector of races is told what it would be told by CUDA.
+
+    A copy takes a millisecond of its stream, all else takes no time.
+    """
 
     def __init__(self):
         self.handler = EventHandler()
@@ -617,24 +622,30 @@ class FakeCuda:
 
         class Stream:
             def __init__(self, device=None):
-                self.number = cuda_module.streams
+                self.number, self.now = cuda_module.streams, 0.0
                 cuda_module.streams += 1
                 cuda_module.handler._handle_stream_creation(self.number)
 
             def wait_event(self, event):
                 cuda_module.handler._handle_event_wait(event.number, self.number)
+                self.now = max(self.now, event.at)
 
         class Event:
-            def __init__(self):
+            def __init__(self, *, enable_timing):
+                assert enable_timing
                 cuda_module.events += 1
                 self.number = cuda_module.events
                 cuda_module.handler._handle_event_creation(self.number)
 
             def record(self, stream):
                 cuda_module.handler._handle_event_record(self.number, stream.number)
+                self.at = stream.now
 
             def synchronize(self):
                 cuda_module.handler._handle_event_synchronization(self.number)
+
+            def elapsed_time(self, other):
+                return other.at - self.at
 
         self.Stream, self.Event = Stream, Event
         self.current = Stream()
@@ -669,6 +680,7 @@ class OnCudaByName(torch.utils._python_dispatch.TorchDispatchMode):
         pinned = kwargs.pop("pin_memory", None)
         if func is torch.ops.aten.copy_.default:
             target, source = args[:2]
+            self.fake.current.now += 1
             self.fake.log.append((self.fake.current.number, kwargs.get("non_blocking", args[2:] == (True,))))
             keys = (
                 {t.untyped_storage().data_ptr() for t in (source,)},
@@ -703,7 +715,9 @@ def test_the_streams_of_cuda_are_those_of_the_protocol(monkeypatch):
     assert fake.errors == []
     assert [entry for entry in fake.log if entry != "pinned"] == [(1, True), (2, True), (1, True)] * 2
     assert fake.log.count("pinned") == 1  # the second copy waits for the buffer of the first
-    assert copier.last.idle is None and copier.last.to_host == 800
+    # waited for: the end of a's copy out; its copy back; b's copy out, behind a's copy back, whose buffer it takes
+    assert (copier.last.idle, copier.last.busy, copier.last.overlap) == (3_000_000, 3_000_000, 0.0)
+    assert (copier.last.to_host, copier.last.to_device, copier.last.copies) == (800, 400, 3)
 
 
 def test_a_step_that_is_dropped_on_another_stream_leaves_no_copy_into_memory_that_is_used_again(monkeypatch):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections import deque
 
 import torch
@@ -34,8 +33,8 @@ class CopyCounts:
     Attributes:
         to_host, to_device: bytes copied [bytes].
         copies: number of copies, both ways.
-        idle: how long the compute lane waited for them [ns]; None: not known on this device.
-        busy: how long the lanes copied [ns], other steps in between included; None: not known on this device.
+        idle: how long the compute lane waited for them, each time until the copy had ended [ns]; None: not known on this device.
+        busy: how long the lanes copied [ns]; None: not known on this device.
         host_peak: most bytes of host buffers in use so far, those of other steps included [bytes].
     """
 
@@ -61,12 +60,11 @@ class Copier:
     Attributes:
         device: where the copies run.
         pool: host buffers.
-        last: of the last step that ended.
     """
 
     device: CopyDevice
     pool: HostPool
-    last: CopyCounts | None = None
+    _ended: Copies | None = None
 
     @classmethod
     def on(cls, device: CopyDevice, host_budget: Bytes | None = None) -> Copier:
@@ -76,6 +74,15 @@ class Copier:
     def begin(self) -> Copies:
         """The copies of one step, from the begin of its forward."""
         return Copies(self)
+
+    def end(self, copies: Copies) -> None:
+        """Take the copies of a step that ended, the last one so far."""
+        self._ended = copies
+
+    @property
+    def last(self) -> CopyCounts | None:
+        """What the copies of the last step that ended were; waits until they have ended. None: there was no such step."""
+        return None if self._ended is None else self._ended.counts()
 
 
 def _on(block: torch.Tensor, form: ViewForm) -> torch.Tensor:
@@ -113,21 +120,20 @@ class Copies:
         on_host: copies on the host, by datum.
         leaving: (datum, its memory, end of the copy) of copies out whose memory was not freed yet, in the order of the lane.
         arriving: ends of copies back that the compute lane has not waited for, by datum.
+        waits: of the compute lane: events where it began to wait, and for which it waited.
+        copying: begin and end of each copy.
     """
 
     copier: Copier
     on_host: dict[str, _HostCopy] = field(factory=dict)
     leaving: deque[tuple[str, torch.Tensor | None, Event]] = field(factory=deque)
     arriving: dict[str, Event] = field(factory=dict)
+    waits: list[tuple[Event, Event]] = field(factory=list)
+    copying: list[tuple[Event, Event]] = field(factory=list)
     _bytes: dict[Lane, Bytes] = field(factory=lambda: {Lane.TO_HOST: 0, Lane.TO_DEVICE: 0})
-    _count: int = 0
-    _idle: Ns = 0
-    _busy: Ns | None = None
+    _host_peak: Bytes = 0
     _closed: bool = False
     _process: int = field(factory=os.getpid)
-
-    def __attrs_post_init__(self) -> None:
-        self._busy = self.device.busy()
 
     def __del__(self) -> None:
         """A step whose backward never ran leaves no copy in flight."""
@@ -158,15 +164,13 @@ class Copies:
         buffer = self.copier.pool.take(size)
         try:
             device.wait(Lane.TO_HOST, device.record(Lane.COMPUTE))
-            device.copy(Lane.TO_HOST, buffer, source, size)
-            ended = device.record(Lane.TO_HOST)
+            ended = self._copy(Lane.TO_HOST, buffer, source, size)
         except BaseException:
             self.copier.pool.give_back(buffer, device.record(Lane.COMPUTE))
             raise
         looks = tuple(view_form(root) for root in roots if root is not None)
         self.on_host[datum] = _HostCopy(looks, size, buffer, ended, ended)
         self.leaving.append((datum, source, ended))
-        self._note(Lane.TO_HOST, size)
 
     def free(self, datum: str) -> None:
         """Free the device memory of the oldest copy out, when it has ended.
@@ -193,9 +197,7 @@ class Copies:
         block = device.allocate(copy.size)
         device.wait(Lane.TO_DEVICE, device.record(Lane.COMPUTE))
         device.wait(Lane.TO_DEVICE, copy.whole)
-        device.copy(Lane.TO_DEVICE, block, copy.buffer, copy.size)
-        copy.last = self.arriving[datum] = device.record(Lane.TO_DEVICE)
-        self._note(Lane.TO_DEVICE, copy.size)
+        copy.last = self.arriving[datum] = self._copy(Lane.TO_DEVICE, block, copy.buffer, copy.size)
         return tuple(_on(block, root) for root in copy.roots)  # type: ignore[arg-type]
 
     def arrive(self, datum: str) -> None:
@@ -240,15 +242,29 @@ class Copies:
         errors = self._finish()
         if errors:
             raise errors[0]
-        counts, busy = self._bytes, self.device.busy()
-        self.copier.last = CopyCounts(
-            to_host=counts[Lane.TO_HOST],
-            to_device=counts[Lane.TO_DEVICE],
-            copies=self._count,
-            idle=self._idle if self.device.blocks else None,
-            busy=None if busy is None or self._busy is None else busy - self._busy,
-            host_peak=self.copier.pool.peak,
+        self._host_peak = self.copier.pool.peak
+        self.copier.end(self)
+
+    def counts(self) -> CopyCounts:
+        """What the copies of the step were, after its end."""
+        return CopyCounts(
+            to_host=self._bytes[Lane.TO_HOST],
+            to_device=self._bytes[Lane.TO_DEVICE],
+            copies=len(self.copying),
+            idle=self._total(self.waits),
+            busy=self._total(self.copying),
+            host_peak=self._host_peak,
         )
+
+    def _total(self, spans: list[tuple[Event, Event]]) -> Ns | None:
+        """The sum of the times between events, where the second happened later."""
+        total = 0
+        for first, second in spans:
+            taken = self.device.between(first, second)
+            if taken is None:
+                return None
+            total += max(0, taken)
+        return total
 
     def abort(self) -> None:
         """End a step that failed or was given up: as `close`, but an error of a copy is only logged.
@@ -293,13 +309,17 @@ class Copies:
             errors.append(error)
 
     def _wait(self, event: Event) -> None:
-        start = time.perf_counter_ns()
+        self.waits.append((self.device.record(Lane.COMPUTE), event))
         self.device.wait(Lane.COMPUTE, event)
-        self._idle += time.perf_counter_ns() - start
 
-    def _note(self, lane: Lane, size: Bytes) -> None:
+    def _copy(self, lane: Lane, target: torch.Tensor, source: torch.Tensor, size: Bytes) -> Event:
+        """Copy, when the lane has waited for what must be; returns the end."""
+        begin = self.device.record(lane)
+        self.device.copy(lane, target, source, size)
+        ended = self.device.record(lane)
+        self.copying.append((begin, ended))
         self._bytes[lane] += size
-        self._count += 1
+        return ended
 
 
 __all__ = ["Copier", "Copies", "CopyCounts"]

@@ -29,10 +29,16 @@ from remat.units import Bytes, Ns, format_bytes
 
 @define(eq=False)
 class CpuEvent:
-    """An event: happened or not, and the error of the copy before it, if there was one."""
+    """An event: happened or not, when [ns of the clock], and the error of the copy before it, if there was one."""
 
     happened: threading.Event = field(factory=threading.Event)
+    at: Ns = 0
     error: BaseException | None = None
+
+    def happen(self, error: BaseException | None = None) -> None:
+        """It happens now."""
+        self.at, self.error = time.perf_counter_ns(), error
+        self.happened.set()
 
     def wait(self) -> None:
         """Wait for it.
@@ -56,7 +62,6 @@ class _Work:
         self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self.duration = duration
         self.error: BaseException | None = None
-        self.busy: Ns = 0
         self.ready: Ns = 0  # when the lane last had nothing to do
         self.free: Ns = 0  # when its last copy ended, on the link that is imitated
 
@@ -90,7 +95,6 @@ class _Work:
             rest = self.free - time.perf_counter_ns()
             if rest > 0:
                 time.sleep(rest / 1e9)
-        self.busy += taken
 
     def wait(self, event: CpuEvent, *, depends: bool) -> None:
         """Wait; what reads the result of a copy that failed fails too."""
@@ -102,8 +106,8 @@ class _Work:
 
     def happen(self, event: CpuEvent) -> None:
         """Set an event, with the error since the last one."""
-        event.error, self.error = self.error, None
-        event.happened.set()
+        error, self.error = self.error, None
+        event.happen(error)
 
 
 class _Worker:
@@ -192,7 +196,7 @@ class CpuDevice:
         """See `CopyDevice`; the caller computes, so that an event of the compute lane has happened."""
         event = CpuEvent()
         if lane is Lane.COMPUTE:
-            event.happened.set()
+            event.happen()
         else:
             worker = self._workers[lane]
             worker.give(lambda work: work.happen(event))
@@ -238,9 +242,11 @@ class CpuDevice:
         if not self._is_worker():
             event.happened.wait()
 
-    def busy(self) -> Ns:
+    def between(self, first: CpuEvent, second: CpuEvent) -> Ns:
         """See `CopyDevice`."""
-        return sum(worker.work.busy for worker in self._workers.values())
+        self.synchronize(first)
+        self.synchronize(second)
+        return second.at - first.at
 
     def _is_worker(self) -> bool:
         return any(worker.thread is threading.current_thread() for worker in self._workers.values())

@@ -10,7 +10,7 @@ import torch
 
 from remat.errors import RematError
 from remat.ir import Lane
-from remat.units import Bytes, format_bytes
+from remat.units import Bytes, Ns, format_bytes
 
 
 class CudaDevice:
@@ -28,7 +28,7 @@ class CudaDevice:
 
     def record(self, lane: Lane) -> torch.cuda.Event:
         """See `CopyDevice`."""
-        event = torch.cuda.Event()
+        event = torch.cuda.Event(enable_timing=True)
         event.record(self._stream(lane))
         return event
 
@@ -63,9 +63,11 @@ class CudaDevice:
         """See `CopyDevice`."""
         event.synchronize()
 
-    def busy(self) -> None:
-        """Not known: copies are not timed."""
-        return None
+    def between(self, first: torch.cuda.Event, second: torch.cuda.Event) -> Ns:
+        """See `CopyDevice`; the driver counts in steps of half a microsecond."""
+        first.synchronize()
+        second.synchronize()
+        return int(first.elapsed_time(second) * 1e6)
 
     def _stream(self, lane: Lane) -> torch.cuda.Stream:
         if lane is Lane.COMPUTE:

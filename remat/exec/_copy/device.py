@@ -23,7 +23,7 @@ class CopyDevice(Protocol):
 
     Attributes:
         device: whose tensors are copied.
-        blocks: whether `wait` on the compute lane keeps the caller waiting, so that the caller's clock sees idle time.
+        blocks: whether `wait` on the compute lane keeps the caller waiting.
     """
 
     device: torch.device
@@ -57,8 +57,11 @@ class CopyDevice(Protocol):
     def synchronize(self, event: Event) -> None:
         """Keep the caller waiting until the event has happened."""
 
-    def busy(self) -> Ns | None:
-        """How long both lanes have copied so far [ns]; None: not known."""
+    def between(self, first: Event, second: Event) -> Ns | None:
+        """The time from one event to another, below 0 where the second happened first [ns]; None: not known.
+
+        Both are on their way, and the caller waits for them.
+        """
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
