@@ -5,7 +5,8 @@ and counts as nothing.
 
 Bars: three steps in float64 equal to the bare module's (where two bare runs differ from each other, no further off than ten times
 that); peak of the allocator at most the budget, and what was asked of it within 1 % of the prediction; where all that can be
-copied is, and the step waits, idle time within 20 % of the prediction or 2 % of the step; step times are stated.
+copied is, and the step waits, the step within 5 % of the prediction, and idle time within 20 % of its own or 2 % of the step;
+other step times are stated.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from remat.zoo import GPT2, ResNet, UNet, cases
 from tests.exec.copying import CopyAll
 
 OUT = Path("build/bench")
-ROUNDS = 20
+TURNS, ROW = 5, 5
 
 
 def steps(module, sample, count=3):
@@ -110,27 +111,30 @@ def waiting(name, module, sample):
     return {"suite": "idle", "model": name, "step ms": took, "predicted ms": report.predicted_time / 1e6,
             "idle ms": idle / 1e6, "idle predicted ms": predicted / 1e6, "overlap": report.copied.overlap,
             "copying ms": report.copied.busy / 1e6,
-            "good": abs(idle - predicted) <= max(0.2 * predicted, 0.02 * took * 1e6)}  # fmt: skip
+            "good": abs(idle - predicted) <= max(0.2 * predicted, 0.02 * took * 1e6)
+            and abs(took * 1e6 / report.predicted_time - 1) <= 0.05}  # fmt: skip
 
 
-def timed(module, sample):
+def row(module, sample):
+    """The time of a step in a row of steps, as loops of training give them: the host is ahead of the device [ms]."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    start.record()
     step(module, sample)
+    torch.cuda.synchronize()
+    step(module, sample)
+    start.record()
+    for _ in range(ROW):
+        step(module, sample)
     end.record()
     torch.cuda.synchronize()
-    return start.elapsed_time(end)
+    return start.elapsed_time(end) / ROW
 
 
 def medians(modules, sample):
-    """The median time of a step of each module, run in turns [ms]."""
+    """The median time of a step of each module, whose rows of steps are run in turns [ms]."""
     times = {label: [] for label in modules}
-    for at in range(ROUNDS + 3):
+    for _ in range(TURNS):
         for label, module in modules.items():
-            took = timed(module, sample)
-            if at >= 3:
-                times[label].append(took)
+            times[label].append(row(module, sample))
     return {label: statistics.median(taken) for label, taken in times.items()}
 
 
@@ -155,12 +159,13 @@ def step_times(name, build, sample):
             yield {"suite": "time", "model": name, "budget": budget, "refused": error.what, "good": True}
             continue
         found = medians({"bare": bare, "wrapped": wrapped}, sample)
+        report = remat.exec.report(wrapped)
         for parameter in module.parameters():
             parameter.grad = None
         measured = remat.exec.measure_step(lambda wrapped=wrapped: step(wrapped, sample), device="cuda")
-        report = remat.exec.report(wrapped)
         yield {"suite": "time", "model": name, "budget": budget, "copies": report.copied is not None,
                "bare ms": found["bare"], "wrapped ms": found["wrapped"], "predicted ms": report.predicted_time / 1e6,
+               "idle ms": report.copied and report.copied.idle / 1e6, "idle predicted ms": report.cost.idle / 1e6,
                "keeping all, predicted ms": report.store_all_time / 1e6, "reruns": report.reruns, "gap": report.gap,
                "budget bytes": report.budget, "peak": measured.peak, "fitted": report.fitted, "seconds": report.seconds,
                "good": measured.peak <= report.budget}  # fmt: skip
@@ -183,16 +188,16 @@ def rows(suites):
 
 def waits():
     torch.manual_seed(0)
-    yield waiting("linear", Tanhs().cuda(), (torch.randn(16384, 512, device="cuda"),))
-    pictures, labels = torch.randn(16, 3, 224, 224, device="cuda"), torch.randint(100, (16,), device="cuda")
+    yield waiting("linear", Tanhs().cuda(), (torch.randn(1 << 17, 512, device="cuda"),))
+    pictures, labels = torch.randn(64, 3, 224, 224, device="cuda"), torch.randint(100, (64,), device="cuda")
     yield waiting("convolutions", ResNet(blocks=(2, 2, 2, 2)).cuda(), (pictures, labels))
 
 
 def times():
     tokens = torch.randint(256, (2, 8, 512), device="cuda")
-    pictures = torch.randn(16, 3, 224, 224, device="cuda")
-    labels = torch.randint(100, (16,), device="cuda")
-    masks = torch.randn(16, 1, 224, 224, device="cuda")
+    pictures = torch.randn(32, 3, 224, 224, device="cuda")
+    labels = torch.randint(100, (32,), device="cuda")
+    masks = torch.randn(32, 1, 224, 224, device="cuda")
     yield from step_times("gpt2 12x768", lambda: GPT2(width=768, heads=12, context=512), (tokens[0], tokens[1]))
     yield from step_times("resnet50", ResNet, (pictures, labels))
     yield from step_times("unet", lambda: UNet(channels=32), (pictures, masks))
