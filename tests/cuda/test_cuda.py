@@ -65,3 +65,29 @@ def test_recurrent_nets_of_cudnn_train_the_same(kind):
     wrapped = remat.exec.wrap(module, x, "100%", on_uncapturable="raise")
     assert furthest(steps(bare, (x,)), steps(wrapped, (x,))) == 0.0
     assert remat.exec.report(wrapped).ran == "plan"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_recurrent_nets_of_cudnn_under_autocast_train_the_same(kind, dtype):
+    torch.manual_seed(0)
+    bare, x = Recurrent(kind).cuda(), torch.randn(8, 20, 16, device="cuda")
+    module = Recurrent(kind).cuda()
+    module.load_state_dict(bare.state_dict())
+    with torch.autocast("cuda", dtype):
+        wrapped = remat.exec.wrap(module, x, "100%", on_uncapturable="raise")
+        assert furthest(steps(bare, (x,)), steps(wrapped, (x,))) == 0.0
+    assert remat.exec.report(wrapped).ran == "plan"
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_nets_of_cudnn_train_the_same_under_dtr(kind):
+    torch.manual_seed(0)
+    bare, x = Recurrent(kind).cuda(), torch.randn(64, 200, 16, device="cuda")
+    module = Recurrent(kind).cuda()
+    module.load_state_dict(bare.state_dict())
+    steps(bare, (x,), 1)
+    peak = remat.exec.measure_step(lambda: bare(x).backward(), device="cuda").peak
+    bare.load_state_dict(module.state_dict())
+    wrapped = remat.exec.dtr(module, peak * 11 // 10)
+    assert furthest(steps(bare, (x,)), steps(wrapped, (x,))) == 0.0

@@ -9,6 +9,7 @@ from torch import nn
 
 import remat.exec
 from remat.errors import Uncapturable
+from remat.exec._run.runtime import StepError
 from remat.exec._torch import cudnn_rnn
 from tests.exec.support import LIGHT, train
 
@@ -106,11 +107,52 @@ def test_dropout_inside_is_refused_with_the_way_out():
     assert "dropout=0" in refused.value.fix and refused.value.rule == "X-OP"
 
 
-def test_under_autocast_a_net_is_refused_with_the_way_out():
-    module = Recurrent(nn.GRU)
-    with torch.autocast("cpu", torch.bfloat16), pytest.raises(Uncapturable, match="by a rule of its own") as refused:
-        remat.exec.wrap(module, torch.randn(6, 7, 3), "1MiB")
-    assert "enabled=False" in refused.value.fix and refused.value.rule == "X-OP"
+def test_under_autocast_all_that_goes_to_cudnn_is_float16():
+    """As in eager, whatever type autocast has; gradients of weights come back in the type of the weights."""
+    torch.manual_seed(0)
+    module, x = Recurrent(nn.GRU), torch.randn(6, 7, 3)
+    halved = copy.deepcopy(module)
+    halved.net.half()
+    loss = halved.net(torch.tanh(halved.before(x)).half())[0].float().square().mean()
+    loss.backward()
+    with torch.autocast("cpu", torch.bfloat16):
+        program = remat.exec.capture(module, (x,)).program
+        wrapped = remat.exec.wrap(module, x, "100%", solver=LIGHT, on_uncapturable="raise")
+        out = wrapped(x)
+    out.backward()
+    (op,) = [op for op in program.ops if str(op.target) == "remat.cudnn_rnn.default"]
+    assert {program.values[name].spec.dtype for name in op.reads} == {torch.float16}
+    assert remat.exec.report(wrapped).ran == "plan"
+    for path, parameter in module.named_parameters():
+        expected = halved.get_parameter(path).grad.float()
+        assert parameter.grad.dtype == torch.float32
+        assert torch.allclose(parameter.grad, expected, atol=3e-2 * float(expected.abs().max())), path
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("share", [120, 80])
+def test_a_net_of_cudnn_is_one_operation_under_dtr(name, share, monkeypatch):
+    monkeypatch.setattr(cudnn_rnn, "DEVICES", ("cpu",))
+    kind, how = CASES[name]
+    torch.manual_seed(0)
+    bare, x = Recurrent(kind, **how).double(), torch.randn(6, 70, 3, dtype=torch.float64)
+    module = copy.deepcopy(bare)
+    budget = remat.exec.measure_step(lambda: bare(x).backward()).peak * share // 100
+    bare.zero_grad()
+    calls = []
+    monkeypatch.setattr(cudnn_rnn, "by_cudnn", lambda *args, real=cudnn_rnn.by_cudnn: calls.append(0) or real(*args))
+    wrapped = remat.exec.dtr(module, budget)
+    for one, two in zip(train(bare, (x,)), train(wrapped, (x,)), strict=True):
+        assert all(torch.allclose(a, two["grad"][path], rtol=1e-12, atol=1e-15) for path, a in one["grad"].items())
+        assert torch.allclose(one["out"][0], two["out"][0], rtol=1e-13)
+    assert len(calls) == 3
+
+
+def test_dropout_inside_is_refused_under_dtr_too(monkeypatch):
+    monkeypatch.setattr(cudnn_rnn, "DEVICES", ("cpu",))
+    wrapped = remat.exec.dtr(Recurrent(nn.LSTM, num_layers=2, dropout=0.5), "1MiB")
+    with pytest.raises(StepError, match=r"X-OP.*no replay can put back.*dropout=0"):
+        wrapped(torch.randn(6, 7, 3))
 
 
 def test_a_trace_leaves_the_weights_of_the_module_alone():

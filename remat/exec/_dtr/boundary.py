@@ -11,11 +11,13 @@ import torch
 from attrs import frozen
 
 from remat.algorithms._dtr.values import Handle, Value
+from remat.errors import Uncapturable
 from remat.exec._dtr.operators import version_of
 from remat.exec._dtr.recorder import may_be_lengths
 from remat.exec._dtr.runtime import Runtime
 from remat.exec._dtr.wrapper import RematTensor
 from remat.exec._run.runtime import StepError, check_single
+from remat.exec._torch import cudnn_rnn
 from remat.exec._torch.torch_private import DispatchMode
 from remat.exec._torch.wrappers import assigning_data, modes_on, saving_with
 
@@ -40,9 +42,12 @@ def region(runtime: Runtime) -> Iterator[None]:
             runtime.forward(),
             torch.autograd.graph.saved_tensors_hooks(_Saver(runtime), unpacked),
             assigning_data(runtime.assigned),
+            cudnn_rnn.run_in_one(runtime.device),
             _Region(runtime),
         ):
             yield
+    except Uncapturable as error:
+        raise StepError(error.rule, error.what, fix=error.fix) from error
     except RuntimeError as error:
         _refuse(error)
         raise

@@ -112,7 +112,10 @@ class Runtime(Recorder):
             raise StepError("X-WRITE", what, fix="use the operation that returns the result.")
         if func._schema.name not in RESHAPES:
             what = f"{func} gives a tensor other memory in place, which this runtime cannot do."
-            fix = "use an operation that returns the result; recurrent nets of cuDNN do this: switch `torch.backends.cudnn` off."
+            fix = (
+                "use an operation that returns the result; recurrent nets of cuDNN do this where they are given packed "
+                "sequences: switch `torch.backends.cudnn` off."
+            )
             raise StepError("X-WRITE", what, fix=fix)
         with itself():
             call(func, fill(given.form[0], given.tensors), fill(given.form[1], given.tensors))

@@ -1,20 +1,22 @@
-"""Recurrent nets of cuDNN as operations that a trace can take down: `nn.LSTM`, `nn.GRU` and `nn.RNN` on a CUDA device.
+"""Recurrent nets of cuDNN as operations that a trace and DTR can take: `nn.LSTM`, `nn.GRU` and `nn.RNN` on a CUDA device.
 
 Eager gives cuDNN its weights as one block, and looks into their memory to see whether they lie in one; in a trace there is no
-memory. Here the block is made of the weights in the operation, and gradients of weights come back in one.
+memory, and under DTR none that may be exchanged. Here the block is made of the weights in the operation, and gradients of
+weights come back in one. Under autocast all that goes to cuDNN is cast to float16, as eager does whatever type autocast has.
 Dropout between layers has a state that is cuDNN's own and cannot be put back, so such nets are refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.overrides import TorchFunctionMode
 
 from remat.errors import Uncapturable
 
@@ -126,7 +128,7 @@ def by_cudnn(
         how: has_biases, num_layers, dropout, train, bidirectional, batch_first.
 
     Raises:
-        Uncapturable: X-OP, with dropout between layers, or under autocast.
+        Uncapturable: X-OP, with dropout between layers.
     """
     biases, layers, dropout, train, both, batch_first = how
     if dropout and train and layers > 1:
@@ -136,11 +138,7 @@ def by_cudnn(
         fix = 'give dropout=0 and put `nn.Dropout` between nets of one layer, or leave the module bare (on_uncapturable="bare").'
         raise Uncapturable("X-OP", what, fix=fix)
     if torch.is_autocast_enabled(x.device.type):
-        what = (
-            "a recurrent net of cuDNN under autocast runs in half precision by a rule of its own, which no trace shows."
-        )
-        fix = "call it within `torch.autocast(…, enabled=False)`, in the type you want, or leave the module bare."
-        raise Uncapturable("X-OP", what, fix=fix)
+        x, states, weight = _half(x), [_half(state) for state in states], [_half(part) for part in weight]
     hx, cx = (states[0], states[1]) if len(states) > 1 else (states[0], None)
     hidden = hx.size(2) if cx is None else cx.size(2)
     proj = 0 if hx.size(2) == hidden else hx.size(2)
@@ -149,6 +147,11 @@ def by_cudnn(
         x, weight, hx, cx, stride0, mode, hidden, proj, layers, batch_first, 0.0, train, both
     )
     return output, hy, cy
+
+
+def _half(tensor: Tensor) -> Tensor:
+    """What autocast gives to cuDNN for a tensor."""
+    return tensor if tensor.dtype == torch.float64 else tensor.to(torch.float16)
 
 
 def takes(x: Tensor) -> bool:
@@ -196,4 +199,27 @@ def traced_in_one() -> Iterator[None]:
             overload._dispatch_cache.clear()
 
 
-__all__ = ["MODES", "by_cudnn", "traced_in_one"]
+class _InOne(TorchFunctionMode):
+    """Calls nets of cuDNN as one operation each; those of packed sequences run as they are."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        mode = _FUNCTIONS.get(func)
+        if mode is None or len(args) != 9 or not isinstance(args[3], bool) or not takes(args[0]):
+            return func(*args, **(kwargs or {}))
+        x, states, *rest = args
+        lstm = mode == MODES["lstm"]
+        output, hy, cy = by_cudnn(mode, x, states if lstm else [states], *rest)
+        return (output, hy, cy) if lstm else (output, hy)
+
+
+_FUNCTIONS = {getattr(torch, name): mode for name, mode in MODES.items()}
+DEVICES = ("cuda",)
+"""Types of devices that have such nets."""
+
+
+def run_in_one(device: torch.device) -> AbstractContextManager[object]:
+    """In the block recurrent nets of cuDNN run as one operation each."""
+    return _InOne() if device.type in DEVICES else nullcontext()
+
+
+__all__ = ["MODES", "by_cudnn", "run_in_one", "traced_in_one"]
