@@ -28,6 +28,8 @@ from tests.exec.copying import CopyAll
 
 OUT = Path("build/bench")
 TURNS, ROW = 5, 5
+BUDGETS = (("100%", False), ("60%", False), ("40%", False), ("16%", False), ("40%", True), ("16%", True))
+"""Of the step times, and whether data may be copied to the host."""
 
 
 def steps(module, sample, count=3):
@@ -143,14 +145,7 @@ def step_times(name, build, sample):
     torch.manual_seed(0)
     bare = build().cuda()
     weights = bare.state_dict()
-    for budget, offload in (
-        ("100%", False),
-        ("60%", False),
-        ("40%", False),
-        ("16%", False),
-        ("40%", True),
-        ("16%", True),
-    ):
+    for budget, offload in BUDGETS:
         module = build().cuda()
         module.load_state_dict(weights)
         try:
@@ -165,6 +160,7 @@ def step_times(name, build, sample):
         measured = remat.exec.measure_step(lambda wrapped=wrapped: step(wrapped, sample), device="cuda")
         yield {"suite": "time", "model": name, "budget": budget, "copies": report.copied is not None,
                "bare ms": found["bare"], "wrapped ms": found["wrapped"], "predicted ms": report.predicted_time / 1e6,
+               "copied": report.copied and report.copied.copies,
                "idle ms": report.copied and report.copied.idle / 1e6, "idle predicted ms": report.cost.idle / 1e6,
                "keeping all, predicted ms": report.store_all_time / 1e6, "reruns": report.reruns, "gap": report.gap,
                "budget bytes": report.budget, "peak": measured.peak, "fitted": report.fitted, "seconds": report.seconds,

@@ -67,16 +67,27 @@ def test_recurrent_nets_of_cudnn_train_the_same(kind):
     assert remat.exec.report(wrapped).ran == "plan"
 
 
+class Autocast(nn.Module):
+    """A module under autocast; its loss times a factor, so that gradients are no subnormal numbers of half precision."""
+
+    def __init__(self, module, dtype):
+        super().__init__()
+        self.module, self.dtype = module, dtype
+
+    def forward(self, x):
+        with torch.autocast("cuda", self.dtype):
+            return self.module(x) * 1024
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_recurrent_nets_of_cudnn_under_autocast_train_the_same(kind, dtype):
     torch.manual_seed(0)
-    bare, x = Recurrent(kind).cuda(), torch.randn(8, 20, 16, device="cuda")
-    module = Recurrent(kind).cuda()
+    bare, x = Autocast(Recurrent(kind), dtype).cuda(), torch.randn(8, 20, 16, device="cuda")
+    module = Autocast(Recurrent(kind), dtype).cuda()
     module.load_state_dict(bare.state_dict())
-    with torch.autocast("cuda", dtype):
-        wrapped = remat.exec.wrap(module, x, "100%", on_uncapturable="raise")
-        assert furthest(steps(bare, (x,)), steps(wrapped, (x,))) == 0.0
+    wrapped = remat.exec.wrap(module, x, "100%", on_uncapturable="raise")
+    assert furthest(steps(bare, (x,)), steps(wrapped, (x,))) == 0.0
     assert remat.exec.report(wrapped).ran == "plan"
 
 
@@ -86,8 +97,9 @@ def test_recurrent_nets_of_cudnn_train_the_same_under_dtr(kind):
     bare, x = Recurrent(kind).cuda(), torch.randn(64, 200, 16, device="cuda")
     module = Recurrent(kind).cuda()
     module.load_state_dict(bare.state_dict())
-    steps(bare, (x,), 1)
+    bare(x).backward()
     peak = remat.exec.measure_step(lambda: bare(x).backward(), device="cuda").peak
-    bare.load_state_dict(module.state_dict())
-    wrapped = remat.exec.dtr(module, peak * 11 // 10)
+    wrapped = remat.exec.dtr(
+        module, 2 * peak
+    )  # what cuDNN keeps for its backward is copied before, since that writes there
     assert furthest(steps(bare, (x,)), steps(wrapped, (x,))) == 0.0

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from copy import copy, deepcopy
 from functools import cache
 from pathlib import Path
@@ -20,7 +21,7 @@ from torch import nn
 import remat.exec
 from remat.errors import BadArgument, RematError
 from remat.exec._copy import cpu, cuda
-from remat.exec._copy.bandwidth import link_speed, measure_speed
+from remat.exec._copy.bandwidth import LinkSpeed, link_speed, measure_speed
 from remat.exec._copy.copies import Copier
 from remat.exec._copy.cpu import CpuDevice
 from remat.exec._copy.host_pool import HostPool
@@ -376,14 +377,14 @@ def test_a_full_disk_is_an_error_before_anything_is_written(monkeypatch):
 def test_unused_buffers_of_other_sizes_make_room_before_the_budget_is_exceeded():
     pool = HostPool(CpuDevice(), 4096)
     done = pool.device.record(Lane.COMPUTE)
-    first = pool.take(2048)
+    first, _ = pool.take(2048)
     pool.give_back(first, done)
-    second = pool.take(3000)
+    second, _ = pool.take(3000)
     assert pool.total == second.numel() == 3072
     with pytest.raises(RematError, match="X-HOST"):
         pool.take(2000)
     pool.give_back(second, done)
-    assert pool.take(3072) is second
+    assert pool.take(3072)[0] is second
     pool.give_back(second, done)
     pool.clear()
     assert pool.total == pool.taken == 0
@@ -505,6 +506,17 @@ def test_the_speed_is_that_of_the_link_each_way_and_measured_once_in_a_process(m
     assert link_speed(CpuDevice()) is first
 
 
+@pytest.mark.parametrize(
+    ("together", "planned"), [((90, 76), (100, 100)), ((50, 50), (50, 50)), ((100, 60), (100, 60))]
+)
+def test_a_link_that_carries_both_ways_at_once_is_planned_with_as_if_one_went_alone(together, planned):
+    lanes = (Lane.TO_HOST, Lane.TO_DEVICE)
+    alone, latency = dict.fromkeys(lanes, 100), dict.fromkeys(lanes, 7)
+    link = LinkSpeed(alone=alone, together=dict(zip(lanes, together, strict=True)), latency=latency).link
+    assert (link.to_host, link.to_device) == planned
+    assert link.to_host_latency == link.to_device_latency == 7
+
+
 # -- wrap ----------------------------------------------------------------------------------------------------------------
 
 
@@ -621,6 +633,8 @@ class FakeCuda:
         cuda_module = self
 
         class Stream:
+            device_index = 0
+
             def __init__(self, device=None):
                 self.number, self.now = cuda_module.streams, 0.0
                 cuda_module.streams += 1
@@ -653,19 +667,20 @@ class FakeCuda:
     def current_stream(self, device=None):
         return self.current
 
+    def set_stream(self, stream):
+        self.current = stream
+
+    @contextmanager
     def stream(self, stream):
-        return _Current(self, stream)
+        before, self.current = self.current, stream
+        yield
+        self.current = before
 
-
-class _Current:
-    def __init__(self, fake, stream):
-        self.fake, self.stream = fake, stream
-
-    def __enter__(self):
-        self.before, self.fake.current = self.fake.current, self.stream
-
-    def __exit__(self, *error):
-        self.fake.current = self.before
+    def patch(self, monkeypatch, current_device=0):
+        for name in ("Stream", "Event", "current_stream", "set_stream", "stream"):
+            monkeypatch.setattr(f"torch.cuda.{name}", getattr(self, name))
+        monkeypatch.setattr("torch.cuda.current_device", lambda: current_device)
+        monkeypatch.setattr(cuda, "current_stream_key", lambda device: self.current.number)
 
 
 class OnCudaByName(torch.utils._python_dispatch.TorchDispatchMode):
@@ -693,11 +708,11 @@ class OnCudaByName(torch.utils._python_dispatch.TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-def test_the_streams_of_cuda_are_those_of_the_protocol(monkeypatch):
+@pytest.mark.parametrize("current_device", [0, 1], ids=["on the device", "another device is current"])
+def test_the_streams_of_cuda_are_those_of_the_protocol(current_device, monkeypatch):
     """The CUDA device drives streams, events and pinned memory as the tracing device is driven, with torch's detector below."""
     fake = FakeCuda()
-    for name in ("Stream", "Event", "current_stream", "stream"):
-        monkeypatch.setattr(f"torch.cuda.{name}", getattr(fake, name))
+    fake.patch(monkeypatch, current_device)
     device = cuda.CudaDevice(torch.device("cpu"))
     copier = Copier.on(device)
     with OnCudaByName(fake):
@@ -715,6 +730,7 @@ def test_the_streams_of_cuda_are_those_of_the_protocol(monkeypatch):
     assert fake.errors == []
     assert [entry for entry in fake.log if entry != "pinned"] == [(1, True), (2, True), (1, True)] * 2
     assert fake.log.count("pinned") == 1  # the second copy waits for the buffer of the first
+    assert fake.current.number == 0
     # waited for: the end of a's copy out; its copy back; b's copy out, behind a's copy back, whose buffer it takes
     assert (copier.last.idle, copier.last.busy, copier.last.overlap) == (3_000_000, 3_000_000, 0.0)
     assert (copier.last.to_host, copier.last.to_device, copier.last.copies) == (800, 400, 3)
@@ -722,8 +738,7 @@ def test_the_streams_of_cuda_are_those_of_the_protocol(monkeypatch):
 
 def test_a_step_that_is_dropped_on_another_stream_leaves_no_copy_into_memory_that_is_used_again(monkeypatch):
     fake = FakeCuda()
-    for name in ("Stream", "Event", "current_stream", "stream"):
-        monkeypatch.setattr(f"torch.cuda.{name}", getattr(fake, name))
+    fake.patch(monkeypatch)
     side = fake.Stream()
     copies = Copier.on(cuda.CudaDevice(torch.device("cpu"))).begin()
     with OnCudaByName(fake):

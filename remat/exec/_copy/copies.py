@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
+from collections.abc import Iterable
 
 import torch
 from attrs import define, field, frozen
@@ -121,7 +122,7 @@ class Copies:
         leaving: (datum, its memory, end of the copy) of copies out whose memory was not freed yet, in the order of the lane.
         arriving: ends of copies back that the compute lane has not waited for, by datum.
         waits: of the compute lane: events where it began to wait, and for which it waited.
-        copying: begin and end of each copy.
+        copying: of each copy what it may have waited for, and its end.
     """
 
     copier: Copier
@@ -129,8 +130,9 @@ class Copies:
     leaving: deque[tuple[str, torch.Tensor | None, Event]] = field(factory=deque)
     arriving: dict[str, Event] = field(factory=dict)
     waits: list[tuple[Event, Event]] = field(factory=list)
-    copying: list[tuple[Event, Event]] = field(factory=list)
+    copying: list[tuple[tuple[Event, ...], Event]] = field(factory=list)
     _bytes: dict[Lane, Bytes] = field(factory=lambda: {Lane.TO_HOST: 0, Lane.TO_DEVICE: 0})
+    _ended: dict[Lane, Event] = field(factory=dict)
     _host_peak: Bytes = 0
     _closed: bool = False
     _process: int = field(factory=os.getpid)
@@ -161,10 +163,9 @@ class Copies:
             self.leaving.append((datum, None, None))
             return
         source = as_bytes(first)
-        buffer = self.copier.pool.take(size)
+        buffer, unused = self.copier.pool.take(size)
         try:
-            device.wait(Lane.TO_HOST, device.record(Lane.COMPUTE))
-            ended = self._copy(Lane.TO_HOST, buffer, source, size)
+            ended = self._copy(Lane.TO_HOST, buffer, source, size, device.record(Lane.COMPUTE), also=unused)
         except BaseException:
             self.copier.pool.give_back(buffer, device.record(Lane.COMPUTE))
             raise
@@ -195,9 +196,8 @@ class Copies:
         if copy.buffer is None:
             return copy.roots  # type: ignore[return-value]
         block = device.allocate(copy.size)
-        device.wait(Lane.TO_DEVICE, device.record(Lane.COMPUTE))
-        device.wait(Lane.TO_DEVICE, copy.whole)
-        copy.last = self.arriving[datum] = self._copy(Lane.TO_DEVICE, block, copy.buffer, copy.size)
+        ready = device.record(Lane.COMPUTE)
+        copy.last = self.arriving[datum] = self._copy(Lane.TO_DEVICE, block, copy.buffer, copy.size, ready, copy.whole)
         return tuple(_on(block, root) for root in copy.roots)  # type: ignore[arg-type]
 
     def arrive(self, datum: str) -> None:
@@ -251,20 +251,15 @@ class Copies:
             to_host=self._bytes[Lane.TO_HOST],
             to_device=self._bytes[Lane.TO_DEVICE],
             copies=len(self.copying),
-            idle=self._total(self.waits),
-            busy=self._total(self.copying),
+            idle=_sum(self._took((began,), ended) for began, ended in self.waits),
+            busy=_sum(self._took(behind, ended) for behind, ended in self.copying),
             host_peak=self._host_peak,
         )
 
-    def _total(self, spans: list[tuple[Event, Event]]) -> Ns | None:
-        """The sum of the times between events, where the second happened later."""
-        total = 0
-        for first, second in spans:
-            taken = self.device.between(first, second)
-            if taken is None:
-                return None
-            total += max(0, taken)
-        return total
+    def _took(self, behind: tuple[Event, ...], ended: Event) -> Ns | None:
+        """The time from the last of some events to a later one, at least 0; None: not known."""
+        times = [self.device.between(event, ended) for event in behind]
+        return None if None in times else max(0, min(time for time in times if time is not None))
 
     def abort(self) -> None:
         """End a step that failed or was given up: as `close`, but an error of a copy is only logged.
@@ -312,14 +307,29 @@ class Copies:
         self.waits.append((self.device.record(Lane.COMPUTE), event))
         self.device.wait(Lane.COMPUTE, event)
 
-    def _copy(self, lane: Lane, target: torch.Tensor, source: torch.Tensor, size: Bytes) -> Event:
-        """Copy, when the lane has waited for what must be; returns the end."""
-        begin = self.device.record(lane)
+    def _copy(
+        self, lane: Lane, target: torch.Tensor, source: torch.Tensor, size: Bytes, *behind: Event, also: Event = None
+    ) -> Event:
+        """Copy, behind some events, and one more that the lane waits for already; returns the end."""
+        for event in behind:
+            self.device.wait(lane, event)
         self.device.copy(lane, target, source, size)
         ended = self.device.record(lane)
-        self.copying.append((begin, ended))
+        earlier = (*behind, also, self._ended.get(lane))
+        self.copying.append((tuple(event for event in earlier if event is not None), ended))
+        self._ended[lane] = ended
         self._bytes[lane] += size
         return ended
+
+
+def _sum(times: Iterable[Ns | None]) -> Ns | None:
+    """None where one is not known."""
+    total = 0
+    for time in times:
+        if time is None:
+            return None
+        total += time
+    return total
 
 
 __all__ = ["Copier", "Copies", "CopyCounts"]

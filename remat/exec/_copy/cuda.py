@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from remat.errors import RematError
+from remat.exec._torch.torch_private import StreamKey, current_stream_key
 from remat.ir import Lane
 from remat.units import Bytes, Ns, format_bytes
 
@@ -24,7 +25,7 @@ class CudaDevice:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._streams: dict[Lane, torch.cuda.Stream] = {}
+        self._streams: dict[Lane | StreamKey, torch.cuda.Stream] = {}
 
     def record(self, lane: Lane) -> torch.cuda.Event:
         """See `CopyDevice`."""
@@ -38,8 +39,17 @@ class CudaDevice:
 
     def copy(self, lane: Lane, target: torch.Tensor, source: torch.Tensor, size: Bytes) -> None:
         """See `CopyDevice`."""
-        with torch.cuda.stream(self._stream(lane)):
-            target[:size].copy_(source[:size], non_blocking=True)
+        target, source = (part if part.numel() == size else part[:size] for part in (target, source))
+        stream, before = self._stream(lane), self._stream(Lane.COMPUTE)
+        if torch.cuda.current_device() != stream.device_index:
+            with torch.cuda.stream(stream):
+                target.copy_(source, non_blocking=True)
+            return
+        torch.cuda.set_stream(stream)  # what the context manager does besides costs the host as much as the copy
+        try:
+            target.copy_(source, non_blocking=True)
+        finally:
+            torch.cuda.set_stream(before)
 
     def allocate(self, size: Bytes) -> torch.Tensor:
         """See `CopyDevice`."""
@@ -70,11 +80,13 @@ class CudaDevice:
         return int(first.elapsed_time(second) * 1e6)
 
     def _stream(self, lane: Lane) -> torch.cuda.Stream:
-        if lane is Lane.COMPUTE:
-            return torch.cuda.current_stream(self.device)
-        if lane not in self._streams:
-            self._streams[lane] = torch.cuda.Stream(self.device)
-        return self._streams[lane]
+        """The stream of a lane; one object for each, since to make one costs the host more than to record an event."""
+        key = current_stream_key(self.device) if lane is Lane.COMPUTE else lane
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = torch.cuda.current_stream(self.device) if lane is Lane.COMPUTE else torch.cuda.Stream(self.device)
+            self._streams[key] = stream
+        return stream
 
 
 __all__ = ["CudaDevice"]

@@ -56,8 +56,8 @@ class HostPool:
         with self._lock:
             self.need = max(self.need, need)
 
-    def take(self, size: Bytes) -> torch.Tensor:
-        """A buffer of at least `size` bytes that the lane to the host may write into.
+    def take(self, size: Bytes) -> tuple[torch.Tensor, Event]:
+        """A buffer of at least `size` bytes that the lane to the host may write into, and the event it waits for; None: none.
 
         Raises:
             RematError: X-HOST, where the budget is exceeded or the host has no memory; X-DISK.
@@ -73,9 +73,9 @@ class HostPool:
         self._free(superfluous)
         if buffer is not None:
             self.device.wait(Lane.TO_HOST, event)
-            return buffer
+            return buffer, event
         try:
-            return self.device.host_buffer(size)
+            return self.device.host_buffer(size), None
         except BaseException:
             with self._lock:
                 self.total -= size

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
@@ -41,20 +41,37 @@ __all__ = [
 
 
 def entry(overload: OpOverload) -> Callable[..., Any]:
-    """What an overload's call goes through after its own checks."""
+    """What an overload's call goes through after its own checks; for operations of ours without autograd, which takes long."""
     call = overload._op
-    if str(overload) not in _ASK_WHETHER_GRADIENTS:
-        return call
+    if str(overload) in _ASK_WHETHER_GRADIENTS:
 
-    def as_in_training(*args: Any, **kwargs: Any) -> Any:
-        with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
-            return call(*args, **kwargs)
+        def as_in_training(*args: Any, **kwargs: Any) -> Any:
+            with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+                return call(*args, **kwargs)
 
-    return as_in_training
+        return as_in_training
+    if overload.namespace == "remat":
+
+        def below(*args: Any, **kwargs: Any) -> Any:
+            with torch._C._AutoDispatchBelowAutograd():
+                return call(*args, **kwargs)
+
+        return below
+    return call
 
 
 _ASK_WHETHER_GRADIENTS = {"aten.mkldnn_rnn_layer.default"}
 """Kernels that make what their backward needs only where gradients are on, whatever their arguments say."""
+
+
+StreamKey: TypeAlias = tuple[int, int, int]
+"""Number of a stream, of its device, and of the type of that."""
+
+
+def current_stream_key(device: torch.device) -> StreamKey:
+    """What tells the current stream of a CUDA device from others."""
+    key: StreamKey = torch._C._cuda_getCurrentStream(device.index)
+    return key
 
 
 def hooks_of_all_modules() -> bool:
