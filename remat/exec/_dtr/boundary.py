@@ -11,7 +11,6 @@ import torch
 from attrs import frozen
 
 from remat.algorithms._dtr.values import Handle, Value
-from remat.errors import Uncapturable
 from remat.exec._dtr.operators import version_of
 from remat.exec._dtr.recorder import may_be_lengths
 from remat.exec._dtr.runtime import Runtime
@@ -42,12 +41,10 @@ def region(runtime: Runtime) -> Iterator[None]:
             runtime.forward(),
             torch.autograd.graph.saved_tensors_hooks(_Saver(runtime), unpacked),
             assigning_data(runtime.assigned),
-            cudnn_rnn.run_in_one(runtime.device),
+            cudnn_rnn.run_in_one(runtime.device, lambda error: StepError(error.rule, error.what, fix=error.fix)),
             _Region(runtime),
         ):
             yield
-    except Uncapturable as error:
-        raise StepError(error.rule, error.what, fix=error.fix) from error
     except RuntimeError as error:
         _refuse(error)
         raise

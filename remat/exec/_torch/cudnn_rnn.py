@@ -8,7 +8,7 @@ Dropout between layers has a state that is cuDNN's own and cannot be put back, s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -200,7 +200,15 @@ def traced_in_one() -> Iterator[None]:
 
 
 class _InOne(TorchFunctionMode):
-    """Calls nets of cuDNN as one operation each; those of packed sequences run as they are."""
+    """Calls nets of cuDNN as one operation each; those of packed sequences run as they are.
+
+    Args:
+        refused: what is raised for a net that is refused.
+    """
+
+    def __init__(self, refused: Callable[[Uncapturable], Exception]) -> None:
+        super().__init__()
+        self.refused = refused
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         mode = _FUNCTIONS.get(func)
@@ -208,7 +216,10 @@ class _InOne(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         x, states, *rest = args
         lstm = mode == MODES["lstm"]
-        output, hy, cy = by_cudnn(mode, x, states if lstm else [states], *rest)
+        try:
+            output, hy, cy = by_cudnn(mode, x, states if lstm else [states], *rest)
+        except Uncapturable as error:
+            raise self.refused(error) from error
         return (output, hy, cy) if lstm else (output, hy)
 
 
@@ -217,9 +228,14 @@ DEVICES = ("cuda",)
 """Types of devices that have such nets."""
 
 
-def run_in_one(device: torch.device) -> AbstractContextManager[object]:
-    """In the block recurrent nets of cuDNN run as one operation each."""
-    return _InOne() if device.type in DEVICES else nullcontext()
+def run_in_one(device: torch.device, refused: Callable[[Uncapturable], Exception]) -> AbstractContextManager[object]:
+    """In the block recurrent nets of cuDNN run as one operation each.
+
+    Args:
+        device: of the step; on others than CUDA there are none.
+        refused: what is raised for a net that is refused.
+    """
+    return _InOne(refused) if device.type in DEVICES else nullcontext()
 
 
 __all__ = ["MODES", "by_cudnn", "run_in_one", "traced_in_one"]
