@@ -289,8 +289,8 @@ class Set:
 SHARES = (0.7, 0.5, 0.35, 0.25)
 SETS = {
     "captured": Set("v100", None, (12, 50, 900), (*SHARES, 0)),
-    "large": Set("v100", "large", (12, 50, 900), SHARES),
-    "large-h100": Set("h100", "large", (50, 900), SHARES),
+    "large": Set("v100", "large", (12, 50, 900), (*SHARES, 0)),
+    "large-h100": Set("h100", "large", (50, 900), (*SHARES, 0)),
     "wide": Set("h100", "wide", (50, 900), (*SHARES, 0)),
 }
 
