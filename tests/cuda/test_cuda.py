@@ -56,15 +56,24 @@ class Recurrent(nn.Module):
         return self.head(self.net(x)[0]).square().mean()
 
 
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_recurrent_nets_of_cudnn_train_the_same(kind):
+def twins(make):
+    """Two modules with the same weights."""
     torch.manual_seed(0)
-    bare, x = Recurrent(kind).cuda(), torch.randn(8, 20, 16, device="cuda")
-    module = Recurrent(kind).cuda()
+    bare, module = make().cuda(), make().cuda()
     module.load_state_dict(bare.state_dict())
+    return bare, module
+
+
+def assert_trains_the_same(make):
+    (bare, module), x = twins(make), torch.randn(8, 20, 16, device="cuda")
     wrapped = remat.exec.wrap(module, x, "100%", on_uncapturable="raise")
     assert furthest(steps(bare, (x,)), steps(wrapped, (x,))) == 0.0
     assert remat.exec.report(wrapped).ran == "plan"
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_nets_of_cudnn_train_the_same(kind):
+    assert_trains_the_same(lambda: Recurrent(kind))
 
 
 class Autocast(nn.Module):
@@ -82,24 +91,14 @@ class Autocast(nn.Module):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_recurrent_nets_of_cudnn_under_autocast_train_the_same(kind, dtype):
-    torch.manual_seed(0)
-    bare, x = Autocast(Recurrent(kind), dtype).cuda(), torch.randn(8, 20, 16, device="cuda")
-    module = Autocast(Recurrent(kind), dtype).cuda()
-    module.load_state_dict(bare.state_dict())
-    wrapped = remat.exec.wrap(module, x, "100%", on_uncapturable="raise")
-    assert furthest(steps(bare, (x,)), steps(wrapped, (x,))) == 0.0
-    assert remat.exec.report(wrapped).ran == "plan"
+    assert_trains_the_same(lambda: Autocast(Recurrent(kind), dtype))
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_recurrent_nets_of_cudnn_train_the_same_under_dtr(kind):
-    torch.manual_seed(0)
-    bare, x = Recurrent(kind).cuda(), torch.randn(64, 200, 16, device="cuda")
-    module = Recurrent(kind).cuda()
-    module.load_state_dict(bare.state_dict())
+    (bare, module), x = twins(lambda: Recurrent(kind)), torch.randn(64, 200, 16, device="cuda")
     bare(x).backward()
     peak = remat.exec.measure_step(lambda: bare(x).backward(), device="cuda").peak
-    wrapped = remat.exec.dtr(
-        module, 2 * peak
-    )  # what cuDNN keeps for its backward is copied before, since that writes there
+    # twice: what cuDNN keeps for its backward is copied before, since that writes there
+    wrapped = remat.exec.dtr(module, 2 * peak)
     assert furthest(steps(bare, (x,)), steps(wrapped, (x,))) == 0.0
