@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from numba import njit
 
 from remat.algorithms._arrays import chain_insertion as insertion
+from remat.algorithms._arrays import ordering
 from remat.algorithms._arrays.graph_arrays import LOSS, flatten
 from remat.algorithms._arrays.liveness import memory_profile, overshoot, total_time
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._curves.budget_sweep import sweep as curve
-from remat.algorithms._search import ordering, shifting
+from remat.algorithms._search import shifting
 from remat.algorithms._search.auto import auto, quick
 from remat.algorithms._search.deletion import delete
 from remat.algorithms._search.lp_rounding import SavedSet

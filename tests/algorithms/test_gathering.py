@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remat.algorithms._arrays.gathering import gathered
 from remat.algorithms._arrays.graph_arrays import flatten
 from remat.algorithms._core.problem import Problem
-from remat.algorithms._search.gathering import gathered
 from remat.algorithms._search.passes import RuinAndRecreate
 from remat.algorithms._search.ruin_recreate import perturbed
 from remat.algorithms._search.state import RunProblem

@@ -10,6 +10,7 @@ from attrs import field, frozen
 from remat.algorithms._arrays.graph_arrays import Flags, Floats, Ints, Longs, Seed
 from remat.algorithms._arrays.rng import fraction, fractions
 from remat.algorithms._copies.copy_moves import BOTH, COPIES, Prices
+from remat.algorithms._copies.copy_order import reordered_plan
 from remat.algorithms._copies.copy_search import CopyMove, CopyPlan, CopySearch
 from remat.algorithms._core.problem import Problem
 from remat.settings import number, tuple_of, whole
@@ -215,32 +216,47 @@ class LargerBudgets(CopyMove):
 class RuinCopies(CopyMove):
     """Large-neighborhood search: remove reruns, copies or both from a window, shave it again, polish it, keep what is not worse.
 
+    Some iterations also change the order of runs, which take their copies along.
+
     A quarter of the work starts from the second best plan, and another from that of `BoundMarks`.
 
     Attributes:
-        work: amount of work, independent of the size of the graph.
+        work: amount of work of a search, independent of the size of the graph. most: iterations of one, at most.
         temperature: relative worsening accepted at the beginning; falls to zero.
         unless: the search is left out when the best plan is within this gap of the bound.
-        plain: as of `LargerBudgets`.
+        plain: as of `LargerBudgets`; if it is not 0, there is one search of half the work where the plan without copies took
+            less than four seconds of effort.
+        searches: how many, one after the other.
+        disorder, undone, gathering: shares of the iterations that change the order of runs, as in `RuinAndRecreate`.
     """
 
     work: float = field(default=4.5e6, validator=number(0))
     temperature: float = field(default=0.005, validator=number(0))
     unless: float = field(default=0.0, validator=number(0))
     plain: float = field(default=0.0, validator=number(0))
+    disorder: float = field(default=0.0, validator=number(0, 1))
+    undone: float = field(default=0.5, validator=number(0, 1))
+    gathering: float = field(default=0.0, validator=number(0, 1))
+    most: int = field(default=2000, validator=whole(1, "iterations"))
+    searches: int = field(default=1, validator=whole(1, "searches"))
 
     def improve(self, search: CopySearch) -> None:
-        """Search from several plans, from the best one last."""
-        if search.best is None or search.within(self.unless) or search.at_once(self.plain):
-            return
+        """Search from several plans, from the best one last, as often as that may bring more."""
+        hasty = bool(self.plain) and search.hasty
+        for _ in range(1 if hasty else self.searches):
+            if search.best is None or search.within(self.unless) or search.at_once(self.plain):
+                return
+            self._search(search, search.best, self.work / 2 if hasty else self.work)
+
+    def _search(self, search: CopySearch, best: CopyPlan, work: float) -> None:
         nodes = len(search.base)
-        total = min(2000, 40 * nodes, int(self.work / nodes**1.5))
+        total = min(self.most, 40 * nodes, int(work / nodes**1.5))
         others = [*search.pool[1:2], *search.other_starts[-1:]] if total >= 40 else []
         number_ = search.next_search()
         for rank, plan in enumerate(others, 1):
             self._descend(search, plan, total // 4, search.streams.spawn("ruined copies", 3 * number_ + rank))
         rest = total - len(others) * (total // 4)
-        self._descend(search, search.best, rest, search.streams.spawn("ruined copies", 3 * number_))
+        self._descend(search, search.best or best, rest, search.streams.spawn("ruined copies", 3 * number_))
 
     def _descend(self, search: CopySearch, current: CopyPlan, iterations: int, rng: Seed) -> None:
         for done in range(iterations):
@@ -260,13 +276,15 @@ class RuinCopies(CopyMove):
         lo = int(fraction(rng) * (n + width)) - width
         lo, hi = max(0, lo), min(n, lo + width)
         kept, mask = ruined(search, current, (lo, hi), rng)
-        inside = int(kept[lo:hi].sum())
-        added = search.shaved(current.seq[kept], mask[kept], distorted(search, rng), rng)
+        seq, mask, span = current.seq[kept], mask[kept], (lo, lo + int(kept[lo:hi].sum()))
+        if self.disorder or self.gathering:
+            changes = float(self.disorder), float(self.undone), float(self.gathering)
+            seq, mask, span = reordered_plan(search.flat, (seq, mask), span, changes, rng)
+        added = search.shaved(seq, mask, distorted(search, rng), rng)
         if added is None:
             return None
-        longer = len(added[0]) - int(kept.sum())
-        most = int(current.time * _NEAR)
-        plan = search.polished(*added, (lo, lo + inside + longer), 1, most=most)
+        longer = len(added[0]) - len(seq)
+        plan = search.polished(*added, (span[0], span[1] + longer), 1, most=int(current.time * _NEAR))
         return plan if plan.fits and plan.time <= limit else None
 
 

@@ -30,7 +30,7 @@ from remat.units import Ns
 
 _CLOSE, _CLOSE_PER_NODE = 5e-4, 6e-7
 _SERVED = 8  # moves made from one list then
-_LITTLE = 2.0  # seconds of effort
+_LITTLE, _SOME = 2.0, 4.0  # seconds of effort
 
 logger = logging.getLogger(__name__)
 """Logs plans that the validator does not confirm (INFO)."""
@@ -216,6 +216,11 @@ class CopySearch:
     def at_once(self, gap: float) -> bool:
         """Whether the plan without copies was within a gap with little effort: long passes would take many times as much."""
         return self.plain_gap < gap and self.plain_effort < _LITTLE
+
+    @property
+    def hasty(self) -> bool:
+        """Whether the plan without copies took so little effort that several long passes would take many times as much."""
+        return self.plain_effort < _SOME
 
     def within(self, gap: float) -> bool:
         """Whether the best plan is within a gap of the bound, or none exists."""

@@ -37,9 +37,9 @@ _MOVES: tuple[CopyMove, ...] = (
     BoundMarks(),
     LargerBudgets(),
     RuinCopies(),
-    RuinCopies(unless=0.005, temperature=0.002),
-    RuinCopies(work=3e7, unless=0.02, plain=0.0015),
-    RuinCopies(work=3e7, temperature=0.002, unless=0.005, plain=0.0015),
+    RuinCopies(unless=0.005, temperature=0.002, disorder=0.3, gathering=0.2),
+    RuinCopies(work=6e7, unless=0.02, plain=0.0015, disorder=0.3, gathering=0.2, most=6000, searches=3),
+    RuinCopies(work=6e7, temperature=0.002, unless=0.005, plain=0.0015, disorder=0.3, gathering=0.2, most=6000),
     ReplaceReruns(),
 )
 

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from remat.algorithms._arrays.gathering import gathered
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Floats, Ints, Longs, Seed
 from remat.algorithms._arrays.jit import allocating_kernel, inner_kernel, kernel
 from remat.algorithms._arrays.liveness import memory_profile, overshoot, total_time
+from remat.algorithms._arrays.ordering import disordered, some_brought_back
 from remat.algorithms._arrays.rng import below, fraction
 from remat.algorithms._search.deletion import delete
-from remat.algorithms._search.gathering import gathered
-from remat.algorithms._search.ordering import brought_back, disordered
 from remat.algorithms._search.peak_shaving import LONGEST, NO_CEILING, Scoring, shave
 
 
@@ -114,10 +114,7 @@ def perturbed(
     changed = ruin(g, current, rng)
     if disorder > 0.0 and fraction(rng) < disorder:
         if undone > 0.0 and fraction(rng) < undone:
-            width = max(4, int(g.time.size * fraction(rng)))
-            lo = below(rng, g.time.size) - width // 2
-            chance = 1.0 if fraction(rng) < 0.5 else fraction(rng)
-            changed = brought_back(g, changed, lo, lo + width, chance, rng)
+            changed = some_brought_back(g, changed, rng)
         else:
             width = max(4, int(changed.size * (0.02 + 0.5 * fraction(rng) ** 2)))
             lo = below(rng, changed.size) - width // 2

@@ -14,8 +14,8 @@ import numpy as np
 from remat.algorithms._arrays.graph_arrays import LOSS, Flat, Ints, Longs, Seed
 from remat.algorithms._arrays.jit import allocating_kernel, inner_kernel, kernel
 from remat.algorithms._arrays.liveness import memory_profile
+from remat.algorithms._arrays.ordering import earliest_place
 from remat.algorithms._arrays.rng import below
-from remat.algorithms._search.ordering import earliest_place
 
 FINE = (
     1 << 22

@@ -18,6 +18,7 @@ from remat.algorithms._arrays.reachability import reached
 from remat.algorithms._arrays.rng import fraction, fractions
 from remat.algorithms._copies.copy_arrays import NO_LIMIT, Lanes, lanes_of
 from remat.algorithms._copies.copy_moves import BOTH, Prices
+from remat.algorithms._copies.copy_order import carried, changed_order
 from remat.algorithms._copies.copy_polish import fits_without, may_stay, replayed, trial_without, uses_of
 from remat.algorithms._copies.copy_shaving import shaved as shave_with_copies
 from remat.algorithms._core.compilation import CompileClock
@@ -105,6 +106,7 @@ def _polish_copies(e: Example) -> None:
     may_stay(e.flat, e.order, mem, e.budget, len(e.order) - 1, 0)
     fractions(e.rng, 1)
     trial_without(e.flat, _lanes(e), e.order, mask, 0, True)
+    carried(e.flat, e.order, mask, changed_order(e.flat, e.order, (0, len(e.order)), (0.3, 0.5, 0.2), e.rng))
 
 
 def _lanes(e: Example) -> Lanes:

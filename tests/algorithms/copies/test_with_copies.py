@@ -291,8 +291,27 @@ def test_a_long_search_is_left_out_where_the_plain_plan_is_close_to_its_bound():
     RuinCopies(work=5e5, plain=0.0015).improve(search)
     assert search.best.time == first
     search.plain_gap = 0.002
-    RuinCopies(work=5e5, plain=0.0015).improve(search)
+    RuinCopies(work=1e6, plain=0.0015).improve(search)
     assert search.best.time < first
+
+
+def test_several_searches_follow_only_a_plan_that_took_effort(monkeypatch):
+    graph = read_joint_graph(CAPTURED / "unet.json.gz")
+    problem = Problem(graph=graph, budget=int(0.35 * store_all_peak(graph)), link=Link.symmetric(gb_per_s=12))
+    works = []
+    monkeypatch.setattr(RuinCopies, "_search", lambda _, search, best, work: works.append(work))
+
+    def searched(effort, **settings):
+        works.clear()
+        search = CopySearch(problem, Clock(), 0, "test")
+        search.plain_gap, search.plain_effort = 0.002, effort
+        ShaveBoth(lane_prices=(0.4,), exponents=(1.0,), best=1).improve(search)
+        RuinCopies(work=100, searches=3, **settings).improve(search)
+        return list(works)
+
+    assert searched(3.0, plain=0.0015) == [50]
+    assert searched(5.0, plain=0.0015) == [100] * 3
+    assert searched(3.0) == [100] * 3
 
 
 def test_the_rough_solver_stands_in_its_text():

@@ -146,3 +146,12 @@ def brought_back(g: Flat, seq: Ints, lo: int, hi: int, chance: float, rng: Seed)
             target[at] = earliest - 0.5
         earliest = min(earliest, at)
     return reordered(g, seq, target)
+
+
+@allocating_kernel
+def some_brought_back(g: Flat, seq: Ints, rng: Seed) -> Ints:
+    """The sequence with postponed first runs of a random range of nodes put back, all or some of them."""
+    width = max(4, int(g.time.size * fraction(rng)))
+    lo = below(rng, g.time.size) - width // 2
+    chance = 1.0 if fraction(rng) < 0.5 else fraction(rng)
+    return brought_back(g, seq, lo, lo + width, chance, rng)

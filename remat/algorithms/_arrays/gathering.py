@@ -10,8 +10,8 @@ import numpy as np
 
 from remat.algorithms._arrays.graph_arrays import Flat, Ints, Seed
 from remat.algorithms._arrays.jit import allocating_kernel, inner_kernel
+from remat.algorithms._arrays.ordering import loss_position, reordered
 from remat.algorithms._arrays.rng import below, fraction
-from remat.algorithms._search.ordering import loss_position, reordered
 
 
 @allocating_kernel
