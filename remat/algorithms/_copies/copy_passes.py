@@ -224,9 +224,9 @@ class RuinCopies(CopyMove):
         work: amount of work of a search, independent of the size of the graph. most: iterations of one, at most.
         temperature: relative worsening accepted at the beginning; falls to zero.
         unless: the search is left out when the best plan is within this gap of the bound.
-        plain: as of `LargerBudgets`; if it is not 0, there is one search of half the work where the plan without copies took
+        plain: as of `LargerBudgets`; if it is not 0, there is one search, with half the work, where the plan without copies took
             less than four seconds of effort.
-        searches: how many, one after the other.
+        searches: how many, one after the other, each unless the best plan is within the gap by then.
         disorder, undone, gathering: shares of the iterations that change the order of runs, as in `RuinAndRecreate`.
     """
 
@@ -244,11 +244,11 @@ class RuinCopies(CopyMove):
         """Search from several plans, from the best one last, as often as that may bring more."""
         hasty = bool(self.plain) and search.hasty
         for _ in range(1 if hasty else self.searches):
-            if search.best is None or search.within(self.unless) or search.at_once(self.plain):
-                return
-            self._search(search, search.best, self.work / 2 if hasty else self.work)
+            self._search(search, self.work / 2 if hasty else self.work)
 
-    def _search(self, search: CopySearch, best: CopyPlan, work: float) -> None:
+    def _search(self, search: CopySearch, work: float) -> None:
+        if search.best is None or search.within(self.unless) or search.at_once(self.plain):
+            return
         nodes = len(search.base)
         total = min(self.most, 40 * nodes, int(work / nodes**1.5))
         others = [*search.pool[1:2], *search.other_starts[-1:]] if total >= 40 else []
@@ -256,7 +256,7 @@ class RuinCopies(CopyMove):
         for rank, plan in enumerate(others, 1):
             self._descend(search, plan, total // 4, search.streams.spawn("ruined copies", 3 * number_ + rank))
         rest = total - len(others) * (total // 4)
-        self._descend(search, search.best or best, rest, search.streams.spawn("ruined copies", 3 * number_))
+        self._descend(search, search.best, rest, search.streams.spawn("ruined copies", 3 * number_))
 
     def _descend(self, search: CopySearch, current: CopyPlan, iterations: int, rng: Seed) -> None:
         for done in range(iterations):

@@ -299,7 +299,7 @@ def test_several_searches_follow_only_a_plan_that_took_effort(monkeypatch):
     graph = read_joint_graph(CAPTURED / "unet.json.gz")
     problem = Problem(graph=graph, budget=int(0.35 * store_all_peak(graph)), link=Link.symmetric(gb_per_s=12))
     works = []
-    monkeypatch.setattr(RuinCopies, "_search", lambda _, search, best, work: works.append(work))
+    monkeypatch.setattr(RuinCopies, "_search", lambda _, search, work: works.append(work))
 
     def searched(effort, **settings):
         works.clear()
