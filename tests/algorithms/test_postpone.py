@@ -2,14 +2,23 @@
 
 import numpy as np
 import pytest
+from attrs import evolve
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from remat.algorithms import Clock, Problem, auto, parse, plan_first
-from remat.algorithms._bounds.instants import Dependencies
+from remat.algorithms._arrays.graph_arrays import flatten
+from remat.algorithms._arrays.kept_data import working_sets
+from remat.algorithms._arrays.postponing import kept_before_positions, postponed_order, relieved_order
+from remat.algorithms._copies.copy_passes import CopiesAlone
+from remat.algorithms._copies.copy_search import CopySearch
+from remat.algorithms._copies.with_copies import leaves_out
 from remat.algorithms._search.passes import ShavingParams
 from remat.algorithms._search.peak_shaving import NO_CEILING, shave
-from remat.algorithms._search.postpone import Postpone, kept_before_positions, relieved_order, working_sets
+from remat.algorithms._search.postpone import Postpone
 from remat.algorithms._search.state import Search
-from remat.ir import Graph, GraphBuilder, Kind, validate
+from remat.ir import Graph, GraphBuilder, Kind, Link, validate
+from remat.testing.strategies import legal_graphs
 
 LAYERS = 4
 
@@ -51,7 +60,7 @@ def test_an_order_is_legal_and_frees_what_it_was_asked_for(excess):
     search = search_at(100)
     flat, base = search.flat, search.base
     at = len(base) - 1
-    order = relieved_order(flat, Dependencies(flat), base, at, excess)
+    order = relieved_order(flat, base, at, excess)
     assert sorted(order.tolist()) == sorted(base.tolist())
     validate(search.problem.graph, search.arrays.schedule_of(order))
     position = order.tolist().index(base[at])
@@ -78,3 +87,30 @@ def test_both_planners_ask_it_before_they_search_longer():
         text = repr(solver)
         assert 0 < text.index("Postpone(") < text.index("Continuation(") < text.index("Relieve(")
     assert parse(repr(Postpone((0.0, 0.1), heaviest=3))) == Postpone((0.0, 0.1), heaviest=3)
+
+
+def test_copies_begin_with_an_order_in_which_they_can_take_away_enough():
+    graph, link = tied(), Link.symmetric(gb_per_s=1)
+    problem = Problem(graph=graph, budget=15, link=link)  # 14 at the heavy node, 26 in the captured order
+    search = CopySearch(problem, Clock(), 0, "test")
+    assert not np.array_equal(search.start, search.base)
+    CopiesAlone().improve(search)
+    assert search.best is not None
+    assert validate(graph, search.schedule, budget=15, link=link).time == search.best.time
+    roomy = CopySearch(evolve(problem, budget=26), Clock(), 0, "test")
+    assert np.array_equal(roomy.start, roomy.base)
+
+
+@given(legal_graphs(layers=False, options=False), st.integers(0, 8), st.sampled_from([1, 10, 1000]))
+def test_with_a_link_there_is_a_plan_wherever_working_sets_and_what_is_kept_fit(graph, more, speed):
+    assume(leaves_out(graph) is None)
+    flat = flatten(graph)
+    base = np.flatnonzero(flat.required).astype(np.int32)
+    order = postponed_order(flat, base, 0, len(base))
+    budget = int((working_sets(flat)[order] + kept_before_positions(flat, order)).max()) + more
+    search = CopySearch(Problem(graph=graph, budget=budget, link=Link.symmetric(gb_per_s=speed)), Clock(), 0, "test")
+    assume(bool((search.lanes.movable | flat.keep | (flat.size == 0) | (flat.producer < 0)).all()))
+    assume(bool((flat.contributions[flat.keep] <= 1).all()))
+    search.start = order
+    CopiesAlone().improve(search)
+    assert search.best is not None

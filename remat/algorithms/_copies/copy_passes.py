@@ -37,7 +37,7 @@ class CopiesAlone(CopyMove):
     def improve(self, search: CopySearch) -> None:
         """One shaving, polished if the link is fast; else only where `ReplaceReruns` finds it near the best plan."""
         prices = Prices(search.time_prices, 1.0, 1.0, 0.0, 0.0, COPIES)
-        added = search.shaved(search.base, search.bare(search.base), prices, search.streams.spawn("copies"))
+        added = search.shaved(search.start, search.bare(search.start), prices, search.streams.spawn("copies"))
         if added is None:
             return
         plan = search.replayed(*added)
@@ -114,7 +114,7 @@ class ShaveBoth(CopyMove):
         if search.clock.expired:
             return []
         prices = Prices(search.time_prices, lane, exponent, 0.0, 0.0, BOTH, capacity * search.base_time)
-        added = search.shaved(search.base, search.bare(search.base), prices, search.streams.spawn("copies"))
+        added = search.shaved(search.start, search.bare(search.start), prices, search.streams.spawn("copies"))
         plan = None if added is None else search.replayed(*added)
         return [] if plan is None or not plan.fits else [plan]
 
@@ -143,7 +143,7 @@ class BoundMarks(CopyMove):
                 if search.clock.expired:
                     return
                 prices = Prices(search.time_prices, lane, 1.0, 0.0, 0.0, BOTH)
-                added = search.shaved(search.base, mask, prices, search.streams.spawn("copies"))
+                added = search.shaved(search.start, mask, prices, search.streams.spawn("copies"))
                 if added is not None:
                     plans.append(search.polished(*added, whole_span(added[0]), 1))
         fitting = [plan for plan in plans if plan.fits]
@@ -225,7 +225,7 @@ class RuinCopies(CopyMove):
         temperature: relative worsening accepted at the beginning; falls to zero.
         unless: the search is left out when the best plan is within this gap of the bound.
         plain: as of `LargerBudgets`; if it is not 0, there is one search, with half the work, where the plan without copies took
-            less than four seconds of effort.
+            less than four seconds of effort and there is one.
         searches: how many, one after the other, each unless the best plan is within the gap by then.
         disorder, undone, gathering: shares of the iterations that change the order of runs, as in `RuinAndRecreate`.
     """

@@ -11,6 +11,7 @@ import numpy as np
 from attrs import evolve, frozen
 
 from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, Seed, flatten, row_of
+from remat.algorithms._arrays.postponing import postponed_order
 from remat.algorithms._arrays.streams import Streams
 from remat.algorithms._copies.copy_arrays import LARGE, NO_LIMIT, Lanes, lanes_of
 from remat.algorithms._copies.copy_moves import Prices
@@ -30,6 +31,7 @@ from remat.units import Ns
 
 _CLOSE, _CLOSE_PER_NODE = 5e-4, 6e-7
 _SERVED = 8  # moves made from one list then
+_HEAVIEST = 64  # heavy nodes relieved
 _LITTLE, _SOME = 2.0, 4.0  # seconds of effort
 
 logger = logging.getLogger(__name__)
@@ -70,11 +72,14 @@ class CopySearch:
     Attributes:
         problem, clock, seed, who: of the solve. flat, lanes: the graph, the link and the budgets as arrays.
         base: the captured order of the nodes that must run. base_time: its time [ns].
+        start: the order that shavings begin with. Copies can take away all but the working set of a node and what is kept by
+            then: it is the captured order, with heavy nodes relieved where that exceeds the budget.
         best: the best plan; None: there is none. lower: a bound for every schedule with copies [ns].
         evidence: what the largest bound can be proved from that has any.
         pool: the best plans of distinct times, best first. trail: a line per event.
-        marks_of_bound: (bound, masks of the captured order) per instant. other_starts: plans unlike the best ones.
-        rough: plans without copies in little time; None: there is no such solver. plain_gap: gap of the plan without copies.
+        marks_of_bound: (bound, masks of `start`) per instant. other_starts: plans unlike the best ones.
+        rough: plans without copies in little time; None: there is no such solver.
+        plain_gap: gap of the plan without copies; infinite without one.
         plain_effort: what it took (see `Clock`) [s].
     """
 
@@ -85,6 +90,7 @@ class CopySearch:
         self.lanes: Lanes = lanes_of(self.flat, problem.link, problem.budget, problem.host_budget)
         self.base: Ints = np.flatnonzero(self.flat.required).astype(np.int32)
         self.base_time: Ns = int(self.flat.time.sum())
+        self.start: Ints = postponed_order(self.flat, self.base, problem.budget, _HEAVIEST)
         self.streams = Streams(seed)
         self.best: CopyPlan | None = None
         self.pool: list[CopyPlan] = []
@@ -219,8 +225,8 @@ class CopySearch:
 
     @property
     def hasty(self) -> bool:
-        """Whether the plan without copies took so little effort that several long passes would take many times as much."""
-        return self.plain_effort < _SOME
+        """Whether a plan without copies took so little effort that several long passes would take many times as much."""
+        return self.plain_effort < _SOME and self.plain_gap < float("inf")
 
     def within(self, gap: float) -> bool:
         """Whether the best plan is within a gap of the bound, or none exists."""

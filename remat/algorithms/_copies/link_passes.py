@@ -97,16 +97,16 @@ def _prove_at(search: CopySearch, reach: Reach, at: int, before: Basis | None) -
 
 
 def _marks(search: CopySearch, formulation: LinkInstant, point: Floats) -> Longs:
-    """The captured order with copies, across the instant, of what the solution has on the host."""
-    flat, base = search.flat, search.base
-    mask = search.bare(base)
+    """The order that shavings begin with, with copies, across the instant, of what the solution has on the host."""
+    flat, order = search.flat, search.start
+    mask = search.bare(order)
     away = np.zeros(flat.size.size, np.bool_)
     columns = formulation.off >= 0
     away[columns] = point[formulation.off[columns]] >= 0.5
     away &= search.lanes.movable
-    here = int(np.flatnonzero(base == formulation.instant.at)[0])
-    for i in range(here + 1, len(base)):
-        for k, d in enumerate(row_of(flat.reads, base[i]).tolist()):
+    here = int(np.flatnonzero(order == formulation.instant.at)[0])
+    for i in range(here + 1, len(order)):
+        for k, d in enumerate(row_of(flat.reads, order[i]).tolist()):
             if away[d]:
                 mask[i] |= 1 << k
                 away[d] = False

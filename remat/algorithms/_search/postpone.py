@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 from attrs import field, frozen
-from numpy.typing import NDArray
 
-from remat.algorithms._arrays.graph_arrays import BACKWARD, Flat, Longs
-from remat.algorithms._arrays.kept_data import kept_by_node, working_sets
-from remat.algorithms._bounds.instants import Dependencies
+from remat.algorithms._arrays.postponing import postponed_order
 from remat.algorithms._search.passes import offer_shaved, variant
-from remat.algorithms._search.state import RunMove, Search, Sequence
+from remat.algorithms._search.state import RunMove, Search
 from remat.settings import number, tuple_of, whole
 
 
@@ -36,12 +33,10 @@ class Postpone(RunMove):
 
     def improve(self, search: Search) -> None:
         """Shave each order until one fits."""
-        needs = working_sets(search.flat)
-        dependencies = Dependencies(search.flat)
         tried = [search.base]
         for k, reserve in enumerate(self.reserves):
             room = int(search.budget * (1 - reserve))
-            order = self._order(search.flat, dependencies, search.base, needs, room)
+            order = postponed_order(search.flat, search.base, room, self.heaviest)
             if any(np.array_equal(order, other) for other in tried):
                 continue
             if search.over:
@@ -53,44 +48,3 @@ class Postpone(RunMove):
             )
             if search.best_time < before:
                 return
-
-    def _order(self, flat: Flat, dependencies: Dependencies, base: Sequence, needs: Longs, room: int) -> Sequence:
-        """`base` with the heavy nodes relieved, the heaviest first."""
-        order = base
-        relieved: set[int] = set()
-        for _ in range(self.heaviest):
-            excess = needs[order] + kept_before_positions(flat, order) - room
-            excess[np.isin(order, list(relieved))] = 0
-            at = int(np.argmax(excess))
-            if excess[at] <= 0:
-                break
-            relieved.add(int(order[at]))
-            order = relieved_order(flat, dependencies, order, at, int(excess[at]))
-        return order
-
-
-def kept_before_positions(flat: Flat, order: Sequence) -> Longs:
-    """Bytes kept by the time each position of an order of first runs is reached."""
-    kept = kept_by_node(flat)[order]
-    return np.cumsum(kept) - kept
-
-
-def relieved_order(flat: Flat, dependencies: Dependencies, order: Sequence, at: int, excess: int) -> Sequence:
-    """The order with the last backward nodes before position `at` that its node does not depend on moved right behind it.
-
-    As many as make `excess` bytes of kept data, or all. Legal: a node that depends on a moved one is behind it in the order, the
-    node at `at` does not depend on it, and so it is moved too.
-    """
-    node = int(order[at])
-    needed: NDArray[np.bool_] = dependencies.ancestors(node)
-    kept = kept_by_node(flat)
-    moved = np.zeros(len(order), np.bool_)
-    for position in range(at - 1, -1, -1):
-        if excess <= 0:
-            break
-        v = int(order[position])
-        if flat.phase[v] == BACKWARD and not needed[v]:
-            moved[position] = True
-            excess -= int(kept[v])
-    head, tail = order[: at + 1], order[at + 1 :]
-    return np.concatenate([head[~moved[: at + 1]], head[moved[: at + 1]], tail])
