@@ -6,7 +6,7 @@ from attrs import evolve
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from remat.algorithms import Clock, Problem, auto, parse, plan_first
+from remat.algorithms import Clock, PeakShaving, Problem, auto, lowest_budget, parse, plan_first
 from remat.algorithms._arrays.graph_arrays import flatten
 from remat.algorithms._arrays.kept_data import working_sets
 from remat.algorithms._arrays.postponing import kept_before_positions, postponed_order, relieved_order
@@ -23,17 +23,18 @@ from remat.testing.strategies import legal_graphs
 LAYERS = 4
 
 
-def tied() -> Graph:
+def tied(*, run_once: bool = False) -> Graph:
     """Layers that each make a kept gradient of 3 bytes, and a last node with a working set of 12 that needs none of them.
 
     In the captured order 12 + 4 x 3 bytes and the activation are resident at the last node; run first, it needs 12 and a few.
+    With `run_once` no activation can be made again.
     """
     b = GraphBuilder("tied")
     b.data("t", 1, Kind.TANGENT)
     for i in range(LAYERS):
         b.data(f"a{i}", 1)
         b.data(f"w{i}", 3, Kind.PARAM_GRAD)
-        b.forward(f"F{i}", reads=[f"a{i - 1}"] if i else [], writes=[f"a{i}"], time=2)
+        b.forward(f"F{i}", reads=[f"a{i - 1}"] if i else [], writes=[f"a{i}"], time=2, run_once=run_once)
     b.loss("L", reads=[f"a{LAYERS - 1}"], writes=["t"], time=1)
     b.data("sum", 1, Kind.PARAM_GRAD)
     for i in reversed(range(LAYERS)):
@@ -114,3 +115,21 @@ def test_with_a_link_there_is_a_plan_wherever_working_sets_and_what_is_kept_fit(
     search.start = order
     CopiesAlone().improve(search)
     assert search.best is not None
+
+
+def test_over_a_link_the_smallest_budget_is_what_the_heaviest_node_needs():
+    graph, link = tied(run_once=True), Link.symmetric(gb_per_s=1)
+    bare, linked = lowest_budget(graph), lowest_budget(graph, link=link)
+    assert bare.point.budget == 18 and linked.point.budget == 15  # the activations are away while the last node runs
+    assert validate(graph, linked.point.outcome.schedule, 15, link).time == linked.point.outcome.cost.time
+    alone = lowest_budget(graph, PeakShaving())
+    assert lowest_budget(graph, PeakShaving(), link=link).point.budget == alone.point.budget  # that one plans no copies
+
+
+@given(legal_graphs(layers=False, options=False))
+def test_the_smallest_budget_over_a_link_has_a_plan_and_claims_nothing_without_copies(graph):
+    link = Link.symmetric(gb_per_s=1)
+    linked = lowest_budget(graph, link=link)
+    assert linked.limit <= linked.point.budget <= lowest_budget(graph).point.budget
+    validate(graph, linked.point.outcome.schedule, linked.point.budget, link)
+    assert linked.point.outcome.lower <= linked.point.outcome.cost.time

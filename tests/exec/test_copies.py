@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import remat.exec
-from remat.errors import BadArgument, RematError
+from remat.errors import BadArgument, Infeasible, RematError
 from remat.exec._copy import cpu, cuda
 from remat.exec._copy.bandwidth import LinkSpeed, link_speed, measure_speed
 from remat.exec._copy.copies import Copier
@@ -539,10 +539,23 @@ def test_the_default_planner_plans_copies_where_there_is_a_link():
     assert remat.exec.Settings(budget=1, solver=CopyAll()).planner() == CopyAll()
 
 
-def test_a_budget_that_no_plan_fits_makes_no_claim_about_plans_with_copies():
+def test_a_budget_that_no_plan_fits_is_refused_with_the_smallest_one_that_copies_leave():
     module, sample = SMALL["mlp"].instantiate(torch.float32)
-    with pytest.raises(RematError, match=r"without copies to the host\."):
-        remat.exec.wrap(module, sample, 1000, offload=FAST, solver=CopyAll(), cost="estimate")
+    with pytest.raises(Infeasible) as with_copies:
+        remat.exec.wrap(module, sample, 1000, offload=FAST)
+    with pytest.raises(Infeasible) as without:
+        remat.exec.wrap(module, sample, 1000)
+    smallest = with_copies.value.smallest
+    assert 1000 < with_copies.value.floor <= smallest < without.value.smallest
+    wrapped = remat.exec.wrap(module, sample, smallest, offload=FAST)
+    best = remat.exec.wrap(module, sample, 1000, offload=FAST, on_infeasible="best")
+    for other in (wrapped, best):
+        train(other, sample)
+        report = remat.exec.report(other)
+        assert report.copied.copies and report.measured_peak <= smallest
+    with pytest.raises(Infeasible) as below:
+        remat.exec.wrap(module, sample, with_copies.value.floor - 1, offload=FAST)
+    assert below.value.smallest == smallest
 
 
 @pytest.mark.parametrize(

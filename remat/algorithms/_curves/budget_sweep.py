@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import numpy as np
 from attrs import evolve, frozen
 
-from remat.algorithms._bounds.floor import node_floor, proved_floor
+from remat.algorithms._arrays.graph_arrays import flatten
+from remat.algorithms._arrays.postponing import least_needed
+from remat.algorithms._bounds.floor import first_run_floor, node_floor, proved_floor
 from remat.algorithms._bounds.kept_cut import cut_floor
+from remat.algorithms._copies.with_copies import leaves_out
 from remat.algorithms._core.clock import A_CLOCK, Clock
 from remat.algorithms._core.evidence import Evidence, stronger
 from remat.algorithms._core.outcome import IMPOSSIBLE, Outcome, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver, a_solver
-from remat.algorithms._search.auto import auto, probe, prover, quick
+from remat.algorithms._search.auto import auto, probe, prover, quick, swap
 from remat.algorithms._search.passes import descended
 from remat.algorithms._search.state import Search
 from remat.algorithms._whole.baselines import StoreAll, store_all_peak
@@ -55,7 +59,7 @@ class Lowest:
     """How low the budget can go.
 
     Attributes:
-        floor: no schedule exists below this many bytes, exact (`proved_floor`).
+        floor: no schedule exists below this many bytes, exact (`proved_floor`; with a link, the part that holds with copies).
         impossible: the largest budget that a solver, or the floor by cuts, calls impossible: certified or claimed (at least
             `floor - 1`).
         point: the smallest budget a plan was found for, with it.
@@ -121,14 +125,21 @@ def sweep(
     return Curve(points=tuple(points))
 
 
-@takes(graph=A_GRAPH, clock=A_CLOCK)
+@takes(graph=A_GRAPH, clock=A_CLOCK, link=A_LINK)
 def lowest_budget(
-    graph: Graph, solver: Solver | None = None, *, accuracy: float = 0.005, clock: Clock | None = None, seed: int = 0
+    graph: Graph,
+    solver: Solver | None = None,
+    *,
+    accuracy: float = 0.005,
+    clock: Clock | None = None,
+    seed: int = 0,
+    link: Link | None = None,
 ) -> Lowest:
     """The smallest budget a plan is found for, to about `accuracy` of the peak without recomputation.
 
     Bisects with `solver` (None: `quick`), then, on flat graphs, goes on down step by step from the plan found. Heuristics may
-    fail at a budget and succeed below it: smaller may be possible unless `impossible` says otherwise.
+    fail at a budget and succeed below it: smaller may be possible unless `impossible` says otherwise. Over a link, on flat
+    graphs, all but the reads, outputs and workspace of a first run and what is kept by then can be away: that is planned.
     """
     number(0, 1).check(accuracy, "lowest_budget: accuracy")
     chosen = quick if solver is None else solver
@@ -138,11 +149,19 @@ def lowest_budget(
     lowest = _bisected(graph, chosen, lowest, _Halving(failed=lowest.limit - 1, step=step), clock, seed)
     if solver is None and lowest.point.budget > lowest.limit and not clock.expired:
         lowest = evolve(lowest, point=_descend(graph, lowest.point, lowest.limit, step, clock, seed))
-    return lowest
+    return (
+        lowest if link is None else _over_link(lowest, Problem(graph=graph, budget=0, link=link), solver, clock, seed)
+    )
 
 
 def quick_lowest_budget(
-    graph: Graph, solver: Solver | None = None, *, below: Bytes = 0, clock: Clock | None = None, seed: int = 0
+    graph: Graph,
+    solver: Solver | None = None,
+    *,
+    below: Bytes = 0,
+    clock: Clock | None = None,
+    seed: int = 0,
+    link: Link | None = None,
 ) -> Lowest:
     """The smallest budget that `solver` finds a plan for when it is asked for that budget, to 1 % of the peak of `StoreAll`.
 
@@ -155,15 +174,37 @@ def quick_lowest_budget(
         below: a budget that has no plan, as far as is known [bytes].
         clock: how long it may take; a search that is cut short returns a larger budget and a lower limit.
         seed: of the solver.
+        link: for copies, as of `lowest_budget`.
     """
     clock = Clock() if clock is None else clock
     lowest = _without_search(graph, node_floor(graph))
     failed, step = max(lowest.floor, below), lowest.point.budget // 100
     halving = _Halving(failed=failed, step=step, probes=PROBES, seconds=5.0, to_peaks=False)
     lowest = _bisected(graph, probe if solver is None else solver, lowest, halving, clock, seed)
+    if link is not None:
+        return _over_link(lowest, Problem(graph=graph, budget=0, link=link), solver, clock, seed)
     if solver is not None:
         return lowest
     return _narrowed(graph, _with_floors(graph, lowest, clock), clock, seed)
+
+
+def _over_link(lowest: Lowest, problem: Problem, solver: Solver | None, clock: Clock, seed: int) -> Lowest:
+    """The smallest budget of a problem with a link, from that without: no bound without copies holds.
+
+    Copies leave of a plan what the heaviest node needs; where `solver` (None: `swap`) plans that, nothing between is asked.
+    """
+    graph, floor, point = problem.graph, 0, lowest.point
+    point = evolve(point, outcome=evolve(point.outcome, lower=0, class_bounds=(), evidence=None))
+    if leaves_out(graph) is None:
+        flat = flatten(graph)
+        floor = first_run_floor(flat)[0]
+        budget = least_needed(flat, np.flatnonzero(flat.required).astype(np.int32), floor)
+        if budget < point.budget:
+            chosen = swap if solver is None else solver
+            outcome = chosen.solve(evolve(problem, budget=budget), clock=clock.nested(), seed=seed)
+            if outcome.schedule is not None:
+                point = Point(budget=budget, outcome=outcome)
+    return Lowest(floor=floor, impossible=floor - 1, point=point)
 
 
 def _without_search(graph: Graph, floor: Bytes) -> Lowest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import evolve
 
+from remat.algorithms._copies.copy_passes import ReplaceReruns, ShaveBoth
 from remat.algorithms._copies.with_copies import WithCopies
 from remat.algorithms._core.solver import Solver, best
 from remat.algorithms._search.any_order import AnyOrder
@@ -17,7 +18,7 @@ from remat.algorithms._search.pipeline import Polish
 from remat.algorithms._search.postpone import Postpone
 from remat.algorithms._search.single_instant import HardestInstants, SingleInstant
 from remat.algorithms._search.stop import any_plan, gaining, gap, gap_above, no_plan, nodes_up_to, worked_up_to
-from remat.algorithms._whole.baselines import PerLayerCheckpoint
+from remat.algorithms._whole.baselines import PerLayerCheckpoint, StoreAll
 
 POOR = 0.005
 """Gap (plan over bound, minus one) above which all passes are tried."""
@@ -143,6 +144,9 @@ cheap: Solver = best(PeakShaving().within(0.3), PerLayerCheckpoint())
 
 probe: Solver = Polish((PeakShaving(), MultiStart(starts=4)), stop=any_plan)
 """Any plan, to find the smallest budget that has one; proves nothing."""
+
+swap: Solver = WithCopies(StoreAll(), moves=(ShaveBoth(halvings=0), ReplaceReruns()))
+"""A plan with copies in little time, for the smallest budget that has one over a link."""
 
 prover: Solver = Polish((SingleInstant(mixed=0), SavedSet(instants=2)), stop=any_plan)
 """Proves that no plan exists, or finds one: for budgets at which `probe` finds none."""

@@ -488,14 +488,18 @@ def solve(
         stages.seconds["bound"] = clock.spent["bound"]
     if outcome.schedule is not None:
         return outcome, asked
-    lowest = _lowest(graph, budget, outcome, settings, clock)
+    lowest = _lowest(problem, outcome, settings, clock)
     if earlier is not None and _peak(earlier) < lowest.point.budget:
         lowest = evolve(lowest, point=evolve(lowest.point, budget=_peak(earlier), outcome=earlier))
     if settings.on_infeasible == "raise":
         smallest, seconds = lowest.point.budget, settings.seconds if over else None
-        floor = lowest.limit if link is None else 0  # what is proved without copies says nothing of plans with them
-        raise infeasible(asked, smallest=smallest, floor=floor, seconds=seconds, overhead=overhead)
-    return lowest.point.outcome, lowest.point.budget + overhead
+        raise infeasible(asked, smallest=smallest, floor=lowest.limit, seconds=seconds, overhead=overhead)
+    outcome = lowest.point.outcome
+    if link is not None:  # one that copies all that it can is far from the best there
+        outcome = outcome.merge(
+            planner.solve(evolve(problem, budget=lowest.point.budget), clock=clock, seed=settings.seed)
+        )
+    return outcome, lowest.point.budget + overhead
 
 
 def _peak(outcome: Outcome) -> Bytes:
@@ -510,17 +514,20 @@ def _cheap() -> Solver:
     return cheap
 
 
-def _lowest(graph: Graph, budget: Bytes, outcome: Outcome, settings: Settings, clock: Clock) -> Lowest:
+def _lowest(problem: Problem, outcome: Outcome, settings: Settings, clock: Clock) -> Lowest:
     """The smallest budget with a plan, in about a second on hundreds of nodes, and within the deadline and its grace."""
     with importing():
         from remat.algorithms._curves.budget_sweep import quick_lowest_budget  # imports compiled kernels
 
+    graph, budget = problem.graph, problem.budget
     left = 1.0 + len(graph) / 1000 if settings.solver is None else None
     if settings.seconds is not None:
         grace = max(GRACE, settings.seconds / 10)
         allowed = max(0.0, settings.seconds + grace - clock.elapsed)
         left = allowed if left is None else min(left, allowed)
-    lowest = quick_lowest_budget(graph, settings.solver, below=budget, clock=Clock(left), seed=settings.seed)
+    lowest = quick_lowest_budget(
+        graph, settings.solver, below=budget, clock=Clock(left), seed=settings.seed, link=problem.link
+    )
     if outcome.lower == IMPOSSIBLE:
         lowest = evolve(lowest, impossible=max(lowest.impossible, budget))
     return lowest
