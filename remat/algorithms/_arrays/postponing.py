@@ -12,7 +12,7 @@ from remat.units import Bytes
 HEAVIEST = 64
 """Heavy nodes that are relieved where the order is not one of several that are tried."""
 
-_HALVINGS = 12
+_HALVINGS = 14
 
 
 def kept_before_positions(flat: Flat, order: Ints) -> Longs:
@@ -28,16 +28,19 @@ def needed_bytes(flat: Flat, order: Ints) -> Bytes:
 
 
 def least_needed(flat: Flat, order: Ints, floor: Bytes) -> Bytes:
-    """The least that an order of first runs needs, of those that relieve the heavy nodes of `order`; never below `floor`."""
-    least, low = needed_bytes(flat, order), floor
+    """The least room, from `floor` on, that is enough for the order in which the heavy nodes of `order` are relieved to it.
+
+    Halves what lies between; more room may be needed than for a smaller one, so that it is the least of those that are tried.
+    """
+    least, low, room = max(floor, needed_bytes(flat, order)), floor, floor
     for _ in range(_HALVINGS):
         if low >= least:
             break
-        room = (low + least) // 2
-        needed = needed_bytes(flat, postponed_order(flat, order, room, HEAVIEST))
-        if needed > room:
+        if needed_bytes(flat, postponed_order(flat, order, room, HEAVIEST)) <= room:
+            least = room
+        else:
             low = room + 1
-        least = min(least, needed)
+        room = (low + least) // 2
     return least
 
 
