@@ -149,19 +149,13 @@ def lowest_budget(
     lowest = _bisected(graph, chosen, lowest, _Halving(failed=lowest.limit - 1, step=step), clock, seed)
     if solver is None and lowest.point.budget > lowest.limit and not clock.expired:
         lowest = evolve(lowest, point=_descend(graph, lowest.point, lowest.limit, step, clock, seed))
-    return (
-        lowest if link is None else _over_link(lowest, Problem(graph=graph, budget=0, link=link), solver, clock, seed)
-    )
+    if link is None:
+        return lowest
+    return over_link(lowest, Problem(graph=graph, budget=0, link=link), solver, clock, seed)
 
 
 def quick_lowest_budget(
-    graph: Graph,
-    solver: Solver | None = None,
-    *,
-    below: Bytes = 0,
-    clock: Clock | None = None,
-    seed: int = 0,
-    link: Link | None = None,
+    graph: Graph, solver: Solver | None = None, *, below: Bytes = 0, clock: Clock | None = None, seed: int = 0
 ) -> Lowest:
     """The smallest budget that `solver` finds a plan for when it is asked for that budget, to 1 % of the peak of `StoreAll`.
 
@@ -174,24 +168,22 @@ def quick_lowest_budget(
         below: a budget that has no plan, as far as is known [bytes].
         clock: how long it may take; a search that is cut short returns a larger budget and a lower limit.
         seed: of the solver.
-        link: for copies, as of `lowest_budget`.
     """
     clock = Clock() if clock is None else clock
     lowest = _without_search(graph, node_floor(graph))
     failed, step = max(lowest.floor, below), lowest.point.budget // 100
     halving = _Halving(failed=failed, step=step, probes=PROBES, seconds=5.0, to_peaks=False)
     lowest = _bisected(graph, probe if solver is None else solver, lowest, halving, clock, seed)
-    if link is not None:
-        return _over_link(lowest, Problem(graph=graph, budget=0, link=link), solver, clock, seed)
     if solver is not None:
         return lowest
     return _narrowed(graph, _with_floors(graph, lowest, clock), clock, seed)
 
 
-def _over_link(lowest: Lowest, problem: Problem, solver: Solver | None, clock: Clock, seed: int) -> Lowest:
-    """The smallest budget of a problem with a link, from that without: no bound without copies holds.
+def over_link(lowest: Lowest, problem: Problem, solver: Solver | None, clock: Clock, seed: int) -> Lowest:
+    """The smallest budget of a problem with a link, whatever its own budget, from that without: no bound without copies holds.
 
     Copies leave of a plan what the heaviest node needs; where `solver` (None: `swap`) plans that, nothing between is asked.
+    Otherwise, as where the host has too little room, it is the smallest budget without copies.
     """
     graph, floor, point = problem.graph, 0, lowest.point
     point = evolve(point, outcome=evolve(point.outcome, lower=0, class_bounds=(), evidence=None))

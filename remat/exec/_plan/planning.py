@@ -488,6 +488,7 @@ def solve(
         stages.seconds["bound"] = clock.spent["bound"]
     if outcome.schedule is not None:
         return outcome, asked
+    problem = evolve(problem, host_budget=None if link is None else settings.host_budget)
     lowest = _lowest(problem, outcome, settings, clock)
     if earlier is not None and _peak(earlier) < lowest.point.budget:
         lowest = evolve(lowest, point=evolve(lowest.point, budget=_peak(earlier), outcome=earlier))
@@ -517,7 +518,7 @@ def _cheap() -> Solver:
 def _lowest(problem: Problem, outcome: Outcome, settings: Settings, clock: Clock) -> Lowest:
     """The smallest budget with a plan, in about a second on hundreds of nodes, and within the deadline and its grace."""
     with importing():
-        from remat.algorithms._curves.budget_sweep import quick_lowest_budget  # imports compiled kernels
+        from remat.algorithms._curves.budget_sweep import over_link, quick_lowest_budget  # import compiled kernels
 
     graph, budget = problem.graph, problem.budget
     left = 1.0 + len(graph) / 1000 if settings.solver is None else None
@@ -525,9 +526,9 @@ def _lowest(problem: Problem, outcome: Outcome, settings: Settings, clock: Clock
         grace = max(GRACE, settings.seconds / 10)
         allowed = max(0.0, settings.seconds + grace - clock.elapsed)
         left = allowed if left is None else min(left, allowed)
-    lowest = quick_lowest_budget(
-        graph, settings.solver, below=budget, clock=Clock(left), seed=settings.seed, link=problem.link
-    )
+    lowest = quick_lowest_budget(graph, settings.solver, below=budget, clock=Clock(left), seed=settings.seed)
+    if problem.link is not None:
+        lowest = over_link(lowest, problem, settings.solver, clock, settings.seed)
     if outcome.lower == IMPOSSIBLE:
         lowest = evolve(lowest, impossible=max(lowest.impossible, budget))
     return lowest
