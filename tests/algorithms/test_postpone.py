@@ -7,11 +7,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from remat.algorithms import Clock, PeakShaving, Problem, auto, lowest_budget, parse, plan_first
-from remat.algorithms._arrays.graph_arrays import flatten
 from remat.algorithms._arrays.kept_data import working_sets
 from remat.algorithms._arrays.postponing import kept_before_positions, postponed_order, relieved_order
 from remat.algorithms._copies.copy_passes import CopiesAlone
 from remat.algorithms._copies.copy_search import CopySearch
+from remat.algorithms._copies.least_room import needed_bytes
 from remat.algorithms._copies.with_copies import leaves_out
 from remat.algorithms._search.passes import ShavingParams
 from remat.algorithms._search.peak_shaving import NO_CEILING, shave
@@ -102,19 +102,22 @@ def test_copies_begin_with_an_order_in_which_they_can_take_away_enough():
     assert np.array_equal(roomy.start, roomy.base)
 
 
-@given(legal_graphs(layers=False, options=False), st.integers(0, 8), st.sampled_from([1, 10, 1000]))
-def test_with_a_link_there_is_a_plan_wherever_working_sets_and_what_is_kept_fit(graph, more, speed):
+@given(legal_graphs(layers=False, options=False), st.integers(0, 8), st.sampled_from([1, 10, 1000]), st.booleans())
+def test_copies_alone_find_a_plan_at_the_least_room_of_an_order(graph, more, speed, another):
     assume(leaves_out(graph) is None)
-    flat = flatten(graph)
-    base = np.flatnonzero(flat.required).astype(np.int32)
-    order = postponed_order(flat, base, 0, len(base))
-    budget = int((working_sets(flat)[order] + kept_before_positions(flat, order)).max()) + more
-    search = CopySearch(Problem(graph=graph, budget=budget, link=Link.symmetric(gb_per_s=speed)), Clock(), 0, "test")
-    assume(bool((search.lanes.movable | flat.keep | (flat.size == 0) | (flat.producer < 0)).all()))
-    assume(bool((flat.contributions[flat.keep] <= 1).all()))
-    search.start = order
-    CopiesAlone().improve(search)
-    assert search.best is not None
+    problem = Problem(graph=graph, budget=0, link=Link.symmetric(gb_per_s=speed))
+    search = CopySearch(problem, Clock(), 0, "test")
+    order = postponed_order(search.flat, search.base, 0, len(search.base)) if another else search.base
+    needed = needed_bytes(search.flat, search.lanes, order)
+    roomy = CopySearch(evolve(problem, budget=needed + more), Clock(), 0, "test")
+    roomy.start = order
+    CopiesAlone().improve(roomy)
+    assert roomy.best is not None
+    less = CopySearch(evolve(problem, budget=needed - 1), Clock(), 0, "test") if needed else None
+    if less is not None:
+        less.start = order
+        CopiesAlone().improve(less)
+        assert less.best is None
 
 
 def test_over_a_link_the_smallest_budget_is_what_the_heaviest_node_needs():
@@ -126,10 +129,42 @@ def test_over_a_link_the_smallest_budget_is_what_the_heaviest_node_needs():
     assert lowest_budget(graph, PeakShaving(), link=link).point.budget == alone.point.budget  # that one plans no copies
 
 
+def test_a_deadline_leaves_the_smallest_budget_over_a_link_its_plan():
+    graph, link = tied(run_once=True), Link.symmetric(gb_per_s=1)
+    assert lowest_budget(graph, link=link, clock=Clock(0)).point.budget == 15
+    assert auto.solve(Problem(graph=graph, budget=15, link=link), clock=Clock(0)).schedule is not None
+
+
+def shared_sum() -> Graph:
+    """A kept sum of 10 bytes with two writers, a node that takes 20 between them, and four activations that are made once."""
+    b = GraphBuilder("shared-sum")
+    b.data("t", 1, Kind.TANGENT)
+    b.data("s", 10, Kind.PARAM_GRAD)
+    for i in range(4):
+        b.data(f"a{i}", 8)
+        b.forward(f"F{i}", reads=[f"a{i - 1}"] if i else [], writes=[f"a{i}"], time=1, run_once=True)
+    b.loss("L", reads=["a3"], writes=["t"], time=1)
+    for name, size in (("x", 1), ("big", 20), ("y", 1)):
+        b.data(name, size)
+    b.backward("S1", reads=["t", "a3"], writes=["s", "x"], time=1)
+    b.backward("BIG", reads=["x"], writes=["big"], time=1)
+    b.backward("Y", reads=["big"], writes=["y"], time=1)
+    b.backward("S2", reads=["y", "a0"], writes=["s"], time=1)
+    return b.build()
+
+
+def test_a_sum_with_several_writers_stays_on_the_device():
+    graph, link = shared_sum(), Link.symmetric(gb_per_s=1)
+    lowest = lowest_budget(graph, link=link)
+    assert lowest.point.budget == 32 < lowest_budget(graph).point.budget  # the sum, `big`, the tangent, and x or y
+    validate(graph, lowest.point.outcome.schedule, 32, link)
+
+
 @given(legal_graphs(layers=False, options=False))
-def test_the_smallest_budget_over_a_link_has_a_plan_and_claims_nothing_without_copies(graph):
+def test_the_smallest_budget_over_a_link_claims_nothing_without_copies(graph):
     link = Link.symmetric(gb_per_s=1)
     linked = lowest_budget(graph, link=link)
     assert linked.limit <= linked.point.budget <= lowest_budget(graph).point.budget
     validate(graph, linked.point.outcome.schedule, linked.point.budget, link)
-    assert linked.point.outcome.lower <= linked.point.outcome.cost.time
+    best = auto.solve(Problem(graph=graph, budget=linked.point.budget, link=link))
+    assert linked.point.outcome.lower <= best.cost.time

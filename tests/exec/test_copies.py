@@ -556,6 +556,8 @@ def test_a_budget_that_no_plan_fits_is_refused_with_the_smallest_one_that_copies
     with pytest.raises(Infeasible) as below:
         remat.exec.wrap(module, sample, with_copies.value.floor - 1, offload=FAST)
     assert below.value.smallest == smallest
+    hurried = remat.exec.wrap(module, sample, smallest, offload=FAST, seconds=1e-6)
+    assert remat.exec.report(hurried).link == FAST
     cramped = remat.exec.wrap(module, sample, 1000, offload=FAST, host_budget=64, on_infeasible="best")
     train(cramped, sample)
     assert remat.exec.report(cramped).copied is None and remat.exec.report(cramped).budget > smallest

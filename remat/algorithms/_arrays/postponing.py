@@ -7,41 +7,15 @@ import numpy as np
 from remat.algorithms._arrays.graph_arrays import BACKWARD, Flags, Flat, Ints, Longs
 from remat.algorithms._arrays.kept_data import kept_by_node, working_sets
 from remat.algorithms._arrays.reachability import reached
-from remat.units import Bytes
 
 HEAVIEST = 64
-"""Heavy nodes that are relieved where the order is not one of several that are tried."""
-
-_HALVINGS = 14
+"""Most heavy nodes relieved where a single order is tried."""
 
 
 def kept_before_positions(flat: Flat, order: Ints) -> Longs:
     """Bytes kept by the time each position of an order of first runs is reached."""
     kept = kept_by_node(flat)[order]
     return np.cumsum(kept) - kept
-
-
-def needed_bytes(flat: Flat, order: Ints) -> Bytes:
-    """The most that a first run of an order needs besides what can be away: its working set and what is kept by then."""
-    needs = working_sets(flat)[order] + kept_before_positions(flat, order)
-    return max(int(needs.max(initial=0)), int(flat.size[flat.keep].sum()))
-
-
-def least_needed(flat: Flat, order: Ints, floor: Bytes) -> Bytes:
-    """The least room, from `floor` on, that is enough for the order in which the heavy nodes of `order` are relieved to it.
-
-    Halves what lies between; more room may be needed than for a smaller one, so that it is the least of those that are tried.
-    """
-    least, low, room = max(floor, needed_bytes(flat, order)), floor, floor
-    for _ in range(_HALVINGS):
-        if low >= least:
-            break
-        if needed_bytes(flat, postponed_order(flat, order, room, HEAVIEST)) <= room:
-            least = room
-        else:
-            low = room + 1
-        room = (low + least) // 2
-    return least
 
 
 def postponed_order(flat: Flat, order: Ints, room: int, heaviest: int) -> Ints:

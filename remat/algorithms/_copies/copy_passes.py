@@ -183,7 +183,7 @@ class LargerBudgets(CopyMove):
             if seq is None:
                 continue
             if len(seq) == len(search.base):
-                break  # `ShaveBoth` began with it
+                break  # nothing is recomputed: `ShaveBoth` began with that, if in another order
             for lane in self.lane_prices:
                 if search.clock.expired:
                     break

@@ -71,8 +71,8 @@ class CopySearch:
     Attributes:
         problem, clock, seed, who: of the solve. flat, lanes: the graph, the link and the budgets as arrays.
         base: the captured order of the nodes that must run. base_time: its time [ns].
-        start: the order that shavings begin with. Copies can take away all but the working set of a node and what is kept by
-            then: it is the captured order, with heavy nodes relieved where that exceeds the budget.
+        start: the order that shavings begin with: the captured one, with heavy nodes relieved where a working set and what is
+            kept by then, which copies cannot take away, exceed the budget.
         best: the best plan; None: there is none. lower: a bound for every schedule with copies [ns].
         evidence: what the largest bound can be proved from that has any.
         pool: the best plans of distinct times, best first. trail: a line per event.

@@ -118,10 +118,11 @@ class WithCopies(FromStart):
 
     def _improve(self, search: CopySearch, moves: tuple[CopyMove, ...]) -> None:
         for move in moves:
-            if search.within(search.close if search.large else 0.0) or (
-                search.clock.expired and (search.best is not None or move.purpose == "bound")
-            ):
+            late = search.clock.expired
+            if search.within(search.close if search.large else 0.0) or (late and search.best is not None):
                 return
+            if late and move.purpose == "bound":
+                continue
             began = search.clock.elapsed
             move.improve(search)
             search.clock.charge(move.purpose, search.clock.elapsed - began)

@@ -7,14 +7,15 @@ budget, and a bound or a proof of impossibility for a larger budget holds for ev
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
-import numpy as np
 from attrs import evolve, frozen
 
 from remat.algorithms._arrays.graph_arrays import flatten
-from remat.algorithms._arrays.postponing import least_needed
 from remat.algorithms._bounds.floor import first_run_floor, node_floor, proved_floor
 from remat.algorithms._bounds.kept_cut import cut_floor
+from remat.algorithms._copies.copy_search import CopySearch
+from remat.algorithms._copies.least_room import least_room
 from remat.algorithms._copies.with_copies import leaves_out
 from remat.algorithms._core.clock import A_CLOCK, Clock
 from remat.algorithms._core.evidence import Evidence, stronger
@@ -139,19 +140,23 @@ def lowest_budget(
 
     Bisects with `solver` (None: `quick`), then, on flat graphs, goes on down step by step from the plan found. Heuristics may
     fail at a budget and succeed below it: smaller may be possible unless `impossible` says otherwise. Over a link, on flat
-    graphs, all but the reads, outputs and workspace of a first run and what is kept by then can be away: that is planned.
+    graphs, all but what a run uses and what is kept by then can be away: the least such room is tried first.
     """
     number(0, 1).check(accuracy, "lowest_budget: accuracy")
-    chosen = quick if solver is None else solver
     clock = Clock() if clock is None else clock
+    bare = partial(_lowest_without_copies, graph, solver, accuracy, clock, seed)
+    return bare() if link is None else over_link(Problem(graph=graph, budget=0, link=link), bare, solver, clock, seed)
+
+
+def _lowest_without_copies(graph: Graph, solver: Solver | None, accuracy: float, clock: Clock, seed: int) -> Lowest:
+    chosen = quick if solver is None else solver
     lowest = _with_floors(graph, _without_search(graph, 0), clock)
     step = max(1, int(lowest.point.budget * accuracy))
-    lowest = _bisected(graph, chosen, lowest, _Halving(failed=lowest.limit - 1, step=step), clock, seed)
+    halving = _Halving(failed=lowest.limit - 1, step=step)
+    lowest = _bisected(Problem(graph=graph, budget=0), chosen, lowest, halving, clock, seed)
     if solver is None and lowest.point.budget > lowest.limit and not clock.expired:
         lowest = evolve(lowest, point=_descend(graph, lowest.point, lowest.limit, step, clock, seed))
-    if link is None:
-        return lowest
-    return over_link(lowest, Problem(graph=graph, budget=0, link=link), solver, clock, seed)
+    return lowest
 
 
 def quick_lowest_budget(
@@ -173,30 +178,45 @@ def quick_lowest_budget(
     lowest = _without_search(graph, node_floor(graph))
     failed, step = max(lowest.floor, below), lowest.point.budget // 100
     halving = _Halving(failed=failed, step=step, probes=PROBES, seconds=5.0, to_peaks=False)
-    lowest = _bisected(graph, probe if solver is None else solver, lowest, halving, clock, seed)
+    problem = Problem(graph=graph, budget=0)
+    lowest = _bisected(problem, probe if solver is None else solver, lowest, halving, clock, seed)
     if solver is not None:
         return lowest
     return _narrowed(graph, _with_floors(graph, lowest, clock), clock, seed)
 
 
-def over_link(lowest: Lowest, problem: Problem, solver: Solver | None, clock: Clock, seed: int) -> Lowest:
-    """The smallest budget of a problem with a link, whatever its own budget, from that without: no bound without copies holds.
+def over_link(problem: Problem, bare: Callable[[], Lowest], solver: Solver | None, clock: Clock, seed: int) -> Lowest:
+    """The smallest budget of a problem with a link, whatever its own budget.
 
-    Copies leave of a plan what the heaviest node needs; where `solver` (None: `swap`) plans that, nothing between is asked.
-    Otherwise, as where the host has too little room, it is the smallest budget without copies.
+    Tries the least room first, where copies take away all that they can. Where `solver` (None: `swap`) finds no plan there, as if
+    the host has no room, it bisects from there on; where that room is not the floor, a plan without copies may need less.
+
+    Args:
+        problem: the problem.
+        bare: the smallest budget without copies. None of its bounds holds with them.
+        solver: plans, with the link.
+        clock: how long it may take.
+        seed: of the solver.
     """
-    graph, floor, point = problem.graph, 0, lowest.point
-    point = evolve(point, outcome=evolve(point.outcome, lower=0, class_bounds=(), evidence=None))
+    graph, chosen = problem.graph, swap if solver is None else solver
+    floor = first_run_floor(flatten(graph))[0] if graph.flat else 0
+    planned, least = None, floor - 1
     if leaves_out(graph) is None:
-        flat = flatten(graph)
-        floor = first_run_floor(flat)[0]
-        budget = least_needed(flat, np.flatnonzero(flat.required).astype(np.int32), floor)
-        if budget < point.budget:
-            chosen = swap if solver is None else solver
-            outcome = chosen.solve(evolve(problem, budget=budget), clock=clock.nested(), seed=seed)
-            if outcome.schedule is not None:
-                point = Point(budget=budget, outcome=outcome)
-    return Lowest(floor=floor, impossible=floor - 1, point=point)
+        search = CopySearch(problem, clock, seed, chosen)
+        least = least_room(search.flat, search.lanes, search.base, floor)
+        outcome = chosen.solve(evolve(problem, budget=least), clock=clock.nested(), seed=seed)
+        planned = None if outcome.schedule is None else Point(budget=least, outcome=outcome)
+    if planned is not None and least == floor:
+        return Lowest(floor=floor, impossible=floor - 1, point=planned)
+    point = bare().point
+    point = evolve(point, outcome=evolve(point.outcome, lower=0, class_bounds=(), evidence=None))
+    if planned is not None and planned.budget <= point.budget:
+        point = planned
+    lowest = Lowest(floor=floor, impossible=floor - 1, point=point)
+    if planned is not None or leaves_out(graph) is not None:
+        return lowest
+    halving = _Halving(failed=least, step=max(1, point.budget // 100), probes=PROBES, to_peaks=False)
+    return _bisected(problem, chosen, lowest, halving, clock, seed)
 
 
 def _without_search(graph: Graph, floor: Bytes) -> Lowest:
@@ -230,14 +250,14 @@ class _Halving:
     to_peaks: bool = True
 
 
-def _bisected(graph: Graph, solver: Solver, lowest: Lowest, halving: _Halving, clock: Clock, seed: int) -> Lowest:
+def _bisected(problem: Problem, solver: Solver, lowest: Lowest, halving: _Halving, clock: Clock, seed: int) -> Lowest:
     """Halve what lies between the largest budget without a plan and the smallest with one."""
     failed, probes = halving.failed, 0
     while lowest.point.budget - failed > halving.step and probes != halving.probes and not clock.expired:
         # the limit is asked once: each proof that it has no plan raises it by a byte
         first = not probes and failed < lowest.limit
         budget = lowest.limit if first else (failed + lowest.point.budget) // 2
-        outcome = solver.solve(Problem(graph=graph, budget=budget), clock=clock.nested(halving.seconds), seed=seed)
+        outcome = solver.solve(evolve(problem, budget=budget), clock=clock.nested(halving.seconds), seed=seed)
         probes += 1
         if outcome.cost is not None:
             lowest = evolve(

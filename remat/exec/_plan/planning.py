@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -496,10 +497,12 @@ def solve(
         smallest, seconds = lowest.point.budget, settings.seconds if over else None
         raise infeasible(asked, smallest=smallest, floor=lowest.limit, seconds=seconds, overhead=overhead)
     outcome = lowest.point.outcome
-    if link is not None:  # one that copies all that it can is far from the best there
-        outcome = outcome.merge(
-            planner.solve(evolve(problem, budget=lowest.point.budget), clock=clock, seed=settings.seed)
-        )
+    if (
+        link is not None and settings.solver is None and not clock.stopped
+    ):  # what copies all that it can is far from the best
+        again = evolve(problem, budget=lowest.point.budget)
+        outcome = outcome.merge(planner.solve(again, clock=clock, seed=settings.seed))
+    _note_interruption(clock, outcome)
     return outcome, lowest.point.budget + overhead
 
 
@@ -526,9 +529,11 @@ def _lowest(problem: Problem, outcome: Outcome, settings: Settings, clock: Clock
         grace = max(GRACE, settings.seconds / 10)
         allowed = max(0.0, settings.seconds + grace - clock.elapsed)
         left = allowed if left is None else min(left, allowed)
-    lowest = quick_lowest_budget(graph, settings.solver, below=budget, clock=Clock(left), seed=settings.seed)
-    if problem.link is not None:
-        lowest = over_link(lowest, problem, settings.solver, clock, settings.seed)
+    brief = Clock(left)
+    bare = partial(quick_lowest_budget, graph, settings.solver, below=budget, clock=brief, seed=settings.seed)
+    lowest = bare() if problem.link is None else over_link(problem, bare, settings.solver, brief, settings.seed)
+    if brief.stopped:
+        clock.stop()
     if outcome.lower == IMPOSSIBLE:
         lowest = evolve(lowest, impossible=max(lowest.impossible, budget))
     return lowest

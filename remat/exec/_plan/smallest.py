@@ -16,7 +16,7 @@ def infeasible(
     Args:
         budget: what was asked for [bytes].
         smallest: the smallest budget a plan was found for [bytes].
-        floor: below this no schedule fits, by the floor or by a bound of a solver; 0: not known, since copies may fit [bytes].
+        floor: below this no schedule fits, by the floor or by a bound of a solver; 0: not known [bytes].
         seconds: of planning, where they were over before the planner was done; None: it was done.
         overhead: what a call holds outside the plan; `smallest` and `floor` are of the plan alone [bytes].
     """
