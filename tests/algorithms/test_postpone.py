@@ -10,8 +10,8 @@ from remat.algorithms import Clock, PeakShaving, Problem, auto, lowest_budget, p
 from remat.algorithms._arrays.kept_data import working_sets
 from remat.algorithms._arrays.postponing import kept_before_positions, postponed_order, relieved_order
 from remat.algorithms._copies.copy_passes import CopiesAlone
+from remat.algorithms._copies.copy_room import needed_bytes
 from remat.algorithms._copies.copy_search import CopySearch
-from remat.algorithms._copies.least_room import needed_bytes
 from remat.algorithms._copies.with_copies import leaves_out
 from remat.algorithms._search.passes import ShavingParams
 from remat.algorithms._search.peak_shaving import NO_CEILING, shave

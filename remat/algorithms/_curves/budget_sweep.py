@@ -14,8 +14,8 @@ from attrs import evolve, frozen
 from remat.algorithms._arrays.graph_arrays import flatten
 from remat.algorithms._bounds.floor import first_run_floor, node_floor, proved_floor
 from remat.algorithms._bounds.kept_cut import cut_floor
+from remat.algorithms._copies.copy_room import least_room
 from remat.algorithms._copies.copy_search import CopySearch
-from remat.algorithms._copies.least_room import least_room
 from remat.algorithms._copies.with_copies import leaves_out
 from remat.algorithms._core.clock import A_CLOCK, Clock
 from remat.algorithms._core.evidence import Evidence, stronger
