@@ -16,6 +16,7 @@ import pytest
 import torch
 from attrs import evolve
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import remat.exec
@@ -426,16 +427,25 @@ def ends_all_when_one_refuses_while_another_is_in_a_collective(rank):
     """Rank 1 meets the infeasible step when rank 0 waits in DDP's sum: rank 1 raises and exits, rank 0 says why it was left."""
     wrapped = remat.exec.wrap(Net(), budget=BUDGET, **EASY)
     parallel = DistributedDataParallel(wrapped)
+    store, gates = torch.distributed.distributed_c10d._get_default_store(), []
+
+    def summed(
+        _, bucket
+    ):  # all gradients have left the step when the last bucket is ready, so that the step looks no more
+        for gate in gates if bucket.is_last() else ():
+            store.set(gate, "")
+        return allreduce_hook(None, bucket)
+
+    parallel.register_comm_hook(None, summed)
     for _ in range(2):  # in its second step DDP makes its buckets anew, together
         parallel(rows(16)).backward()
-    store = torch.distributed.distributed_c10d._get_default_store()
     if rank == 1:
         store.wait(["behind the gate"])
         with pytest.raises(Infeasible, match="no plan for"):
             parallel(rows(400))
         return
     said = []
-    next(wrapped.parameters()).register_hook(lambda grad: store.set("behind the gate", ""))
+    gates.append("behind the gate")
     with mock.patch.object(hearing.logger, "error", lambda form, *args: said.append(form % args)):
         with pytest.raises(RuntimeError, match=r"closed by peer|reset by peer"):  # of gloo, once the other has exited
             parallel(rows(16)).backward()
