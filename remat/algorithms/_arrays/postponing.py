@@ -8,8 +8,7 @@ from remat.algorithms._arrays.graph_arrays import BACKWARD, Flags, Flat, Ints, L
 from remat.algorithms._arrays.kept_data import kept_by_node, working_sets
 from remat.algorithms._arrays.reachability import reached
 
-HEAVIEST = 64
-"""Most heavy nodes relieved where a single order is tried."""
+_HEAVIEST = 64
 
 
 def kept_before_positions(flat: Flat, order: Ints) -> Longs:
@@ -18,7 +17,7 @@ def kept_before_positions(flat: Flat, order: Ints) -> Longs:
     return np.cumsum(kept) - kept
 
 
-def postponed_order(flat: Flat, order: Ints, room: int, heaviest: int) -> Ints:
+def postponed_order(flat: Flat, order: Ints, room: int, heaviest: int = _HEAVIEST) -> Ints:
     """An order of first runs with its heavy nodes relieved, the heaviest first, at most so many.
 
     A node is heavy if its working set and the data kept by then take more than `room` bytes. Of the backward nodes before it on

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat.algorithms._arrays.graph_arrays import Flat, Ints, Longs, entries, lengths
-from remat.algorithms._arrays.postponing import HEAVIEST, postponed_order
-from remat.algorithms._copies.copy_arrays import NO_LIMIT, Lanes
+from remat.algorithms._arrays.graph_arrays import Flat, Ints, Longs, entries, flatten, lengths
+from remat.algorithms._arrays.postponing import postponed_order
+from remat.algorithms._copies.copy_arrays import NO_LIMIT, Lanes, lanes_of
 from remat.algorithms._copies.copy_polish import replayed
+from remat.ir import Graph, Link
 from remat.units import Bytes
 
 _HALVINGS = 14
@@ -18,16 +19,18 @@ def needed_bytes(flat: Flat, lanes: Lanes, order: Ints) -> Bytes:
     return int(replayed(flat, lanes, order, _all_copied(flat, lanes)[order], NO_LIMIT)[2].max(initial=0))
 
 
-def least_room(flat: Flat, lanes: Lanes, order: Ints, floor: Bytes) -> Bytes:
-    """The least room, from `floor` on, that is enough for the order in which the heavy nodes of `order` are relieved to it.
+def least_room(graph: Graph, link: Link, floor: Bytes) -> Bytes:
+    """The least room, from `floor` on, that is enough for the captured order in which the heavy nodes are relieved to it.
 
     What is needed does not fall steadily with the room, so this is the least of those that are tried, by halves.
     """
+    flat = flatten(graph)
+    lanes, order = lanes_of(flat, link, floor, None), np.flatnonzero(flat.required).astype(np.int32)
     least, low, room = max(floor, needed_bytes(flat, lanes, order)), floor, floor
     for _ in range(_HALVINGS):
         if low >= least:
             break
-        if needed_bytes(flat, lanes, postponed_order(flat, order, room, HEAVIEST)) <= room:
+        if needed_bytes(flat, lanes, postponed_order(flat, order, room)) <= room:
             least = room
         else:
             low = room + 1

@@ -11,7 +11,7 @@ import numpy as np
 from attrs import evolve, frozen
 
 from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, Seed, flatten, row_of
-from remat.algorithms._arrays.postponing import HEAVIEST, postponed_order
+from remat.algorithms._arrays.postponing import postponed_order
 from remat.algorithms._arrays.streams import Streams
 from remat.algorithms._copies.copy_arrays import LARGE, NO_LIMIT, Lanes, lanes_of
 from remat.algorithms._copies.copy_moves import Prices
@@ -89,7 +89,7 @@ class CopySearch:
         self.lanes: Lanes = lanes_of(self.flat, problem.link, problem.budget, problem.host_budget)
         self.base: Ints = np.flatnonzero(self.flat.required).astype(np.int32)
         self.base_time: Ns = int(self.flat.time.sum())
-        self.start: Ints = postponed_order(self.flat, self.base, problem.budget, HEAVIEST)
+        self.start: Ints = postponed_order(self.flat, self.base, problem.budget)
         self.streams = Streams(seed)
         self.best: CopyPlan | None = None
         self.pool: list[CopyPlan] = []

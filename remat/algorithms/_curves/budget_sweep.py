@@ -15,7 +15,6 @@ from remat.algorithms._arrays.graph_arrays import flatten
 from remat.algorithms._bounds.floor import first_run_floor, node_floor, proved_floor
 from remat.algorithms._bounds.kept_cut import cut_floor
 from remat.algorithms._copies.copy_room import least_room
-from remat.algorithms._copies.copy_search import CopySearch
 from remat.algorithms._copies.with_copies import leaves_out
 from remat.algorithms._core.clock import A_CLOCK, Clock
 from remat.algorithms._core.evidence import Evidence, stronger
@@ -199,11 +198,11 @@ def over_link(problem: Problem, bare: Callable[[], Lowest], solver: Solver | Non
         seed: of the solver.
     """
     graph, chosen = problem.graph, swap if solver is None else solver
+    link = problem.link if leaves_out(graph) is None else None
     floor = first_run_floor(flatten(graph))[0] if graph.flat else 0
-    planned, least = None, floor - 1
-    if leaves_out(graph) is None:
-        search = CopySearch(problem, clock, seed, chosen)
-        least = least_room(search.flat, search.lanes, search.base, floor)
+    planned, least = None, floor
+    if link is not None:
+        least = least_room(graph, link, floor)
         outcome = chosen.solve(evolve(problem, budget=least), clock=clock.nested(), seed=seed)
         planned = None if outcome.schedule is None else Point(budget=least, outcome=outcome)
     if planned is not None and least == floor:
@@ -213,7 +212,7 @@ def over_link(problem: Problem, bare: Callable[[], Lowest], solver: Solver | Non
     if planned is not None and planned.budget <= point.budget:
         point = planned
     lowest = Lowest(floor=floor, impossible=floor - 1, point=point)
-    if planned is not None or leaves_out(graph) is not None:
+    if planned is not None or link is None:
         return lowest
     halving = _Halving(failed=least, step=max(1, point.budget // 100), probes=PROBES, to_peaks=False)
     return _bisected(problem, chosen, lowest, halving, clock, seed)

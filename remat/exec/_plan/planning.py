@@ -497,9 +497,8 @@ def solve(
         smallest, seconds = lowest.point.budget, settings.seconds if over else None
         raise infeasible(asked, smallest=smallest, floor=lowest.limit, seconds=seconds, overhead=overhead)
     outcome = lowest.point.outcome
-    if (
-        link is not None and settings.solver is None and not clock.stopped
-    ):  # what copies all that it can is far from the best
+    # a plan that copies all that it can is far from the best at its budget
+    if link is not None and settings.solver is None and not clock.stopped:
         again = evolve(problem, budget=lowest.point.budget)
         outcome = outcome.merge(planner.solve(again, clock=clock, seed=settings.seed))
     _note_interruption(clock, outcome)
