@@ -5,6 +5,7 @@ from itertools import count
 import numpy as np
 import pytest
 
+from remat.algorithms._arrays.work import RATE
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Status
 from remat.algorithms._core.problem import Problem
@@ -12,7 +13,6 @@ from remat.algorithms._core.warm_started import warm
 from remat.algorithms._search.oscillation import Crossing, Oscillation, Standpoint, evaluated, oscillate
 from remat.algorithms._search.passes import MultiStart, PeakShaving
 from remat.algorithms._search.state import RunProblem, Search
-from remat.algorithms._search.work import RATE
 from tests.algorithms.test_gathering import two_uses
 from tests.algorithms.test_runs_liveness import chain
 from tests.algorithms.test_runs_moves import side_by_side

@@ -19,11 +19,11 @@ from remat.algorithms import (
     store_all_peak,
     worked_up_to,
 )
+from remat.algorithms._arrays.work import GAIN, RATE, Worked
 from remat.algorithms._core.solver import with_start
 from remat.algorithms._search.passes import MultiStart, RuinAndRecreate
 from remat.algorithms._search.peak_shaving import NO_CEILING, Scoring, shave
 from remat.algorithms._search.state import Search
-from remat.algorithms._search.work import GAIN, RATE, Worked
 from remat.ir import read_joint_graph
 from tests.algorithms.test_runs_liveness import chain
 

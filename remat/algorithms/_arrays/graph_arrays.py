@@ -45,7 +45,7 @@ class Flat(NamedTuple):
         required: nodes that every schedule runs; the others are isolated here and cost nothing.
         predecessors: table of the nodes that must have run before a node's first run (producers, writers in order, draws
         in order).
-        work: of one element: positions of run sequences that kernels have visited so far (see `_search/work.py`).
+        work: of one element: positions of run sequences that kernels have visited so far (see `work.py`).
     """
 
     reads: Ints

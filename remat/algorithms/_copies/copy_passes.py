@@ -208,7 +208,9 @@ class LargerBudgets(CopyMove):
         if search.rough is None or search.clock.expired:
             return None
         larger = Problem(graph=search.problem.graph, budget=int(search.problem.budget * factor))
-        outcome = search.rough.solve(larger, clock=search.clock.aside(), seed=search.seed)
+        aside = search.clock.aside()
+        outcome = search.rough.solve(larger, clock=aside, seed=search.seed)
+        search.rough_effort += aside.effort
         return None if outcome.schedule is None else search.runs_of(outcome.schedule)[0]
 
 
@@ -218,14 +220,13 @@ class RuinCopies(CopyMove):
 
     Some iterations also change the order of runs, which take their copies along.
 
-    A quarter of the work starts from the second best plan, and another from that of `BoundMarks`.
+    A quarter of the work starts from the second best plan, and another from that of `BoundMarks`. All searches together take no
+    more than a few times the effort of the plan without copies, where there is one.
 
     Attributes:
         work: amount of work of a search, independent of the size of the graph. most: iterations of one, at most.
         temperature: relative worsening accepted at the beginning; falls to zero.
         unless: the search is left out when the best plan is within this gap of the bound.
-        plain: as of `LargerBudgets`; if it is not 0, there is one search, with half the work, where the plan without copies took
-            less than four seconds of effort and there is one.
         searches: how many, one after the other, each unless the best plan is within the gap by then.
         disorder, undone, gathering: shares of the iterations that change the order of runs, as in `RuinAndRecreate`.
     """
@@ -233,7 +234,6 @@ class RuinCopies(CopyMove):
     work: float = field(default=4.5e6, validator=number(0))
     temperature: float = field(default=0.005, validator=number(0))
     unless: float = field(default=0.0, validator=number(0))
-    plain: float = field(default=0.0, validator=number(0))
     disorder: float = field(default=0.0, validator=number(0, 1))
     undone: float = field(default=0.5, validator=number(0, 1))
     gathering: float = field(default=0.0, validator=number(0, 1))
@@ -242,32 +242,39 @@ class RuinCopies(CopyMove):
 
     def improve(self, search: CopySearch) -> None:
         """Search from several plans, from the best one last, as often as that may bring more."""
-        hasty = bool(self.plain) and search.hasty
-        for _ in range(1 if hasty else self.searches):
-            self._search(search, self.work / 2 if hasty else self.work)
+        for _ in range(self.searches):
+            self._search(search)
 
-    def _search(self, search: CopySearch, work: float) -> None:
-        if search.best is None or search.within(self.unless) or search.at_once(self.plain):
+    def _search(self, search: CopySearch) -> None:
+        if search.best is None or search.within(self.unless):
             return
-        nodes = len(search.base)
-        total = min(self.most, 40 * nodes, int(work / nodes**1.5))
+        nodes, left = len(search.base), search.effort_left
+        total = min(self.most, 40 * nodes, int(self.work / nodes**1.5))
         others = [*search.pool[1:2], *search.other_starts[-1:]] if total >= 40 else []
         number_ = search.next_search()
         for rank, plan in enumerate(others, 1):
-            self._descend(search, plan, total // 4, search.streams.spawn("ruined copies", 3 * number_ + rank))
+            self._descend(
+                search, plan, (total // 4, left / 4), search.streams.spawn("ruined copies", 3 * number_ + rank)
+            )
         rest = total - len(others) * (total // 4)
-        self._descend(search, search.best, rest, search.streams.spawn("ruined copies", 3 * number_))
+        self._descend(
+            search, search.best, (rest, search.effort_left), search.streams.spawn("ruined copies", 3 * number_)
+        )
 
-    def _descend(self, search: CopySearch, current: CopyPlan, iterations: int, rng: Seed) -> None:
-        for done in range(iterations):
+    def _descend(self, search: CopySearch, current: CopyPlan, most: tuple[int, float], rng: Seed) -> None:
+        """Improve a plan in so many iterations at most, and so many seconds of effort."""
+        (iterations, effort), began, done = most, search.effort, 0
+        while done < iterations and search.effort < began + effort:
             if search.clock.expired or search.within(search.close):
                 return
-            slack = self.temperature * (1 - done / iterations) * fraction(rng)
+            progress = max(done / iterations, (search.effort - began) / effort)
+            slack = self.temperature * (1 - progress) * fraction(rng)
             trial = self._iterate(search, current, int(current.time * (1 + slack)), rng)
             if trial is not None:
                 current = trial
                 if search.best is None or current.time < search.best.time:
                     search.offer(current, repr(self))
+            done += 1
 
     def _iterate(self, search: CopySearch, current: CopyPlan, limit: Ns, rng: Seed) -> CopyPlan | None:
         """A changed plan of at most `limit` ns, or None."""

@@ -13,6 +13,7 @@ from attrs import evolve, frozen
 from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, Seed, flatten, row_of
 from remat.algorithms._arrays.postponing import postponed_order
 from remat.algorithms._arrays.streams import Streams
+from remat.algorithms._arrays.work import RATE
 from remat.algorithms._copies.copy_arrays import LARGE, NO_LIMIT, Lanes, lanes_of
 from remat.algorithms._copies.copy_moves import Prices
 from remat.algorithms._copies.copy_polish import polished
@@ -31,7 +32,9 @@ from remat.units import Ns
 
 _CLOSE, _CLOSE_PER_NODE = 5e-4, 6e-7
 _SERVED = 8  # moves made from one list then
-_LITTLE, _SOME = 2.0, 4.0  # seconds of effort
+_LITTLE = 2.0  # seconds of effort
+_TIMES = 3.0  # as much effort as the plan without copies took, and as at least `_LEAST` s, may go into copies
+_LEAST = 0.6
 
 logger = logging.getLogger(__name__)
 """Logs plans that the validator does not confirm (INFO)."""
@@ -79,7 +82,7 @@ class CopySearch:
         marks_of_bound: (bound, masks of `start`) per instant. other_starts: plans unlike the best ones.
         rough: plans without copies in little time; None: there is no such solver.
         plain_gap: gap of the plan without copies; infinite without one.
-        plain_effort: what it took (see `Clock`) [s].
+        plain_effort: what it took (see `Clock`) [s]. rough_effort: what the plans of `rough` took [s].
     """
 
     def __init__(self, problem: Problem, clock: Clock, seed: int, who: object, rough: Solver | None = None) -> None:
@@ -99,7 +102,8 @@ class CopySearch:
         self.trail: list[str] = []
         self.marks_of_bound: list[tuple[Ns, Longs]] = []
         self.other_starts: list[CopyPlan] = []
-        self.rough, self.plain_gap, self.plain_effort = rough, 0.0, 0.0
+        self.rough, self.plain_gap = rough, float("inf")
+        self.plain_effort, self.rough_effort = 0.0, 0.0
         self._searches = 0
 
     def next_search(self) -> int:
@@ -223,9 +227,16 @@ class CopySearch:
         return self.plain_gap < gap and self.plain_effort < _LITTLE
 
     @property
-    def hasty(self) -> bool:
-        """Whether a plan without copies took so little effort that several long passes would take many times as much."""
-        return self.plain_effort < _SOME and self.plain_gap < float("inf")
+    def effort(self) -> float:
+        """Effort for plans with copies so far, as `Clock` counts it [s]."""
+        return int(self.flat.work[0]) / RATE + self.rough_effort
+
+    @property
+    def effort_left(self) -> float:
+        """Effort that long passes may still take; infinite where there is no plan without copies to compare with [s]."""
+        if self.plain_gap == float("inf"):
+            return float("inf")
+        return max(0.0, _TIMES * max(self.plain_effort, _LEAST) - self.effort)
 
     def within(self, gap: float) -> bool:
         """Whether the best plan is within a gap of the bound, or none exists."""

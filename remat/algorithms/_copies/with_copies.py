@@ -38,8 +38,8 @@ _MOVES: tuple[CopyMove, ...] = (
     LargerBudgets(),
     RuinCopies(),
     RuinCopies(unless=0.005, temperature=0.002, disorder=0.3, gathering=0.2),
-    RuinCopies(work=6e7, unless=0.02, plain=0.0015, disorder=0.3, gathering=0.2, most=6000, searches=3),
-    RuinCopies(work=6e7, temperature=0.002, unless=0.005, plain=0.0015, disorder=0.3, gathering=0.2, most=6000),
+    RuinCopies(work=6e7, unless=0.02, disorder=0.3, gathering=0.2, most=6000, searches=3),
+    RuinCopies(work=6e7, temperature=0.002, unless=0.005, disorder=0.3, gathering=0.2, most=6000),
     ReplaceReruns(),
 )
 

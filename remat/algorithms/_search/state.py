@@ -21,6 +21,7 @@ from remat._warn import warn
 from remat.algorithms._arrays.graph_arrays import Flat, Floats, Longs, Seed, flatten
 from remat.algorithms._arrays.liveness import memory_profile, total_time
 from remat.algorithms._arrays.streams import Streams
+from remat.algorithms._arrays.work import Worked
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.evidence import Evidence, stronger
 from remat.algorithms._core.outcome import IMPOSSIBLE, ClassBound, Plan
@@ -34,7 +35,6 @@ from remat.algorithms._proving.prover import CAPTURED, MOST_INSTANTS, Prover
 from remat.algorithms._search.kernel_prefetch import await_first_kernels, await_kernels
 from remat.algorithms._search.shifting import shift
 from remat.algorithms._search.stop import CONDITION, Condition
-from remat.algorithms._search.work import Worked
 from remat.errors import BackendMissing
 from remat.ir import Graph, Schedule
 from remat.settings import instance

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from attrs import field, frozen
 
-from remat.algorithms._search.work import Worked
+from remat.algorithms._arrays.work import Worked
 from remat.settings import Setting, instance, number, whole
 from remat.units import Ns
 

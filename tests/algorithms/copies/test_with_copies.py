@@ -281,37 +281,36 @@ def test_larger_budgets_are_left_alone_where_the_plain_plan_is_close_to_its_boun
     assert reached(LargerBudgets(), 0.001, rough, effort=3.0) == reached(LargerBudgets(), 0.01, rough)
 
 
-def test_a_long_search_is_left_out_where_the_plain_plan_is_close_to_its_bound():
+def test_searches_take_a_few_times_the_effort_of_the_plan_without_copies():
     graph = read_joint_graph(CAPTURED / "unet.json.gz")
     problem = Problem(graph=graph, budget=int(0.35 * store_all_peak(graph)), link=Link.symmetric(gb_per_s=12))
-    search = CopySearch(problem, Clock(), 0, "test")
-    ShaveBoth(lane_prices=(0.4,), exponents=(1.0,), best=1).improve(search)
-    first = search.best.time
-    search.plain_gap = 0.001
-    RuinCopies(work=5e5, plain=0.0015).improve(search)
-    assert search.best.time == first
-    search.plain_gap = 0.002
-    RuinCopies(work=1e6, plain=0.0015).improve(search)
-    assert search.best.time < first
 
-
-def test_several_searches_follow_only_a_plan_that_took_effort(monkeypatch):
-    graph = read_joint_graph(CAPTURED / "unet.json.gz")
-    problem = Problem(graph=graph, budget=int(0.35 * store_all_peak(graph)), link=Link.symmetric(gb_per_s=12))
-    works = []
-    monkeypatch.setattr(RuinCopies, "_search", lambda _, search, work: works.append(work))
-
-    def searched(effort, **settings):
-        works.clear()
+    def searched(plain_gap, plain_effort, taken):
+        """(gain, effort) of a search after others have taken so much."""
         search = CopySearch(problem, Clock(), 0, "test")
-        search.plain_gap, search.plain_effort = 0.002, effort
         ShaveBoth(lane_prices=(0.4,), exponents=(1.0,), best=1).improve(search)
-        RuinCopies(work=100, searches=3, **settings).improve(search)
-        return list(works)
+        first = search.best.time
+        search.rough_effort = taken - search.effort
+        search.plain_gap, search.plain_effort = plain_gap, plain_effort
+        RuinCopies(work=2e6, searches=2).improve(search)
+        return first - search.best.time, search.effort - taken
 
-    assert searched(3.0, plain=0.0015) == [50]
-    assert searched(5.0, plain=0.0015) == [100] * 3
-    assert searched(3.0) == [100] * 3
+    gain, unlimited = searched(float("inf"), 1.0, taken=3.0)
+    assert gain > 0
+    assert searched(0.002, 1.0, taken=3.0) == (0, 0.0)
+    assert searched(0.002, 2.0, taken=3.0) == (gain, unlimited)
+    _, rest = searched(0.002, 1.0, taken=2.99)
+    assert 0.01 <= rest < unlimited / 2  # the last iteration ends later
+
+
+def test_rough_plans_count_as_effort():
+    graph = read_joint_graph(CAPTURED / "unet.json.gz")
+    problem = Problem(graph=graph, budget=int(0.35 * store_all_peak(graph)), link=Link.symmetric(gb_per_s=12))
+    search = CopySearch(problem, Clock(), 0, "test", MultiStart(starts=8))
+    search.plain_gap = 0.01
+    LargerBudgets().improve(search)
+    assert search.rough_effort > 0
+    assert search.effort > search.rough_effort
 
 
 def test_the_rough_solver_stands_in_its_text():
