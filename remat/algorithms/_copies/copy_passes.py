@@ -22,6 +22,7 @@ _CAPACITIES = (0.0, 0.15, 0.3, 0.6, 1.2)  # of the time without recomputation; t
 _FACTORS = (1.05, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.75)
 _NEAR = 1.03  # plans that are slower by more before they are polished are not polished
 _FAR = 1.25  # plans that are slower by more stay behind the best one: polishing saves a tenth at most
+_AROUND = 150  # visits a node, by which what an iteration does outside its kernels counts as work
 _PASSES = 2  # of a polish, at most; of one within a search, one pass
 
 
@@ -279,6 +280,7 @@ class RuinCopies(CopyMove):
     def _iterate(self, search: CopySearch, current: CopyPlan, limit: Ns, rng: Seed) -> CopyPlan | None:
         """A changed plan of at most `limit` ns, or None."""
         n = len(current.seq)
+        search.flat.work[0] += _AROUND * n
         width = max(6, int(n * (0.02 + 0.3 * fraction(rng) ** 2)))
         lo = int(fraction(rng) * (n + width)) - width
         lo, hi = max(0, lo), min(n, lo + width)

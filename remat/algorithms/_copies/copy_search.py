@@ -33,7 +33,7 @@ from remat.units import Ns
 _CLOSE, _CLOSE_PER_NODE = 5e-4, 6e-7
 _SERVED = 8  # moves made from one list then
 _LITTLE = 2.0  # seconds of effort
-_TIMES = 3.0  # as much effort as the plan without copies took, and as at least `_LEAST` s, may go into copies
+_TIMES = 3.5  # as much effort as the plan without copies took, and as at least `_LEAST` s, may go into copies
 _LEAST = 0.6
 
 logger = logging.getLogger(__name__)

@@ -295,11 +295,11 @@ def test_searches_take_a_few_times_the_effort_of_the_plan_without_copies():
         RuinCopies(work=2e6, searches=2).improve(search)
         return first - search.best.time, search.effort - taken
 
-    gain, unlimited = searched(float("inf"), 1.0, taken=3.0)
+    gain, unlimited = searched(float("inf"), 1.0, taken=3.5)
     assert gain > 0
-    assert searched(0.002, 1.0, taken=3.0) == (0, 0.0)
-    assert searched(0.002, 2.0, taken=3.0) == (gain, unlimited)
-    _, rest = searched(0.002, 1.0, taken=2.99)
+    assert searched(0.002, 1.0, taken=3.5) == (0, 0.0)
+    assert searched(0.002, 2.0, taken=3.5) == (gain, unlimited)
+    _, rest = searched(0.002, 1.0, taken=3.49)
     assert 0.01 <= rest < unlimited / 2  # the last iteration ends later
 
 
