@@ -10,7 +10,15 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Status
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.warm_started import warm
-from remat.algorithms._search.oscillation import Crossing, Oscillation, Standpoint, evaluated, oscillate
+from remat.algorithms._search.oscillation import (
+    Crossing,
+    Evaluated,
+    Oscillation,
+    Rival,
+    Standpoint,
+    evaluated,
+    oscillate,
+)
 from remat.algorithms._search.passes import MultiStart, PeakShaving
 from remat.algorithms._search.state import RunProblem, Search
 from tests.algorithms.test_gathering import two_uses
@@ -131,3 +139,40 @@ def test_an_iteration_on_a_few_nodes_counts_for_more_than_it_visits():
         rng = np.array([7], np.uint64)
         oscillate(arrays.flat, Standpoint(current=current), problem.budget, 50, Crossing(CHANGES, 8, 0.001, True), rng)
         assert int(arrays.flat.work[0]) - before >= 50 * 5000
+
+
+def fitting(time):
+    """A plan of a given time."""
+    return Evaluated(np.zeros(1, np.int32), time, 0.0)
+
+
+def test_a_search_far_behind_the_plan_is_given_up_once_its_patience_is_over():
+    rival = Rival(1.2, patience=0.4)
+    for best in (None, fitting(1.25)):
+        assert [rival.ahead(best, done) for done in (0.0, 0.39, 0.4, 0.9)] == [False, False, True, True]
+    # close behind it goes on, and so does one that is better, or that has no plan to reach
+    assert not rival.ahead(fitting(1.203), 0.9)
+    assert not rival.ahead(fitting(1.1), 0.9)
+    assert not Rival(float("inf"), patience=0.4).ahead(None, 0.9)
+    assert not Rival(1.2, patience=1).ahead(fitting(2.0), 0.9)
+
+
+def test_a_search_that_comes_to_the_same_time_has_as_much_work_again_to_beat_it():
+    rival = Rival(1.2, patience=0.4)
+    assert not rival.ahead(fitting(1.21), 0.1)
+    assert [rival.ahead(fitting(1.2), done) for done in (0.2, 0.3, 0.39, 0.4)] == [False, False, False, True]
+    assert not rival.ahead(fitting(1.19), 0.4)
+    assert not Rival(1.2, patience=1).ahead(fitting(1.2), 0.9)
+
+
+def test_early_ends_save_work_where_the_plan_cannot_be_beaten():
+    best = warm(Oscillation(seconds=0.2), seed=MultiStart(8)).solve(CHAIN).schedule
+
+    def worked(patience):
+        search = Search(CHAIN, Clock(), 0, "test")
+        search.offer(search.arrays.sequence_of(best), "given")
+        Oscillation(seconds=0.2, patience=patience).improve(search)
+        return search.worked.seconds, search.best_time
+
+    (all_of_it, time), (less, same) = worked(1), worked(0.1)
+    assert less < all_of_it / 2 and time == same

@@ -59,7 +59,7 @@ REACHING = Oscillation(seconds=2.0)
 CROSSING = Oscillation(seconds=8.0, idle=3.0)
 """For plans far from the bound that no longer get better: it begins anew, and crosses the budget."""
 
-ANOTHER = Oscillation(seconds=6.0, undone=0.2)
+ANOTHER = Oscillation(seconds=6.0, undone=0.2, patience=0.4)
 """For gaps of at most `WIDE`: a plan from a new start, from which the long search goes on if it is the better one."""
 
 LONG_SEARCH = RuinAndRecreate(work=6.5e8, disorder=0.3, gathering=0.2, served=8, others=0, patience=0.5)

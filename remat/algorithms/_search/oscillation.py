@@ -33,6 +33,7 @@ _CEILING = 1.1  # time of a shaved sequence over that of the current one above w
 _CEILING_OVER = 1.3  # the same where the current one is over the budget: what it lacks is reruns
 _LEAST_WORK = 5000  # units that an iteration counts for at least: on small graphs calls take longer than visits
 _LONGEST = 8  # runs per node above which a sequence is left
+_BEHIND = 0.005  # relative distance from the plan that was there, beyond which a search is given up
 
 
 class Crossing(NamedTuple):
@@ -70,6 +71,29 @@ class Standpoint:
     current: Evaluated
     best: Evaluated | None = None
     penalty: float = _FIRST
+
+
+class Rival:
+    """The plan that was there before a search, for the question whether to give the search up.
+
+    Args:
+        time: of the plan, over that of the captured order; infinite without one.
+        patience: as of `Oscillation`.
+    """
+
+    def __init__(self, time: float, patience: float) -> None:
+        self._time, self._patience = time, patience
+        self._level = 1.0  # share of the work after which the search had come to the same time
+
+    def ahead(self, best: Evaluated | None, done: float) -> bool:
+        """Whether the search, with this best plan after a share of its work, is unlikely to get ahead of the plan."""
+        time = float("inf") if best is None else best.time
+        if self._patience == 1 or time < self._time:
+            return False
+        if time == self._time < float("inf"):
+            self._level = min(self._level, done)
+            return done >= 2 * self._level
+        return done >= self._patience and time > self._time * (1 + _BEHIND)
 
 
 def evaluated(g: Flat, sequence: Sequence, budget: int, mem: Longs) -> Evaluated:
@@ -124,6 +148,9 @@ class Oscillation(RunMove):
         idle: seconds of work since the last gain below which it does nothing: while other searches gain, they are better.
         restart: begin each anew, by turns from the shifted and the captured order, even if a plan is known.
         temperature: relative worsening accepted at the beginning; falls to zero.
+        patience: share of the work after which a search ends early if its best plan is more than .5 % slower than the one that
+            was there before it; it also ends if it came to exactly that plan's time, and to no better one in as much work again.
+            1: it never does.
         over: share of the iterations in which a sequence over the budget may follow one that fits; then the search goes on from
             the best one that fits.
         disorder, undone, gathering, served: as in `RuinAndRecreate`.
@@ -134,6 +161,7 @@ class Oscillation(RunMove):
     idle: float = field(default=0.0, validator=number(0))
     restart: bool = field(default=True, validator=FLAG)
     temperature: float = field(default=0.001, validator=number(0))
+    patience: float = field(default=1.0, validator=number(0, 1))
     over: float = field(default=0.7, validator=number(0, 1))
     disorder: float = field(default=0.3, validator=number(0, 1))
     undone: float = field(default=0.5, validator=number(0, 1))
@@ -164,7 +192,8 @@ class Oscillation(RunMove):
     def _run(self, search: Search, start: Sequence, rng: Seed) -> None:
         at = Standpoint(current=evaluated(search.flat, start, search.budget, np.empty(start.size, np.int64)))
         began, batch, crosses, done = search.worked.seconds, iterations_per_check(search), True, 0.0
-        while done < 1 and not (search.over or (done and search.clock.expired)):
+        rival = Rival(search.best_time / max(1, int(search.flat.time.sum())), self.patience)
+        while done < 1 and not (search.over or (done and search.clock.expired) or rival.ahead(at.best, done)):
             if crosses and done >= self.over:
                 crosses = False
                 at = at if at.best is None else evolve(at, current=at.best)
