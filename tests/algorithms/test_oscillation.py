@@ -146,15 +146,24 @@ def fitting(time):
     return Evaluated(np.zeros(1, np.int32), time, 0.0)
 
 
-def test_a_search_far_behind_the_plan_is_given_up_once_its_patience_is_over():
+def test_a_search_far_behind_the_plan_is_given_up_when_it_no_longer_gains():
     rival = Rival(1.2, patience=0.4)
-    for best in (None, fitting(1.25)):
-        assert [rival.ahead(best, done) for done in (0.0, 0.39, 0.4, 0.9)] == [False, False, True, True]
-    # close behind it goes on, and so does one that is better, or that has no plan to reach
-    assert not rival.ahead(fitting(1.203), 0.9)
-    assert not rival.ahead(fitting(1.1), 0.9)
-    assert not Rival(float("inf"), patience=0.4).ahead(None, 0.9)
-    assert not Rival(1.2, patience=1).ahead(fitting(2.0), 0.9)
+    assert [rival.ahead(None, done) for done in (0.0, 0.39, 0.4)] == [False, False, True]
+    rival = Rival(1.2, patience=0.4)
+    assert [rival.ahead(fitting(1.26), done) for done in (0.3, 0.5, 0.69, 0.71)] == [False, False, False, True]
+    # it gains: there is hope
+    assert [rival.ahead(fitting(1.25), done) for done in (0.72, 1.1, 1.13)] == [False, False, True]
+
+
+def test_a_search_close_behind_goes_on_and_so_does_one_without_a_rival():
+    for rival, best in (
+        (Rival(1.2, patience=0.4), fitting(1.203)),
+        (Rival(1.2, patience=0.4), fitting(1.1)),
+        (Rival(float("inf"), patience=0.4), None),
+        (Rival(1.2, patience=1), fitting(2.0)),
+        (Rival(1.2, patience=1), None),
+    ):
+        assert not any(rival.ahead(best, done) for done in (0.1, 0.5, 0.99))
 
 
 def test_a_search_that_comes_to_the_same_time_has_as_much_work_again_to_beat_it():

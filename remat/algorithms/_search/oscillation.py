@@ -83,17 +83,17 @@ class Rival:
 
     def __init__(self, time: float, patience: float) -> None:
         self._time, self._patience = time, patience
-        self._level = 1.0  # share of the work after which the search had come to the same time
+        self._best, self._gained = float("inf"), 0.0  # of the search: its best time, the share of its work by then
 
     def ahead(self, best: Evaluated | None, done: float) -> bool:
         """Whether the search, with this best plan after a share of its work, is unlikely to get ahead of the plan."""
-        time = float("inf") if best is None else best.time
-        if self._patience == 1 or time < self._time:
+        if best is not None and best.time < self._best:
+            self._best, self._gained = best.time, done
+        if self._patience == 1 or self._best < self._time:
             return False
-        if time == self._time < float("inf"):
-            self._level = min(self._level, done)
-            return done >= 2 * self._level
-        return done >= self._patience and time > self._time * (1 + _BEHIND)
+        if self._best == self._time < float("inf"):
+            return done >= 2 * self._gained
+        return done - self._gained >= self._patience and self._best > self._time * (1 + _BEHIND)
 
 
 def evaluated(g: Flat, sequence: Sequence, budget: int, mem: Longs) -> Evaluated:
@@ -148,9 +148,9 @@ class Oscillation(RunMove):
         idle: seconds of work since the last gain below which it does nothing: while other searches gain, they are better.
         restart: begin each anew, by turns from the shifted and the captured order, even if a plan is known.
         temperature: relative worsening accepted at the beginning; falls to zero.
-        patience: share of the work after which a search ends early if its best plan is more than .5 % slower than the one that
-            was there before it; it also ends if it came to exactly that plan's time, and to no better one in as much work again.
-            1: it never does.
+        patience: share of the work without a better plan of its own after which a search ends early, if it is more than .5 %
+            behind the plan that was there before it; it also ends if it came to exactly that plan's time, and to no better one
+            in as much work again. 1: it never does.
         over: share of the iterations in which a sequence over the budget may follow one that fits; then the search goes on from
             the best one that fits.
         disorder, undone, gathering, served: as in `RuinAndRecreate`.
