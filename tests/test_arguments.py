@@ -27,6 +27,7 @@ from remat.algorithms import (
     any_plan,
     auto,
     choices,
+    disputed,
     extra_runs,
     gaining,
     gap,
@@ -234,7 +235,7 @@ def test_a_text_that_a_message_cuts_is_closed_again():
         parse_bytes("9" * 77 + "x")
 
 
-CONDITIONS = (any_plan, no_plan, gap(0.1), gap_above(0.1), gaining(), nodes_up_to(3), worked_up_to(1))
+CONDITIONS = (any_plan, no_plan, disputed, gap(0.1), gap_above(0.1), gaining(), nodes_up_to(3), worked_up_to(1))
 
 
 @pytest.mark.parametrize("condition", CONDITIONS, ids=repr)

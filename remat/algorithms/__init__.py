@@ -76,7 +76,16 @@ if TYPE_CHECKING:
     from remat.algorithms._search.pipeline import Polish
     from remat.algorithms._search.postpone import Postpone
     from remat.algorithms._search.single_instant import HardestInstants, SingleInstant
-    from remat.algorithms._search.stop import any_plan, gaining, gap, gap_above, no_plan, nodes_up_to, worked_up_to
+    from remat.algorithms._search.stop import (
+        any_plan,
+        disputed,
+        gaining,
+        gap,
+        gap_above,
+        no_plan,
+        nodes_up_to,
+        worked_up_to,
+    )
     from remat.algorithms._search.warmup import warm_up
     from remat.algorithms._staged.corrected import Corrected
     from remat.algorithms._staged.form_checkmate import OneOutputPerOp
@@ -190,6 +199,7 @@ __all__ = [
     "auto",
     "best",
     "choices",
+    "disputed",
     "extra_runs",
     "first",
     "gaining",
@@ -301,6 +311,7 @@ _WORDS = {
     "ShavingParams": "_search.passes",
     "any_plan": "_search.stop",
     "best": "_core.solver",
+    "disputed": "_search.stop",
     "first": "_core.solver",
     "gaining": "_search.stop",
     "gap": "_search.stop",

@@ -10,6 +10,7 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Status
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.warm_started import warm
+from remat.algorithms._plugins.expression import parse
 from remat.algorithms._search.oscillation import (
     Crossing,
     Evaluated,
@@ -19,8 +20,9 @@ from remat.algorithms._search.oscillation import (
     evaluated,
     oscillate,
 )
-from remat.algorithms._search.passes import MultiStart, PeakShaving
+from remat.algorithms._search.passes import MultiStart, PeakShaving, RuinAndRecreate
 from remat.algorithms._search.state import RunProblem, Search
+from remat.algorithms._search.stop import disputed
 from tests.algorithms.test_gathering import two_uses
 from tests.algorithms.test_runs_liveness import chain
 from tests.algorithms.test_runs_moves import side_by_side
@@ -185,3 +187,27 @@ def test_early_ends_save_work_where_the_plan_cannot_be_beaten():
 
     (all_of_it, time), (less, same) = worked(1), worked(0.1)
     assert less < all_of_it / 2 and time == same
+
+
+def test_two_searches_that_agree_leave_nothing_to_a_longer_one():
+    best = warm(Oscillation(seconds=0.2), seed=MultiStart(8)).solve(CHAIN).schedule
+
+    def agreed(**settings):
+        search = Search(CHAIN, Clock(), 0, "test")
+        search.offer(search.arrays.sequence_of(best), "given")
+        Oscillation(seconds=0.2, **settings).improve(search)
+        assert disputed(search) != search.worked.agreed
+        return search
+
+    search = agreed(patience=0.4)
+    assert search.worked.agreed
+    assert not agreed(restart=False).worked.agreed  # it began there
+    search.worked.note(search.best_time - 1)
+    assert disputed(search)  # of a better plan nobody has said anything
+    without = Search(LOWEST, Clock(), 0, "test")
+    Oscillation(seconds=0).improve(without)
+    assert disputed(without)
+    assert parse(repr(LONG.if_(disputed))) == LONG.if_(disputed)
+
+
+LONG = RuinAndRecreate(work=1e6)

@@ -23,12 +23,14 @@ class Worked:
 
     Attributes:
         gained: seconds of work before the last gain.
+        agreed: whether another search, from another start, has come to just the time of the best plan and to no better one.
     """
 
     def __init__(self, flat: Flat) -> None:
         self._flat = flat
         self._best = float("inf")
         self.gained = 0.0
+        self.agreed = False
 
     @property
     def seconds(self) -> float:
@@ -42,5 +44,6 @@ class Worked:
 
     def note(self, time: float) -> None:
         """A better plan of this time was found; small gains add up until they count."""
+        self.agreed = False
         if time < self._best * (1 - GAIN):
             self._best, self.gained = time, self.seconds

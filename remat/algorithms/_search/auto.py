@@ -17,7 +17,16 @@ from remat.algorithms._search.passes import Continuation, MultiStart, PeakShavin
 from remat.algorithms._search.pipeline import Polish
 from remat.algorithms._search.postpone import Postpone
 from remat.algorithms._search.single_instant import HardestInstants, SingleInstant
-from remat.algorithms._search.stop import any_plan, gaining, gap, gap_above, no_plan, nodes_up_to, worked_up_to
+from remat.algorithms._search.stop import (
+    any_plan,
+    disputed,
+    gaining,
+    gap,
+    gap_above,
+    no_plan,
+    nodes_up_to,
+    worked_up_to,
+)
 from remat.algorithms._whole.baselines import PerLayerCheckpoint, StoreAll
 
 POOR = 0.005
@@ -93,7 +102,7 @@ auto: Solver = WithCopies(
             evolve(UNDOING, restart=True).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
             CROSSING.if_(gap_above(FAR)).if_(worked_up_to(LONG)),
             ANOTHER.if_(gap_above(POOR)).if_(gap(WIDE)).if_(worked_up_to(LONG)),
-            LONG_SEARCH.if_(gap_above(POOR)).if_(worked_up_to(LONG)),
+            LONG_SEARCH.if_(gap_above(POOR)).if_(worked_up_to(LONG)).if_(disputed),
             LAST_SEARCH.if_(gap_above(FAIR)).if_(gap(POOR)).if_(gaining(2.5)),
         ),
         stop=gap(DONE),

@@ -85,13 +85,18 @@ class Rival:
         self._time, self._patience = time, patience
         self._best, self._gained = float("inf"), 0.0  # of the search: its best time, the share of its work by then
 
+    @property
+    def level(self) -> bool:
+        """Whether the search has come to just the time of the plan, and to no better one."""
+        return self._best == self._time < float("inf")
+
     def ahead(self, best: Evaluated | None, done: float) -> bool:
         """Whether the search, with this best plan after a share of its work, is unlikely to get ahead of the plan."""
         if best is not None and best.time < self._best:
             self._best, self._gained = best.time, done
         if self._patience == 1 or self._best < self._time:
             return False
-        if self._best == self._time < float("inf"):
+        if self.level:
             return done >= 2 * self._gained
         return done - self._gained >= self._patience and self._best > self._time * (1 + _BEHIND)
 
@@ -208,3 +213,4 @@ class Oscillation(RunMove):
             done = (search.worked.seconds - began) / self._each
             if at.best is not None and at.best is not before:
                 search.offer(at.best.sequence, f"{done:.0%} of {self!r}")
+        search.worked.agreed |= self.restart and rival.level

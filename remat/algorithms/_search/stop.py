@@ -186,6 +186,29 @@ class worked_up_to(Condition):
         return f"planning has taken at most {self.seconds:g} s of work"
 
 
+class _Disputed(Condition):
+    """Holds unless another search, from another start, has come to just the time of the best plan and to no better one."""
+
+    __slots__ = ()
+
+    @_asks
+    def __call__(self, standing: Standing) -> bool:
+        return not standing.worked.agreed
+
+    def __repr__(self) -> str:
+        return "disputed"
+
+    def __str__(self) -> str:
+        return "no search from another start has ended at the same time"
+
+    def __reduce__(self) -> str:
+        return "disputed"
+
+
+disputed: Condition = _Disputed()
+"""Holds unless another search, from another start, has come to just the time of the best plan and to no better one."""
+
+
 @frozen
 class _Planned(Condition):
     expected: bool
