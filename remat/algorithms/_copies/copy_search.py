@@ -233,8 +233,11 @@ class CopySearch:
 
     @property
     def effort_left(self) -> float:
-        """Effort that long passes may still take; infinite where there is no plan without copies to compare with [s]."""
-        if self.plain_gap == float("inf"):
+        """Effort that long passes may still take; infinite without a plan without copies, or where its effort is not counted [s].
+
+        That of solvers that are not passes of a search (`HIlp`, chain programs) is not.
+        """
+        if self.plain_gap == float("inf") or not self.plain_effort:
             return float("inf")
         return max(0.0, _TIMES * max(self.plain_effort, _LEAST) - self.effort)
 

@@ -299,6 +299,7 @@ def test_searches_take_a_few_times_the_effort_of_the_plan_without_copies():
     assert gain > 0
     assert searched(0.002, 1.0, taken=3.5) == (0, 0.0)
     assert searched(0.002, 2.0, taken=3.5) == (gain, unlimited)
+    assert searched(0.002, 0.0, taken=3.5) == (gain, unlimited)  # of a solver whose effort nobody counts
     _, rest = searched(0.002, 1.0, taken=3.49)
     assert 0.01 <= rest < unlimited / 2  # the last iteration ends later
 
