@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
-settings.register_profile("default", max_examples=15, deadline=None, derandomize=True, suppress_health_check=_SLOW)
+settings.register_profile("default", max_examples=20, deadline=None, derandomize=True, suppress_health_check=_SLOW)
 settings.register_profile("thorough", max_examples=1500, deadline=None, suppress_health_check=_SLOW)
 os.environ["REMAT_CACHE_DIR"] = "off"  # what is measured in one test is measured again in the next
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with interrupts ignored

@@ -210,4 +210,29 @@ def test_two_searches_that_agree_leave_nothing_to_a_longer_one():
     assert parse(repr(LONG.if_(disputed))) == LONG.if_(disputed)
 
 
+def test_a_better_plan_in_the_last_moment_is_no_agreement(monkeypatch):
+    best = warm(Oscillation(seconds=0.2), seed=MultiStart(8)).solve(CHAIN).schedule
+    worse = MultiStart(1).solve(Problem(graph=chain(8), budget=14)).schedule
+    _, better = of(CHAIN, best)
+    _, same = of(CHAIN, worse)
+    assert better.time < same.time and same.over == 0
+
+    def walked(shares):
+        """A search that comes to these plans, each after a third of its work, beside the slower plan."""
+        search = Search(CHAIN, Clock(), 0, "test")
+        search.offer(search.arrays.sequence_of(worse), "given")
+        plans = iter(shares)
+
+        def third(flat, at, *_):
+            flat.work[0] += int(0.34 * RATE)
+            return Standpoint(current=at.current, best=next(plans))
+
+        monkeypatch.setattr("remat.algorithms._search.oscillation.oscillate", third)
+        Oscillation(seconds=1.0).improve(search)
+        return search
+
+    assert not disputed(walked((None, same, same)))
+    assert disputed(walked((None, same, better)))
+
+
 LONG = RuinAndRecreate(work=1e6)

@@ -197,8 +197,8 @@ class Oscillation(RunMove):
     def _run(self, search: Search, start: Sequence, rng: Seed) -> None:
         at = Standpoint(current=evaluated(search.flat, start, search.budget, np.empty(start.size, np.int64)))
         began, batch, crosses, done = search.worked.seconds, iterations_per_check(search), True, 0.0
-        rival = Rival(search.best_time / max(1, int(search.flat.time.sum())), self.patience)
-        while done < 1 and not (search.over or (done and search.clock.expired) or rival.ahead(at.best, done)):
+        rival, given_up = Rival(search.best_time / max(1, int(search.flat.time.sum())), self.patience), False
+        while done < 1 and not (given_up or search.over or (done and search.clock.expired)):
             if crosses and done >= self.over:
                 crosses = False
                 at = at if at.best is None else evolve(at, current=at.best)
@@ -213,4 +213,5 @@ class Oscillation(RunMove):
             done = (search.worked.seconds - began) / self._each
             if at.best is not None and at.best is not before:
                 search.offer(at.best.sequence, f"{done:.0%} of {self!r}")
+            given_up = rival.ahead(at.best, done)
         search.worked.agreed |= self.restart and rival.level
