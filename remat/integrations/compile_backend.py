@@ -92,7 +92,8 @@ def backend(
         fix = 'give options={"budget": "6GiB"}, and any argument of `remat.exec.wrap` besides.'
         raise BadArgument("X-ARG", f'backend="remat": {what}.', fix=fix)
     if inner == "inductor":
-        check_compiler(next((x.device for x in example_inputs if isinstance(x, torch.Tensor)), torch.device("cpu")))
+        devices = [x.device for x in example_inputs if isinstance(x, torch.Tensor) and x.device.type != "cpu"]
+        check_compiler(next(iter(devices), torch.device("cpu")))
         settings.setdefault("on_uncapturable", "raise")
     _warn_of_breaks(options)
     region = wrap(Region(graph), None, settings.pop("budget"), **settings)

@@ -3,13 +3,15 @@
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import remat.exec
 from remat.algorithms import StoreAll
 from remat.errors import RematError, Uncapturable
 from remat.exec._capture.complete import fits_layout
+from remat.exec._capture.reader import device_of_step
 from remat.exec._program.inputs import make
-from remat.exec._program.program import Role, Spec
+from remat.exec._program.program import Role, Spec, Value
 from remat.ir import Kind, Phase
 from tests.exec.support import SMALL, Rig
 
@@ -105,6 +107,29 @@ def test_what_cannot_be_one_graph_is_named(forward, reason):
     with pytest.raises(Uncapturable) as refused:
         remat.exec.capture(Odd(), (torch.randn(3, 4),))
     assert refused.value.rule == reason
+
+
+@pytest.mark.parametrize("tracer", ["log", "joint"])
+def test_a_step_without_parameters_runs_where_its_inputs_are(tracer):
+    class Loss(nn.Module):
+        def forward(self, x, y):
+            return (x.tanh() - y).square().mean()
+
+    with FakeTensorMode():
+        x, y = torch.empty(3, 4, device="meta", requires_grad=True), torch.empty(3, 4, device="meta")
+    assert remat.exec.capture(Loss(), (x, y), as_run=False, tracer=tracer).program.device.type == "meta"
+    assert (
+        remat.exec.capture(Loss(), (torch.ones(3, 4, requires_grad=True), torch.ones(3, 4))).program.device.type
+        == "cpu"
+    )
+
+
+def test_a_step_on_two_devices_is_refused():
+    specs = [Spec((1,), (1,), torch.float32, torch.device(name)) for name in ("cpu", "cuda:1", "cuda:0")]
+    values = [Value(name=f"v{at}", spec=spec, storage=f"s{at}") for at, spec in enumerate(specs)]
+    assert device_of_step(values[:2]) == specs[1].device
+    with pytest.raises(Uncapturable, match=r"X-DEVICE.*cuda:0, cuda:1"):
+        device_of_step(values)
 
 
 def test_tensors_in_plain_attributes_are_inputs_that_are_fetched_for_every_call():

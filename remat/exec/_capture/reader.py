@@ -6,6 +6,7 @@ What a captured step could not repeat is refused here by name: side effects, sha
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -42,7 +43,6 @@ class _Reader:
         self.roles: dict[tuple[str, Any], str] = {}
         self.constants: dict[str, torch.Tensor] = {}
         self.shared: set[str] = set()
-        self.device = next((tensor.device for tensor in (*module.parameters(), *module.buffers())), torch.device("cpu"))
 
     def add(
         self, name: str, tensor: torch.Tensor, storage: str, *, view: int | None = None, outside: bool = False
@@ -221,6 +221,23 @@ def _tuples(tree: Any) -> Any:
     return tree
 
 
+def device_of_step(values: Iterable[Value]) -> torch.device:
+    """Where a step runs: the device of its tensors that is not the host, wherever parameters are (a loss has none).
+
+    Args:
+        values: all of the step.
+
+    Raises:
+        Uncapturable: X-DEVICE, where there are several.
+    """
+    devices = dict.fromkeys(value.spec.device for value in values)
+    devices.pop(torch.device("cpu"), None)
+    if len(devices) > 1:
+        names = ", ".join(sorted(map(str, devices)))
+        raise Uncapturable("X-DEVICE", f"the step runs on {names}.", fix="wrap what runs on each device apart.")
+    return next(iter(devices), torch.device("cpu"))
+
+
 def read_joint(joint: Joint, module: nn.Module) -> Draft:
     """The operations of a joint trace of `module`, not yet complete.
 
@@ -245,7 +262,7 @@ def read_joint(joint: Joint, module: nn.Module) -> Draft:
         inputs=reader.roles,
         ends=ends,
         constants=reader.constants,
-        device=reader.device,
+        device=device_of_step(reader.values.values()),
         saved=reader.saved(),
     )
 

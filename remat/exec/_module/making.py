@@ -6,6 +6,7 @@ import functools
 import time
 
 from attrs import evolve
+from torch import nn
 
 from remat._collector import old_objects_apart
 from remat._warn import RematWarning, warn
@@ -28,7 +29,8 @@ from remat.exec._plan.planning import Outside, Planned, above_budget, over_budge
 from remat.exec._plan.progress import Stages, stages_of
 from remat.exec._plan.smallest import with_changes
 from remat.exec._program.digest import program_digest
-from remat.exec._torch.ambient import mode_around, transform_around
+from remat.exec._run.runtime import StepError
+from remat.exec._torch.ambient import in_cuda_graph, mode_around, transform_around
 from remat.exec._torch.exchange import EXCHANGE
 from remat.exec._trace.diagnosis import refusal
 from remat.exec._trace.tape import Scalar
@@ -41,8 +43,26 @@ REFUSED = 2
 """So many forms of calls that cannot be captured, and none that can, and no other is tried: all run under DTR."""
 
 
+def _refuse_in_cuda_graph(module: nn.Module) -> None:
+    """Raise where a CUDA graph records the call: a plan is measured.
+
+    Raises:
+        StepError: X-GRAPH.
+    """
+    if in_cuda_graph():
+        what = f"{type(module).__name__}: a CUDA graph records a step that has no plan yet, and planning times kernels."
+        raise StepError(
+            "X-GRAPH", what, fix="run three steps of these shapes before the graph is recorded, as torch asks."
+        )
+
+
 def captured_and_planned(state: State, call: Arguments, answers: tuple[Scalar, ...]) -> Ready | Bare:
-    """Capture and plan a call that there is no plan for."""
+    """Capture and plan a call that there is no plan for.
+
+    Raises:
+        StepError: X-GRAPH, within a CUDA graph.
+    """
+    _refuse_in_cuda_graph(call.module)
     module, began = call.module, time.monotonic()
     if (reason := _why_never_captured(state)) is not None:
         return Dynamic(reason)
@@ -137,7 +157,12 @@ def _under_dtr(state: State, call: Arguments, error: Uncapturable) -> Dynamic:
 
 
 def planned_again(state: State, call: Arguments, ready: Ready, outside: Outside) -> Ready:
-    """A new plan with the memory of the loss as an audit measured it."""
+    """A new plan with the memory of the loss as an audit measured it.
+
+    Raises:
+        StepError: X-GRAPH, within a CUDA graph.
+    """
+    _refuse_in_cuda_graph(call.module)
     with stages_of(type(call.module).__name__, state.settings.progress) as stages, old_objects_apart():
         return _ready_for(state, call, ready.captured, outside=outside, stages=stages)
 

@@ -132,11 +132,10 @@ class Part:
     def in_modes(self, modes: tuple[bool, ...]) -> Iterator[None]:
         """Inside, its modules train or not as in `modes`, and nothing is cast automatically."""
         before = self.modes()
-        device = next((parameter.device for parameter in self.module.parameters()), torch.device("cpu"))
         try:
             for inner, training in zip(self.module.modules(), modes, strict=True):
                 inner.__dict__["training"] = training
-            with no_autocast(device):
+            with no_autocast(torch.device("cpu")), no_autocast(torch.device("cuda")):
                 yield
         finally:
             for inner, training in zip(self.module.modules(), before, strict=True):

@@ -85,6 +85,12 @@ class Lowered:
         forward, backward = functions if self.copier is None else with_copies(self.copier, *functions)
         return evolve(self, forward=forward, backward=backward, source=source)
 
+    @property
+    def sets_generator(self) -> bool:
+        """Whether a step sets the random state: a draw runs again, or compiled code has the state as data."""
+        drawing = (op.name for op in self.lowered_from[0].ops if op.draws)
+        return any(self.eager is not None or name in self.reruns for name in drawing)
+
 
 @frozen(kw_only=True)
 class Copying:

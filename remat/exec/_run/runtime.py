@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 
 from remat.errors import RematError
 from remat.exec._program.kernels import no_autocast
@@ -21,7 +21,7 @@ from remat.exec._run.anomaly import NanWatch, has_nan, is_watched
 from remat.exec._run.handing import Handing, handing_of, in_groups
 from remat.exec._run.lowering import Lowered, Tensors
 from remat.exec._run.partial import without
-from remat.exec._torch.ambient import is_batched
+from remat.exec._torch.ambient import in_cuda_graph, is_batched
 from remat.exec._torch.recording import profiled
 from remat.exec._torch.wrappers import over, view_form
 
@@ -79,7 +79,12 @@ def run_step(call: Call, primals: tuple[torch.Tensor, ...]) -> tuple[torch.Tenso
     Args:
         call: what to run.
         primals: parameters, buffers and inputs, in the order the functions expect.
+
+    Raises:
+        StepError: X-GRAPH, where a CUDA graph records the step and could not repeat it.
     """
+    if in_cuda_graph():
+        call = _recorded(call)
     leaves = [primals[at] for at in call.lowered.grad_inputs]
     handing = handing_of(call.lowered) if is_awaited(leaves) else None
     if handing is None:
@@ -92,6 +97,24 @@ def run_step(call: Call, primals: tuple[torch.Tensor, ...]) -> tuple[torch.Tenso
         outputs = Step.apply(call, primals, run, *(leaves[at] for at in first), token)  # type: ignore[no-untyped-call]
     _guard(call, outputs)
     return outputs
+
+
+def _recorded(call: Call) -> Call:
+    """The call as a CUDA graph records it: unmetered, since a meter waits for the device."""
+    lowered, why = call.lowered, ""
+    if lowered.copier is not None:
+        why, fix = "the host takes part in copies", "plan without `offload`"
+    elif lowered.sets_generator and lowered.eager is not None:
+        why, fix = "the random state is data of compiled code", "leave `inner` out"
+    elif lowered.sets_generator:
+        why, fix = (
+            "draws run again, with the random state set back",
+            "give a budget under which dropout is not recomputed",
+        )
+    if why:
+        what = f"{call.name}: a CUDA graph records the step, and could not repeat it: {why}."
+        raise StepError("X-GRAPH", what, fix=f"{fix}, or run the step without a graph.")
+    return evolve(call, meter=None)
 
 
 def is_awaited(leaves: Sequence[torch.Tensor]) -> bool:

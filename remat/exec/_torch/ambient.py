@@ -86,3 +86,8 @@ def is_batched(gradient: torch.Tensor) -> bool:
 def is_recorded() -> bool:
     """Whether `torch.jit.trace` or `torch.export` records what is called: neither survives what a planned step is made of."""
     return torch._C._get_tracing_state() is not None or torch.compiler.is_exporting()
+
+
+def in_cuda_graph() -> bool:
+    """Whether a CUDA graph records the current stream: the host may not wait for the device."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
