@@ -14,7 +14,7 @@ from remat.testing import check_solver
 from remat.testing.case import case_of
 from remat.testing.hash_order import in_a_child
 from remat.testing.solver_laws import answered
-from remat.testing.strategies import training_graphs
+from remat.testing.strategies import layered_graphs, training_graphs
 from remat.testing.trying import Examples
 from tests.algorithms.chain.chains import chains
 
@@ -44,6 +44,11 @@ def flat() -> st.SearchStrategy[Graph]:
     return training_graphs(min_forward=2, max_forward=3)
 
 
+def of_layers() -> st.SearchStrategy[Graph]:
+    """Graphs of layers with options."""
+    return layered_graphs(max_layers=2, max_options=2)
+
+
 ALL = On()
 QUARTER = On(part=4)
 CHAINS = On(graphs=of_two_stages, part=3, least=15)
@@ -67,6 +72,7 @@ SOLVERS = {
     "plan_first": QUARTER,
     "raise_bound": QUARTER,
     "WithCopies(quick)": QUARTER,
+    "WithCopies(HIlp())": On(graphs=of_layers, part=10, least=5),
     "dtr": ALL,
     'Dtr("h_dtr")': ALL,
     'Dtr("h_msps")': ALL,

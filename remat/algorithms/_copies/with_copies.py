@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 
 from remat.algorithms._copies.copy_arrays import MOST_READS
 from remat.algorithms._copies.copy_passes import (
@@ -16,14 +16,17 @@ from remat.algorithms._copies.copy_passes import (
     ShaveBoth,
 )
 from remat.algorithms._copies.copy_search import CopyMove, CopySearch
+from remat.algorithms._copies.fixed_options import FixedOptions
 from remat.algorithms._copies.link_passes import LinkFloor, LinkInstants
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import ClassBound, Outcome, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import FromStart, Solver, a_solver, as_plan, with_start
 from remat.algorithms._core.wording import indented
-from remat.ir import Graph, Prefetch, Schedule
+from remat.errors import InvalidSchedule
+from remat.ir import Graph, Prefetch, Schedule, validate
 from remat.settings import instance, optional, tuple_of
+from remat.units import Ns
 
 WITHOUT_COPIES = "no copies over the link"
 """The class of schedules that bounds of the problem without its link are of."""
@@ -46,11 +49,13 @@ _MOVES: tuple[CopyMove, ...] = (
 
 @frozen(repr=False)
 class WithCopies(FromStart):
-    """Plans copies over the link together with recomputation, on flat graphs; without a link, what `plain` plans.
+    """Plans copies over the link together with recomputation; without a link, what `plain` plans.
 
     Copies alone are tried first, since a fast link needs nothing else. The plan of `plain` for the problem without the link is
     one start of the search, so the result is never slower than it. Bounds hold for every schedule with copies; those of
-    `plain` are reported as a class bound.
+    `plain` are reported as a class bound. On a graph with layers or options copies are planned with options chosen before (those
+    of the plan of `plain`, the fastest, and a mixture), phantoms being copied like data; `WithCopies(hierarchical(…))` plans
+    them on the flat graph, from the plan of the hierarchy.
 
     Attributes:
         plain: plans without copies.
@@ -87,6 +92,8 @@ class WithCopies(FromStart):
         """The plan of its solver, or with a link the best plan with copies."""
         if problem.link is None:
             return as_plan(with_start(self.plain, start).solve(problem, clock=clock, seed=seed))
+        if not problem.graph.flat:
+            return self._with_options(problem, start, clock, seed)
         reason = leaves_out(problem.graph)
         if reason is not None:
             outcome = with_start(self.plain, start).solve(problem, clock=clock, seed=seed)
@@ -116,6 +123,54 @@ class WithCopies(FromStart):
             search.offer(search.replayed(*search.runs_of(outcome.schedule)), f"{self.plain!r} without copies")
         return outcome
 
+    def _with_options(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
+        """A plan of a graph with layers or options: copies are planned on flat graphs with options chosen before.
+
+        Chosen are the fastest, which keep most, for copies to take away; those of the plan without copies; and of the layers that
+        the first plan with copies runs again those of the plan without, of the others the fastest.
+        """
+        best = _Best(self, problem, clock)
+        best.offer(start, "the start")
+        aside = clock.aside(None if clock.remaining == float("inf") else clock.remaining * _SHARE)
+        bare = evolve(problem, link=None, host_budget=None, proof_leaves=0)
+        copies = start is not None and any(isinstance(step, Prefetch) for step in start.steps)
+        plain = with_start(self.plain, None if copies else start).solve(bare, clock=aside, seed=seed)
+        best.offer(plain.schedule, f"{self.plain!r} without copies")
+        fastest = FixedOptions.fastest(problem.graph)
+        first = self._by_options(best, fastest, plain, aside.effort, seed)
+        if plain.schedule is not None and not best.least:
+            chosen = fastest.where(plain.schedule)
+            self._by_options(best, chosen, plain, aside.effort, seed)
+            if first is not None:
+                self._by_options(best, fastest.mixed(chosen, first), plain, aside.effort, seed)
+        trail = (*plain.trail, *best.trail)
+        return Plan(schedule=best.schedule, lower=best.lower, trail=trail, class_bounds=_of_class(plain))
+
+    def _by_options(
+        self, best: _Best, chosen: FixedOptions, plain: Outcome, effort: float, seed: int
+    ) -> Schedule | None:
+        """Plan copies on a graph with these options, and offer the plan to `best`; its schedule there, None without one."""
+        graph = chosen.graph
+        if leaves_out(graph) is not None or graph in best.seen or (best.clock.expired and best.schedule is not None):
+            return None
+        best.seen.append(graph)
+        search = CopySearch(
+            evolve(best.problem, graph=graph, proof_leaves=0), best.clock.aside(), seed, self, self.rough
+        )
+        search.plain_gap, search.plain_effort = float("inf") if plain.gap is None else plain.gap, effort
+        try:
+            self._improve(search, _QUICK)
+            if not search.within(0.0) and plain.schedule is not None:
+                search.offer(
+                    search.replayed(*search.runs_of(chosen.fixed(plain.schedule))), f"{self.plain!r} without copies"
+                )
+            self._improve(search, self.moves)
+        finally:  # an interruption keeps what was found
+            if search.schedule is not None:
+                for unsaved in (True, False):
+                    best.offer(chosen.lifted(search.schedule, unsaved=unsaved), search.trail[-1])
+        return search.schedule
+
     def _improve(self, search: CopySearch, moves: tuple[CopyMove, ...]) -> None:
         for move in moves:
             late = search.clock.expired
@@ -128,8 +183,53 @@ class WithCopies(FromStart):
             search.clock.charge(move.purpose, search.clock.elapsed - began)
 
 
+@define
+class _Best:
+    """The fastest plan of a graph with layers or options so far.
+
+    Attributes:
+        who, problem, clock: of the solve.
+        schedule, time: the plan; None: there is none.
+        trail: a line per improvement. seen: flat graphs that copies were planned on.
+    """
+
+    who: object
+    problem: Problem
+    clock: Clock
+    schedule: Schedule | None = None
+    time: Ns | None = None
+    trail: list[str] = field(factory=list)
+    seen: list[Graph] = field(factory=list)
+
+    @property
+    def lower(self) -> Ns:
+        """Every node that must run does, by its fastest option at best."""
+        graph = self.problem.graph
+        return sum(min(option.time for option in graph.computes[i].options) for i in graph.required)
+
+    @property
+    def least(self) -> bool:
+        """Whether no plan is faster."""
+        return self.time is not None and self.time <= self.lower
+
+    def offer(self, schedule: Schedule | None, how: str) -> None:
+        """Take a schedule that is valid, fits and is faster."""
+        if schedule is None:
+            return
+        problem = self.problem
+        try:
+            cost = validate(problem.graph, schedule, problem.budget, problem.link)
+        except InvalidSchedule:
+            return
+        fits = problem.host_budget is None or cost.host_peak <= problem.host_budget
+        if fits and (self.time is None or cost.time < self.time):
+            self.schedule, self.time = schedule, cost.time
+            self.trail.append(f"{how} (with layers or options: {cost.time} ns)")
+            self.clock.report(self.who, schedule=schedule, best=cost.time, bound=self.lower, note=how)
+
+
 def leaves_out(graph: Graph) -> str | None:
-    """Why copies are not planned on a graph."""
+    """Why copies are not planned on a graph as it is."""
     if not graph.flat:
         return "the graph has layers or options"
     if any(len(reads) > MOST_READS for reads in graph.reads_by_node):
@@ -142,6 +242,10 @@ def _plan(search: CopySearch, plain: Outcome) -> Plan:
     schedule = search.schedule
     if search.best is None or plain.upper < search.best.time:
         schedule = plain.schedule
-    of_class = () if not plain.lower else (ClassBound(value=plain.lower, assumes=WITHOUT_COPIES),)
-    trail = tuple(search.trail)
+    trail, of_class = tuple(search.trail), _of_class(plain)
     return Plan(schedule=schedule, lower=search.lower, trail=trail, class_bounds=of_class, evidence=search.evidence)
+
+
+def _of_class(plain: Outcome) -> tuple[ClassBound, ...]:
+    """The bound of a plan without copies, as one of such schedules."""
+    return () if not plain.lower else (ClassBound(value=plain.lower, assumes=WITHOUT_COPIES),)

@@ -41,8 +41,8 @@ _pool = instance(Pool, "pool(HIlp(), TwRemat().sweep())")
 class Condense(Transform):
     """Clusters become layers; a schedule of the layers is expanded, no slower and with a peak no larger.
 
-    Proofs are not kept: a schedule of the flat graph may mix the options of a cluster. Copies to the host are not planned on
-    layers: a link is ignored.
+    Proofs are not kept: a schedule of the flat graph may mix the options of a cluster. A link is ignored, since a schedule that
+    is expanded makes no copies; `WithCopies(Condense(…) >> top)` plans them on the flat graph, from the expanded plan.
 
     Attributes:
         partition: what divides the graph.

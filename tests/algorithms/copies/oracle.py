@@ -48,31 +48,39 @@ def complete(graph, replay):
 
 def moves(graph, replay, stage):
     """Steps that may be legal, each with the stage after it."""
-    for at, datum in enumerate(graph.data):
-        if not datum.size:
-            continue
-        here = datum.name in replay.done
-        if here and not datum.outside and stage[0] == DROPS and at > stage[1]:
-            yield Drop(datum.name), (DROPS, at)
-        if here and not datum.outside and stage[0] <= OFFLOADS:
-            yield Offload(datum.name), (OFFLOADS, 0)
-        if not here and datum.name in replay.host:
-            yield Prefetch(datum.name), (PREFETCHES, 0)
+    cells = [(datum.name, datum.outside) for datum in graph.data if datum.size]
+    cells += [(layer.phantom, False) for layer in graph.layers]
+    for at, (name, outside) in enumerate(cells):
+        here = name in replay.done
+        if here and not outside and stage[0] == DROPS and at > stage[1]:
+            yield Drop(name), (DROPS, at)
+        if here and not outside and stage[0] <= OFFLOADS:
+            yield Offload(name), (OFFLOADS, 0)
+        if not here and name in replay.host:
+            yield Prefetch(name), (PREFETCHES, 0)
     for node in graph.computes:
-        yield Run(node.name), (DROPS, -1)
+        for option in range(len(node.options)):
+            yield Run(node.name, option), (DROPS, -1)
 
 
 def left(graph, replay):
     """Time of the nodes that must run and have not [ns]."""
     nodes = (graph.computes[i] for i in graph.required)
-    return sum(node.option.time for node in nodes if node.name not in replay.started)
+    return sum(min(option.time for option in node.options) for node in nodes if node.name not in replay.started)
 
 
-def optimum(graph, budget, link, limit):
-    """Time of the fastest schedule, which takes at most `limit` ns, and the schedule; (None, None): there is none."""
+class TooLarge(Exception):
+    """The search would settle more states than it may."""
+
+
+def optimum(graph, budget, link, limit, most=10**9):
+    """Time of the fastest schedule, which takes at most `limit` ns, and the schedule; (None, None): there is none.
+
+    Raises `TooLarge` after `most` states.
+    """
     start = LinkReplay(graph, Schedule(()), budget, link)
     number, settled = count(), set()
-    queue = [(graph.time, next(number), start, (DROPS, -1), (), False)]
+    queue = [(left(graph, start), next(number), start, (DROPS, -1), (), False)]
     while queue:
         time, _, replay, stage, steps, finished = heapq.heappop(queue)
         if finished:
@@ -83,6 +91,8 @@ def optimum(graph, budget, link, limit):
         if place in settled:
             continue
         settled.add(place)
+        if len(settled) > most:
+            raise TooLarge
         if complete(graph, replay):
             heapq.heappush(
                 queue, (max(replay.now, *replay.lane_free.values()), next(number), replay, stage, steps, True)
