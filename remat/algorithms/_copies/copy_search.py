@@ -146,7 +146,7 @@ class CopySearch:
         return schedule_with_copies(self.problem.graph, self.flat, plan.seq, plan.mask, plan.issue)
 
     def runs_of(self, schedule: Schedule) -> tuple[Ints, Longs]:
-        """(runs, masks) of a schedule: copies keep their readers, their times are those of the replay."""
+        """(runs, masks) of a schedule, of nodes that must run: copies keep their readers, their times are of the replay."""
         at, data = self.problem.graph.node_index, self.problem.graph.data_index
         fetched: set[int] = set()
         seq: list[int] = []
@@ -154,7 +154,7 @@ class CopySearch:
         for step in schedule.steps:
             if isinstance(step, Prefetch):
                 fetched.add(data[step.datum])
-            elif isinstance(step, Run):
+            elif isinstance(step, Run) and self.flat.required[at[step.node]]:
                 v, bits = at[step.node], 0
                 for k, d in enumerate(row_of(self.flat.reads, v).tolist()):
                     if d in fetched:

@@ -31,7 +31,7 @@ from remat.units import Ns
 WITHOUT_COPIES = "no copies over the link"
 """The class of schedules that bounds of the problem without its link are of."""
 
-_SHARE = 0.4  # of the time that is left, for the plan without copies
+_SHARE = 0.4  # of the time that is left, for the plan without copies, and for each choice of options
 _QUICK: tuple[CopyMove, ...] = (LinkFloor(), CopiesAlone())
 _MOVES: tuple[CopyMove, ...] = (
     ReplaceReruns(),
@@ -113,7 +113,7 @@ class WithCopies(FromStart):
             search.offer(search.replayed(*search.runs_of(start)), "the start")
         if start is not None and any(isinstance(step, Prefetch) for step in start.steps):
             start = None
-        aside = clock.aside(None if clock.remaining == float("inf") else clock.remaining * _SHARE)
+        aside = _part(clock)
         bare = evolve(problem, link=None, host_budget=None, proof_leaves=0)
         outcome = with_start(self.plain, start).solve(bare, clock=aside, seed=search.seed)
         search.trail += outcome.trail
@@ -131,7 +131,7 @@ class WithCopies(FromStart):
         """
         best = _Best(self, problem, clock)
         best.offer(start, "the start")
-        aside = clock.aside(None if clock.remaining == float("inf") else clock.remaining * _SHARE)
+        aside = _part(clock)
         bare = evolve(problem, link=None, host_budget=None, proof_leaves=0)
         copies = start is not None and any(isinstance(step, Prefetch) for step in start.steps)
         plain = with_start(self.plain, None if copies else start).solve(bare, clock=aside, seed=seed)
@@ -181,6 +181,11 @@ class WithCopies(FromStart):
             began = search.clock.elapsed
             move.improve(search)
             search.clock.charge(move.purpose, search.clock.elapsed - began)
+
+
+def _part(clock: Clock) -> Clock:
+    """A nested clock for work on another problem, with a share of the time that is left."""
+    return clock.aside(None if clock.remaining == float("inf") else clock.remaining * _SHARE)
 
 
 @define

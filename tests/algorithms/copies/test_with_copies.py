@@ -38,7 +38,7 @@ from remat.algorithms._copies.with_copies import WITHOUT_COPIES
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Plan
 from remat.errors import BadArgument
-from remat.ir import GraphBuilder, Kind, Link, Offload, read_joint_graph
+from remat.ir import GraphBuilder, Kind, Link, Offload, Schedule, read_joint_graph, validate
 from tests.benchmarks.tiny import tiny_graph
 
 CAPTURED = Path(__file__).parents[2] / "data" / "captured"
@@ -150,6 +150,22 @@ def test_a_start_with_copies_is_kept_or_bettered():
     first = quick.solve(problem)
     assert any(isinstance(step, Offload) for step in first.schedule.steps)
     assert warm(quick, seed=quick).solve(problem).upper <= first.upper
+
+
+def test_a_start_may_run_nodes_that_need_not_run():
+    b = GraphBuilder("idle")
+    b.data("x", 0, Kind.INPUT)
+    for name, kind in (("a", Kind.ACTIVATION), ("t", Kind.TANGENT), ("unused", Kind.GRADIENT), ("g", Kind.INPUT_GRAD)):
+        b.data(name, 4, kind)
+    b.forward("F", reads=["x"], writes=["a"], time=5)
+    b.loss("L", reads=["a"], writes=["t"], time=1)
+    b.backward("U", reads=["a", "t"], writes=["unused"], time=7)
+    b.backward("B", reads=["a", "t"], writes=["g"], time=9)
+    graph = b.build()
+    search = CopySearch(Problem(graph=graph, budget=20, link=FAST), Clock(), 0, "test")
+    start = Schedule.from_runs(graph, ["F", "L", "U", "B"])
+    assert validate(graph, start).time == 22
+    assert search.offer(search.replayed(*search.runs_of(start)), "the start") and search.best.time == 15
 
 
 def test_equal_seeds_plan_alike_and_a_deadline_leaves_a_plan():
