@@ -154,9 +154,8 @@ class WithCopies(FromStart):
         if leaves_out(graph) is not None or graph in best.seen or (best.clock.expired and best.schedule is not None):
             return None
         best.seen.append(graph)
-        search = CopySearch(
-            evolve(best.problem, graph=graph, proof_leaves=0), best.clock.aside(), seed, self, self.rough
-        )
+        problem = evolve(best.problem, graph=graph, proof_leaves=0)
+        search = CopySearch(problem, _part(best.clock), seed, self, self.rough)
         search.plain_gap, search.plain_effort = float("inf") if plain.gap is None else plain.gap, effort
         try:
             self._improve(search, _QUICK)

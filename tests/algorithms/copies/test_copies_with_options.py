@@ -1,11 +1,14 @@
 """Copies on graphs with layers or options, and from plans of hierarchies."""
 
+from itertools import pairwise
+
 import pytest
 from attrs import frozen
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from remat.algorithms import (
+    Clock,
     CopiesAlone,
     HIlp,
     Intervals,
@@ -157,3 +160,26 @@ def test_a_hierarchy_is_where_copies_begin():
     assert plain.solve(problem).upper == without.upper  # it knows no copies
     outcome = WithCopies(plain, MOVES).solve(problem)
     assert outcome.upper < without.upper and any(isinstance(step, Offload) for step in outcome.schedule.steps)
+
+
+def test_with_a_deadline_each_choice_of_options_has_its_turn():
+    seen = []
+
+    @frozen
+    class Slow(CopyMove):
+        """Works until its time is over."""
+
+        def improve(self, search):
+            left = search.clock.remaining
+            seen.append(left)
+            clock.now += left
+
+    class Ticks:
+        now = 0.0
+
+    clock = Ticks()
+    problem = Problem(graph=layers(), budget=44, link=Link.symmetric(gb_per_s=0.2))
+    timed = Clock(10, now=lambda: clock.now)
+    outcome = WithCopies(HIlp(), (Slow(),)).solve(problem, clock=timed)
+    assert outcome.upper <= 451 and len(seen) >= 2 and clock.now < 10
+    assert all(later < earlier for earlier, later in pairwise(seen))
