@@ -19,6 +19,7 @@ from remat.errors import BadArgument
 from remat.exec import RematWarning, wrap
 from remat.exec._module.compiling import compile_plans
 from remat.exec._torch.compiled import current_frame, write_code
+from remat.exec._torch.devices import one_device
 from remat.exec._torch.inductor import check_compiler
 from remat.settings import one_of
 
@@ -78,6 +79,7 @@ def backend(
     Raises:
         BadArgument: X-ARG, for an option that there is not, or without a budget.
         BackendMissing: X-INNER, where Inductor has no compiler.
+        Uncapturable: X-DEVICE, with Inductor, where inputs lie on several devices.
     """
     settings = dict(options or {})
     inner = settings.pop("inner", "aot_eager")
@@ -92,8 +94,7 @@ def backend(
         fix = 'give options={"budget": "6GiB"}, and any argument of `remat.exec.wrap` besides.'
         raise BadArgument("X-ARG", f'backend="remat": {what}.', fix=fix)
     if inner == "inductor":
-        devices = [x.device for x in example_inputs if isinstance(x, torch.Tensor) and x.device.type != "cpu"]
-        check_compiler(next(iter(devices), torch.device("cpu")))
+        check_compiler(one_device(x for x in example_inputs if isinstance(x, torch.Tensor)))
         settings.setdefault("on_uncapturable", "raise")
     _warn_of_breaks(options)
     region = wrap(Region(graph), None, settings.pop("budget"), **settings)

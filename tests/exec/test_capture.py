@@ -9,9 +9,9 @@ import remat.exec
 from remat.algorithms import StoreAll
 from remat.errors import RematError, Uncapturable
 from remat.exec._capture.complete import fits_layout
-from remat.exec._capture.reader import device_of_step
 from remat.exec._program.inputs import make
-from remat.exec._program.program import Role, Spec, Value
+from remat.exec._program.program import Role, Spec
+from remat.exec._torch.devices import one_device
 from remat.ir import Kind, Phase
 from tests.exec.support import SMALL, Rig
 
@@ -126,10 +126,9 @@ def test_a_step_without_parameters_runs_where_its_inputs_are(tracer):
 
 def test_a_step_on_two_devices_is_refused():
     specs = [Spec((1,), (1,), torch.float32, torch.device(name)) for name in ("cpu", "cuda:1", "cuda:0")]
-    values = [Value(name=f"v{at}", spec=spec, storage=f"s{at}") for at, spec in enumerate(specs)]
-    assert device_of_step(values[:2]) == specs[1].device
-    with pytest.raises(Uncapturable, match=r"X-DEVICE.*cuda:0, cuda:1"):
-        device_of_step(values)
+    assert one_device(specs[:2]) == specs[1].device and one_device(specs[:1]) == one_device(()) == specs[0].device
+    with pytest.raises(Uncapturable, match=r"X-DEVICE.*cuda:0, cuda:1.*apart"):
+        one_device(specs)
 
 
 def test_tensors_in_plain_attributes_are_inputs_that_are_fetched_for_every_call():

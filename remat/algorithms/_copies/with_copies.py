@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import ClassVar
 
 from attrs import define, evolve, field, frozen
@@ -45,6 +46,10 @@ _MOVES: tuple[CopyMove, ...] = (
     RuinCopies(work=6e7, temperature=0.002, unless=0.005, disorder=0.3, gathering=0.2, most=6000),
     ReplaceReruns(),
 )
+
+
+logger = logging.getLogger(__name__)
+"""Logs plans that the validator does not confirm (INFO)."""
 
 
 @frozen(repr=False)
@@ -223,7 +228,8 @@ class _Best:
         problem = self.problem
         try:
             cost = validate(problem.graph, schedule, problem.budget, problem.link)
-        except InvalidSchedule:
+        except InvalidSchedule as error:
+            logger.info("%s: %s", how, error)
             return
         fits = problem.host_budget is None or cost.host_peak <= problem.host_budget
         if fits and (self.time is None or cost.time < self.time):

@@ -6,7 +6,6 @@ What a captured step could not repeat is refused here by name: side effects, sha
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from remat.exec._capture.draft import Draft
 from remat.exec._program.program import Op, Ref, Role, Spec, Storage, Value, refs
 from remat.exec._torch import nodes, rng, torch_private
 from remat.exec._torch.cuda_memory import charged
+from remat.exec._torch.devices import one_device
 from remat.exec._torch.joint import Joint
 from remat.exec._torch.torch_private import HigherOrderOperator, OpOverload
 from remat.ir import Phase
@@ -221,23 +221,6 @@ def _tuples(tree: Any) -> Any:
     return tree
 
 
-def device_of_step(values: Iterable[Value]) -> torch.device:
-    """Where a step runs: the device of its tensors that is not the host, wherever parameters are (a loss has none).
-
-    Args:
-        values: all of the step.
-
-    Raises:
-        Uncapturable: X-DEVICE, where there are several.
-    """
-    devices = dict.fromkeys(value.spec.device for value in values)
-    devices.pop(torch.device("cpu"), None)
-    if len(devices) > 1:
-        names = ", ".join(sorted(map(str, devices)))
-        raise Uncapturable("X-DEVICE", f"the step runs on {names}.", fix="wrap what runs on each device apart.")
-    return next(iter(devices), torch.device("cpu"))
-
-
 def read_joint(joint: Joint, module: nn.Module) -> Draft:
     """The operations of a joint trace of `module`, not yet complete.
 
@@ -262,7 +245,7 @@ def read_joint(joint: Joint, module: nn.Module) -> Draft:
         inputs=reader.roles,
         ends=ends,
         constants=reader.constants,
-        device=device_of_step(reader.values.values()),
+        device=one_device(value.spec for value in reader.values.values()),
         saved=reader.saved(),
     )
 

@@ -13,6 +13,7 @@ from remat.errors import Uncapturable
 from remat.exec._dtr.boundary import plain_output, region
 from remat.exec._dtr.runtime import Runtime
 from remat.exec._dtr.wrapper import RematTensor
+from remat.exec._torch.devices import one_device
 from remat.exec._trace import structure
 from remat.units import Bytes, Ns, format_bytes
 
@@ -111,14 +112,12 @@ def device_of(tensors: Iterable[torch.Tensor]) -> torch.device:
     """The device of a step.
 
     Raises:
-        Uncapturable: X-DEVICE, where parameters lie on several.
+        Uncapturable: X-DEVICE, where tensors lie on several, or have no memory.
     """
-    devices = dict.fromkeys(tensor.device for tensor in tensors)
-    others = [device for device in devices if device.type != "cpu"]
-    if len(others) > 1 or any(device.type == "meta" for device in devices):
-        what = f"tensors lie on {', '.join(map(str, devices))}."
-        raise Uncapturable("X-DEVICE", what, fix="put the module on one device.")
-    return others[0] if others else torch.device("cpu")
+    device = one_device(tensors)
+    if device.type == "meta":
+        raise Uncapturable("X-DEVICE", "tensors lie on the meta device.", fix="give them memory.")
+    return device
 
 
 def run_forward(runtime: Runtime, forward: Callable[[], Any], module: nn.Module, reserve: Bytes | None) -> Any:
