@@ -21,8 +21,9 @@ from remat.algorithms._curves.budget_sweep import lowest_budget
 from remat.algorithms._milp.answer import Answer
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._milp.linear import Builder
-from remat.algorithms._search.any_order import AnyOrder, planned
+from remat.algorithms._search.any_order import AnyOrder
 from remat.algorithms._search.floor import Floor
+from remat.algorithms._search.free_order import planned
 from remat.algorithms._search.multi_instant import MultiInstant
 from remat.algorithms._search.order_tree import Limits, OrderTree
 from remat.algorithms._search.precedence import Precedence

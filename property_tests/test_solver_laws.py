@@ -92,6 +92,7 @@ SOLVERS = {
     "Enumerate()": QUARTER,
     "Shift()": QUARTER,
     "SavedSet()": QUARTER,
+    "FreeOrder()": QUARTER,
     "Continuation(iterations=20)": QUARTER,
     "Postpone()": QUARTER,
     "Checkpoints()": QUARTER,

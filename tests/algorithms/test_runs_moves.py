@@ -1,5 +1,7 @@
 """Each move alone: what it does, what it refuses, how it stops."""
 
+import random
+
 import pytest
 from attrs import evolve
 
@@ -9,6 +11,7 @@ from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.warm_started import warm
 from remat.algorithms._search.checkpoints import Checkpoints
 from remat.algorithms._search.enumeration import Enumerate
+from remat.algorithms._search.free_order import FreeOrder
 from remat.algorithms._search.lp_rounding import SavedSet
 from remat.algorithms._search.oscillation import Oscillation
 from remat.algorithms._search.passes import (
@@ -24,9 +27,11 @@ from remat.algorithms._search.passes import (
 from remat.algorithms._search.pipeline import Polish
 from remat.algorithms._search.postpone import Postpone
 from remat.algorithms._search.stop import gap, gap_above, no_plan
+from remat.algorithms._whole.baselines import store_all_peak
 from remat.errors import RematError
 from remat.ir import GraphBuilder, Kind, LayerOption
 from tests.algorithms.test_runs_liveness import chain
+from tests.benchmarks.tiny import tiny_graph
 
 MOVES = [
     PeakShaving(),
@@ -45,7 +50,12 @@ MOVES = [
     Checkpoints(((2,), (2,))),
     Enumerate(),
 ]
-MOVES += [Continuation(), SavedSet(), Polish((PeakShaving(), Delete()), stop=gap(0.01))]
+MOVES += [
+    Continuation(),
+    SavedSet(),
+    FreeOrder(instants=2, settling=0.1),
+    Polish((PeakShaving(), Delete()), stop=gap(0.01)),
+]
 MOVES += [Continuation().if_(no_plan), MultiStart(4).if_(gap_above(0.01))]
 
 
@@ -55,7 +65,8 @@ def test_the_repr_rebuilds(move):
 
 
 @pytest.mark.parametrize(
-    "move", [PeakShaving(), MultiStart(4), RuinAndRecreate(work=500.0), Continuation(), SavedSet(), Checkpoints()]
+    "move",
+    [PeakShaving(), MultiStart(4), RuinAndRecreate(work=500.0), Continuation(), SavedSet(), FreeOrder(), Checkpoints()],
 )
 def test_a_chain_fits_two_thirds_of_its_memory(move):
     graph = chain(8)
@@ -63,6 +74,20 @@ def test_a_chain_fits_two_thirds_of_its_memory(move):
     assert outcome.status is Status.FEASIBLE
     assert outcome.cost.peak <= 21
     assert outcome.cost.recomputation > 0
+
+
+@pytest.mark.parametrize("seed, share, expected", [(27, 0.7, 91), (255, 0.7, 67)])
+def test_the_order_of_a_solution_gives_plans_that_the_captured_order_does_not(seed, share, expected):
+    graph = tiny_graph(random.Random(seed), 6, summed=False)
+    problem = Problem(graph=graph, budget=int(share * store_all_peak(graph)))
+    outcome = FreeOrder(instants=1).solve(problem)
+    assert outcome.upper <= expected < SavedSet().solve(problem).upper
+    first_runs = list(dict.fromkeys(run.node for run in outcome.schedule.runs))
+    assert first_runs != sorted(first_runs, key=lambda name: graph.node_index[name])
+
+
+def test_on_a_graph_without_room_at_an_instant_no_order_gives_a_plan():
+    assert FreeOrder().solve(Problem(graph=chain(4), budget=1)).status is Status.NOT_FOUND
 
 
 @pytest.mark.parametrize("move", [PeakShaving(), MultiStart(4), Continuation()])

@@ -23,11 +23,10 @@ from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.answer import Answer
 from remat.algorithms._milp.basis import DualBasis
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
+from remat.algorithms._search.free_order import SETTLING, planned, settle
 from remat.algorithms._search.instant_choice import candidates, worst_instant, worst_instants
 from remat.algorithms._search.lp_rounding import hardest_instants
-from remat.algorithms._search.on_demand import recompute_on_demand
 from remat.algorithms._search.order_tree import END, FAILURES, THOROUGHLY, Leaf, Limits, OrderTree, Stage
-from remat.algorithms._search.passes import offer_shaved, variant
 from remat.algorithms._search.precedence import Chain, Precedence
 from remat.algorithms._search.pressure import pressures
 from remat.algorithms._search.state import RunMove, Search, Sequence
@@ -53,7 +52,7 @@ class AnyOrder(RunMove):
         effort: limit on the effort of all solves (see `Answer`); what is likely to exceed it is not solved. 1e7: about a second.
         orders: largest number of orders that are bounded, each with instants of its own; the least of their bounds counts.
         scanned: number of heavy working sets among the instants that are tried, and of positions of most memory in the best plan.
-        variants: how many preferences of shaving are tried on each plan of a solution.
+        settling: seconds of work of the search from the sequence that each solution describes.
         patience: number of consecutive steps without a better bound or plan after which it stops.
         accuracy: relative gap at which a formulation counts as solved.
     """
@@ -64,7 +63,7 @@ class AnyOrder(RunMove):
     effort: float = field(default=6e7, validator=number(0))
     orders: int = field(default=24, validator=whole(1, "orders"))
     scanned: int = field(default=36, validator=whole(1, "instants"))
-    variants: int = field(default=4, validator=whole(1, "variants"))
+    settling: float = field(default=SETTLING, validator=number(0))
     patience: int = field(default=6, validator=whole(1, "steps"))
     accuracy: float = field(default=0.002, validator=number(0))
 
@@ -222,24 +221,7 @@ class _Growth:
 
     def _offer(self, start: Sequence, count: int) -> None:
         search = self.search
-        how = f"the formulation of {self.settings!r} at {count} instants"
+        how = f"a search from the formulation of {self.settings!r} at {count} instants"
         self.solves += 1
         with search.charged("plan"):
-            for j in range(self.settings.variants):
-                if j and search.clock.expired:
-                    return
-                rng = search.streams.spawn("any order", self.solves, j)
-                offer_shaved(search, start, variant(j), rng, how)
-
-
-def planned(search: Search, formulation: Chained, x: NDArray[np.float64]) -> Sequence:
-    """The run sequence that a solution describes: first runs by stage, data resident at each instant, the rest on demand."""
-    stage = formulation.stage_of(x)
-    rank = {at: k + 1 for k, at in enumerate(formulation.instants)}
-    base = sorted(search.base.tolist(), key=lambda v: (rank.get(v, stage[v]), v not in rank, v))
-    saved = np.ones(formulation.resident.shape, np.bool_)
-    decided = formulation.resident >= 0
-    saved[decided] = x[formulation.resident[decided]] >= 0.5
-    instants = np.array(formulation.instants, np.int32)
-    sequence: Sequence = recompute_on_demand(search.flat, np.array(base, np.int32), instants, saved)
-    return sequence
+            settle(search, start, self.settings.settling, search.streams.spawn("any order", self.solves), how)

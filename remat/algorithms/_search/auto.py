@@ -11,6 +11,7 @@ from remat.algorithms._search.any_order import AnyOrder
 from remat.algorithms._search.checkpoints import Checkpoints
 from remat.algorithms._search.enumeration import Enumerate
 from remat.algorithms._search.floor import CutFloor, Floor
+from remat.algorithms._search.free_order import FreeOrder
 from remat.algorithms._search.lp_rounding import SavedSet
 from remat.algorithms._search.oscillation import Oscillation
 from remat.algorithms._search.passes import Continuation, MultiStart, PeakShaving, Relieve, RuinAndRecreate
@@ -132,6 +133,7 @@ plan_first: Solver = WithCopies(
             RuinAndRecreate(work=5e7, disorder=0.3).if_(gap_above(GOOD)).if_(gaining()),
             Continuation(step=0.97, steps=6, attempts=6).if_(gap_above(POOR)).if_(gaining(1)),
             AGAIN.if_(gap_above(POOR)).if_(gaining(1)),
+            FreeOrder().if_(gap_above(POOR)),
         ),
         stop=gap(DONE),
     )

@@ -185,16 +185,24 @@ class Oscillation(RunMove):
         """Search from new starts, or from the best plan."""
         if search.worked.idle < self.idle:
             return
-        await_kernels()
         for _ in range(self.searches):
-            if search.over or not self.seconds:
+            if search.over:
                 return
             number_of_search = search.next_search()
-            new_start = search.base if number_of_search % 2 else search.shifted
-            start = new_start if self.restart or search.best is None else search.best
-            self._run(search, start, search.streams.spawn("oscillation", number_of_search))
+            rng = search.streams.spawn("oscillation", number_of_search)
+            fresh = search.base if number_of_search % 2 else search.shifted
+            start = fresh if self.restart or search.best is None else search.best
+            level = self.search_from(search, start, rng, repr(self))
+            search.worked.agreed |= self.restart and level
 
-    def _run(self, search: Search, start: Sequence, rng: Seed) -> None:
+    def search_from(self, search: Search, start: Sequence, rng: Seed, how: str) -> bool:
+        """Search from a sequence, which need not fit, and offer better plans.
+
+        Returns whether it came to just the time of the plan that was there before, and to no better one.
+        """
+        if not self.seconds:
+            return False
+        await_kernels()
         at = Standpoint(current=evaluated(search.flat, start, search.budget, np.empty(start.size, np.int64)))
         began, batch, crosses, done = search.worked.seconds, iterations_per_check(search), True, 0.0
         rival, given_up = Rival(search.best_time / max(1, int(search.flat.time.sum())), self.patience), False
@@ -212,6 +220,6 @@ class Oscillation(RunMove):
             at = oscillate(search.flat, at, search.budget, batch, crossing, rng)
             done = (search.worked.seconds - began) / self._each
             if at.best is not None and at.best is not before:
-                search.offer(at.best.sequence, f"{done:.0%} of {self!r}")
+                search.offer(at.best.sequence, f"{done:.0%} of {how}")
             given_up = rival.ahead(at.best, done)
-        search.worked.agreed |= self.restart and rival.level
+        return rival.level

@@ -118,11 +118,11 @@ Task = Callable[[Example], None]
 FIRST: tuple[tuple[Task, ...], tuple[Task, ...]] = ((_shave,), (_thin, _recompute, _reach))
 """Each task calls kernels that Python calls. These are what every plan begins with; the halves take about equally long."""
 
-LATER: tuple[tuple[Task, ...], tuple[Task, ...]] = ((_perturb,), (_shift,))
+LATER: tuple[tuple[Task, ...], tuple[Task, ...]] = ((_perturb,), (_shift, _perturb_near_peak))
 """What is called after the first plans, in the same halves."""
 
-AT_FIRST_USE: tuple[Task, ...] = (_perturb_near_peak, _polish_copies, _shave_with_copies)
-"""Likewise of plans near the smallest budget and of plans with copies, which few need: helpers leave them to their first use."""
+AT_FIRST_USE: tuple[Task, ...] = (_polish_copies, _shave_with_copies)
+"""Likewise of plans with copies, which few need: helpers leave them to their first use."""
 
 HALF_DONE = b"."
 """What a helper writes when a half of `FIRST` is in the cache."""
