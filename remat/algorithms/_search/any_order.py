@@ -27,6 +27,7 @@ from remat.algorithms._search.free_order import SETTLING, planned, settle
 from remat.algorithms._search.instant_choice import candidates, worst_instant, worst_instants
 from remat.algorithms._search.lp_rounding import hardest_instants
 from remat.algorithms._search.order_tree import END, FAILURES, THOROUGHLY, Leaf, Limits, OrderTree, Stage
+from remat.algorithms._search.passes import offer_shaved, variant
 from remat.algorithms._search.precedence import Chain, Precedence
 from remat.algorithms._search.pressure import pressures
 from remat.algorithms._search.state import RunMove, Search, Sequence
@@ -52,6 +53,7 @@ class AnyOrder(RunMove):
         effort: limit on the effort of all solves (see `Answer`); what is likely to exceed it is not solved. 1e7: about a second.
         orders: largest number of orders that are bounded, each with instants of its own; the least of their bounds counts.
         scanned: number of heavy working sets among the instants that are tried, and of positions of most memory in the best plan.
+        variants: how many preferences of shaving are tried on the sequence that each solution describes.
         settling: seconds of work of the search from the sequence that each solution describes.
         patience: number of consecutive steps without a better bound or plan after which it stops.
         accuracy: relative gap at which a formulation counts as solved.
@@ -63,6 +65,7 @@ class AnyOrder(RunMove):
     effort: float = field(default=6e7, validator=number(0))
     orders: int = field(default=24, validator=whole(1, "orders"))
     scanned: int = field(default=36, validator=whole(1, "instants"))
+    variants: int = field(default=4, validator=whole(1, "variants"))
     settling: float = field(default=SETTLING, validator=number(0))
     patience: int = field(default=6, validator=whole(1, "steps"))
     accuracy: float = field(default=0.002, validator=number(0))
@@ -221,7 +224,13 @@ class _Growth:
 
     def _offer(self, start: Sequence, count: int) -> None:
         search = self.search
-        how = f"a search from the formulation of {self.settings!r} at {count} instants"
+        how = f"the formulation of {self.settings!r} at {count} instants"
         self.solves += 1
         with search.charged("plan"):
-            settle(search, start, self.settings.settling, search.streams.spawn("any order", self.solves), how)
+            for j in range(self.settings.variants):
+                if j and search.clock.expired:
+                    return
+                rng = search.streams.spawn("any order", self.solves, j)
+                offer_shaved(search, start, variant(j), rng, how)
+            rng = search.streams.spawn("settling", self.solves)
+            settle(search, start, self.settings.settling, rng, how)

@@ -54,7 +54,7 @@ class FreeOrder(RunMove):
             if answer.point is None:
                 continue
             start = planned(search, formulation, answer.point)
-            how = f"a search from {self!r} at {search.problem.graph.computes[at].name}"
+            how = f"{self!r} at {search.problem.graph.computes[at].name}"
             settle(search, start, self.settling, search.streams.spawn("free order", rank), how)
 
 
@@ -76,4 +76,5 @@ def settle(search: Search, start: Sequence, seconds: float, rng: Seed, how: str)
 
     It has less on small graphs.
     """
-    Oscillation(seconds=min(seconds, _PER_NODE * search.nodes), restart=False).search_from(search, start, rng, how)
+    settling = Oscillation(seconds=min(seconds, _PER_NODE * search.nodes), restart=False)
+    settling.search_from(search, start, rng, f"a search from {how}")
