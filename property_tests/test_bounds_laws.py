@@ -23,11 +23,11 @@ from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._milp.linear import Builder
 from remat.algorithms._search.any_order import AnyOrder
 from remat.algorithms._search.floor import Floor
-from remat.algorithms._search.free_order import planned
 from remat.algorithms._search.multi_instant import MultiInstant
 from remat.algorithms._search.order_tree import Limits, OrderTree
 from remat.algorithms._search.precedence import Precedence
 from remat.algorithms._search.single_instant import SingleInstant
+from remat.algorithms._search.solution_starts import described
 from remat.algorithms._search.state import Search
 from remat.algorithms._whole.baselines import store_all_peak
 from remat.algorithms._whole.exhaustive import Exhaustive
@@ -85,7 +85,7 @@ def test_the_least_bound_over_the_orders_of_any_instants_bounds_the_optimum(data
             continue
         least = min(least, search.arrays.base_time + answer.bound)
         if answer.point is not None:
-            validate(graph, Schedule.from_runs(graph, planned(search, formulation, answer.point).tolist()))
+            validate(graph, Schedule.from_runs(graph, described(search, formulation, answer.point).tolist()))
     assert least <= Exhaustive().solve(problem).upper
 
 

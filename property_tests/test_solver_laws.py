@@ -92,7 +92,6 @@ SOLVERS = {
     "Enumerate()": QUARTER,
     "Shift()": QUARTER,
     "SavedSet()": QUARTER,
-    "FreeOrder()": QUARTER,
     "Continuation(iterations=20)": QUARTER,
     "Postpone()": QUARTER,
     "Checkpoints()": QUARTER,

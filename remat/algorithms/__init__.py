@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from remat.algorithms._search.checkpoints import Checkpoints
     from remat.algorithms._search.enumeration import Enumerate
     from remat.algorithms._search.floor import CutFloor, Floor
-    from remat.algorithms._search.free_order import FreeOrder
     from remat.algorithms._search.from_solver import From
     from remat.algorithms._search.kernel_prefetch import prefetch
     from remat.algorithms._search.lp_rounding import SavedSet
@@ -128,7 +127,6 @@ __all__ = [
     "First",
     "Floor",
     "FoldRunOnce",
-    "FreeOrder",
     "From",
     "FullRelaxation",
     "Given",
@@ -245,7 +243,6 @@ _SOLVERS = {
     "Enumerate": "_search.enumeration",
     "Exhaustive": "_whole.exhaustive",
     "Floor": "_search.floor",
-    "FreeOrder": "_search.free_order",
     "From": "_search.from_solver",
     "FullRelaxation": "_staged.knapsack",
     "HIlp": "_staged.solver",

@@ -9,9 +9,9 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Status
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.warm_started import warm
+from remat.algorithms._search.any_order import AnyOrder
 from remat.algorithms._search.checkpoints import Checkpoints
 from remat.algorithms._search.enumeration import Enumerate
-from remat.algorithms._search.free_order import FreeOrder
 from remat.algorithms._search.lp_rounding import SavedSet
 from remat.algorithms._search.oscillation import Oscillation
 from remat.algorithms._search.passes import (
@@ -53,7 +53,7 @@ MOVES = [
 MOVES += [
     Continuation(),
     SavedSet(),
-    FreeOrder(instants=2, settling=0.1),
+    AnyOrder(settling=0.1),
     Polish((PeakShaving(), Delete()), stop=gap(0.01)),
 ]
 MOVES += [Continuation().if_(no_plan), MultiStart(4).if_(gap_above(0.01))]
@@ -66,7 +66,7 @@ def test_the_repr_rebuilds(move):
 
 @pytest.mark.parametrize(
     "move",
-    [PeakShaving(), MultiStart(4), RuinAndRecreate(work=500.0), Continuation(), SavedSet(), FreeOrder(), Checkpoints()],
+    [PeakShaving(), MultiStart(4), RuinAndRecreate(work=500.0), Continuation(), SavedSet(), Checkpoints()],
 )
 def test_a_chain_fits_two_thirds_of_its_memory(move):
     graph = chain(8)
@@ -80,14 +80,10 @@ def test_a_chain_fits_two_thirds_of_its_memory(move):
 def test_the_order_of_a_solution_gives_plans_that_the_captured_order_does_not(seed, share, expected):
     graph = tiny_graph(random.Random(seed), 6, summed=False)
     problem = Problem(graph=graph, budget=int(share * store_all_peak(graph)))
-    outcome = FreeOrder(instants=1).solve(problem)
+    outcome = AnyOrder(variants=1).solve(problem)
     assert outcome.upper <= expected < SavedSet().solve(problem).upper
     first_runs = list(dict.fromkeys(run.node for run in outcome.schedule.runs))
     assert first_runs != sorted(first_runs, key=lambda name: graph.node_index[name])
-
-
-def test_on_a_graph_without_room_at_an_instant_no_order_gives_a_plan():
-    assert FreeOrder().solve(Problem(graph=chain(4), budget=1)).status is Status.NOT_FOUND
 
 
 @pytest.mark.parametrize("move", [PeakShaving(), MultiStart(4), Continuation()])

@@ -31,7 +31,6 @@ _STREAMS: Final[dict[str, tuple[int, tuple[tuple[int, int], ...]]]] = {
     "solver": (5000, ((10, 100), (1, 10))),
     "copies": (4, ()),
     "any order": (6000, ((10, 400), (1, 8))),
-    "free order": (6008, ((10, 400),)),
     "settling": (6009, ((10, 400),)),
     "oscillation": (10_012, ((10_000, 1 << 40),)),
     "pool": (10_002, ((10_000, 1 << 40), (1, 2))),

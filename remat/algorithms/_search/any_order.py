@@ -23,13 +23,13 @@ from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.answer import Answer
 from remat.algorithms._milp.basis import DualBasis
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
-from remat.algorithms._search.free_order import SETTLING, planned, settle
 from remat.algorithms._search.instant_choice import candidates, worst_instant, worst_instants
 from remat.algorithms._search.lp_rounding import hardest_instants
 from remat.algorithms._search.order_tree import END, FAILURES, THOROUGHLY, Leaf, Limits, OrderTree, Stage
 from remat.algorithms._search.passes import offer_shaved, variant
 from remat.algorithms._search.precedence import Chain, Precedence
 from remat.algorithms._search.pressure import pressures
+from remat.algorithms._search.solution_starts import described, settle
 from remat.algorithms._search.state import RunMove, Search, Sequence
 from remat.settings import number, whole
 
@@ -66,7 +66,7 @@ class AnyOrder(RunMove):
     orders: int = field(default=24, validator=whole(1, "orders"))
     scanned: int = field(default=36, validator=whole(1, "instants"))
     variants: int = field(default=4, validator=whole(1, "variants"))
-    settling: float = field(default=SETTLING, validator=number(0))
+    settling: float = field(default=0.2, validator=number(0))
     patience: int = field(default=6, validator=whole(1, "steps"))
     accuracy: float = field(default=0.002, validator=number(0))
 
@@ -129,7 +129,7 @@ class _Growth:
         formulation = None if self.search.clock.expired else self._of(leaf)
         if leaf.point is None or formulation is None:
             return list(leaf.candidates)
-        plan = planned(self.search, formulation, leaf.point)
+        plan = described(self.search, formulation, leaf.point)
         self._offer(plan, len(leaf.chain))
         worst = worst_instants(self.search, plan, self._pressures)
         both = joined.from_iterable(zip_longest(worst, leaf.candidates))
@@ -213,7 +213,7 @@ class _Growth:
         tree.spent += answer.effort
         if answer.infeasible:
             return [evolve(leaf, bound=IMPOSSIBLE)]  # no schedule has this order
-        plan = None if answer.point is None else planned(search, formulation, answer.point)
+        plan = None if answer.point is None else described(search, formulation, answer.point)
         worst = None if plan is None else worst_instant(search, plan, leaf.chain)
         if plan is not None:
             self._offer(plan, len(leaf.chain))

@@ -11,7 +11,6 @@ from remat.algorithms._search.any_order import AnyOrder
 from remat.algorithms._search.checkpoints import Checkpoints
 from remat.algorithms._search.enumeration import Enumerate
 from remat.algorithms._search.floor import CutFloor, Floor
-from remat.algorithms._search.free_order import FreeOrder
 from remat.algorithms._search.lp_rounding import SavedSet
 from remat.algorithms._search.oscillation import Oscillation
 from remat.algorithms._search.passes import Continuation, MultiStart, PeakShaving, Relieve, RuinAndRecreate
@@ -52,7 +51,10 @@ LONG = 25.0
 """Seconds of planning work up to which it is repeated."""
 
 FEW = 250
-"""Nodes up to which a plan waits for bounds from several instants: on larger graphs they take many seconds."""
+"""Nodes up to which searches wait for bounds from several instants, and plans from their solutions."""
+
+SOME = 1000
+"""Nodes up to which a plan does, once searches bring little: on larger graphs they take many seconds."""
 
 ROUGH: Solver = MultiStart(starts=8)
 """Plans for larger budgets, from which searches with copies start."""
@@ -133,7 +135,7 @@ plan_first: Solver = WithCopies(
             RuinAndRecreate(work=5e7, disorder=0.3).if_(gap_above(GOOD)).if_(gaining()),
             Continuation(step=0.97, steps=6, attempts=6).if_(gap_above(POOR)).if_(gaining(1)),
             AGAIN.if_(gap_above(POOR)).if_(gaining(1)),
-            FreeOrder().if_(gap_above(POOR)),
+            AnyOrder(effort=1e7).if_(gap_above(POOR)).if_(nodes_up_to(SOME)),
         ),
         stop=gap(DONE),
     )
