@@ -231,6 +231,16 @@ def test_a_solution_may_leave_the_captured_order():
     assert [run.node for run in found.schedule.runs] == ["F", "L", "C", "S", "J"]
 
 
+def test_a_tree_of_orders_is_grown_once_for_an_effort():
+    search = Search(Problem(graph=chain(8), budget=14), Clock(), 0, "test")
+    AnyOrder(effort=1e4).improve(search)
+    trail = list(search.trail)
+    AnyOrder(effort=1e4).improve(search)
+    assert search.trail == trail
+    AnyOrder(effort=2e4).improve(search)
+    assert search.bounds.grown == 2e4
+
+
 def test_an_instant_already_solved_with_integers_may_turn_out_impossible(monkeypatch):
     """Rounded rows may show what its plain relaxation did not."""
     problem = Problem(graph=chain(8), budget=13)

@@ -71,7 +71,13 @@ class AnyOrder(RunMove):
     accuracy: float = field(default=0.002, validator=number(0))
 
     def improve(self, search: Search) -> None:
-        """Refine the order of the least bound, until the search may end or the formulations cost too much."""
+        """Refine the order of the least bound, until the search may end or the formulations cost too much.
+
+        After another one with as much effort it does nothing: the tree would grow as before.
+        """
+        if search.bounds.grown >= self.effort:
+            return
+        search.bounds.grown = self.effort
         with search.charged("bound"):
             if (at := next(iter(hardest_instants(search, 1)), None)) is not None:
                 _Growth(self, search, at).run()
