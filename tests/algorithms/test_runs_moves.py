@@ -50,12 +50,7 @@ MOVES = [
     Checkpoints(((2,), (2,))),
     Enumerate(),
 ]
-MOVES += [
-    Continuation(),
-    SavedSet(),
-    AnyOrder(settling=0.1),
-    Polish((PeakShaving(), Delete()), stop=gap(0.01)),
-]
+MOVES += [Continuation(), SavedSet(), AnyOrder(settling=0.1), Polish((PeakShaving(), Delete()), stop=gap(0.01))]
 MOVES += [Continuation().if_(no_plan), MultiStart(4).if_(gap_above(0.01))]
 
 
@@ -65,8 +60,7 @@ def test_the_repr_rebuilds(move):
 
 
 @pytest.mark.parametrize(
-    "move",
-    [PeakShaving(), MultiStart(4), RuinAndRecreate(work=500.0), Continuation(), SavedSet(), Checkpoints()],
+    "move", [PeakShaving(), MultiStart(4), RuinAndRecreate(work=500.0), Continuation(), SavedSet(), Checkpoints()]
 )
 def test_a_chain_fits_two_thirds_of_its_memory(move):
     graph = chain(8)

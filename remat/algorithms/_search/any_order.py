@@ -73,11 +73,11 @@ class AnyOrder(RunMove):
     def improve(self, search: Search) -> None:
         """Refine the order of the least bound, until the search may end or the formulations cost too much.
 
-        After another one with as much effort it does nothing: the tree would grow as before.
+        The second time in a search it does nothing: the tree would grow as before.
         """
-        if search.bounds.grown >= self.effort:
+        if self in search.bounds.grown:
             return
-        search.bounds.grown = self.effort
+        search.bounds.grown.add(self)
         with search.charged("bound"):
             if (at := next(iter(hardest_instants(search, 1)), None)) is not None:
                 _Growth(self, search, at).run()
