@@ -154,9 +154,8 @@ def test_every_schedule_belongs_to_exactly_one_order_of_a_tree(data, graph, seed
     tree = OrderTree(root, tuple(after), Precedence(flat), Limits(5, 60, 1e9), ByChance(random))
     for _ in range(6):
         leaf = tree.pop()
-        if random.random() < 0.5 and tree.split(leaf):
-            continue
-        kids = next(filter(None, (tree.inserted(leaf, at) for at in after)), None)
+        split = tree.split(leaf) if random.random() < 0.5 else []
+        kids = split or next(filter(None, (tree.inserted(leaf, at) for at in after)), None)
         for kid in kids or [leaf]:
             tree.push(kid)
         if kids is None:

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from remat.algorithms._plugins.expression import parse
     from remat.algorithms._search.any_order import AnyOrder
     from remat.algorithms._search.auto import auto, plan_first, quick, raise_bound
+    from remat.algorithms._search.branch_and_bound import BranchAndBound
     from remat.algorithms._search.checkpoints import Checkpoints
     from remat.algorithms._search.enumeration import Enumerate
     from remat.algorithms._search.floor import CutFloor, Floor
@@ -107,6 +108,7 @@ __all__ = [
     "Backend",
     "Best",
     "BoundMarks",
+    "BranchAndBound",
     "Checkpoints",
     "Choice",
     "Choices",
@@ -233,6 +235,7 @@ __all__ = [
 
 _SOLVERS = {
     "AnyOrder": "_search.any_order",
+    "BranchAndBound": "_search.branch_and_bound",
     "Autocapper": "_chain.offload",
     "Checkpoints": "_search.checkpoints",
     "Continuation": "_search.passes",

@@ -233,7 +233,7 @@ def test_a_solution_may_leave_the_captured_order():
 
 def test_a_tree_of_orders_is_grown_once_by_equal_passes_and_again_by_others(monkeypatch):
     grown = []
-    monkeypatch.setattr(any_order._Growth, "run", lambda self: grown.append(self.settings))
+    monkeypatch.setattr(any_order.Growth, "run", lambda self: grown.append(self.settings))
     search = Search(Problem(graph=chain(8), budget=14), Clock(), 0, "test")
     for settings in (AnyOrder(), AnyOrder(), AnyOrder(rounds=3)):
         settings.improve(search)

@@ -10,7 +10,7 @@ from remat.algorithms._core import startup as once
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
-from remat.algorithms._milp import direct
+from remat.algorithms._milp import direct, probing
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._milp.linear import Builder
 from remat.algorithms._search import passes as moves
@@ -56,13 +56,14 @@ def test_no_piece_of_work_begins_after_the_end(unet, end, monkeypatch):
     for module, names in KERNELS.items():
         for name in names:
             monkeypatch.setattr(module, name, work.counted(name, getattr(module, name)))
-    solve = direct._run
+    solve = direct.run
 
     def run(problem, clock, **options):
         work.counted("formulation", lambda: None)()
         return solve(problem, None, **options)  # time stands still inside a formulation here, so it is not cut
 
-    monkeypatch.setattr(direct, "_run", run)
+    for module in (direct, probing):
+        monkeypatch.setattr(module, "run", run)
     problem = Problem(graph=unet, budget=int(store_all_peak(unet) * 0.3))
     outcome = auto.solve(problem, clock=Clock(end, now=work))
     assert work.late in ([], ["shave"])  # what a formulation proposed at the very end is shaved once

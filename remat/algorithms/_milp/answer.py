@@ -14,7 +14,7 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from remat.algorithms._milp.basis import DualBasis
-from remat.algorithms._milp.linear import Linear
+from remat.algorithms._milp.linear import Fixings, Linear
 
 Floats = NDArray[np.float64]
 
@@ -72,7 +72,15 @@ def less_tolerance(value: float, unit: float) -> int:
     return max(0, math.ceil((value * (1 - MIP_TOLERANCE) - MIP_TOLERANCE) / unit))
 
 
-def exact_bound(linear: Linear, duals: Floats, budget: int = 0, save: int = 0, *, costs: bool = True) -> int:
+def exact_bound(
+    linear: Linear,
+    duals: Floats,
+    budget: int = 0,
+    save: int = 0,
+    *,
+    costs: bool = True,
+    fixed: Fixings | None = None,
+) -> int:
     """The bound that multipliers prove, rounded up [ns]: every point of the formulation costs at least this.
 
     For rows A x <= b with multipliers m >= 0 (any sign for equations) and 0 <= x <= 1: c·x >= -m·b + sum min(0, c + Aᵀm).
@@ -83,6 +91,7 @@ def exact_bound(linear: Linear, duals: Floats, budget: int = 0, save: int = 0, *
         budget: bytes.
         save: bytes.
         costs: False: leave the costs out; a positive value then proves that there is no point.
+        fixed: columns of which only one value is asked for.
     """
     raised = np.where(linear.equal, duals, np.maximum(duals, 0.0))
     multiplier, given = _zeros(len(raised)), np.flatnonzero(raised)
@@ -92,13 +101,19 @@ def exact_bound(linear: Linear, duals: Floats, budget: int = 0, save: int = 0, *
     products = linear.val[touched].astype(object) * multiplier[linear.row[touched]]
     np.add.at(reduced, linear.col[touched], products)
     right = linear.right(budget, save)[given].astype(object)
-    total = -int((multiplier[given] * right).sum()) + sum(cost for cost in reduced.tolist() if cost < 0)
+    total = -int((multiplier[given] * right).sum())
+    if fixed is not None:
+        total += int((reduced[fixed.columns] * fixed.values).sum())
+        reduced[fixed.columns] = 0
+    total += sum(cost for cost in reduced.tolist() if cost < 0)
     return int(-((-total) >> _BITS))
 
 
-def farkas(linear: Linear, ray: Floats | None, budget: int = 0) -> bool:
+def farkas(linear: Linear, ray: Floats | None, budget: int = 0, *, fixed: Fixings | None = None) -> bool:
     """Whether a ray proves, exactly, that the formulation has no point."""
-    return ray is not None and any(exact_bound(linear, sign * ray, budget, costs=False) > 0 for sign in (1.0, -1.0))
+    return ray is not None and any(
+        exact_bound(linear, sign * ray, budget, costs=False, fixed=fixed) > 0 for sign in (1.0, -1.0)
+    )
 
 
 def _zeros(count: int) -> Any:

@@ -8,7 +8,7 @@ exact integers (`answer.py`).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from attrs import field, frozen
@@ -53,6 +53,17 @@ class Linear:
     def right(self, budget: int = 0, save: int = 0) -> Ints:
         """The right-hand side under budgets."""
         return self.rhs + budget * self.budget + save * self.save
+
+
+class Fixings(NamedTuple):
+    """Columns that have a given value.
+
+    Attributes:
+        columns: each once. values: 0 or 1 of each.
+    """
+
+    columns: Ints
+    values: Ints
 
 
 def _right(rhs: list[int]) -> Ints:

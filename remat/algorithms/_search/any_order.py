@@ -9,6 +9,7 @@ relaxed, also gives the stage in which each node first runs, so its plan may lea
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from itertools import chain as joined
 from itertools import islice, zip_longest
@@ -17,15 +18,17 @@ import numpy as np
 from attrs import evolve, field, frozen
 from numpy.typing import NDArray
 
+from remat.algorithms._bounds.decisions import decided, fixings, undecided
 from remat.algorithms._bounds.inserted_instant import inherited
 from remat.algorithms._bounds.ordered_instants import Chained, ordered_formulation
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.answer import Answer
 from remat.algorithms._milp.basis import DualBasis
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
+from remat.algorithms._milp.probing import Optimum, Probing
 from remat.algorithms._search.instant_choice import candidates, worst_instant, worst_instants
 from remat.algorithms._search.lp_rounding import hardest_instants
-from remat.algorithms._search.order_tree import END, FAILURES, THOROUGHLY, Leaf, Limits, OrderTree, Stage
+from remat.algorithms._search.order_tree import END, FAILURES, THOROUGHLY, Kids, Leaf, Limits, OrderTree, Stage
 from remat.algorithms._search.passes import offer_shaved, variant
 from remat.algorithms._search.precedence import Chain, Precedence
 from remat.algorithms._search.pressure import pressures
@@ -38,6 +41,10 @@ _LARGE = 6000  # rows above which a thorough solve has no rows for stages taken 
 _BRIEF = 30  # checks of the first solve of a chain, a third of a second to one: what follows takes ten times as long for less
 _CHECKS = 100  # of the second, where another instant brings nothing
 _FEWEST = 5  # checks, fewer of which bring little
+_IDLE = 0.4  # share of the effort of branching that may bring nothing
+_PROBED = 12  # undecided variables tried on a leaf
+_STEP = 100_000  # effort of a step at least: on small graphs calls take longer than iterations
+_SETTLED = 2  # every which solution that is divided settles
 _CHOICE = 0.1  # of the effort, for the choice of instants to try
 
 
@@ -75,16 +82,26 @@ class AnyOrder(RunMove):
 
         The second time in a search it does nothing: the tree would grow as before.
         """
-        if self in search.bounds.grown:
-            return
-        search.bounds.grown.add(self)
-        with search.charged("bound"):
-            if (at := next(iter(hardest_instants(search, 1)), None)) is not None:
-                _Growth(self, search, at).run()
+        if self not in search.bounds.grown and (growth := grown(search, self)) is not None:
+            with search.charged("bound"):
+                growth.run()
 
 
-class _Growth:
-    """One run of `AnyOrder`: a tree of orders that grows from an instant."""
+Refine = Callable[[Leaf], list[Leaf] | None]
+"""What brings leaves in place of one; none or None: it cannot."""
+
+
+def grown(search: Search, settings: AnyOrder) -> Growth | None:
+    """A tree that grows from the hardest instant, kept for the passes that follow; None if there is no instant."""
+    with search.charged("bound"):
+        if (at := next(iter(hardest_instants(search, 1)), None)) is None:
+            return None
+        growth = search.bounds.grown[settings] = Growth(settings, search, at)
+        return growth
+
+
+class Growth:
+    """A tree of orders that grows from an instant: by instants and solves with integers, or by decisions."""
 
     def __init__(self, settings: AnyOrder, search: Search, at: int) -> None:
         self.settings, self.search = settings, search
@@ -101,12 +118,28 @@ class _Growth:
         search, idle = self.search, 0
         while idle < self.settings.patience and not search.over:
             before = (search.lower, search.best_time)
-            if not self._step():
+            if not self._step(self._ways):
                 return
             idle = 0 if (search.lower, search.best_time) != before else idle + 1
 
-    def _step(self) -> bool:
-        """Refine the leaf of the least bound, and prove that of all; whether there was anything to do."""
+    def branch(self, effort: float) -> None:
+        """Branch on decisions, for at most an effort, until nothing is left to do or much of it brought nothing.
+
+        Where none raises a bound, at a leaf whose solution is integral or nearly so, another instant may.
+        """
+        search, tree = self.search, self.tree
+        tree.allow(effort)
+        gained = tree.spent
+        while not search.over and tree.spent - gained < _IDLE * effort:
+            lower, spent = search.lower, tree.spent
+            if not self._step(lambda _: (self._completed, self._branched, tree.split, self._inserted)):
+                return
+            tree.spent = max(tree.spent, spent + _STEP)
+            if search.lower > lower:
+                gained = tree.spent
+
+    def _step(self, ways: Callable[[Leaf], Iterable[Refine]]) -> bool:
+        """Refine the leaf of the least bound in the first way that can, and prove that of all; whether there was any."""
         search, tree = self.search, self.tree
         tree.target = search.best_time - search.arrays.base_time
         if tree.bound >= tree.target:
@@ -114,14 +147,21 @@ class _Growth:
         if tree.left <= 0 or tree.bound >= tree.target:
             return False
         leaf = tree.pop()
-        if not tree.split(leaf):
-            refined = self._refined(leaf)
-            for refinement in refined or [leaf]:
-                tree.push(refinement)
-            if refined is None:
-                return False
-        self._prove()
-        return True
+        refined = next(filter(None, (way(leaf) for way in ways(leaf))), None)
+        for refinement in refined or [leaf]:
+            tree.push(refinement)
+        if refined is not None:
+            self._prove()
+        return refined is not None
+
+    def _ways(self, leaf: Leaf) -> Iterator[Refine]:
+        """An instant that raises the relaxed bound; else solved briefly, then with one more instant, then thoroughly."""
+        yield self.tree.split
+        if not leaf.solved or self.tree.left > 4 * _CHECKS * leaf.weight:
+            yield self._solved
+        if leaf.solved:
+            yield self._inserted
+        yield self._solved
 
     @cached_property
     def _pressures(self) -> NDArray[np.float64]:
@@ -140,15 +180,6 @@ class _Growth:
         worst = worst_instants(self.search, plan, self._pressures)
         both = joined.from_iterable(zip_longest(worst, leaf.candidates))
         return list(dict.fromkeys(at for at in both if at is not None))
-
-    def _refined(self, leaf: Leaf) -> list[Leaf] | None:
-        """A leaf of which no instant raises the relaxed bound: solved briefly, then with one more instant, then thoroughly.
-
-        None if that is likely to take too much, or there is nothing to gain.
-        """
-        cheap = self.tree.left > 4 * _CHECKS * leaf.weight
-        first = self._solved(leaf) if cheap or not leaf.solved else None
-        return first or (self._inserted(leaf) if leaf.solved else None) or self._solved(leaf)
 
     def _inserted(self, leaf: Leaf) -> list[Leaf] | None:
         """A leaf's chain with one more instant although it raises no relaxed bound; None if none of the first few can be added.
@@ -195,8 +226,55 @@ class _Growth:
         ended = None if leaf is None or leaf.basis is None else leaf.basis.ended
         if leaf is not None and ended is not None and (before := self._of(leaf)) is not None:
             basis = DualBasis(inherited(before, ended, formulation), leaf.iterations)
-        answer = solve_relaxed(formulation.linear, effort, start=basis, clock=self.search.clock)
+        given = None if leaf is None else fixings(formulation, leaf.decisions)
+        answer = solve_relaxed(formulation.linear, effort, start=basis, clock=self.search.clock, fixed=given)
         return evolve(answer, basis=basis)
+
+    def branched(self, leaf: Leaf, effort: float) -> tuple[Kids, int]:
+        """The decision at an instant of a leaf that raises its bound most, and its opposite."""
+        search = self.search
+        formulation = None if search.clock.expired else self._of(leaf)
+        if leaf.point is None or leaf.basis is None or leaf.basis.ended is None or formulation is None:
+            return [], 0
+        columns = undecided(formulation, search.flat, leaf.point, _PROBED)
+        if not len(columns):
+            return [], 0
+        given = fixings(formulation, leaf.decisions)
+        probing = Probing(
+            linear=formulation.linear, fixed=given, target=self.tree.target, effort=effort, clock=search.clock
+        )
+        branch, spent = probing.branched(Optimum(leaf.relaxed, leaf.basis.ended, leaf.iterations), columns)
+        if branch is None:
+            return [], spent
+        return list(zip(decided(formulation, branch.column), branch.answers, strict=True)), spent
+
+    def _branched(self, leaf: Leaf) -> list[Leaf]:
+        """A leaf with a decision and with its opposite; the plan of the solution that was divided settles, every other time."""
+        kids = self.tree.branched(leaf)
+        formulation = self._of(leaf) if kids else None
+        if formulation is not None and leaf.point is not None:
+            self.solves += 1
+            if self.solves % _SETTLED == 0 and not self.search.clock.expired:
+                self._settle(described(self.search, formulation, leaf.point), len(leaf.chain))
+        return kids
+
+    def _completed(self, leaf: Leaf) -> list[Leaf] | None:
+        """A leaf whose relaxation was cut off, solved to its end; None if it is, or that would take too much."""
+        if leaf.basis is not None and leaf.basis.ended is not None:
+            return None
+        formulation = None if self.search.clock.expired else self._of(leaf)
+        if formulation is None:
+            return None
+        basis, given = DualBasis(), fixings(formulation, leaf.decisions)
+        answer = solve_relaxed(formulation.linear, self.tree.left, start=basis, clock=self.search.clock, fixed=given)
+        self.tree.spent += answer.effort
+        if answer.infeasible:
+            return [evolve(leaf, bound=IMPOSSIBLE)]
+        if not answer.finished:
+            return None
+        bound = max(leaf.bound, answer.bound)
+        ended = evolve(leaf, point=answer.point, basis=basis, iterations=answer.iterations)
+        return [evolve(ended, relaxed=answer.bound, bound=bound, weight=answer.effort)]
 
     def _solved(self, leaf: Leaf) -> list[Leaf] | None:
         """A leaf solved with integers, offering plans; None if that is likely to take too much, or there is nothing to gain.
@@ -238,5 +316,11 @@ class _Growth:
                     return
                 rng = search.streams.spawn("any order", self.solves, j)
                 offer_shaved(search, start, variant(j), rng, how)
+        self._settle(start, count)
+
+    def _settle(self, start: Sequence, count: int) -> None:
+        search = self.search
+        how = f"the formulation of {self.settings!r} at {count} instants"
+        with search.charged("plan"):
             rng = search.streams.spawn("settling", self.solves)
             settle(search, start, self.settings.settling, rng, how)

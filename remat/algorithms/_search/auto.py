@@ -8,6 +8,7 @@ from remat.algorithms._copies.copy_passes import ReplaceReruns, ShaveBoth
 from remat.algorithms._copies.with_copies import WithCopies
 from remat.algorithms._core.solver import Solver, best
 from remat.algorithms._search.any_order import AnyOrder
+from remat.algorithms._search.branch_and_bound import BranchAndBound
 from remat.algorithms._search.checkpoints import Checkpoints
 from remat.algorithms._search.enumeration import Enumerate
 from remat.algorithms._search.floor import CutFloor, Floor
@@ -99,6 +100,7 @@ auto: Solver = WithCopies(
             UNDOING.if_(gap_above(WIDE)),
             Checkpoints().if_(gap_above(FAIR)),
             AnyOrder().if_(gap_above(FAIR)),
+            BranchAndBound().if_(gap_above(POOR)),
             Continuation(step=0.97, steps=6, attempts=6).if_(gap_above(POOR)),
             AGAIN.if_(gap_above(POOR)),
             UNDOING.if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
@@ -145,7 +147,8 @@ plan_first: Solver = WithCopies(
 """The planner of `remat.exec.wrap`: as `auto`, but it proves only what costs little, and stops when work brings little."""
 
 raise_bound: Solver = Polish(
-    (SingleInstant(mixed=0), HardestInstants(), AnyOrder().if_(gap_above(POOR))), stop=gap(DONE)
+    (SingleInstant(mixed=0), HardestInstants(), AnyOrder().if_(gap_above(POOR)), BranchAndBound().if_(gap_above(POOR))),
+    stop=gap(DONE),
 )
 """The bounds that `plan_first` leaves out; give it the plan as a start (`warm`), so that it ends when they are close."""
 

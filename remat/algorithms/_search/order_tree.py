@@ -3,8 +3,9 @@
 A chain stands for the schedules in which its instants first run in its order. One more instant first runs at one place of the
 chain, so the chains with the instant at each place that dependencies allow stand for the same schedules, and the least of their
 bounds holds for all of them. The tree refines the chain of the least bound: it inserts the instant that raises the relaxed bound
-most; where none does, the formulation is solved with integers. Other chains may need other instants, or none. Source: this
-project; see docs/explanation/bounds.md.
+most; where none does, it branches on what is undecided at an instant, or the formulation is solved with integers. A leaf is a
+chain with decisions, and stands for the schedules of both. Other leaves may need other instants, or none. Source: this project;
+see docs/explanation/bounds.md.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from attrs import evolve, frozen
 from numpy.typing import NDArray
 
+from remat.algorithms._bounds.decisions import Decision
 from remat.algorithms._bounds.fixed_order import spans_of
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.answer import Answer
@@ -26,6 +28,10 @@ from remat.algorithms._search.precedence import Chain, Precedence
 
 _PROMISING = 10  # of the instants tried on a chain, how many are tried on the chains that follow from it
 _SCAN = 0.25  # share of the effort left that the choice of an instant may take
+_SCAN_DECIDED = 0.05  # the same for a leaf with decisions
+_FEW = (
+    5  # instants up to which one is inserted in a single order although nothing rises: decisions raise more at several
+)
 _PATIENCE = 8  # instants in a row no better than the best one, which then is chosen; as a second one all are tried
 FAILURES = 4  # instants with formulations that cannot be solved, after which no more are tried
 _SHORT = 3  # instants up to which any stages are taken together: all pairs of instants
@@ -57,6 +63,7 @@ class Leaf:
         candidates: instants to insert, the most promising first.
         solved: how often it was solved with integers.
         worst: the instant where the plan of its solution exceeds the budget most.
+        decisions: it stands for the schedules of the chain with all of them.
     """
 
     chain: Chain
@@ -70,6 +77,7 @@ class Leaf:
     candidates: tuple[int, ...] = ()
     solved: int = 0
     worst: int | None = None
+    decisions: tuple[Decision, ...] = ()
 
     @property
     def unknown(self) -> bool:
@@ -77,17 +85,22 @@ class Leaf:
         return self.point is None and self.relaxed == 0
 
 
+Kids = list[tuple[Decision, Answer]]
+"""Decisions of which every schedule has one, with the relaxed bound of those that do."""
+
+
 @frozen
 class Limits:
     """How far a tree may grow.
 
     Attributes:
-        instants: in a chain. orders: leaves at once. effort: of all solves.
+        instants: in a chain. orders: chains at once. effort: of all solves. leaves: at once.
     """
 
     instants: int
     orders: int
     effort: float
+    leaves: int = 500
 
 
 class Grower(Protocol):
@@ -96,7 +109,14 @@ class Grower(Protocol):
     def relaxed(self, chain: Chain, together: frozenset[Stage], effort: float, leaf: Leaf | None) -> Answer:
         """A relaxed bound of a chain with rows for these stages taken together, for at most an effort.
 
-        The chain is that of the leaf with one more instant; None: it is the first.
+        The chain is that of the leaf with one more instant, for the schedules with its decisions; None: it is the first.
+        """
+        ...
+
+    def branched(self, leaf: Leaf, effort: float) -> tuple[Kids, int]:
+        """A decision and its opposite, each with the relaxed bound of a leaf's schedules with it; and the effort of finding them.
+
+        None if no decision raises its bound within an effort.
         """
         ...
 
@@ -128,7 +148,7 @@ class OrderTree:
         self.target: float = IMPOSSIBLE
         self.spent: float = 0
         self._numbers = count()
-        self._answers: dict[tuple[Chain, frozenset[Stage]], Answer] = {}
+        self._answers: dict[tuple[Chain, frozenset[Stage], tuple[Decision, ...]], Answer] = {}
         self._leaves: list[tuple[float, int, Leaf]] = []
         self.push(evolve(self._relaxed(root, frozenset(), limits.effort), candidates=candidates, solved=solved))
 
@@ -148,22 +168,22 @@ class OrderTree:
 
     @property
     def chains(self) -> list[Chain]:
-        """Of all leaves."""
-        return sorted(leaf.chain for _, _, leaf in self._leaves)
+        """Of all leaves, each once."""
+        return sorted({leaf.chain for _, _, leaf in self._leaves})
 
     @property
     def left(self) -> float:
         """Effort that is left."""
         return self.limits.effort - self.spent
 
-    def split(self, leaf: Leaf) -> bool:
-        """Replace a leaf that was taken out by chains with one more instant; False if none raises its relaxed bound."""
+    def allow(self, effort: float) -> None:
+        """Let it spend so much more from here."""
+        self.limits = evolve(self.limits, effort=self.spent + effort)
+
+    def split(self, leaf: Leaf) -> list[Leaf]:
+        """A leaf's chain with one more instant at each place; none if no instant raises its relaxed bound."""
         best = self._best(leaf) if len(leaf.chain) < self.limits.instants else None
-        if best is None or not best.rises:
-            return False
-        for kid in best.kids:
-            self.push(kid)
-        return True
+        return best.kids if best is not None and best.rises else []
 
     def inserted(self, leaf: Leaf, at: int) -> list[Leaf]:
         """A leaf's chain with an instant at each place, whether or not that raises anything; none if they are too many."""
@@ -172,9 +192,20 @@ class OrderTree:
         split = self._tried(leaf, at, 0, self.limits.effort)
         return split.kids if split.whole and not split.unknown else []
 
+    def branched(self, leaf: Leaf) -> list[Leaf]:
+        """A leaf's chain with a decision and with its opposite; none if that raises neither bound, or leaves are too many."""
+        if leaf.point is None or len(self._leaves) >= self.limits.leaves:
+            return []
+        kids, effort = self.grower.branched(leaf, self.left)
+        self.spent += effort
+        return [
+            self._leaf(leaf.chain, leaf.together, answer, evolve(leaf, decisions=(*leaf.decisions, decision)))
+            for decision, answer in kids
+        ]
+
     def _best(self, leaf: Leaf) -> _Split | None:
         """The instant that raises the least relaxed bound most; of those that raise it equally, the mean."""
-        limit = self.spent + _SCAN * self.left
+        limit = self.spent + (_SCAN_DECIDED if leaf.decisions else _SCAN) * self.left
         best: _Split | None = None
         idle = failures = 0
         scores: dict[int, float] = {}
@@ -202,11 +233,10 @@ class OrderTree:
         """
         chains = self.precedence.insertions(leaf.chain, at)
         kids: list[Leaf] = []
-        if len(self._leaves) + len(chains) <= self.limits.orders:
+        if len(self.chains) + len(chains) <= self.limits.orders:
             for chain in chains:
                 together = _together(chain) if len(chain) <= _SHORT else leaf.together | _divided(chain, at)
-                kid = self._relaxed(chain, together, limit - self.spent, leaf)
-                kids.append(evolve(kid, candidates=leaf.candidates))
+                kids.append(self._relaxed(chain, together, limit - self.spent, leaf))
                 if min(kids[-1].relaxed, self.target) < least:
                     break
         reached = [min(kid.relaxed, self.target) for kid in kids] or [0.0]
@@ -218,10 +248,15 @@ class OrderTree:
 
     def _relaxed(self, chain: Chain, together: frozenset[Stage], effort: float, leaf: Leaf | None = None) -> Leaf:
         """A chain with its relaxed bound, found with at most an effort; it is that of a leaf, whose bound holds for it too."""
-        answer = self._answers.get((chain, together))
+        key = chain, together, () if leaf is None else leaf.decisions
+        answer = self._answers.get(key)
         if answer is None:
-            answer = self._answers[chain, together] = self.grower.relaxed(chain, together, effort, leaf)
+            answer = self._answers[key] = self.grower.relaxed(chain, together, effort, leaf)
             self.spent += answer.effort
+        return self._leaf(chain, together, answer, leaf)
+
+    def _leaf(self, chain: Chain, together: frozenset[Stage], answer: Answer, leaf: Leaf | None) -> Leaf:
+        """A chain with the answer to its relaxation, and with the candidates and decisions of a leaf."""
         relaxed: float = IMPOSSIBLE if answer.infeasible else answer.bound
         # a solve with integers of one that was cut off would take too much
         weight = answer.iterations**2 // 3 if answer.finished else int(self.limits.effort)
@@ -234,6 +269,8 @@ class OrderTree:
             point=answer.point,
             basis=answer.basis,
             iterations=answer.iterations,
+            candidates=() if leaf is None else leaf.candidates,
+            decisions=() if leaf is None else leaf.decisions,
         )
 
 

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 from attrs import evolve, field, frozen
@@ -153,7 +153,7 @@ class Bounds:
         lower: bound for every schedule [ns], `IMPOSSIBLE` if none exists.
         class_bounds: bounds for the schedules of a restricted class.
         hardness: bound on the recomputation from each scanned instant (node index) [ns]. integral: instants solved with integers.
-        grown: the passes that have grown a tree of orders (see `AnyOrder`).
+        grown: trees of orders by the passes that have grown them (see `AnyOrder`).
         evidence: of the largest bound that can be proved in integers.
         claims: bounds of mixed formulations, with their instants (node indices).
         class_claims: instants, by the number of a class bound of the captured order.
@@ -164,7 +164,7 @@ class Bounds:
         self.class_bounds: list[ClassBound] = []
         self.hardness: dict[int, Ns] = {}
         self.integral: set[int] = set()
-        self.grown: set[RunMove] = set()
+        self.grown: dict[RunMove, Any] = {}
         self.evidence: Evidence | None = None
         self.claims: list[tuple[Ns | float, tuple[int, ...]]] = []
         self.class_claims: dict[int, tuple[int, ...]] = {}

@@ -1,0 +1,135 @@
+"""Decisions at instants: fixed columns, both values tried, and what a tree of them proves."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from remat.algorithms._bounds.decisions import RAN, RESIDENT, Decision, decided, fixings, undecided
+from remat.algorithms._bounds.instants import Dependencies
+from remat.algorithms._bounds.ordered_instants import ordered_formulation
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._milp.basis import DualBasis
+from remat.algorithms._milp.direct import solve_relaxed
+from remat.algorithms._milp.linear import Builder, Fixings
+from remat.algorithms._milp.probing import Optimum, Probing
+from remat.algorithms._search import any_order
+from remat.algorithms._search.any_order import AnyOrder
+from remat.algorithms._search.state import Search
+from tests.algorithms.test_bounds import branches
+from tests.algorithms.test_runs_liveness import chain
+
+NONE = Fixings(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def covering(bytes_held):
+    """Hold data of 4, 3 and 2 bytes, or pay 50, 40 and 30; two of the needs share what is paid."""
+    builder = Builder()
+    for cost in (50, 40, 30):
+        builder.new(1, cost=cost)
+    builder.new(3, integral=True)
+    builder.row([(3, 4), (4, 3), (5, 2)], bytes_held)
+    for k in range(3):
+        builder.row([(k, -1), (3 + k, -1)], -1)
+    return builder.build()
+
+
+def fixed(**values):
+    return Fixings(np.array([int(name[1:]) for name in values]), np.array(list(values.values())))
+
+
+def relaxed(linear, given=NONE):
+    basis = DualBasis()
+    return solve_relaxed(linear, start=basis, fixed=given), basis
+
+
+@pytest.mark.parametrize("values", list(product((0, 1), repeat=3)))
+def test_what_is_given_is_paid_or_held(values):
+    linear, given = covering(6), fixed(x3=values[0], x4=values[1], x5=values[2])
+    cost = sum(pay for pay, held in zip((50, 40, 30), values, strict=True) if not held)
+    fits = sum(size for size, held in zip((4, 3, 2), values, strict=True) if held) <= 6
+    answer = solve_relaxed(linear, fixed=given)
+    assert answer.infeasible is not fits
+    assert answer.bound == (cost if fits else 0)
+
+
+def test_both_values_of_a_column_bound_what_has_them():
+    linear = covering(6)
+    answer, basis = relaxed(linear)
+    assert answer.bound == 38  # 4 and 2 bytes pay 40 if whole; by the byte, the densest first: 30 + 50 / 4
+    probing = Probing(linear=linear, fixed=NONE, target=1e9, effort=1e9)
+    branch, effort = probing.branched(Optimum(answer.bound, basis.ended, answer.iterations), np.array([3, 4, 5]))
+    assert effort > 0 and linear.integral[branch.column]
+    for value, kid in enumerate(branch.answers):
+        alone = solve_relaxed(linear, fixed=Fixings(np.array([branch.column]), np.array([value])))
+        assert kid.infeasible == alone.infeasible and abs(kid.bound - alone.bound) <= 1
+    assert min(kid.bound for kid in branch.answers) > answer.bound
+
+
+def test_what_raises_nothing_is_no_branch():
+    linear = covering(9)  # all fit
+    answer, basis = relaxed(linear)
+    probing = Probing(linear=linear, fixed=NONE, target=answer.bound, effort=1e9)
+    assert answer.bound == 0
+    assert probing.branched(Optimum(0, basis.ended, answer.iterations), np.array([3, 4, 5]))[0] is None
+    assert Probing(linear=linear, fixed=NONE, target=1e9, effort=-1).branched(
+        Optimum(0, basis.ended, answer.iterations), np.array([3, 4, 5])
+    ) == (None, 10 * len(linear.rhs) * 2)
+
+
+def test_a_tree_over_decisions_ends_at_the_optimum_with_integers():
+    """Best bound first: no leaf is left out, and the least bound never falls."""
+    linear, leaves, least = covering(6), [NONE], 0
+    while True:
+        answers = [relaxed(linear, given) for given in leaves]
+        bounds = [10**9 if answer.infeasible else answer.bound for answer, _ in answers]
+        assert min(bounds) >= least
+        least = min(bounds)
+        at = bounds.index(least)
+        answer, basis = answers[at]
+        given = leaves.pop(at)
+        columns = np.flatnonzero(linear.integral & (np.minimum(answer.point, 1 - answer.point) > 1e-6))
+        if not len(columns):
+            break
+        probing = Probing(linear=linear, fixed=given, target=1e9, effort=1e9)
+        branch, _ = probing.branched(Optimum(answer.bound, basis.ended, answer.iterations), columns)
+        leaves += [Fixings(np.append(given.columns, branch.column), np.append(given.values, value)) for value in (0, 1)]
+    assert least == 40
+
+
+def formulation():
+    search = Search(Problem(graph=branches(6), budget=20), Clock(), 0, "test")
+    node = search.problem.graph.node_index
+    return search, ordered_formulation(search.flat, Dependencies(search.flat), (node["L"], node["B1"]), 20)
+
+
+def test_each_undecided_column_has_a_decision_and_its_opposite():
+    search, chained = formulation()
+    columns = undecided(chained, search.flat, np.full(chained.linear.shape[1], 0.5), 10**6)
+    assert len(columns) == chained.linear.integral.sum()
+    kinds = set()
+    for column in columns.tolist():
+        no, yes = decided(chained, column)
+        assert (no.value, yes.value) == (0, 1) and no[:3] == yes[:3]
+        kinds.add(no.kind)
+        assert [part.tolist() for part in fixings(chained, [yes])] == [[column], [1]]
+    assert kinds == {RESIDENT, RAN}
+    assert len(undecided(chained, search.flat, np.ones(chained.linear.shape[1]), 9)) == 0
+    with pytest.raises(LookupError, match="decides nothing"):
+        decided(chained, chained.linear.shape[1])
+
+
+def test_what_a_formulation_knows_needs_no_column():
+    search, chained = formulation()
+    node = search.problem.graph.node_index
+    assert len(fixings(chained, [Decision(RAN, node["L"], node["B1"], 0)]).columns) == 0
+
+
+def test_decisions_raise_a_bound_that_instants_do_not(monkeypatch):
+    problem = Problem(graph=chain(20), budget=18)
+    with_decisions = AnyOrder().solve(problem)
+    monkeypatch.setattr(any_order.Growth, "branched", lambda *_: ([], 0))
+    monkeypatch.setattr(any_order, "solve_mixed", lambda linear, *_, **__: solve_relaxed(linear))
+    without = AnyOrder().solve(problem)
+    assert without.lower < with_decisions.lower <= with_decisions.upper
