@@ -22,6 +22,7 @@ from remat.algorithms._milp.answer import Answer
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._milp.linear import Builder
 from remat.algorithms._search.any_order import AnyOrder
+from remat.algorithms._search.branch_and_bound import BranchAndBound
 from remat.algorithms._search.floor import Floor
 from remat.algorithms._search.multi_instant import MultiInstant
 from remat.algorithms._search.order_tree import Limits, OrderTree
@@ -43,6 +44,7 @@ BOUNDS = {
     "relaxed": SingleInstant(mixed=0),
     "mixed": SingleInstant(),
     "any order": AnyOrder(rounds=3, orders=4),
+    "decisions": BranchAndBound(effort=3e6),
 }
 
 

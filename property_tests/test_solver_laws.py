@@ -81,6 +81,7 @@ SOLVERS = {
     'TwRemat("fill", leaf=2)': ALL,
     'From(Dtr("h_local"))': ALL,
     "AnyOrder(rounds=3, orders=3)": ALL,
+    "BranchAndBound(effort=2e6)": QUARTER,
     "CutFloor()": QUARTER,
     "Floor()": QUARTER,
     "SingleInstant()": QUARTER,

@@ -1,9 +1,11 @@
 """Decisions at instants: fixed columns, both values tried, and what a tree of them proves."""
 
 from itertools import product
+from random import Random
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 from remat.algorithms._bounds.decisions import RAN, RESIDENT, Decision, decided, fixings, undecided
 from remat.algorithms._bounds.instants import Dependencies
@@ -16,9 +18,16 @@ from remat.algorithms._milp.linear import Builder, Fixings
 from remat.algorithms._milp.probing import Optimum, Probing
 from remat.algorithms._search import any_order
 from remat.algorithms._search.any_order import AnyOrder
+from remat.algorithms._search.branch_and_bound import BranchAndBound
+from remat.algorithms._search.passes import MultiStart
+from remat.algorithms._search.pipeline import Polish
+from remat.algorithms._search.single_instant import SingleInstant
 from remat.algorithms._search.state import Search
+from remat.algorithms._search.stop import gap
+from remat.algorithms._whole.baselines import store_all_peak
 from tests.algorithms.test_bounds import branches
 from tests.algorithms.test_runs_liveness import chain
+from tests.benchmarks.tiny import tiny_graph
 
 NONE = Fixings(np.empty(0, np.int64), np.empty(0, np.int64))
 
@@ -127,9 +136,39 @@ def test_what_a_formulation_knows_needs_no_column():
 
 
 def test_decisions_raise_a_bound_that_instants_do_not(monkeypatch):
-    problem = Problem(graph=chain(20), budget=18)
-    with_decisions = AnyOrder().solve(problem)
+    graph = tiny_graph(Random(6), 12, False)
+    problem = Problem(graph=graph, budget=int(store_all_peak(graph) * 0.6))
+    instants = (MultiStart(), AnyOrder(rounds=2, nodes=1))
+    both = Polish((*instants, BranchAndBound(effort=5e6)), stop=gap(0))
+    lower = both.solve(problem).lower
+    assert Polish(instants, stop=gap(0)).solve(problem).lower < lower
     monkeypatch.setattr(any_order.Growth, "branched", lambda *_: ([], 0))
-    monkeypatch.setattr(any_order, "solve_mixed", lambda linear, *_, **__: solve_relaxed(linear))
-    without = AnyOrder().solve(problem)
-    assert without.lower < with_decisions.lower <= with_decisions.upper
+    assert both.solve(problem).lower < lower
+
+
+def test_it_begins_a_tree_where_there_is_none():
+    problem = Problem(graph=chain(8), budget=15)
+    outcome = BranchAndBound().solve(problem)
+    assert SingleInstant(mixed=0).solve(problem).lower < outcome.lower <= outcome.upper == 71
+
+
+def test_on_small_graphs_steps_are_limited(monkeypatch):
+    """They take no effort to speak of, and there may be hundreds of thousands of leaves."""
+    steps = []
+    step = any_order.Growth._step
+    monkeypatch.setattr(any_order.Growth, "_step", lambda *args: steps.append(1) or step(*args))
+    BranchAndBound(effort=1e6).solve(Problem(graph=chain(20), budget=18))
+    assert 2 < len(steps) <= 11
+
+
+def test_a_relaxation_that_was_cut_off_is_solved_to_its_end():
+    graph = tiny_graph(Random(6), 12, False)
+    search = Search(Problem(graph=graph, budget=int(store_all_peak(graph) * 0.6)), Clock(), 0, "test")
+    growth = any_order.grown(search, AnyOrder())
+    leaf = growth.tree.pop()
+    assert growth._completed(leaf) is None
+    (again,) = growth._completed(evolve(leaf, basis=None, point=None, relaxed=0, bound=0))
+    assert (again.relaxed, again.bound) == (leaf.relaxed, leaf.relaxed) and again.basis.ended is not None
+    assert [kid.decisions for kid in growth.tree.branched(again)] == [
+        kid.decisions for kid in growth.tree.branched(leaf)
+    ]

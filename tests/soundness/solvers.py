@@ -38,6 +38,7 @@ BOUNDS = (
     "SingleInstant",
     "MultiInstant",
     "AnyOrder",
+    "BranchAndBound",
     "SavedSetKnapsack",
     "TightenedKnapsack",
     "FullRelaxation",
