@@ -44,6 +44,7 @@ _FEWEST = 5  # checks, fewer of which bring little
 _IDLE = 0.4  # share of the effort of branching that may bring nothing
 _PROBED = 12  # undecided variables tried on a leaf
 _STEP = 100_000  # effort of a step at least: on small graphs calls take longer than iterations
+_NEAR = 0.05  # gap above which divided solutions do not settle: the searches that follow bring more for their work
 _VAIN = 8  # plans that settle and bring nothing, in a row, after which none does: on 21 rows 25 of 27 gains came before
 _SETTLED = 0.3  # seconds of work in which divided solutions settle, per second of all solves
 _CHOICE = 0.1  # of the effort, for the choice of instants to try
@@ -110,6 +111,7 @@ class Growth:
         limits = Limits(settings.rounds, settings.orders, settings.effort)
         self.solves = 0
         self.settled = 0.0  # seconds of work
+        self.branching = False
         self.vain = 0  # plans in a row that settled and brought nothing
         self._kept: tuple[Leaf, Chained | None] | None = None
         tried = candidates(search, settings.scanned, _CHOICE * settings.effort)
@@ -132,7 +134,7 @@ class Growth:
         """
         search, tree = self.search, self.tree
         tree.allow(effort)
-        gained = tree.spent
+        gained, self.branching = tree.spent, True
         while not search.over and tree.spent - gained < _IDLE * effort:
             lower, spent = search.lower, tree.spent
             if not self._step(lambda _: (self._completed, self._branched, tree.split, self._inserted)):
@@ -173,13 +175,14 @@ class Growth:
     def ranked(self, leaf: Leaf) -> list[int]:
         """Instants to try on a leaf: by turns where the plan of its relaxed solution exceeds the budget, and its candidates.
 
-        Offers that plan too.
+        Offers that plan too, unless it branches: then divided solutions settle.
         """
         formulation = None if self.search.clock.expired else self._of(leaf)
         if leaf.point is None or formulation is None:
             return list(leaf.candidates)
         plan = described(self.search, formulation, leaf.point)
-        self._offer(plan, len(leaf.chain))
+        if not self.branching:
+            self._offer(plan, len(leaf.chain))
         worst = worst_instants(self.search, plan, self._pressures)
         both = joined.from_iterable(zip_longest(worst, leaf.candidates))
         return list(dict.fromkeys(at for at in both if at is not None))
@@ -257,7 +260,8 @@ class Growth:
         formulation = self._of(leaf) if kids else None
         if formulation is None or leaf.point is None or self.search.clock.expired:
             return kids
-        if self.settled < _SETTLED * self.tree.spent / EFFORT_RATE:
+        near = self.search.best_time <= (1 + _NEAR) * self.search.lower
+        if near and self.settled < _SETTLED * self.tree.spent / EFFORT_RATE:
             self.solves += 1
             self._settle(described(self.search, formulation, leaf.point), len(leaf.chain))
         return kids
