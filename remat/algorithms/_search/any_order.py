@@ -44,7 +44,7 @@ _FEWEST = 5  # checks, fewer of which bring little
 _IDLE = 0.4  # share of the effort of branching that may bring nothing
 _PROBED = 12  # undecided variables tried on a leaf
 _STEP = 100_000  # effort of a step at least: on small graphs calls take longer than iterations
-_NEAR = 0.05  # gap above which divided solutions do not settle: the searches that follow bring more for their work
+_NEAR = 0.05  # gap of a plan above which divided solutions do not settle: the searches that follow bring more for their work
 _VAIN = 8  # plans that settle and bring nothing, in a row, after which none does: on 21 rows 25 of 27 gains came before
 _SETTLED = 0.3  # seconds of work in which divided solutions settle, per second of all solves
 _CHOICE = 0.1  # of the effort, for the choice of instants to try
@@ -175,13 +175,13 @@ class Growth:
     def ranked(self, leaf: Leaf) -> list[int]:
         """Instants to try on a leaf: by turns where the plan of its relaxed solution exceeds the budget, and its candidates.
 
-        Offers that plan too, unless it branches: then divided solutions settle.
+        Offers that plan too, unless it branches from another: then divided solutions settle.
         """
         formulation = None if self.search.clock.expired else self._of(leaf)
         if leaf.point is None or formulation is None:
             return list(leaf.candidates)
         plan = described(self.search, formulation, leaf.point)
-        if not self.branching:
+        if not self.branching or self.search.best is None:
             self._offer(plan, len(leaf.chain))
         worst = worst_instants(self.search, plan, self._pressures)
         both = joined.from_iterable(zip_longest(worst, leaf.candidates))
@@ -260,7 +260,7 @@ class Growth:
         formulation = self._of(leaf) if kids else None
         if formulation is None or leaf.point is None or self.search.clock.expired:
             return kids
-        near = self.search.best_time <= (1 + _NEAR) * self.search.lower
+        near = self.search.best is None or self.search.best_time <= (1 + _NEAR) * self.search.lower
         if near and self.settled < _SETTLED * self.tree.spent / EFFORT_RATE:
             self.solves += 1
             self._settle(described(self.search, formulation, leaf.point), len(leaf.chain))
