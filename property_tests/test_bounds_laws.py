@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from remat.algorithms._arrays.graph_arrays import flatten
+from remat.algorithms._bounds.decisions import decided, fixings
 from remat.algorithms._bounds.floor import proved_floor
 from remat.algorithms._bounds.instants import Dependencies, instant_formulation
 from remat.algorithms._bounds.kept_cut import cut_floor
@@ -89,6 +90,25 @@ def test_the_least_bound_over_the_orders_of_any_instants_bounds_the_optimum(data
         if answer.point is not None:
             validate(graph, Schedule.from_runs(graph, described(search, formulation, answer.point).tolist()))
     assert least <= Exhaustive().solve(problem).upper
+
+
+@given(data=st.data(), seed=st.integers(0, 10**9))
+def test_a_decision_and_its_opposite_lose_no_schedule(data, seed):
+    graph = tiny_graph(Random(seed), 3, False)
+    peak = store_all_peak(graph)
+    problem = Problem(graph=graph, budget=data.draw(st.integers(peak * 2 // 3, peak)))
+    search = Search(problem, Clock(), 0, "laws")
+    precedence = Precedence(search.flat)
+    at = data.draw(st.sampled_from([v for v in range(graph.loss, len(graph)) if search.flat.required[v]]))
+    formulation = ordered_formulation(search.flat, precedence.dependencies, (at,), problem.budget, coarse=[])
+    columns = np.flatnonzero(formulation.linear.integral).tolist()
+    if not columns:
+        return  # all is decided there
+    column = data.draw(st.sampled_from(columns))
+    sides = [fixings(formulation, [decision]) for decision in decided(formulation, column)]
+    answers = [solve_relaxed(formulation.linear, fixed=side) for side in sides]
+    bounds = [IMPOSSIBLE if answer.infeasible else answer.bound for answer in answers]
+    assert search.arrays.base_time + min(bounds) <= Exhaustive().solve(problem).upper
 
 
 @given(data=st.data(), graph=training_graphs(max_forward=5))

@@ -32,10 +32,10 @@ from tests.algorithms.test_runs_liveness import chain
 from tests.benchmarks.tiny import tiny_graph
 
 
-def knapsack(budget):
-    """Cover three needs by holding (4, 3, 2 bytes) or paying 5, 4, 3."""
+def knapsack(budget, costs=(5, 4, 3)):
+    """Cover three needs by holding (4, 3, 2 bytes) or paying."""
     builder = Builder()
-    for cost in (5, 4, 3):
+    for cost in costs:
         builder.new(1, cost=cost)
     builder.new(3, integral=True)
     builder.row([(3, 4), (4, 3), (5, 2)], budget)

@@ -14,7 +14,7 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._milp.basis import DualBasis
 from remat.algorithms._milp.direct import solve_relaxed
-from remat.algorithms._milp.linear import Builder, Fixings
+from remat.algorithms._milp.linear import Fixings
 from remat.algorithms._milp.probing import Optimum, Probing
 from remat.algorithms._search import any_order
 from remat.algorithms._search.any_order import AnyOrder
@@ -25,23 +25,15 @@ from remat.algorithms._search.single_instant import SingleInstant
 from remat.algorithms._search.state import Search
 from remat.algorithms._search.stop import gap
 from remat.algorithms._whole.baselines import store_all_peak
-from tests.algorithms.test_bounds import branches
+from tests.algorithms.test_bounds import branches, knapsack
 from tests.algorithms.test_runs_liveness import chain
 from tests.benchmarks.tiny import tiny_graph
 
 NONE = Fixings(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def covering(bytes_held):
-    """Hold data of 4, 3 and 2 bytes, or pay 50, 40 and 30; two of the needs share what is paid."""
-    builder = Builder()
-    for cost in (50, 40, 30):
-        builder.new(1, cost=cost)
-    builder.new(3, integral=True)
-    builder.row([(3, 4), (4, 3), (5, 2)], bytes_held)
-    for k in range(3):
-        builder.row([(k, -1), (3 + k, -1)], -1)
-    return builder.build()
+def covering(held):
+    return knapsack(held, (50, 40, 30))
 
 
 def fixed(**values):
@@ -152,6 +144,16 @@ def test_it_begins_a_tree_where_there_is_none():
     assert SingleInstant(mixed=0).solve(problem).lower < outcome.lower <= outcome.upper == 71
 
 
+def test_instants_are_looked_for_after_it_too(monkeypatch):
+    grown = []
+    monkeypatch.setattr(any_order.Growth, "run", lambda self: grown.append(self))
+    monkeypatch.setattr(any_order.Growth, "branch", lambda *_: None)
+    search = Search(Problem(graph=chain(8), budget=14), Clock(), 0, "test")
+    for move in (BranchAndBound(), AnyOrder()):
+        move.improve(search)
+    assert len(grown) == 1
+
+
 def test_on_small_graphs_steps_are_limited(monkeypatch):
     """They take no effort to speak of, and there may be hundreds of thousands of leaves."""
     steps = []
@@ -164,7 +166,7 @@ def test_on_small_graphs_steps_are_limited(monkeypatch):
 def test_a_relaxation_that_was_cut_off_is_solved_to_its_end():
     graph = tiny_graph(Random(6), 12, False)
     search = Search(Problem(graph=graph, budget=int(store_all_peak(graph) * 0.6)), Clock(), 0, "test")
-    growth = any_order.grown(search, AnyOrder())
+    growth = any_order.grown(search, AnyOrder(), AnyOrder())
     leaf = growth.tree.pop()
     assert growth._completed(leaf) is None
     (again,) = growth._completed(evolve(leaf, basis=None, point=None, relaxed=0, bound=0))

@@ -84,7 +84,7 @@ class AnyOrder(RunMove):
 
         The second time in a search it does nothing: the tree would grow as before.
         """
-        if self not in search.bounds.grown and (growth := grown(search, self)) is not None:
+        if self not in search.bounds.grown and (growth := grown(search, self, self)) is not None:
             with search.charged("bound"):
                 growth.run()
 
@@ -93,12 +93,12 @@ Refine = Callable[[Leaf], list[Leaf] | None]
 """What brings leaves in place of one; none or None: it cannot."""
 
 
-def grown(search: Search, settings: AnyOrder) -> Growth | None:
-    """A tree that grows from the hardest instant, kept for the passes that follow; None if there is no instant."""
+def grown(search: Search, settings: AnyOrder, by: RunMove) -> Growth | None:
+    """A tree that a pass grows from the hardest instant, kept for those that follow; None if there is no instant."""
     with search.charged("bound"):
         if (at := next(iter(hardest_instants(search, 1)), None)) is None:
             return None
-        growth = search.bounds.grown[settings] = Growth(settings, search, at)
+        growth = search.bounds.grown[by] = Growth(settings, search, at)
         return growth
 
 

@@ -29,7 +29,7 @@ class BranchAndBound(RunMove):
     def improve(self, search: Search) -> None:
         """Refine the leaf of the least bound, until the search may end or it brings too little."""
         trees = list(search.bounds.grown.values())
-        if not trees and (growth := grown(search, AnyOrder())) is not None:
+        if not trees and (growth := grown(search, AnyOrder(), self)) is not None:
             trees = [growth]
         with search.charged("bound"):
             for growth in trees:

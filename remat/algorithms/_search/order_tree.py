@@ -29,9 +29,6 @@ from remat.algorithms._search.precedence import Chain, Precedence
 _PROMISING = 10  # of the instants tried on a chain, how many are tried on the chains that follow from it
 _SCAN = 0.25  # share of the effort left that the choice of an instant may take
 _SCAN_DECIDED = 0.05  # the same for a leaf with decisions
-_FEW = (
-    5  # instants up to which one is inserted in a single order although nothing rises: decisions raise more at several
-)
 _PATIENCE = 8  # instants in a row no better than the best one, which then is chosen; as a second one all are tried
 FAILURES = 4  # instants with formulations that cannot be solved, after which no more are tried
 _SHORT = 3  # instants up to which any stages are taken together: all pairs of instants
@@ -116,7 +113,7 @@ class Grower(Protocol):
     def branched(self, leaf: Leaf, effort: float) -> tuple[Kids, int]:
         """A decision and its opposite, each with the relaxed bound of a leaf's schedules with it; and the effort of finding them.
 
-        None if no decision raises its bound within an effort.
+        No decisions if none raises its bound within an effort.
         """
         ...
 
