@@ -1,9 +1,9 @@
 """Plans with copies on graphs that are small enough for the optimum: `python -m tests.benchmarks.tiny_copies [--graphs 400]`.
 
 Random graphs of five to six nodes with links that are slow beside them, at a budget between the floor and the peak: the default
-planner against the optimum over all schedules with copies. Chains of 2 to 8 stages: against POFO, its own bound, and up to 3
-stages the optimum. Exits 1 where a plan or a bound contradicts the optimum, where less than 98 % of the plans are optimal, or
-where POFO is faster.
+planner and `Exhaustive` against a search over the validator's own replay. Chains of 2 to 8 stages: the default planner against
+the optimum of `Exhaustive`, POFO, and its own bound. Exits 1 where a plan or a bound contradicts the optimum, where less than
+98 % of the plans are optimal, or where POFO is faster.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import argparse
 import random
 from collections.abc import Iterator
 
-from remat.algorithms import Linearise, Pofo, Problem, auto, store_all_peak
+from remat.algorithms import Exhaustive, Linearise, Pofo, Problem, auto, store_all_peak
 from remat.algorithms._arrays.graph_arrays import flatten
 from remat.algorithms._bounds.floor import first_run_floor
 from remat.ir import Graph, GraphBuilder, Kind, Link
@@ -20,6 +20,7 @@ from tests.algorithms.copies.oracle import optimum
 from tests.benchmarks.tiny import tiny_graph
 
 BAR = 0.98
+EXACT = Exhaustive(max_nodes=17, max_states=5_000_000)
 
 
 def problem_on(graph: Graph, rng: random.Random) -> Problem:
@@ -51,12 +52,16 @@ def chain(stages: int, rng: random.Random) -> Graph:
 
 def on_graphs(count: int) -> Iterator[str]:
     """What is wrong on random graphs; prints how many plans are optimal."""
-    rng, optimal, feasible = random.Random(0), 0, 0
+    rng, optimal, feasible, proved = random.Random(0), 0, 0, 0
     for at in range(count):
         problem = problem_on(tiny_graph(rng, 2, summed=rng.random() < 0.5), rng)
         outcome = auto.solve(problem)
         limit = outcome.upper if outcome.cost is not None else problem.graph.time * 5 // 4
         best, _ = optimum(problem.graph, problem.budget, problem.link, limit)
+        exact = EXACT.solve(problem)
+        if exact.lower > (best or exact.lower) or exact.upper < (best or limit):
+            yield f"graph {at}: by Exhaustive {exact.upper}, bound {exact.lower}; optimum {best}"
+        proved += exact.lower == exact.upper == best
         if best is None:
             if outcome.cost is not None:
                 yield f"graph {at}: a plan of {outcome.upper}, and there is none"
@@ -68,7 +73,9 @@ def on_graphs(count: int) -> Iterator[str]:
         elif outcome.upper > best:
             print(f"graph {at}: plan {outcome.upper}, optimum {best}", flush=True)
     print(
-        f"random graphs: {optimal} of {feasible} plans are optimal ({count - feasible} problems have none)", flush=True
+        f"random graphs: {optimal} of {feasible} plans are optimal ({count - feasible} problems have none); "
+        f"Exhaustive proves {proved}",
+        flush=True,
     )
     if optimal < BAR * feasible:
         yield f"{optimal} of {feasible} plans are optimal"
@@ -76,7 +83,7 @@ def on_graphs(count: int) -> Iterator[str]:
 
 def on_chains(count: int) -> Iterator[str]:
     """What is wrong on chains; prints how the plans compare with POFO, their bounds, and the optimum."""
-    rng, proved, faster, total, exact = random.Random(1), 0, 0, 0, 0
+    rng, proved, faster, total, solved, optimal = random.Random(1), 0, 0, 0, 0, 0
     pofo = Linearise() >> Pofo()
     for at in range(count):
         stages = 2 + at % 7
@@ -91,16 +98,20 @@ def on_chains(count: int) -> Iterator[str]:
         faster += outcome.upper < theirs.upper
         if outcome.upper > theirs.upper:
             yield f"chain {at} of {stages}: plan {outcome.upper}, POFO {theirs.upper}"
-        if stages <= 3:
-            best, _ = optimum(problem.graph, problem.budget, problem.link, outcome.upper)
-            exact += best == outcome.upper
-            if best != outcome.upper or outcome.lower > best:
-                yield f"chain {at} of {stages}: plan {outcome.upper}, bound {outcome.lower}, optimum {best}"
+        exact = EXACT.solve(problem)
+        solved += exact.lower == exact.upper
+        optimal += outcome.upper <= exact.lower
+        if outcome.upper > exact.lower:
+            print(f"chain {at} of {stages}: plan {outcome.upper}, optimum {exact.lower} to {exact.upper}", flush=True)
+        if outcome.upper < exact.lower or outcome.lower > exact.upper:
+            yield f"chain {at} of {stages}: plan {outcome.upper}, bound {outcome.lower}, optimum {exact.upper}"
     print(
         f"chains of 2 to 8 stages: {total} plans, {faster} faster than POFO's and none slower but those below; {proved} proved "
-        f"optimal by their bounds; {exact} of at most 3 stages equal to the optimum",
+        f"optimal by their bounds; Exhaustive solves {solved}, {optimal} plans are optimal",
         flush=True,
     )
+    if optimal < BAR * total:
+        yield f"{optimal} of {total} plans of chains are optimal"
 
 
 def main() -> int:

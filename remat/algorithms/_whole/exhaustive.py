@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 from itertools import chain, combinations
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from attrs import field, frozen
 
@@ -20,6 +20,7 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
+from remat.algorithms._whole.exhaustive_copies import plan_with_copies
 from remat.ir import Graph, Phase, Run, Schedule
 from remat.ir.arguments import A_GRAPH
 from remat.settings import takes, whole
@@ -37,6 +38,8 @@ class Exhaustive(Solver):
         max_states: expanded states after which the search gives up and states the bound it has reached.
     """
 
+    models_link: ClassVar[bool] = True
+
     max_nodes: int = field(default=16, validator=whole(1, "nodes"))
     max_states: int = field(default=300_000, validator=whole(1, "states"))
 
@@ -49,8 +52,8 @@ class Exhaustive(Solver):
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The optimum with its proof; if the search stops early, only a bound."""
-        if getattr(problem, "link", None) is not None:
-            return Plan(trail=("Exhaustive: schedules with copies are not searched",))
+        if problem.link is not None:
+            return plan_with_copies(problem, self.max_states, clock)
         return _Search(problem).result(self.max_states, clock)
 
 

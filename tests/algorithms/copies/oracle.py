@@ -48,7 +48,7 @@ def complete(graph, replay):
 
 def moves(graph, replay, stage):
     """Steps that may be legal, each with the stage after it."""
-    cells = [(datum.name, datum.outside) for datum in graph.data if datum.size]
+    cells = [(datum.name, datum.outside) for datum in graph.data if datum.size or len(datum.writers) > 1]
     cells += [(layer.phantom, False) for layer in graph.layers]
     for at, (name, outside) in enumerate(cells):
         here = name in replay.done

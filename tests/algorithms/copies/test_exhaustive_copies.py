@@ -1,0 +1,159 @@
+"""`Exhaustive` with a link: the optimum over all schedules with copies, against searches that share no code with it."""
+
+import random
+
+import pytest
+from attrs import evolve
+
+from remat.algorithms import (
+    IMPOSSIBLE,
+    Exhaustive,
+    Linearise,
+    Pofo,
+    Problem,
+    Status,
+    auto,
+    store_all_peak,
+)
+from remat.ir import GraphBuilder, Kind, Link, Option, Prefetch
+from remat.testing.legal import legal_graph
+from remat.testing.oracle import frontier
+from tests.algorithms.copies.oracle import TooLarge, optimum
+from tests.benchmarks.tiny import tiny_graph
+from tests.benchmarks.tiny_copies import chain, problem_on
+
+FAST = Link(to_host=None, to_device=None)
+SLOW = Link(to_host=10**9, to_device=10**9, to_host_latency=1000, to_device_latency=1000)
+"""On which a copy takes longer than any schedule without one."""
+
+
+def chains():
+    """The chains of the benchmark of small problems, the first 21."""
+    rng = random.Random(1)
+    return [problem_on(chain(2 + at % 7, rng), rng) for at in range(21)]
+
+
+def test_optima_are_those_of_a_search_over_the_replay_of_the_validator():
+    rng, copied = random.Random(0), 0
+    problems = [problem_on(tiny_graph(rng, 2, summed=at % 2 == 0), rng) for at in range(40)]
+    quick = Link.symmetric(gb_per_s=4.0)
+    problems += [evolve(problem_on(chain(3, rng), rng), link=quick) for _ in range(15)]
+    for problem in problems:
+        outcome = Exhaustive().solve(problem)
+        limit = problem.graph.time * 5 // 4 if outcome.cost is None else outcome.upper
+        try:
+            best, _ = optimum(problem.graph, problem.budget, problem.link, limit, most=8000)
+        except TooLarge:
+            continue
+        if best is None:
+            assert outcome.lower > limit
+        else:
+            assert (outcome.upper, outcome.lower) == (best, best)
+            copied += any(isinstance(step, Prefetch) for step in outcome.schedule.steps)
+    assert copied > 2
+
+
+def test_bounds_of_legal_graphs_are_never_above_a_schedule():
+    compared = 0
+    for seed in range(40):
+        rng = random.Random(seed)
+        graph = legal_graph(rng.randint, layers=False, options=False, max_nodes=5)
+        budget = rng.randint(0, store_all_peak(graph))
+        link = Link(
+            to_host=10**9 * rng.choice((1, 3)), to_device=10**9 * rng.choice((1, 3)), to_host_latency=rng.choice((0, 1))
+        )
+        outcome = Exhaustive().solve(Problem(graph=graph, budget=budget, link=link))
+        limit = graph.time * 2 if outcome.cost is None else outcome.upper
+        if "not searched" in outcome.trail[0]:
+            continue
+        try:
+            best, _ = optimum(graph, budget, link, limit, most=1500)
+        except TooLarge:
+            continue
+        compared += 1
+        assert outcome.lower <= (IMPOSSIBLE if best is None else best) <= outcome.upper or best is None
+        assert (outcome.cost is None) == (best is None)
+    assert compared > 10
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_over_a_slow_link_the_optimum_is_that_without_copies(seed):
+    graph = legal_graph(random.Random(seed).randint, layers=False, options=False)
+    if graph.time > 900 or max(datum.size for datum in graph.data) > 10**6:
+        pytest.skip("large numbers: a copy is not slow there, or the graph is not searched")
+    points = frontier(graph)
+    for budget in sorted({b for point in points for b in (point.peak, point.peak - 1) if b >= 0}):
+        best = min((point.time for point in points if point.peak <= budget), default=IMPOSSIBLE)
+        outcome = Exhaustive().solve(Problem(graph=graph, budget=budget, link=SLOW))
+        assert best == outcome.upper == outcome.lower or (best == IMPOSSIBLE and outcome.lower > graph.time)
+
+
+def test_over_a_link_without_cost_nothing_is_recomputed_where_data_can_leave():
+    for problem in chains()[:7]:
+        free = Problem(graph=problem.graph, budget=problem.budget, link=FAST)
+        outcome = Exhaustive(max_nodes=17).solve(free)
+        assert outcome.status is Status.OPTIMAL
+        assert outcome.upper == problem.graph.time
+
+
+def test_chains_of_up_to_eight_stages_are_solved_and_no_plan_is_faster():
+    exact, pofo = Exhaustive(max_nodes=17), Linearise() >> Pofo()
+    for at, problem in enumerate(chains()):
+        if at == 6:
+            continue  # a million states
+        outcome = exact.solve(problem)
+        assert outcome.status is Status.OPTIMAL
+        planned = auto.solve(problem)
+        assert planned.lower <= outcome.upper <= min(planned.upper, pofo.solve(problem).upper)
+        assert planned.upper <= outcome.upper * 1.01
+
+
+def test_a_stopped_search_states_a_bound_and_claims_nothing_else():
+    problem = chains()[20]
+    stopped = Exhaustive(max_nodes=17, max_states=100).solve(problem)
+    assert stopped.status is Status.NOT_FOUND
+    assert problem.graph.time <= stopped.lower < Exhaustive(max_nodes=17).solve(problem).upper
+
+
+def test_below_what_a_node_needs_is_proved_impossible():
+    graph = chains()[0].graph
+    needs = max(
+        sum(graph.data[d].size for d in {*graph.reads_by_node[v], *graph.writes_by_node[v]}) for v in range(len(graph))
+    )
+    inputs = sum(datum.size for datum in graph.data if datum.outside)
+    outcome = Exhaustive().solve(Problem(graph=graph, budget=needs - inputs - 1, link=FAST))
+    assert outcome.lower == IMPOSSIBLE
+
+
+def two_nodes(size, time, *, layer=False):
+    b = GraphBuilder("two")
+    b.data("a", size)
+    b.data("t", 1, Kind.TANGENT)
+    b.data("w", 1, Kind.PARAM_GRAD)
+    options = {"options": (Option(time=1), Option(time=2))} if layer else {"time": time}
+    b.forward("F", reads=[], writes=["a"], **options)
+    b.loss("L", reads=["a"], writes=["t"], time=1)
+    b.backward("B", reads=["a", "t"], writes=["w"], time=1)
+    return b.build()
+
+
+@pytest.mark.parametrize(
+    ("graph", "why"),
+    [
+        (two_nodes(1, 1, layer=True), "layers or options"),
+        (two_nodes(2**51, 1), "add up"),
+        (two_nodes(1, 2**51), "add up"),
+    ],
+)
+def test_what_is_not_searched_is_said_and_nothing_is_claimed(graph, why):
+    outcome = Exhaustive().solve(Problem(graph=graph, budget=2**52, link=FAST))
+    assert why in " ".join(outcome.trail)
+    assert (outcome.cost, outcome.lower) == (None, 0)
+
+
+def test_a_host_budget_is_kept():
+    for problem in chains()[1:5]:
+        outcome = Exhaustive(max_nodes=17).solve(
+            Problem(graph=problem.graph, budget=problem.budget, link=problem.link, host_budget=0)
+        )
+        assert outcome.cost is None or outcome.cost.host_peak == 0
