@@ -27,17 +27,17 @@ SLOW = Link(to_host=10**9, to_device=10**9, to_host_latency=1000, to_device_late
 """On which a copy takes longer than any schedule without one."""
 
 
-def chains():
-    """The chains of the benchmark of small problems, the first 21."""
+def chains(count):
+    """The first chains of the benchmark of small problems."""
     rng = random.Random(1)
-    return [problem_on(chain(2 + at % 7, rng), rng) for at in range(21)]
+    return [problem_on(chain(2 + at % 7, rng), rng) for at in range(count)]
 
 
 def test_optima_are_those_of_a_search_over_the_replay_of_the_validator():
     rng, copied = random.Random(0), 0
     problems = [problem_on(tiny_graph(rng, 2, summed=at % 2 == 0), rng) for at in range(40)]
     quick = Link.symmetric(gb_per_s=4.0)
-    problems += [evolve(problem_on(chain(3, rng), rng), link=quick) for _ in range(15)]
+    problems += [evolve(problem_on(chain(3, rng), rng), link=quick) for _ in range(8)]
     for problem in problems:
         outcome = Exhaustive().solve(problem)
         limit = problem.graph.time * 5 // 4 if outcome.cost is None else outcome.upper
@@ -50,7 +50,7 @@ def test_optima_are_those_of_a_search_over_the_replay_of_the_validator():
         else:
             assert (outcome.upper, outcome.lower) == (best, best)
             copied += any(isinstance(step, Prefetch) for step in outcome.schedule.steps)
-    assert copied > 2
+    assert copied > 1
 
 
 def test_bounds_of_legal_graphs_are_never_above_a_schedule():
@@ -89,34 +89,47 @@ def test_over_a_slow_link_the_optimum_is_that_without_copies(seed):
 
 
 def test_over_a_link_without_cost_nothing_is_recomputed_where_data_can_leave():
-    for problem in chains()[:7]:
+    for problem in chains(7):
         free = Problem(graph=problem.graph, budget=problem.budget, link=FAST)
         outcome = Exhaustive(max_nodes=17).solve(free)
         assert outcome.status is Status.OPTIMAL
         assert outcome.upper == problem.graph.time
 
 
-def test_chains_of_up_to_eight_stages_are_solved_and_no_plan_is_faster():
-    exact, pofo = Exhaustive(max_nodes=17), Linearise() >> Pofo()
-    for at, problem in enumerate(chains()):
-        if at == 6:
-            continue  # a million states
-        outcome = exact.solve(problem)
-        assert outcome.status is Status.OPTIMAL
-        planned = auto.solve(problem)
-        assert planned.lower <= outcome.upper <= min(planned.upper, pofo.solve(problem).upper)
-        assert planned.upper <= outcome.upper * 1.01
+OPTIMA = """
+38 40 74 94 90 - - 22 32 74 80 94 122 - 24 65 59 72 62 92 121 41 41 62 68 98 84 143
+35 43 73 74 104 105 120 27 32 55 76 91 103 128 35 47 69 60 95 130 - 35 41 57 94 91 145 -
+27 37 64 73 118 90 106 39 59 83 83 80 107 142 30 38 66 58 89 106 142 34 38 74 65 95 85 121
+43 60 58 90 82 - - 18 37 31 84 - 111 - 26 37 57 83 87 93 118 38 51 75 93 - 119 124
+47 38 61 91 - 84 115 40 29 59 58 110 - - 40 37 76 90 111 - - 16 49 49 77 -
+""".split()
+"""Of chains of 2 to 8 stages: plans of `auto`, but for the 21st, that no search is faster than [ns]; -: not asked."""
+
+
+def test_chains_of_up_to_eight_stages_are_solved():
+    for problem, best in zip(chains(len(OPTIMA)), OPTIMA, strict=True):
+        if best != "-":
+            outcome = Exhaustive(max_nodes=17).solve(problem)
+            assert (outcome.upper, outcome.lower) == (int(best), int(best))
+
+
+def test_the_default_planner_and_pofo_are_between_the_optimum_and_a_hundredth_more():
+    for problem in chains(21)[:21:4]:
+        best = Exhaustive(max_nodes=17).solve(problem)
+        planned, pofo = auto.solve(problem), (Linearise() >> Pofo()).solve(problem)
+        assert planned.lower <= best.upper <= min(planned.upper, pofo.upper)
+        assert planned.upper <= best.upper * 1.01
 
 
 def test_a_stopped_search_states_a_bound_and_claims_nothing_else():
-    problem = chains()[20]
+    problem = chains(21)[20]
     stopped = Exhaustive(max_nodes=17, max_states=100).solve(problem)
     assert stopped.status is Status.NOT_FOUND
     assert problem.graph.time <= stopped.lower < Exhaustive(max_nodes=17).solve(problem).upper
 
 
 def test_below_what_a_node_needs_is_proved_impossible():
-    graph = chains()[0].graph
+    graph = chains(1)[0].graph
     needs = max(
         sum(graph.data[d].size for d in {*graph.reads_by_node[v], *graph.writes_by_node[v]}) for v in range(len(graph))
     )
@@ -152,7 +165,7 @@ def test_what_is_not_searched_is_said_and_nothing_is_claimed(graph, why):
 
 
 def test_a_host_budget_is_kept():
-    for problem in chains()[1:5]:
+    for problem in chains(5)[1:]:
         outcome = Exhaustive(max_nodes=17).solve(
             Problem(graph=problem.graph, budget=problem.budget, link=problem.link, host_budget=0)
         )
