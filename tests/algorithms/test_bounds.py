@@ -17,7 +17,7 @@ from remat.algorithms._core.problem import Problem
 from remat.algorithms._milp.answer import Answer
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._milp.linear import Builder
-from remat.algorithms._search import any_order
+from remat.algorithms._search import any_order, chain_bounds
 from remat.algorithms._search.any_order import AnyOrder
 from remat.algorithms._search.floor import Floor
 from remat.algorithms._search.multi_instant import MultiInstant
@@ -203,7 +203,7 @@ def test_formulations_that_are_too_large_are_built_a_few_times_only(monkeypatch)
         sizes.append(formulation.variables)
         return formulation
 
-    monkeypatch.setattr(any_order, "ordered_formulation", counted)
+    monkeypatch.setattr(chain_bounds, "ordered_formulation", counted)
     AnyOrder().solve(problem)
     largest = max(sizes) // 2
     sizes.clear()
@@ -246,7 +246,7 @@ def test_an_instant_already_solved_with_integers_may_turn_out_impossible(monkeyp
     search = Search(problem, Clock(), 0, "test")
     SingleInstant(mixed=1).improve(search)
     assert search.bounds.integral and search.lower < IMPOSSIBLE
-    monkeypatch.setattr(any_order, "solve_relaxed", lambda *_, **__: Answer(infeasible=True, finished=True))
+    monkeypatch.setattr(chain_bounds, "solve_relaxed", lambda *_, **__: Answer(infeasible=True, finished=True))
     AnyOrder().improve(search)
     assert search.lower == IMPOSSIBLE
     assert "no order has a schedule" in " ".join(search.trail)

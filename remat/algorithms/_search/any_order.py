@@ -18,22 +18,17 @@ import numpy as np
 from attrs import evolve, field, frozen
 from numpy.typing import NDArray
 
-from remat.algorithms._bounds.decisions import decided, fixings, undecided
-from remat.algorithms._bounds.inserted_instant import inherited
-from remat.algorithms._bounds.ordered_instants import Chained, ordered_formulation
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.answer import EFFORT_RATE, Answer
-from remat.algorithms._milp.basis import DualBasis
-from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
-from remat.algorithms._milp.probing import Optimum, Probing
+from remat.algorithms._milp.direct import solve_mixed
+from remat.algorithms._search.chain_bounds import ChainBounds
 from remat.algorithms._search.instant_choice import candidates, worst_instant, worst_instants
 from remat.algorithms._search.lp_rounding import hardest_instants
-from remat.algorithms._search.order_tree import END, FAILURES, THOROUGHLY, Kids, Leaf, Limits, OrderTree, Stage
-from remat.algorithms._search.passes import offer_shaved, variant
+from remat.algorithms._search.order_tree import FAILURES, THOROUGHLY, Kids, Leaf, Limits, OrderTree, Stage
 from remat.algorithms._search.precedence import Chain, Precedence
 from remat.algorithms._search.pressure import pressures
-from remat.algorithms._search.solution_starts import described, settle
-from remat.algorithms._search.state import RunMove, Search, Sequence
+from remat.algorithms._search.solution_starts import SolutionPlans, described
+from remat.algorithms._search.state import RunMove, Search
 from remat.settings import number, whole
 
 _FULL = 1500  # variables up to which a formulation gets all branch-and-bound nodes
@@ -42,10 +37,8 @@ _BRIEF = 30  # checks of the first solve of a chain, a third of a second to one:
 _CHECKS = 100  # of the second, where another instant brings nothing
 _FEWEST = 5  # checks, fewer of which bring little
 _IDLE = 0.4  # share of the effort of branching that may bring nothing
-_PROBED = 12  # undecided variables tried on a leaf
 _STEP = 100_000  # effort of a step at least: on small graphs calls take longer than iterations
 _NEAR = 0.05  # gap of a plan above which divided solutions do not settle: the searches that follow bring more for their work
-_VAIN = 8  # plans that settle and bring nothing, in a row, after which none does: on 21 rows 25 of 27 gains came before
 _SETTLED = 0.3  # seconds of work in which divided solutions settle, per second of all solves
 _CHOICE = 0.1  # of the effort, for the choice of instants to try
 
@@ -109,11 +102,9 @@ class Growth:
         self.settings, self.search = settings, search
         self.precedence = Precedence(search.flat)
         limits = Limits(settings.rounds, settings.orders, settings.effort)
-        self.solves = 0
-        self.settled = 0.0  # seconds of work
+        self.bounds = ChainBounds(search, self.precedence.dependencies, settings.largest)
+        self.plans = SolutionPlans(search, f"the formulation of {settings!r}", settings.variants, settings.settling)
         self.branching = False
-        self.vain = 0  # plans in a row that settled and brought nothing
-        self._kept: tuple[Leaf, Chained | None] | None = None
         tried = candidates(search, settings.scanned, _CHOICE * settings.effort)
         solved = THOROUGHLY if at in search.bounds.integral else 0
         self.tree = OrderTree((at,), tried, self.precedence, limits, self, solved=solved)
@@ -177,12 +168,12 @@ class Growth:
 
         Offers that plan too, unless it branches from another: then divided solutions settle.
         """
-        formulation = None if self.search.clock.expired else self._of(leaf)
+        formulation = self.bounds.of(leaf)
         if leaf.point is None or formulation is None:
             return list(leaf.candidates)
         plan = described(self.search, formulation, leaf.point)
         if not self.branching or self.search.best is None:
-            self._offer(plan, len(leaf.chain))
+            self.plans.offer(plan, len(leaf.chain))
         worst = worst_instants(self.search, plan, self._pressures)
         both = joined.from_iterable(zip_longest(worst, leaf.candidates))
         return list(dict.fromkeys(at for at in both if at is not None))
@@ -207,74 +198,32 @@ class Growth:
         whole = all(len(chain) == len(instants) for chain in chains)
         search.prove(self.tree.bound + search.arrays.base_time, how, claim=instants if whole else ())
 
-    def _of(self, leaf: Leaf) -> Chained | None:
-        """The formulation of a leaf, kept for the next instants that are tried on it."""
-        if self._kept is None or self._kept[0] is not leaf:
-            self._kept = leaf, self._formulation(leaf.chain, leaf.together)
-        return self._kept[1]
-
-    def _formulation(self, chain: Chain, together: frozenset[Stage] | None) -> Chained | None:
-        """The formulation of a chain, with rows for stages taken together, if given; None where it is too large."""
-        flat, dependencies = self.search.flat, self.precedence.dependencies
-        number = {at: k for k, at in enumerate((*chain, END))}
-        coarse = None if together is None else [(number[begin], number[end]) for begin, end in together]
-        formulation = ordered_formulation(flat, dependencies, chain, self.search.budget, coarse=coarse)
-        return formulation if formulation.variables <= self.settings.largest else None
-
     def relaxed(self, chain: Chain, together: frozenset[Stage], effort: float, leaf: Leaf | None) -> Answer:
         """A relaxed bound of a chain, for at most an effort; 0 where the formulation is too large or there is no time."""
-        formulation = None if self.search.clock.expired else self._formulation(chain, together)
-        if formulation is None:
-            return Answer()
-        if formulation.impossible:
-            return Answer(infeasible=True, finished=True)
-        basis = DualBasis()
-        ended = None if leaf is None or leaf.basis is None else leaf.basis.ended
-        if leaf is not None and ended is not None and (before := self._of(leaf)) is not None:
-            basis = DualBasis(inherited(before, ended, formulation), leaf.iterations)
-        given = None if leaf is None else fixings(formulation, leaf.decisions)
-        answer = solve_relaxed(formulation.linear, effort, start=basis, clock=self.search.clock, fixed=given)
-        return evolve(answer, basis=basis)
+        return self.bounds.relaxed(chain, together, effort, leaf)
 
     def branched(self, leaf: Leaf, effort: float) -> tuple[Kids, int]:
         """The decision at an instant of a leaf that raises its bound most, and its opposite."""
-        search = self.search
-        formulation = None if search.clock.expired else self._of(leaf)
-        if leaf.point is None or leaf.basis is None or leaf.basis.ended is None or formulation is None:
-            return [], 0
-        columns = undecided(formulation, search.flat, leaf.point, _PROBED)
-        if not len(columns):
-            return [], 0
-        given = fixings(formulation, leaf.decisions)
-        probing = Probing(
-            linear=formulation.linear, fixed=given, target=self.tree.target, effort=effort, clock=search.clock
-        )
-        branch, spent = probing.branched(Optimum(leaf.relaxed, leaf.basis.ended, leaf.iterations), columns)
-        if branch is None:
-            return [], spent
-        return list(zip(decided(formulation, branch.column), branch.answers, strict=True)), spent
+        return self.bounds.branched(leaf, effort, self.tree.target)
 
     def _branched(self, leaf: Leaf) -> list[Leaf]:
         """A leaf with a decision and with its opposite; the plan of the solution that was divided settles, if few have."""
         kids = self.tree.branched(leaf)
-        formulation = self._of(leaf) if kids else None
-        if formulation is None or leaf.point is None or self.search.clock.expired:
+        formulation = self.bounds.of(leaf) if kids else None
+        if formulation is None or leaf.point is None:
             return kids
         near = self.search.best is None or self.search.best_time <= (1 + _NEAR) * self.search.lower
-        if near and self.settled < _SETTLED * self.tree.spent / EFFORT_RATE:
-            self.solves += 1
-            self._settle(described(self.search, formulation, leaf.point), len(leaf.chain))
+        if near and self.plans.settled < _SETTLED * self.tree.spent / EFFORT_RATE:
+            self.plans.settle(described(self.search, formulation, leaf.point), len(leaf.chain))
         return kids
 
     def _completed(self, leaf: Leaf) -> list[Leaf] | None:
         """A leaf whose relaxation was cut off, solved to its end; None if it is, or that would take too much."""
         if leaf.basis is not None and leaf.basis.ended is not None:
             return None
-        formulation = None if self.search.clock.expired else self._of(leaf)
-        if formulation is None:
+        if (again := self.bounds.solved(leaf, self.tree.left)) is None:
             return None
-        basis, given = DualBasis(), fixings(formulation, leaf.decisions)
-        answer = solve_relaxed(formulation.linear, self.tree.left, start=basis, clock=self.search.clock, fixed=given)
+        answer, basis = again
         self.tree.spent += answer.effort
         if answer.infeasible:
             return [evolve(leaf, bound=IMPOSSIBLE)]
@@ -293,9 +242,9 @@ class Growth:
         checks = min(_CHECKS if leaf.solved else _BRIEF, int(tree.left / max(1, leaf.weight)))
         if search.clock.expired or leaf.solved == THOROUGHLY or checks < _FEWEST:
             return None
-        formulation = self._formulation(leaf.chain, leaf.together)
+        formulation = self.bounds.of_chain(leaf.chain, leaf.together)
         if leaf.solved and (formulation is None or len(formulation.linear.rhs) > _LARGE):
-            formulation = self._formulation(leaf.chain, None)
+            formulation = self.bounds.of_chain(leaf.chain, None)
         if formulation is None:
             return None
         share = min(1.0, _FULL / max(1, formulation.variables))
@@ -308,32 +257,8 @@ class Growth:
         plan = None if answer.point is None else described(search, formulation, answer.point)
         worst = None if plan is None else worst_instant(search, plan, leaf.chain)
         if plan is not None:
-            self._offer(plan, len(leaf.chain))
+            self.plans.offer(plan, len(leaf.chain))
         solved = THOROUGHLY if answer.finished else leaf.solved + 1
         weight = max(leaf.weight, answer.effort // checks)
         bound = max(leaf.bound, answer.bound)
         return [evolve(leaf, bound=bound, weight=weight, solved=solved, worst=worst)]
-
-    def _offer(self, start: Sequence, count: int) -> None:
-        search = self.search
-        how = f"the formulation of {self.settings!r} at {count} instants"
-        self.solves += 1
-        with search.charged("plan"):
-            for j in range(self.settings.variants):
-                if j and search.clock.expired:
-                    return
-                rng = search.streams.spawn("any order", self.solves, j)
-                offer_shaved(search, start, variant(j), rng, how)
-        self._settle(start, count)
-
-    def _settle(self, start: Sequence, count: int) -> None:
-        search = self.search
-        how = f"the formulation of {self.settings!r} at {count} instants"
-        if self.vain == _VAIN:
-            return
-        began, before = search.worked.seconds, search.best_time
-        with search.charged("plan"):
-            rng = search.streams.spawn("settling", self.solves)
-            settle(search, start, self.settings.settling, rng, how)
-        self.settled += search.worked.seconds - began
-        self.vain = 0 if search.best_time < before else self.vain + 1
