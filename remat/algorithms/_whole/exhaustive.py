@@ -20,7 +20,6 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
-from remat.algorithms._whole.exhaustive_copies import plan_with_copies
 from remat.ir import Graph, Phase, Run, Schedule
 from remat.ir.arguments import A_GRAPH
 from remat.settings import takes, whole
@@ -58,6 +57,9 @@ class Exhaustive(Solver):
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         """The optimum with its proof; if the search stops early, only a bound."""
         if problem.link is not None:
+            # its kernels are loaded where a link asks for them
+            from remat.algorithms._whole.exhaustive_copies import plan_with_copies
+
             return plan_with_copies(problem, self.max_states, clock)
         return _Search(problem).result(self.max_states, clock)
 

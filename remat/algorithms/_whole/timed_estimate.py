@@ -128,7 +128,14 @@ def _beyond(t: Timed, state: Longs, nodes: int, at: int, work: Longs) -> int:
         over = t.charge[at] - t.budget
     else:
         exist &= away & ~(state[HERE] | bit_of(state[BACK]))
-    free, out_rate, back_rate, head, tail, candidates = 0, _FAR, _FAR, NEVER, NEVER, 0
+    free, out_rate, back_rate, head, tail, candidates = (
+        0,
+        _FAR,
+        _FAR,
+        NEVER,
+        NEVER,
+        0,
+    )  # the least of each, over the cells
     for c in range(t.size.size):
         bit, p = 1 << c, t.producer[c]
         first = before >> p & 1
@@ -153,7 +160,7 @@ def _beyond(t: Timed, state: Longs, nodes: int, at: int, work: Longs) -> int:
     if over <= 0:
         return 0
     waits = max(0, state[NODE_END] - state[NOW])
-    room_out = waits + time_of(t, nodes & ~(after | itself)) - max(0, state[OUT_END] - state[NOW]) - head
+    room_out = waits + time_of(t, nodes & ~(after | itself)) - max(head, state[OUT_END] - state[NOW])
     room_back = time_of(t, nodes & ~before) - tail
     if at < 0:
         room_back += waits - max(0, state[BACK_END] - state[NOW])
@@ -240,9 +247,6 @@ def _longest_of(y: float, needed: Pair, lanes: tuple[float, float, int, int]) ->
 
 @inner_kernel
 def _pieces(y: float, needed: Pair, lanes: tuple[float, float, int, int]) -> tuple[float, float, float]:
-    """The three numbers of which T is the largest: reruns; reruns and waiting before; all time after."""
+    """The three numbers of which T is the largest: reruns; reruns and waiting before; all time after: linear."""
     out_rate, back_rate, room_out, room_back = lanes
-    over, carried = needed
-    out = y + carried * out_rate - room_out if carried > 0 else 0.0
-    back = over * back_rate - room_back if over > 0 else 0.0
-    return y, out, back
+    return y, y + needed[1] * out_rate - room_out, needed[0] * back_rate - room_back

@@ -25,12 +25,14 @@ def fastest_schedule(problem: Problem, queue: Queue, at: int) -> tuple[Schedule,
 
 
 def _tried(problem: Problem, steps: list[Step]) -> tuple[Schedule, Ns] | None:
-    """The schedule of these steps with its time, if it is valid."""
+    """The schedule of these steps with its time, if it is valid and the host holds its copies."""
     schedule = Schedule(tuple(_with_drops(problem.graph, steps)))
     try:
-        return schedule, validate(problem.graph, schedule, problem.budget, problem.link).time
+        cost = validate(problem.graph, schedule, problem.budget, problem.link)
     except InvalidSchedule:
         return None
+    fits = problem.host_budget is None or cost.host_peak <= problem.host_budget
+    return (schedule, cost.time) if fits else None
 
 
 def _steps_to(graph: Graph, queue: Queue, at: int) -> list[Step]:

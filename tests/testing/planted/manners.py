@@ -324,7 +324,7 @@ MANNERS = {
     SeedsNumpy(): "L-GLOBAL",
     DrawsFromNumpy(): "L-GLOBAL",
     Tosses(): "L-REPEAT L-NAMES L-INTERRUPT L-THREAD",  # whichever law first sees two plans differ
-    SeldomWrong(): "L-REPLAY L-REPEAT L-NAMES L-STOP L-INTERRUPT L-THREAD",  # likewise, or that half a plan is none
+    SeldomWrong(): "L-REPLAY L-REPEAT L-NAMES L-STOP L-INTERRUPT L-THREAD L-LINK L-HOST",  # likewise, or that half a plan is none
     LeaksAThread(): "L-THREAD",
     SetsTheEnvironment(): "L-GLOBAL",
     RemembersByBudget(): "L-REPLAY L-BUDGET L-REPEAT L-NAMES",
