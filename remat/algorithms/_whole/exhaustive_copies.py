@@ -24,8 +24,8 @@ from remat.algorithms._whole.timed_tables import no_tables, tables_of
 from remat.ir import Schedule
 from remat.units import Ns
 
-_ROOM = 1 << 14
-_STEPS = 10_000
+_ROOM = 1 << 17  # states at first
+_STEPS = 10_000  # between looks at the clock
 
 
 def plan_with_copies(problem: Problem, max_states: int, clock: Clock) -> Plan:

@@ -49,7 +49,7 @@ from remat.algorithms._whole.timed_tables import Timed
 CARRY, COMPUTE, FETCH, DOMINATED = range(4)
 """Stages of a state: the decision that comes next; it needs none, since a better one is there."""
 
-SETS = 4096
+SETS = 1024
 """Ways to drop cells for one start that are looked at, at most."""
 
 GOAL, EMPTY, FULL, GOES_ON, TOO_WIDE = range(5)
@@ -106,10 +106,11 @@ def larger(queue: Queue) -> Queue:
 @kernel
 def explore(t: Timed, q: Queue, steps: int) -> tuple[int, int]:
     """Go on from so many states, the smallest bounds first: how it ended, and the state it ended at (-1: none)."""
+    followed = 1 + SETS * max(t.time.size, t.size.size)  # by so many states, at most
     for _ in range(steps):
         if q.counts[1] == 0:
             return EMPTY, -1
-        if q.counts[0] + SETS + 4 * t.size.size > q.entries.size:
+        if q.counts[0] + followed > q.entries.size:
             return FULL, -1
         at = _pop(q)
         row = q.states[at]

@@ -171,3 +171,20 @@ def test_a_host_budget_is_kept():
             Problem(graph=problem.graph, budget=problem.budget, link=problem.link, host_budget=0)
         )
         assert outcome.cost is None or outcome.cost.host_peak == 0
+
+
+def test_a_start_with_many_ways_to_drop_data_ends_the_search_with_a_bound():
+    b = GraphBuilder("wide")
+    for i in range(16):
+        b.data(f"a{i}", 1)
+        b.data(f"w{i}", 0, Kind.PARAM_GRAD)
+        b.forward(f"F{i}", reads=[f"a{i - 1}"] if i else [], writes=[f"a{i}"], time=1)
+    b.data("t", 8, Kind.TANGENT)
+    b.loss("L", reads=["a15"], writes=["t"], time=1)
+    for i in range(16):
+        b.backward(f"B{i}", reads=["t", f"a{i}"], writes=[f"w{i}"], time=1)
+    graph = b.build()
+    outcome = Exhaustive(max_nodes=33).solve(Problem(graph=graph, budget=16, link=SLOW))
+    assert "too many ways" in outcome.trail[0]
+    assert outcome.cost is None
+    assert graph.time <= outcome.lower <= auto.solve(Problem(graph=graph, budget=16)).upper
