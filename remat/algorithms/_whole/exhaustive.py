@@ -10,7 +10,7 @@ smallest estimate in the queue is a bound if the search stops early.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain, combinations
 from typing import ClassVar, NamedTuple
 
@@ -20,6 +20,7 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
+from remat.algorithms._whole.timed_tables import mask
 from remat.ir import Graph, Phase, Run, Schedule
 from remat.ir.arguments import A_GRAPH
 from remat.settings import takes, whole
@@ -121,8 +122,8 @@ class _Search:
         self.touched = [[self._touched(i, o) for o in range(len(n.options))] for i, n in enumerate(graph.computes)]
         self.least_time = [min(option.time for option in node.options) for node in graph.computes]
         self.draws = [i for i, node in enumerate(graph.computes) if node.draws]
-        self.required = _mask(graph.required)
-        self.forward = _mask(i for i, node in enumerate(graph.computes) if node.phase is Phase.FORWARD)
+        self.required = mask(graph.required)
+        self.forward = mask(i for i, node in enumerate(graph.computes) if node.phase is Phase.FORWARD)
 
     # -- states --------------------------------------------------------------------------------------------------------
 
@@ -268,13 +269,6 @@ class _Search:
             all(b == a or not a for a, b in zip(residency, other, strict=True)) and other != residency
             for other in settled
         )
-
-
-def _mask(bits: Iterable[int]) -> int:
-    mask = 0
-    for bit in bits:
-        mask |= 1 << bit
-    return mask
 
 
 def _subsets(items: list[int]) -> Iterator[set[int]]:

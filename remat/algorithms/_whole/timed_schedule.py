@@ -8,11 +8,14 @@ from remat.algorithms._whole.timed_search import COMPUTE, FETCH, Queue
 from remat.errors import InvalidSchedule
 from remat.ir import Drop, Graph, Offload, Prefetch, Run, Schedule, validate
 from remat.ir.step import Step
-from remat.units import Ns
+from remat.units import Bytes, Ns
 
 
 def fastest_schedule(problem: Problem, queue: Queue, at: int) -> tuple[Schedule, Ns] | None:
-    """The steps that lead to a state, less the copies that save no time, and their time [ns]; None: they break a rule."""
+    """The steps that lead to a state, less the copies that save no time, and their time [ns].
+
+    None: they break a rule, or the host may not hold their copies.
+    """
     steps = _steps_to(problem.graph, queue, at)
     best = _tried(problem, steps)
     for k in range(len(steps) - 1, -1, -1):
@@ -21,18 +24,19 @@ def fastest_schedule(problem: Problem, queue: Queue, at: int) -> tuple[Schedule,
             tried = _tried(problem, fewer)
             if tried is not None and (best is None or tried[1] <= best[1]):
                 steps, best = fewer, tried
-    return best
+    if best is None or (problem.host_budget is not None and best[2] > problem.host_budget):
+        return None
+    return best[:2]
 
 
-def _tried(problem: Problem, steps: list[Step]) -> tuple[Schedule, Ns] | None:
-    """The schedule of these steps with its time, if it is valid and the host holds its copies."""
+def _tried(problem: Problem, steps: list[Step]) -> tuple[Schedule, Ns, Bytes] | None:
+    """The schedule of these steps with its time and the bytes that the host holds, if it is valid."""
     schedule = Schedule(tuple(_with_drops(problem.graph, steps)))
     try:
         cost = validate(problem.graph, schedule, problem.budget, problem.link)
     except InvalidSchedule:
         return None
-    fits = problem.host_budget is None or cost.host_peak <= problem.host_budget
-    return (schedule, cost.time) if fits else None
+    return schedule, cost.time, cost.host_peak
 
 
 def _steps_to(graph: Graph, queue: Queue, at: int) -> list[Step]:

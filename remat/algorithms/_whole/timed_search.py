@@ -182,7 +182,6 @@ def _compute(t: Timed, q: Queue, at: int) -> bool:
         if count < 0:
             return False
         for k in range(count):
-            s = q.state
             _begin(q, at, FETCH)
             s[HERE] = left & ~q.sets[k]
             s[NODE], s[NODE_END] = v, s[NOW] + t.time[v]
@@ -226,7 +225,6 @@ def _fetch(t: Timed, q: Queue, at: int) -> bool:
         if count < 0:
             return False
         for k in range(count):
-            s = q.state
             _begin(q, at, CARRY)
             s[HERE] &= ~q.sets[k]
             s[FETCHED], s[BACK], s[BACK_END] = c, c, s[NOW] + t.back[c]
