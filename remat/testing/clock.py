@@ -64,7 +64,9 @@ class RecordingClock(Clock):
 
     def report(self, who: object, **more: Any) -> None:
         """Record the report, and pass it on."""
-        self.reports.append(Reported(schedule=more.get("schedule"), best=more.get("best"), bound=more.get("bound", 0)))
+        schedule = more.get("schedule")
+        written = schedule() if callable(schedule) else schedule
+        self.reports.append(Reported(schedule=written, best=more.get("best"), bound=more.get("bound", 0)))
         super().report(who, **more)
 
 

@@ -161,6 +161,20 @@ def test_an_interruption_keeps_the_plan_reported_and_stops_the_clock(unet, error
     assert clock.stopped and clock.remaining == 0
 
 
+def test_a_reported_plan_is_written_out_once_when_it_is_asked_for(unet):
+    asked = []
+
+    def written():
+        asked.append(1)
+        return StoreAll().plan(Problem(graph=unet, budget=0), Clock(), 0).schedule
+
+    clock = Clock()
+    clock.report("test", schedule=written, best=unet.time)
+    clock.report("test", bound=3)
+    assert not asked
+    assert clock.best is clock.best is not None and len(asked) == 1
+
+
 def test_another_system_error_is_no_interruption(unet, monkeypatch):
     def plan(self, problem, clock, seed):
         raise SystemError("error return without exception set")

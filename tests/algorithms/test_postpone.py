@@ -1,5 +1,7 @@
 """Nodes that make kept gradients run after a heavy node on which they do not depend: plans where no rerun helps."""
 
+from random import Random
+
 import numpy as np
 import pytest
 from attrs import evolve
@@ -18,6 +20,7 @@ from remat.algorithms._search.peak_shaving import NO_CEILING, shave
 from remat.algorithms._search.postpone import Postpone
 from remat.algorithms._search.state import Search
 from remat.ir import Graph, GraphBuilder, Kind, Link, validate
+from remat.testing.random_schedules import random_schedule
 from remat.testing.strategies import legal_graphs
 
 LAYERS = 4
@@ -77,6 +80,30 @@ def test_a_working_set_is_what_a_run_needs_besides_kept_data():
     assert needs["heavy"] == 12 + 1 and needs["W0"] == 3 + 1 and needs["F1"] == 2  # the tangent is kept
 
 
+@given(legal_graphs(layers=False, options=False), st.integers(0, 2**32), st.integers(0, 40))
+def test_a_sequence_with_reruns_stays_legal_and_keeps_what_is_kept(graph, seed, room):
+    """Its runs are the same, none is heavier by kept data than the room leaves unless nothing could be moved behind it."""
+    search = Search(Problem(graph=graph, budget=0), Clock(), 0, "test")
+    flat, schedule = search.flat, random_schedule(graph, Random(seed).randint)
+    seq = search.arrays.sequence_of(schedule)
+    relieved = postponed_order(flat, seq, room)
+    assert sorted(relieved.tolist()) == sorted(seq.tolist())
+    assert validate(graph, search.arrays.schedule_of(relieved)).time == search.arrays.time_of(seq)
+    excess = (working_sets(flat)[seq] + kept_before_positions(flat, seq)).max() - room
+    after = (working_sets(flat)[relieved] + kept_before_positions(flat, relieved)).max() - room
+    assert np.array_equal(relieved, seq) or (excess > 0 and after <= excess)
+
+
+def test_kept_data_of_a_sequence_are_counted_once():
+    search = search_at(100)
+    graph = search.problem.graph
+    names = [node.name for node in graph.computes]
+    runs = np.array([names.index(name) for name in ("F0", "F1", "F2", "F3", "L", "W3", "F2", "W3", "W2", "heavy")], np.int32)
+    assert kept_before_positions(search.flat, runs)[-1] == 1 + 2 * 3
+    moved = relieved_order(search.flat, runs, len(runs) - 1, 6)
+    assert [names[v] for v in moved[4:]] == ["L", "F2", "heavy", "W3", "W3", "W2"]
+
+
 def test_nothing_is_tried_where_no_node_is_heavy():
     search = search_at(60)
     Postpone().improve(search)
@@ -97,7 +124,7 @@ def test_copies_begin_with_an_order_in_which_they_can_take_away_enough():
     assert not np.array_equal(search.start, search.base)
     CopiesAlone().improve(search)
     assert search.best is not None
-    assert validate(graph, search.schedule, budget=15, link=link).time == search.best.time
+    assert validate(graph, search.schedule(), budget=15, link=link).time == search.best.time
     roomy = CopySearch(evolve(problem, budget=26), Clock(), 0, "test")
     assert np.array_equal(roomy.start, roomy.base)
 

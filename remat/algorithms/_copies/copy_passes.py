@@ -8,6 +8,7 @@ import numpy as np
 from attrs import field, frozen
 
 from remat.algorithms._arrays.graph_arrays import Flags, Floats, Ints, Longs, Seed
+from remat.algorithms._arrays.postponing import postponed_order
 from remat.algorithms._arrays.rng import fraction, fractions
 from remat.algorithms._copies.copy_moves import BOTH, COPIES, Prices
 from remat.algorithms._copies.copy_order import reordered_plan
@@ -205,14 +206,16 @@ class LargerBudgets(CopyMove):
 
     @staticmethod
     def _rough(search: CopySearch, factor: float) -> Ints | None:
-        """The runs of a plan without copies for a larger budget, if there is one."""
+        """The runs of a plan without copies for a larger budget, if there is one, with heavy nodes relieved for this one."""
         if search.rough is None or search.clock.expired:
             return None
         larger = Problem(graph=search.problem.graph, budget=int(search.problem.budget * factor))
         aside = search.clock.aside()
         outcome = search.rough.solve(larger, clock=aside, seed=search.seed)
         search.rough_effort += aside.effort
-        return None if outcome.schedule is None else search.runs_of(outcome.schedule)[0]
+        if outcome.schedule is None:
+            return None
+        return postponed_order(search.flat, search.runs_of(outcome.schedule)[0], search.problem.budget)
 
 
 @frozen

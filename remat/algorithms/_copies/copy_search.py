@@ -98,7 +98,7 @@ class CopySearch:
         self.pool: list[CopyPlan] = []
         self.lower: Ns | float = self.base_time
         self.evidence: Evidence | None = AllRun(problem.graph, problem.budget, self.base_time, problem.link)
-        self.schedule: Schedule | None = None
+        self._taken: list[CopyPlan] = []
         self.trail: list[str] = []
         self.marks_of_bound: list[tuple[Ns, Longs]] = []
         self.other_starts: list[CopyPlan] = []
@@ -165,24 +165,32 @@ class CopySearch:
         return np.array(seq, np.int32), np.array(mask, np.int64)
 
     def offer(self, plan: CopyPlan, how: str) -> bool:
-        """Take a plan as the best one if it fits, is faster and is confirmed by the validator; whether it was taken."""
+        """Take a plan as the best one if it fits and is faster; whether it was taken."""
         if not plan.fits or any(plan.time == other.time for other in self.pool):
             return False
         if self.best is not None and plan.time >= self.best.time:
             self.pool = sorted([*self.pool, plan], key=lambda other: other.time)[:4]
             return False
-        schedule = self.schedule_of(plan)
-        if not self._confirmed(schedule, plan.time):
-            return False
-        self.best, self.schedule = plan, schedule
+        self.best = plan
+        self._taken.append(plan)
         self.pool = [plan, *self.pool][:4]
         reruns = len(plan.seq) - len(self.base)
         ratio = plan.time / max(1, self.base_time)
         self.trail.append(
             f"{how}: {ratio:.5f} of the time without recomputation, {reruns} reruns, {plan.copies} copies"
         )
-        self.clock.report(self.who, schedule=schedule, best=plan.time, bound=self.lower, note=how)
+        self.clock.report(self.who, schedule=self.schedule, best=plan.time, bound=self.lower, note=how)
         return True
+
+    def schedule(self) -> Schedule | None:
+        """The best plan as a schedule; one that the validator does not confirm gives way to the best before it."""
+        while self._taken:
+            schedule = self.schedule_of(self._taken[-1])
+            if self._confirmed(schedule, self._taken[-1].time):
+                return schedule
+            self._taken.pop()
+            self.best = self._taken[-1] if self._taken else None
+        return None
 
     def _confirmed(self, schedule: Schedule, time: Ns) -> bool:
         problem = self.problem

@@ -170,10 +170,11 @@ class WithCopies(FromStart):
                 )
             self._improve(search, self.moves)
         finally:  # an interruption keeps what was found
-            if search.schedule is not None:
+            schedule = search.schedule()
+            if schedule is not None:
                 for unsaved in (True, False):
-                    best.offer(chosen.lifted(search.schedule, unsaved=unsaved), search.trail[-1])
-        return search.schedule
+                    best.offer(chosen.lifted(schedule, unsaved=unsaved), search.trail[-1])
+        return schedule
 
     def _improve(self, search: CopySearch, moves: tuple[CopyMove, ...]) -> None:
         for move in moves:
@@ -249,7 +250,7 @@ def leaves_out(graph: Graph) -> str | None:
 
 def _plan(search: CopySearch, plain: Outcome) -> Plan:
     """The best plan with copies or that without; the bound of the problem without a link, as that of a class."""
-    schedule = search.schedule
+    schedule = search.schedule()
     if search.best is None or plain.upper < search.best.time:
         schedule = plain.schedule
     trail, of_class = tuple(search.trail), _of_class(plain)

@@ -19,6 +19,9 @@ from remat.units import Ns
 
 _LIMIT = optional(SECONDS)
 
+Written = Callable[[], Schedule | None]
+"""Writes the best plan out as a schedule when it is asked for."""
+
 
 @frozen(kw_only=True)
 class Progress:
@@ -78,10 +81,17 @@ class Clock:
         self._listener = listener
         self._parent = parent
         self._stopped = False
-        self.best: Schedule | None = None
+        self._best: Schedule | Written | None = None
         self.lower: Ns | float = 0
         self.spent: dict[str, float] = {}
         self.effort = 0.0
+
+    @property
+    def best(self) -> Schedule | None:
+        """The last plan reported; None: none was."""
+        if callable(self._best):
+            self._best = self._best()
+        return self._best
 
     @property
     def elapsed(self) -> float:
@@ -138,7 +148,7 @@ class Clock:
         self,
         who: object,
         *,
-        schedule: Schedule | None = None,
+        schedule: Schedule | Written | None = None,
         best: Ns | None = None,
         bound: Ns | float = 0,
         stage: str = "",
@@ -146,13 +156,13 @@ class Clock:
         total: int = 0,
         note: str = "",
     ) -> None:
-        """Report progress; `schedule` becomes the plan that is kept when the work is interrupted.
+        """Report progress; `schedule`, or what it returns then, is the plan that is kept when the work is interrupted.
 
         A solver reports only improvements of its own plan. `best` is the time that the solver computed for it (displayed, never
         used as a result); the other arguments are those of `Progress`.
         """
         if schedule is not None:
-            self.best = schedule
+            self._best = schedule
         self.lower = max(self.lower, bound)
         if self._listener is not None:
             progress = Progress(

@@ -302,7 +302,7 @@ class Search:
             return False
         self.worked.note(time)
         self.trail.append(f"{how}: time {time / max(1, self.arrays.base_time):.5f} of the captured order's")
-        self.clock.report(self.who, schedule=self.schedule(), best=time, bound=self.lower, **self._stage, note=how)
+        self.clock.report(self.who, schedule=self.schedule, best=time, bound=self.lower, **self._stage, note=how)
         return True
 
     def prove(

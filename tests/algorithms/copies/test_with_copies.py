@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 from remat.algorithms import (
     BoundMarks,
@@ -166,6 +167,20 @@ def test_a_start_may_run_nodes_that_need_not_run():
     start = Schedule.from_runs(graph, ["F", "L", "U", "B"])
     assert validate(graph, start).time == 22
     assert search.offer(search.replayed(*search.runs_of(start)), "the start") and search.best.time == 15
+
+
+def test_a_plan_that_the_validator_does_not_confirm_gives_way_to_the_best_before_it(monkeypatch):
+    graph = chain(4)
+    problem = Problem(graph=graph, budget=store_all_peak(graph), link=FAST)
+    search = CopySearch(problem, Clock(), 0, "test")
+    right = search.replayed(search.base, search.bare(search.base))
+    wrong = evolve(right, time=right.time - 1)
+    assert search.offer(right, "right") and search.offer(wrong, "wrong") and search.best is wrong
+    schedule = search.schedule()
+    assert search.best is right and validate(graph, schedule, problem.budget, FAST).time == right.time
+    alone = CopySearch(problem, Clock(), 0, "test")
+    assert alone.offer(wrong, "wrong")
+    assert alone.schedule() is None and alone.best is None
 
 
 def test_equal_seeds_plan_alike_and_a_deadline_leaves_a_plan():
