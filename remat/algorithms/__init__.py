@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ReplaceReruns,
         RuinCopies,
         ShaveBoth,
+        ShavePostponed,
     )
     from remat.algorithms._copies.link_passes import LinkFloor, LinkInstants
     from remat.algorithms._copies.with_copies import WithCopies
@@ -179,6 +180,7 @@ __all__ = [
     "SavedSetKnapsack",
     "Segments",
     "ShaveBoth",
+    "ShavePostponed",
     "ShavingParams",
     "Shift",
     "SingleInstant",
@@ -311,6 +313,7 @@ _WORDS = {
     "ReplaceReruns": "_copies.copy_passes",
     "RuinCopies": "_copies.copy_passes",
     "ShaveBoth": "_copies.copy_passes",
+    "ShavePostponed": "_copies.copy_passes",
     "ShavingParams": "_search.passes",
     "any_plan": "_search.stop",
     "best": "_core.solver",

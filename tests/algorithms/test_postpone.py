@@ -98,7 +98,9 @@ def test_kept_data_of_a_sequence_are_counted_once():
     search = search_at(100)
     graph = search.problem.graph
     names = [node.name for node in graph.computes]
-    runs = np.array([names.index(name) for name in ("F0", "F1", "F2", "F3", "L", "W3", "F2", "W3", "W2", "heavy")], np.int32)
+    runs = np.array(
+        [names.index(name) for name in ("F0", "F1", "F2", "F3", "L", "W3", "F2", "W3", "W2", "heavy")], np.int32
+    )
     assert kept_before_positions(search.flat, runs)[-1] == 1 + 2 * 3
     moved = relieved_order(search.flat, runs, len(runs) - 1, 6)
     assert [names[v] for v in moved[4:]] == ["L", "F2", "heavy", "W3", "W3", "W2"]

@@ -27,6 +27,15 @@ _AROUND = 150  # visits a node, by which what an iteration does outside its kern
 _PASSES = 2  # of a polish, at most; of one within a search, one pass
 
 
+def shaved_plan(search: CopySearch, seq: Ints, prices: Prices) -> list[CopyPlan]:
+    """The plan of one shaving of a sequence without copies, if there is time for it and it fits."""
+    if search.clock.expired:
+        return []
+    added = search.shaved(seq, search.bare(seq), prices, search.streams.spawn("copies"))
+    plan = None if added is None else search.replayed(*added)
+    return [] if plan is None or not plan.fits else [plan]
+
+
 def whole_span(seq: Ints) -> tuple[int, int]:
     """All positions of a sequence."""
     return 0, len(seq)
@@ -113,12 +122,49 @@ class ShaveBoth(CopyMove):
     @staticmethod
     def _shaved(search: CopySearch, lane: float, exponent: float, capacity: float = np.inf) -> list[CopyPlan]:
         """The plan of one shaving, if it fits; `capacity` in parts of the time without recomputation."""
-        if search.clock.expired:
-            return []
         prices = Prices(search.time_prices, lane, exponent, 0.0, 0.0, BOTH, capacity * search.base_time)
-        added = search.shaved(search.start, search.bare(search.start), prices, search.streams.spawn("copies"))
-        plan = None if added is None else search.replayed(*added)
-        return [] if plan is None or not plan.fits else [plan]
+        return shaved_plan(search, search.start, prices)
+
+
+@frozen
+class ShavePostponed(CopyMove):
+    """Shavings of orders with room beside their heavy nodes, where there is no plan without copies.
+
+    What is kept from its first run on cannot be copied away. Where a heavy node and what is kept by then just fit, everything
+    else is away while it runs, and waited for; in an order in which more is made after it, less is.
+
+    Attributes:
+        reserves: shares of the budget that each heavy node must leave free; one order for each, unless it is like an earlier one.
+        lane_prices: prices of a nanosecond of lane time. exponent: weight of the price in the score.
+        best: how many of the plans are polished.
+    """
+
+    reserves: tuple[float, ...] = field(default=(0.1, 0.2, 0.3, 0.5), validator=tuple_of(number(0, 1)))
+    lane_prices: tuple[float, ...] = field(default=(0.1, 0.8, 2.5), validator=tuple_of(number(0)))
+    exponent: float = field(default=0.7, validator=number(0))
+    best: int = field(default=4, validator=whole(1, "plans"))
+
+    def improve(self, search: CopySearch) -> None:
+        """Shave each order for each price, polish the fastest; the best of them is a start of `RuinCopies` too."""
+        if search.plain_gap != float("inf") or search.within(search.close):
+            return
+        tried, distinct = [search.start], dict[Ns, CopyPlan]()
+        for reserve in self.reserves:
+            order = postponed_order(search.flat, search.base, int(search.problem.budget * (1 - reserve)))
+            if any(np.array_equal(order, other) for other in tried):
+                continue
+            tried.append(order)
+            for lane in self.lane_prices:
+                prices = Prices(search.time_prices, lane, self.exponent, 0.0, 0.0, BOTH)
+                distinct |= {plan.time: plan for plan in shaved_plan(search, order, prices)}
+        polished: list[CopyPlan] = []
+        for time in sorted(distinct)[: self.best]:
+            if search.clock.expired:
+                break
+            plan = distinct[time]
+            polished.append(search.polished(plan.seq, plan.mask, whole_span(plan.seq), _PASSES))
+            search.offer(polished[-1], repr(self))
+        search.other_starts += sorted(polished, key=lambda plan: plan.time)[:1]
 
 
 @frozen
@@ -187,13 +233,8 @@ class LargerBudgets(CopyMove):
             if len(seq) == len(search.base):
                 break  # nothing is recomputed: `ShaveBoth` began with that, if in another order
             for lane in self.lane_prices:
-                if search.clock.expired:
-                    break
                 prices = Prices(search.time_prices, lane, 1.0, 0.0, 0.0, BOTH)
-                added = search.shaved(seq, search.bare(seq), prices, search.streams.spawn("copies"))
-                plan = None if added is None else search.replayed(*added)
-                if plan is not None and plan.fits:
-                    distinct[plan.time] = plan
+                distinct |= {plan.time: plan for plan in shaved_plan(search, seq, prices)}
         polished: list[CopyPlan] = []
         for _, plan in sorted(distinct.items())[: self.best]:
             if search.clock.expired and (polished or search.best is not None):

@@ -35,6 +35,7 @@ _SERVED = 8  # moves made from one list then
 _LITTLE = 2.0  # seconds of effort
 _TIMES = 3.5  # as much effort as the plan without copies took, and as at least `_LEAST` s, may go into copies
 _LEAST = 0.6
+_ALONE = 64.0  # seconds of effort, where there is no plan without copies that has a bound
 
 logger = logging.getLogger(__name__)
 """Logs plans that the validator does not confirm (INFO)."""
@@ -80,7 +81,7 @@ class CopySearch:
         evidence: what the largest bound can be proved from that has any.
         pool: the best plans of distinct times, best first. trail: a line per event.
         marks_of_bound: (bound, masks of `start`) per instant. other_starts: plans unlike the best ones.
-        rough: plans without copies in little time; None: there is no such solver.
+        rough: plans without copies for larger budgets; None: there is no such solver.
         plain_gap: gap of the plan without copies; infinite without one.
         plain_effort: what it took (see `Clock`) [s]. rough_effort: what the plans of `rough` took [s].
     """
@@ -124,7 +125,10 @@ class CopySearch:
 
     def shaved(self, seq: Ints, mask: Longs, prices: Prices, rng: Seed) -> tuple[Ints, Longs] | None:
         """The sequence with reruns and copies added until its profile is within the budget; None if shaving gives up."""
-        prices = prices._replace(served=_SERVED if self.large else 1)
+        # whole numbers among the settings would be other types to the kernel
+        lane, exponent, capacity = float(prices.lane), float(prices.exponent), float(prices.capacity)
+        served = _SERVED if self.large else 1
+        prices = prices._replace(lane=lane, exponent=exponent, capacity=capacity, served=served)
         runs, masks, fit = shaved(self.flat, self.lanes, prices, seq, mask, rng)
         return (runs, masks) if fit else None
 
@@ -241,11 +245,13 @@ class CopySearch:
 
     @property
     def effort_left(self) -> float:
-        """Effort that long passes may still take; infinite without a plan without copies, or where its effort is not counted [s].
+        """Effort that long passes may still take [s]; infinite where that of the plan without copies is not counted.
 
         That of solvers that are not passes of a search (`HIlp`, chain programs) is not.
         """
-        if self.plain_gap == float("inf") or not self.plain_effort:
+        if self.plain_gap == float("inf"):
+            return max(0.0, _ALONE - self.effort)
+        if not self.plain_effort:
             return float("inf")
         return max(0.0, _TIMES * max(self.plain_effort, _LEAST) - self.effort)
 

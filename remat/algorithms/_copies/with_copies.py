@@ -15,6 +15,7 @@ from remat.algorithms._copies.copy_passes import (
     ReplaceReruns,
     RuinCopies,
     ShaveBoth,
+    ShavePostponed,
 )
 from remat.algorithms._copies.copy_search import CopyMove, CopySearch
 from remat.algorithms._copies.fixed_options import FixedOptions
@@ -37,6 +38,7 @@ _QUICK: tuple[CopyMove, ...] = (LinkFloor(), CopiesAlone())
 _MOVES: tuple[CopyMove, ...] = (
     ReplaceReruns(),
     ShaveBoth(),
+    ShavePostponed(),
     LinkInstants(),
     BoundMarks(),
     LargerBudgets(),
@@ -66,6 +68,7 @@ class WithCopies(FromStart):
         plain: plans without copies.
         moves: the passes after that, in order.
         rough: plans without copies in little time, for `LargerBudgets`; None: that pass does nothing.
+        thorough: takes its place where no plan without copies exists, which copies could begin from; None: nothing does.
     """
 
     models_link: ClassVar[bool] = True
@@ -73,11 +76,13 @@ class WithCopies(FromStart):
     plain: Solver = field(validator=a_solver)
     moves: tuple[CopyMove, ...] = field(default=_MOVES, validator=tuple_of(instance(CopyMove, "ShaveBoth()")))
     rough: Solver | None = field(default=None, validator=optional(a_solver))
+    thorough: Solver | None = field(default=None, validator=optional(a_solver))
 
     def __repr__(self) -> str:
         more = "" if self.moves == _MOVES else f", {self.moves!r}"
         rough = "" if self.rough is None else f", rough={self.rough!r}"
-        return f"WithCopies({self.plain!r}{more}{rough})"
+        thorough = "" if self.thorough is None else f", thorough={self.thorough!r}"
+        return f"WithCopies({self.plain!r}{more}{rough}{thorough})"
 
     def refuses(self, graph: Graph) -> str | None:
         """What its solver without copies refuses."""
@@ -126,6 +131,8 @@ class WithCopies(FromStart):
         search.plain_effort = aside.effort
         if outcome.schedule is not None:
             search.offer(search.replayed(*search.runs_of(outcome.schedule)), f"{self.plain!r} without copies")
+        elif self.thorough is not None:
+            search.rough = self.thorough
         return outcome
 
     def _with_options(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:

@@ -63,6 +63,11 @@ ROUGH: Solver = MultiStart(starts=8)
 AGAIN = RuinAndRecreate(work=5e7, restart=True, disorder=0.3, gathering=0.2)
 """A search that begins again from another plan."""
 
+THOROUGH: Solver = Polish(
+    (MultiStart(starts=8), Continuation().if_(no_plan), RuinAndRecreate(work=1e7, disorder=0.3), AGAIN)
+)
+"""As `ROUGH`, where there is no plan without copies: what a search with copies begins from decides much then."""
+
 UNDOING = RuinAndRecreate(work=1.6e8, disorder=0.3, undone=0.5, gathering=0.2, served=8)
 """For wide gaps: it also puts postponed runs back."""
 
@@ -114,6 +119,7 @@ auto: Solver = WithCopies(
     )
     | PerLayerCheckpoint(),
     rough=ROUGH,
+    thorough=THOROUGH,
 )
 """The default planner; with a link it plans copies too."""
 
@@ -143,6 +149,7 @@ plan_first: Solver = WithCopies(
     )
     | PerLayerCheckpoint(),
     rough=ROUGH,
+    thorough=THOROUGH,
 )
 """The planner of `remat.exec.wrap`: as `auto`, but it proves only what costs little, and stops when work brings little."""
 

@@ -20,6 +20,7 @@ from remat.algorithms import (
     ReplaceReruns,
     RuinCopies,
     ShaveBoth,
+    ShavePostponed,
     SingleInstant,
     Solver,
     StoreAll,
@@ -39,7 +40,7 @@ from remat.algorithms._copies.with_copies import WITHOUT_COPIES
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Plan
 from remat.errors import BadArgument
-from remat.ir import GraphBuilder, Kind, Link, Offload, Schedule, read_joint_graph, validate
+from remat.ir import Graph, GraphBuilder, Kind, Link, Offload, Schedule, read_joint_graph, validate
 from tests.benchmarks.tiny import tiny_graph
 
 CAPTURED = Path(__file__).parents[2] / "data" / "captured"
@@ -328,11 +329,79 @@ def test_searches_take_a_few_times_the_effort_of_the_plan_without_copies():
 
     gain, unlimited = searched(float("inf"), 1.0, taken=3.5)
     assert gain > 0
+    assert searched(float("inf"), 1.0, taken=64) == (0, 0.0)  # where there is no plan without copies
     assert searched(0.002, 1.0, taken=3.5) == (0, 0.0)
     assert searched(0.002, 2.0, taken=3.5) == (gain, unlimited)
     assert searched(0.002, 0.0, taken=3.5) == (gain, unlimited)  # of a solver whose effort nobody counts
     _, rest = searched(0.002, 1.0, taken=3.49)
     assert 0.01 <= rest < unlimited / 2  # the last iteration ends later
+
+
+def crowded() -> Graph:
+    """Two nodes whose kept gradients fit before a heavy node, and a datum for after it that does not then fit too."""
+    b = GraphBuilder("crowded")
+    for name, size, kind in (("t", 1, Kind.TANGENT), ("x", 10, Kind.ACTIVATION), ("h", 1, Kind.GRADIENT)):
+        b.data(name, size, kind)
+    for name, size in (("w0", 10), ("w1", 10), ("g", 1)):
+        b.data(name, size, Kind.PARAM_GRAD)
+    b.forward("F", writes=["x"], time=2, run_once=True)
+    b.loss("L", reads=["x"], writes=["t"], time=1)
+    b.backward("W0", reads=["t"], writes=["w0"], time=3)
+    b.backward("W1", reads=["t"], writes=["w1"], time=3)
+    b.backward("heavy", reads=["t"], writes=["h"], time=3, workspace=12)
+    b.backward("last", reads=["x", "h"], writes=["g"], time=3)
+    return b.build()
+
+
+def test_orders_with_room_beside_a_heavy_node_need_not_carry_away_what_runs_after_it():
+    graph = crowded()
+    problem = Problem(graph=graph, budget=34, link=SLOW)  # 34 at the heavy node without x, 24 with it before W0 and W1
+    both, postponed = (CopySearch(problem, Clock(), 0, "test") for _ in range(2))
+    ShaveBoth().improve(both)
+    ShavePostponed().improve(postponed)
+    assert np.array_equal(both.start, both.base)
+    assert both.best.time > graph.time == postponed.best.time
+    assert validate(graph, postponed.schedule(), 34, SLOW).time == graph.time
+    assert postponed.other_starts == [postponed.best]
+    planned = CopySearch(problem, Clock(), 0, "test")
+    planned.plain_gap = 0.01  # where there is a plan without copies, others begin from that
+    ShavePostponed().improve(planned)
+    assert planned.best is None
+
+
+@pytest.mark.parametrize("plain", [MultiStart(starts=1), StoreAll()])
+def test_thorough_plans_of_larger_budgets_are_for_where_no_plan_without_copies_is_there(plain):
+    class Asked(Solver):
+        def __init__(self, name):
+            self.name, self.budgets = name, []
+
+        def plan(self, problem, clock, seed):
+            self.budgets.append(problem.budget)
+            return Plan()
+
+    graph = chain(5)
+    rough, thorough = Asked("rough"), Asked("thorough")
+    problem = Problem(graph=graph, budget=budget_of(graph, 0.3), link=SLOW)
+    WithCopies(plain, (LargerBudgets(factors=(2,)),), rough=rough, thorough=thorough).solve(problem)
+    asked, other = (thorough, rough) if plain == StoreAll() else (rough, thorough)
+    assert asked.budgets == [2 * problem.budget] and not other.budgets
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        ShaveBoth(lane_prices=(1, 2), exponents=(1,)),
+        ShavePostponed(reserves=(0, 1), lane_prices=(1,), exponent=1),
+        LargerBudgets(factors=(1, 2), lane_prices=(1,), plain=0),
+        RuinCopies(work=1000, temperature=0, unless=0, disorder=1, undone=1, gathering=1),
+    ],
+)
+def test_settings_may_be_whole_numbers(move):
+    graph = chain(5)
+    solver = WithCopies(MultiStart(starts=1), (ShaveBoth(), move), rough=MultiStart(starts=1))
+    for part in (0.1, 0.5):
+        problem = Problem(graph=graph, budget=budget_of(graph, part), link=FAST)
+        assert solver.solve(problem).schedule is not None
 
 
 def test_rough_plans_count_as_effort():
