@@ -55,7 +55,7 @@ class CopiesSolver:
                 move.improve(search)
         if search.within(0.0) or clock.expired:
             why = "no MILP solve was needed" if search.within(0.0) else "stopped before the MILP solve"
-            return Plan(schedule=search.schedule, trail=(f"{self.who!r}: {why}", *search.trail))
+            return Plan(schedule=search.schedule(), trail=(f"{self.who!r}: {why}", *search.trail))
         form = self._form(problem, search)
         answer = self._solve(form, problem, search, clock)
         bound = self._bound(answer, search, form)
@@ -64,7 +64,7 @@ class CopiesSolver:
         parts += [] if self.window is None else [f"window {self.window}"]
         story = f"{self.who!r}: {answer.note}; bound of its class {bound} ns"
         bounds = (ClassBound(value=bound, assumes=", ".join(parts)),) if bound else ()
-        return Plan(schedule=search.schedule, trail=(story, *search.trail), class_bounds=bounds)
+        return Plan(schedule=search.schedule(), trail=(story, *search.trail), class_bounds=bounds)
 
     def _form(self, problem: Problem, search: CopySearch) -> CopiesForm:
         """The formulation for schedules that are faster than the best plan; without one, for those that wait for every copy."""
