@@ -131,9 +131,12 @@ class WithCopies(FromStart):
         search.plain_effort = aside.effort
         if outcome.schedule is not None:
             search.offer(search.replayed(*search.runs_of(outcome.schedule)), f"{self.plain!r} without copies")
-        elif self.thorough is not None:
-            search.rough = self.thorough
+        search.rough = self._for_larger_budgets(outcome)
         return outcome
+
+    def _for_larger_budgets(self, plain: Outcome) -> Solver | None:
+        """What plans without copies for larger budgets."""
+        return self.rough if plain.schedule is not None or self.thorough is None else self.thorough
 
     def _with_options(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
         """A plan of a graph with layers or options: copies are planned on flat graphs with options chosen before.
@@ -167,7 +170,7 @@ class WithCopies(FromStart):
             return None
         best.seen.append(graph)
         problem = evolve(best.problem, graph=graph, proof_leaves=0)
-        search = CopySearch(problem, _part(best.clock), seed, self, self.rough)
+        search = CopySearch(problem, _part(best.clock), seed, self, self._for_larger_budgets(plain))
         search.plain_gap, search.plain_effort = float("inf") if plain.gap is None else plain.gap, effort
         try:
             self._improve(search, _QUICK)

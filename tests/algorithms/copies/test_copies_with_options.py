@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from attrs import frozen
+from attrs import evolve, frozen
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -12,12 +12,15 @@ from remat.algorithms import (
     CopiesAlone,
     HIlp,
     Intervals,
+    LargerBudgets,
     MultiStart,
+    Plan,
     Polish,
     Problem,
     ReplaceReruns,
     RuinCopies,
     ShaveBoth,
+    Solver,
     WithCopies,
     hierarchical,
     store_all_peak,
@@ -79,6 +82,16 @@ def test_copies_are_planned_where_there_is_no_plan_without():
     problem, plain = Problem(graph=layers(), budget=60, link=Link.symmetric(gb_per_s=4)), HIlp().within(0)
     assert plain.solve(Problem(graph=problem.graph, budget=60)).schedule is None
     assert WithCopies(plain, MOVES).solve(problem).upper == 361
+    asked = []
+
+    class Asked(Solver):
+        def plan(self, problem, clock, seed):
+            asked.append(problem.budget)
+            return Plan()
+
+    slower = evolve(problem, link=Link.symmetric(gb_per_s=0.2))
+    WithCopies(plain, (LargerBudgets(factors=(2,)),), thorough=Asked()).solve(slower)
+    assert set(asked) == {120}
 
 
 def test_a_forward_whose_phantom_is_not_used_runs_without_saving_it():
