@@ -162,14 +162,19 @@ def facts(rows: list[Row]) -> list[str]:
             f"* Of the overhead of recomputation {ends[0]} goes, median {percent(statistics.median(map(saved, both)))}; "
             f"at {min(by_speed):.0f} GB/s alone {ends[1]}, median {percent(statistics.median(map(saved, slow)))}."
         )
-    timed = [row for row in rows if row["cpu_without_link"] >= LONG]
+    alone = [row["cpu"] for row in planned if row["recomputation"] is None]
+    if alone:
+        lines.append(
+            f"* Where there is no plan without copies: {min(alone):.1f} to {max(alone):.1f} seconds with the link."
+        )
+    timed = [row for row in planned if row["cpu_without_link"] >= LONG and row["recomputation"] is not None]
     if not timed:
         return [*lines, ""]
     most, above_five = max(timed, key=slower), sum(slower(row) > 5 for row in timed)
     seconds = f"{most['cpu']:.1f} s beside {most['cpu_without_link']:.1f}"
     return [
         *lines,
-        f"* Seconds with the link over without, where planning without takes {LONG} s or more: median "
+        f"* Seconds with the link over without, where planning without finds a plan and takes {LONG} s or more: median "
         f"{statistics.median(map(slower, timed)):.1f}, at most {slower(most):.1f} ({named(most)}: {seconds}), above five in "
         f"{above_five} of {len(timed)} rows; most seconds: {max(row['cpu'] for row in rows):.0f}.",
         "",

@@ -35,7 +35,7 @@ _SERVED = 8  # moves made from one list then
 _LITTLE = 2.0  # seconds of effort
 _TIMES = 3.5  # as much effort as the plan without copies took, and as at least `_LEAST` s, may go into copies
 _LEAST = 0.6
-_ALONE = 64.0  # seconds of effort, where there is no plan without copies that has a bound
+_ALONE = 96.0  # seconds of effort, where there is no plan without copies that has a bound
 
 logger = logging.getLogger(__name__)
 """Logs plans that the validator does not confirm (INFO)."""

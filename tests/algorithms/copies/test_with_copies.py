@@ -329,7 +329,7 @@ def test_searches_take_a_few_times_the_effort_of_the_plan_without_copies():
 
     gain, unlimited = searched(float("inf"), 1.0, taken=3.5)
     assert gain > 0
-    assert searched(float("inf"), 1.0, taken=64) == (0, 0.0)  # where there is no plan without copies
+    assert searched(float("inf"), 1.0, taken=96) == (0, 0.0)  # where there is no plan without copies
     assert searched(0.002, 1.0, taken=3.5) == (0, 0.0)
     assert searched(0.002, 2.0, taken=3.5) == (gain, unlimited)
     assert searched(0.002, 0.0, taken=3.5) == (gain, unlimited)  # of a solver whose effort nobody counts
