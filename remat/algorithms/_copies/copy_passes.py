@@ -36,6 +36,19 @@ def shaved_plan(search: CopySearch, seq: Ints, prices: Prices) -> list[CopyPlan]
     return [] if plan is None or not plan.fits else [plan]
 
 
+def offer_polished(search: CopySearch, distinct: dict[Ns, CopyPlan], most: int, how: str) -> None:
+    """Polish the fastest of some plans and offer them; the best of them is another start of `RuinCopies`."""
+    polished: list[CopyPlan] = []
+    for _, plan in sorted(distinct.items())[:most]:
+        if search.clock.expired and (polished or search.best is not None):
+            break
+        polished.append(search.polished(plan.seq, plan.mask, whole_span(plan.seq), _PASSES))
+    polished.sort(key=lambda plan: plan.time)
+    for plan in polished:
+        search.offer(plan, how)
+    search.other_starts += polished[:1]
+
+
 def whole_span(seq: Ints) -> tuple[int, int]:
     """All positions of a sequence."""
     return 0, len(seq)
@@ -157,14 +170,7 @@ class ShavePostponed(CopyMove):
             for lane in self.lane_prices:
                 prices = Prices(search.time_prices, lane, self.exponent, 0.0, 0.0, BOTH)
                 distinct |= {plan.time: plan for plan in shaved_plan(search, order, prices)}
-        polished: list[CopyPlan] = []
-        for time in sorted(distinct)[: self.best]:
-            if search.clock.expired:
-                break
-            plan = distinct[time]
-            polished.append(search.polished(plan.seq, plan.mask, whole_span(plan.seq), _PASSES))
-            search.offer(polished[-1], repr(self))
-        search.other_starts += sorted(polished, key=lambda plan: plan.time)[:1]
+        offer_polished(search, distinct, self.best, repr(self))
 
 
 @frozen
@@ -235,15 +241,7 @@ class LargerBudgets(CopyMove):
             for lane in self.lane_prices:
                 prices = Prices(search.time_prices, lane, 1.0, 0.0, 0.0, BOTH)
                 distinct |= {plan.time: plan for plan in shaved_plan(search, seq, prices)}
-        polished: list[CopyPlan] = []
-        for _, plan in sorted(distinct.items())[: self.best]:
-            if search.clock.expired and (polished or search.best is not None):
-                break
-            polished.append(search.polished(plan.seq, plan.mask, whole_span(plan.seq), _PASSES))
-        for plan in sorted(polished, key=lambda plan: plan.time):
-            search.offer(plan, repr(self))
-        if polished:
-            search.other_starts.append(min(polished, key=lambda plan: plan.time))
+        offer_polished(search, distinct, self.best, repr(self))
 
     @staticmethod
     def _rough(search: CopySearch, factor: float) -> Ints | None:
