@@ -9,7 +9,7 @@ from remat.algorithms import StoreAll, choices
 from remat.budget import Share, budget_bytes, parse_budget
 from remat.cli.arguments import read_budget
 from remat.errors import BadArgument
-from remat.exec._plan.planning import Settings
+from remat.exec._plan.settings import Settings
 from tests.algorithms.test_runs_liveness import chain
 
 GOOD = {4096: 4096, "4096": 4096, "1.5 KiB": 1536, "40%": 400, " 0.05 % ": 0, "150%": 1500, "14%": 140, "28.7%": 287}

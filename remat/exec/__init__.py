@@ -6,7 +6,9 @@ from remat.exec._cost.cost import OpCost, estimate, resized
 from remat.exec._cost.devices import DEVICES, Device
 from remat.exec._cost.measuring import measure
 from remat.exec._plan.build import build_graph
-from remat.exec._plan.planning import Planned, Settings, plan_step
+from remat.exec._plan.planned import Planned
+from remat.exec._plan.planning import plan_step
+from remat.exec._plan.settings import Settings
 from remat.exec._run.lowering import Lowered, lower
 from remat.exec._run.runtime import StepError
 from remat.exec.blocks import Division, apply_budget

@@ -18,8 +18,10 @@ from remat.exec._cost.audit import measure_step
 from remat.exec._cost.cost import OpCost
 from remat.exec._module.ranks import Ranks
 from remat.exec._module.saved import file_of, plan_to_save
+from remat.exec._plan.costing import cost_step
 from remat.exec._plan.dividing import BlockOption, divide, option_of, peak_of, undominated
-from remat.exec._plan.planning import Settings, cost_step, plan_captured
+from remat.exec._plan.planning import plan_captured
+from remat.exec._plan.settings import Settings
 from remat.exec._torch import rng
 from remat.exec._torch.groups import WORLD
 from remat.exec._torch.sharded import is_sharded

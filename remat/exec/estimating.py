@@ -24,8 +24,9 @@ from remat.exec._cost.optimizers import Maker, OptimizerMemory, find_optimizer, 
 from remat.exec._cost.shared import measured
 from remat.exec._plan.batches import LargestBatch, largest_batch
 from remat.exec._plan.build import build_graph
+from remat.exec._plan.costing import outside_of
 from remat.exec._plan.needs import Needs, needs_of
-from remat.exec._plan.planning import Settings, outside_of
+from remat.exec._plan.settings import Settings
 from remat.exec._plan.unwrapped import held_by_autograd
 from remat.exec._torch.memory_now import free_memory
 from remat.exec.weightless import Weightless, capture_without_weights

@@ -18,7 +18,8 @@ from remat.algorithms._curves.tradeoff import SWEEP, Choice, Choices, choices
 from remat.errors import BadArgument
 from remat.exec._capture.capturing import capture
 from remat.exec._cost.devices import Device, device_model
-from remat.exec._plan.planning import COSTS, Settings, plan_step
+from remat.exec._plan.planning import plan_step
+from remat.exec._plan.settings import COSTS, Settings
 from remat.exec._torch import torch_private
 from remat.exec.weightless import graph_on
 from remat.exec.wrapping import call_of, in_training

@@ -21,7 +21,8 @@ from remat.exec._capture.capturing import Captured, capture
 from remat.exec._cost.cost import estimate
 from remat.exec._cost.devices import Device, device_model
 from remat.exec._plan.build import build_graph
-from remat.exec._plan.planning import Settings, outside_of
+from remat.exec._plan.costing import outside_of
+from remat.exec._plan.settings import Settings
 from remat.exec._torch import torch_private
 from remat.exec._torch.places import is_user_file
 from remat.exec._trace.tape import Tape

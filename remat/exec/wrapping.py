@@ -33,8 +33,8 @@ from remat.exec._module.samples import call_of, in_training, samples_of
 from remat.exec._module.saved import saved_plans
 from remat.exec._module.state import MOST_PLANS
 from remat.exec._plan.automatic import AUTO, auto_budget
-from remat.exec._plan.planning import Settings
 from remat.exec._plan.progress import Listener
+from remat.exec._plan.settings import Settings
 from remat.exec._torch.compiled import inside_compiled
 from remat.exec._torch.groups import WORLD, is_group
 from remat.exec._torch.sharded import share_state

@@ -10,7 +10,7 @@ from remat.algorithms._arrays.graph_arrays import flatten
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._search.passes import RuinAndRecreate
 from remat.algorithms._search.ruin_recreate import perturbed
-from remat.algorithms._search.state import RunProblem
+from remat.algorithms._search.run_problem import RunProblem
 from remat.algorithms._search.warmup import warm_up
 from remat.ir import GraphBuilder, Kind, validate
 from remat.testing.strategies import legal_graphs, scheduled

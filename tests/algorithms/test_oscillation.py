@@ -21,7 +21,8 @@ from remat.algorithms._search.oscillation import (
     oscillate,
 )
 from remat.algorithms._search.passes import MultiStart, PeakShaving, RuinAndRecreate
-from remat.algorithms._search.state import RunProblem, Search
+from remat.algorithms._search.run_problem import RunProblem
+from remat.algorithms._search.state import Search
 from remat.algorithms._search.stop import disputed
 from tests.algorithms.test_gathering import two_uses
 from tests.algorithms.test_runs_liveness import chain

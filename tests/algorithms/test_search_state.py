@@ -25,7 +25,9 @@ from remat.algorithms import (
 )
 from remat.algorithms._arrays.streams import _STREAMS, Streams, _number
 from remat.algorithms._core.outcome import IMPOSSIBLE
-from remat.algorithms._search.state import Bounds, Incumbents, RunMove, Search
+from remat.algorithms._search.run_move import RunMove
+from remat.algorithms._search.standing import Bounds, Incumbents
+from remat.algorithms._search.state import Search
 from remat.errors import BackendMissing, BadArgument
 from tests.algorithms.test_runs_liveness import chain
 

@@ -25,8 +25,8 @@ SIZES = (64, 58, 50, 44)
 @pytest.fixture(autouse=True)
 def light(monkeypatch):
     """The default planner takes milliseconds: here plans are moved between sizes, not judged."""
-    monkeypatch.setattr("remat.exec._plan.planning.Settings.planner", lambda settings: settings.solver or LIGHT)
-    monkeypatch.setattr("remat.exec._plan.planning._cheap", lambda: LIGHT)
+    monkeypatch.setattr("remat.exec._plan.settings.Settings.planner", lambda settings: settings.solver or LIGHT)
+    monkeypatch.setattr("remat.exec._plan.solving._cheap", lambda: LIGHT)
     monkeypatch.setattr(families, "MEMBER_WORK", 1e5)
     monkeypatch.setattr(families, "WORK", 1e4)
 

@@ -36,8 +36,8 @@ CALLS = {"Strided": images, "Masked": padded}
 @pytest.fixture(autouse=True)
 def light(monkeypatch):
     """The default planner takes milliseconds: here programs are filled in, not plans judged."""
-    monkeypatch.setattr("remat.exec._plan.planning.Settings.planner", lambda settings: settings.solver or LIGHT)
-    monkeypatch.setattr("remat.exec._plan.planning._cheap", lambda: LIGHT)
+    monkeypatch.setattr("remat.exec._plan.settings.Settings.planner", lambda settings: settings.solver or LIGHT)
+    monkeypatch.setattr("remat.exec._plan.solving._cheap", lambda: LIGHT)
     monkeypatch.setattr(families, "MEMBER_WORK", 1e5)
     monkeypatch.setattr(families, "MEMBER_STARTS", 2)
 

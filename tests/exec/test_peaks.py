@@ -125,7 +125,7 @@ def test_a_rehearsal_above_the_budget_says_so(monkeypatch):
     held = 10 * MiB
     monkeypatch.setattr("remat.exec._module.binding.rehearse", lambda *_: Rehearsal(peak=held, reserved=0, time=1))
     module, x = Conjugates(2), torch.randn(128, 16, dtype=torch.complex64)
-    with pytest.warns(RematWarning, match=rf"rehearsal of the plan held .*\({held} B\), and the budget is"):
+    with pytest.warns(RematWarning, match=rf"rehearsal of the plan held .*\({held} B\), and the budget is .*measure"):
         remat.exec.wrap(module, x, "1MiB", solver=LIGHT, cost="estimate")
 
 
@@ -150,7 +150,7 @@ def test_a_step_whose_rehearsal_is_above_the_budget_is_planned_for_less(monkeypa
 def test_where_no_plan_is_found_for_less_the_one_that_holds_least_stays(monkeypatch):
     monkeypatch.setattr("remat.exec._module.binding.rehearse", lambda *_: Rehearsal(peak=MiB << 10, reserved=0, time=1))
     module, sample = SMALL["mlp"].instantiate()
-    with pytest.warns(RematWarning, match="the rehearsal of the plan held"):
+    with pytest.warns(RematWarning, match="the rehearsal of the plan held .*some operation takes more memory"):
         wrapped = remat.exec.wrap(module, sample, "60%", solver=LIGHT)
     report = remat.exec.report(wrapped)
     assert report.fitted.count("planned for") == 1 and report.ran == "plan"

@@ -8,7 +8,7 @@ from torch.nn import functional
 from remat.errors import RematError, Uncapturable
 from remat.exec._capture.capturing import capture
 from remat.exec._cost.devices import device_model
-from remat.exec._plan.planning import SCALARS
+from remat.exec._plan.costing import SCALARS
 from remat.exec.weightless import capture_without_weights, graph_without_weights
 from remat.ir import Phase, Schedule, validate
 from remat.units import GiB

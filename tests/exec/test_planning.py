@@ -19,10 +19,12 @@ from remat.algorithms._search.auto import cheap
 from remat.budget import parse_budget
 from remat.errors import Infeasible, Uncapturable
 from remat.exec._cost import measuring
-from remat.exec._plan import planning
+from remat.exec._plan import planning, solving
 from remat.exec._plan.known import KnownPlans
-from remat.exec._plan.planning import Settings, over_budget, plan_step
+from remat.exec._plan.planned import over_budget
+from remat.exec._plan.planning import plan_step
 from remat.exec._plan.progress import STAGES, StageProgress, Stages, seconds_by_stage, stages_of
+from remat.exec._plan.settings import Settings
 from remat.exec._plan.smallest import changed_since, with_changes
 from remat.ir import validate
 from tests.exec.support import LIGHT, SMALL, Rig
@@ -126,7 +128,9 @@ def test_a_search_without_time_still_knows_a_budget_and_a_floor(gpt2):
 
 
 def test_the_smallest_budget_is_no_larger_than_one_that_was_planned_before(now, monkeypatch):
-    monkeypatch.setattr(planning, "known_plans", KnownPlans())  # other tests plan the same step
+    known = KnownPlans()  # other tests plan the same step
+    monkeypatch.setattr(planning, "known_plans", known)
+    monkeypatch.setattr(solving, "known_plans", known)
     before = planned("mlp", budget="80%", solver=LIGHT)
     peak = before.outcome.cost.peak
     solver = Slow(now)
@@ -134,7 +138,7 @@ def test_the_smallest_budget_is_no_larger_than_one_that_was_planned_before(now, 
         planned("mlp", budget="15%", solver=solver, seconds=1)
     assert refused.value.smallest == before.store_all
     monkeypatch.setattr(Settings, "planner", lambda self: solver)
-    monkeypatch.setattr(planning, "_cheap", lambda: solver)
+    monkeypatch.setattr(solving, "_cheap", lambda: solver)
     with pytest.raises(Infeasible) as refused:
         planned("mlp", budget="15%", seconds=1)
     assert refused.value.floor <= refused.value.smallest == peak <= before.budget

@@ -28,7 +28,7 @@ from remat.exec._module import hearing
 from remat.exec._module import ranks as agreements
 from remat.exec._module.board import Board
 from remat.exec._module.ranks import Ranks, Statement, terms_of
-from remat.exec._plan import planning
+from remat.exec._plan import costing, planning
 from remat.exec._torch.groups import Members, members_of
 from tests.exec.apart import apart
 from tests.exec.support import LIGHT, SMALL
@@ -107,7 +107,7 @@ def check_a_share_is_of_the_step_that_holds_most(rank):
 
 def check_costs_are_the_largest_and_one_rank_plans(rank):
     module, sample = SMALL["mlp"].instantiate()
-    real, planner = planning.measured, mock.Mock(side_effect=planning.solve)
+    real, planner = costing.measured, mock.Mock(side_effect=planning.solve)
 
     def measure(program, cache=None, *, brief=False):
         fresh = {} if cache is None else cache
@@ -117,7 +117,7 @@ def check_costs_are_the_largest_and_one_rank_plans(rank):
             fresh[name] = evolve(fresh[name], time=1000 + 10**6 * (at % 2 == rank))
         return {name: fresh.get(name, cost) for name, cost in costs.items()}
 
-    with mock.patch.object(planning, "measured", measure), mock.patch.object(planning, "solve", planner):
+    with mock.patch.object(costing, "measured", measure), mock.patch.object(planning, "solve", planner):
         wrapped = remat.exec.wrap(module, sample, "70%", **EASY | {"cost": "measure"})
     report = remat.exec.report(wrapped)
     first, second = gathered((report.graph, report.schedule, report.lower))

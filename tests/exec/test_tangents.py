@@ -11,7 +11,7 @@ from torch.nn import functional
 import remat.exec
 from remat.errors import Infeasible
 from remat.exec import RematWarning
-from remat.exec._plan.planning import SCALARS
+from remat.exec._plan.costing import SCALARS
 from remat.exec._run.tangents import Tangents
 from tests.exec.support import LIGHT
 

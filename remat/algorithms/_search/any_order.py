@@ -27,8 +27,9 @@ from remat.algorithms._search.lp_rounding import hardest_instants
 from remat.algorithms._search.order_tree import FAILURES, THOROUGHLY, Kids, Leaf, Limits, OrderTree, Stage
 from remat.algorithms._search.precedence import Chain, Precedence
 from remat.algorithms._search.pressure import pressures
+from remat.algorithms._search.run_move import RunMove
 from remat.algorithms._search.solution_starts import SolutionPlans, described
-from remat.algorithms._search.state import RunMove, Search
+from remat.algorithms._search.state import Search
 from remat.settings import number, whole
 
 _FULL = 1500  # variables up to which a formulation gets all branch-and-bound nodes

@@ -12,7 +12,8 @@ from __future__ import annotations
 from attrs import field, frozen
 
 from remat.algorithms._search.any_order import AnyOrder, grown
-from remat.algorithms._search.state import RunMove, Search
+from remat.algorithms._search.run_move import RunMove
+from remat.algorithms._search.state import Search
 from remat.settings import number
 
 

@@ -22,7 +22,9 @@ from numpy.typing import NDArray
 from remat.algorithms._arrays.graph_arrays import BACKWARD, Flags, Flat, Ints, Longs, pairs_of
 from remat.algorithms._search.on_demand import recompute_on_demand
 from remat.algorithms._search.passes import shaved, variant
-from remat.algorithms._search.state import RunMove, Search, Sequence
+from remat.algorithms._search.run_move import RunMove
+from remat.algorithms._search.run_problem import Sequence
+from remat.algorithms._search.state import Search
 from remat.ir import Graph
 from remat.settings import tuple_of, whole
 

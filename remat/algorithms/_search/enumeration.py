@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from attrs import evolve, field, frozen
 
-from remat.algorithms._search.state import RunMove, Search
+from remat.algorithms._search.run_move import RunMove
+from remat.algorithms._search.state import Search
 from remat.algorithms._whole.exhaustive import Exhaustive
 from remat.settings import whole
 

@@ -8,7 +8,8 @@ from remat.algorithms._bounds.floor import floor_of
 from remat.algorithms._bounds.kept_cut import KeptCuts
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._proving.evidence import Needs
-from remat.algorithms._search.state import RunMove, Search
+from remat.algorithms._search.run_move import RunMove
+from remat.algorithms._search.state import Search
 
 
 @frozen

@@ -7,7 +7,8 @@ from attrs import field, frozen
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
 from remat.algorithms._search.passes import offer_shaved, variant
-from remat.algorithms._search.state import RunMove, Search
+from remat.algorithms._search.run_move import RunMove
+from remat.algorithms._search.state import Search
 from remat.ir import Graph
 from remat.settings import instance, number, tuple_of, whole
 from remat.units import LARGEST

@@ -15,7 +15,8 @@ from remat.algorithms._bounds.floor import kept_before
 from remat.algorithms._bounds.instants import Dependencies, instant_formulation
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.direct import solve_relaxed
-from remat.algorithms._search.state import Search, Sequence
+from remat.algorithms._search.run_problem import Sequence
+from remat.algorithms._search.state import Search
 
 Longs = NDArray[np.int64]
 

@@ -16,8 +16,10 @@ from remat.algorithms._bounds.instants import Dependencies, Instant, instant_for
 from remat.algorithms._milp.direct import solve_relaxed
 from remat.algorithms._search.on_demand import recompute_on_demand
 from remat.algorithms._search.passes import ShavingParams, offer_shaved
+from remat.algorithms._search.run_move import RunMove
+from remat.algorithms._search.run_problem import Sequence
 from remat.algorithms._search.single_instant import candidate_instants
-from remat.algorithms._search.state import RunMove, Search, Sequence
+from remat.algorithms._search.state import Search
 from remat.settings import number, tuple_of, whole
 
 

@@ -20,7 +20,9 @@ from remat.algorithms._search.instant_choice import heavy_instants, worst_instan
 from remat.algorithms._search.lp_rounding import hardest_instants
 from remat.algorithms._search.on_demand import recompute_on_demand
 from remat.algorithms._search.passes import offer_shaved, variant
-from remat.algorithms._search.state import RunMove, Search, Sequence
+from remat.algorithms._search.run_move import RunMove
+from remat.algorithms._search.run_problem import Sequence
+from remat.algorithms._search.state import Search
 from remat.settings import number, whole
 from remat.units import Ns
 

@@ -22,7 +22,9 @@ from remat.algorithms._search.kernel_prefetch import await_kernels
 from remat.algorithms._search.passes import iterations_per_check
 from remat.algorithms._search.peak_shaving import LONGEST, Scoring, shave
 from remat.algorithms._search.ruin_recreate import LARGEST_TIME, perturbed, perturbed_near_peak
-from remat.algorithms._search.state import RunMove, Search, Sequence
+from remat.algorithms._search.run_move import RunMove
+from remat.algorithms._search.run_problem import Sequence
+from remat.algorithms._search.state import Search
 from remat.ir import Graph
 from remat.settings import FLAG, number, whole
 

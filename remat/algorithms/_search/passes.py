@@ -17,7 +17,9 @@ from remat.algorithms._search.deletion import delete
 from remat.algorithms._search.kernel_prefetch import await_kernels
 from remat.algorithms._search.peak_shaving import NO_CEILING, Scoring, shave
 from remat.algorithms._search.ruin_recreate import Acceptance, relieve, ruin_and_recreate
-from remat.algorithms._search.state import RunMove, Search, Sequence
+from remat.algorithms._search.run_move import RunMove
+from remat.algorithms._search.run_problem import Sequence
+from remat.algorithms._search.state import Search
 from remat.ir import Graph
 from remat.settings import FLAG, instance, number, optional, whole
 

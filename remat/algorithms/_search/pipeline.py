@@ -8,7 +8,8 @@ from attrs import field, frozen
 
 from remat.algorithms._core.startup import planning_time
 from remat.algorithms._core.wording import indented
-from remat.algorithms._search.state import RunMove, Search
+from remat.algorithms._search.run_move import RunMove
+from remat.algorithms._search.state import Search
 from remat.algorithms._search.stop import CONDITION, Condition, gap
 from remat.errors import BackendMissing
 from remat.ir import Graph

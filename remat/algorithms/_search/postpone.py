@@ -12,7 +12,8 @@ from attrs import field, frozen
 
 from remat.algorithms._arrays.postponing import postponed_order
 from remat.algorithms._search.passes import offer_shaved, variant
-from remat.algorithms._search.state import RunMove, Search
+from remat.algorithms._search.run_move import RunMove
+from remat.algorithms._search.state import Search
 from remat.settings import number, tuple_of, whole
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from attrs import field, frozen
 
 from remat.algorithms._search.passes import offer_shaved, variant
-from remat.algorithms._search.state import RunMove, Search
+from remat.algorithms._search.run_move import RunMove
+from remat.algorithms._search.state import Search
 from remat.settings import tuple_of, whole
 
 Runs = tuple[int, ...]

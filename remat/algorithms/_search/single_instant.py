@@ -14,7 +14,8 @@ from remat.algorithms._milp.answer import Answer
 from remat.algorithms._milp.basis import Basis
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._proving.evidence import AtInstant
-from remat.algorithms._search.state import RunMove, Search
+from remat.algorithms._search.run_move import RunMove
+from remat.algorithms._search.state import Search
 from remat.settings import whole
 
 _CHECKS = (

@@ -14,7 +14,8 @@ from remat.algorithms._bounds.ordered_instants import Chained
 from remat.algorithms._search.on_demand import recompute_on_demand
 from remat.algorithms._search.oscillation import Oscillation
 from remat.algorithms._search.passes import offer_shaved, variant
-from remat.algorithms._search.state import Search, Sequence
+from remat.algorithms._search.run_problem import Sequence
+from remat.algorithms._search.state import Search
 
 _PER_NODE = 5e-4  # seconds of work, on small graphs
 _VAIN = 8  # plans that settle and bring nothing, in a row, after which none does: on 21 rows 25 of 27 gains came before

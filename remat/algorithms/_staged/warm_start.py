@@ -34,8 +34,8 @@ def starting_plan(problem: Problem, gap: float, clock: Clock, seed: int = 0, *, 
     from remat.algorithms._search.lp_rounding import SavedSet
     from remat.algorithms._search.passes import MultiStart, RuinAndRecreate
     from remat.algorithms._search.pipeline import Polish
+    from remat.algorithms._search.run_move import RunMove
     from remat.algorithms._search.single_instant import SingleInstant
-    from remat.algorithms._search.state import RunMove
 
     shaved: tuple[RunMove, ...] = (Floor(), MultiStart())
     near = stop.gap(gap)

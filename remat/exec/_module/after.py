@@ -14,7 +14,8 @@ from remat.errors import Uncapturable
 from remat.exec._capture.capturing import Captured
 from remat.exec._module.calls import attributes
 from remat.exec._module.live import Watch
-from remat.exec._plan.planning import Outside, Planned, is_loss_inside
+from remat.exec._plan.costing import Outside, is_loss_inside
+from remat.exec._plan.planned import Planned
 from remat.exec._run.lowering import Lowered
 from remat.exec._run.meter import StepMeter
 from remat.exec._torch import rng

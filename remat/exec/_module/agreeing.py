@@ -12,7 +12,9 @@ from remat.exec._cost.machine import minor_version
 from remat.exec._module.calls import Arguments
 from remat.exec._module.ranks import Statement
 from remat.exec._module.state import State
-from remat.exec._plan.planning import Planned, cost_step, plan_captured
+from remat.exec._plan.costing import cost_step
+from remat.exec._plan.planned import Planned
+from remat.exec._plan.planning import plan_captured
 from remat.exec._plan.progress import Stages
 from remat.exec._plan.replaying import Replay, fingerprint
 

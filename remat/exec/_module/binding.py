@@ -13,8 +13,10 @@ from remat.exec._module.calls import Arguments
 from remat.exec._module.entries import Ready
 from remat.exec._module.live import Watch, named
 from remat.exec._module.state import State
+from remat.exec._plan.costing import is_loss_inside
 from remat.exec._plan.families import ALONE
-from remat.exec._plan.planning import Planned, Settings, is_loss_inside
+from remat.exec._plan.planned import Planned
+from remat.exec._plan.settings import Settings
 from remat.exec._program.program import Program
 from remat.exec._run.meter import StepMeter
 from remat.exec._run.rehearsal import rehearse

@@ -16,7 +16,8 @@ from remat.exec._module.entries import Ready
 from remat.exec._module.fitting import Fit, Trials, fitted
 from remat.exec._module.ranks import Ranks
 from remat.exec._module.state import State
-from remat.exec._plan.planning import Outside, Planned
+from remat.exec._plan.costing import Outside
+from remat.exec._plan.planned import Planned
 from remat.exec._plan.progress import Stages
 from remat.exec._run.inner import Compile, through
 from remat.exec._torch import inductor

@@ -37,9 +37,11 @@ from remat.exec._module.part_plans import (
 from remat.exec._module.parts import Calls, Form, Part, has_hooks, seen
 from remat.exec._module.ranks import Ranks
 from remat.exec._module.state import State
+from remat.exec._plan.costing import cost_step
 from remat.exec._plan.dividing import BlockOption, divide, peak_of, undominated
-from remat.exec._plan.planning import Planned as PlannedStep
-from remat.exec._plan.planning import Settings, cost_step, plan_captured
+from remat.exec._plan.planned import Planned as PlannedStep
+from remat.exec._plan.planning import plan_captured
+from remat.exec._plan.settings import Settings
 from remat.exec._program.digest import program_digest
 from remat.exec._torch.exchange import EXCHANGE
 from remat.units import Bytes, format_bytes

@@ -7,7 +7,7 @@ from attrs import define, evolve, frozen
 from remat._warn import RematWarning, warn
 from remat.exec._capture.capturing import Captured
 from remat.exec._module.live import Watch
-from remat.exec._plan.planning import Planned
+from remat.exec._plan.planned import Planned
 from remat.exec._run.meter import StepMeter
 from remat.exec._run.rehearsal import Rehearsal
 from remat.exec._run.runtime import Call

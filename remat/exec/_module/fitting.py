@@ -18,7 +18,9 @@ from remat.exec._module.binding import bound
 from remat.exec._module.calls import Arguments
 from remat.exec._module.entries import Ready
 from remat.exec._module.state import State
-from remat.exec._plan.planning import Outside, Planned, plan_captured
+from remat.exec._plan.costing import Outside
+from remat.exec._plan.planned import Planned
+from remat.exec._plan.planning import plan_captured
 from remat.exec._plan.progress import Stages
 from remat.units import Bytes
 

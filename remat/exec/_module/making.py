@@ -24,8 +24,10 @@ from remat.exec._module.fitting import Fit, fitted
 from remat.exec._module.new_sizes import Filled, at_known_sizes, learn_sizes, planned_from, why_unfilled
 from remat.exec._module.saved import file_of, plan_to_save
 from remat.exec._module.state import State
+from remat.exec._plan.costing import Outside
 from remat.exec._plan.families import ALONE
-from remat.exec._plan.planning import Outside, Planned, above_budget, over_budget, plan_captured
+from remat.exec._plan.planned import Planned, above_budget, over_budget
+from remat.exec._plan.planning import plan_captured
 from remat.exec._plan.progress import Stages, stages_of
 from remat.exec._plan.smallest import with_changes
 from remat.exec._program.digest import program_digest
@@ -212,7 +214,8 @@ def _ready_for(
         return ready
     if _rehearsed_peak(ready) > (planned.budget or _rehearsed_peak(ready)):
         ready = _fitted(state, call, ready, outside=outside, stages=stages)
-    if warning := above_budget(ready.planned, _rehearsed_peak(ready)):
+    estimated = state.settings.cost == "estimate"
+    if warning := above_budget(ready.planned, _rehearsed_peak(ready), estimated=estimated):
         warn(warning, RematWarning)
     return ready
 

@@ -14,7 +14,9 @@ from remat.exec._capture.capturing import Captured, step_of
 from remat.exec._module.calls import Arguments, leaf_key, traced_step
 from remat.exec._module.live import Watch
 from remat.exec._module.state import State
-from remat.exec._plan.planning import Alike, Planned, plan_costed, with_costs
+from remat.exec._plan.costing import Alike, with_costs
+from remat.exec._plan.planned import Planned
+from remat.exec._plan.planning import plan_costed
 from remat.exec._plan.progress import Stages
 from remat.exec._program.program import Program
 from remat.exec._run.lowering import Lowered

@@ -15,7 +15,7 @@ from remat.exec._module.binding import bound
 from remat.exec._module.calls import Arguments, Wrapped
 from remat.exec._module.parts import Described, Form, Part
 from remat.exec._plan.dividing import BlockOption
-from remat.exec._plan.planning import Planned as PlannedStep
+from remat.exec._plan.planned import Planned as PlannedStep
 from remat.exec._program.digest import program_digest
 from remat.exec._program.program import Program, Role, refs
 from remat.exec._torch import rng

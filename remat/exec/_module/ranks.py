@@ -24,7 +24,7 @@ from remat.errors import GroupError
 from remat.exec._cost.cost import OpCost
 from remat.exec._module.board import Board
 from remat.exec._module.hearing import hear
-from remat.exec._plan.planning import Budget
+from remat.exec._plan.settings import Budget
 from remat.exec._torch.groups import WORLD, Members, is_running, members_of
 from remat.ir import PlanFile, parse_plans, print_plans
 from remat.units import Bytes

@@ -14,8 +14,9 @@ from remat.algorithms import IMPOSSIBLE
 from remat.errors import BadArgument, StalePlan
 from remat.exec._cost.cost import OpCost
 from remat.exec._cost.machine import machine_of, minor_version
-from remat.exec._plan.planning import Planned, Settings
+from remat.exec._plan.planned import Planned
 from remat.exec._plan.replaying import Replay, differences, fingerprint, stale, tensor_lines
+from remat.exec._plan.settings import Settings
 from remat.exec._program.program import Program
 from remat.exec._run.rehearsal import Rehearsal
 from remat.ir import PlanFile, SavedPlan, read_plans

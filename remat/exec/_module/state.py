@@ -22,8 +22,9 @@ from remat.exec._module.ranks import Ranks
 from remat.exec._module.saved import SavedPlans
 from remat.exec._module.shape_bill import ShapeBill
 from remat.exec._plan.families import Families
-from remat.exec._plan.planning import Planned, Settings
+from remat.exec._plan.planned import Planned
 from remat.exec._plan.raising import with_raised_bound
+from remat.exec._plan.settings import Settings
 from remat.exec._sizes.captures import Sizes
 from remat.exec._sizes.stencil import Stencil
 from remat.exec._torch.ambient import settings, transform_around

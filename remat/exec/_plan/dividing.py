@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from attrs import field, frozen
 
-from remat.exec._plan.planning import Planned
+from remat.exec._plan.planned import Planned
 from remat.ir import Kind, Phase, Run
 from remat.units import Bytes, Ns
 

@@ -8,7 +8,7 @@ from remat.algorithms import Clock, Outcome, Problem
 from remat.algorithms._core.evidence import stronger
 from remat.algorithms._core.solver import with_start
 from remat.algorithms._core.startup import importing
-from remat.exec._plan.planning import Planned
+from remat.exec._plan.planned import Planned
 
 
 def with_raised_bound(planned: Planned, seed: int) -> Outcome:

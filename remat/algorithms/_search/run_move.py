@@ -1,0 +1,83 @@
+"""A *pass*: a solver that improves a `Search`.
+
+Alone it creates a `Search`, improves it and returns its plan; in a `Polish` many passes improve the same search.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from attrs import field, frozen
+
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.outcome import Plan
+from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import refuse_unless_flat
+from remat.algorithms._core.warm_started import WarmStarted
+from remat.algorithms._core.wording import operand
+from remat.algorithms._search.certifying import certify
+from remat.algorithms._search.state import Search
+from remat.algorithms._search.stop import CONDITION, Condition
+from remat.ir import Graph, Schedule
+from remat.settings import instance
+
+
+class RunMove(WarmStarted):
+    """A solver that improves a search over run sequences of a flat graph: a pass."""
+
+    __slots__ = ()
+
+    def refuses(self, graph: Graph) -> str | None:
+        """Flat graphs only."""
+        return refuse_unless_flat(graph)
+
+    @abstractmethod
+    def improve(self, search: Search) -> None:
+        """Offer better sequences or prove better bounds; return when done, or when the search is over."""
+
+    def if_(self, condition: Condition) -> If:
+        """This pass if a condition holds, and for as long as it holds."""
+        return If(self, condition)
+
+    def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
+        """Search from the captured order, and from `start` if there is one."""
+        search = Search(problem, clock, seed, self)
+        if start is not None:
+            search.offer(search.arrays.sequence_of(start), "the start")
+        with search.charged("plan"):
+            self.improve(search)
+        clock.count(search.worked.seconds)
+        if problem.proof_leaves:
+            with search.charged("proof"):
+                certify(search)
+        return search.plan()
+
+
+@frozen(repr=False)
+class If(RunMove):
+    """`move.if_(condition)`: does nothing if the condition does not hold; the pass ends when it no longer holds.
+
+    Attributes:
+        move: the pass. condition: on plan and bound.
+    """
+
+    move: RunMove = field(validator=instance(RunMove, "MultiStart()"))
+    condition: Condition = field(validator=CONDITION)
+
+    def __repr__(self) -> str:
+        return f"{operand(self.move)}.if_({self.condition!r})"
+
+    def refuses(self, graph: Graph) -> str | None:
+        """What the pass refuses."""
+        return self.move.refuses(graph)
+
+    def outline(self, graph: Graph) -> tuple[str, ...]:
+        """The lines of the pass, with the condition."""
+        first, *more = self.move.outline(graph)
+        return (f"{first}, if {self.condition}", *more)
+
+    def improve(self, search: Search) -> None:
+        """The pass, under the condition."""
+        if self.condition(search):
+            with search.while_(self.condition):
+                self.move.improve(search)
