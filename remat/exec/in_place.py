@@ -8,10 +8,10 @@ from typing import Any
 from torch import nn
 
 from remat.errors import BadArgument
-from remat.exec._module.calls import INSTANCE_FORWARD, Wrapped
+from remat.exec._module.calls import Wrapped
 from remat.exec._module.saved import saved_plans
 from remat.exec._module.state import state_of
-from remat.exec.wrapping import wrap
+from remat.exec.wrapping import become_bare, become_wrapped, wrap
 from remat.ir import PlanFile
 
 
@@ -27,12 +27,8 @@ def wrap_in_place(model: nn.Module, budget: int | str | None = None, **settings:
         The module.
     """
     wrapped = wrap(model, None, budget, **settings)
-    forward = model.__dict__.pop("forward", None)
-    model.__dict__.pop("_compiled_call_impl", None)
-    model.__class__ = type(wrapped)
-    model.__dict__["_remat"] = wrapped.__dict__["_remat"]
-    if forward is not None:  # set on the instance, by a stack: it is what will be planned
-        model.forward = forward
+    if wrapped is not model:
+        become_wrapped(model, wrapped.__dict__["_remat"])
     return model
 
 
@@ -51,12 +47,7 @@ def unwrap(model: nn.Module) -> nn.Module:
             f"unwrap: the class of the module was changed after it was wrapped, to {type(model).__mro__[0].__name__}."
         )
         raise BadArgument("X-ARG", what, fix="unwrap before `fully_shard`.")
-    del model.__dict__["_remat"]
-    forward = model.__dict__.pop(INSTANCE_FORWARD, None)
-    model.__dict__.pop("forward", None)
-    model.__class__ = type(model).__mro__[2]
-    if forward is not None:
-        model.__dict__["forward"] = forward
+    become_bare(model)
     return model
 
 

@@ -19,6 +19,7 @@ from remat.errors import BadArgument
 from remat.exec._capture.capturing import capture
 from remat.exec._cost.devices import Device, device_model
 from remat.exec._plan.planning import plan_step
+from remat.exec._plan.progress import progress_bar
 from remat.exec._plan.settings import COSTS, Settings
 from remat.exec._torch import torch_private
 from remat.exec.weightless import graph_on
@@ -133,12 +134,7 @@ class _Bar:
     """A progress bar over budgets on the error stream, with the latest report of the solvers."""
 
     def __init__(self, *, shown: bool) -> None:
-        from rich.console import Console  # these take a twentieth of a second, and are only needed here
-        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-        from rich.progress import Progress as Bar
-
-        columns = (TextColumn("budgets"), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        self.bar = Bar(*columns, console=Console(stderr=True), transient=True, disable=not shown)
+        self.bar = progress_bar("budgets", shown=shown)
         self.task = self.bar.add_task("", total=None)
 
     def __enter__(self) -> _Bar:

@@ -27,7 +27,7 @@ from remat.exec._torch.compiled import running_eagerly
 from remat.exec._torch.exchange import EXCHANGE
 from remat.exec._torch.unwinding import unwound
 from remat.exec._trace import structure
-from remat.exec.wrapping import with_state
+from remat.exec.wrapping import wrapped_with
 from remat.settings import SEED, instance, number, takes
 from remat.units import Bytes, parse_bytes
 
@@ -69,7 +69,7 @@ class DtrState:
 
         def turn() -> Any:
             with running_eagerly(), runtime.turns:
-                return run_forward(runtime, forward, module, self.loss_reserve)
+                return run_forward(runtime, forward, module, (args, kwargs), self.loss_reserve)
 
         return unwound(turn, runtime.was_interrupted)
 
@@ -121,7 +121,8 @@ def dtr(
     score = score_named(score) if isinstance(score, str) else score
     instance(Score, "h_dtr_eq").check(score, "dtr: score", rule="X-ARG")
     reserve = None if loss_reserve is None else parse_bytes(loss_reserve)
-    return with_state(model, DtrState(size, score, float(limit), loss, reserve, seed))
+    with wrapped_with(model, DtrState(size, score, float(limit), loss, reserve, seed)) as wrapped:
+        return wrapped
 
 
 @takes(rule="X-REPORT", model=instance(nn.Module, "nn.Linear(3, 4)"))

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import logging
 import os
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -39,9 +40,12 @@ from remat.exec._torch.compiled import inside_compiled
 from remat.exec._torch.groups import WORLD, is_group
 from remat.exec._torch.sharded import share_state
 from remat.exec._trace.diagnosis import refusal
+from remat.exec._trace.walk import place_of_itself
 from remat.ir import Link, PlanFile
 from remat.settings import FLAG, Setting, either, instance, one_of, optional, whole
 from remat.units import parse_bytes
+
+logger = logging.getLogger(__name__)
 
 UNCAPTURABLE = ("raise", "bare", "dtr")
 STALE = ("raise", "plan")
@@ -175,11 +179,11 @@ def wrap(
         settings=settings, on_uncapturable=on_uncapturable, rehearse=rehearse, most_plans=most_plans, saved=saved,
         family=family, ranks=Ranks(None if budget is None else group),
     )  # fmt: skip
-    wrapped = with_state(model, state)
-    if sample is not None:
-        plan_sample(state, wrapped, sample)
-    if shapes is not None:
-        prepare_all(state, wrapped, shapes).check()
+    with wrapped_with(model, state) as wrapped:
+        if sample is not None:
+            plan_sample(state, wrapped, sample)
+        if shapes is not None:
+            prepare_all(state, wrapped, shapes).check()
     return wrapped
 
 
@@ -230,6 +234,46 @@ def _check_module(model: nn.Module) -> None:
         if isinstance(inner, nn.modules.lazy.LazyModuleMixin) and inner.has_uninitialized_params():  # type: ignore[misc]
             what = f"{path or 'the module'} ({type(inner).__name__}) is lazy: its parameters have no shapes yet."
             raise Uncapturable("X-LAZY", what, fix="call the module once (under torch.no_grad()) before you wrap it.")
+
+
+@contextlib.contextmanager
+def wrapped_with(model: nn.Module, state: Any) -> Iterator[nn.Module]:
+    """The module with a state: another object, which shares everything with `model`; or `model` itself where it is referred to.
+
+    What a hook, a child or a closure that refers to the module reads and writes of it would not be the other object's. Where the
+    block fails, the module is what it was.
+    """
+    where = place_of_itself(model)
+    if where is None:
+        yield with_state(model, state)
+        return
+    logger.info("%s is wrapped in place: %s refers to it", type(model).__name__, where)
+    become_wrapped(model, state)
+    try:
+        yield model
+    except BaseException:
+        become_bare(model)
+        raise
+
+
+def become_wrapped(model: nn.Module, state: Any) -> None:
+    """Make the module itself a wrapped one, with a state."""
+    forward = model.__dict__.pop("forward", None)
+    model.__dict__.pop("_compiled_call_impl", None)
+    model.__class__ = _class_of(type(model))  # type: ignore[arg-type]  # as in `_rebuild`
+    model.__dict__["_remat"] = state
+    if forward is not None:  # set on the instance, by a stack: it is what will be planned
+        model.forward = forward
+
+
+def become_bare(model: nn.Module) -> None:
+    """Make a module that was wrapped in place what it was."""
+    del model.__dict__["_remat"]
+    forward = model.__dict__.pop(INSTANCE_FORWARD, None)
+    model.__dict__.pop("forward", None)
+    model.__class__ = type(model).__mro__[2]
+    if forward is not None:
+        model.__dict__["forward"] = forward
 
 
 def with_state(model: nn.Module, state: Any) -> nn.Module:
@@ -319,4 +363,4 @@ def _rebuild(base: type[nn.Module]) -> nn.Module:
     return object.__new__(kind)  # a sharded class makes instances of the class it was
 
 
-__all__ = ["RematWarning", "call_of", "in_training", "with_state", "wrap"]
+__all__ = ["RematWarning", "become_bare", "become_wrapped", "call_of", "in_training", "wrap", "wrapped_with"]

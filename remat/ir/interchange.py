@@ -73,7 +73,7 @@ def loads(raw: bytes | str) -> Graph | Schedule:
         MalformedFile: with the place in the document.
     """
     text = as_text(raw)
-    if text.lstrip()[:6] == "remat ":
+    if text.lstrip().startswith(("remat ", "#")):  # of the two forms the text form alone has comments
         return parse_text(text)
     document = parse_json(text)
     form = document.get("format") if isinstance(document, dict) else None

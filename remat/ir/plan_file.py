@@ -159,7 +159,7 @@ def _canonical(document: Any) -> str:
 def _checksum(document: Mapping[str, Any]) -> str:
     """SHA-256 of the canonical text of all but the checksum."""
     text = _canonical({key: value for key, value in document.items() if key != "checksum"})
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------

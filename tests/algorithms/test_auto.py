@@ -81,6 +81,20 @@ def test_the_same_seed_gives_the_same_plan_byte_for_byte(unet):
     assert first.lower == second.lower
 
 
+def test_an_interruption_of_the_last_replay_keeps_the_plan(monkeypatch):
+    graph = read_joint_graph(CAPTURED / "gpt12.json.gz")
+    real, asked = solver.validate, []
+
+    def interrupted(*given):
+        asked.append(given)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return real(*given)
+
+    monkeypatch.setattr(solver, "validate", interrupted)
+    assert StoreAll().solve(Problem(graph=graph, budget=store_all_peak(graph))).schedule is not None
+
+
 def test_an_interruption_keeps_the_best_plan(unet):
     reached = []
 

@@ -2,9 +2,9 @@
 
 import random
 
-from remat.algorithms import Clock, Enumerate, Exhaustive, Problem, Status, auto, plan_first
+from remat.algorithms import IMPOSSIBLE, Clock, Enumerate, Exhaustive, Problem, Status, auto, plan_first
 from remat.algorithms._search.state import Search
-from remat.ir import Link
+from remat.ir import GraphBuilder, Kind, Link
 from remat.testing.oracle import frontier, optimum
 from tests.algorithms.test_runs_liveness import chain
 from tests.soundness.judging import changes, graph_of
@@ -68,3 +68,22 @@ def test_a_proof_that_is_asked_for_is_left_to_bounds_that_have_one():
     assert proved.cost == claimed.cost
     assert proved.certified >= graph.time
     assert any("Enumerate" in line for line in claimed.trail)
+
+
+def test_a_state_with_millions_of_moves_ends_it_too():
+    b = GraphBuilder("many-ways")
+    b.data("t", 0, Kind.TANGENT)
+    b.data("w", 0, Kind.PARAM_GRAD)
+    data = [f"a{i}" for i in range(20)]
+    for name in data:
+        b.data(name, 1)
+    b.forward("F", writes=data, time=1)
+    b.loss("L", reads=["a0"], writes=["t"], time=1, workspace=10)
+    b.backward("B", reads=["t", *data], writes=["w"], time=1)
+    graph = b.build()
+    search = tried(graph, 21, states=20)
+    assert search.best is None
+    assert search.lower < IMPOSSIBLE
+    limited = Search(Problem(graph=graph, budget=21), Clock(0.0), 0, "test")
+    Enumerate().improve(limited)
+    assert limited.best is None

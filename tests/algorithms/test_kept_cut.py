@@ -92,3 +92,30 @@ def test_without_time_or_work_nothing_is_proved(monkeypatch):
     assert cut_floor(graph, 13, clock) == 13
     monkeypatch.setattr(kept_cut, "_WORK", 1)
     assert cut_floor(graph, 13) == 13
+
+
+def test_a_part_of_a_sum_is_on_no_path():
+    """w2 adds to d before w3 does, so what w3 made d from need not be there, nor be made again, for w2 to run again."""
+    b = GraphBuilder("part-of-a-sum")
+    for name in ("x", "d", "e", "y"):
+        b.data(name, 10, Kind.GRADIENT)
+    b.data("a", 0)
+    b.data("t", 0, Kind.TANGENT)
+    b.data("k", 0, Kind.PARAM_GRAD)
+    b.data("kk", 10, Kind.PARAM_GRAD)
+    b.data("kv", 10, Kind.PARAM_GRAD)
+    b.forward("F", writes=["a"], time=1)
+    b.loss("L", reads=["a"], writes=["t"], time=1)
+    b.backward("h", reads=["t"], writes=["x"], workspace=50, time=1)
+    b.backward("w1", reads=["t"], writes=["d"], time=1)
+    b.backward("w2", reads=["t"], writes=["d", "e"], time=1)
+    b.backward("w3", reads=["x"], writes=["d"], time=1)
+    b.backward("r", reads=["d"], writes=["k"], time=1)
+    b.backward("v", reads=["k"], writes=["y"], workspace=50, time=1)
+    b.backward("u", reads=["y"], writes=["kv"], time=1)
+    b.backward("q", reads=["e"], writes=["kk"], time=1)
+    graph = b.build()
+    cost = validate(graph, Schedule.from_runs(graph, ["F", "L", "h", "w1", "w2", "w3", "r", "v", "u", "w1", "w2", "q"]))
+    assert cut_floor(graph, 0) <= cost.peak == 60
+    assert auto.solve(Problem(graph=graph, budget=cost.peak)).lower < IMPOSSIBLE
+    assert lowest_budget(graph).impossible < cost.peak

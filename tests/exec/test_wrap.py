@@ -2,8 +2,11 @@
 
 import copy
 import io
+import multiprocessing
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import time
 
@@ -39,6 +42,88 @@ def test_state_parameters_and_class_are_the_modules_own():
     assert isinstance(wrapped, GPT2) and wrapped.blocks is module.blocks
     wrapped.load_state_dict(GPT2(layers=2, width=16, heads=4, vocabulary=32, context=12).state_dict())
     assert torch.equal(module.norm.weight, wrapped.norm.weight)
+
+
+def body():
+    return nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(16, 16), nn.GELU())))
+
+
+class ScaledByItself(nn.Module):
+    """A closure over the module reads an attribute of it."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.scale = body(), 1.0
+        self.scaled = lambda x: x * self.scale
+
+    def forward(self, x):
+        return self.scaled(self.body(x)).square().mean()
+
+
+def test_a_module_that_something_refers_to_is_wrapped_itself_or_left_as_it_was():
+    x = torch.randn(64, 16)
+    bare, model = ScaledByItself(), ScaledByItself()
+    attributes = set(vars(model))
+    with pytest.raises(Infeasible):
+        remat.exec.wrap(model, x, 1, **EASY)
+    assert type(model) is ScaledByItself and set(vars(model)) == attributes
+    wrapped = remat.exec.wrap(model, x, "90%", **EASY)
+    assert wrapped is model and isinstance(model, ScaledByItself)
+    for scale in (1.0, 2.0):
+        bare.scale = wrapped.scale = scale
+        assert torch.equal(bare(x), wrapped(x))
+    assert remat.exec.report(wrapped).ran == "plan"
+    assert type(remat.exec.unwrap(model)) is ScaledByItself and set(vars(model)) == attributes
+    dynamic = remat.exec.dtr(model, "1MiB")
+    dynamic.scale = 3.0
+    assert dynamic is model and torch.equal(dynamic(x) / 3, wrapped.body(x).square().mean() * 3)
+
+
+class Weighed(nn.Module):
+    """Weighs its loss by what a function says."""
+
+    def __init__(self, weight):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.weight = body(), weight
+
+    def forward(self, x):
+        return self.body(x).square().mean() * self.weight()
+
+
+class Value:
+    def __init__(self, value):
+        self.value = value
+
+    def __call__(self):
+        return self.value.value
+
+
+class Rate:
+    def __init__(self, schedule):
+        self.schedule = schedule
+
+    def __call__(self):
+        return self.schedule.get_last_lr()[0]
+
+
+def test_settings_in_shared_memory_and_in_schedules_are_seen():
+    x = torch.randn(64, 16)
+    shared = multiprocessing.Value("d", 1.0)
+    schedule = torch.optim.lr_scheduler.StepLR(torch.optim.SGD([torch.zeros(1, requires_grad=True)], 1.0), 1, 0.5)
+    for weight in (Value(shared), Rate(schedule)):
+        bare, wrapped = Weighed(weight), remat.exec.wrap(Weighed(weight), x, "90%", **EASY)
+        for step in range(3):
+            shared.value = 1.0 + step
+            assert torch.equal(bare(x), wrapped(x))
+            schedule.optimizer.step()
+            schedule.step()
+
+
+def test_an_import_takes_none_of_the_users_random_numbers():
+    code = "import random; random.seed(0); before = random.getstate(); import remat.exec; assert random.getstate() == before"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_optimizers_step_over_several_shapes():

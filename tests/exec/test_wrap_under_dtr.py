@@ -1,7 +1,9 @@
 """`wrap` of what cannot be captured: with a budget in bytes it runs under DTR, within the budget, and says so."""
 
+import collections
 import copy
 import pickle
+import queue
 import warnings
 
 import pytest
@@ -164,3 +166,47 @@ def test_buffers_that_get_their_sizes_in_the_first_forward(fused):
             assert torch.equal(expected.grad, actual.grad)
         for expected, actual in zip(bare.buffers(), wrapped.buffers(), strict=True):
             assert torch.equal(expected, actual)
+
+
+class Writes(nn.Module):
+    """Puts what it computes into its batch, a queue and a deque."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(16, 16), nn.GELU())))
+        self.log, self.last = queue.Queue(), collections.deque(maxlen=2)
+
+    def forward(self, batch):
+        batch["hidden"] = self.layers(batch["x"])
+        self.last.append((batch["hidden"].detach(), 1))
+        loss = batch["hidden"].square().mean()
+        self.log.put(loss.detach())
+        return loss
+
+
+def test_what_a_forward_puts_into_its_arguments_and_objects_is_plain():
+    def batch():
+        return {"x": torch.linspace(0, 1, 64 * 16).view(64, 16)}
+
+    bare, wrapped = Writes(), remat.exec.wrap(Writes(), None, "1MiB", solver=LIGHT)
+    one, two = batch(), batch()
+    with pytest.warns(RematWarning, match=r"X-STATE|X-INPUT"):
+        loss = wrapped(two)
+    assert torch.equal(bare(one), loss)
+    kept = (two["hidden"], wrapped.last[0][0], wrapped.log.get())
+    assert all(type(tensor) is torch.Tensor for tensor in kept)
+    assert all(map(torch.equal, kept, (one["hidden"], bare.last[0][0], bare.log.get())))
+
+
+def test_a_forward_that_writes_to_its_argument_is_refused_by_name():
+    with pytest.raises(Uncapturable, match=r"X-INPUT.*writes to argument 0, a dict"):
+        remat.exec.wrap(Batches(), ({"x": torch.ones(64, 16)},), "90%", solver=LIGHT, on_uncapturable="raise")
+
+
+class Batches(Writes):
+    """Puts what it computes into its batch alone."""
+
+    def forward(self, batch):
+        batch["hidden"] = self.layers(batch["x"])
+        return batch["hidden"].square().mean()

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 
 from remat.errors import MalformedFile
-from remat.ir import Schedule, condense, dump, dumps, load
+from remat.ir import Schedule, condense, dump, dumps, load, loads, parse_text
+from remat.ir.plan_file import parse_plans
 from remat.testing.strategies import clustered_graphs, scheduled
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
@@ -63,3 +64,13 @@ def test_a_damaged_archive_is_one_error(tmp_path):
         (tmp_path / "cut.gz").write_bytes(raw[:cut])
         with pytest.raises(MalformedFile):
             load(tmp_path / "cut.gz")
+
+
+def test_a_text_that_begins_with_a_comment_is_read():
+    text = "# of a note\n\nremat graph 1\nloss L : -> ; time 1\n"
+    assert loads(text) == parse_text(text)
+
+
+def test_half_a_character_in_a_plan_file_is_refused():
+    with pytest.raises(MalformedFile, match="F-CHECKSUM"):
+        parse_plans('{"format":"remat-plan/1","checksum":"x","model":"\\ud800"}')

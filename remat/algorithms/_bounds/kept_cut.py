@@ -1,19 +1,21 @@
 """The floor by cuts: what must be resident besides a heavy node, so that no heavy node has to run again.
 
-Let H be a set of nodes that must run, and let v be the one of them that runs last, of all their runs. Follow the data from one to
-the next that some node makes from it, beginning with the outputs of nodes in H and ending with a kept datum. Suppose that
-nothing on such a path is resident during this run of v, and that v writes nothing on it. The kept datum is resident at the end
-(S-END), so its residency begins later; then every writer of it runs later (S-ONCE), among them the one that reads the datum
-before it on the path, which is therefore resident later (S-READ), and so on back to the first datum, which a node of H then
-writes after the last run of H. So the data resident with v are a cut between the outputs of H and the kept data, together with
-the outputs of v; what v reads and what its ancestors have made to stay (S-KEEP) is among them. By S-MEM the run needs
+Let H be a set of nodes that must run, and let v be the one of them that runs last, of all their runs. Follow the data from
+one to the next that some node makes from it, reading all of it, beginning with the outputs of nodes in H and ending with a
+kept datum. Suppose that nothing on such a path is resident during this run of v, and that v writes nothing on it. The kept
+datum is resident at the end (S-END), so its residency begins later; then every writer of it runs later (S-ONCE), among them
+the one that reads the datum before it on the path, which is therefore resident later (S-READ), and so on back to the first
+datum, which a node of H then writes after the last run of H. (A node that adds to a sum reads what was added before it alone,
+and not all its writers run before it: such reads are on no path.) So the data resident with v are a cut between the outputs
+of H and the kept data, together with the outputs of v; what v reads and what its ancestors have made to stay (S-KEEP) is
+among them. By S-MEM the run needs
 
     charge(v) + bytes of what is resident in any case + the least cut in which that and the outputs of v cost nothing.
 
-As v is not known, the least of these sums over H is a floor, for every H, without a link: a copy would begin a residency without
-a run. A budget is impossible if some H has all its sums above it. Sums only rise with H, so the largest such H is what remains
-when nodes of smaller sums are taken away one after the other. A least cut is a largest flow (Ford and Fulkerson, 1956).
-Source of the bound: this project; see docs/explanation/bounds.md.
+As v is not known, the least of these sums over H is a floor, for every H, without a link: a copy would begin a residency
+without a run. A budget is impossible if some H has all its sums above it. Sums only rise with H, so the largest such H is
+what remains when nodes of smaller sums are taken away one after the other. A least cut is a largest flow (Ford and Fulkerson,
+1956). Source of the bound: this project; see docs/explanation/bounds.md.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class KeptCuts:
         # vertices: a datum's beginning and its end, nodes, where paths begin, where they end
         beginning, end, node = np.arange(data), np.arange(data) + data, np.arange(nodes) + 2 * data
         self._source, self._sink = 2 * data + nodes, 2 * data + nodes + 1
-        reader, read = pairs_of(flat.reads)
+        reader, read = pairs_of(
+            table_of([list(dict.fromkeys(whole)) for whole in graph.reads_by_node])
+        )  # without the parts of sums
         writer, written = pairs_of(table_of([list(outputs) for outputs in graph.writes_by_node]))
         counted = (flat.producer[written] >= 0) & flat.required[writer]
         writer, written, kept = writer[counted], written[counted], np.flatnonzero(flat.keep)

@@ -109,7 +109,13 @@ class Solver(ABC):
             inner.stop()
             plan = Plan(schedule=inner.best, lower=inner.lower, trail=(f"{self!r} was interrupted",))
         _PLAN.check(plan, f"{self!r}: the answer of plan")
-        outcome = self._replayed(problem, plan)
+        try:
+            outcome = self._replayed(problem, plan)
+        except (KeyboardInterrupt, SystemError) as error:
+            if not is_interruption(error):
+                raise
+            inner.stop()
+            outcome = self._replayed(problem, plan)  # the plan is kept; a second interruption ends this
         if logger.isEnabledFor(logging.DEBUG):
             seconds = planning_time() - start
             logger.debug("%.200r: %.3f s, time %s ns, bound %s ns", self, seconds, outcome.upper, outcome.lower)

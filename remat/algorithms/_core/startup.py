@@ -5,6 +5,7 @@ A deadline of planning excludes both, and a report shows them separately: a cloc
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,13 +25,14 @@ _importing = _OfThread()
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Count the block as an import."""
-    tally = _importing.tally
+    """Count the block as an import. Random numbers that a library draws when it is imported are not taken from the user's."""
+    tally, state = _importing.tally, random.getstate()
     tally.begin()
     try:
         with collector_paused():
             yield
     finally:
+        random.setstate(state)
         tally.end()
 
 

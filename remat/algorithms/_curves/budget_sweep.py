@@ -1,13 +1,15 @@
 """Many budgets of one graph: the curve of time over memory, and the lowest budget a plan is found for.
 
 Work is shared between budgets: a plan for a smaller budget is offered to every larger one, so that times never rise with the
-budget, and a bound or a proof of impossibility for a larger budget holds for every smaller one.
+budget, and a bound or a proof of impossibility for a larger budget holds for every smaller one. Over a link a plan is replayed at
+the larger budget first: its copies begin sooner where there is room, which may leave none for a later run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import ClassVar
 
 from attrs import evolve, frozen
 
@@ -106,11 +108,9 @@ def sweep(
         for budget in sorted(set(budgets)):
             if clock.expired:
                 break
-            # a bound of a smaller budget may not hold here; its plan does
-            earlier = evolve(outcome, lower=0, class_bounds=(), evidence=None)
-            outcome = chosen.solve(
-                Problem(graph=graph, budget=budget, link=link), clock=clock.nested(), seed=seed
-            ).merge(earlier)
+            problem = Problem(graph=graph, budget=budget, link=link)
+            earlier = _at_a_larger_budget(outcome, problem)
+            outcome = chosen.solve(problem, clock=clock.nested(), seed=seed).merge(earlier)
             points.append(Point(budget=budget, outcome=outcome))
             if listener is not None:
                 listener(points[-1])
@@ -290,11 +290,21 @@ def _narrowed(graph: Graph, lowest: Lowest, clock: Clock, seed: int) -> Lowest:
 class _GivenSchedule(Solver):
     """Proposes a given schedule, so that it passes through `solve`."""
 
+    models_link: ClassVar[bool] = True
+
     schedule: Schedule
+    trail: tuple[str, ...] = ("lowered step by step",)
 
     def plan(self, problem: Problem, clock: Clock, seed: int) -> Plan:
         del problem, clock, seed
-        return Plan(schedule=self.schedule, trail=("lowered step by step",))
+        return Plan(schedule=self.schedule, trail=self.trail)
+
+
+def _at_a_larger_budget(outcome: Outcome, problem: Problem) -> Outcome:
+    """The plan of a smaller budget; its bound may not hold. With copies it is replayed: they begin sooner where there is room."""
+    if problem.link is None or outcome.schedule is None:
+        return evolve(outcome, lower=0, class_bounds=(), evidence=None)
+    return _GivenSchedule(outcome.schedule, outcome.trail).solve(problem)
 
 
 def _descend(graph: Graph, point: Point, floor: Bytes, accuracy: Bytes, clock: Clock, seed: int) -> Point:

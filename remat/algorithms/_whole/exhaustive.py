@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from itertools import chain, combinations
 from typing import ClassVar, NamedTuple
 
 from attrs import field, frozen
@@ -39,8 +38,8 @@ class Exhaustive(Solver):
 
     Attributes:
         max_nodes: graphs with more compute nodes are refused.
-        max_states: expanded states after which the search gives up and states the bound it has reached; a second search, for
-            copies issued by steps, has as many.
+        max_states: expanded states after which the search gives up and states the bound it has reached, as it does after 64 times
+            as many moves; a second search, for copies issued by steps, has as many states.
     """
 
     models_link: ClassVar[bool] = True
@@ -61,9 +60,14 @@ class Exhaustive(Solver):
             # its kernels are loaded where a link asks for them
             from remat.algorithms._whole.exhaustive_copies import plan_with_copies
 
-            return plan_with_copies(problem, self.max_states, clock)
+            return plan_with_copies(
+                problem, self.max_states, clock, lambda: _Search(problem).result(self.max_states, clock)
+            )
         return _Search(problem).result(self.max_states, clock)
 
+
+_MOVES = 64  # for each state that may be expanded: one state alone may have millions
+_ASKED = 256  # moves between two looks at the clock
 
 State = tuple[int, Residency]
 """The nodes that have run, as bits, and the contributions per cell."""
@@ -209,14 +213,8 @@ class _Search:
 
     def _drops(self, state: list[int], over: int, needed: set[int]) -> Iterator[Residency]:
         """The states without each smallest set of droppable cells that frees at least `over` bytes."""
-        size = self._free(state, needed)
-        smallest: list[set[int]] = []
-        for chosen in _subsets(list(size)):
-            if any(smaller <= chosen for smaller in smallest):
-                continue
-            if sum(size[cell] for cell in chosen) >= over:
-                smallest.append(chosen)
-                yield tuple(0 if cell in chosen else contents for cell, contents in enumerate(state))
+        for chosen in _smallest_covers(self._free(state, needed), over):
+            yield tuple(0 if cell in chosen else contents for cell, contents in enumerate(state))
 
     def _free(self, state: list[int], needed: set[int]) -> dict[int, int]:
         """Bytes of the cells that can be dropped; cells without bytes are left out."""
@@ -244,7 +242,7 @@ class _Search:
         start: Residency = tuple([1 if outside else 0 for outside in self.outside] + [0] * len(self.graph.layers))
         frontier = _Frontier((0, start), self.estimate(0))
         settled: dict[int, list[Residency]] = {}
-        expanded = 0
+        expanded = moves = 0
         while frontier.queue:
             bound, time, (ran, residency) = frontier.pop()
             if frontier.arrivals[ran, residency].time < time or self._dominated(residency, settled.get(ran, [])):
@@ -253,11 +251,13 @@ class _Search:
                 schedule = Schedule.from_runs(self.graph, frontier.runs_to((ran, residency)))
                 return Plan(schedule=schedule, lower=time, trail=(f"Exhaustive: optimal, {expanded} states",))
             if expanded >= max_states or clock.expired:
-                why = "out of time" if clock.expired else f"{max_states} states"
-                return Plan(lower=bound, trail=(f"Exhaustive: stopped ({why})",))
+                return _stopped(bound, clock, max_states)
             expanded += 1
             settled.setdefault(ran, []).append(residency)
             for i, option, after in self.moves(ran, residency):
+                moves += 1
+                if moves > _MOVES * max_states or (moves % _ASKED == 0 and clock.expired):
+                    return _stopped(bound, clock, max_states)
                 node, key = self.graph.computes[i], (ran | 1 << i, after)
                 arrival = _Arrival(time + node.options[option].time, (ran, residency), Run(node.name, option))
                 frontier.push(key, arrival, self.estimate(key[0]))
@@ -271,6 +271,29 @@ class _Search:
         )
 
 
-def _subsets(items: list[int]) -> Iterator[set[int]]:
-    """The non-empty subsets, smaller ones first."""
-    return map(set, chain.from_iterable(combinations(items, count) for count in range(1, len(items) + 1)))
+def _stopped(bound: int, clock: Clock, max_states: int) -> Plan:
+    """What is known when the search ends early: no state that is left has a smaller estimate than the one it was at."""
+    why = "out of time" if clock.expired else f"{max_states} states"
+    return Plan(lower=bound, trail=(f"Exhaustive: stopped ({why})",))
+
+
+def _smallest_covers(size: dict[int, int], over: int) -> Iterator[set[int]]:
+    """The sets of items whose sizes sum to at least `over` and of which none can be spared.
+
+    Items are added by falling size: a set that reaches the sum with its last item, its smallest, has none to spare.
+    """
+    items = sorted(size, key=lambda item: (-size[item], item))
+    rest = [0] * (len(items) + 1)
+    for k in range(len(items) - 1, -1, -1):
+        rest[k] = rest[k + 1] + size[items[k]]
+
+    def extended(chosen: tuple[int, ...], k: int, missing: int) -> Iterator[set[int]]:
+        while rest[k] >= missing and k < len(items):
+            item = items[k]
+            k += 1
+            if size[item] >= missing:
+                yield {*chosen, item}
+            else:
+                yield from extended((*chosen, item), k, missing - size[item])
+
+    return extended((), 0, over)

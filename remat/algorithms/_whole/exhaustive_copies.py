@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from attrs import frozen
 
 from remat.algorithms._core.clock import Clock
@@ -28,23 +30,33 @@ _ROOM = 1 << 17  # states at first
 _STEPS = 10_000  # between looks at the clock
 
 
-def plan_with_copies(problem: Problem, max_states: int, clock: Clock) -> Plan:
+def plan_with_copies(problem: Problem, max_states: int, clock: Clock, without: Callable[[], Plan]) -> Plan:
     """The fastest schedule over a link with its proof; if the search stops early, a bound.
 
     First copies may start at any time, which bounds all schedules. If the validator says that no schedule takes so little with
-    the copies issued by steps, a second search lets them start only where steps issue them.
+    the copies issued by steps, a second search lets them start only where steps issue them. Where no copies are planned on such
+    graphs, or the host has no room for those of the fastest schedules, the plan is the fastest one `without` copies.
     """
     reason = no_tables(problem)
     if reason is not None:
-        return Plan(trail=(f"Exhaustive: schedules with copies are not searched, {reason}",))
+        bare = without()
+        return Plan(
+            schedule=bare.schedule,
+            trail=(f"Exhaustive: schedules with copies are not searched, {reason}", *bare.trail),
+        )
     bound = _searched(problem, max_states, clock, issued=False)
     lower = IMPOSSIBLE if bound.how == EMPTY else bound.time
     trail, best = [bound.words], bound.schedule(problem)
+    clock.report("Exhaustive", schedule=best and best[0], best=best and best[1], bound=lower)
     if bound.how == GOAL and (best is None or best[1] > lower):
         steps = _searched(problem, max_states, clock, issued=True)
         trail.append(f"{steps.words} with copies issued by steps")
         plans = [plan for plan in (best, steps.schedule(problem)) if plan is not None]
         best = min(plans, key=lambda plan: plan[1], default=None)
+        if best is None and steps.how in (GOAL, EMPTY):
+            bare = without()
+            trail += ["Exhaustive: the host has no room for the copies of the fastest schedules", *bare.trail]
+            return Plan(schedule=bare.schedule, lower=lower, trail=tuple(trail))
     return Plan(schedule=None if best is None else best[0], lower=lower, trail=tuple(trail))
 
 

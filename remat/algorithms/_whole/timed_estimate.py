@@ -28,7 +28,8 @@ FIELDS = 17
 
 NEVER = 1 << 60
 _FAR = 1e17
-_SAFE = 1e-6  # of rounding [ns]
+_SAFE = 1e-6  # of rounding [ns], and of the largest number that is added up:
+_SHARE = 2.0**-46
 
 Pair = tuple[float, float]
 """Bytes that cannot stay on the device, and of them those that have to be carried to the host first."""
@@ -196,7 +197,8 @@ def _sorted_producers(t: Timed, cells: int, work: Longs) -> int:
         if mass == 0:
             continue
         place = count
-        while place and work[2 * nodes + place - 1] * t.time[p] < mass * t.time[work[nodes + place - 1]]:
+        # as floats: bytes times nanoseconds may exceed whole numbers, and which of two like rates comes first costs nothing
+        while place and float(work[2 * nodes + place - 1]) * t.time[p] < float(mass) * t.time[work[nodes + place - 1]]:
             work[nodes + place], work[2 * nodes + place] = work[nodes + place - 1], work[2 * nodes + place - 1]
             place -= 1
         work[nodes + place], work[2 * nodes + place] = p, mass
@@ -220,7 +222,12 @@ def _least(t: Timed, work: Longs, items: int, needed: Pair, lanes: tuple[float, 
                 part = min(part, carried)
             best = min(best, _least_between(y, (over, carried), part, rate, lanes))
             y, over, carried, left = y + part * rate, over - part, max(0.0, carried - part), left - part
-    return NEVER if best >= _FAR else int(np.ceil(best - _SAFE - best * 1e-12))
+    out_rate, back_rate, room_out, room_back = lanes
+    largest = y + room_out + room_back
+    for term in (needed[1] * out_rate, needed[0] * back_rate):
+        if term < _FAR:
+            largest += term
+    return NEVER if best >= _FAR else int(np.ceil(best - _SAFE - largest * _SHARE))
 
 
 @inner_kernel

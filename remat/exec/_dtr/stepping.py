@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,6 +17,8 @@ from remat.exec._dtr.runtime import Runtime
 from remat.exec._dtr.wrapper import RematTensor
 from remat.exec._torch.devices import one_device
 from remat.exec._trace import structure
+from remat.exec._trace.containers import PLAIN
+from remat.exec._trace.walk import is_user_object
 from remat.units import Bytes, Ns, format_bytes
 
 
@@ -120,13 +124,16 @@ def device_of(tensors: Iterable[torch.Tensor]) -> torch.device:
     return device
 
 
-def run_forward(runtime: Runtime, forward: Callable[[], Any], module: nn.Module, reserve: Bytes | None) -> Any:
+def run_forward(
+    runtime: Runtime, forward: Callable[[], Any], module: nn.Module, arguments: Any, reserve: Bytes | None
+) -> Any:
     """Run a forward under DTR.
 
     Args:
         runtime: its storages and budget.
         forward: a call without arguments.
         module: whose buffers and attributes are plain tensors afterwards.
+        arguments: of the call; what the forward has put in their containers is plain afterwards too.
         reserve: bytes for a loss outside; None: twice the outputs that require a gradient.
     """
     if not runtime.in_forward:
@@ -144,7 +151,7 @@ def run_forward(runtime: Runtime, forward: Callable[[], Any], module: nn.Module,
         return plain[id(leaf)]
 
     if not runtime.in_forward:
-        _clean(module, plain_of)
+        _clean(module, arguments, plain_of)
         results = [plain_of(leaf) for leaf in leaves]
         _reserve(runtime, results, reserve)
         out = structure.unflatten(results, layout) if any(isinstance(leaf, RematTensor) for leaf in leaves) else out
@@ -161,30 +168,41 @@ def _reserve(runtime: Runtime, results: list[Any], reserve: Bytes | None) -> Non
     runtime.core.reserve = needed
 
 
-def _clean(module: nn.Module, plain_of: Callable[[Any], Any]) -> None:
-    """Buffers and attributes that the forward set become plain tensors."""
+def _clean(module: nn.Module, arguments: Any, plain_of: Callable[[Any], Any]) -> None:
+    """Buffers and attributes that the forward set, and what it put in the containers of its arguments, become plain tensors."""
+    seen: set[int] = set()
     for inner in module.modules():
         attributes = object.__getattribute__(inner, "__dict__")
         for table in (attributes["_buffers"], attributes):
             for name, value in list(table.items()):
-                if isinstance(value, (RematTensor, list, tuple, dict)) and name not in _TABLES:
-                    cleaned = _cleaned(value, plain_of)
-                    if cleaned is not value:
-                        table[name] = cleaned
+                cleaned = value if name in _TABLES else _cleaned(value, plain_of, seen)
+                if cleaned is not value:
+                    table[name] = cleaned
+    _cleaned(arguments, plain_of, seen)
 
 
 _TABLES = ("_parameters", "_buffers", "_modules")
+_DEEPEST = 6  # levels of containers and objects that are looked through after each step
+_MOST = 10_000  # items of one: a longer one is a data set
 
 
-def _cleaned(value: Any, plain_of: Callable[[Any], Any]) -> Any:
-    """A value whose wrapper tensors, also in lists, tuples and dicts, are plain; the value itself where it has none."""
+def _cleaned(value: Any, plain_of: Callable[[Any], Any], seen: set[int], depth: int = 0) -> Any:
+    """A value whose wrapper tensors, also in containers and objects of the user's, are plain; the value itself if it has none."""
     if isinstance(value, RematTensor):
         return plain_of(value)
-    if type(value) in (list, dict):
-        for key, item in enumerate(value) if isinstance(value, list) else list(value.items()):
-            cleaned = _cleaned(item, plain_of)
+    if isinstance(value, (*PLAIN, torch.Tensor, nn.Module)) or id(value) in seen or depth > _DEEPEST:
+        return value
+    if not isinstance(value, tuple):
+        seen.add(id(value))
+    if isinstance(value, (list, collections.deque, dict)) and len(value) <= _MOST:
+        for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
+            cleaned = _cleaned(item, plain_of, seen, depth + 1)
             if cleaned is not item:
                 value[key] = cleaned
-    elif type(value) is tuple and any(isinstance(item, RematTensor) for item in value):
-        return tuple(_cleaned(item, plain_of) for item in value)
+    elif isinstance(value, tuple):
+        items = [_cleaned(item, plain_of, seen, depth + 1) for item in value]
+        if any(map(operator.is_not, items, value)):
+            return value._make(items) if hasattr(value, "_make") else type(value)(items)
+    if is_user_object(value) and hasattr(value, "__dict__"):
+        _cleaned(vars(value), plain_of, seen, depth + 1)
     return value

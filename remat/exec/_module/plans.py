@@ -110,7 +110,7 @@ class Plans(State):
 
         def turn() -> Any:
             with running_eagerly(), runtime.turns, division.running(runtime):
-                return run_forward(runtime, forward, call.module, self.settings.loss_reserve)
+                return run_forward(runtime, forward, call.module, (call.args, call.kwargs), self.settings.loss_reserve)
 
         return unwound(turn, runtime.was_interrupted)
 

@@ -9,16 +9,13 @@ from typing import Any
 
 import torch
 from attrs import evolve, frozen
-from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 from torch import nn
 
 from remat.errors import Infeasible
 from remat.exec._module.entries import Bare, Dynamic, Ready
 from remat.exec._module.plans import Plans
 from remat.exec._module.samples import call_of, in_training, samples_of
-from remat.exec._plan.progress import Listener
+from remat.exec._plan.progress import Listener, progress_bar
 from remat.exec._torch.sharded import gathered
 from remat.units import Bytes, Ns, format_bytes
 
@@ -186,10 +183,7 @@ def _listened(progress: bool | Callable[[ShapeFit], None] | None, total: int) ->
     if callable(progress):
         yield progress
         return
-    console = Console(stderr=True)
-    columns = (TextColumn("shapes"), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    shown = console.is_terminal if progress is None else progress
-    with Bar(*columns, console=console, transient=True, disable=not shown) as bar:
+    with progress_bar("shapes", shown=progress) as bar:
         task = bar.add_task("", total=total)
         yield lambda fit: bar.update(task, description=f"{fit!s:.60}", advance=1)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, frozen
 
 from remat.algorithms import Progress
-from remat.algorithms._core.startup import compile_seconds, import_seconds, planning_time
+from remat.algorithms._core.startup import compile_seconds, import_seconds, importing, planning_time
 from remat.units import Bytes, Ns, format_ns
 
 if TYPE_CHECKING:
@@ -150,7 +150,8 @@ def stages_of(
 @contextmanager
 def _shown(model: str, console: Any) -> Iterator[Stages]:
     """On a terminal a line that changes, and one that stays when the step is planned; elsewhere a line for each stage."""
-    from rich.console import Console  # takes a tenth of a second, and is only needed where progress is shown
+    with importing():
+        from rich.console import Console  # takes a tenth of a second, and is only needed where progress is shown
 
     console = Console(stderr=True) if console is None else console
 
@@ -177,4 +178,17 @@ def seconds_by_stage(seconds: dict[str, float]) -> str:
     return ", ".join(parts)
 
 
-__all__ = ["STAGES", "Listener", "StageProgress", "Stages", "seconds_by_stage", "stages_of"]
+def progress_bar(what: str, *, shown: bool | None) -> Any:
+    """A bar of `rich` on the error stream, where that is a terminal if `shown` does not say; it goes when it is done."""
+    with importing():
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn(what), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    console = Console(stderr=True)
+    return Progress(
+        *columns, console=console, transient=True, disable=not (console.is_terminal if shown is None else shown)
+    )
+
+
+__all__ = ["STAGES", "Listener", "StageProgress", "Stages", "progress_bar", "seconds_by_stage", "stages_of"]

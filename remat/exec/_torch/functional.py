@@ -36,7 +36,7 @@ class Functional(FunctionalTensorMode):
     def __init__(self, log: Replays) -> None:
         super().__init__(_allow_token_discovery=True)
         self.log = log
-        self._ways: dict[Any, tuple[bool, bool]] = {}
+        self._ways: dict[Any, tuple[bool, bool, bool]] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -48,12 +48,16 @@ class Functional(FunctionalTensorMode):
         way = self._ways.get(func)
         if way is None:
             way = self._ways[func] = _way(func)
-        short, aliases = way
+        short, aliases, in_place = way
         if not short or not _KINDS.issuperset(types):
             return super().__torch_dispatch__(func, types, args, kwargs)
         kwargs = kwargs or {}
         self._sync_view_replay_annotations(args, kwargs)
+        written = args[0] if in_place and args and isinstance(args[0], FunctionalTensor) else None
+        layout = None if written is None else as_it_is(written).stride()
         result = self._functionalized(func, args, kwargs)
+        if written is not None and layout is not None:
+            _lay_out(written, layout)
         if not aliases or not any(isinstance(part, FunctionalTensor) for part in _tensors((result,))):
             return result
         return return_and_correct_aliasing(func, args, kwargs, result)
@@ -110,20 +114,41 @@ def writes(tensor: FunctionalTensor) -> int:
     return count
 
 
-def _way(func: Any) -> tuple[bool, bool]:
-    """Whether the short way does for an operation, and whether it gives views of what it reads, or writes it.
+def _lay_out(tensor: FunctionalTensor, strides: tuple[int, ...]) -> None:
+    """Give a tensor that was written in place the strides that it had: the operation that gives a new one may choose others.
+
+    Only where it had them without gaps; `masked_fill`, for one, gives a contiguous tensor.
+    """
+    value = inner(tensor)
+    shape, others = value.shape, value.stride()
+    if all(before == after or size == 1 for size, before, after in zip(shape, strides, others, strict=True)):
+        return
+    order = sorted(range(len(shape)), key=lambda dim: (-strides[dim], dim))
+    dense = torch.empty(0, device="meta").new_empty([shape[dim] for dim in order]).stride()
+    if any(strides[dim] != stride and shape[dim] != 1 for dim, stride in zip(order, dense, strict=True)):
+        return
+    back = [order.index(dim) for dim in range(len(shape))]
+    laid = value.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+    torch._functionalize_replace(tensor.elem, laid)
+    torch._functionalize_commit_update(tensor.elem)
+    torch._sync(tensor)  # type: ignore[attr-defined, no-untyped-call]
+
+
+def _way(func: Any) -> tuple[bool, bool, bool]:
+    """Whether the short way does for an operation, whether it gives views of what it reads, or writes it, and whether it writes.
 
     The long way is for what runs as other operations (composites), changes shapes in place, or is no operation of ATen.
     """
     if not isinstance(func, OpOverload) or func.namespace != "aten" or func in FunctionalTensor.metadata_fns:
-        return False, False
+        return False, False, False
     name = func.name()
     composite = _COMPOSITE in func.py_kernels or torch._C._dispatch_has_kernel_for_dispatch_key(name, _COMPOSITE)
     special = torch.Tag.inplace_view in func.tags or func is torch.ops.aten.lift_fresh.default or has_effects(func)
     if composite or special or not torch._C._dispatch_has_kernel(name):
-        return False, False
+        return False, False, False
     info = get_alias_info(func)
-    return True, bool(info.read_only_alias_match_indexes) or info.outs_write_aliases is not None
+    writes_it = info.outs_write_aliases is not None
+    return True, bool(info.read_only_alias_match_indexes) or writes_it, writes_it
 
 
 def _unwrapped(value: Any) -> Any:

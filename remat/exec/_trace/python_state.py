@@ -8,6 +8,7 @@ set once; and a plan checks whether the state it was made for still holds (`toke
 from __future__ import annotations
 
 import copy
+import ctypes
 import itertools
 import operator
 import types
@@ -25,6 +26,8 @@ from remat.exec._trace.walk import Walk
 
 _LARGEST_ARRAY = 1 << 16
 """Most bytes of a numpy array that is compared by contents; larger ones are compared by identity."""
+C_DATA = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure)
+"""What `multiprocessing.Value` and `Array` hold."""
 _CONTENTS = operator.attrgetter("cell_contents")
 
 
@@ -169,12 +172,16 @@ class Snapshot:
             if id(value) in self._tensors:
                 return "registered tensor"
             return "tensor", tuple(value.shape), value.stride(), value.dtype, str(value.device), value.requires_grad
-        if id(value) in self.paths:
-            return "at", self.paths[id(value)]
+        if isinstance(value, (type, types.BuiltinFunctionType)):
+            return _Same(value)
+        if id(value) in self.paths:  # what it holds is in containers of its own
+            return "at", self.paths[id(value)], _Same(getattr(value, "__code__", type(value)))
         if isinstance(value, (tuple, frozenset)):
             return type(value).__name__, tuple(self.freeze(item) for item in value)
         if isinstance(value, np.ndarray):
             return "array", value.shape, str(value.dtype), value.tobytes() if _is_small(value) else id(value)
+        if isinstance(value, C_DATA):
+            return "shared memory", bytes(value)
         if isinstance(value, types.MethodType):
             return "method", _Same(value.__func__), self.freeze(value.__self__)
         return _Same(value)
@@ -208,6 +215,8 @@ def _arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
     """Small arrays in a value of a container, in tuples too."""
     if isinstance(value, np.ndarray) and _is_small(value):
         yield value
+    elif isinstance(value, C_DATA):
+        yield np.frombuffer(value, np.uint8)  # type: ignore[call-overload]
     elif isinstance(value, tuple):
         for item in value:
             yield from _arrays(item)

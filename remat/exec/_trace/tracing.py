@@ -73,7 +73,15 @@ class Step:
         rest = iter(tensors)
         leaves = [next(rest) if leaf is None else self._value(leaf, tensors) for leaf in self.leaves]
         args, kwargs = structure.unflatten(leaves, self.layout)
-        return self.function(self.module, *args, **kwargs)
+        given = {**dict(enumerate(args)), **kwargs}
+        before = {name: _form(argument) for name, argument in given.items()}
+        out = self.function(self.module, *args, **kwargs)
+        for name, argument in given.items():
+            if _form(argument) != before[name]:
+                place = f"argument {name}" if isinstance(name, int) else f"the argument {name!r}"
+                what = f"the forward writes to {place}, a {type(argument).__name__}, which a captured step would not."
+                raise Uncapturable("X-INPUT", what, fix="return what it writes there, or write to a copy.")
+        return out
 
     def _value(self, leaf: Plain | Repeated, tensors: tuple[torch.Tensor, ...]) -> Any:
         """What stands for a leaf that is no tensor of its own."""
@@ -106,6 +114,12 @@ class Step:
             what = f"the module returns {len(scalars)} scalars that require a gradient, so which one is the loss is not clear."
             raise Uncapturable("X-LOSS", what, fix='give differentiable="all", or return one loss.')
         return scalars
+
+
+def _form(argument: Any) -> tuple[Layout, tuple[int, ...]]:
+    """What an argument holds, in a form that compares; contents of tensors do not count."""
+    leaves, layout = structure.flatten(argument, opaque=lambda value: isinstance(value, nn.Module))
+    return layout, tuple(map(id, leaves))
 
 
 @frozen

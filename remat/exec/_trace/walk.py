@@ -7,16 +7,20 @@ import copy
 import dis
 import enum
 import functools
+import gc
 import itertools
 import random
 import sys
+import threading
 import types
-from collections.abc import Callable, Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from remat.exec._torch.ambient import hooks_of_all_modules
 from remat.exec._torch.places import HERE
@@ -29,6 +33,11 @@ _BUILT_IN: tuple[Iterable[Any], ...] = ([], (), "", range(1), {})
 _ITERATORS = (itertools.count, itertools.cycle, itertools.islice, *(type(iter(items)) for items in _BUILT_IN))
 _CACHE = type(functools.lru_cache(len))
 _DEEPEST = 40
+_MACHINERY = frozenset(
+    ("abc", "asyncio", "builtins", "concurrent", "contextlib", "ctypes", "enum", "importlib", "inspect", "io", "logging",
+     "pathlib", "re", "socket", "subprocess", "tempfile", "threading", "types", "typing", "warnings", "_io", "_thread")
+)  # fmt: skip
+"""Modules of the standard library whose objects are no settings of a model: what changes in them is their own."""
 
 
 class Walk:
@@ -42,6 +51,7 @@ class Walk:
     Attributes:
         containers: what was found, in the order of the walk.
         paths: how each object was reached, by its identity.
+        back: where the module itself was met again.
     """
 
     def __init__(self, module: nn.Module, others: tuple[Any, ...], reads: Reads | None) -> None:
@@ -51,6 +61,7 @@ class Walk:
         self.containers: list[Container] = []
         named = module.named_modules(remove_duplicate=True)
         self.paths = {id(inner): f"self.{path}" if path else "self" for path, inner in named}
+        self.back: list[str] = []
         self._visited: set[int] = set()
         self._read: set[tuple[int, str]] = set()
         self._names: dict[str, int] = {}
@@ -65,6 +76,8 @@ class Walk:
         """Add a value and what it holds."""
         if isinstance(value, (*PLAIN, *TORCH_PLAIN, torch.Tensor, np.ndarray)) or depth > _DEEPEST:
             return
+        if value is self.root and depth:
+            self.back.append(path)
         handler = self.handler(value) if id(value) not in self._visited else None
         if handler is not None:
             self.enter(value, path)
@@ -86,7 +99,9 @@ class Walk:
             (set, functools.partial(self.sequence, kind="set")),
             ((tuple, frozenset), self.items),
             (types.FunctionType, self.function),
-            (types.MethodType, self.method),
+            ((types.MethodType, types.BuiltinMethodType), self.method),
+            (types.MappingProxyType, self.proxy),
+            (weakref.ref, self.reference),
             (functools.partial, self.partial),
             ((*_GENERATORS, types.GeneratorType), self.generator),
             (_ITERATORS, self.iterator),
@@ -96,7 +111,7 @@ class Walk:
         for kinds, handler in handlers:
             if isinstance(value, kinds):
                 return handler
-        return self.instance if _is_user_object(value) else None
+        return self.instance if is_user_object(value) else None
 
     def add(self, container: Container, depth: int) -> None:
         """Add a container and visit what it holds."""
@@ -121,12 +136,28 @@ class Walk:
         self.visit(type(value), f"class {type(value).__name__}", depth)
 
     def mapping(self, value: dict[Any, Any], path: str, depth: int) -> None:
-        """A dict."""
+        """A dict, and the attributes of one of a class of its own."""
         self.add(Container(path, value, "dict"), depth)
+        self.own_attributes(value, path, depth)
 
     def sequence(self, value: Any, path: str, depth: int, kind: str) -> None:
-        """A list, deque or set."""
+        """A list, deque or set, and the attributes of one of a class of its own."""
         self.add(Container(path, value, kind), depth)
+        self.own_attributes(value, path, depth)
+
+    def own_attributes(self, value: Any, path: str, depth: int) -> None:
+        """What an object of a class derived from a container has besides its items."""
+        if not _is_library(type(value).__module__):
+            self.instance(value, path, depth)
+
+    def proxy(self, value: types.MappingProxyType[Any, Any], path: str, depth: int) -> None:
+        """A view of a dict: the dict."""
+        for behind in gc.get_referents(value):
+            self.visit(behind, path, depth)
+
+    def reference(self, value: weakref.ref[Any], path: str, depth: int) -> None:
+        """A weak reference: what it refers to."""
+        self.visit(value(), path, depth)
 
     def items(self, value: Any, path: str, depth: int) -> None:
         """What cannot change itself."""
@@ -151,7 +182,7 @@ class Walk:
         self.globals(value, depth)
 
     def globals(self, value: types.FunctionType, depth: int) -> None:
-        """The globals that a function names, and those that the functions of its file name in turn."""
+        """The globals that a function names, and those that functions and classes of its file, or of the user's, name in turn."""
         space = value.__globals__
         names = tuple(
             name for name in _names(value.__code__)
@@ -162,8 +193,10 @@ class Walk:
             self.add(Container(f"globals of {value.__qualname__}", space, "globals", names=state), depth)
         for name in names:
             inner = space[name]
-            if isinstance(inner, types.FunctionType) and inner.__globals__ is space:
+            if isinstance(inner, types.FunctionType) and (inner.__globals__ is space or _is_own(inner.__globals__)):
                 self.visit(inner, name, depth)
+            elif isinstance(inner, type) and (inner.__module__ == space.get("__name__") or _is_own(_space_of(inner))):
+                self.visit(inner, f"class {inner.__name__}", depth)
         for name, *attributes in _chains(value.__code__):
             if isinstance(space.get(name), (type, types.ModuleType)):
                 self.attribute(space[name], name, attributes, depth)
@@ -184,6 +217,8 @@ class Walk:
         if isinstance(item, (type, types.ModuleType)):
             if rest:
                 self.attribute(item, f"{path}.{name}", rest, depth)
+        elif isinstance(item, types.FunctionType) and _is_own(item.__globals__):
+            self.visit(item, f"{path}.{name}", depth)
         elif (
             name in space
             and (id(holder), name) not in self._read
@@ -196,10 +231,11 @@ class Walk:
             else:
                 self.add(Container(path, space, "globals", names=(name,)), depth)
 
-    def method(self, value: types.MethodType, path: str, depth: int) -> None:
-        """A bound method: its object and its function."""
-        self.visit(value.__self__, f"{path}.__self__", depth)
-        self.visit(value.__func__, path, depth)
+    def method(self, value: types.MethodType | types.BuiltinMethodType, path: str, depth: int) -> None:
+        """A bound method: its object and its function; a built-in one (`table.get`) has none, and one of a file no object."""
+        if not isinstance(value.__self__, types.ModuleType):
+            self.visit(value.__self__, f"{path}.__self__", depth)
+        self.visit(getattr(value, "__func__", None), path, depth)
 
     def partial(self, value: functools.partial[Any], path: str, depth: int) -> None:
         """A partial call: its function and its arguments."""
@@ -220,27 +256,35 @@ class Walk:
         self.visit(value.__wrapped__, path, depth)
 
     def kind(self, value: type, path: str, depth: int) -> None:
-        """A class: its plain attributes, and the closures of its functions."""
+        """A class: its plain attributes, its objects of classes of the user's, and the closures of its functions."""
         for base in value.__mro__:
             if base in (nn.Module, object) or _is_library(base.__module__):
                 continue
             state = tuple(
-                name for name, item in vars(base).items()
-                if not name.startswith("__") and isinstance(item, (*PLAIN, dict, list, set, collections.deque))
-            )  # fmt: skip
-            if state:
+                name for name, item in vars(base).items() if not name.startswith("__") and _is_state_of_class(item)
+            )
+            if state and not isinstance(base, enum.EnumMeta):
                 self.add(Container(f"class {base.__name__}", base, "class", names=state), depth)
             for name, item in vars(base).items():
-                if isinstance(item, types.FunctionType):
-                    self.visit(item, f"{base.__name__}.{name}", depth)
+                for function in _functions(item):
+                    self.visit(function, f"{base.__name__}.{name}", depth)
 
     def instance(self, value: Any, path: str, depth: int) -> None:
         """An object of a class of the user's."""
-        if hasattr(value, "__dict__"):
+        if getattr(value, "__dict__", None) is not None:
             self.add(Container(path + ".__dict__", value.__dict__, "dict"), depth)
         if slots := _slots(type(value)):
             self.add(Container(path, value, "slots", names=slots), depth)
         self.visit(type(value), f"class {type(value).__name__}", depth)
+
+
+def place_of_itself(module: nn.Module) -> str | None:
+    """Where something that a module reaches refers to the module: a hook, a child, a closure; None: nothing does.
+
+    A forward set on the instance does not count.
+    """
+    walk = Walk(module, (None,), None)  # with something beside it, hooks of the module count as well
+    return next((path for path in walk.back if not path.startswith("self.forward")), None)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -290,6 +334,17 @@ def _is_library(module: str | None) -> bool:
     return top in ("torch", "numpy", "builtins") or top in _STANDARD or (module or "").startswith("remat.exec")
 
 
+def _is_own(space: dict[str, Any]) -> bool:
+    """Whether a file, given by its globals, is of the user's own code: not of an installed package."""
+    file = space.get("__file__") or ""
+    return not _is_library(space.get("__name__")) and "site-packages" not in file and "dist-packages" not in file
+
+
+def _space_of(kind: type) -> dict[str, Any]:
+    """The globals of the file of a class."""
+    return vars(sys.modules[kind.__module__]) if kind.__module__ in sys.modules else {"__name__": "builtins"}
+
+
 def _slots(kind: type) -> tuple[str, ...]:
     """The attributes of objects of a class that lie in no `__dict__`."""
     bases = (base for base in kind.__mro__ if "__slots__" in vars(base) and not _is_library(base.__module__))
@@ -297,8 +352,31 @@ def _slots(kind: type) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name, item in items if isinstance(item, types.MemberDescriptorType)))
 
 
-def _is_user_object(value: Any) -> bool:
+def is_user_object(value: Any) -> bool:
+    """Whether an object is of a class of the user's, or may hold settings of the user's (`argparse.Namespace`, `UserDict`)."""
     kind = type(value)
-    return isinstance(value, types.SimpleNamespace) or (
-        not _is_library(kind.__module__) and not isinstance(value, types.ModuleType)
-    )
+    if isinstance(value, (types.ModuleType, type)):
+        return False
+    if not _is_library(kind.__module__) or isinstance(value, (types.SimpleNamespace, threading.local, LRScheduler)):
+        return True
+    top = kind.__module__.partition(".")[0]
+    return top in _STANDARD and top not in _MACHINERY and hasattr(value, "__dict__")
+
+
+def _is_state_of_class(item: Any) -> bool:
+    """Whether an attribute of a class is state: something plain, a container, or an object of a class of the user's."""
+    if isinstance(item, (*PLAIN, dict, list, set, collections.deque)):
+        return True
+    return is_user_object(item) and not callable(item) and not hasattr(type(item), "__get__")
+
+
+def _functions(item: Any) -> Iterator[types.FunctionType]:
+    """The functions in an attribute of a class: a method of any kind, or those of a property."""
+    inner: tuple[Any, ...] = (item,)
+    if isinstance(item, property):
+        inner = (item.fget, item.fset)
+    elif isinstance(item, (staticmethod, classmethod)):
+        inner = (item.__func__,)
+    elif isinstance(item, (functools.cached_property, functools.partialmethod)):
+        inner = (item.func,)
+    return (function for function in inner if isinstance(function, types.FunctionType))

@@ -16,7 +16,11 @@ from remat.algorithms import (
     store_all_peak,
 )
 from remat.algorithms._core.clock import Clock
-from remat.ir import GraphBuilder, Kind, Link, Option, Prefetch, validate
+from remat.algorithms._core.outcome import Plan
+from remat.algorithms._core.solver import Solver
+from remat.algorithms._curves.budget_sweep import sweep
+from remat.algorithms._whole import exhaustive_copies
+from remat.ir import Drop, Graph, GraphBuilder, Kind, Link, Offload, Option, Prefetch, Run, Schedule, validate
 from remat.testing.legal import legal_graph
 from remat.testing.oracle import frontier
 from tests.algorithms.copies.oracle import TooLarge, optimum
@@ -163,7 +167,7 @@ def two_nodes(size, time, *, layer=False):
 def test_what_is_not_searched_is_said_and_nothing_is_claimed(graph, why):
     outcome = Exhaustive().solve(Problem(graph=graph, budget=2**52, link=FAST))
     assert why in " ".join(outcome.trail)
-    assert (outcome.cost, outcome.lower) == (None, 0)
+    assert (outcome.cost.time, outcome.lower) == (graph.time, 0)
 
 
 def test_a_host_budget_is_kept_by_what_is_proposed():
@@ -193,3 +197,113 @@ def test_a_start_with_many_ways_to_drop_data_ends_the_search_with_a_bound():
     assert "too many ways" in outcome.trail[0]
     assert outcome.cost is None
     assert graph.time <= outcome.lower <= auto.solve(Problem(graph=graph, budget=16)).upper
+
+
+def scaled(problem, factor):
+    """The problem in units that are smaller by a factor: a byte takes as long as before."""
+    graph = problem.graph
+
+    def larger(option):
+        return evolve(option, time=option.time * factor, workspace=option.workspace * factor)
+
+    computes = tuple(evolve(node, options=tuple(map(larger, node.options))) for node in graph.computes)
+    data = tuple(evolve(datum, size=datum.size * factor) for datum in graph.data)
+    return evolve(problem, graph=Graph(name=graph.name, computes=computes, data=data), budget=problem.budget * factor)
+
+
+def test_optima_are_the_same_in_units_a_billion_times_smaller():
+    link = Link(to_host=10**9, to_device=5 * 10**8)
+    for problem in chains(14):
+        if len(problem.graph) < 10:
+            small = evolve(problem, link=link)
+            least, most = Exhaustive().solve(small), Exhaustive().solve(scaled(small, 3 * 10**9 + 7))
+            assert (most.lower, most.upper) == (least.lower * (3 * 10**9 + 7), least.upper * (3 * 10**9 + 7))
+
+
+def test_a_copy_that_is_hidden_to_the_nanosecond_costs_nothing():
+    size = 370
+    time = -(-size * 10**9 // 3)  # of a copy
+    b = GraphBuilder("hidden")
+    for name, kind, bytes_ in (("a", Kind.ACTIVATION, size), ("b", Kind.ACTIVATION, 1), ("t", Kind.TANGENT, 0)):
+        b.data(name, bytes_, kind)
+    b.data("x", 1, Kind.INPUT)
+    b.data("w1", 0, Kind.PARAM_GRAD)
+    b.data("w0", 0, Kind.PARAM_GRAD)
+    b.forward("F0", reads=["x"], writes=["a"], time=10 * time)
+    b.forward("F1", reads=["x"], writes=["b"], time=time)
+    b.loss("L", reads=["b"], writes=["t"], time=1, workspace=size)
+    b.backward("B1", reads=["b", "t"], writes=["w1"], time=time)
+    b.backward("B0", reads=["a", "t"], writes=["w0"], time=1)
+    graph = b.build()
+    outcome = Exhaustive().solve(Problem(graph=graph, budget=size + 1, link=Link(to_host=3, to_device=3)))
+    assert outcome.status is Status.OPTIMAL and outcome.upper == graph.time
+
+
+def test_an_interruption_of_the_second_search_keeps_what_the_first_has_proved(monkeypatch):
+    rng = random.Random(7)
+    real = exhaustive_copies.explore
+    while True:
+        problem = problem_on(tiny_graph(rng, 3, summed=rng.random() < 0.5), rng)
+        whole = Exhaustive(max_states=20_000).solve(problem)
+        if whole.schedule is not None and any("issued" in line for line in whole.trail):
+            break
+
+    def explored(tables, queue, steps):
+        if tables.issued:
+            raise KeyboardInterrupt
+        return real(tables, queue, steps)
+
+    monkeypatch.setattr(exhaustive_copies, "explore", explored)
+    assert Exhaustive(max_states=20_000).solve(problem).lower == whole.lower > 0
+
+
+def test_what_no_copies_are_searched_for_has_the_plan_without_them():
+    tried = 0
+    for problem in chains(14):
+        if len(problem.graph) < 10:
+            bare = Exhaustive().solve(evolve(problem, link=None))
+            kept = Exhaustive().solve(evolve(problem, host_budget=0))
+            assert (bare.schedule is None) == (kept.schedule is None)
+            tried += kept.schedule is not None
+    assert tried > 2
+    layered = legal_graph(random.Random(5).randint)
+    problem = Problem(graph=layered, budget=store_all_peak(layered), link=SLOW)
+    assert Exhaustive(max_nodes=40).solve(problem).schedule is not None
+
+
+class Proposing(Solver):
+    """Proposes one schedule."""
+
+    models_link = True
+
+    def __init__(self, schedule):
+        self.schedule = schedule
+
+    def plan(self, problem, clock, seed):
+        return Plan(schedule=self.schedule)
+
+
+def test_a_curve_over_a_link_replays_a_plan_at_the_larger_budget():
+    b = GraphBuilder("begins-sooner")
+    b.data("x", 1, Kind.INPUT)
+    for name, size, kind in (("a", 6, Kind.ACTIVATION), ("b", 2, Kind.ACTIVATION), ("c", 0, Kind.ACTIVATION)):
+        b.data(name, size, kind)
+    b.data("t", 0, Kind.TANGENT)
+    b.data("w1", 0, Kind.PARAM_GRAD)
+    b.data("w0", 0, Kind.PARAM_GRAD)
+    b.forward("F0", reads=["x"], writes=["a"], time=1)
+    b.forward("F1", reads=["x"], writes=["b"], time=1)
+    b.forward("F2", reads=["x"], writes=["c"], time=1, workspace=5)
+    b.loss("L", reads=["c"], writes=["t"], time=1)
+    b.backward("B1", reads=["b", "t"], writes=["w1"], time=1)
+    b.backward("B0", reads=["a", "t"], writes=["w0"], time=1)
+    graph, link = b.build(), Link(to_host=10**9, to_device=10**9)
+    steps = (
+        Run("F0"), Offload("a"), Run("F1"), Offload("b"), Prefetch("a"), Run("F2"), Run("L"), Drop("c"), Run("B0"), Drop("a"),
+        Prefetch("b"), Run("B1"), Drop("b"),
+    )  # fmt: skip
+    curve = sweep(graph, [7, 8, 11], Proposing(Schedule(steps)), link=link)
+    assert [point.outcome.schedule is not None for point in curve.points] == [True, False, True]
+    for point in curve.points:
+        if point.outcome.schedule is not None:
+            assert validate(graph, point.outcome.schedule, point.budget, link) == point.outcome.cost
