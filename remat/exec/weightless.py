@@ -93,7 +93,7 @@ def capture_without_weights(
         Uncapturable: the step cannot be one graph.
         RematError: X-FACTORY, when the factory fails under fake tensors, or returns something else.
     """
-    with torch_private.ShapesOnly(), Tape(_nothing), warnings.catch_warnings():
+    with torch_private.ShapesOnly(), _Building(_nothing), warnings.catch_warnings():
         # A deep copy asks a tensor without memory where its memory is, and the tensor warns.
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor", category=UserWarning)
         try:
@@ -116,6 +116,12 @@ def graph_without_weights(factory: Factory, *, device: str | Device = "v100", di
     """The graph of one training step of a model that is never built: `capture_without_weights`, then the device's costs."""
     model = device_model(device)  # an unknown name should not cost a trace
     return capture_without_weights(factory, differentiable=differentiable).graph(model)
+
+
+class _Building(Tape):
+    """While a module is built. Its initial values are lost: any random numbers tell how often a draw has to be repeated."""
+
+    any_numbers = True
 
 
 def _nothing(origin: object) -> torch.Tensor:

@@ -9,6 +9,8 @@ from remat.errors import RematError, Uncapturable
 from remat.exec._capture.capturing import capture
 from remat.exec._cost.devices import device_model
 from remat.exec._plan.costing import SCALARS
+from remat.exec._trace import tape
+from remat.exec._trace.tape import evaluate
 from remat.exec.weightless import capture_without_weights, graph_without_weights
 from remat.ir import Phase, Schedule, validate
 from remat.units import GiB
@@ -189,3 +191,40 @@ def test_a_step_that_reads_values_cannot_be_captured_without_them():
 
     with pytest.raises(Uncapturable):
         capture_without_weights(lambda: (Branching(), torch.randn(3, 2)))
+
+
+class Placed(nn.Module):
+    """Keeps a constant tensor as a plain attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.place = torch.randn(4, 8)
+
+    def forward(self, x):
+        return self.layer(x + self.place).square().mean()
+
+
+def test_plain_tensors_in_attributes_have_no_memory_either():
+    weightless = capture_without_weights(lambda: (Placed(), torch.randn(4, 8)))
+    assert weightless.captured.lifted == capture(Placed(), (torch.randn(4, 8),), {}).lifted
+    assert len(weightless.captured.lifted) == 1
+
+
+def test_draws_that_a_factory_reads_are_not_all_drawn_again(monkeypatch):
+    lengths = []
+
+    def evaluated(instructions, tensors):
+        lengths.append(len(instructions))
+        return evaluate(instructions, tensors)
+
+    def factory():
+        layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(20)))
+        for layer in layers:
+            nn.init.trunc_normal_(layer.weight)
+            assert not layer.weight.isnan().any()
+        return layers, torch.randn(4, 8)
+
+    monkeypatch.setattr(tape, "evaluate", evaluated)
+    capture_without_weights(factory)
+    assert len(lengths) >= 20 and max(lengths) < 40

@@ -12,7 +12,7 @@ the trace takes the branch that eager takes. These operations and their result a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from attrs import evolve, field, frozen
@@ -140,7 +140,13 @@ class Tape(DispatchMode):
         running: the modules that are running.
         regions: the autocast regions of the forward.
         seeding: notified of each draw.
+
+    Attributes:
+        kept: ids of tensors without memory in attributes and containers, which are from outside as real ones are.
+        any_numbers: whether any random numbers do: a value then does not depend on all draws before it.
     """
+
+    any_numbers: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -165,6 +171,7 @@ class Tape(DispatchMode):
         self.roots: dict[str, str] = {}
         # keeps the tensors alive, so that their ids are not reused
         self.names: dict[int, tuple[torch.Tensor, str]] = {}
+        self.kept: frozenset[int] = frozenset()
         self._sources: dict[int, int] = {}
         self._count = 0
         self._answered = 0
@@ -222,14 +229,15 @@ class Tape(DispatchMode):
             elif by_shape and at == 0:
                 named.append(Spec.of(leaf))
             else:
-                if type(leaf) in (torch.Tensor, nn.Parameter, nn.Buffer):
+                if type(leaf) in (torch.Tensor, nn.Parameter, nn.Buffer) or id(leaf) in self.kept:
                     self._constant(leaf, literal=literal, place=place)
                 named.append(Ref(self._name(leaf)))
         return args, kwargs, torch_private.unflatten(named, spec)
 
     def _constant(self, tensor: torch.Tensor, *, literal: bool, place: Place | None) -> None:
         """A real tensor: a literal of the code, or one from outside that nobody has lifted."""
-        if id(tensor) in self.names and self.names[id(tensor)][1] in self.constants:
+        named = self.names.get(id(tensor))
+        if named is not None and (named[1] in self.constants or id(tensor) in self.kept):
             return
         if not literal:
             raise Foreign(tensor, place)
@@ -367,18 +375,19 @@ class Tape(DispatchMode):
         """The dependencies of a value: instructions in order, and tensors from outside."""
         needed = set(asked.reads)
         roots = {self._root(name) for name in needed}
-        picked = [asked]
+        picked, drawn = [asked], False
         for instruction in reversed(self.instructions):
             makes = not needed.isdisjoint(instruction.makes)
             if not makes and all(self._root(name) not in roots for name in instruction.written):
                 continue
-            if instruction.draws:
+            if instruction.draws and not self.any_numbers:
                 # The state of a generator depends on every draw before it.
                 return self._described((*self.instructions, asked), draws=True)
+            drawn = drawn or instruction.draws
             picked.append(instruction)
             needed.update(instruction.reads)
             roots.update(self._root(name) for name in instruction.reads)
-        return self._described(tuple(reversed(picked)), draws=False)
+        return self._described(tuple(reversed(picked)), draws=drawn)
 
     def _described(self, instructions: tuple[Instruction, ...], *, draws: bool) -> Read:
         place = instructions[-1].place

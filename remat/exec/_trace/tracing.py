@@ -19,7 +19,7 @@ from attrs import evolve, frozen
 from torch import nn
 
 from remat.errors import Uncapturable
-from remat.exec._torch import nodes, rng
+from remat.exec._torch import nodes, rng, torch_private
 from remat.exec._torch.joint import Correction, Joint, export_joint
 from remat.exec._torch.log import NotLogged
 from remat.exec._torch.logged import log_joint
@@ -275,6 +275,11 @@ class _Traced(nn.Module):
         for position, tensor in enumerate(tensors):
             tape.know(tensor, ("input", position))
         rest = iter(tensors[len(step.tensors) + len(lifted.slots) :])
+        tape.kept = frozenset(
+            id(slot.tensor)
+            for slot in self.__dict__["before"].slots()
+            if isinstance(slot.tensor, torch_private.FakeTensor) and id(slot.tensor) not in self.__dict__["placed"]
+        )
         tape.computed = [tuple(next(rest) for _ in computed.tensors) for computed in lifted.computed]
         return tape
 
