@@ -1,7 +1,8 @@
 """`wrap`: a module that trains within a memory budget and is otherwise the module it was.
 
 The wrapped module is of a class derived from the module's own, shares its parameters, buffers and submodules, and plans a step
-for each new combination of shapes, types, `requires_grad`, autocast, and whatever else its forward lets decide (`plans.py`).
+for each new combination of shapes, types, `requires_grad`, autocast, and whatever else its forward lets decide (`plans.py`). It
+is another object, but where something that the module reaches refers to the module: then it is the module itself.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 import torch
@@ -78,6 +79,28 @@ def test_a_module_that_something_refers_to_is_wrapped_itself_or_left_as_it_was()
     dynamic = remat.exec.dtr(model, "1MiB")
     bare.scale = dynamic.scale = 3.0
     assert dynamic is model and torch.equal(bare(x), dynamic(x))
+
+
+class ListsItself(ScaledByItself):
+    """Refers to itself from an attribute whose name begins as that of a forward that is set on the instance."""
+
+    def __init__(self):
+        super().__init__()
+        self.scaled, self.forwards = nn.Identity(), [self]
+
+    def forward(self, x):
+        return self.body(x).square().mean() * self.forwards[0].scale
+
+
+def test_an_attribute_named_like_a_forward_refers_too_and_a_forward_of_the_instance_does_not():
+    x = torch.randn(64, 16)
+    model = ListsItself()
+    assert remat.exec.wrap(model, x, "90%", **EASY) is model
+    bare, module = nn.Sequential(body(), nn.Flatten(0)), nn.Sequential(body(), nn.Flatten(0))
+    bare.load_state_dict(module.state_dict())
+    module.forward = types.MethodType(lambda self, x: nn.Sequential.forward(self, x).square().mean(), module)
+    wrapped = remat.exec.wrap(module, x, "90%", **EASY)
+    assert wrapped is not module and torch.equal(wrapped(x), bare(x).square().mean())
 
 
 class Weighed(nn.Module):

@@ -35,6 +35,7 @@ class Exhaustive(Solver):
     With a link, over every schedule with copies too, of flat graphs of at most 63 nodes and data (`timed_search.py`): chains of
     eight stages take milliseconds to seconds. There copies may start at any time, which steps cannot always say: where only such
     a schedule is faster, what is left between plan and bound is shown as a gap. The host's memory has no limit in the bound.
+    Graphs that are searched for no copies, and a host without room for them, get the fastest schedule without copies.
 
     Attributes:
         max_nodes: graphs with more compute nodes are refused.

@@ -284,7 +284,7 @@ def place_of_itself(module: nn.Module) -> str | None:
     A forward set on the instance does not count.
     """
     walk = Walk(module, (None,), None)  # with something beside it, hooks of the module count as well
-    return next((path for path in walk.back if not path.startswith("self.forward")), None)
+    return next((path for path in walk.back if path != "self.forward" and not path.startswith("self.forward.")), None)
 
 
 @functools.lru_cache(maxsize=4096)
