@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from fractions import Fraction
 from numbers import Integral, Real
@@ -76,6 +77,13 @@ def _printable(value: object, what: str) -> None:
     """
     if not isinstance(value, Real) or isinstance(value, bool):
         raise BadArgument("U-SIZE", f"{what} is {shown(value)}.", fix="give a number, e.g. 4096.")
+
+
+def ratio(part: float, whole: int) -> float:
+    """`part` over `whole`, of bytes or times, which may be nothing: nothing of nothing is all of it, more is infinitely much."""
+    if whole:
+        return part / whole
+    return 1.0 if not part else math.inf
 
 
 def format_bytes(size: Bytes) -> str:

@@ -25,7 +25,7 @@ def check_files(*paths: Path | None, reads: Iterable[Path | None] = ()) -> None:
             raise BadArgument(
                 "C-OUTPUT", f"{path} cannot be written: {reason}.", fix="name a file in a folder of yours."
             )
-    twice = next((path for path in given if sum(path.absolute() == other.absolute() for other in given) > 1), None)
+    twice = next((path for path in given if sum(path.resolve() == other.resolve() for other in given) > 1), None)
     if twice is not None:
         raise BadArgument("C-OUTPUT", f"{twice} is named for two outputs.", fix="name each output apart.")
     sources = {path.resolve() for path in reads if path is not None}

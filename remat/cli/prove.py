@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,10 +61,10 @@ def prove(
     if outcome.proof is None:
         raise typer.Exit(3)
     write_proof(outcome.proof, output, "proof")
+    if vipr is not None:
+        write_vipr(outcome.proof, nodes, vipr, others=(output, class_proof), reads=graph)
     if class_proof is not None:
         write_class_proof(outcome, class_proof)
-    if vipr is not None:
-        write_vipr(outcome.proof, nodes, vipr)
 
 
 def write_proof(proof: Proof, path: Path, word: str) -> None:
@@ -81,9 +82,11 @@ def write_class_proof(outcome: Outcome, path: Path) -> None:
     write_proof(max(proofs, key=lambda proof: math.inf if proof.bound is None else proof.bound), path, "class")
 
 
-def write_vipr(proof: Proof, graph: Graph, path: Path) -> None:
-    """Write a text for each order of the instants."""
-    for number, text in enumerate(proof.vipr(graph), 1):
-        part = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
+def write_vipr(proof: Proof, graph: Graph, path: Path, *, others: Iterable[Path | None], reads: Path) -> None:
+    """Write a text for each order of the instants; none where one of their names is that of another file of the command."""
+    texts = proof.vipr(graph)
+    parts = [path, *(path.with_stem(f"{path.stem}-{number}") for number in range(2, len(texts) + 1))]
+    check_files(*parts, *others, reads=[reads])
+    for part, text in zip(parts, texts, strict=False):
         write_whole(part, text.encode())
         say(f"vipr       {part}: {len(text)} bytes")

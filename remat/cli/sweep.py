@@ -156,7 +156,9 @@ def _check_count(parts: list[str]) -> None:
 
 
 def _range(low: str, high: str, count: str) -> list[str]:
-    """Budgets from one to another, evenly; none when the texts are not numbers."""
+    """Budgets from one to another, evenly; none when the texts are not numbers of one kind: bytes, or shares in per cent."""
+    if low.endswith("%") != high.endswith("%"):
+        return []
     steps = int(count) - 1 if count.isdecimal() else 0
     try:
         first, last = float(low.removesuffix("%")), float(high.removesuffix("%"))
@@ -165,7 +167,7 @@ def _range(low: str, high: str, count: str) -> list[str]:
     if not (abs(first) <= LARGEST and abs(last) <= LARGEST):  # nor infinite, nor NaN
         return []
     budgets = [first + (last - first) * k / steps for k in range(steps + 1)] if steps > 0 else []
-    percent = low.endswith("%") and high.endswith("%")
+    percent = low.endswith("%")
     return [f"{budget:.6f}%" if percent else str(round(budget)) for budget in budgets]
 
 

@@ -252,7 +252,7 @@ class _Divider:
         grads = [(param, param.grad) for param in self.model.parameters()]
         self.model.zero_grad(set_to_none=True)
         try:
-            with rng.kept(), in_training(self.model), torch.enable_grad():
+            with rng.kept(), in_training(self.model), torch.inference_mode(False), torch.enable_grad():
                 yield
         finally:
             for param, grad in grads:

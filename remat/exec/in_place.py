@@ -25,7 +25,13 @@ def wrap_in_place(model: nn.Module, budget: int | str | None = None, **settings:
 
     Returns:
         The module.
+
+    Raises:
+        BadArgument: X-ARG, also for a `sample`.
     """
+    if "sample" in settings:
+        what = "wrap_in_place: sample is given; the first training call is planned."
+        raise BadArgument("X-ARG", what, fix="leave it out, or give shapes=[sample].")
     wrapped = wrap(model, None, budget, **settings)
     if wrapped is not model:
         become_wrapped(model, wrapped.__dict__["_remat"])

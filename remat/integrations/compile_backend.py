@@ -28,7 +28,7 @@ INNER = ("aot_eager", "inductor")
 
 _OF_WRAP = (
     "seconds", "loss_reserve", "on_infeasible", "on_uncapturable", "differentiable", "cost", "rehearse", "plan", "on_stale",
-    "solver", "progress", "seed", "most_plans",
+    "solver", "progress", "seed", "most_plans", "offload", "host_budget", "family", "tracer", "group",
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from remat.units import Bytes, Ns
+from remat.units import Bytes, Ns, ratio
 from remat.viz.canvas import BLUE, VERMILION, finished, refuse_nothing, time_axes, unit_of
 
 
@@ -55,11 +55,13 @@ def draw_curve(
     _draw_bound_and_plans(axes, marks, unit, time)
     axes.set_xlabel(f"memory of the step [{name}]")
 
+    whole = max(1, peak)  # a step may hold nothing
+
     def share_of(memory: Any) -> Any:
-        return memory * unit / peak * 100
+        return memory * unit / whole * 100
 
     def memory_of(share: Any) -> Any:
-        return share / 100 * peak / unit
+        return share / 100 * whole / unit
 
     above = axes.secondary_xaxis("top", functions=(share_of, memory_of))
     above.set_xlabel("share of the memory of keeping everything [%]")
@@ -77,8 +79,8 @@ def _draw_impossible(axes: Any, marks: Sequence[Mark], unit: Bytes) -> None:
 
 
 def _draw_bound_and_plans(axes: Any, marks: Sequence[Mark], unit: Bytes, time: Ns) -> None:
-    bound = [(mark.budget / unit, mark.lower / time) for mark in marks if 0 < mark.lower < math.inf]
-    plans = [(mark.budget / unit, mark.time / time) for mark in marks if mark.time is not None]
+    bound = [(mark.budget / unit, ratio(mark.lower, time)) for mark in marks if 0 < mark.lower < math.inf]
+    plans = [(mark.budget / unit, ratio(mark.time, time)) for mark in marks if mark.time is not None]
     if bound:
         # a bound holds for every smaller budget too: it is as high to the left as at the mark
         axes.step(

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from remat.units import Bytes, Ns, format_bytes
+from remat.units import Bytes, Ns, format_bytes, ratio
 from remat.viz.canvas import BLUE, GREEN, MARKERS, ORANGE, PURPLE, SKY, VERMILION, finished, refuse_nothing, time_axes
 from remat.viz.curve import Mark
 
@@ -50,7 +50,8 @@ def draw_curves(
 def _in_units(marks: Sequence[Mark], peak: Bytes, time: Ns) -> list[tuple[float, float | None]]:
     """Budgets and times of marks in the units of the axes, by budget."""
     ordered = sorted(marks, key=_budget)
-    return [(mark.budget / peak * 100, None if mark.time is None else mark.time / time) for mark in ordered]
+    times = (None if mark.time is None else ratio(mark.time, time) for mark in ordered)
+    return [(ratio(mark.budget, peak) * 100, slower) for mark, slower in zip(ordered, times, strict=True)]
 
 
 def _draw_plans(axes: Any, name: str, marks: Sequence[tuple[float, float | None]], place: int) -> None:
@@ -71,7 +72,8 @@ def _draw_bounds(axes: Any, marks: Sequence[Mark], peak: Bytes, time: Ns) -> Non
     bounds: dict[Bytes, float] = {}
     for mark in marks:
         bounds[mark.budget] = max(bounds.get(mark.budget, 0), mark.lower)
-    bounded = [(budget / peak * 100, low / time) for budget, low in sorted(bounds.items()) if 0 < low < math.inf]
+    ordered = [(budget, low) for budget, low in sorted(bounds.items()) if 0 < low < math.inf]
+    bounded = [(ratio(budget, peak) * 100, ratio(low, time)) for budget, low in ordered]
     if bounded:
         # a bound holds for every smaller budget: between two it is the larger budget's
         style = {"color": "0.4", "linestyle": "--", "drawstyle": "steps-pre"}

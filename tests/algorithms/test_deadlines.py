@@ -139,24 +139,27 @@ def test_a_clock_of_planning_time_stands_still_while_a_kernel_is_compiled(monkey
 
 @frozen
 class Interrupted(Solver):
-    """Reports a plan, and is interrupted: as Python code is, or as compiled code is at times."""
+    """Reports a plan, and is interrupted: as Python code is, or as compiled code is at times, `kernels` deep."""
 
-    error: type
+    kernels: int
 
     def plan(self, problem, clock, seed):
         clock.report(self, schedule=StoreAll().plan(problem, clock, seed).schedule)
-        try:
+        self.run(self.kernels)
+
+    def run(self, kernels):
+        if not kernels:
             raise KeyboardInterrupt
-        except KeyboardInterrupt as cause:
-            if self.error is KeyboardInterrupt:
-                raise
-            raise self.error("a kernel returned a result with an exception set") from cause
+        try:
+            self.run(kernels - 1)
+        except BaseException as cause:
+            raise SystemError("a kernel returned a result with an exception set") from cause
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemError])
-def test_an_interruption_keeps_the_plan_reported_and_stops_the_clock(unet, error):
+@pytest.mark.parametrize("kernels", [0, 1, 2, 3])
+def test_an_interruption_keeps_the_plan_reported_and_stops_the_clock(unet, kernels):
     clock = Clock()
-    outcome = Interrupted(error).solve(Problem(graph=unet, budget=store_all_peak(unet)), clock=clock)
+    outcome = Interrupted(kernels).solve(Problem(graph=unet, budget=store_all_peak(unet)), clock=clock)
     assert outcome.cost.time == unet.time
     assert clock.stopped and clock.remaining == 0
 
@@ -181,7 +184,7 @@ def test_another_system_error_is_no_interruption(unet, monkeypatch):
 
     monkeypatch.setattr(Interrupted, "plan", plan)
     with pytest.raises(SystemError):
-        Interrupted(SystemError).solve(Problem(graph=unet, budget=store_all_peak(unet)))
+        Interrupted(1).solve(Problem(graph=unet, budget=store_all_peak(unet)))
 
 
 def test_what_work_was_charged_for_reaches_the_clock_it_was_given(unet):

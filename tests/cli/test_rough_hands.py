@@ -101,6 +101,8 @@ def test_a_folder_that_takes_no_files_and_an_output_named_twice_are_refused(file
     check_files(files / "new.json", None, files / "g.json")
     with pytest.raises(BadArgument, match="named for two outputs"):
         check_files(files / "new.json", files / "new.json")
+    with pytest.raises(BadArgument, match="named for two outputs"):
+        check_files(files / "new.json", files / ".." / files.name / "new.json")
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(BadArgument, match="takes no files"):
         check_files(files / "new.json")

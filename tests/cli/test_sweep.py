@@ -84,7 +84,7 @@ def test_solve_keeps_a_budget_of_the_host(path, capsys):
     assert "C-LINK" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["", ",", "90%:20%", "90%:20%:1", "a:b:3"])
+@pytest.mark.parametrize("text", ["", ",", "90%:20%", "90%:20%:1", "a:b:3", "90%:2000:3", "100:20%:3"])
 def test_what_is_no_budgets_is_refused(text):
     with pytest.raises(RematError, match="C-BUDGETS"):
         spread(text)

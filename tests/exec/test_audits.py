@@ -148,6 +148,14 @@ def test_measuring_a_step_within_a_profile_is_refused():
         remat.exec.measure_step(lambda: None)
 
 
+def test_measuring_a_step_ends_an_audit_whose_loss_lives():
+    module, x = nn.Sequential(nn.Linear(16, 16), nn.Tanh()), torch.randn(8, 16)
+    wrapped = remat.exec.wrap(module, x, "100%")
+    loss = wrapped(x).square().mean()
+    loss.backward()
+    assert remat.exec.measure_step(lambda: wrapped(x).square().mean().backward()).peak > 0
+
+
 def test_an_audit_sees_nothing_of_other_threads_and_does_not_run_on_them():
     module, x = wrapped()
     states = []

@@ -12,26 +12,31 @@ import time
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
+from attrs import evolve
 from torch import nn
 
 import remat.exec
+from remat.algorithms import Problem, Solver, quick, store_all_peak
 from remat.errors import BadArgument, Infeasible, RematError
+from remat.exec import StepError
 from remat.exec._copy import cpu, cuda
 from remat.exec._copy.bandwidth import LinkSpeed, link_speed, measure_speed
 from remat.exec._copy.copies import Copier
 from remat.exec._copy.cpu import CpuDevice
 from remat.exec._copy.host_pool import HostPool
+from remat.exec._plan.host_room import HostRoom, buffers_of
 from remat.exec._run.copying import host_need
 from remat.exec._run.lowering import Copying
 from remat.exec._torch.sanitizer import EventHandler
 from remat.ir import Drop, Lane, Link, Offload, Schedule, validate
 from remat.testing.walks import Walk
 from tests.exec.copying import FAST, SLOW, CopyAll, CopyRig, copied
-from tests.exec.support import SMALL, differences, loss_of, train
+from tests.exec.support import LIGHT, SMALL, differences, loss_of, train
 
 
 @cache
@@ -768,3 +773,95 @@ def test_a_step_that_is_dropped_on_another_stream_leaves_no_copy_into_memory_tha
     key = back.untyped_storage().data_ptr()
     launch = fake.handler._handle_kernel_launch
     assert launch(side.number, set(), {key}, set(), "the next tensor in this memory", {key: []}) == fake.errors == []
+
+
+# -- what surrounds them -------------------------------------------------------------------------------------------------
+
+
+def test_a_buffer_that_an_interrupt_loses_is_in_use_no_longer():
+    pool = HostPool(CpuDevice(), 1024)
+    buffer, _ = pool.take(1000)
+    assert pool.taken == pool.total == 1024
+    with pytest.raises(RematError, match="X-HOST"):
+        pool.take(1)
+    del buffer
+    assert pool.taken == pool.total == 0
+    assert pool.take(1000)[0].numel() == 1024
+
+
+class Steps(nn.Module):
+    """Layers of several sizes, so that buffers of one do not serve another."""
+
+    def __init__(self):
+        super().__init__()
+        widths = (64, 80, 50, 96, 64, 31, 64)
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = nn.functional.gelu(layer(x)) + 0.1 * layer(x).sigmoid()
+        return x.square().mean()
+
+
+@pytest.mark.parametrize("room", [20_000, 40_000, 70_000, 100_000])
+def test_copies_fit_the_room_on_the_host_in_buffers_or_the_plan_is_made_with_fewer(room):
+    """Odd sizes: a buffer is up to 511 bytes larger than what it holds, so that a plan of just the room's bytes takes more."""
+    torch.manual_seed(0)
+    x = torch.randn(175, 64)
+    with pytest.raises(Infeasible) as refused:
+        remat.exec.wrap(Steps(), x, "1KiB", offload=FAST, host_budget=room)
+    for budget in (refused.value.smallest, refused.value.smallest + 5000):
+        wrapped = remat.exec.wrap(Steps(), x, budget, offload=FAST, host_budget=room)
+        wrapped(x).backward()
+        report = remat.exec.report(wrapped)
+        assert report.copied is None or report.copied.host_peak <= room
+    best = remat.exec.wrap(Steps(), x, refused.value.smallest - 1, offload=FAST, host_budget=100, on_infeasible="best")
+    best(x).backward()
+    assert remat.exec.report(best).copied is None
+
+
+class Either(Solver):
+    """Copies where there is a link, whatever room the host has; plans without copies elsewhere."""
+
+    models_link = True
+
+    def plan(self, problem, clock, seed):
+        return (CopyAll() if problem.link else quick).plan(problem, clock, seed)
+
+
+def test_a_plan_that_fits_in_bytes_but_not_in_buffers_is_made_anew():
+    graph = rig_of("mlp").graph
+    problem = Problem(graph=graph, budget=store_all_peak(graph) * 4 // 5, link=FAST)
+    roomy = HostRoom(Either()).solve(problem)
+    exact = roomy.cost.host_peak
+    assert buffers_of(graph, roomy) > exact > 0
+    cramped = HostRoom(Either()).solve(evolve(problem, host_budget=exact))
+    assert cramped.schedule is not None and buffers_of(graph, cramped) == 0
+    assert HostRoom(Either()).solve(evolve(problem, host_budget=2 * exact)).cost.host_peak == exact
+
+
+@pytest.mark.parametrize("solver", [CopyAll(), LIGHT], ids=["copies", "none"])
+def test_a_raised_bound_of_a_plan_with_a_link_holds_with_copies(solver):
+    torch.manual_seed(0)
+    x = torch.randn(175, 64)
+    fastest = remat.exec.report(remat.exec.wrap(Steps(), x, "80%", offload=FAST, cost="estimate"))
+    wrapped = remat.exec.wrap(Steps(), x, "80%", offload=FAST, solver=solver, cost="estimate")
+    raised = remat.exec.report(wrapped, tighten=True)
+    assert raised.tightened and 0 < raised.lower <= fastest.predicted_time
+
+
+def test_what_a_copy_has_not_filled_yet_is_no_result(monkeypatch):
+    """Fresh memory is nan where torch is asked for repeatable results."""
+    module = nn.Sequential(*[layer for _ in range(3) for layer in (nn.Linear(8, 8), nn.Tanh())], Root())
+    wrapped = remat.exec.wrap(module, torch.randn(32, 8), "100%", offload=SLOW, solver=CopyAll())
+    monkeypatch.setattr(CpuDevice, "allocate", lambda self, size: torch.full((size,), 255, dtype=torch.uint8))
+    with torch.autograd.detect_anomaly(), pytest.raises(StepError, match="X-NAN") as error:
+        wrapped(torch.randn(32, 8)).backward()
+    assert "copies.back" not in str(error.value)
+
+
+class Root(nn.Module):
+    """Its derivative is nan: infinity times zero."""
+
+    def forward(self, x):
+        return (x * 0).abs().sqrt().mean()

@@ -576,3 +576,15 @@ def test_distributed_data_parallel_gets_the_same_gradients(tmp_path):
         worker.kill()
     assert alive == [0, 0]
     assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["True", "True"]
+
+
+def test_a_plan_that_is_made_in_inference_mode_is_one_for_training():
+    torch.manual_seed(0)
+    bare, x = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1)), torch.randn(32, 16)
+    module = copy.deepcopy(bare)
+    with torch.inference_mode():
+        wrapped = remat.exec.wrap(module, x, "100%")
+    for module in (bare, wrapped):
+        module(x).square().mean().backward()
+    assert remat.exec.report(wrapped).ran == "plan"
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(bare.parameters(), wrapped.parameters(), strict=True))

@@ -162,3 +162,8 @@ def test_a_forward_without_a_module_takes_what_it_took():
 def test_a_module_under_dtr_alone_says_whom_to_ask():
     with pytest.raises(BadArgument, match=r"X-REPORT.*dtr_report"):
         _ = remat.exec.dtr(nn.Linear(3, 1), 10**6).remat.plans
+
+
+def test_a_sample_is_refused_with_what_to_give_instead():
+    with pytest.raises(BadArgument, match="shapes="):
+        remat.exec.wrap_in_place(nn.Linear(2, 2), "50%", sample=torch.ones(1, 2))

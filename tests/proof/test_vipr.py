@@ -7,7 +7,8 @@ import pytest
 
 from remat.algorithms import store_all_peak
 from remat.algorithms._proving.certificate import Claim, base_proof, grow, step_of
-from remat.errors import ProofRefused
+from remat.cli.prove import write_vipr
+from remat.errors import BadArgument, ProofRefused
 from remat.proof import Proof
 from tests.proof.exhaustive import graph_of
 from tests.proof.vipr import Wrong, verified
@@ -96,3 +97,15 @@ def test_texts_of_random_legal_graphs_prove_what_their_proofs_do(seed):
         assert {verified(text) for text in proof.vipr(graph)} == {extra}
         checked += 1
     assert checked
+
+
+def test_a_text_does_not_take_the_place_of_another_file_of_the_command(texts, proofs, fno, tmp_path):
+    proof, graph, wanted = Proof(proofs["orders"]), tmp_path / "fno.json", tmp_path / "text.vipr"
+    second = tmp_path / "text-2.vipr"
+    assert len(texts["orders"]) > 1
+    for others, reads in (((second, None), graph), ((None, None), second)):
+        with pytest.raises(BadArgument, match="C-OUTPUT"):
+            write_vipr(proof, fno, wanted, others=others, reads=reads)
+        assert not list(tmp_path.iterdir())
+    write_vipr(proof, fno, wanted, others=(tmp_path / "proof.json", None), reads=graph)
+    assert [wanted.read_text(), second.read_text()] == list(texts["orders"][:2])

@@ -16,6 +16,7 @@ from remat.algorithms._arrays.jit import allocating_kernel, inlined_kernel, inne
 
 BLOCK = 32  # positions per block of the range-maximum index
 LARGEST = 1 << 62  # more than any number of bytes
+LARGEST_TIME = (1 << 63) - 1  # the times of a graph sum to less (G-RANGE), but with reruns they may exceed it [ns]
 
 
 @inlined_kernel
@@ -111,8 +112,11 @@ def settle(g: Flat, v: int, change: NDArray[np.int8]) -> tuple[int, int]:
 
 
 def total_time(g: Flat, seq: Ints, n: int) -> int:
-    """Sum of the times of the runs [ns]."""
-    return int(g.time[seq[:n]].sum())
+    """Sum of the times of the runs, at most `LARGEST_TIME` [ns]."""
+    total: int = 0
+    for i in range(n):
+        total = total + g.time[seq[i]] if total <= LARGEST_TIME - g.time[seq[i]] else LARGEST_TIME
+    return total
 
 
 @kernel

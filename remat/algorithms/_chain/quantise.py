@@ -61,12 +61,18 @@ class Quantise(Transform):
         """The rounded chain; schedules are lifted as they are."""
         graph = problem.graph
         slots = self.slots if self.slots is not None else max(500, 10 * len(graph.layers))
-        unit = max(1, -(-problem.budget // slots))
-        if unit == 1:
-            return Applied(problem=problem, lift=_same, carry=_same)
-        rounded = _rounded(graph, unit, self.carry)
-        coarse = evolve(problem, graph=rounded, budget=problem.budget // unit * unit)
+        unit = max(1, -(-min(problem.budget, _most(graph)) // slots))
+        rounded = graph if unit == 1 else _rounded(graph, unit, self.carry)
+        budget = min(problem.budget, _up(_most(rounded), unit))
+        coarse = evolve(problem, graph=rounded, budget=budget // unit * unit)
         return Applied(problem=coarse, lift=_same, carry=_same)
+
+
+def _most(graph: Graph) -> Bytes:
+    """Bytes that no schedule exceeds: a larger budget is no other."""
+    phantoms = sum(max(option.phantom for option in layer.options) for layer in graph.layers)
+    workspace = max(option.workspace for node in graph.computes for option in node.options)
+    return sum(datum.size for datum in graph.data) + phantoms + workspace
 
 
 def _up(size: Bytes, unit: Bytes) -> Bytes:

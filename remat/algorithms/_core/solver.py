@@ -32,10 +32,10 @@ from remat.algorithms._core.outcome import Outcome, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.startup import planning_time
 from remat.algorithms._core.wording import indented, operand
-from remat.errors import BudgetExceeded
+from remat.errors import BudgetExceeded, IllFormed
 from remat.ir import Graph, Schedule, validate
 from remat.ir.arguments import A_GRAPH
-from remat.settings import FLAG, NAME, SECONDS, SEED, function, instance, optional, takes, tuple_of
+from remat.settings import FLAG, NAME, SECONDS, SEED, Setting, instance, optional, takes, tuple_of
 
 logger = logging.getLogger(__name__)
 """Logs every completed solve (DEBUG): its seconds, its plan's time and its bound."""
@@ -46,6 +46,7 @@ PROOF_LEAVES = 1000
 _REASON = optional(NAME)
 _PROBLEM = instance(Problem, "Problem(graph=…, budget=…)")
 _PLAN = instance(Plan, "Plan(schedule=…)")
+_A_TEST = Setting("a function of a graph, e.g. is_flat", lambda value: callable(value) and not isinstance(value, type))
 
 
 class Solver(ABC):
@@ -101,13 +102,7 @@ class Solver(ABC):
         if reason is not None:
             return Outcome(trail=(f"{self!r} refused: {reason}",))
         inner, start = clock.nested(), planning_time()
-        try:
-            plan = self.plan(problem, inner, seed)
-        except (KeyboardInterrupt, SystemError) as error:
-            if not is_interruption(error):
-                raise
-            inner.stop()
-            plan = Plan(schedule=inner.best, lower=inner.lower, trail=(f"{self!r} was interrupted",))
+        plan = self._planned(problem, inner, seed)
         _PLAN.check(plan, f"{self!r}: the answer of plan")
         try:
             outcome = self._replayed(problem, plan)
@@ -120,6 +115,21 @@ class Solver(ABC):
             seconds = planning_time() - start
             logger.debug("%.200r: %.3f s, time %s ns, bound %s ns", self, seconds, outcome.upper, outcome.lower)
         return outcome
+
+    def _planned(self, problem: Problem, clock: Clock, seed: int) -> Plan:
+        """The answer of `plan`; after an interruption the best plan reported."""
+        try:
+            return self.plan(problem, clock, seed)
+        except IllFormed as error:
+            if error.rule != "G-RANGE":
+                raise
+            # the graph is legal: what is planned in its place is not
+            return Plan(trail=(f"{self!r} refused: a graph made from this one is too large: {error.what}",))
+        except (KeyboardInterrupt, SystemError) as error:
+            if not is_interruption(error):
+                raise
+            clock.stop()
+            return Plan(schedule=clock.best, lower=clock.lower, trail=(f"{self!r} was interrupted",))
 
     def _replayed(self, problem: Problem, plan: Plan) -> Outcome:
         if problem.link is not None and (plan.lower or plan.evidence is not None) and not self.models_link:
@@ -197,9 +207,13 @@ def is_interruption(error: KeyboardInterrupt | SystemError) -> bool:
     """Whether this is Ctrl-C.
 
     A signal that arrives while a compiled kernel runs is handled while its result is converted to Python objects, and is then
-    raised as a SystemError (`returned a result with an exception set`) whose cause is the KeyboardInterrupt.
+    raised as a SystemError (`returned a result with an exception set`) that comes from the KeyboardInterrupt, or from another
+    such SystemError.
     """
-    return any(isinstance(part, KeyboardInterrupt) for part in (error, error.__cause__, error.__context__))
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    causes = {id(part): part for part in (error.__cause__, error.__context__)}
+    return any(is_interruption(part) for part in causes.values() if isinstance(part, (KeyboardInterrupt, SystemError)))
 
 
 def refuse_unless_flat(graph: Graph) -> str | None:
@@ -380,7 +394,7 @@ class When(FromStart):
     models_link: ClassVar[bool] = True  # each part was asked separately
 
     solver: Solver = field(validator=a_solver)
-    test: Callable[[Graph], bool] = field(validator=function("is_flat"))
+    test: Callable[[Graph], bool] = field(validator=_A_TEST)
 
     def __repr__(self) -> str:
         name = getattr(self.test, "__name__", None) or repr(self.test)

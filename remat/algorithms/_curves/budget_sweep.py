@@ -102,10 +102,11 @@ def sweep(
     optional(a_solver).check(solver, "sweep: solver")
     chosen = auto if solver is None else solver
     clock = Clock() if clock is None else clock
+    sizes = {Problem(graph=graph, budget=budget, link=link).budget for budget in budgets}
     outcome = Outcome()
     points: list[Point] = []
     try:
-        for budget in sorted(set(budgets)):
+        for budget in sorted(sizes):
             if clock.expired:
                 break
             problem = Problem(graph=graph, budget=budget, link=link)
@@ -137,9 +138,10 @@ def lowest_budget(
 ) -> Lowest:
     """The smallest budget a plan is found for, to about `accuracy` of the peak without recomputation.
 
-    Bisects with `solver` (None: `quick`), then, on flat graphs, goes on down step by step from the plan found. Heuristics may
-    fail at a budget and succeed below it: smaller may be possible unless `impossible` says otherwise. Over a link, on flat
-    graphs, all but what a run uses and what is kept by then can be away: the least such room is tried first.
+    Bisects with `solver` (None: `quick`, which plans flat graphs), then, on flat graphs, goes on down step by step from the
+    plan found. Heuristics may fail at a budget and succeed below it: smaller may be possible unless `impossible` says
+    otherwise. Over a link, on flat graphs, all but what a run uses and what is kept by then can be away: the least such room
+    is tried first.
     """
     number(0, 1).check(accuracy, "lowest_budget: accuracy")
     clock = Clock() if clock is None else clock
@@ -149,11 +151,11 @@ def lowest_budget(
 
 def _lowest_without_copies(graph: Graph, solver: Solver | None, accuracy: float, clock: Clock, seed: int) -> Lowest:
     chosen = quick if solver is None else solver
-    lowest = _with_floors(graph, _without_search(graph, 0), clock)
+    lowest = _with_floors(graph, _without_search(graph, 0 if graph.flat else node_floor(graph)), clock)
     step = max(1, int(lowest.point.budget * accuracy))
     halving = _Halving(failed=lowest.limit - 1, step=step)
     lowest = _bisected(Problem(graph=graph, budget=0), chosen, lowest, halving, clock, seed)
-    if solver is None and lowest.point.budget > lowest.limit and not clock.expired:
+    if solver is None and graph.flat and lowest.point.budget > lowest.limit and not clock.expired:
         lowest = evolve(lowest, point=_descend(graph, lowest.point, lowest.limit, step, clock, seed))
     return lowest
 
@@ -219,13 +221,16 @@ def over_link(problem: Problem, bare: Callable[[], Lowest], solver: Solver | Non
 
 
 def _without_search(graph: Graph, floor: Bytes) -> Lowest:
-    peak = store_all_peak(graph)
-    point = Point(budget=peak, outcome=StoreAll().solve(Problem(graph=graph, budget=peak)))
+    peak, first_options = store_all_peak(graph), Schedule.from_runs(graph, range(len(graph)))
+    plain: Solver = StoreAll() if graph.flat else _GivenSchedule(first_options, ("every node once, first options",))
+    point = Point(budget=peak, outcome=plain.solve(Problem(graph=graph, budget=peak)))
     return Lowest(floor=floor, impossible=floor - 1, point=point)
 
 
 def _with_floors(graph: Graph, lowest: Lowest, clock: Clock) -> Lowest:
-    """With the floors that need a search of their own, as far as time allows."""
+    """With the floors that need a search of their own, as far as time allows; they are of flat graphs."""
+    if not graph.flat:
+        return lowest
     floor = max(lowest.floor, proved_floor(graph, clock))
     return evolve(lowest, floor=floor, impossible=max(lowest.impossible, cut_floor(graph, floor, clock) - 1))
 

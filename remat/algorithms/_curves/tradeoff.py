@@ -19,7 +19,7 @@ from remat.errors import BadArgument
 from remat.ir import Graph
 from remat.ir.arguments import A_GRAPH
 from remat.settings import MANY, optional, takes, whole
-from remat.units import Bytes, Ns, format_bytes, format_ns
+from remat.units import Bytes, Ns, format_bytes, format_ns, ratio
 
 SWEEP = "sweep"
 """`Progress.stage` of a budget reached; `done` and `total` count budgets."""
@@ -136,9 +136,9 @@ def choices(
 
     def choice(point: sharing.Point) -> Choice:
         outcome, cost = point.outcome, point.outcome.cost
-        ratio = None if cost is None else cost.time / time
-        share = point.budget / peak
-        return Choice(budget=point.budget, share=share, ratio=ratio, lower=outcome.lower / time, outcome=outcome)
+        slower = None if cost is None else ratio(cost.time, time)
+        share, lower = ratio(point.budget, peak), ratio(outcome.lower, time)
+        return Choice(budget=point.budget, share=share, ratio=slower, lower=lower, outcome=outcome)
 
     def listener(point: sharing.Point) -> None:
         nonlocal reached
@@ -163,10 +163,10 @@ def _sizes(graph: Graph, budgets: Iterable[int | str] | None, peak: Bytes, point
         if not sizes:
             raise BadArgument("A-BUDGETS", "there is no budget.", fix="give one, or leave them out.")
         return sizes
-    from remat.algorithms._bounds.floor import proved_floor
+    from remat.algorithms._bounds.floor import node_floor, proved_floor
 
     whole(2, "budgets").check(points, "choices: points")
-    floor = proved_floor(graph)
+    floor = proved_floor(graph) if graph.flat else node_floor(graph)
     return sorted({floor + (peak - floor) * i // (points - 1) for i in range(points)})
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from attrs import evolve
-
 from remat.algorithms._copies.copy_passes import ReplaceReruns, ShaveBoth
+from remat.algorithms._copies.link_passes import LinkInstants
 from remat.algorithms._copies.with_copies import WithCopies
 from remat.algorithms._core.solver import Solver, best
 from remat.algorithms._search.any_order import AnyOrder
@@ -20,13 +19,11 @@ from remat.algorithms._search.postpone import Postpone
 from remat.algorithms._search.single_instant import HardestInstants, SingleInstant
 from remat.algorithms._search.stop import (
     any_plan,
-    disputed,
     gaining,
     gap,
     gap_above,
     no_plan,
     nodes_up_to,
-    worked_up_to,
 )
 from remat.algorithms._whole.baselines import PerLayerCheckpoint, StoreAll
 
@@ -45,12 +42,6 @@ DONE = 0.0005
 WIDE = 0.05
 """Gap above which the search is repeated."""
 
-FAR = 0.1
-"""Gap above which it begins anew once repetition brings nothing."""
-
-LONG = 25.0
-"""Seconds of planning work up to which it is repeated."""
-
 FEW = 250
 """Nodes up to which searches wait for bounds from several instants, and plans from their solutions."""
 
@@ -68,22 +59,16 @@ THOROUGH: Solver = Polish(
 )
 """As `ROUGH`, where there is no plan without copies: what a search with copies begins from decides much then."""
 
-UNDOING = RuinAndRecreate(work=1.6e8, disorder=0.3, undone=0.5, gathering=0.2, served=8)
-"""For wide gaps: it also puts postponed runs back."""
+ANEW = Oscillation(seconds=6.0, searches=2, temperature=0.003)
+"""For wide gaps: which plan a search begins from decides much, so several begin."""
 
 REACHING = Oscillation(seconds=2.0)
 """For a first plan where shaving finds none."""
 
-CROSSING = Oscillation(seconds=8.0, idle=3.0)
-"""For plans far from the bound that no longer get better: it begins anew, and crosses the budget."""
+LONG_SEARCH = Oscillation(seconds=12.0, restart=False, temperature=0.003)
+"""From the best plan, on both sides of the budget."""
 
-ANOTHER = Oscillation(seconds=6.0, undone=0.2, patience=0.4)
-"""For gaps of at most `WIDE`: a plan from a new start, from which the long search goes on if it is the better one."""
-
-LONG_SEARCH = RuinAndRecreate(work=6.5e8, disorder=0.3, gathering=0.2, served=8, others=0, patience=0.5)
-"""Some seconds, half of which may bring nothing."""
-
-LAST_SEARCH = evolve(LONG_SEARCH, gathering=0.0, patience=1)
+LAST_SEARCH = RuinAndRecreate(work=6.5e8, disorder=0.3, served=8, others=0)
 """For small gaps: `gaining` alone says when to stop."""
 
 auto: Solver = WithCopies(
@@ -102,17 +87,11 @@ auto: Solver = WithCopies(
             Relieve().if_(no_plan),
             RuinAndRecreate(work=1e7),
             RuinAndRecreate(work=5e7, disorder=0.3).if_(gap_above(FAIR)).if_(gap(WIDE)),
-            UNDOING.if_(gap_above(WIDE)),
+            ANEW.if_(gap_above(WIDE)),
             Checkpoints().if_(gap_above(FAIR)),
             AnyOrder().if_(gap_above(FAIR)),
             BranchAndBound().if_(gap_above(POOR)),
-            Continuation(step=0.97, steps=6, attempts=6).if_(gap_above(POOR)),
-            AGAIN.if_(gap_above(POOR)),
-            UNDOING.if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
-            evolve(UNDOING, restart=True).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
-            CROSSING.if_(gap_above(FAR)).if_(worked_up_to(LONG)),
-            ANOTHER.if_(gap_above(POOR)).if_(gap(WIDE)).if_(worked_up_to(LONG)),
-            LONG_SEARCH.if_(gap_above(POOR)).if_(worked_up_to(LONG)).if_(disputed),
+            LONG_SEARCH.if_(gap_above(POOR)),
             LAST_SEARCH.if_(gap_above(FAIR)).if_(gap(POOR)).if_(gaining(2.5)),
         ),
         stop=gap(DONE),
@@ -158,6 +137,9 @@ raise_bound: Solver = Polish(
     stop=gap(DONE),
 )
 """The bounds that `plan_first` leaves out; give it the plan as a start (`warm`), so that it ends when they are close."""
+
+raise_link_bound: Solver = WithCopies(StoreAll(), moves=(LinkInstants(),))
+"""The bound for schedules with copies, where there is a link."""
 
 quick: Solver = Polish((Floor(), MultiStart(starts=8), SingleInstant(mixed=0), SavedSet(instants=2)), stop=gap(0.05))
 """A plan and a bound in a fraction of the time of `auto`, for many budgets."""

@@ -15,13 +15,13 @@ import numpy as np
 from attrs import evolve, field, frozen
 
 from remat.algorithms._arrays.graph_arrays import Flat, Longs, Seed
-from remat.algorithms._arrays.liveness import memory_profile, overshoot, total_time
+from remat.algorithms._arrays.liveness import LARGEST_TIME, memory_profile, overshoot, total_time
 from remat.algorithms._arrays.rng import fraction
 from remat.algorithms._search.deletion import delete
 from remat.algorithms._search.kernel_prefetch import await_kernels
 from remat.algorithms._search.passes import iterations_per_check
 from remat.algorithms._search.peak_shaving import LONGEST, Scoring, shave
-from remat.algorithms._search.ruin_recreate import LARGEST_TIME, perturbed, perturbed_near_peak
+from remat.algorithms._search.ruin_recreate import perturbed, perturbed_near_peak
 from remat.algorithms._search.run_move import RunMove
 from remat.algorithms._search.run_problem import Sequence
 from remat.algorithms._search.state import Search
@@ -81,11 +81,13 @@ class Rival:
     Args:
         time: of the plan, over that of the captured order; infinite without one.
         patience: as of `Oscillation`.
+        start: whether the search begins from it.
     """
 
-    def __init__(self, time: float, patience: float) -> None:
-        self._time, self._patience = time, patience
-        self._best, self._gained = float("inf"), 0.0  # of the search: its best time, the share of its work by then
+    def __init__(self, time: float, patience: float, *, start: bool = False) -> None:
+        self._time, self._patience, self._start = time, patience, start
+        # of the search: its best time, the share of its work by then
+        self._best, self._gained = time if start else float("inf"), 0.0
 
     @property
     def level(self) -> bool:
@@ -93,9 +95,11 @@ class Rival:
         return self._best == self._time < float("inf")
 
     def ahead(self, best: Evaluated | None, done: float) -> bool:
-        """Whether the search, with this best plan after a share of its work, is unlikely to get ahead of the plan."""
+        """Whether the search, with this best plan after a share of its work, is unlikely to bring more than there is."""
         if best is not None and best.time < self._best:
             self._best, self._gained = best.time, done
+        if self._start and self._patience < 1:
+            return done - self._gained >= self._patience
         if self._patience == 1 or self._best < self._time:
             return False
         if self.level:
@@ -155,9 +159,9 @@ class Oscillation(RunMove):
         idle: seconds of work since the last gain below which it does nothing: while other searches gain, they are better.
         restart: begin each anew, by turns from the shifted and the captured order, even if a plan is known.
         temperature: relative worsening accepted at the beginning; falls to zero.
-        patience: share of the work without a better plan of its own after which a search ends early, if it is more than .5 %
-            behind the plan that was there before it; it also ends if it came to exactly that plan's time, and to no better one
-            in as much work again. 1: it never does.
+        patience: share of the work without a better plan of its own after which a search ends early: one from the best plan
+            in any case, another if it is more than .5 % behind the plan that was there before it; it also ends if it came to
+            exactly that plan's time, and to no better one in as much work again. 1: it never does.
         over: share of the iterations in which a sequence over the budget may follow one that fits; then the search goes on from
             the best one that fits.
         disorder, undone, gathering, served: as in `RuinAndRecreate`.
@@ -207,7 +211,8 @@ class Oscillation(RunMove):
         await_kernels()
         at = Standpoint(current=evaluated(search.flat, start, search.budget, np.empty(start.size, np.int64)))
         began, batch, crosses, done = search.worked.seconds, iterations_per_check(search), True, 0.0
-        rival, given_up = Rival(search.best_time / max(1, int(search.flat.time.sum())), self.patience), False
+        before_it = search.best_time / max(1, int(search.flat.time.sum()))
+        rival, given_up = Rival(before_it, self.patience, start=start is search.best), False
         while done < 1 and not (given_up or search.over or (done and search.clock.expired)):
             if crosses and done >= self.over:
                 crosses = False

@@ -28,14 +28,14 @@ from remat.algorithms._arrays.chain_insertion import (
 from remat.algorithms._arrays.excess import gain_of, over_budget
 from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, Seed
 from remat.algorithms._arrays.jit import allocating_kernel, inlined_kernel, inner_kernel, kernel
-from remat.algorithms._arrays.liveness import extend_skyline, highest_from, memory_profile, overshoot
+from remat.algorithms._arrays.liveness import LARGEST_TIME, extend_skyline, highest_from, memory_profile, overshoot
 from remat.algorithms._arrays.rng import fraction
 
 TOP = 8  # candidates evaluated exactly per step
 SMALL = 120  # number of runs up to which no candidate is skipped
 MARGIN = 1.2  # a candidate whose score times this is below the exact value of another is skipped
 KEEPING = 0.7  # inputs below this share of the evicted datum are kept in the second variant of a chain
-NO_CEILING = 1 << 62  # a time above that of any plan [ns]
+NO_CEILING = LARGEST_TIME  # a time that no plan exceeds [ns]
 ALIKE = 1.000001  # prices of this ratio count as equal where rounding may decide
 LARGE = 3000  # runs of a sequence above which a scan serves several evictions: scans are linear in the sequence
 SERVED = 8  # evictions of a scan then, at most

@@ -16,7 +16,7 @@ import numpy as np
 from remat.algorithms._arrays.gathering import gathered
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Floats, Ints, Longs, Seed
 from remat.algorithms._arrays.jit import allocating_kernel, inner_kernel, kernel
-from remat.algorithms._arrays.liveness import memory_profile, overshoot, total_time
+from remat.algorithms._arrays.liveness import LARGEST_TIME, memory_profile, overshoot, total_time
 from remat.algorithms._arrays.ordering import disordered, some_brought_back
 from remat.algorithms._arrays.rng import below, fraction
 from remat.algorithms._search.deletion import delete
@@ -146,8 +146,6 @@ _CEILING = 1.04
 
 _CEILING_IN_HASTE = 1.03
 """The same in haste, where sequences are given up for what they are likely to take (`shave`)."""
-
-LARGEST_TIME = 2**63 - 1  # in kernels; the times of a graph sum to less (G-RANGE), but with reruns they may exceed it
 
 
 def ruin_and_recreate(

@@ -56,7 +56,11 @@ class CopiesSolver:
         if search.within(0.0) or clock.expired:
             why = "no MILP solve was needed" if search.within(0.0) else "stopped before the MILP solve"
             return Plan(schedule=search.schedule(), trail=(f"{self.who!r}: {why}", *search.trail))
-        form = self._form(problem, search)
+        form = self._form(problem, search, clock)
+        if form is None or clock.expired:
+            return Plan(
+                schedule=search.schedule(), trail=(f"{self.who!r}: stopped before the MILP solve", *search.trail)
+            )
         answer = self._solve(form, problem, search, clock)
         bound = self._bound(answer, search, form)
         parts = ["staged schedules with copies of data of one writer, first runs in the graph's order"]
@@ -66,12 +70,12 @@ class CopiesSolver:
         bounds = (ClassBound(value=bound, assumes=", ".join(parts)),) if bound else ()
         return Plan(schedule=search.schedule(), trail=(story, *search.trail), class_bounds=bounds)
 
-    def _form(self, problem: Problem, search: CopySearch) -> CopiesForm:
+    def _form(self, problem: Problem, search: CopySearch, clock: Clock) -> CopiesForm | None:
         """The formulation for schedules that are faster than the best plan; without one, for those that wait for every copy."""
         stage = StagedGraph(problem.graph)
         lanes, overhead = search.lanes, search.overhead
         most = search.base_time + int(lanes.out.sum() + lanes.back.sum()) if overhead is None else overhead
-        return copies_form(stage, slots_of(stage, self.reruns, self.window), lanes, most)
+        return copies_form(stage, slots_of(stage, self.reruns, self.window), lanes, most, clock)
 
     def _solve(self, form: CopiesForm, problem: Problem, search: CopySearch, clock: Clock) -> Answer:
         """Solve, offering the plan of each incumbent."""

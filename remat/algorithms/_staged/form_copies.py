@@ -24,6 +24,7 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from remat.algorithms._copies.copy_arrays import Lanes
+from remat.algorithms._core.clock import Clock
 from remat.algorithms._staged.form_events import Events, Form
 from remat.algorithms._staged.memory_items import Cell, StagedGraph
 from remat.algorithms._staged.slots import Slots
@@ -47,10 +48,13 @@ class CopiesForm:
     most: Ns
 
 
-def copies_form(stage: StagedGraph, slots: Slots, lanes: Lanes, most: Ns) -> CopiesForm:
-    """Build the formulation of a flat graph, for schedules that wait at most `most` ns before a run."""
-    events = _EventsWithCopies(stage, slots, lanes, max(1, most))
-    form = events.build(cuts=False, corrections=False, save=False)
+def copies_form(stage: StagedGraph, slots: Slots, lanes: Lanes, most: Ns, clock: Clock) -> CopiesForm | None:
+    """Build the formulation of a flat graph, for schedules that wait at most `most` ns before a run; None: no time is left."""
+    events = _EventsWithCopies(stage, slots, lanes, max(1, most), clock)
+    try:
+        form = events.build(cuts=False, corrections=False, save=False)
+    except _OutOfTime:
+        return None
     ends = {
         (state.datum, int(state.slots[i])): int(state.column["e"][i])
         for state in events.states
@@ -74,15 +78,21 @@ class _State:
     column: dict[str, _Ints] = field(eq=False)
 
 
+class _OutOfTime(Exception):
+    """The clock has expired while the formulation was built."""
+
+
 class _EventsWithCopies(Events):
     """The builder of the production form; what may be copied has states instead of gaps."""
 
-    def __init__(self, stage: StagedGraph, slots: Slots, lanes: Lanes, most: Ns) -> None:
+    def __init__(self, stage: StagedGraph, slots: Slots, lanes: Lanes, most: Ns, clock: Clock) -> None:
         super().__init__(stage, slots)
-        self.lanes, self.most, self.waits = lanes, most, -1
+        self.lanes, self.most, self.waits, self.clock = lanes, most, -1, clock
         self.states: list[_State] = []
 
     def _flow(self, at: int, cell: Cell) -> None:
+        if self.clock.expired:
+            raise _OutOfTime
         datum = self.stage.graph.data_index[cell.name]
         if not self.lanes.movable[datum] or not cell.readers:
             super()._flow(at, cell)

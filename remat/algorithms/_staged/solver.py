@@ -34,6 +34,9 @@ from remat.settings import FLAG, instance, number, one_of, optional, takes, whol
 FormName = Literal["events", "published", "checkmate"]
 FORMS: Final = ("events", "published", "checkmate")
 
+ENTRIES_WITH_COPIES: Final = 45
+"""Matrix entries of the formulation with copies for one of that without: of a datum that may be copied, in a slot of its life."""
+
 RUNG: Final = 60
 """Nodes from which a restricted formulation is solved first."""
 
@@ -201,9 +204,13 @@ class HIlp(WarmStarted):
 
     def _with_copies(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
         """The plan of the formulation with copies, where there is one."""
-        reason = leaves_out(problem.graph)
-        if reason is not None or self.form != "events":
-            why = reason or f"not in the form {self.form!r}"
+        why = leaves_out(problem.graph)
+        size = ENTRIES_WITH_COPIES * self._entries(problem.graph)
+        if self.form != "events":
+            why = f"not in the form {self.form!r}"
+        elif size > self.entries:
+            why = f"their formulation has about {size:.0e} entries"
+        if why is not None:
             return Plan(schedule=start, trail=(f"{self!r}: schedules with copies are not modelled, {why}",))
         solver = CopiesSolver(
             reruns=self.reruns,

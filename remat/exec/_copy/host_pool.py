@@ -8,6 +8,7 @@ import weakref
 from collections import deque
 
 import torch
+from attrs import frozen
 
 from remat.errors import RematError
 from remat.exec._copy.device import CopyDevice, Event
@@ -32,8 +33,6 @@ class HostPool:
 
     Attributes:
         need: the most that a plan takes from an empty pool [bytes].
-        total: bytes of all buffers [bytes].
-        taken: bytes of those in use [bytes].
         peak: the most that were in use at any time [bytes].
     """
 
@@ -45,11 +44,21 @@ class HostPool:
         _pools.add(self)
 
     def _begin(self) -> None:
-        self.total: Bytes = 0
-        self.taken: Bytes = 0
         self.peak: Bytes = 0
         self._unused: dict[Bytes, deque[tuple[torch.Tensor, Event]]] = {}
+        # by id and without holding them: what an interrupt loses on its way is no longer in use
+        self._in_use: weakref.WeakValueDictionary[int, torch.Tensor | _Room] = weakref.WeakValueDictionary()
         self._lock = threading.RLock()
+
+    @property
+    def taken(self) -> Bytes:
+        """Bytes of the buffers in use."""
+        return sum(held.numel() for held in list(self._in_use.values()))
+
+    @property
+    def total(self) -> Bytes:
+        """Bytes of all buffers."""
+        return self.taken + sum(size * len(buffers) for size, buffers in self._unused.items())
 
     def expect(self, need: Bytes) -> None:
         """Note what a plan takes from an empty pool."""
@@ -62,30 +71,30 @@ class HostPool:
         Raises:
             RematError: X-HOST, where the budget is exceeded or the host has no memory; X-DISK.
         """
-        size = rounded(size)
+        room = _Room(rounded(size))  # until the buffer is there
         with self._lock:
-            unused = self._unused.get(size)
+            unused = self._unused.get(room.size)
             buffer, event = unused.popleft() if unused else (None, None)
-            superfluous = [] if buffer is not None else self._superfluous(size)
-            self.total += 0 if buffer is not None else size
-            self.taken += size
-            self.peak = max(self.peak, self.taken)
+            superfluous = [] if buffer is not None else self._superfluous(room.size)
+            self._use(room if buffer is None else buffer)
         self._free(superfluous)
         if buffer is not None:
             self.device.wait(Lane.TO_HOST, event)
             return buffer, event
-        try:
-            return self.device.host_buffer(size), None
-        except BaseException:
-            with self._lock:
-                self.total -= size
-                self.taken -= size
-            raise
+        buffer = self.device.host_buffer(room.size)
+        with self._lock:
+            del self._in_use[id(room)]
+            self._use(buffer)
+        return buffer, None
+
+    def _use(self, held: torch.Tensor | _Room) -> None:
+        self._in_use[id(held)] = held
+        self.peak = max(self.peak, self.taken)
 
     def give_back(self, buffer: torch.Tensor, event: Event) -> None:
         """Return a buffer; it may be written into again after the event."""
         with self._lock:
-            self.taken -= buffer.numel()
+            self._in_use.pop(id(buffer), None)
             self._unused.setdefault(buffer.numel(), deque()).append((buffer, event))
 
     def clear(self) -> None:
@@ -112,15 +121,24 @@ class HostPool:
 
     def _removed(self, size: Bytes) -> list[tuple[torch.Tensor, Event]]:
         """The unused buffers of a size, which are no longer in the pool."""
-        buffers = list(self._unused.pop(size, ()))
-        self.total -= size * len(buffers)
-        return buffers
+        return list(self._unused.pop(size, ()))
 
     def _free(self, buffers: list[tuple[torch.Tensor, Event]]) -> None:
         """Free buffers behind their copies; outside the lock, because a lane may need it to go on."""
         for buffer, event in buffers:
             self.device.synchronize(event)
             self.device.free_host(buffer)
+
+
+@frozen(eq=False)
+class _Room:
+    """Bytes that a buffer is going to take."""
+
+    size: Bytes
+
+    def numel(self) -> Bytes:
+        """As of a buffer."""
+        return self.size
 
 
 def _begin_all() -> None:

@@ -62,6 +62,7 @@ def measure_step(step: Callable[[], Any], *, device: torch.device | str = "cpu",
         step()
     if torch.device(device).type == "cuda":
         return _measure_cuda(step, torch.device(device))
+    recording.profile_begins()
     if recording.profiling():
         what = "a profile is on in this thread, and a thread has room for one."
         raise RematError("X-PROFILE", what, fix="measure before it starts, or after it has ended.")

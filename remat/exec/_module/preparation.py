@@ -104,7 +104,7 @@ def plan_sample(state: Plans, module: nn.Module, sample: Any) -> Ready | Bare:
         Uncapturable: it cannot be captured, and may not run otherwise.
     """
     args, kwargs = call_of(sample)
-    with in_training(module), torch.enable_grad(), gathered(module):
+    with in_training(module), torch.inference_mode(False), torch.enable_grad(), gathered(module):
         entry = state.planned_for(state.arguments(module, args, kwargs))
     if isinstance(entry, Bare):
         entry.tell()

@@ -17,10 +17,11 @@ def with_raised_bound(planned: Planned, seed: int) -> Outcome:
     if planned.budget is None or outcome.cost is None:
         return evolve(outcome)
     with importing():
-        from remat.algorithms._search.auto import raise_bound  # imports compiled kernels
+        from remat.algorithms._search.auto import raise_bound, raise_link_bound  # imports compiled kernels
+    link = planned.link
     budget = max(0, planned.budget - planned.captured.overhead)
-    solver = with_start(raise_bound, outcome.schedule)
-    raised = solver.solve(Problem(graph=planned.graph, budget=budget), clock=Clock(), seed=seed)
+    solver = with_start(raise_bound if link is None else raise_link_bound, outcome.schedule)
+    raised = solver.solve(Problem(graph=planned.graph, budget=budget, link=link), clock=Clock(), seed=seed)
     return evolve(
         outcome,
         lower=max(outcome.lower, raised.lower),

@@ -51,27 +51,24 @@ def solve(
     if budget >= peak:
         return StoreAll().solve(Problem(graph=graph, budget=budget)), asked
     stages.base = graph.time
-    planner = settings.planner()
+    planner = _with_room(settings.planner(), settings)
     clock = Clock(settings.seconds, listener=stages.hear)
     problem = Problem(graph=graph, budget=budget, link=link, host_budget=None if link is None else settings.host_budget)
     outcome = planner.solve(problem, clock=clock, seed=settings.seed)
-    if outcome.schedule is None and problem.host_budget is not None:  # a refusal says what it takes
-        problem = evolve(problem, host_budget=None)
-        outcome = planner.solve(problem, clock=clock, seed=settings.seed)
     over = clock.expired
     if not outcome.settled and settings.solver is None and not clock.stopped:
         outcome = outcome.merge(_cheap().solve(problem, clock=Clock(), seed=settings.seed))
-    earlier = (
-        known_plans.replayed(costed.program, graph) if outcome.schedule is None and settings.solver is None else None
-    )
+    needs_one = outcome.schedule is None and settings.solver is None
+    earlier = known_plans.replayed(costed.program, graph) if needs_one else None
     if earlier is not None and _peak(earlier) <= budget:
         outcome = outcome.merge(earlier)
+    if settings.on_infeasible == "raise":
+        outcome = _with_all_room(outcome, planner, problem, clock, settings.seed)
     _note_interruption(clock, outcome)
     if "bound" in clock.spent:
         stages.seconds["bound"] = clock.spent["bound"]
     if outcome.schedule is not None:
         return outcome, asked
-    problem = evolve(problem, host_budget=None if link is None else settings.host_budget)
     lowest = _lowest(problem, outcome, settings, clock)
     if earlier is not None and _peak(earlier) < lowest.point.budget:
         lowest = evolve(lowest, point=evolve(lowest.point, budget=_peak(earlier), outcome=earlier))
@@ -95,6 +92,22 @@ def _note_interruption(clock: Clock, outcome: Outcome) -> None:
         logger.warning("interrupted: the best plan so far is kept")
 
 
+def _with_all_room(outcome: Outcome, planner: Solver, problem: Problem, clock: Clock, seed: int) -> Outcome:
+    """Without a plan, one whose copies may have more room on the host than there is: its refusal says how much they take."""
+    if outcome.schedule is not None or problem.host_budget is None:
+        return outcome
+    return outcome.merge(planner.solve(evolve(problem, host_budget=None), clock=clock, seed=seed))
+
+
+def _with_room(planner: Solver, settings: Settings) -> Solver:
+    """The planner, for copies that fit where the host has a budget."""
+    if settings.host_budget is None:
+        return planner
+    from remat.exec._plan.host_room import HostRoom  # copies alone need it
+
+    return HostRoom(planner)
+
+
 def _peak(outcome: Outcome) -> Bytes:
     assert outcome.cost is not None
     return outcome.cost.peak
@@ -111,6 +124,7 @@ def _lowest(problem: Problem, outcome: Outcome, settings: Settings, clock: Clock
     """The smallest budget with a plan, in about a second on hundreds of nodes, and within the deadline and its grace."""
     with importing():
         from remat.algorithms._curves.budget_sweep import over_link, quick_lowest_budget  # import compiled kernels
+        from remat.algorithms._search.auto import swap
 
     graph, budget = problem.graph, problem.budget
     left = 1.0 + len(graph) / 1000 if settings.solver is None else None
@@ -120,7 +134,8 @@ def _lowest(problem: Problem, outcome: Outcome, settings: Settings, clock: Clock
         left = allowed if left is None else min(left, allowed)
     brief = Clock(left)
     bare = partial(quick_lowest_budget, graph, settings.solver, below=budget, clock=brief, seed=settings.seed)
-    lowest = bare() if problem.link is None else over_link(problem, bare, settings.solver, brief, settings.seed)
+    with_copies = _with_room(swap if settings.solver is None else settings.solver, settings)
+    lowest = bare() if problem.link is None else over_link(problem, bare, with_copies, brief, settings.seed)
     if brief.stopped:
         clock.stop()
     if outcome.lower == IMPOSSIBLE:

@@ -14,6 +14,8 @@ from attrs import frozen
 from remat.exec._run.scopes import place_of
 from remat.exec._torch.torch_private import DispatchMode
 
+_COPIES = "remat.exec._copy."
+
 
 @frozen
 class Origin:
@@ -60,8 +62,10 @@ class NanWatch(DispatchMode):
             self.first = self._origin(str(func), sys._getframe(1))
         return result
 
-    def _origin(self, operation: str, frame: FrameType | None) -> Origin:
+    def _origin(self, operation: str, frame: FrameType | None) -> Origin | None:
         while frame is not None and frame.f_code is not self.code:
+            if str(frame.f_globals.get("__name__")).startswith(_COPIES):
+                return None  # memory that a copy has not filled yet
             frame = frame.f_back
         if frame is None:
             return Origin(operation, "", "?")

@@ -95,10 +95,20 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
+_before: list[Callable[[], None]] = []
+
+
+def profile_begins() -> None:
+    """Call what waits for the begin of a profile."""
+    for call in tuple(_before):
+        call()
+
+
 def before_profiles(call: Callable[[], None]) -> Callable[[], None]:
     """Have `call` called whenever a profile is about to start; returns a function that undoes this.
 
-    Torch has no place to ask for this, so its two entries are replaced for as long.
+    Torch has no place to ask for this, so its two entries are replaced for as long. What is about to record without them says
+    so itself (`profile_begins`).
     """
     entries = {name: getattr(torch.autograd.profiler, name) for name in ("_prepare_profiler", "_enable_profiler")}
 
@@ -112,10 +122,12 @@ def before_profiles(call: Callable[[], None]) -> Callable[[], None]:
     replaced = {name: first(name) for name in entries}
 
     def take_back() -> None:
+        _before.remove(call)
         for name, entry in entries.items():
             if getattr(torch.autograd.profiler, name) is replaced[name]:
                 setattr(torch.autograd.profiler, name, entry)
 
+    _before.append(call)
     for name, enter in replaced.items():
         setattr(torch.autograd.profiler, name, enter)
     return take_back

@@ -7,6 +7,13 @@ import pytest
 from remat.algorithms import HIlp, Problem, store_all_peak
 from remat.algorithms._arrays.graph_arrays import flatten
 from remat.algorithms._bounds.floor import first_run_floor
+from remat.algorithms._copies.copy_search import CopySearch
+from remat.algorithms._core.clock import Clock
+from remat.algorithms._staged import copies_solver
+from remat.algorithms._staged.form_copies import copies_form
+from remat.algorithms._staged.memory_items import StagedGraph
+from remat.algorithms._staged.slots import slots_of
+from remat.algorithms._staged.solver import ENTRIES_WITH_COPIES
 from remat.algorithms.named import pofo
 from remat.ir import GraphBuilder, Kind, Link
 from tests.algorithms.copies.oracle import optimum
@@ -79,3 +86,26 @@ def test_a_host_budget_is_kept_and_leaves_the_bound_valid():
 def test_other_forms_leave_copies_out_and_say_so():
     outcome = HIlp(form="published").solve(chain_problem(3, 0, 0.6))
     assert outcome.schedule is None and "copies" in outcome.trail[0]
+
+
+def test_a_formulation_that_is_too_large_or_comes_too_late_leaves_the_plan_of_the_search(monkeypatch):
+    problem = chain_problem(8, 2, 0.1)
+    small = HIlp(entries=2000).solve(problem)
+    assert small.schedule is None and "entries" in small.trail[0]
+    clock, real = Clock(), copies_solver.copies_form
+
+    def out_of_time(*args):
+        clock.stop()
+        return real(*args)
+
+    monkeypatch.setattr(copies_solver, "copies_form", out_of_time)
+    late = HIlp().solve(problem, clock=clock)
+    assert late.cost is not None and not late.class_bounds and "stopped before" in late.trail[0]
+
+
+def test_the_entries_of_a_formulation_are_about_as_many_as_is_said():
+    for length in (5, 8, 12):
+        graph = chain_of(length, 1)
+        lanes, stage = CopySearch(chain_problem(length, 1, 0.3), Clock(), 0, "test").lanes, StagedGraph(graph)
+        built = copies_form(stage, slots_of(stage, "all", None), lanes, 100, Clock()).form.linear
+        assert 0.3 < len(built.val) / (ENTRIES_WITH_COPIES * HIlp()._entries(graph)) < 1.2
