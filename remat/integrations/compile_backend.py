@@ -68,9 +68,9 @@ def backend(
     Args:
         graph: what dynamo found.
         example_inputs: its inputs, for shapes; the plan is made at the first call.
-        options: `budget`, and any other argument of `remat.exec.wrap` but `sample` and `loss`; `inner`: "aot_eager", the
-            default: eager's kernels, exact; or "inductor": Inductor compiles the forward and the backward of the plan, and its
-            peak is measured and kept within the budget.
+        options: `budget`, and any other argument of `remat.exec.wrap` but `sample`, `shapes`, `optimizer` and `loss`; `inner`:
+            "aot_eager", the default: eager's kernels, exact; or "inductor": Inductor compiles the forward and the backward of
+            the plan, and its peak is measured and kept within the budget.
         mode: must be None: modes are Inductor's.
 
     Returns:

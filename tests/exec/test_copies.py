@@ -803,19 +803,20 @@ class Steps(nn.Module):
         return x.square().mean()
 
 
-@pytest.mark.parametrize("room", [20_000, 40_000, 70_000, 100_000])
+@pytest.mark.parametrize("room", [20_000, 70_000])
 def test_copies_fit_the_room_on_the_host_in_buffers_or_the_plan_is_made_with_fewer(room):
     """Odd sizes: a buffer is up to 511 bytes larger than what it holds, so that a plan of just the room's bytes takes more."""
     torch.manual_seed(0)
     x = torch.randn(175, 64)
     with pytest.raises(Infeasible) as refused:
-        remat.exec.wrap(Steps(), x, "1KiB", offload=FAST, host_budget=room)
+        remat.exec.wrap(Steps(), x, "1KiB", offload=FAST, host_budget=room, seconds=0.5)
     for budget in (refused.value.smallest, refused.value.smallest + 5000):
-        wrapped = remat.exec.wrap(Steps(), x, budget, offload=FAST, host_budget=room)
+        wrapped = remat.exec.wrap(Steps(), x, budget, offload=FAST, host_budget=room, seconds=0.5)
         wrapped(x).backward()
         report = remat.exec.report(wrapped)
         assert report.copied is None or report.copied.host_peak <= room
-    best = remat.exec.wrap(Steps(), x, refused.value.smallest - 1, offload=FAST, host_budget=100, on_infeasible="best")
+    cramped = {"offload": FAST, "host_budget": 100, "on_infeasible": "best"}
+    best = remat.exec.wrap(Steps(), x, refused.value.smallest - 1, seconds=0.5, **cramped)
     best(x).backward()
     assert remat.exec.report(best).copied is None
 
@@ -830,7 +831,7 @@ class Either(Solver):
 
 
 def test_a_plan_that_fits_in_bytes_but_not_in_buffers_is_made_anew():
-    graph = rig_of("mlp").graph
+    graph = CopyRig(Steps(), (torch.randn(175, 64),)).graph
     problem = Problem(graph=graph, budget=store_all_peak(graph) * 4 // 5, link=FAST)
     roomy = HostRoom(Either()).solve(problem)
     exact = roomy.cost.host_peak

@@ -14,6 +14,7 @@ from remat.exec import RematWarning
 from remat.exec._module import live
 from remat.integrations.compile_backend import backend, regions
 from remat.zoo import GPT2
+from tests.exec.copying import FAST, CopyAll
 from tests.exec.support import LIGHT, SMALL, differences, train
 
 EASY = {"solver": LIGHT, "rehearse": False, "cost": "estimate", "on_uncapturable": "raise"}
@@ -155,6 +156,14 @@ def test_later_steps_behind_the_door_do_not_walk_over_the_graph_again(monkeypatc
     monkeypatch.setattr(live, "Snapshot", lambda *args: walks.append(args) or whole(*args))
     model(X).backward()
     assert walks == [] and remat.exec.report(regions()[-1]).ran == "plan"
+
+
+def test_plans_behind_the_door_may_copy_to_the_host():
+    bare, module = Net(), Net()
+    options = {**EASY, "budget": "70%", "offload": FAST, "host_budget": "1MiB", "solver": CopyAll()}
+    compiled = torch.compile(module, backend="remat", options=options)
+    assert differences(trained(bare), trained(module, compiled)) == []
+    assert remat.exec.report(regions()[-1]).copied.copies
 
 
 def test_the_peak_behind_the_door_is_within_the_budget():

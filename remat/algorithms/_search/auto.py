@@ -24,6 +24,7 @@ from remat.algorithms._search.stop import (
     gap_above,
     no_plan,
     nodes_up_to,
+    worked_up_to,
 )
 from remat.algorithms._whole.baselines import PerLayerCheckpoint, StoreAll
 
@@ -42,6 +43,9 @@ DONE = 0.0005
 WIDE = 0.05
 """Gap above which the search is repeated."""
 
+ENOUGH = 20.0
+"""Seconds of planning work after which the long search ends."""
+
 FEW = 250
 """Nodes up to which searches wait for bounds from several instants, and plans from their solutions."""
 
@@ -59,13 +63,13 @@ THOROUGH: Solver = Polish(
 )
 """As `ROUGH`, where there is no plan without copies: what a search with copies begins from decides much then."""
 
-ANEW = Oscillation(seconds=6.0, searches=2, temperature=0.003)
+ANEW = Oscillation(seconds=9.0, searches=3, temperature=0.003)
 """For wide gaps: which plan a search begins from decides much, so several begin."""
 
 REACHING = Oscillation(seconds=2.0)
 """For a first plan where shaving finds none."""
 
-LONG_SEARCH = Oscillation(seconds=12.0, restart=False, temperature=0.003)
+LONG_SEARCH = Oscillation(seconds=10.0, restart=False, temperature=0.003)
 """From the best plan, on both sides of the budget."""
 
 LAST_SEARCH = RuinAndRecreate(work=6.5e8, disorder=0.3, served=8, others=0)
@@ -87,11 +91,11 @@ auto: Solver = WithCopies(
             Relieve().if_(no_plan),
             RuinAndRecreate(work=1e7),
             RuinAndRecreate(work=5e7, disorder=0.3).if_(gap_above(FAIR)).if_(gap(WIDE)),
-            ANEW.if_(gap_above(WIDE)),
             Checkpoints().if_(gap_above(FAIR)),
             AnyOrder().if_(gap_above(FAIR)),
             BranchAndBound().if_(gap_above(POOR)),
-            LONG_SEARCH.if_(gap_above(POOR)),
+            ANEW.if_(gap_above(WIDE)),
+            LONG_SEARCH.if_(gap_above(POOR)).if_(worked_up_to(ENOUGH)),
             LAST_SEARCH.if_(gap_above(FAIR)).if_(gap(POOR)).if_(gaining(2.5)),
         ),
         stop=gap(DONE),
