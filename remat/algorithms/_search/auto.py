@@ -94,6 +94,7 @@ auto: Solver = WithCopies(
             Checkpoints().if_(gap_above(FAIR)),
             AnyOrder().if_(gap_above(FAIR)),
             BranchAndBound().if_(gap_above(POOR)),
+            Continuation(step=0.97, steps=6, attempts=6).if_(gap_above(POOR)),
             ANEW.if_(gap_above(WIDE)),
             LONG_SEARCH.if_(gap_above(POOR)).if_(worked_up_to(ENOUGH)),
             LAST_SEARCH.if_(gap_above(FAIR)).if_(gap(POOR)).if_(gaining(2.5)),
