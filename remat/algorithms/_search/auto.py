@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from attrs import evolve
+
 from remat.algorithms._copies.copy_passes import ReplaceReruns, ShaveBoth
 from remat.algorithms._copies.link_passes import LinkInstants
 from remat.algorithms._copies.with_copies import WithCopies
@@ -43,8 +45,11 @@ DONE = 0.0005
 WIDE = 0.05
 """Gap above which the search is repeated."""
 
-ENOUGH = 20.0
-"""Seconds of planning work after which the long search ends."""
+FAR = 0.1
+"""Gap above which it begins anew."""
+
+LONG = 25.0
+"""Seconds of planning work up to which it is repeated."""
 
 FEW = 250
 """Nodes up to which searches wait for bounds from several instants, and plans from their solutions."""
@@ -63,16 +68,22 @@ THOROUGH: Solver = Polish(
 )
 """As `ROUGH`, where there is no plan without copies: what a search with copies begins from decides much then."""
 
-ANEW = Oscillation(seconds=9.0, searches=3, temperature=0.003)
-"""For wide gaps: which plan a search begins from decides much, so several begin."""
+UNDOING = RuinAndRecreate(work=1.6e8, disorder=0.3, undone=0.5, gathering=0.2, served=8)
+"""For wide gaps: it also puts postponed runs back."""
 
 REACHING = Oscillation(seconds=2.0)
 """For a first plan where shaving finds none."""
 
-LONG_SEARCH = Oscillation(seconds=10.0, restart=False, temperature=0.003)
-"""From the best plan, on both sides of the budget."""
+NEW_STARTS = Oscillation(seconds=9.0, searches=3, temperature=0.003)
+"""For plans far from the bound: where a search begins decides much there, so several begin."""
 
-LAST_SEARCH = RuinAndRecreate(work=6.5e8, disorder=0.3, served=8, others=0)
+ONWARD = Oscillation(seconds=6.0, restart=False, temperature=0.003)
+"""For gaps of at most `WIDE`: from the best plan, on both sides of the budget."""
+
+LONG_SEARCH = RuinAndRecreate(work=6.5e8, disorder=0.3, gathering=0.2, served=8, others=0, patience=0.5)
+"""Some seconds, half of which may bring nothing."""
+
+LAST_SEARCH = evolve(LONG_SEARCH, gathering=0.0, patience=1)
 """For small gaps: `gaining` alone says when to stop."""
 
 auto: Solver = WithCopies(
@@ -91,12 +102,17 @@ auto: Solver = WithCopies(
             Relieve().if_(no_plan),
             RuinAndRecreate(work=1e7),
             RuinAndRecreate(work=5e7, disorder=0.3).if_(gap_above(FAIR)).if_(gap(WIDE)),
+            UNDOING.if_(gap_above(WIDE)),
             Checkpoints().if_(gap_above(FAIR)),
             AnyOrder().if_(gap_above(FAIR)),
             BranchAndBound().if_(gap_above(POOR)),
             Continuation(step=0.97, steps=6, attempts=6).if_(gap_above(POOR)),
-            ANEW.if_(gap_above(WIDE)),
-            LONG_SEARCH.if_(gap_above(POOR)).if_(worked_up_to(ENOUGH)),
+            AGAIN.if_(gap_above(POOR)),
+            NEW_STARTS.if_(gap_above(FAR)).if_(worked_up_to(LONG)),
+            UNDOING.if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
+            evolve(UNDOING, restart=True).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
+            ONWARD.if_(gap_above(POOR)).if_(gap(WIDE)).if_(worked_up_to(LONG)),
+            LONG_SEARCH.if_(gap_above(POOR)).if_(worked_up_to(LONG)),
             LAST_SEARCH.if_(gap_above(FAIR)).if_(gap(POOR)).if_(gaining(2.5)),
         ),
         stop=gap(DONE),

@@ -53,7 +53,7 @@ class HostPool:
     @property
     def taken(self) -> Bytes:
         """Bytes of the buffers in use."""
-        return sum(held.numel() for held in list(self._in_use.values()))
+        return sum(buffer.numel() for buffer in list(self._in_use.values()))
 
     @property
     def total(self) -> Bytes:
@@ -87,8 +87,8 @@ class HostPool:
             self._use(buffer)
         return buffer, None
 
-    def _use(self, held: torch.Tensor | _Room) -> None:
-        self._in_use[id(held)] = held
+    def _use(self, space: torch.Tensor | _Room) -> None:
+        self._in_use[id(space)] = space
         self.peak = max(self.peak, self.taken)
 
     def give_back(self, buffer: torch.Tensor, event: Event) -> None:
