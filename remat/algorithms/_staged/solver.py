@@ -204,11 +204,11 @@ class HIlp(WarmStarted):
 
     def _with_copies(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
         """The plan of the formulation with copies, where there is one."""
-        why = leaves_out(problem.graph)
         size = ENTRIES_WITH_COPIES * self._entries(problem.graph)
-        if self.form != "events":
+        why = leaves_out(problem.graph)
+        if why is None and self.form != "events":
             why = f"not in the form {self.form!r}"
-        elif size > self.entries:
+        if why is None and size > self.entries:
             why = f"their formulation has about {size:.0e} entries"
         if why is not None:
             return Plan(schedule=start, trail=(f"{self!r}: schedules with copies are not modelled, {why}",))
