@@ -33,7 +33,7 @@ from remat.algorithms._staged.form_events import Form, events_form
 from remat.algorithms._staged.form_published import published_form
 from remat.algorithms._staged.knapsack import Knapsack, ancestors
 from remat.algorithms._staged.memory_items import Cell, StagedGraph
-from remat.ir import Graph, Phase, Schedule
+from remat.ir import Graph, Schedule
 from remat.testing.random_schedules import Among
 from remat.testing.relaxation import Formulation, Relaxation
 from remat.testing.trace import Trace
@@ -58,8 +58,8 @@ def _needed(trace: Trace, node: str) -> Bytes:
 
 
 def _instants(graph: Graph) -> list[str]:
-    """The loss and the backward nodes that every schedule runs."""
-    return [graph.computes[i].name for i in sorted(graph.required) if graph.computes[i].phase is not Phase.FORWARD]
+    """The nodes that every schedule runs."""
+    return [graph.computes[i].name for i in sorted(graph.required)]
 
 
 class _FlatBound(Relaxation):
@@ -97,7 +97,7 @@ def _base(graph: Graph) -> int:
 
 @frozen
 class AtInstant(_FlatBound):
-    """One instant: the first run of the loss or of a backward node.
+    """One instant: the first run of a node that every schedule runs.
 
     Attributes:
         fixed: whether the nodes that have run are those of the captured order.

@@ -39,13 +39,15 @@ def towers(length):
 
 def test_a_pressure_is_what_the_earliest_run_takes_over_the_budget_times_what_is_certain():
     # B2 beside a0, a1, t and its gradient: 13. B1 beside a0, g2, t and its gradient: 13. B0 beside g1, t and its own: 9.
-    assert pressures_of(flatten(chain()), 10).tolist() == [0, 0, 0, 0, 3 * 3, 3 * 3, 0]
+    # Of a forward node all bytes count: its output and those of the layers before it.
+    assert pressures_of(flatten(chain()), 10).tolist() == [3 * 4, 3 * 8, 3 * 12, 0, 3 * 3, 3 * 3, 0]
 
 
 def test_what_may_be_postponed_at_will_presses_less_and_towers_press_equally():
     graph = towers(5)
     pressure = dict(zip((node.name for node in graph.computes), pressures_of(flatten(graph), 40), strict=True))
-    assert pressure["L"] == pressure["pF3"] == 0
+    assert pressure["L"] == 0
+    assert pressure["pF3"] == pressure["qF3"] == 4 * 8 * 5
     for k in range(1, 5):
         assert pressure[f"pB{k}"] == pressure[f"qB{k}"] > pressure[f"pW{k}"] > 0
 
@@ -66,8 +68,11 @@ def test_the_places_over_a_budget_come_by_excess_and_pressure_one_of_each_part_f
     memory = np.zeros(len(search.base), np.int64)
     memory_profile(search.flat, search.base, len(search.base), memory)
     pressure = pressures_of(search.flat, search.budget)
-    found = worst_instants(search, search.base, pressure)
-    assert set(found) == {v for v in range(len(graph.computes)) if pressure[v] and memory[v] > search.budget}
+    both = worst_instants(search, search.base, pressure)
+    assert set(both) == {v for v in range(len(graph.computes)) if pressure[v] and memory[v] > search.budget}
+    forward = [v for v in both if v < 100]
+    found = [v for v in both if v >= 100]
+    assert both[: 2 * len(forward)] == [v for pair in zip(found, forward, strict=False) for v in pair]
     score = {v: pressure[v] * (memory[v] - search.budget) for v in found}
     part = [(v - 100) * _PARTS // 101 for v in found]  # of the loss and the 100 backward nodes
     heads = len(set(part))

@@ -100,6 +100,11 @@ def rounded_lane(d):
     rows(d).append({"rows": [[fact("back", d), 1]], "flip": [], "by": 7})
 
 
+def forward_instant(d):
+    """The bound of a link at the first node."""
+    d["instants"] = d["trees"][0]["order"] = [0]
+
+
 def move_cut_up(d):
     """A cut stands before rows it uses."""
     i, _ = cut(d)
@@ -126,7 +131,8 @@ PLANTED = [
     Plant("a key too few", "tree", lambda d: d.pop("bits"), r"proof"),
     Plant("the captured order sold as every order", "captured", lambda d: d.update(theorem="instants"), r"proof.*"),
     # instants and orders
-    Plant("an instant before the loss", "tree", lambda d: d.update(instants=[0]), r"proof"),
+    Plant("an instant of no tree", "tree", lambda d: d.update(instants=[0]), r"proof"),
+    Plant("an instant before the loss, with a link", "link", forward_instant, r"proof"),
     Plant("an instant that is not there", "tree", lambda d: d.update(instants=[88, 10**6]), r"proof"),
     Plant("an order left out", "orders", lambda d: d["trees"].pop(), r"proof"),
     Plant("an order twice", "orders", lambda d: set_item(d["trees"], 1, d["trees"][0]), r"proof"),

@@ -146,14 +146,14 @@ def fits_alone(graph, budget):
 
 def proofs_of(theorem, step, graph, budget):
     """Proofs by a theorem within a budget."""
-    instants = [v for v in sorted(step.required) if step.phase[v]]
+    instants = [v for v in sorted(step.required) if step.phase[v] or theorem != "link"]
     if theorem == "floor":
         floor, node = floor_of(flatten(graph))
         return [Needs(graph, budget, flatten(graph), node).proof()] if budget < floor else []
     if theorem == "link":
         problem = Problem(graph=graph, budget=budget, link=SLOW)
         return [linked(problem, t) for t in instants if fits_alone(graph, budget)]
-    sets = [[t] for t in instants] + [instants[:2], instants[-2:]]
+    sets = [[t] for t in instants] + [instants[:2], instants[-2:], [instants[0], instants[-1]]]
     captured = theorem == "captured"
     claims = [Claim(budget, sorted(set(instants)), math.inf, captured=captured) for instants in sets]
     return [grow(step, claim, leaves=30).proof for claim in claims]

@@ -1,10 +1,10 @@
 """The saved-set formulation at one instant: what must be resident, and what must run again later, when a node first runs.
 
-Take the moment just before the first run of a backward node t (or the loss). Its ancestors and all forward nodes have
-run, its descendants have not; every other backward node v has run or not (z). Per datum d with producer p: s = d is
-resident, y = p runs again later. A reader that has not run yet, or that runs again later, needs s or y: both in one row, since
-what runs again has run (two rows say less where z is a fraction). Resident data, kept data, outputs and workspace of t fit the
-budget. The minimum of the total time of y bounds the recomputation of every
+Take the moment just before the first run of a node t. Its ancestors have run, and all nodes of the phases before its own; its
+descendants have not, nor has any node of the phases after its own; every other node v of its phase has run or not (z). Per datum
+d with producer p: s = d is resident, y = p runs again later. A reader that has not run yet, or that runs again later, needs s or
+y: both in one row, since what runs again has run (two rows say less where z is a fraction). Resident data, kept data, outputs and
+workspace of t fit the budget. The minimum of the total time of y bounds the recomputation of every
 valid schedule, in any order (only the rules S-PHASE, S-KEEP and S-MEM are used). With `fixed` the set of nodes that have run
 is the one of the captured order, and the bound holds for that order only; at the loss both are the same. Source: this
 project; see docs/explanation/bounds.md.
@@ -105,12 +105,13 @@ class Dependencies:
         return int(self.ancestors(at)[late].sum()) + following + 1 < backward / 2
 
     def states(self, flat: Flat, at: int, fixed: bool) -> NDArray[np.int8]:
-        """What has run just before the first run of `at`."""
-        nodes = flat.time.size
-        if fixed or flat.phase[at] == LOSS:
+        """What has run just before the first run of `at`; the loss runs between forward and backward (S-PHASE)."""
+        nodes, phase = flat.time.size, flat.phase[at]
+        if fixed or phase == LOSS:
             return np.where(np.arange(nodes) < at, DONE, AHEAD).astype(np.int8)
         state = np.where(flat.required, EITHER, DONE).astype(np.int8)
-        state[flat.phase != BACKWARD] = DONE
+        state[flat.phase < phase] = DONE
+        state[flat.required & (flat.phase > phase)] = AHEAD
         state[self.ancestors(at)] = DONE
         state[self.descendants(at)] = AHEAD
         state[at] = AHEAD

@@ -1,9 +1,9 @@
 """The saved-set formulation at several instants, for schedules in which their first runs come in a given order.
 
-Take the loss or backward nodes t1, t2, ... and all schedules in which they first run in this order; nothing is assumed about
-any other node. They cut a schedule into stages. Just before each, per datum: s = it is resident; per node that may have
-run or not: z = it has run. Per stage and node: y = it runs again in the stage, having run before the stage.
-f = z(next) - z is 1 for a node whose first run is in the stage. With p the producer of d,
+Take nodes t1, t2, ... of any phases and all schedules in which they first run in this order; nothing is assumed about any other
+node. They cut a schedule into stages. Just before each, per datum: s = it is resident; per node that may have run or not: z = it
+has run. Per stage and node: y = it runs again in the stage, having run before the stage. f = z(next) - z is 1 for a node whose
+first run is in the stage. With p the producer of d,
 
 * if a reader c runs in the stage, d is resident at its start or p ran in it: s + y(p) + f(p) >= f(c) + y(c);
 * if it runs again in the stage, so does p, or d is resident at its start: s + y(p) >= y(c);
@@ -79,7 +79,7 @@ def ordered_formulation(
     *,
     coarse: Collection[Span] | None = None,
 ) -> Chained:
-    """The formulation; `instants` are in the order of their first runs, the loss (if included) first. Integral: s and z.
+    """The formulation; `instants` are in the order of their first runs, by phase. Integral: s and z.
 
     Args:
         flat: the graph.

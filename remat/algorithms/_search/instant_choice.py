@@ -21,7 +21,7 @@ from remat.algorithms._search.state import Search
 Longs = NDArray[np.int64]
 
 _EACH = 3  # instants in each part of the backward
-_PARTS = 24  # of a backward, from each of which one place over the budget comes first
+_PARTS = 24  # of a phase, from each of which one place over the budget comes first
 _SPREAD = 2  # nodes at equal distances, per heavy working set
 
 
@@ -76,19 +76,19 @@ def _largest(nodes: Longs, measure: Longs, count: int) -> list[int]:
 
 
 class _FirstRuns(NamedTuple):
-    """First runs of the loss and the backward nodes in a sequence: ascending positions, nodes, memory [bytes]."""
+    """First runs of some nodes in a sequence: ascending positions, nodes, memory [bytes]."""
 
     positions: Longs
     nodes: Longs
     memory: Longs
 
 
-def _first_runs(search: Search, sequence: Sequence, memory: Longs) -> _FirstRuns:
-    """The first runs in a sequence with this memory profile."""
+def _first_runs(search: Search, sequence: Sequence, memory: Longs, *, forward: bool = False) -> _FirstRuns:
+    """The first runs in a sequence with this memory profile: of the forward nodes, or of the loss and the backward nodes."""
     nodes, positions = np.unique(sequence.astype(np.int64), return_index=True)
-    late = search.flat.phase[nodes] >= LOSS
-    order = np.argsort(positions[late])
-    nodes, positions = nodes[late][order], positions[late][order]
+    chosen = (search.flat.phase[nodes] < LOSS) == forward
+    order = np.argsort(positions[chosen])
+    nodes, positions = nodes[chosen][order], positions[chosen][order]
     return _FirstRuns(positions, nodes, memory[positions])
 
 
@@ -100,11 +100,17 @@ def _profile(search: Search, sequence: Sequence) -> Longs:
 
 
 def worst_instants(search: Search, sequence: Sequence, pressure: NDArray[np.float64]) -> list[int]:
-    """First runs of backward nodes that exceed the budget in a sequence, by their excess times their pressure.
+    """First runs that exceed the budget in a sequence, by their excess times their pressure; backward and forward by turns.
 
-    The worst in each part of the backward comes before the others: neighbours bring the same.
+    The worst in each part of a phase comes before the others: neighbours bring the same.
     """
-    firsts = _first_runs(search, sequence, _profile(search, sequence))
+    memory = _profile(search, sequence)
+    sides = (_worst(search, _first_runs(search, sequence, memory, forward=side), pressure) for side in (False, True))
+    return [at for at in chain.from_iterable(zip_longest(*sides)) if at is not None]
+
+
+def _worst(search: Search, firsts: _FirstRuns, pressure: NDArray[np.float64]) -> list[int]:
+    """Of some first runs those that exceed the budget, the worst of each part first."""
     excess = np.maximum(0, firsts.memory - search.budget) * pressure[firsts.nodes]
     order = np.argsort(-excess, kind="stable")[: np.count_nonzero(excess)]
     part = order * _PARTS // max(1, len(firsts.nodes))

@@ -1,4 +1,4 @@
-"""Which backward nodes first run before which: in every schedule, and in those that a chain of instants stands for."""
+"""Which nodes first run before which: in every schedule, and in those that a chain of instants stands for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.algorithms._arrays.graph_arrays import BACKWARD, Flat
+from remat.algorithms._arrays.graph_arrays import Flat
 from remat.algorithms._bounds.instants import Dependencies
 
 Chain = tuple[int, ...]
@@ -27,8 +27,7 @@ class Precedence:
         """Nodes that have run whenever `at` first runs."""
         if at not in self._before:
             self._before[at] = self.dependencies.ancestors(at)
-            if self.flat.phase[at] == BACKWARD:
-                self._before[at] |= self.flat.phase != BACKWARD
+            self._before[at] |= self.flat.phase < self.flat.phase[at]
         return self._before[at]
 
     def insertions(self, chain: Chain, at: int) -> list[Chain]:
