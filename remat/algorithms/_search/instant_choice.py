@@ -21,6 +21,7 @@ from remat.algorithms._search.state import Search
 Longs = NDArray[np.int64]
 
 _EACH = 3  # instants in each part of the backward
+_LATE = 3  # instants from the loss on, for each one of the forward
 _PARTS = 24  # of a phase, from each of which one place over the budget comes first
 _SPREAD = 2  # nodes at equal distances, per heavy working set
 
@@ -100,13 +101,16 @@ def _profile(search: Search, sequence: Sequence) -> Longs:
 
 
 def worst_instants(search: Search, sequence: Sequence, pressure: NDArray[np.float64]) -> list[int]:
-    """First runs that exceed the budget in a sequence, by their excess times their pressure; backward and forward by turns.
+    """First runs that exceed the budget in a sequence, by their excess times their pressure; one of the forward after each few.
 
     The worst in each part of a phase comes before the others: neighbours bring the same.
     """
     memory = _profile(search, sequence)
-    sides = (_worst(search, _first_runs(search, sequence, memory, forward=side), pressure) for side in (False, True))
-    return [at for at in chain.from_iterable(zip_longest(*sides)) if at is not None]
+    late, early = (
+        iter(_worst(search, _first_runs(search, sequence, memory, forward=side), pressure)) for side in (False, True)
+    )
+    turns = zip_longest(*[late] * _LATE, early)
+    return [at for at in chain.from_iterable(turns) if at is not None]
 
 
 def _worst(search: Search, firsts: _FirstRuns, pressure: NDArray[np.float64]) -> list[int]:

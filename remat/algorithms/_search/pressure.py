@@ -3,8 +3,8 @@
 Dependencies leave open what has run when a node first runs, and a formulation decides that so that the instant says least. Two
 figures stand for what is left. What its first run takes if only what must run before it has run, and nothing runs again, says how
 hard the instant is where nothing is postponed; the share of the backward that dependencies put before or after it says how little
-can be. The gradient of a weight may be as hard by the first as the node that goes on, and bounds nothing. In the forward no tower may
-be over the budget that early, and yet not all of them can be first: all that the first run takes counts there. Source: this
+can be. The gradient of a weight may be as hard by the first as the node that goes on, and bounds nothing. In the forward no tower
+may be over the budget that early, and yet not all of them can be first: all that the first run takes counts there. Source: this
 project; figures in docs/decisions/0075-instants-that-a-solution-breaks.md and 0099-instants-in-the-forward.md.
 """
 
