@@ -66,7 +66,7 @@ def sweep(
     progress: bool = False,
     seed: int = 0,
 ) -> ModelCurve:
-    """Plan one training step of `model` for many budgets; the model and its tensors are not touched.
+    """Plan one training step of `model` for many budgets, without copies to the host; the model and its tensors are not touched.
 
     Args:
         model: a bare module, or one made under fake tensors (then `cost` must name a device).

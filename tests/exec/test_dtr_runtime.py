@@ -64,7 +64,8 @@ def test_steps_are_those_of_plain_torch_within_the_budget(name, shares):
         assert same(traces, expected) and same(first, expected[:1])
         assert max(measured) <= budget
         assert all(peak <= report.peak for report, peak in zip(reports, measured, strict=True))
-        assert max(measured) >= 0.98 * max(report.peak for report in reports)
+        # 2 KiB: what is evicted follows measured times, and one small tensor more is 2 % of tens of kB
+        assert max(measured) >= 0.98 * max(report.peak for report in reports) - 2048
         assert all(report.peak <= budget and report.operations > 50 and report.runtime > 0 for report in reports)
         remats.append(sum(report.rematerializations for report in reports))
     assert len(shares) == 1 or remats[-1] > 0

@@ -77,7 +77,7 @@ REACHING = Oscillation(seconds=2.0)
 NEW_STARTS = Oscillation(seconds=9.0, searches=3, temperature=0.003)
 """For plans far from the bound: where a search begins decides much there, so several begin."""
 
-ONWARD = Oscillation(seconds=6.0, restart=False, temperature=0.003)
+ONWARD = Oscillation(seconds=12.0, restart=False, temperature=0.003)
 """For gaps of at most `WIDE`: from the best plan, on both sides of the budget."""
 
 LONG_SEARCH = RuinAndRecreate(work=6.5e8, disorder=0.3, gathering=0.2, served=8, others=0, patience=0.5)
