@@ -58,7 +58,7 @@ def _needed(trace: Trace, node: str) -> Bytes:
 
 
 def _instants(graph: Graph) -> list[str]:
-    """The nodes that every schedule runs."""
+    """The nodes that every schedule runs: the forward, the loss, and of the backward what leads to kept data."""
     return [graph.computes[i].name for i in sorted(graph.required)]
 
 
@@ -267,7 +267,8 @@ class AtLoss(Relaxation):
     def places(self, trace: Trace, random: Random) -> Iterable[Hashable]:
         """The loss, or each working set together with it: in one formulation with all, most rows would be slack."""
         del random
-        return _instants(trace.graph) if self.working_sets else [trace.graph.computes[trace.graph.loss].name]
+        graph = trace.graph
+        return _instants(graph)[graph.loss :] if self.working_sets else [graph.computes[graph.loss].name]
 
     def needs(self, trace: Trace, place: Hashable) -> Bytes:
         """Bytes charged at the loss, or at the node if that is more."""

@@ -7,14 +7,14 @@ from remat.algorithms._arrays.graph_arrays import flatten
 from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._bounds.instants import Dependencies
 from remat.algorithms._search.instant_choice import _PARTS, worst_instants
-from remat.algorithms._search.pressure import pressures
+from remat.algorithms._search.pressure import Pressures
 from remat.algorithms._search.state import Search
 from remat.ir import GraphBuilder, Kind
 from tests.algorithms.test_runs_liveness import chain
 
 
 def pressures_of(flat, budget):
-    return pressures(flat, Dependencies(flat), budget)
+    return Pressures(flat, Dependencies(flat), budget).of(np.arange(flat.time.size))
 
 
 def towers(length):
@@ -68,12 +68,11 @@ def test_the_places_over_a_budget_come_by_excess_and_pressure_one_of_each_part_f
     memory = np.zeros(len(search.base), np.int64)
     memory_profile(search.flat, search.base, len(search.base), memory)
     pressure = pressures_of(search.flat, search.budget)
-    both = worst_instants(search, search.base, pressure)
-    assert set(both) == {v for v in range(len(graph.computes)) if pressure[v] and memory[v] > search.budget}
-    forward = [v for v in both if v < 100]
+    both = worst_instants(search, search.base, Pressures(search.flat, Dependencies(search.flat), search.budget))
     found = [v for v in both if v >= 100]
-    turns = len(found) // 3
-    assert turns > 1 and [both.index(v) for v in forward[:turns]] == [4 * k + 3 for k in range(turns)]
+    assert set(found) == {v for v in range(100, len(graph.computes)) if pressure[v] and memory[v] > search.budget}
+    worst = {v: pressure[v] * (memory[v] - search.budget) for v in range(100)}
+    assert both[3] == max(worst, key=worst.get) and both[7] in worst and len(both) == len(found) + 2
     score = {v: pressure[v] * (memory[v] - search.budget) for v in found}
     part = [(v - 100) * _PARTS // 101 for v in found]  # of the loss and the 100 backward nodes
     heads = len(set(part))
@@ -87,4 +86,4 @@ def test_the_places_over_a_budget_come_by_excess_and_pressure_one_of_each_part_f
 def test_nothing_is_tried_where_a_sequence_fits():
     graph = chain(10)
     search = Search(Problem(graph=graph, budget=store_all_peak(graph)), Clock(), 0, "test")
-    assert worst_instants(search, search.base, pressures_of(search.flat, 1)) == []
+    assert worst_instants(search, search.base, Pressures(search.flat, Dependencies(search.flat), 1)) == []

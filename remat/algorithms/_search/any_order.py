@@ -10,13 +10,10 @@ relaxed, also gives the stage in which each node first runs, so its plan may lea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
 from itertools import chain as joined
 from itertools import islice, zip_longest
 
-import numpy as np
 from attrs import evolve, field, frozen
-from numpy.typing import NDArray
 
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.answer import EFFORT_RATE, Answer
@@ -26,7 +23,7 @@ from remat.algorithms._search.instant_choice import candidates, worst_instant, w
 from remat.algorithms._search.lp_rounding import hardest_instants
 from remat.algorithms._search.order_tree import FAILURES, THOROUGHLY, Kids, Leaf, Limits, OrderTree, Stage
 from remat.algorithms._search.precedence import Chain, Precedence
-from remat.algorithms._search.pressure import pressures
+from remat.algorithms._search.pressure import Pressures
 from remat.algorithms._search.run_move import RunMove
 from remat.algorithms._search.solution_starts import SolutionPlans, described
 from remat.algorithms._search.state import Search
@@ -104,6 +101,7 @@ class Growth:
         self.precedence = Precedence(search.flat)
         limits = Limits(settings.rounds, settings.orders, settings.effort)
         self.bounds = ChainBounds(search, self.precedence.dependencies, settings.largest)
+        self.pressures = Pressures(search.flat, self.precedence.dependencies, search.budget)
         self.plans = SolutionPlans(search, f"the formulation of {settings!r}", settings.variants, settings.settling)
         self.branching = False
         tried = candidates(search, settings.scanned, _CHOICE * settings.effort)
@@ -160,10 +158,6 @@ class Growth:
             yield self._inserted
         yield self._solved
 
-    @cached_property
-    def _pressures(self) -> NDArray[np.float64]:
-        return pressures(self.search.flat, self.precedence.dependencies, self.search.budget)
-
     def ranked(self, leaf: Leaf) -> list[int]:
         """Instants to try on a leaf: by turns where the plan of its relaxed solution exceeds the budget, and its candidates.
 
@@ -175,7 +169,7 @@ class Growth:
         plan = described(self.search, formulation, leaf.point)
         if not self.branching or self.search.best is None:
             self.plans.offer(plan, len(leaf.chain))
-        worst = worst_instants(self.search, plan, self._pressures)
+        worst = worst_instants(self.search, plan, self.pressures)
         both = joined.from_iterable(zip_longest(worst, leaf.candidates))
         return list(dict.fromkeys(at for at in both if at is not None))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -15,13 +15,17 @@ from remat.algorithms._bounds.floor import kept_before
 from remat.algorithms._bounds.instants import Dependencies, instant_formulation
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.direct import solve_relaxed
+from remat.algorithms._search.pressure import Pressures
 from remat.algorithms._search.run_problem import Sequence
 from remat.algorithms._search.state import Search
 
 Longs = NDArray[np.int64]
 
 _EACH = 3  # instants in each part of the backward
-_LATE = 3  # instants from the loss on, for each one of the forward
+_LATE, _EARLY = (
+    3,
+    2,
+)  # instants from the loss on for each one of the forward, and how many of these: more take the place of others
 _PARTS = 24  # of a phase, from each of which one place over the budget comes first
 _SPREAD = 2  # nodes at equal distances, per heavy working set
 
@@ -100,22 +104,23 @@ def _profile(search: Search, sequence: Sequence) -> Longs:
     return memory
 
 
-def worst_instants(search: Search, sequence: Sequence, pressure: NDArray[np.float64]) -> list[int]:
-    """First runs that exceed the budget in a sequence, by their excess times their pressure; one of the forward after each few.
+def worst_instants(search: Search, sequence: Sequence, pressures: Pressures) -> list[int]:
+    """First runs that exceed the budget in a sequence, by their excess times their pressure; the worst few of the forward among them.
 
     The worst in each part of a phase comes before the others: neighbours bring the same.
     """
     memory = _profile(search, sequence)
     late, early = (
-        iter(_worst(search, _first_runs(search, sequence, memory, forward=side), pressure)) for side in (False, True)
+        iter(_worst(search, _first_runs(search, sequence, memory, forward=side), pressures)) for side in (False, True)
     )
-    turns = zip_longest(*[late] * _LATE, early)
+    turns = zip_longest(*[late] * _LATE, islice(early, _EARLY))
     return [at for at in chain.from_iterable(turns) if at is not None]
 
 
-def _worst(search: Search, firsts: _FirstRuns, pressure: NDArray[np.float64]) -> list[int]:
+def _worst(search: Search, firsts: _FirstRuns, pressures: Pressures) -> list[int]:
     """Of some first runs those that exceed the budget, the worst of each part first."""
-    excess = np.maximum(0, firsts.memory - search.budget) * pressure[firsts.nodes]
+    excess, over = np.zeros(len(firsts.nodes)), np.flatnonzero(firsts.memory > search.budget)
+    excess[over] = (firsts.memory[over] - search.budget) * pressures.of(firsts.nodes[over])
     order = np.argsort(-excess, kind="stable")[: np.count_nonzero(excess)]
     part = order * _PARTS // max(1, len(firsts.nodes))
     worst = np.zeros(len(order), np.bool_)

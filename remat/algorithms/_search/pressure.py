@@ -19,22 +19,39 @@ from remat.algorithms._bounds.instants import Dependencies
 from remat.units import Bytes
 
 
-def pressures(flat: Flat, dependencies: Dependencies, budget: Bytes) -> NDArray[np.float64]:
-    """Of each backward node the bytes over the budget at its earliest, times the nodes that are certain; of the loss 0.
+class Pressures:
+    """The pressures of the nodes of a graph, each computed when it is first asked for."""
 
-    Its earliest is its first run if only its ancestors and the forward have run, and nothing runs again. Certain are the nodes of
-    its phase that dependencies put before or after it. Of a forward node all bytes count.
-    """
-    kept, (data, readers) = permanent(flat), pairs_of(flat.users)
-    pressure = np.zeros(flat.time.size)
-    for at in np.flatnonzero((flat.phase != LOSS) & flat.required).tolist():
-        ancestors, phase = dependencies.ancestors(at), flat.phase[at]
+    def __init__(self, flat: Flat, dependencies: Dependencies, budget: Bytes) -> None:
+        self._flat, self._dependencies, self._budget = flat, dependencies, budget
+        self._kept, (self._data, self._readers) = permanent(flat), pairs_of(flat.users)
+        self._values: dict[int, int] = {}
+
+    def of(self, nodes: NDArray[np.integer]) -> NDArray[np.float64]:
+        """Of each node, see `at`."""
+        return np.array([self.at(node) for node in nodes.tolist()], np.float64)
+
+    def at(self, node: int) -> int:
+        """Of a backward node the bytes over the budget at its earliest, times the nodes that are certain; of the loss 0.
+
+        Its earliest is its first run if only its ancestors and the forward have run, and nothing runs again. Certain are the
+        nodes of its phase that dependencies put before or after it. Of a forward node all bytes count.
+        """
+        if node not in self._values:
+            self._values[node] = self._pressure(node)
+        return self._values[node]
+
+    def _pressure(self, node: int) -> int:
+        flat, phase = self._flat, self._flat.phase[node]
+        if phase == LOSS or not flat.required[node]:
+            return 0
+        ancestors = self._dependencies.ancestors(node)
         alike = (flat.phase == phase) & flat.required
-        certain = int((ancestors | dependencies.descendants(at))[alike].sum()) + 1
+        certain = int((ancestors | self._dependencies.descendants(node))[alike].sum()) + 1
         ran = ancestors | (flat.phase < phase) | ~flat.required
-        resident = kept.copy()
-        resident[data[~ran[readers]]] = True
+        resident = self._kept.copy()
+        resident[self._data[~ran[self._readers]]] = True
         resident &= (flat.producer >= 0) & ran[flat.producer]
-        needed = sum(flat.size[resident].tolist()) + int(flat.charge[at])
-        pressure[at] = max(0, needed - (budget if phase == BACKWARD else 0)) * certain
-    return pressure
+        needed = sum(flat.size[resident].tolist()) + int(flat.charge[node])
+        spare = self._budget if phase == BACKWARD else 0
+        return max(0, int(needed) - spare) * certain

@@ -81,7 +81,7 @@ BOUNDS = {
     "reruns after the instant give the lane no time": Changed(
         _COPIES, link_bound, ", _chosen(instant.again, -flat.time)]", "]"
     ),
-    "takes the captured order for any": Changed(_ONE, instants, "if fixed or flat.phase[at] == LOSS:", "if True:"),
+    "takes the captured order for any": Changed(_ONE, instants, "if fixed or phase == LOSS:", "if True:"),
     "a reader not decided always reads": Changed(_ONE, instants, "needed = [(ran[reader], -1),", "needed = ["),
     "takes a sum for kept while it is begun": Changed(_ONE, instants, _KEPT, "self.permanent = flat.keep"),
     "outputs are charged twice": Changed(
