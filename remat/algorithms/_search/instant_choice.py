@@ -22,10 +22,8 @@ from remat.algorithms._search.state import Search
 Longs = NDArray[np.int64]
 
 _EACH = 3  # instants in each part of the backward
-_LATE, _EARLY = (
-    3,
-    2,
-)  # instants from the loss on for each one of the forward, and how many of these: more take the place of others
+_LATE = 3  # instants from the loss on, for each one of the forward
+_EARLY = 2  # instants of the forward: more would take the place of others
 _PARTS = 24  # of a phase, from each of which one place over the budget comes first
 _SPREAD = 2  # nodes at equal distances, per heavy working set
 
@@ -105,7 +103,7 @@ def _profile(search: Search, sequence: Sequence) -> Longs:
 
 
 def worst_instants(search: Search, sequence: Sequence, pressures: Pressures) -> list[int]:
-    """First runs that exceed the budget in a sequence, by their excess times their pressure; the worst few of the forward among them.
+    """First runs that exceed the budget in a sequence, by their excess times their pressure; of the forward the worst few.
 
     The worst in each part of a phase comes before the others: neighbours bring the same.
     """
