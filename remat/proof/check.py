@@ -330,10 +330,7 @@ def check(graph: Any, proof: Any) -> Verdict:
         instants, captured, link = proof["instants"], theorem == "captured", proof.get("link")
         need(theorem != "link" or ([[*map(type, x)] for x in link] == [[int, int]] * 2 and not instants[1:]), "a link")
         need(instants == sorted({*instants}) and len(instants) <= 6 and proof["bits"] <= 256, "instants or bits")
-        need(
-            all(t in step.required and (step.phase[t] or not link) for t in instants),
-            "an instant not required, or too early",
-        )
+        need(all(t in step.required and (step.phase[t] or not link) for t in instants), "not required, or early")
         due = [instants] if captured else step.orders(instants)
         need([tree["order"] for tree in proof["trees"]] == due, f"not one tree for each of the orders {due!s:.80}")
         for i, tree in enumerate(proof["trees"]):
