@@ -20,6 +20,8 @@ TRANSFORMS = {
     "UnitCost()": {"L-FIT": "counts stages, not bytes: what fits in units is replayed in bytes"},
     "OneOutputPerOp()": {},
     "FoldRunOnce()": {},
+    "Merge()": {},
+    "Merge(share=0.5, outputs=0.5)": {},
     "FoldRunOnce(share=1.0)": {},
     "Condense(Intervals(2), lower=quick.sweep(peaks=2, saves=2).within(60), limit=3, seconds=60.0)": {},
 }

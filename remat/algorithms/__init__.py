@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from remat.algorithms._hierarchy.condense import Condense, Given, hierarchical
     from remat.algorithms._hierarchy.fold_run_once import FoldRunOnce
     from remat.algorithms._hierarchy.hpartition import HPartition
+    from remat.algorithms._hierarchy.merge import Merge
     from remat.algorithms._hierarchy.partition import Intervals, Partitioner, Segments, Undivided
     from remat.algorithms._milp.answer import Answer
     from remat.algorithms._milp.backend import Backend, Hints, Limits
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from remat.algorithms._search.auto import auto, plan_first, quick, raise_bound
     from remat.algorithms._search.branch_and_bound import BranchAndBound
     from remat.algorithms._search.checkpoints import Checkpoints
+    from remat.algorithms._search.coarse_to_fine import CoarseToFine
     from remat.algorithms._search.enumeration import Enumerate
     from remat.algorithms._search.floor import CutFloor, Floor
     from remat.algorithms._search.from_solver import From
@@ -115,6 +117,7 @@ __all__ = [
     "Choices",
     "ClassBound",
     "Clock",
+    "CoarseToFine",
     "CompileClock",
     "Condense",
     "Continuation",
@@ -148,6 +151,7 @@ __all__ = [
     "LinkFloor",
     "LinkInstants",
     "LowerSets",
+    "Merge",
     "MilpModel",
     "MultiInstant",
     "MultiStart",
@@ -240,6 +244,7 @@ _SOLVERS = {
     "BranchAndBound": "_search.branch_and_bound",
     "Autocapper": "_chain.offload",
     "Checkpoints": "_search.checkpoints",
+    "CoarseToFine": "_search.coarse_to_fine",
     "Continuation": "_search.passes",
     "Corrected": "_staged.corrected",
     "CutFloor": "_search.floor",
@@ -287,6 +292,7 @@ _TRANSFORMS = {
     "Condense": "_hierarchy.condense",
     "FoldRunOnce": "_hierarchy.fold_run_once",
     "Linearise": "_chain.linearise",
+    "Merge": "_hierarchy.merge",
     "OneOutputPerOp": "_staged.form_checkmate",
     "Quantise": "_chain.quantise",
     "UnitCost": "_chain.quantise",
