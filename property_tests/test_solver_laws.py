@@ -98,7 +98,8 @@ SOLVERS = {
     "Checkpoints()": QUARTER,
     "Relieve(work=20000.0)": QUARTER,
     "Oscillation(seconds=0.01)": QUARTER,
-    "CoarseToFine(merge=Merge(share=0.5), coarse=Oscillation(seconds=0.01), fine=Oscillation(seconds=0.01))": QUARTER,
+    "CoarseToFine(merge=Merge(share=0.5), coarse=Oscillation(seconds=0.01), fine=Oscillation(seconds=0.01),"
+    " last=Oscillation(seconds=0.01, restart=False))": QUARTER,
     "RuinAndRecreate(work=20000.0)": QUARTER,
     "Polish((MultiStart(), Delete()))": QUARTER,
     "HIlp(gap=0)": QUARTER,
