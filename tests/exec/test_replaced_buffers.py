@@ -11,17 +11,17 @@ from tests.exec.support import LIGHT, differences, train, twins
 
 
 class Replacing(nn.Module):
-    """Two layers and two buffers, which a function of them replaces in the forward."""
+    """Two layers and two buffers, which a function of them replaces in the forward; for a product autograd saves both."""
 
-    def __init__(self, replace):
+    def __init__(self, replace, join=torch.add):
         super().__init__()
         self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
         self.register_buffer("new", torch.randn(64, 8))
         self.register_buffer("old", torch.randn(64, 8))
-        self.replace = replace
+        self.replace, self.join = replace, join
 
     def forward(self, x):
-        y = torch.tanh(self.first(x) + self.new + self.old)
+        y = torch.tanh(self.join(self.join(self.first(x), self.new), self.old))
         self.replace(self, x, y)
         return torch.tanh(self.second(y)).square().mean()
 
@@ -40,26 +40,35 @@ def average(net, x, y):
     net.new = 0.9 * net.new + 0.1 * y.detach()
 
 
-def pair(replace):
+def pair(replace, join=torch.add):
     torch.manual_seed(0)
-    bare, module = twins(Replacing(replace).double())
+    bare, module = twins(Replacing(replace, join).double())
     return bare, module, torch.randn(64, 8, dtype=torch.float64)
+
+
+def first(net, x, y):
+    net.new = 2 * x
+
+
+REPLACED = [(torch.add, shift), (torch.add, swap), (torch.add, average)]
+SAVED = [(torch.mul, shift), (torch.mul, average), (torch.mul, first)]
 
 
 @pytest.mark.parametrize("tracer", ["log", "joint"])
 @pytest.mark.parametrize("budget", ["100%", "80%"])
-@pytest.mark.parametrize("replace", [shift, swap, average], ids=lambda replace: replace.__name__)
-def test_buffers_that_take_each_others_place_are_those_of_eager(replace, budget, tracer):
-    bare, module, x = pair(replace)
+@pytest.mark.parametrize(("join", "replace"), [*REPLACED, *SAVED], ids=lambda function: function.__name__)
+def test_buffers_that_take_each_others_place_are_those_of_eager(join, replace, budget, tracer):
+    bare, module, x = pair(replace, join)
     wrapped = remat.exec.wrap(
         module, x, budget, solver=LIGHT, tracer=tracer, on_uncapturable="raise", on_infeasible="best"
     )
     assert differences(train(bare, (x,), 4), train(wrapped, (x,), 4)) == []
 
 
+@pytest.mark.parametrize("join", [torch.add, torch.mul], ids=lambda join: join.__name__)
 @pytest.mark.parametrize("replace", [shift, average], ids=lambda replace: replace.__name__)
-def test_who_has_the_old_buffer_or_a_view_of_it_keeps_it(replace):
-    bare, module, x = pair(replace)
+def test_who_has_the_old_buffer_or_a_view_of_it_keeps_it(replace, join):
+    bare, module, x = pair(replace, join)
     wrapped = remat.exec.wrap(module, x, "100%", solver=LIGHT, on_uncapturable="raise")
     kept = []
     for net in (bare, wrapped):
@@ -98,9 +107,12 @@ def transposed(net, x, y):
 REFUSED = [attached, written, tied, shared_later, argument, transposed]
 
 
-@pytest.mark.parametrize("replace", REFUSED, ids=lambda replace: replace.__name__)
-def test_what_later_calls_would_see_of_this_one_is_refused(replace):
-    _, module, x = pair(replace)
+@pytest.mark.parametrize(
+    ("join", "replace"), [(torch.add, one) for one in REFUSED] + [(torch.mul, tied), (torch.mul, shared_later)],
+    ids=lambda function: function.__name__,
+)  # fmt: skip
+def test_what_later_calls_would_see_of_this_one_is_refused(join, replace):
+    _, module, x = pair(replace, join)
     with pytest.raises(Uncapturable, match=r"X-STATE|X-WRITE"):
         remat.exec.wrap(module, x, "100%", solver=LIGHT, on_uncapturable="raise")
 

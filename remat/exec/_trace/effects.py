@@ -6,7 +6,7 @@ after a call has given them new memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -172,6 +172,13 @@ def buffers_of(module: nn.Module) -> list[Registered]:
         for name, buffer in inner._buffers.items()
         if buffer is not None
     ]
+
+
+def copy_first(buffers: list[Registered], paths: Collection[str]) -> None:
+    """Put copies in the place of some buffers, so that the backward has their values after the buffers are written."""
+    for buffer in buffers:
+        if buffer.path in paths:
+            buffer.table[buffer.name] = buffer.tensor.clone()
 
 
 def write_in_place(buffers: list[Registered], others: Iterable[torch.Tensor]) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from remat.exec._torch.unwinding import hooks_put_back
 from remat.exec._trace import structure
 from remat.exec._trace.containers import TABLES, Slot
 from remat.exec._trace.diagnosis import refusal
-from remat.exec._trace.effects import buffers_of, check_tables, effect_on, take_back_tensors, write_in_place
+from remat.exec._trace.effects import buffers_of, check_tables, copy_first, effect_on, take_back_tensors, write_in_place
 from remat.exec._trace.passes import Pass, check_backward, check_passes, refuse_generator
 from remat.exec._trace.python_state import Snapshot
 from remat.exec._trace.reads import Reads
@@ -182,20 +182,34 @@ class Lifted:
         return len(self.slots) + len(self.computed)
 
 
+@frozen
+class Terms:
+    """What earlier attempts at a trace have shown that it needs.
+
+    Attributes:
+        lifted: see `Lifted`.
+        cloned: positions of outputs that are cloned because they alias an input or another output.
+        forget: whether the caches of functions are emptied before each pass.
+        copied: paths of buffers that the forward replaces after autograd has saved them: a pass has copies in their place.
+    """
+
+    lifted: Lifted = Lifted()
+    cloned: frozenset[int] = frozenset()
+    forget: bool = False
+    copied: frozenset[str] = frozenset()
+
+
 class _Traced(nn.Module):
     """What the tracer is given, with the module inside so that its parameters are lifted."""
 
-    def __init__(
-        self, step: Step, before: Snapshot, lifted: Lifted, cloned: frozenset[int], forget: bool = False
-    ) -> None:
+    def __init__(self, step: Step, before: Snapshot, terms: Terms) -> None:
         super().__init__()
-        self.__dict__["forget"] = forget
         self.__dict__["keeps_casts"] = torch.is_autocast_cache_enabled()
         self.inner = step.module
         running = Running()
         running.names.append(described("", step.module))
         tables = [(inner, name, tuple(inner.__dict__[name])) for inner in step.module.modules() for name in TABLES]
-        self.__dict__.update(step=step, before=before, lifted=lifted, cloned=cloned, passes=[], running=running)
+        self.__dict__.update(step=step, before=before, terms=terms, passes=[], running=running)
         self.__dict__.update(tables=tables, seeding=Seeding())
         state = (step.module.named_parameters, step.module.named_buffers)
         self.__dict__["real"] = {
@@ -216,6 +230,7 @@ class _Traced(nn.Module):
         if passes:
             current.entry = Snapshot(step.module, step.watched, passes[0].reads).token(passes[0].reads)
         buffers = buffers_of(self.inner)
+        copy_first(buffers, space["terms"].copied)
         with tape.seeding, reads, tape, own_parametrizations(), nodes.autocast_regions(tape.regions):
             out = step.run(tensors[:count])
             current.seeded = tape.seeding.seen
@@ -231,7 +246,7 @@ class _Traced(nn.Module):
         outputs = [*returned, *late, *left]
         current.requires_grad = tuple(tensor.requires_grad for tensor in outputs)
         outputs = [tensor if i in current.through else tensor.detach() for i, tensor in enumerate(outputs)]
-        cloned = [i for i in range(len(outputs)) if i in space["cloned"]]
+        cloned = [i for i in range(len(outputs)) if i in space["terms"].cloned]
         current.orders = _clone_as_contiguous(outputs, cloned)
         return tuple(outputs)
 
@@ -239,13 +254,14 @@ class _Traced(nn.Module):
         """The state of Python as at the call, but for what earlier passes set that holds no tensor; lifted tensors in place."""
         before: Snapshot = self.__dict__["before"]
         step: Step = self.__dict__["step"]
+        terms: Terms = self.__dict__["terms"]
         for container in before.containers:
-            if container.kind == "cache" and (self.__dict__["forget"] or not container.same()):
+            if container.kind == "cache" and (terms.forget or not container.same()):
                 # it may hold tensors of an earlier pass
                 container.holder.cache_clear()
             elif not container.same():
                 take_back_tensors(container)
-        inputs = (*step.tensors, *self.__dict__["lifted"].tensors)
+        inputs = (*step.tensors, *terms.lifted.tensors)
         # what is returned as it came is recognised by these
         origins: dict[int, Origin] = {id(tensor): ("input", at) for at, tensor in enumerate(tensors)}
         self.__dict__["origins"] = origins
@@ -263,7 +279,7 @@ class _Traced(nn.Module):
     def _tape(self, tensors: tuple[torch.Tensor, ...]) -> Tape:
         step: Step = self.__dict__["step"]
         real: dict[Origin, torch.Tensor] = dict(self.__dict__["real"])
-        lifted: Lifted = self.__dict__["lifted"]
+        lifted = self.__dict__["terms"].lifted
         inputs = (*step.tensors, *lifted.tensors)
         real.update({("input", position): tensor for position, tensor in enumerate(inputs)})
         regions = Regions(self.__dict__["keeps_casts"])
@@ -344,12 +360,10 @@ def trace(step: Step, correction: Correction | None = None) -> Traced:
         Uncapturable: the step cannot be one graph, or something besides tensors and torch's generator decides.
     """
     before = Snapshot(step.module, step.watched)
-    lifted = Lifted()
-    cloned: frozenset[int] = frozenset()
-    forget = False
+    terms = Terms()
     logs, exported = step.tracer != "joint", ""
     for _ in range(MOST_RESTARTS):
-        run = _Traced(step, before, lifted, cloned, forget)
+        run = _Traced(step, before, terms)
         run.__dict__.update(correction=correction, tracer=log_joint if logs else export_joint)
         try:
             joint = _export(run, before)
@@ -360,15 +374,11 @@ def trace(step: Step, correction: Correction | None = None) -> Traced:
             logs, exported = False, str(refused)
             continue
         except _Restart as restart:
-            forget = forget or restart.what is None
-            if isinstance(restart.what, Slot):
-                lifted = evolve(lifted, slots=(*lifted.slots, restart.what))
-            elif restart.what is not None:
-                lifted = evolve(lifted, computed=(*lifted.computed, restart.what))
+            terms = restart.terms
             continue
-        if joint.aliased - cloned:
+        if joint.aliased - terms.cloned:
             # An output that looks at an input or at another output gets no tangent of its own: give it its own storage.
-            cloned = joint.aliased
+            terms = evolve(terms, cloned=joint.aliased)
             continue
         passes: list[Pass] = run.__dict__["passes"]
         check_passes(passes, before, partial(_again, run, before))
@@ -377,8 +387,9 @@ def trace(step: Step, correction: Correction | None = None) -> Traced:
             reads.merge(earlier.reads)
         first = Snapshot(step.module, step.watched, reads).token(reads)
         tokens = (first, *(attempt.entry for attempt in passes if attempt.entry is not None and attempt.entry != first))
+        lifted = terms.lifted
         return Traced(
-            joint=joint, last=passes[-1], lifted=lifted.slots, computed=lifted.computed, tokens=tokens, cloned=cloned,
+            joint=joint, last=passes[-1], lifted=lifted.slots, computed=lifted.computed, tokens=tokens, cloned=terms.cloned,
             inputs=len(step.tensors) + len(lifted.slots), exported=exported,
         )  # fmt: skip
     fix = "register them (`self.register_buffer(name, tensor, persistent=False)`), or pass them as arguments."
@@ -386,11 +397,11 @@ def trace(step: Step, correction: Correction | None = None) -> Traced:
 
 
 class _Restart(Exception):
-    """The trace begins anew, with one more tensor lifted or computed, or (None) with the caches of functions emptied."""
+    """The trace begins anew, on other terms."""
 
-    def __init__(self, what: Slot | Computed | None) -> None:
+    def __init__(self, terms: Terms) -> None:
         super().__init__()
-        self.what = what
+        self.terms = terms
 
 
 def _clone_as_contiguous(outputs: list[torch.Tensor], cloned: list[int]) -> tuple[tuple[int, ...] | None, ...]:
@@ -410,7 +421,9 @@ def _clone_as_contiguous(outputs: list[torch.Tensor], cloned: list[int]) -> tupl
 def _export(run: _Traced, before: Snapshot) -> Joint:
     step: Step = run.__dict__["step"]
     paths = {module: name for name, module in step.module.named_modules()}
-    tensors = (*step.tensors, *run.__dict__["lifted"].tensors)
+    terms: Terms = run.__dict__["terms"]
+    lifted = terms.lifted
+    tensors = (*step.tensors, *lifted.tensors)
     states = rng.others()
     with hooks_put_back(), untouched(step.module, before), torch.enable_grad(), without_tracebacks():
         try:
@@ -420,14 +433,20 @@ def _export(run: _Traced, before: Snapshot) -> Joint:
         except Foreign as foreign:
             slot = next((slot for slot in before.slots() if slot.tensor is foreign.tensor), None)
             cached = any(container.kind == "cache" for container in before.containers)
-            if slot is None and (run.__dict__["forget"] or not cached):
+            if slot is None and (terms.forget or not cached):
                 raise refusal(foreign, step.module) from foreign
-            raise _Restart(slot) from foreign
+            if slot is None:
+                raise _Restart(evolve(terms, forget=True)) from foreign
+            raise _Restart(evolve(terms, lifted=evolve(lifted, slots=(*lifted.slots, slot)))) from foreign
         except Computed as computed:
-            raise _Restart(computed) from computed
+            raise _Restart(evolve(terms, lifted=evolve(lifted, computed=(*lifted.computed, computed)))) from computed
         except (NotLogged, Uncapturable):
             raise
         except Exception as error:
+            passes: list[Pass] = run.__dict__["passes"]
+            replaced = frozenset(path for each in passes for path in each.replaced)
+            if "modified by an inplace operation" in str(error) and replaced - terms.copied:
+                raise _Restart(evolve(terms, copied=replaced)) from error
             if run.__dict__["tracer"] is log_joint:
                 # The export is asked: what it cannot trace either it says better.
                 raise NotLogged(f"{type(error).__name__}: {error}") from error
@@ -460,8 +479,9 @@ def untouched(module: nn.Module, before: Snapshot) -> Iterator[None]:
 def _again(run: _Traced, before: Snapshot) -> None:
     """Trace once more, to see where something happens."""
     step: Step = run.__dict__["step"]
-    tensors = (*step.tensors, *run.__dict__["lifted"].tensors)
-    fresh = _Traced(step, before, run.__dict__["lifted"], run.__dict__["cloned"], run.__dict__["forget"])
+    terms: Terms = run.__dict__["terms"]
+    tensors = (*step.tensors, *terms.lifted.tensors)
+    fresh = _Traced(step, before, terms)
     fresh.__dict__["seeding"] = run.__dict__["seeding"]  # what looks for the line asks it
     with untouched(step.module, before), torch.enable_grad():
         run.__dict__["tracer"](fresh, tensors, run.__dict__["correction"])
