@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import numba
 import pytest
 from numba import njit
+from numba.extending import overload
 
 from remat.algorithms._arrays import kernel_cache, kernel_sources
 from remat.algorithms._core import compilation
@@ -309,6 +310,27 @@ def test_an_interruption_inside_a_kernel_keeps_the_best_plan():
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
+
+
+def test_ctrl_c_comes_through_between_kernels_that_compile():
+    passed = []
+
+    def press():
+        """Is compiled as `pressed` says."""
+
+    @overload(press)
+    def pressed():
+        if not passed:
+            signal.raise_signal(signal.SIGINT)
+            passed.append("in the middle of the compiler")
+        return lambda: 7
+
+    function = njit(lambda: press())
+    with pytest.raises(KeyboardInterrupt):
+        function()
+    assert passed == ["in the middle of the compiler"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert function() == 7  # numba goes on as if nothing had been
 
 
 class Broken(Solver):

@@ -9,7 +9,8 @@ from torch import nn
 from torch.utils import _python_dispatch
 
 import remat.exec
-from remat.exec._torch.unwinding import hooks_put_back, uninterrupted
+from remat.algorithms._core.interruption import Uninterrupted
+from remat.exec._torch.unwinding import hooks_put_back
 
 
 class Net(nn.Module):
@@ -66,7 +67,7 @@ def test_ctrl_c_while_a_mode_is_left_leaves_none(wrapped, monkeypatch):
 
 def test_ctrl_c_waits_where_torch_could_not_be_left_half_way():
     trace = []
-    with pytest.raises(KeyboardInterrupt), uninterrupted():
+    with pytest.raises(KeyboardInterrupt), Uninterrupted():
         signal.raise_signal(signal.SIGINT)
         trace.append("end")
     assert trace == ["end"]

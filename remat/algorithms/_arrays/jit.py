@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
@@ -23,6 +24,7 @@ from numba.extending import register_jitable
 
 from remat.algorithms._arrays.kernel_sources import drop_stale
 from remat.algorithms._core.compilation import compile_tally
+from remat.algorithms._core.interruption import Uninterrupted
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -105,14 +107,36 @@ def _can_cache(function: Callable[..., Any]) -> bool:
     return _cacheable[folder]
 
 
+class _Waiting(threading.local):
+    def __init__(self) -> None:
+        self.depth, self.interruption = 0, Uninterrupted()
+
+
 class _Listener(event.Listener):  # type: ignore[misc]
-    """Reports to the thread's tally when numba starts and ends compiling."""
+    """Reports to the thread's tally when numba starts and ends compiling. Meanwhile Ctrl-C waits.
+
+    An exception in the middle of the compiler is lost, or comes out as an error of its own. Between the kernels that another one
+    calls it does no harm.
+    """
+
+    def __init__(self) -> None:
+        self._waiting = _Waiting()
 
     def on_start(self, event: object) -> None:
+        waiting = self._waiting
+        if not waiting.depth:
+            waiting.interruption.__enter__()
+        waiting.depth += 1
         compile_tally().begin()
 
     def on_end(self, event: object) -> None:
         compile_tally().end()
+        waiting = self._waiting
+        waiting.depth -= 1
+        if waiting.depth:
+            waiting.interruption.release()
+        else:
+            waiting.interruption.__exit__(None, None, None)
 
 
 event.register("numba:compile", _Listener())

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from attrs import define, field
 
+from remat.algorithms._core.interruption import Uninterrupted
 from remat.algorithms._dtr.values import Out
 from remat.exec._dtr.operators import Facts, Slot, check_strided, fill, split
 from remat.exec._torch import recording
 from remat.exec._torch.cuda_memory import charged, rounded, used_by
 from remat.exec._torch.quiet import without_tracebacks
 from remat.exec._torch.torch_private import OpOverload, no_modes, shapes_depend_on_values, storage_key
-from remat.exec._torch.unwinding import uninterrupted
 from remat.exec._torch.wrappers import arithmetic, fake_mode
 from remat.units import Bytes, Ns
 
@@ -135,7 +135,7 @@ class NeedsTable:
         if self._mode is None:
             self._mode = fake_mode()
         try:
-            with uninterrupted(), no_modes(), torch.no_grad(), without_tracebacks(), self._mode:
+            with Uninterrupted(), no_modes(), torch.no_grad(), without_tracebacks(), self._mode:
                 args = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in tensors]
                 out = func(*fill(form[0], args), **fill(form[1], args))
         except NO_SHAPES as error:
@@ -170,7 +170,7 @@ class NeedsTable:
         if recording.profiling():
             return run()
         events: list[recording.Event] = []
-        with uninterrupted(), recording.recorded(events):
+        with Uninterrupted(), recording.recorded(events):
             out = run()
         self._note(needs, max((0, *accumulate(event.size for event in events))), out)
         return out

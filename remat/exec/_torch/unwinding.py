@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import TypeVar
 
 import torch
@@ -40,23 +37,6 @@ def unwound(call: Callable[[], T], interrupted: Callable[[], None]) -> T:
             before.restore()
             interrupted()
         raise
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Inside, Ctrl-C waits: torch ends the process where a fake mode that an operation has entered is not left."""
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield
-        return
-    waiting: list[tuple[int, FrameType | None]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: waiting.append((number, frame)))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if waiting:
-            handler(*waiting[0])
 
 
 @contextmanager
@@ -107,4 +87,4 @@ class _ThreadState:
         torch._C._set_grad_enabled(self.gradients)
 
 
-__all__ = ["hooks_put_back", "uninterrupted", "unwound"]
+__all__ = ["hooks_put_back", "unwound"]
