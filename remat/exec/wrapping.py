@@ -128,7 +128,8 @@ def wrap(
         optimizer: for `budget="auto"`: yours, or as for `remat.estimate`; "none": none, or one whose states are there already.
         offload: whether data may also be copied out of the device and back: True: to host memory, at the speed measured here;
             "disk": to files (for modules on the CPU); or a `remat.ir.Link`: to host memory, planned for that speed.
-        host_budget: with `offload`: most bytes of host buffers (or files); None: no limit.
+        host_budget: with `offload`: most bytes of host buffers (or files), of the module and its deep copies together; None: no
+            limit.
         seed: of the solver.
 
     Raises:

@@ -28,7 +28,7 @@ from remat.algorithms._hierarchy.condense import Given
 from remat.algorithms._hierarchy.partition import Segments
 from remat.algorithms._staged import option_sweep
 from remat.algorithms.named import rk_rotor
-from remat.errors import IllFormed, RematError
+from remat.errors import BadArgument, IllFormed, RematError
 from remat.ir import Cluster, GraphBuilder, Kind, LayerOption, condense, read_joint_graph, validate
 from remat.ir.hierarchy import check_condensable
 
@@ -159,6 +159,12 @@ def test_a_limit_is_divided_by_operators_and_leaves_two_of_each():
     assert counts(limit=11) == [min(9, counts()[0]), 2]
     assert counts(limit=1) == [2, 2]
     assert counts(limit=1000) == counts()
+
+
+def test_two_groups_of_one_name_are_refused():
+    with pytest.raises(BadArgument, match="no name twice"):
+        Given((("a", ("F0",)), ("a", ("F1",))))
+    assert len(Given((("a", ("F0",)), ("b", ("F1",)))).groups) == 2
 
 
 def test_a_deadline_of_a_source_is_that_of_each_block():

@@ -61,9 +61,16 @@ def test_a_condition_looks_at_plan_and_bound(condition, holds):
 
 def test_an_expression_with_conditions_is_read_back():
     solver = Polish(
-        (Floor(), MultiStart(4).if_(no_plan), MultiStart().if_(gap_above(0.1)).if_(any_plan)), stop=gap(0.01)
+        (
+            Floor(),
+            MultiStart(4).if_(no_plan),
+            MultiStart().if_(gap_above(0.1)).if_(any_plan),
+            MultiStart(4).if_(no_plan, throughout=False),
+        ),
+        stop=gap(0.01),
     )
     assert parse(repr(solver)) == solver
+    assert solver.moves[1] != solver.moves[3]
 
 
 @pytest.mark.parametrize("build", [lambda: MultiStart().if_(0.01), lambda: Polish((MultiStart(),), stop=0.01)])
@@ -74,13 +81,14 @@ def test_a_number_is_no_condition(build):
 
 @frozen
 class Recorded(RunMove):
-    """Says when it is asked whether to stop; offers the captured order under a larger budget never."""
+    """Says when it is asked whether to stop, before and after it offers a sequence, or else the captured order."""
 
     heard: list
+    sequence: np.ndarray | None = None
 
     def improve(self, search):
         self.heard.append(search.enough)
-        search.offer(search.base, "recorded")
+        search.offer(search.base if self.sequence is None else self.sequence, "recorded")
         self.heard.append(search.enough)
 
 
@@ -99,6 +107,19 @@ def test_a_pass_is_asked_only_where_its_condition_holds_and_ends_when_it_holds_n
         MultiStart(4).improve(tight)
         assert tight.best is not None and tight.enough
     assert tight.enough == (tight.best_time <= tight.lower)
+
+
+@pytest.mark.parametrize("throughout", [True, False])
+def test_a_pass_that_has_begun_ends_with_its_condition_unless_that_is_only_for_its_beginning(throughout):
+    heard, planned, search = [], search_over(21), search_over(21)
+    MultiStart(4).improve(planned)
+    move = Recorded(heard, planned.best).if_(no_plan, throughout=throughout)
+    move.improve(search)
+    assert search.best is not None and search.best_time > search.lower
+    assert heard == [False, throughout]
+    move.improve(search)
+    assert len(heard) == 2  # there is a plan: it does not begin
+    assert ("when it begins" in move.outline(chain(8))[0]) is not throughout
 
 
 def test_a_stop_rule_holds_inside_the_passes_of_a_polish_and_not_after_it():

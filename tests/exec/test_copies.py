@@ -21,8 +21,9 @@ from attrs import evolve
 from torch import nn
 
 import remat.exec
+from remat._warn import RematWarning
 from remat.algorithms import Problem, Solver, quick, store_all_peak
-from remat.errors import BadArgument, Infeasible, RematError
+from remat.errors import BadArgument, Infeasible, RematError, StalePlan
 from remat.exec import StepError
 from remat.exec._copy import cpu, cuda
 from remat.exec._copy.bandwidth import LinkSpeed, link_speed, measure_speed
@@ -638,6 +639,23 @@ def test_a_saved_plan_with_copies_runs_where_there_is_a_link_and_is_refused_else
     assert copier_of(again).last.to_host > 0
     with pytest.raises(RematError, match=r"X-STALE.*copies data out of the device\. Fix: give offload"):
         remat.exec.wrap(Thrower().double(), x, plan=path, cost="estimate")
+
+
+def test_a_saved_plan_that_takes_more_on_the_host_than_it_may_is_refused_or_planned_anew(small, tmp_path):
+    module, x = small
+    expected = gradients(module, x)
+    path = tmp_path / "plan.json"
+    remat.exec.save_plan(module, path)
+    bare = Thrower().double()
+    bare.load_state_dict(module.state_dict())
+    options = {"plan": path, "offload": FAST, "host_budget": 1024, "cost": "estimate"}
+    with pytest.raises(StalePlan, match=r"X-FIT.*host_budget is 1.00 KiB \(1024 B\).* Fix: .*, or plan anew"):
+        remat.exec.wrap(bare, x, "60%", **options)
+    with pytest.warns(RematWarning, match="planned anew.*host_budget is 1.00 KiB"):
+        again = remat.exec.wrap(bare, x, "60%", on_stale="plan", **options)
+    assert all(torch.equal(a, b) for a, b in zip(gradients(again, x), expected, strict=True))
+    report = remat.exec.report(again)
+    assert not report.origin and report.predicted_peak <= report.budget
 
 
 # -- CUDA, without one ---------------------------------------------------------------------------------------------------

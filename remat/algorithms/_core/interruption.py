@@ -1,4 +1,4 @@
-"""Ctrl-C that waits, for code that an exception at any instruction leaves broken: compilers, operations that torch has entered."""
+"""Ctrl-C that waits, for code that an exception at any instruction leaves broken: compilers, what torch has entered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from types import FrameType, TracebackType
 class Uninterrupted:
     """`with Uninterrupted(): …`: inside, Ctrl-C waits for the end of the block, or for `release`.
 
-    It can be entered again once it is left. Only the main thread gets signals: in others it does nothing, and also where Ctrl-C has no handler in Python.
+    It can be entered again once it is left. Only the main thread gets signals: in others it does nothing, and also where Ctrl-C
+    has no handler in Python.
     """
 
     def __init__(self) -> None:

@@ -32,6 +32,10 @@ def _is_group(value: Any) -> bool:
 
 _members = tuple_of(NAME)
 _group = Setting("a name and a tuple of names of nodes", _is_group)
+_groups = Setting(
+    f"a tuple, each {_group.words}, no name twice",
+    lambda value: tuple_of(_group, empty=True).accepts(value) and len(dict(value)) == len(value),
+)
 _offers = optional(instance(OptionSource, "quick.sweep(peaks=4, saves=4)"))
 _plans = instance(Solver, "HIlp()")
 _pool = instance(Pool, "pool(HIlp(), TwRemat().sweep())")
@@ -152,7 +156,7 @@ class Given(Partitioner):
         groups: name and forward nodes of each.
     """
 
-    groups: tuple[tuple[str, tuple[str, ...]], ...] = field(validator=tuple_of(_group, empty=True))
+    groups: tuple[tuple[str, tuple[str, ...]], ...] = field(validator=_groups)
 
     def partition(self, graph: Graph) -> tuple[Cluster, ...]:
         """The groups, each with its part of this graph's backward."""

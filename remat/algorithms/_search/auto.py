@@ -11,6 +11,7 @@ from remat.algorithms._core.solver import Solver, best
 from remat.algorithms._search.any_order import AnyOrder
 from remat.algorithms._search.branch_and_bound import BranchAndBound
 from remat.algorithms._search.checkpoints import Checkpoints
+from remat.algorithms._search.coarse_to_fine import CoarseToFine
 from remat.algorithms._search.enumeration import Enumerate
 from remat.algorithms._search.floor import CutFloor, Floor
 from remat.algorithms._search.lp_rounding import SavedSet
@@ -41,6 +42,9 @@ FAIR = 0.001
 
 DONE = 0.0005
 """Gap at which the search stops."""
+
+NEAR = 0.01
+"""Gap up to which only searches that bring something go on."""
 
 WIDE = 0.05
 """Gap above which the search is repeated."""
@@ -78,7 +82,14 @@ NEW_STARTS = Oscillation(seconds=9.0, searches=3, temperature=0.003)
 """For plans far from the bound: where a search begins decides much there, so several begin."""
 
 ONWARD = Oscillation(seconds=12.0, restart=False, temperature=0.003)
-"""For gaps of at most `WIDE`: from the best plan, on both sides of the budget."""
+"""For gaps of at most `WIDE`: from the best plan, on both sides of the budget. Most of what it brings comes at its end."""
+
+COARSE = CoarseToFine(
+    coarse=Oscillation(seconds=4.0, temperature=0.003),
+    fine=Oscillation(seconds=8.0, temperature=0.003),
+    last=Oscillation(seconds=6.0, restart=False, temperature=0.003),
+)
+"""For wider gaps, which are of graphs with many small nodes."""
 
 LONG_SEARCH = RuinAndRecreate(work=6.5e8, disorder=0.3, gathering=0.2, served=8, others=0, patience=0.5)
 """Some seconds, half of which may bring nothing."""
@@ -111,9 +122,10 @@ auto: Solver = WithCopies(
             NEW_STARTS.if_(gap_above(FAR)).if_(worked_up_to(LONG)),
             UNDOING.if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
             evolve(UNDOING, restart=True).if_(gap_above(WIDE)).if_(worked_up_to(LONG)),
-            ONWARD.if_(gap_above(POOR)).if_(gap(WIDE)).if_(worked_up_to(LONG)),
-            LONG_SEARCH.if_(gap_above(POOR)).if_(worked_up_to(LONG)),
-            LAST_SEARCH.if_(gap_above(FAIR)).if_(gap(POOR)).if_(gaining(2.5)),
+            ONWARD.if_(gap_above(NEAR), throughout=False).if_(gap_above(POOR)).if_(gap(WIDE)).if_(worked_up_to(LONG)),
+            LONG_SEARCH.if_(gap_above(NEAR)).if_(worked_up_to(LONG)),
+            COARSE.if_(gap_above(WIDE), throughout=False).if_(gap_above(POOR)).if_(any_plan),
+            LAST_SEARCH.if_(gap_above(FAIR)).if_(gap(NEAR)).if_(gaining(2.5)),
         ),
         stop=gap(DONE),
     )

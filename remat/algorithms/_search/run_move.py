@@ -6,6 +6,7 @@ Alone it creates a `Search`, improves it and returns its plan; in a `Polish` man
 from __future__ import annotations
 
 from abc import abstractmethod
+from contextlib import nullcontext
 
 from attrs import field, frozen
 
@@ -19,7 +20,7 @@ from remat.algorithms._search.certifying import certify
 from remat.algorithms._search.state import Search
 from remat.algorithms._search.stop import CONDITION, Condition
 from remat.ir import Graph, Schedule
-from remat.settings import instance
+from remat.settings import FLAG, instance
 
 
 class RunMove(WarmStarted):
@@ -35,9 +36,9 @@ class RunMove(WarmStarted):
     def improve(self, search: Search) -> None:
         """Offer better sequences or prove better bounds; return when done, or when the search is over."""
 
-    def if_(self, condition: Condition) -> If:
-        """This pass if a condition holds, and for as long as it holds."""
-        return If(self, condition)
+    def if_(self, condition: Condition, *, throughout: bool = True) -> If:
+        """This pass if a condition holds when it begins; it ends when that no longer holds, unless `throughout` is false."""
+        return If(self, condition, throughout=throughout)
 
     def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
         """Search from the captured order, and from `start` if there is one."""
@@ -59,13 +60,16 @@ class If(RunMove):
 
     Attributes:
         move: the pass. condition: on plan and bound.
+        throughout: false: the pass, once begun, goes on where the condition no longer holds.
     """
 
     move: RunMove = field(validator=instance(RunMove, "MultiStart()"))
     condition: Condition = field(validator=CONDITION)
+    throughout: bool = field(default=True, validator=FLAG, kw_only=True)
 
     def __repr__(self) -> str:
-        return f"{operand(self.move)}.if_({self.condition!r})"
+        begins = "" if self.throughout else ", throughout=False"
+        return f"{operand(self.move)}.if_({self.condition!r}{begins})"
 
     def refuses(self, graph: Graph) -> str | None:
         """What the pass refuses."""
@@ -74,10 +78,11 @@ class If(RunMove):
     def outline(self, graph: Graph) -> tuple[str, ...]:
         """The lines of the pass, with the condition."""
         first, *more = self.move.outline(graph)
-        return (f"{first}, if {self.condition}", *more)
+        begins = "" if self.throughout else " when it begins"
+        return (f"{first}, if {self.condition}{begins}", *more)
 
     def improve(self, search: Search) -> None:
         """The pass, under the condition."""
         if self.condition(search):
-            with search.while_(self.condition):
+            with search.while_(self.condition) if self.throughout else nullcontext():
                 self.move.improve(search)

@@ -29,7 +29,7 @@ class Offloading:
     Attributes:
         where: True: to host memory, at the speed that is measured; "disk": to files (CPU); or the link to plan with. On
             the CPU, where memory stands in for the host, copies are slowed down to that link.
-        host_budget: most bytes of host buffers, of all steps of a module together; None: no limit.
+        host_budget: most bytes of host buffers, of all steps of a module and its deep copies together; None: no limit.
     """
 
     SETTINGS_RULE: ClassVar[str] = "X-ARG"
