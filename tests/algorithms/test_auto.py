@@ -10,6 +10,7 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import IMPOSSIBLE, Plan, Status
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._curves.budget_sweep import lowest_budget, sweep
+from remat.algorithms._hierarchy.merge import Merge
 from remat.algorithms._search import auto as module
 from remat.algorithms._search.auto import auto, quick
 from remat.algorithms._search.lp_rounding import SavedSet
@@ -40,7 +41,7 @@ def at(graph, share):
 
 
 def test_it_is_one_expression_that_its_repr_rebuilds():
-    names = vars(solver) | vars(module)
+    names = vars(solver) | vars(module) | {"Merge": Merge}
     assert eval(repr(auto), names) == auto
     assert eval(repr(quick), names) == quick
 

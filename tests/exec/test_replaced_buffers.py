@@ -1,5 +1,7 @@
 """Buffers that the forward replaces by new tensors (`self.state = …`): as in eager, who has the old tensor keeps what it was."""
 
+import types
+
 import pytest
 import torch
 from torch import nn
@@ -115,6 +117,102 @@ def test_what_later_calls_would_see_of_this_one_is_refused(join, replace):
     _, module, x = pair(replace, join)
     with pytest.raises(Uncapturable, match=r"X-STATE|X-WRITE"):
         remat.exec.wrap(module, x, "100%", solver=LIGHT, on_uncapturable="raise")
+
+
+class Holding(nn.Module):
+    """Replaces a buffer and a counter; a function says what else is done with the old one."""
+
+    def __init__(self, use):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.register_buffer("mean", torch.randn(8))
+        self.register_buffer("count", torch.zeros(()))
+        self.use = use
+
+    def forward(self, x):
+        self.count = self.count + 1
+        y, old = self.use(self, self.first(x), self.mean)
+        self.mean = 0.9 * self.mean + 0.1 * y.detach().mean(0)
+        return torch.tanh(self.second(y)).square().mean(), old
+
+
+class Scaled(torch.autograd.Function):
+    """Holds a tensor without a check of its version."""
+
+    @staticmethod
+    def forward(ctx, x, by):
+        ctx.by = by
+        return x * by
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.by, None
+
+
+def returned(net, y, old):
+    return y + old, old
+
+
+def viewed(net, y, old):
+    return y * old, old[2:4]
+
+
+def in_a_hook(net, y, old):
+    y.register_hook(lambda gradient: gradient * old)
+    return y + old, None
+
+
+def in_a_function(net, y, old):
+    return Scaled.apply(y, old), None
+
+
+def in_an_attribute(net, y, old):
+    net.before = old
+    return y * old, None
+
+
+def counted(net, y, old):
+    return (y * old if net.count > 2 else y + old), None
+
+
+USES = [returned, viewed, in_a_hook, in_a_function, in_an_attribute, counted]
+
+
+@pytest.mark.parametrize("tracer", ["auto", "joint"])
+@pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
+def test_who_has_the_old_buffer_in_the_step_has_its_values_when_the_new_one_is_written(use, tracer):
+    torch.manual_seed(0)
+    bare, module = twins(Holding(use).double())
+    x = torch.randn(16, 8, dtype=torch.float64)
+    wrapped = remat.exec.wrap(module, x, "100%", solver=LIGHT, tracer=tracer, on_uncapturable="raise")
+    for _ in range(4):
+        seen = []
+        for net in (bare, wrapped):
+            net.zero_grad()
+            loss, old = net(x)
+            loss.backward()
+            before = getattr(net, "before", net.mean)
+            seen.append(
+                [loss, before, *net.buffers(), *(p.grad for p in net.parameters())] + ([] if old is None else [old])
+            )
+        assert all(map(torch.equal, *seen))
+
+
+def anew(net, y, old):
+    net.mean = net.other[0] = 2 * old
+    return y * old, None
+
+
+@pytest.mark.parametrize(
+    ("use", "words"), [(returned, r"self.other\[0\] keeps the old one"), (anew, "in another place, too")]
+)
+def test_a_buffer_that_is_replaced_and_in_another_place_is_refused(use, words):
+    module = Holding(use)
+    module.other = [module.mean]
+    if use is anew:
+        module.forward = types.MethodType(lambda net, x: anew(net, net.first(x), net.mean)[0].square().mean(), module)
+    with pytest.raises(Uncapturable, match=f"X-STATE.*'mean'.*{words}"):
+        remat.exec.wrap(module, torch.randn(16, 8), "100%", solver=LIGHT, on_uncapturable="raise")
 
 
 def test_a_buffer_under_two_names_of_which_one_is_replaced_is_refused():

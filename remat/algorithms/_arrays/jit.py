@@ -124,14 +124,16 @@ class _Listener(event.Listener):  # type: ignore[misc]
 
     def on_start(self, event: object) -> None:
         waiting = self._waiting
-        if not waiting.depth:
-            waiting.interruption.__enter__()
         waiting.depth += 1
         compile_tally().begin()
+        if waiting.depth == 1:
+            waiting.interruption.__enter__()
 
     def on_end(self, event: object) -> None:
-        compile_tally().end()
         waiting = self._waiting
+        if not waiting.depth:
+            return  # numba ends what an interruption has kept from beginning, too
+        compile_tally().end()
         waiting.depth -= 1
         if waiting.depth:
             waiting.interruption.release()

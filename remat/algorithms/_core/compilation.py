@@ -39,8 +39,8 @@ class CompileTally:
         self._depth += 1
 
     def end(self) -> None:
-        """The compilation that began last has ended."""
-        self._depth -= 1
+        """The compilation that began last has ended; without one, nothing happens: Ctrl-C may have come before `begin`."""
+        self._depth = max(0, self._depth - 1)
         if self._depth == 0:
             self._state = self.seconds, None
 

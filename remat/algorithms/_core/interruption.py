@@ -16,26 +16,34 @@ class Uninterrupted:
 
     def __init__(self) -> None:
         self._waiting: list[tuple[int, FrameType | None]] = []
-        self._handler: signal._HANDLER = None
+        self._before: signal._HANDLER = None
 
     def __enter__(self) -> Uninterrupted:
-        handler = signal.getsignal(signal.SIGINT)
-        if threading.current_thread() is threading.main_thread() and callable(handler):
-            self._handler = handler
-            signal.signal(signal.SIGINT, lambda number, frame: self._waiting.append((number, frame)))
+        before = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is threading.main_thread() and callable(before):
+            self._before = before
+            signal.signal(signal.SIGINT, self._wait)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._handler is not None:
-            signal.signal(signal.SIGINT, self._handler)
+        before = self._before
+        if before is None:
+            return
+        if signal.getsignal(signal.SIGINT) == self._wait:  # else a handler that was released has put another one there
+            signal.signal(signal.SIGINT, before)
+        try:
             self.release()
-            self._handler = None
+        finally:
+            self._before = None
 
     def release(self) -> None:
-        """Let a Ctrl-C that waits come through here, where an exception does no harm."""
-        if self._waiting and callable(self._handler):
-            number, frame = self._waiting[0]
-            self._waiting.clear()
-            self._handler(number, frame)
+        """Let each Ctrl-C that waits come through here, where an exception does no harm; those after an exception are lost."""
+        waiting, self._waiting = self._waiting, []
+        for number, frame in waiting:
+            if callable(self._before):
+                self._before(number, frame)
+
+    def _wait(self, number: int, frame: FrameType | None) -> None:
+        self._waiting.append((number, frame))

@@ -11,7 +11,6 @@ from torch import nn
 
 from remat.algorithms import Clock, Outcome
 from remat.budget import Share
-from remat.errors import RematError
 from remat.exec._capture.capturing import Captured, capture
 from remat.exec._cost.cost import OpCost
 from remat.exec._plan.costing import Costed, Outside, cost_step
@@ -123,12 +122,8 @@ def plan_costed(
         if lowering is not None and budget is not None and outcome.schedule is not None:
             lowered: Lowered | None = lowering(program, outcome.schedule)
         else:
-            try:
-                lowered = None if budget is None else lowered_plan(program, graph, outcome, settings.offloading)
-            except RematError as error:
-                if isinstance(source, Replay) and error.rule == "X-HOST":
-                    raise source.without_room(error) from error
-                raise
+            replay = source if isinstance(source, Replay) else None
+            lowered = None if budget is None else lowered_plan(program, graph, outcome, settings.offloading, replay)
     return Planned(
         captured=evolve(captured, program=program),
         graph=graph,

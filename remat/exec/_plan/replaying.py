@@ -8,7 +8,7 @@ from itertools import zip_longest
 from attrs import frozen
 
 from remat.algorithms import Outcome
-from remat.errors import BudgetExceeded, InvalidSchedule, RematError, StalePlan
+from remat.errors import BudgetExceeded, InvalidSchedule, StalePlan
 from remat.exec._program.digest import program_digest
 from remat.exec._program.program import Program, Value
 from remat.exec._program.signatures import signature
@@ -71,10 +71,10 @@ class Replay:
         trail = (*plan.trail, f"replayed, not planned: {self.note}")
         return Outcome(schedule=plan.schedule, cost=cost, lower=plan.lower if bound else 0, trail=trail)
 
-    def without_room(self, error: RematError) -> StalePlan:
-        """A refusal where the copies of the plan take more on the host than they may (X-HOST)."""
-        fix = f'{error.fix.rstrip(".")}, or plan anew: leave plan= out, or give on_stale="plan".'
-        return StalePlan("X-FIT", f"{self.origin}: {error.what}", differs=(error.what.rstrip("."),), fix=fix)
+    def without_room(self, what: str, need: Bytes) -> StalePlan:
+        """A refusal where the copies of the plan take more on the host than they may."""
+        fix = f'give a host_budget of at least {need} bytes, or plan anew: leave plan= out, or give on_stale="plan".'
+        return StalePlan("X-FIT", f"{self.origin}: {what}", differs=(what.rstrip("."),), fix=fix)
 
     @property
     def note(self) -> str:

@@ -17,7 +17,7 @@ from remat.exec._torch.outlined import Form, NoOutline, Outlined, tracers_settin
 from remat.exec._torch.parametrized import own_parametrizations
 from remat.exec._trace import structure
 from remat.exec._trace.containers import TABLES
-from remat.exec._trace.effects import buffers_of, check_tables
+from remat.exec._trace.effects import buffers_of, check_tables, entries
 from remat.exec._trace.python_state import Snapshot
 from remat.exec._trace.reads import Reads
 from remat.exec._trace.tracing import Same, Step, untouched
@@ -53,7 +53,7 @@ def outlined(step: Step, mode: Outlining, around: Around) -> tuple[tuple[Form, .
     states = rng.others()
     with untouched(module, before), torch.enable_grad(), tracers_setting(around.correction):
         inputs, state = _tensors(step, mode, around)
-        tables = [(inner, name, tuple(inner.__dict__[name])) for inner in module.modules() for name in TABLES]
+        tables = [(inner, name, entries(inner, name)) for inner in module.modules() for name in TABLES]
         with mode, with_tensors(module, state):
             origins = {id(tensor) for tensor in (*inputs, *state.values())}
             buffers, reads = buffers_of(module), Reads(before.paths)

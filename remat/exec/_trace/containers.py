@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import random
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -248,6 +249,49 @@ class Slot:
             object.__setattr__(self.container.holder, self.key, value)
         else:
             self.container.holder[self.key] = value
+
+
+@frozen
+class Item:
+    """A place in a tuple, which is made anew in its own place where another object is put there.
+
+    Attributes:
+        outer: where the tuple is.
+        at: the position in it.
+        tensor: what is there.
+    """
+
+    outer: Slot | Item
+    at: int
+    tensor: Any
+
+    @property
+    def path(self) -> str:
+        """For people."""
+        return f"{self.outer.path}[{self.at}]"
+
+    def get(self) -> Any:
+        """What is there now; None where there is no such tuple."""
+        items = self.outer.get()
+        return items[self.at] if isinstance(items, tuple) and self.at < len(items) else None
+
+    def put(self, value: Any) -> None:
+        """Put another object there; a tuple of the same objects as before is the one before."""
+        items = list(self.outer.get())
+        items[self.at] = value
+        before = self.outer.tensor
+        kind = type(before)
+        same = len(items) == len(before) and all(map(operator.is_, items, before))
+        self.outer.put(before if same else kind._make(items) if hasattr(kind, "_make") else kind(items))
+
+
+def with_items(slot: Slot | Item) -> Iterator[Slot | Item]:
+    """A place, and where it holds a tuple with tensors, the places in it; a tuple comes after its items."""
+    if isinstance(slot.tensor, tuple) and not isinstance(slot.tensor, torch.Size):
+        for at, item in enumerate(slot.tensor):
+            if isinstance(item, (torch.Tensor, tuple)):
+                yield from with_items(Item(slot, at, item))
+    yield slot
 
 
 def child(container: Container, key: Any) -> str:

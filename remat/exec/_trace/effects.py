@@ -133,11 +133,17 @@ def _derived(container: Container, name: Any) -> bool:
     return name in DERIVED
 
 
+def entries(module: nn.Module, table: str) -> tuple[str, ...]:
+    """The names of the parameters or buffers of a module that are there; some are registered as None."""
+    return tuple(name for name, tensor in module.__dict__[table].items() if tensor is not None)
+
+
 def check_tables(tables: list[tuple[nn.Module, str, tuple[str, ...]]]) -> None:
     """Refuse a forward that registers or removes parameters and buffers."""
     for module, table, names in tables:
-        if tuple(module.__dict__[table]) != names:
-            changed = sorted(set(names) ^ set(module.__dict__[table]))
+        now = entries(module, table)
+        if now != names:
+            changed = sorted(set(names) ^ set(now))
             what = f"the forward of {type(module).__name__} registers (or removes) {', '.join(map(repr, changed))}."
             fix = "register it in `__init__`, or call the module once (under torch.no_grad()) before you wrap it."
             raise Uncapturable("X-STATE", what, fix=fix)
@@ -179,6 +185,12 @@ def copy_first(buffers: list[Registered], paths: Collection[str]) -> None:
     for buffer in buffers:
         if buffer.path in paths:
             buffer.table[buffer.name] = buffer.tensor.clone()
+
+
+def new_memory(buffers: list[Registered]) -> dict[Any, str]:
+    """The paths of buffers that the forward replaced, by the memory of what is in their place."""
+    now = ((buffer, buffer.now) for buffer in buffers)
+    return {storage_key(new): buffer.path for buffer, new in now if new is not None and new is not buffer.tensor}
 
 
 def write_in_place(buffers: list[Registered], others: Iterable[torch.Tensor]) -> tuple[str, ...]:

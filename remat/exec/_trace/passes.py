@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -33,6 +33,7 @@ class Pass:
         places: which of `leaves` are tensors.
         requires_grad: of each returned tensor, of each late read, and of each tensor of an effect.
         replaced: paths of buffers that were replaced by new tensors.
+        new_memory: these paths, by the memory of the new tensors.
         through: positions of outputs that gradients may come back through.
         seeded: whether the forward set torch's generator itself, also where it put it back.
         orders: for each output, how its dimensions are permuted for the caller; None: not at all.
@@ -50,6 +51,7 @@ class Pass:
     requires_grad: tuple[bool, ...] = ()
     through: tuple[int, ...] = ()
     replaced: tuple[str, ...] = ()
+    new_memory: Mapping[Any, str] = field(factory=dict)
     seeded: bool = False
     orders: tuple[tuple[int, ...] | None, ...] = ()
 

@@ -20,7 +20,18 @@ import torch
 from attrs import frozen
 from torch import nn
 
-from remat.exec._trace.containers import ALWAYS, DERIVED, PLAIN, STATE, TABLES, TORCH_PLAIN, Container, Slot
+from remat.exec._trace.containers import (
+    ALWAYS,
+    DERIVED,
+    PLAIN,
+    STATE,
+    TABLES,
+    TORCH_PLAIN,
+    Container,
+    Item,
+    Slot,
+    with_items,
+)
 from remat.exec._trace.reads import Reads
 from remat.exec._trace.walk import Walk
 
@@ -119,18 +130,18 @@ class Snapshot:
         containers = (container for container in self.containers if container.spare is not None)
         return {id(container.holder): copy.copy(container.spare) for container in containers}
 
-    def slots(self) -> Iterator[Slot]:
+    def slots(self) -> Iterator[Slot | Item]:
         """Places of tensors outside the tables of parameters and buffers."""
         return (slot for slot in self.places() if isinstance(slot.tensor, torch.Tensor))
 
-    def places(self) -> Iterator[Slot]:
-        """All replaceable entries, as slots."""
+    def places(self) -> Iterator[Slot | Item]:
+        """All replaceable entries, as slots, those of tuples among them."""
         for container in self.containers:
             if container.kind in ("generator", "set", "cache"):
                 continue
             keys = container.keys or tuple(range(len(container.values)))
             for key, value in zip(keys, container.values, strict=True):
-                yield Slot(container, key, value)
+                yield from with_items(Slot(container, key, value))
 
     # -- comparison ----------------------------------------------------------------------------------------------------
 

@@ -28,16 +28,28 @@ from remat.exec._torch.parametrized import own_parametrizations
 from remat.exec._torch.places import Running, described
 from remat.exec._torch.quiet import without_tracebacks
 from remat.exec._torch.seeding import Seeding
+from remat.exec._torch.stand_ins import StandIn, answering
 from remat.exec._torch.unwinding import hooks_put_back
 from remat.exec._trace import structure
-from remat.exec._trace.containers import TABLES, Slot
+from remat.exec._trace.containers import TABLES, Item, Slot
 from remat.exec._trace.diagnosis import refusal
-from remat.exec._trace.effects import buffers_of, check_tables, copy_first, effect_on, take_back_tensors, write_in_place
+from remat.exec._trace.effects import (
+    buffers_of,
+    check_tables,
+    copy_first,
+    effect_on,
+    entries,
+    new_memory,
+    take_back_tensors,
+    write_in_place,
+)
 from remat.exec._trace.passes import Pass, check_backward, check_passes, refuse_generator
 from remat.exec._trace.python_state import Snapshot
 from remat.exec._trace.reads import Reads
 from remat.exec._trace.structure import Layout, Plain, Repeated
 from remat.exec._trace.tape import Computed, Foreign, Origin, Scalar, Tape
+
+_WORDS = {"param": "parameter", "buffer": "buffer"}
 
 MOST_RESTARTS = 64
 """How often a trace begins anew because it met one more tensor from outside."""
@@ -150,7 +162,7 @@ class Traced:
 
     joint: Joint
     last: Pass
-    lifted: tuple[Slot, ...]
+    lifted: tuple[Slot | Item, ...]
     computed: tuple[Computed, ...]
     inputs: int
     tokens: tuple[Any, ...]
@@ -167,7 +179,7 @@ class Lifted:
         computed: operations that run before the step.
     """
 
-    slots: tuple[Slot, ...] = ()
+    slots: tuple[Slot | Item, ...] = ()
     computed: tuple[Computed, ...] = ()
 
     @property
@@ -190,7 +202,8 @@ class Terms:
         lifted: see `Lifted`.
         cloned: positions of outputs that are cloned because they alias an input or another output.
         forget: whether the caches of functions are emptied before each pass.
-        copied: paths of buffers that the forward replaces after autograd has saved them: a pass has copies in their place.
+        copied: paths of buffers that the forward replaces: a pass has copies in their place, so that who has the old ones (the
+            backward, an output, an attribute) keeps their values where the buffers are written.
     """
 
     lifted: Lifted = Lifted()
@@ -208,7 +221,7 @@ class _Traced(nn.Module):
         self.inner = step.module
         running = Running()
         running.names.append(described("", step.module))
-        tables = [(inner, name, tuple(inner.__dict__[name])) for inner in step.module.modules() for name in TABLES]
+        tables = [(inner, name, entries(inner, name)) for inner in step.module.modules() for name in TABLES]
         self.__dict__.update(step=step, before=before, terms=terms, passes=[], running=running)
         self.__dict__.update(tables=tables, seeding=Seeding())
         state = (step.module.named_parameters, step.module.named_buffers)
@@ -223,22 +236,28 @@ class _Traced(nn.Module):
         step: Step = space["step"]
         passes: list[Pass] = space["passes"]
         count = len(step.tensors)
+        buffers = buffers_of(self.inner)
+        copy_first(buffers, space["terms"].copied)
         self._begin(tensors)
         tape = self._tape(tensors)
         reads = Reads(space["before"].paths)
         current = Pass(tape, reads)
         if passes:
             current.entry = Snapshot(step.module, step.watched, passes[0].reads).token(passes[0].reads)
-        buffers = buffers_of(self.inner)
-        copy_first(buffers, space["terms"].copied)
-        with tape.seeding, reads, tape, own_parametrizations(), nodes.autocast_regions(tape.regions):
+        answers = answering(self._stand_ins(tensors))
+        with tape.seeding, reads, tape, answers, own_parametrizations(), nodes.autocast_regions(tape.regions):
             out = step.run(tensors[:count])
             current.seeded = tape.seeding.seen
-        current.replaced = write_in_place(buffers, (*self.inner.parameters(), *tensors))
         check_tables(space["tables"])
+        current.new_memory = new_memory(buffers)
+        current.replaced = write_in_place(buffers, (*self.inner.parameters(), *tensors))
+        terms: Terms = space["terms"]
+        if not terms.copied.issuperset(current.replaced):
+            raise _Restart(evolve(terms, copied=terms.copied.union(current.replaced)))
         passes.append(current)
         returned = self._note_outputs(current, out)
         self._note_effects(current)
+        self._check_held(current)
         _check_retained([*returned, *current.effect_tensors])
         late, left = [tensor.detach() for tensor in tape.late], current.effect_tensors
         through = step.through(returned, left)
@@ -249,6 +268,31 @@ class _Traced(nn.Module):
         cloned = [i for i in range(len(outputs)) if i in space["terms"].cloned]
         current.orders = _clone_as_contiguous(outputs, cloned)
         return tuple(outputs)
+
+    def _check_held(self, current: Pass) -> None:
+        """A buffer that is replaced is in no other place, before or after the call: the two would be one no longer.
+
+        Raises:
+            Uncapturable: X-STATE.
+        """
+        fix = "hold it in one place, or write it in place (`copy_`)."
+        real, placed = self.__dict__["real"], self.__dict__["placed"]
+        copies = {id(real["buffer", path]): (path, placed[id(real["buffer", path])]) for path in current.replaced}
+        for slot in self.__dict__["before"].places():
+            path, copy = copies.get(id(slot.tensor), ("", None))
+            if copy is not None and slot.get() is copy:
+                what = f"the forward replaces the buffer {path!r}, and {slot.path} keeps the old one, which is the buffer now."
+                raise Uncapturable("X-STATE", what, fix=fix)
+        own = {id(placed[id(tensor)]): about for about, tensor in real.items() if id(tensor) in placed}
+        for tensor in current.effect_tensors:
+            kind, path = own.get(id(tensor), ("", ""))
+            if kind:
+                what = f"the forward puts the {_WORDS[kind]} {path!r} itself in another place."
+                raise Uncapturable("X-STATE", what, fix="put a clone there, or do it in `__init__`.")
+            written = current.new_memory.get(torch_private.storage_key(tensor))
+            if written is not None:
+                what = f"the forward puts what replaces the buffer {written!r} in another place, too."
+                raise Uncapturable("X-STATE", what, fix=fix)
 
     def _begin(self, tensors: tuple[torch.Tensor, ...]) -> None:
         """The state of Python as at the call, but for what earlier passes set that holds no tensor; lifted tensors in place."""
@@ -269,12 +313,32 @@ class _Traced(nn.Module):
         for kind, named in (("param", self.inner.named_parameters), ("buffer", self.inner.named_buffers)):
             for name, tensor in named(remove_duplicate=False):
                 placed[id(self.__dict__["real"][kind, name])] = tensor
-                origins.setdefault(id(tensor), (kind, name))
+                if kind == "param":
+                    tensor._is_param = True  # for `isinstance(…, nn.Parameter)`
+                if kind == "param" or name not in terms.copied:
+                    origins.setdefault(id(tensor), (kind, name))
         self.__dict__["placed"] = placed
         placed |= before.iterators()
         for slot in before.places():
             if id(slot.tensor) in placed:
                 slot.put(placed[id(slot.tensor)])
+            elif isinstance(slot.tensor, tuple) and (now := slot.get()) is not slot.tensor:
+                placed[id(slot.tensor)] = now  # of its items
+
+    def _stand_ins(self, tensors: tuple[torch.Tensor, ...]) -> dict[int, StandIn]:
+        """What the tensors of the trace stand for, by identity."""
+        step: Step = self.__dict__["step"]
+        inputs = (*step.tensors, *self.__dict__["terms"].lifted.tensors)
+        stand_ins = {
+            id(tensor): StandIn(
+                f"the argument {at}" if at < len(step.tensors) else "a tensor in an attribute", real, False
+            )
+            for at, (tensor, real) in enumerate(zip(tensors, inputs, strict=True))
+        }
+        for kind, named in (("param", self.inner.named_parameters), ("buffer", self.inner.named_buffers)):
+            for name, tensor in named(remove_duplicate=False):
+                stand_ins[id(tensor)] = StandIn(f"the {_WORDS[kind]} {name}", self.__dict__["real"][kind, name], True)
+        return stand_ins
 
     def _tape(self, tensors: tuple[torch.Tensor, ...]) -> Tape:
         step: Step = self.__dict__["step"]
@@ -429,6 +493,7 @@ def _export(run: _Traced, before: Snapshot) -> Joint:
         try:
             with nodes.scopes(paths, run.__dict__["running"]):
                 joint: Joint = run.__dict__["tracer"](run, tensors, run.__dict__["correction"])
+            _put_back_others(run, before)
             check_backward(run.__dict__["passes"][-1], Snapshot(step.module, step.watched))
         except Foreign as foreign:
             slot = next((slot for slot in before.slots() if slot.tensor is foreign.tensor), None)
@@ -440,13 +505,9 @@ def _export(run: _Traced, before: Snapshot) -> Joint:
             raise _Restart(evolve(terms, lifted=evolve(lifted, slots=(*lifted.slots, slot)))) from foreign
         except Computed as computed:
             raise _Restart(evolve(terms, lifted=evolve(lifted, computed=(*lifted.computed, computed)))) from computed
-        except (NotLogged, Uncapturable):
+        except (NotLogged, Uncapturable, _Restart):
             raise
         except Exception as error:
-            passes: list[Pass] = run.__dict__["passes"]
-            replaced = frozenset(path for each in passes for path in each.replaced)
-            if "modified by an inplace operation" in str(error) and replaced - terms.copied:
-                raise _Restart(evolve(terms, copied=replaced)) from error
             if run.__dict__["tracer"] is log_joint:
                 # The export is asked: what it cannot trace either it says better.
                 raise NotLogged(f"{type(error).__name__}: {error}") from error
@@ -455,6 +516,16 @@ def _export(run: _Traced, before: Snapshot) -> Joint:
     if moved:
         refuse_generator(moved[0], before, partial(_again, run, before))
     return joint
+
+
+def _put_back_others(run: _Traced, before: Snapshot) -> None:
+    """Put parameters and buffers back where they are besides their tables, as the tracer has done with the tables."""
+    real: dict[Origin, torch.Tensor] = run.__dict__["real"]
+    stand_ins = {id(tensor): run.__dict__["placed"].get(id(tensor)) for tensor in real.values()}
+    for slot in before.places():
+        stand_in = stand_ins.get(id(slot.tensor))
+        if stand_in is not None and slot.get() is stand_in:
+            slot.put(slot.tensor)
 
 
 @contextmanager
