@@ -17,11 +17,12 @@ import pytest
 from numba import njit
 from numba.extending import overload
 
-from remat.algorithms._arrays import kernel_cache, kernel_sources
+from remat.algorithms._arrays import jit, kernel_cache, kernel_sources
 from remat.algorithms._core import compilation
 from remat.algorithms._core import startup as once
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.compilation import CompileClock, compile_seconds, counted_as_compiling
+from remat.algorithms._core.compilation import CompileClock, compile_seconds, compile_tally, counted_as_compiling
+from remat.algorithms._core.interruption import Uninterrupted
 from remat.algorithms._core.outcome import Status
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
@@ -331,6 +332,58 @@ def test_ctrl_c_comes_through_between_kernels_that_compile():
     assert passed == ["in the middle of the compiler"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert function() == 7  # numba goes on as if nothing had been
+
+
+@pytest.fixture
+def handler():
+    before = signal.getsignal(signal.SIGINT)
+    yield before
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_compilation_that_ctrl_c_kept_from_beginning_ends_without_a_trace(handler):
+    listener, tally = jit._Listener(), compile_tally()
+    listener.on_end(None)  # numba ends what has not begun
+    listener.on_start(None)
+    assert signal.getsignal(signal.SIGINT) is not handler
+    began = tally.seconds
+    time.sleep(0.01)
+    assert tally.seconds > began
+    listener.on_end(None)
+    assert signal.getsignal(signal.SIGINT) is handler
+    ended = tally.seconds
+    time.sleep(0.01)
+    assert tally.seconds == ended
+
+
+def test_the_handler_of_now_is_put_back_not_an_earlier_one(handler):
+    waits = Uninterrupted()
+    with pytest.raises(KeyboardInterrupt), waits:
+        signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with waits:
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_a_handler_that_the_handler_sets_stays_and_each_press_is_heard(handler):
+    heard = []
+
+    def second(number, frame):
+        """For the next time."""
+
+    def first(number, frame):
+        heard.append(number)
+        signal.signal(signal.SIGINT, second)
+
+    signal.signal(signal.SIGINT, first)
+    with Uninterrupted() as waits:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        assert heard == []
+        waits.release()
+        assert len(heard) == 2
+    assert signal.getsignal(signal.SIGINT) is second
 
 
 class Broken(Solver):

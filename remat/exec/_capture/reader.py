@@ -282,6 +282,10 @@ def _origin_of(role: tuple[str, Any]) -> tuple[str, Any]:
     if kind == "tangent" and not isinstance(about[1], int):
         which, name = about[1]
         name = str(name).removeprefix("inner.")
+        if which == "param":
+            what = f"the forward writes the parameter {name!r}, which is trained, in place."
+            fix = "write it outside of the step (after `optimizer.step()`), or set its requires_grad to False."
+            raise Uncapturable("X-WRITE", what, fix=fix)
         what = f"the forward writes the {which} {name} in place from what requires a gradient, which a later call may pass back."
         raise Uncapturable("X-WRITE", what, fix="write what is detached (`tensor.detach()`), or return it.")
     if kind == "tangent":

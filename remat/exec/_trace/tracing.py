@@ -284,6 +284,7 @@ class _Traced(nn.Module):
                 what = f"the forward replaces the buffer {path!r}, and {slot.path} keeps the old one, which is the buffer now."
                 raise Uncapturable("X-STATE", what, fix=fix)
         own = {id(placed[id(tensor)]): about for about, tensor in real.items() if id(tensor) in placed}
+        own = {key: about for key, about in own.items() if about[1] not in current.replaced or about[0] == "param"}
         for tensor in current.effect_tensors:
             kind, path = own.get(id(tensor), ("", ""))
             if kind:
