@@ -283,11 +283,10 @@ class _Traced(nn.Module):
             if copy is not None and slot.get() is copy:
                 what = f"the forward replaces the buffer {path!r}, and {slot.path} keeps the old one, which is the buffer now."
                 raise Uncapturable("X-STATE", what, fix=fix)
-        own = {id(placed[id(tensor)]): about for about, tensor in real.items() if id(tensor) in placed}
-        own = {key: about for key, about in own.items() if about[1] not in current.replaced or about[0] == "param"}
+        origins: dict[int, Origin] = self.__dict__["origins"]
         for tensor in current.effect_tensors:
-            kind, path = own.get(id(tensor), ("", ""))
-            if kind:
+            kind, path = origins.get(id(tensor), ("", ""))
+            if kind in _WORDS:
                 what = f"the forward puts the {_WORDS[kind]} {path!r} itself in another place."
                 raise Uncapturable("X-STATE", what, fix="put a clone there, or do it in `__init__`.")
             written = current.new_memory.get(torch_private.storage_key(tensor))
@@ -520,12 +519,15 @@ def _export(run: _Traced, before: Snapshot) -> Joint:
 
 
 def _put_back_others(run: _Traced, before: Snapshot) -> None:
-    """Put parameters and buffers back where they are besides their tables, as the tracer has done with the tables."""
+    """Put parameters and buffers back where they are besides their tables, as the tracer has done with the tables.
+
+    Not what stands for a parameter that is in no optimizer (FSDP1 has views there): such steps are refused.
+    """
     real: dict[Origin, torch.Tensor] = run.__dict__["real"]
     stand_ins = {id(tensor): run.__dict__["placed"].get(id(tensor)) for tensor in real.values()}
     for slot in before.places():
         stand_in = stand_ins.get(id(slot.tensor))
-        if stand_in is not None and slot.get() is stand_in:
+        if stand_in is not None and slot.tensor.is_leaf and slot.get() is stand_in:
             slot.put(slot.tensor)
 
 
