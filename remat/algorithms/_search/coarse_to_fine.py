@@ -17,8 +17,8 @@ from remat.algorithms._search.state import Search
 from remat.ir import Graph
 from remat.settings import instance
 
-_SMALLER = 0.95
-"""Share of the nodes that must be left at most: where nothing is merged, the first search would be one on the graph itself."""
+_SMALLER = 0.8
+"""Share of the nodes that may be left at most: where little is merged, the first search would be one on the graph itself."""
 
 
 @frozen(kw_only=True)
