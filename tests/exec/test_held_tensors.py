@@ -106,6 +106,29 @@ def test_a_state_that_is_none_at_first_and_a_tuple_later():
         assert all(map(torch.equal, stepped(bare, x), stepped(wrapped, x)))
 
 
+def set_once(net, y):
+    if not net.held:
+        net.held = (3, 4)
+    return y * len(net.held)
+
+
+def emptied(net, y):
+    while net.held:
+        net.held.pop()
+    return y
+
+
+@pytest.mark.parametrize(
+    ("hold", "use"), [(lambda net: (), set_once), (lambda net: [(1, 2), (3, (4,))], emptied)], ids=["set", "emptied"]
+)
+def test_tuples_without_tensors_are_set_and_taken_away_as_before(hold, use):
+    bare, module, x = pair(hold, use)
+    wrapped = wrapped_of(module, x)
+    for _ in range(3):
+        assert all(map(torch.equal, stepped(bare, x), stepped(wrapped, x)))
+        assert wrapped.held == bare.held
+
+
 def test_another_tensor_under_the_second_name_of_a_buffer_is_seen():
     bare, module, x = pair(*HELD["a buffer"])
     wrapped = wrapped_of(module, x)

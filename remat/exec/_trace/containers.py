@@ -239,6 +239,13 @@ class Slot:
             return getattr(self.container.holder, self.key)
         return self.container.holder[self.key]
 
+    def now(self) -> Any:
+        """What is there now; None where the place is gone."""
+        try:
+            return self.get()
+        except (KeyError, IndexError, AttributeError, ValueError):
+            return None
+
     def put(self, value: Any) -> None:
         """Put another object there."""
         if self.container.kind == "cell":
@@ -272,16 +279,18 @@ class Item:
 
     def get(self) -> Any:
         """What is there now; None where there is no such tuple."""
-        items = self.outer.get()
+        items = self.outer.now()
         return items[self.at] if isinstance(items, tuple) and self.at < len(items) else None
 
+    now = get
+
     def put(self, value: Any) -> None:
-        """Put another object there; a tuple of the same objects as before is the one before."""
-        items = list(self.outer.get())
+        """Put another object there, in the tuple before where it is gone; a tuple of the same objects as before is that one."""
+        before, now = self.outer.tensor, self.outer.now()
+        items = list(now if type(now) is type(before) and len(now) == len(before) else before)
         items[self.at] = value
-        before = self.outer.tensor
         kind = type(before)
-        same = len(items) == len(before) and all(map(operator.is_, items, before))
+        same = all(map(operator.is_, items, before))
         self.outer.put(before if same else kind._make(items) if hasattr(kind, "_make") else kind(items))
 
 

@@ -280,7 +280,7 @@ class _Traced(nn.Module):
         copies = {id(real["buffer", path]): (path, placed[id(real["buffer", path])]) for path in current.replaced}
         for slot in self.__dict__["before"].places():
             path, copy = copies.get(id(slot.tensor), ("", None))
-            if copy is not None and slot.get() is copy:
+            if copy is not None and slot.now() is copy:
                 what = f"the forward replaces the buffer {path!r}, and {slot.path} keeps the old one, which is the buffer now."
                 raise Uncapturable("X-STATE", what, fix=fix)
         origins: dict[int, Origin] = self.__dict__["origins"]
@@ -319,11 +319,16 @@ class _Traced(nn.Module):
                     origins.setdefault(id(tensor), (kind, name))
         self.__dict__["placed"] = placed
         placed |= before.iterators()
+        made_anew: set[int] = set()
         for slot in before.places():
             if id(slot.tensor) in placed:
                 slot.put(placed[id(slot.tensor)])
-            elif isinstance(slot.tensor, tuple) and (now := slot.get()) is not slot.tensor:
-                placed[id(slot.tensor)] = now  # of its items
+            elif id(slot.tensor) in made_anew:  # a tuple, of which an item has been put in place
+                placed[id(slot.tensor)] = slot.now()
+            else:
+                continue
+            if isinstance(slot, Item):
+                made_anew.add(id(slot.outer.tensor))
 
     def _stand_ins(self, tensors: tuple[torch.Tensor, ...]) -> dict[int, StandIn]:
         """What the tensors of the trace stand for, by identity."""
@@ -527,7 +532,7 @@ def _put_back_others(run: _Traced, before: Snapshot) -> None:
     stand_ins = {id(tensor): run.__dict__["placed"].get(id(tensor)) for tensor in real.values()}
     for slot in before.places():
         stand_in = stand_ins.get(id(slot.tensor))
-        if stand_in is not None and slot.tensor.is_leaf and slot.get() is stand_in:
+        if stand_in is not None and slot.tensor.is_leaf and slot.now() is stand_in:
             slot.put(slot.tensor)
 
 
