@@ -627,13 +627,18 @@ def test_the_default_device_may_be_another_one():
     assert remat.exec.report(wrapped).copied.to_host > 0
 
 
+def saved(module, folder):
+    """The file of a module's plan, and a bare module with its parameters."""
+    path, bare = folder / "plan.json", Thrower().double()
+    remat.exec.save_plan(module, path)
+    bare.load_state_dict(module.state_dict())
+    return path, bare
+
+
 def test_a_saved_plan_with_copies_runs_where_there_is_a_link_and_is_refused_elsewhere(small, tmp_path):
     module, x = small
     expected = gradients(module, x)
-    path = tmp_path / "plan.json"
-    remat.exec.save_plan(module, path)
-    bare = Thrower().double()
-    bare.load_state_dict(module.state_dict())
+    path, bare = saved(module, tmp_path)
     again = remat.exec.wrap(bare, x, plan=path, offload=FAST, cost="estimate")
     assert all(torch.equal(a, b) for a, b in zip(gradients(again, x), expected, strict=True))
     assert copier_of(again).last.to_host > 0
@@ -644,10 +649,7 @@ def test_a_saved_plan_with_copies_runs_where_there_is_a_link_and_is_refused_else
 def test_a_saved_plan_that_takes_more_on_the_host_than_it_may_is_refused_or_planned_anew(small, tmp_path):
     module, x = small
     expected = gradients(module, x)
-    path = tmp_path / "plan.json"
-    remat.exec.save_plan(module, path)
-    bare = Thrower().double()
-    bare.load_state_dict(module.state_dict())
+    path, bare = saved(module, tmp_path)
     options = {"plan": path, "offload": FAST, "host_budget": 1024, "cost": "estimate"}
     with pytest.raises(StalePlan, match=r"X-FIT.*host_budget is 1.00 KiB \(1024 B\).* Fix: .*, or plan anew"):
         remat.exec.wrap(bare, x, "60%", **options)
