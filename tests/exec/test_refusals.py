@@ -224,3 +224,40 @@ def test_an_interruption_leaves_no_notes_of_modules_behind():
         remat.exec.wrap(outer, torch.ones(2, 2), "100%", solver=LIGHT)
     gc.collect()  # what is finalized now says nothing
     assert not fx_traceback.current_meta.get("custom")
+
+
+class Noisy(nn.Module):
+    """Adds noise that it draws from a generator."""
+
+    def __init__(self, generator):
+        super().__init__()
+        self.linear, self.generator = nn.Linear(4, 4), generator
+
+    def forward(self, x, generator=None):
+        noise = torch.rand(x.shape, generator=generator or self.generator)
+        return torch.tanh(self.linear(x + noise) + torch.zeros_like(x).normal_(generator=self.generator)).sum()
+
+
+def test_another_generator_than_torchs_is_refused_with_the_line():
+    with pytest.raises(
+        Uncapturable, match=r"X-RANDOM: .*generator=generator or.* draws from a torch.Generator of its own"
+    ):
+        remat.exec.wrap(Noisy(torch.Generator()), torch.randn(3, 4), "100%", **EASY)
+    with pytest.raises(Uncapturable, match=r"X-INPUT: .* is a Generator. Fix: draw before the call"):
+        remat.exec.wrap(Noisy(None), (torch.randn(3, 4), torch.Generator()), "100%", **EASY)
+
+
+def test_torchs_own_generator_may_be_named():
+    module, x = Noisy(torch.default_generator), torch.randn(3, 4)
+    wrapped = remat.exec.wrap(module, x, "100%", **EASY)
+    losses = []
+    for model in (module, wrapped):
+        torch.manual_seed(1)
+        losses += [model(x), model(x)]
+    assert torch.equal(*losses[::2]) and torch.equal(*losses[1::2])
+
+
+def test_a_packed_sequence_is_named_where_a_kernel_reads_its_batch_sizes():
+    packed = nn.utils.rnn.pack_sequence([torch.randn(5, 4), torch.randn(3, 4)])
+    with pytest.raises(Uncapturable, match=r"X-TRACE: at the module itself \(LSTM\).*batch sizes of a PackedSequence"):
+        remat.exec.capture(nn.LSTM(4, 4), (packed,))

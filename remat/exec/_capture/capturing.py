@@ -173,6 +173,8 @@ def step_of(
     for leaf in leaves:
         if not isinstance(leaf, (torch.Tensor, *PLAIN)):
             fix = "pass tensors, plain values and objects of them, or give it to the module as an attribute."
+            if isinstance(leaf, torch.Generator):
+                fix = "draw before the call and pass the numbers."
             raise Uncapturable("X-INPUT", f"an argument is a {type(leaf).__name__}.", fix=fix)
     _check_plain(module, tensors)
     return Step(

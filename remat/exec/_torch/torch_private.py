@@ -33,6 +33,7 @@ __all__ = [
     "hooks_of_all_modules",
     "no_modes",
     "reader_of_real",
+    "same_generator",
     "shapes_depend_on_values",
     "storage_key",
     "storage_while_alive",
@@ -95,6 +96,11 @@ def reader_of_real(error: Exception) -> str | None:
     """The operation that stopped a trace because it met a tensor that is not fake, or None if something else did."""
     match = re.search(r"convert all Tensors to FakeTensors.*Found in ([\w.]+)\(", str(error), flags=re.DOTALL)
     return match.group(1) if match else None
+
+
+def same_generator(first: torch.Generator, second: torch.Generator) -> bool:
+    """Whether two objects are one generator: operations get another object for it than the caller has."""
+    return first._cdata == second._cdata  # type: ignore[attr-defined, no-any-return]
 
 
 def shapes_depend_on_values(overload: OpOverload, args: Any) -> bool:

@@ -13,6 +13,8 @@ import torch
 from attrs import define, field, frozen
 from torch import nn
 
+from remat.exec._torch import torch_private
+
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), slice, range)
 TORCH_PLAIN = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
 TABLES = ("_parameters", "_buffers")
@@ -119,8 +121,9 @@ def _read_generator(container: Container) -> tuple[tuple[Any, ...], tuple[Any, .
     elif isinstance(holder, np.random.RandomState):
         value = holder.get_state()
     elif isinstance(holder, torch.Generator):
-        value = holder.get_state()
-        return (), (_State(str(hash(value.numpy().tobytes())), value),)
+        with torch_private.no_modes():  # its state is a tensor: no operation of the step
+            value = holder.get_state()
+            return (), (_State(str(hash(value.numpy().tobytes())), value),)
     elif isinstance(holder, types.GeneratorType):
         value = None if holder.gi_frame is None else (holder.gi_frame.f_lasti, holder.gi_frame.f_lineno)
     else:

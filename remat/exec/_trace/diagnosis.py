@@ -63,6 +63,10 @@ def _words(error: Exception) -> tuple[str, str, str]:
             f"the trace stopped at a reentrant checkpoint: {first:.300}",
             "give `checkpoint` use_reentrant=False.",
         )
+    if "its data is not allocated yet" in first:
+        what = "a kernel looks at the values of a tensor, as those of recurrent layers do at the batch sizes of a PackedSequence."
+        fix = "pass padded tensors and a mask, or wrap the modules around this one."
+        return "X-TRACE", what, fix
     what = f"the trace stopped with {type(error).__name__}: {first:.300}"
     fix = (
         "see whether the bare module raises the same for this call; if not, keep values of tensors out of Python and numpy "

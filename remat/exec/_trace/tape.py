@@ -222,9 +222,12 @@ class Tape(DispatchMode):
         literal = str(func) == "aten.lift_fresh.default"
         by_shape = func._schema.name.removeprefix("aten::") in _BY_SHAPE
         leaves, spec = torch_private.flatten((args, kwargs))
-        named = []
+        named: list[Any] = []
         for at, leaf in enumerate(leaves):
-            if not isinstance(leaf, torch.Tensor):
+            if isinstance(leaf, torch.Generator):
+                _check_default(leaf, func, place)
+                named.append(None)
+            elif not isinstance(leaf, torch.Tensor):
                 named.append(leaf)
             elif by_shape and at == 0:
                 named.append(Spec.of(leaf))
@@ -408,6 +411,14 @@ class Tape(DispatchMode):
             value=False, instructions=instructions, origins=origins, constants=constants, draws=draws, place=place,
             copied=frozenset(name for name in outside if self._root(name) in written),
         )  # fmt: skip
+
+
+def _check_default(generator: torch.Generator, func: OpOverload, place: Place | None) -> None:
+    """Refuse to draw from another generator than torch's default ones."""
+    if not any(torch_private.same_generator(generator, each) for each in rng.generators()):
+        what = f"{func} draws from a torch.Generator of its own, which a captured step would not draw from again."
+        fix = "draw before the call and pass the numbers as an argument, or leave `generator` out."
+        raise Uncapturable("X-RANDOM", what, fix=fix, where=str(place or ""))
 
 
 def _read_outside(instructions: tuple[Instruction, ...]) -> dict[str, None]:
