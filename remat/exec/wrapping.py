@@ -107,7 +107,8 @@ def wrap(
             does not stand for (the report says why).
         on_uncapturable: where the step cannot be captured: "dtr" (the default where there is a budget): warn and run it under
             dynamic rematerialization, within the budget (see `dtr`); submodules that can be captured run by plans of their own
-            from the third step on, where these fit; "raise"; or "bare": warn and run the bare module, without a budget (the
+            from the third step on, where these fit. A budget that is a share is then one of what the sample's step holds with
+            everything kept, which is run for it; "raise"; or "bare": warn and run the bare module, without a budget (the
             default where there is none).
         on_infeasible: where no plan within the budget is found: "raise", or "best": warn and run within the smallest budget
             that a plan was found for.

@@ -106,10 +106,99 @@ def test_a_copy_and_a_pickle_run_under_dtr_too():
         assert remat.exec.dtr_report(other).operations > 0
 
 
-def test_a_share_of_an_unknown_peak_is_refused_with_the_way_out():
+class Counting(nn.Module):
+    """Selects rows by value; its state changes in every forward: a norm, a buffer, a number and a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm, self.head = nn.Linear(16, 64), nn.BatchNorm1d(64), nn.Linear(64, 64)
+        self.register_buffer("sum", torch.zeros(64))
+        self.calls, self.seen = 0, []
+
+    def forward(self, rows):
+        self.calls += 1
+        self.seen.append(self.calls)
+        hidden = nn.functional.dropout(torch.tanh(self.norm(self.linear(rows))), 0.1)
+        self.sum += hidden.detach().sum(0)
+        for _ in range(4):
+            hidden = torch.tanh(self.head(hidden))
+        return hidden[(hidden.sum(1) < 0).nonzero().squeeze(1)].square().mean()
+
+
+def held_by(model):
+    return (
+        [*(tensor.clone() for tensor in model.state_dict().values()), torch.get_rng_state()],
+        model.calls,
+        list(model.seen),
+    )
+
+
+def equal(first, second):
+    return all(map(torch.equal, first[0], second[0])) and first[1:] == second[1:]
+
+
+def test_a_share_is_of_what_a_step_holds_that_keeps_everything_which_changes_nothing():
+    torch.manual_seed(0)
+    bare = Counting()
+    model, rows = copy.deepcopy(bare), torch.randn(64, 16)
+    before = held_by(model)
+    with pytest.warns(
+        RematWarning, match=r"within the budget \(.* KiB of the .* KiB that its step holds with everything kept\)"
+    ):
+        wrapped = remat.exec.wrap(model, rows, "80%")
+    assert equal(held_by(wrapped), before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    for module in (bare, wrapped):
+        torch.manual_seed(1)
+        for _ in range(3):
+            module(rows).backward()
+    assert equal(held_by(wrapped), held_by(bare))
+    assert all(
+        torch.equal(ours.grad, theirs.grad) for ours, theirs in zip(model.parameters(), bare.parameters(), strict=True)
+    )
+    report, whole = remat.exec.dtr_report(wrapped), remat.exec.dtr(bare, "1GiB")
+    whole(rows).backward()
+    kept = remat.exec.dtr_report(whole).peak
+    assert report.peak <= report.budget == pytest.approx(0.8 * kept, rel=0.05)
+    assert report.evictions > 0
+
+
+def test_a_share_of_a_peak_that_is_not_measured_is_refused_with_the_way_out():
     model, sample = made("experts")
     with pytest.raises(Uncapturable, match=r"X-TRACE.*Or give the budget in bytes: the step then runs under DTR"):
-        remat.exec.wrap(model, sample(), "50%")
+        remat.exec.wrap(model, sample(), "50%", rehearse=False)
+
+
+class Assigning(Counting):
+    """Gives a buffer other memory behind autograd's back."""
+
+    def forward(self, rows):
+        self.sum.data = self.sum.data + 1
+        return super().forward(rows)
+
+
+def test_a_step_that_cannot_be_put_back_is_not_measured():
+    model, rows = Assigning(), torch.randn(64, 16)
+    before = held_by(model)
+    with pytest.raises(Uncapturable, match="Or give the budget in bytes: the step then runs under DTR"):
+        remat.exec.wrap(model, rows, "60%")
+    assert equal(held_by(model), before)
+
+
+class Picky(Counting):
+    def forward(self, rows):
+        loss = super().forward(rows)
+        if loss.item() < 1e9:
+            raise ArithmeticError("a loss of no use")
+        return loss
+
+
+def test_an_error_of_the_forward_is_its_own_and_changes_nothing():
+    model, rows = Picky(), torch.randn(64, 16)
+    before = held_by(model)
+    with pytest.raises(ArithmeticError, match="a loss of no use"):
+        remat.exec.wrap(model, rows, "60%")
+    assert equal(held_by(model), before)
 
 
 def test_raise_and_bare_are_as_before():

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import functools
 import time
+from typing import Any
 
+import torch
 from attrs import evolve
 from torch import nn
 
 from remat._collector import old_objects_apart
 from remat._warn import RematWarning, warn
 from remat.budget import Share
-from remat.errors import Infeasible, StalePlan, Uncapturable
+from remat.errors import Infeasible, RematError, StalePlan, Uncapturable
 from remat.exec._capture.capturing import Captured, capture
+from remat.exec._dtr.keeping_all import peak_of_everything
 from remat.exec._dtr.stepping import device_of
 from remat.exec._module import agreeing
 from remat.exec._module.after import warn_of_hooks
 from remat.exec._module.binding import bound
-from remat.exec._module.calls import Arguments, chain_tensors, make_opaque, traced_step
+from remat.exec._module.calls import Arguments, captured_step, chain_tensors, make_opaque, traced_step
 from remat.exec._module.compiling import bound_within_budget
 from remat.exec._module.entries import Bare, Dynamic, Ready
 from remat.exec._module.fitting import Fit, fitted
@@ -36,7 +39,7 @@ from remat.exec._torch.ambient import in_cuda_graph, mode_around, transform_arou
 from remat.exec._torch.exchange import EXCHANGE
 from remat.exec._trace.diagnosis import refusal
 from remat.exec._trace.tape import Scalar
-from remat.units import Bytes
+from remat.units import Bytes, format_bytes
 
 NOT_UNDER_DTR = ("X-DEVICE", "X-MODULE", "X-OP", "X-RETAIN", "X-TENSOR", "X-TRANSFORM")
 """What stops a capture and DTR alike: several devices, scripted code, operations and tensors of other kinds, hidden gradients."""
@@ -140,22 +143,52 @@ def _under_dtr(state: State, call: Arguments, error: Uncapturable) -> Dynamic:
     """Have calls of this form run under DTR.
 
     Raises:
-        Uncapturable: a budget that is a share of an unknown peak, or what DTR does not run.
+        Uncapturable: what DTR does not run, or a budget that is a share of a peak that cannot be measured.
     """
     if error.rule in NOT_UNDER_DTR:
         raise error from error.__cause__
-    if isinstance(state.settings.budget, Share):
-        fix = f"{error.fix} Or give the budget in bytes: the step then runs under DTR."
-        refused = Uncapturable(error.rule, error.what, fix=fix)
-        refused.where = error.where
-        raise refused
     device_of(tensor for tensors in call.tensors.values() for tensor in tensors)
+    share = state.settings.budget
+    of_what = f" ({_share_in_bytes(state, call, error)})" if isinstance(share, Share) else ""
     copies = "" if state.settings.offloading is None else ", and without copies to the host"
     what = (
-        f"{type(call.module).__name__} runs under DTR (dynamic rematerialization), within the budget but without a plan{copies}: "
-        f'{error} on_uncapturable="raise" refuses instead.'
+        f"{type(call.module).__name__} runs under DTR (dynamic rematerialization), within the budget{of_what} but without a "
+        f'plan{copies}: {error} on_uncapturable="raise" refuses instead.'
     )
     return Dynamic(str(error), what)
+
+
+def _share_in_bytes(state: State, call: Arguments, error: Uncapturable) -> str:
+    """Make a budget that is a share one in bytes, by a step that keeps everything; returns what it is, in words.
+
+    Raises:
+        Uncapturable: there is none to measure: processes would measure different peaks, or it does not run here.
+    """
+    share = state.settings.budget
+    failure: Exception | None = None
+    assert isinstance(share, Share)
+
+    def forward() -> Any:
+        with EXCHANGE.reading:
+            return captured_step(state.step_of(call.module), call.module, *call.args, **call.kwargs)
+
+    if state.rehearse and not state.ranks.shared:
+        try:
+            with EXCHANGE.alone:  # it writes buffers
+                peak = peak_of_everything(
+                    call.module, forward, (call.args, call.kwargs), watched=state.watched(call.module),
+                    reserve=state.settings.loss_reserve,
+                )  # fmt: skip
+        except (RematError, torch.OutOfMemoryError) as failed:
+            failure = failed
+        else:
+            state.settings = evolve(state.settings, budget=share.bytes(peak))
+            return f"{format_bytes(share.bytes(peak))} of the {format_bytes(peak)} that its step holds with everything kept"
+    refused = Uncapturable(
+        error.rule, error.what, fix=f"{error.fix} Or give the budget in bytes: the step then runs under DTR."
+    )
+    refused.where = error.where
+    raise refused from failure
 
 
 def planned_again(state: State, call: Arguments, ready: Ready, outside: Outside) -> Ready:
