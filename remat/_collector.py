@@ -44,3 +44,14 @@ def old_objects_apart() -> Iterator[None]:
     finally:
         _apart = False
         gc.unfreeze()
+
+
+def all_objects() -> list[object]:
+    """The objects that the collector knows, also those that `old_objects_apart` has set apart."""
+    if not _apart:
+        return gc.get_objects()
+    gc.unfreeze()
+    try:
+        return gc.get_objects()
+    finally:
+        gc.freeze()

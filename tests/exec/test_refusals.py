@@ -171,7 +171,7 @@ class Tracked(nn.Module):
 def test_an_operation_of_the_program_that_writes_is_named_and_runs_under_dtr():
     bare, x = Tracked(), torch.randn(64, 16)
     with pytest.raises(Uncapturable, match=r"X-WRITE.*remat_refusals::track writes to its arguments"):
-        remat.exec.wrap(Tracked(), x, budget="80%")
+        remat.exec.wrap(Tracked(), x, budget="80%", on_uncapturable="raise")
     with pytest.warns(RematWarning, match="runs under DTR"):
         wrapped = remat.exec.wrap(Tracked(), x, budget=40_000)
     for _ in range(4):

@@ -463,7 +463,7 @@ def test_what_cannot_be_captured_runs_bare_with_a_warning_or_raises():
     with pytest.raises(BadArgument, match="falls back to the unwrapped one"):
         remat.exec.report(wrapped)
     with pytest.raises(Uncapturable, match="keep it a tensor"):
-        remat.exec.wrap(module, (x,), "50%")
+        remat.exec.wrap(module, (x,), "50%", on_uncapturable="raise")
 
 
 def test_a_forward_that_sets_attributes_is_refused_and_leaves_none_behind():

@@ -12,7 +12,7 @@ from torch import nn
 
 import remat.exec
 from remat.errors import BadArgument, Uncapturable
-from remat.exec import RematWarning
+from remat.exec import RematWarning, StepError
 from remat.ir import Link
 from tests.exec.dynamic_models import made
 from tests.exec.support import LIGHT
@@ -299,3 +299,86 @@ class Batches(Writes):
     def forward(self, batch):
         batch["hidden"] = self.layers(batch["x"])
         return batch["hidden"].square().mean()
+
+
+class Choosing(nn.Module):
+    """A norm; with `chosen` it selects rows by value, which has no graph."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.norm, self.head = nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Linear(16, 1)
+
+    def forward(self, rows, chosen=False):
+        hidden = torch.tanh(self.norm(self.linear(rows)))
+        return hidden, self.head(hidden[hidden[:, 0] > 0] if chosen else hidden).square().sum()
+
+
+@pytest.mark.parametrize("first", ["planned", "chosen", "bare"])
+def test_a_planned_call_and_another_in_one_backward(first):
+    bare, rows = Choosing(), torch.linspace(-1, 1, 512).reshape(32, 16)
+    model = copy.deepcopy(bare)
+    wrapped = remat.exec.wrap(model, budget="1MiB", differentiable="all", progress=False)
+
+    def step(module):
+        if first == "bare":
+            return module.norm(module.linear(rows)).mean() + module(rows)[1]
+        hidden, loss = module(rows, chosen=first == "chosen")
+        return loss + module(hidden, chosen=first != "chosen")[1]
+
+    for module in (bare, wrapped):
+        with warnings.catch_warnings(record=True):
+            step(module).backward()
+    assert all(
+        torch.equal(ours.grad, theirs.grad) for ours, theirs in zip(model.parameters(), bare.parameters(), strict=True)
+    )
+    assert all(map(torch.equal, model.buffers(), bare.buffers()))
+
+
+class Skipping(nn.Module):
+    """Sets a buffer and an attribute, and raises for some batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.register_buffer("mean", torch.zeros(16))
+        self.last = None
+
+    def forward(self, rows):
+        hidden = self.linear(rows).tanh()
+        self.mean = self.mean * 0.9 + hidden.detach().mean(0)
+        self.last = [hidden.detach() * 2]
+        if not torch.isfinite(hidden).all():
+            raise ArithmeticError("a batch to skip")
+        return hidden.square().mean()
+
+
+def test_what_a_forward_has_set_before_its_error_are_plain_tensors():
+    module = remat.exec.dtr(Skipping(), "1MiB")
+    with pytest.raises(ArithmeticError):
+        module(torch.full((8, 16), float("nan")))
+    assert type(module.mean) is torch.Tensor and type(module.last[0]) is torch.Tensor
+    module.mean.zero_()
+    bare = Skipping()
+    bare.load_state_dict(module.state_dict())
+    assert torch.equal(module(torch.ones(8, 16)), bare(torch.ones(8, 16)))
+
+
+class Directional(nn.Module):
+    """A directional derivative beside the value."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(16), nn.Linear(16, 16)
+
+    def forward(self, rows):
+        value, slope = torch.func.jvp(lambda rows: self.linear(self.norm(rows)), (rows,), (torch.ones_like(rows),))
+        return (value + slope).square().mean()
+
+
+def test_derivatives_in_forward_mode_are_refused_by_name():
+    rows = torch.randn(8, 16)
+    with pytest.raises(Uncapturable, match=r"X-TRANSFORM: at norm \(LayerNorm\).*forward mode"):
+        remat.exec.wrap(Directional(), rows, BUDGET)
+    with pytest.raises(StepError, match=r"X-TRANSFORM: the forward computes .* and its derivative together"):
+        remat.exec.dtr(Directional(), BUDGET)(rows)

@@ -15,7 +15,7 @@ from attrs import evolve
 
 from remat.errors import Uncapturable
 from remat.exec._capture.draft import Draft
-from remat.exec._program.kernels import copy_to_layout
+from remat.exec._program.kernels import copy_to_layout, write_unseen
 from remat.exec._program.program import Op, Program, Ref, Role, Spec
 from remat.exec._torch.rng import state_bytes
 from remat.ir import Phase
@@ -231,11 +231,17 @@ def _check_same_size(source: tuple[str, Any], target: Spec, new: Spec) -> None:
         raise Uncapturable("X-STATE", what, fix="call the module once (under torch.no_grad()) before you wrap it.")
 
 
+def _is_statistic(draft: Draft, value: str) -> bool:
+    """Whether a value is an updated running statistic: the last two results of a batch norm are."""
+    return any(value in op.outputs[-2:] for op in draft.ops if str(op.target) in _STATISTICS)
+
+
 def _writer(draft: Draft, target: str, value: str, *, snapshot: bool) -> Op:
     marker = draft.make(f"update_{target}", draft.values[target].spec, 0)
     needs = (f"snapshot_{target}",) if snapshot else ()
+    write = write_unseen if _is_statistic(draft, value) else torch.ops.aten.copy_.default
     return Op(
-        name=marker, role=Role.UPDATE, target=torch.ops.aten.copy_.default, args=(Ref(target), Ref(value)),
+        name=marker, role=Role.UPDATE, target=write, args=(Ref(target), Ref(value)),
         outputs=(marker,), run_once=True, subject=target, needs=needs,
     )  # fmt: skip
 

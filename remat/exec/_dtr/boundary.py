@@ -17,6 +17,7 @@ from remat.exec._dtr.runtime import Runtime
 from remat.exec._dtr.wrapper import RematTensor
 from remat.exec._run.runtime import StepError, check_single
 from remat.exec._torch import cudnn_rnn
+from remat.exec._torch.ambient import FORWARD_FIX, forward_level
 from remat.exec._torch.torch_private import DispatchMode
 from remat.exec._torch.wrappers import assigning_data, modes_on, saving_with
 
@@ -26,9 +27,12 @@ class _Region(DispatchMode):
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.runtime = runtime
+        self.runtime, self.level = runtime, forward_level()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if forward_level() > self.level:
+            what = f"the forward computes {func} and its derivative together (torch.func.jvp, forward_ad)."
+            raise StepError("X-TRANSFORM", what, fix=FORWARD_FIX)
         return self.runtime.dispatch(func, args, kwargs or {})
 
 
@@ -227,6 +231,9 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 class _GradientHook:
     """Gives gradients of a plain tensor out as plain tensors, of a leaf in the layout in which they are kept."""
+
+    keeps_the_gradient = True
+    """It changes nothing: other code need not look out for it."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._stride = tuple(tensor.stride()) if tensor.is_leaf else None

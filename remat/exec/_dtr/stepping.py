@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from attrs import frozen
 from torch import nn
 
-from remat.errors import Uncapturable
+from remat.errors import RematError, Uncapturable
 from remat.exec._dtr.boundary import plain_output, region
 from remat.exec._dtr.runtime import Runtime
 from remat.exec._dtr.wrapper import RematTensor
@@ -138,9 +139,6 @@ def run_forward(
     """
     if not runtime.in_forward:
         runtime.begin()
-    with region(runtime):
-        out = forward()
-    leaves, layout = structure.flatten(out, opaque=lambda value: isinstance(value, nn.Module))
     plain: dict[int, torch.Tensor] = {}
 
     def plain_of(leaf: Any) -> Any:
@@ -150,6 +148,16 @@ def run_forward(
             plain[id(leaf)] = plain_output(leaf)
         return plain[id(leaf)]
 
+    try:
+        with region(runtime):
+            out = forward()
+    except BaseException:
+        if not runtime.in_forward:
+            with contextlib.suppress(RematError):  # the first error counts
+                _clean(module, arguments, plain_of)
+            runtime.end_forward()
+        raise
+    leaves, layout = structure.flatten(out, opaque=lambda value: isinstance(value, nn.Module))
     if not runtime.in_forward:
         _clean(module, arguments, plain_of)
         results = [plain_of(leaf) for leaf in leaves]

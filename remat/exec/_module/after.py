@@ -148,12 +148,34 @@ def warn_of_hooks(module: nn.Module) -> None:
         warn(what, RematWarning)
 
 
-def warn_of_many(captured: Captured) -> None:
-    """Say what many plans for calls of one form depend on."""
-    reads = (*captured.guards.reads, *captured.late)
-    if reads:
-        what = (
-            f"{MANY_PLANS} plans were made for calls of one form, because what Python reads of tensors differs from call to "
-            f"call: {reads[-1].place}. Keep that value a tensor, or pass it as a plain argument."
-        )
-        warn(what, RematWarning)
+def warn_of_many(last: Captured, before: Captured | None) -> None:
+    """Say what many plans for calls of one form depend on.
+
+    Args:
+        last: the step that was captured last.
+        before: one that was captured before it.
+    """
+    reads = (*last.guards.reads, *last.late)
+    changed = None if before is None else changed_state(before.tokens[0], last.tokens[0])
+    if changed is not None:
+        cause, fix = f"{changed} differs", "Make it a tensor (a 0-dim buffer or argument), or change it seldom."
+    elif reads:
+        cause = f"what Python reads of tensors differs from call to call: {reads[-1].place}"
+        fix = "Keep that value a tensor, or pass it as a plain argument."
+    else:
+        return
+    warn(f"{MANY_PLANS} plans were made for calls of one form, because {cause}. {fix}", RematWarning)
+
+
+def changed_state(first: tuple[Any, ...], second: tuple[Any, ...]) -> str | None:
+    """The path of something in which two tokens of a state differ (see `Snapshot.token`); None: nothing that both have."""
+    contents = {path: items for path, _, *items in first}
+    for path, _, *items in second:
+        if path in contents and contents[path] != items:
+            pairs = (new for new, old in zip(items, contents[path], strict=False) if new != old)
+            keys = (item[0] for item in pairs if isinstance(item, tuple) and item)
+            names = (
+                key if isinstance(key, str) else key[1] for key in keys if key[:1] == ("str",) or isinstance(key, str)
+            )
+            return f"{path.removesuffix('.__dict__')}.{name}" if (name := next(names, "")) else path
+    return None

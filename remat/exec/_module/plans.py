@@ -143,8 +143,9 @@ class Plans(State):
             with self.ranks.planning(), outside_modes():
                 entry = making.captured_and_planned(self, call, answers)
         self.used(call, entry)
-        if len(self.plans.of(call.key)) == MANY_PLANS and isinstance(entry, Ready):
-            warn_of_many(entry.captured)
+        known = [ready.captured for ready in self.plans.of(call.key) if isinstance(ready, Ready) and ready is not entry]
+        if len(known) == MANY_PLANS - 1 and isinstance(entry, Ready):
+            warn_of_many(entry.captured, known[0])
         return entry
 
     def run(self, call: Arguments, ready: Ready) -> Any:

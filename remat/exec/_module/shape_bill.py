@@ -49,9 +49,9 @@ class ShapeBill:
             return ""
         self.noted = True
         return (
-            f"{self.shapes} new shapes took {self.spent:.0f} s to capture and plan, {share:.0%} of the time since the first "
-            "plan. Pad to a few lengths and batch sizes, drop the last smaller batch, or plan before the training with "
-            "`remat.exec.prepare`."
+            f"{self.shapes} new shapes (or other numbers and attributes) took {self.spent:.0f} s to capture and plan, "
+            f"{share:.0%} of the time since the first plan. Pad to a few lengths and batch sizes, drop the last smaller batch, make a number "
+            "that changes in every step a tensor, or plan before the training with `remat.exec.prepare`."
         )
 
 

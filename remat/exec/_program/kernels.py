@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from remat.exec._torch import torch_private
+
 
 def no_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """The trace already holds every cast; autocast must not add others."""
@@ -21,6 +23,12 @@ def no_autocast(device: torch.device) -> AbstractContextManager[Any]:
 def copy_to_layout(tensor: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
     """A copy of `tensor` with the strides given."""
     return torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def write_unseen(into: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Write without autograd taking note, as kernels of batch norms write their running statistics."""
+    with torch_private.unseen_writes(into):
+        return into.copy_(value)
 
 
 def drawn_mask(

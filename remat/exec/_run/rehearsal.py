@@ -17,7 +17,7 @@ from remat.exec._cost.audit import measure_step
 from remat.exec._program.kernels import no_autocast
 from remat.exec._program.refusals import refusing
 from remat.exec._run.lowering import Lowered, Tensors
-from remat.exec._torch import rng
+from remat.exec._torch import rng, torch_private
 from remat.exec._torch.aside import unprofiled
 from remat.exec._torch.exchange import EXCHANGE
 from remat.units import Bytes, Ns
@@ -86,10 +86,13 @@ def as_before(lowered: Lowered, primals: Tensors) -> Iterator[None]:
     states = {device: rng.save(device) for device in devices}
     written = [(primals[at], primals[at].detach().clone()) for at in lowered.written_primals]
     try:
-        yield
+        with torch_private.unseen_writes(tuple(tensor for tensor, _ in written)):
+            try:
+                yield
+            finally:
+                with torch.no_grad():
+                    for tensor, value in written:
+                        tensor.copy_(value)
     finally:
-        with torch.no_grad():
-            for tensor, value in written:
-                tensor.copy_(value)
         for device, state in states.items():
             rng.restore(device, state)

@@ -300,13 +300,19 @@ def _alone(call: Call, position: int, reference: weakref.ref[torch.Tensor], _gra
         StepError: X-OUTPUT.
     """
     output = reference()
-    if output is not None and (output.retains_grad or len(output._backward_hooks or ()) > 1):
+    if output is not None and (output.retains_grad or len(_hooks_of(output)) > 1):
         what = (
             f"{call.name}: output {position} has a hook or retains its gradient, and other outputs of the step are "
             "computed from it: the gradient that comes from these is not visible outside."
         )
         fix = "compute what follows from it outside the wrapped module, or register the hook in the forward."
         raise StepError("X-OUTPUT", what, fix=fix)
+
+
+def _hooks_of(tensor: torch.Tensor) -> list[Any]:
+    """The hooks of a tensor for its gradient, but for those of this library that only hand it on."""
+    hooks = (tensor._backward_hooks or {}).values()
+    return [hook for hook in hooks if not getattr(hook, "keeps_the_gradient", False)]
 
 
 def _check_hooks(ctx: Any, call: Call, grads: tuple[torch.Tensor | None, ...]) -> None:
@@ -318,7 +324,7 @@ def _check_hooks(ctx: Any, call: Call, grads: tuple[torch.Tensor | None, ...]) -
     leaves = ctx.next_functions if len(ctx.next_functions) == len(grads) else _without_token(ctx)
     for (node, _), grad in zip(leaves, grads, strict=True):
         leaf = getattr(node, "variable", None)
-        if grad is None and leaf is not None and (leaf._backward_hooks or leaf._post_accumulate_grad_hooks):
+        if grad is None and leaf is not None and (_hooks_of(leaf) or leaf._post_accumulate_grad_hooks):
             what = (
                 f"{call.name}: outputs of the step got no gradient, so a parameter of shape {tuple(leaf.shape)} gets none, "
                 "and its hooks would be called all the same."

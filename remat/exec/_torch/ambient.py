@@ -77,6 +77,15 @@ def transform_around(tensors: Iterable[torch.Tensor]) -> str:
     return ""
 
 
+FORWARD_FIX = "use torch.autograd.grad(…, create_graph=True) there, or call it outside of the module."
+"""What to do about forward-mode derivatives in a forward."""
+
+
+def forward_level() -> int:
+    """How many levels of forward-mode differentiation are open, less one."""
+    return int(forward_ad._current_level)
+
+
 def is_batched(gradient: torch.Tensor) -> bool:
     """Whether a gradient stands for many that are computed at once (`is_grads_batched`, a backward within `torch.vmap`)."""
     asked = torch._C._functorch

@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter as unseen_writes
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as no_modes
@@ -22,6 +24,7 @@ __all__ = [
     "DispatchMode",
     "FakeTensor",
     "FakeTensorMode",
+    "FunctionalTensor",
     "HigherOrderOperator",
     "OpOverload",
     "ShapesOnly",
@@ -38,6 +41,7 @@ __all__ = [
     "storage_key",
     "storage_while_alive",
     "unflatten",
+    "unseen_writes",
 ]
 
 

@@ -7,8 +7,10 @@ set once; and a plan checks whether the state it was made for still holds (`toke
 
 from __future__ import annotations
 
+import collections
 import copy
 import ctypes
+import functools
 import itertools
 import operator
 import types
@@ -57,6 +59,7 @@ class Snapshot:
         self._walk = Walk(module, others, reads)  # it keeps the objects alive that are identified by their ids
         self.containers, self.paths = self._walk.containers, self._walk.paths
         self._tensors = _registered(module)
+        self._open: set[int] = set()  # functions whose defaults are being frozen
         self._dicts = self._holders(lambda container: container.kind == "dict" and container.module is None)
         self._lists = self._holders(lambda container: container.kind in ("list", "deque", "set"))
         self._cells = self._holders(lambda container: container.kind == "cell" and bool(container.keys))
@@ -171,7 +174,8 @@ class Snapshot:
             return (_Same(type(container.module)), *((key, self.freeze(value)) for key, value in items))
         if container.kind == "set":
             return (frozenset(self.freeze(value) for _, value in pairs),)
-        return tuple((self.freeze(key), self.freeze(value)) for key, value in pairs)
+        factory = (container.holder.default_factory,) if isinstance(container.holder, collections.defaultdict) else ()
+        return (*map(self.freeze, factory), *((self.freeze(key), self.freeze(value)) for key, value in pairs))
 
     def freeze(self, value: Any) -> Any:
         """A value in a form that compares."""
@@ -185,10 +189,13 @@ class Snapshot:
             return "tensor", tuple(value.shape), value.stride(), value.dtype, str(value.device), value.requires_grad
         if isinstance(value, (type, types.BuiltinFunctionType)):
             return _Same(value)
+        if isinstance(value, (tuple, frozenset)):  # they are compared by what they hold: no container of their own does
+            items = [self.freeze(item) for item in value]
+            return _Same(type(value)), frozenset(items) if isinstance(value, frozenset) else tuple(items)
+        if isinstance(value, functools.partial):
+            return "partial", self.paths.get(id(value)), self.freeze(value.func), self.freeze(value.args)
         if id(value) in self.paths:  # what it holds is in containers of its own
-            return "at", self.paths[id(value)], _Same(getattr(value, "__code__", type(value)))
-        if isinstance(value, (tuple, frozenset)):
-            return type(value).__name__, tuple(self.freeze(item) for item in value)
+            return "at", self.paths[id(value)], *self._behind(value)
         if isinstance(value, np.ndarray):
             return "array", value.shape, str(value.dtype), value.tobytes() if _is_small(value) else id(value)
         if isinstance(value, C_DATA):
@@ -196,6 +203,19 @@ class Snapshot:
         if isinstance(value, types.MethodType):
             return "method", _Same(value.__func__), self.freeze(value.__self__)
         return _Same(value)
+
+    def _behind(self, value: Any) -> Iterator[Any]:
+        """Of what has containers of its own: what they do not have, in a form that compares."""
+        if isinstance(value, types.MethodType):
+            value = value.__func__
+        if not isinstance(value, types.FunctionType):
+            yield _Same(type(value))
+            return
+        yield _Same(value.__code__)
+        if value.__defaults__ and id(value) not in self._open:
+            self._open.add(id(value))
+            yield self.freeze(value.__defaults__)
+            self._open.discard(id(value))
 
 
 @frozen(eq=False)

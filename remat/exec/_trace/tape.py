@@ -21,6 +21,7 @@ from torch import nn
 from remat.errors import Uncapturable
 from remat.exec._program.program import Ref, Spec
 from remat.exec._torch import rng, torch_private
+from remat.exec._torch.ambient import FORWARD_FIX, forward_level
 from remat.exec._torch.backward_writes import in_checkpoint, refuse_drawn_again, refuse_written_again
 from remat.exec._torch.late_numbers import LateNumber, integers_may_be_late
 from remat.exec._torch.nodes import Regions
@@ -225,7 +226,8 @@ class Tape(DispatchMode):
         named: list[Any] = []
         for at, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Generator):
-                _check_default(leaf, func, place)
+                if not self.any_numbers:
+                    _check_default(leaf, func, place)
                 named.append(None)
             elif not isinstance(leaf, torch.Tensor):
                 named.append(leaf)
@@ -243,6 +245,9 @@ class Tape(DispatchMode):
         if named is not None and (named[1] in self.constants or id(tensor) in self.kept):
             return
         if not literal:
+            if forward_level() >= 0:
+                what = "a derivative in forward mode (torch.func.jvp, forward_ad) meets a tensor that the trace does not see."
+                raise Uncapturable("X-TRANSFORM", what, fix=FORWARD_FIX, where=str(place or ""))
             raise Foreign(tensor, place)
         with torch_private.no_modes():
             self.constants[self._name(tensor)] = tensor.detach().clone()

@@ -31,6 +31,7 @@ from remat.exec._torch.seeding import Seeding
 from remat.exec._torch.stand_ins import StandIn, answering
 from remat.exec._torch.unwinding import hooks_put_back
 from remat.exec._trace import structure
+from remat.exec._trace.caches import Caches
 from remat.exec._trace.containers import TABLES, Item, Slot
 from remat.exec._trace.diagnosis import refusal
 from remat.exec._trace.effects import (
@@ -201,21 +202,21 @@ class Terms:
     Attributes:
         lifted: see `Lifted`.
         cloned: positions of outputs that are cloned because they alias an input or another output.
-        forget: whether the caches of functions are emptied before each pass.
+        forget: caches of functions (`functools.lru_cache`) that are emptied before each pass, as they hold what it reads.
         copied: paths of buffers that the forward replaces: a pass has copies in their place, so that who has the old ones (the
             backward, an output, an attribute) keeps their values where the buffers are written.
     """
 
     lifted: Lifted = Lifted()
     cloned: frozenset[int] = frozenset()
-    forget: bool = False
+    forget: tuple[Any, ...] = ()
     copied: frozenset[str] = frozenset()
 
 
 class _Traced(nn.Module):
     """What the tracer is given, with the module inside so that its parameters are lifted."""
 
-    def __init__(self, step: Step, before: Snapshot, terms: Terms) -> None:
+    def __init__(self, step: Step, before: Snapshot, terms: Terms, caches: Caches) -> None:
         super().__init__()
         self.__dict__["keeps_casts"] = torch.is_autocast_cache_enabled()
         self.inner = step.module
@@ -223,7 +224,7 @@ class _Traced(nn.Module):
         running.names.append(described("", step.module))
         tables = [(inner, name, entries(inner, name)) for inner in step.module.modules() for name in TABLES]
         self.__dict__.update(step=step, before=before, terms=terms, passes=[], running=running)
-        self.__dict__.update(tables=tables, seeding=Seeding())
+        self.__dict__.update(tables=tables, seeding=Seeding(), caches=caches)
         state = (step.module.named_parameters, step.module.named_buffers)
         self.__dict__["real"] = {
             (kind, name): tensor
@@ -300,11 +301,12 @@ class _Traced(nn.Module):
         step: Step = self.__dict__["step"]
         terms: Terms = self.__dict__["terms"]
         for container in before.containers:
-            if container.kind == "cache" and (terms.forget or not container.same()):
-                # it may hold tensors of an earlier pass
-                container.holder.cache_clear()
-            elif not container.same():
+            if container.kind != "cache" and not container.same():
                 take_back_tensors(container)
+        if self.__dict__["passes"]:
+            self.__dict__["caches"].forget_stand_ins()
+        for cache in terms.forget:
+            cache.cache_clear()
         inputs = (*step.tensors, *terms.lifted.tensors)
         # what is returned as it came is recognised by these
         origins: dict[int, Origin] = {id(tensor): ("input", at) for at, tensor in enumerate(tensors)}
@@ -428,11 +430,11 @@ def trace(step: Step, correction: Correction | None = None) -> Traced:
     Raises:
         Uncapturable: the step cannot be one graph, or something besides tensors and torch's generator decides.
     """
-    before = Snapshot(step.module, step.watched)
+    before, caches = Snapshot(step.module, step.watched), Caches()
     terms = Terms()
     logs, exported = step.tracer != "joint", ""
     for _ in range(MOST_RESTARTS):
-        run = _Traced(step, before, terms)
+        run = _Traced(step, before, terms, caches)
         run.__dict__.update(correction=correction, tracer=log_joint if logs else export_joint)
         try:
             joint = _export(run, before)
@@ -494,7 +496,8 @@ def _export(run: _Traced, before: Snapshot) -> Joint:
     lifted = terms.lifted
     tensors = (*step.tensors, *lifted.tensors)
     states = rng.others()
-    with hooks_put_back(), untouched(step.module, before), torch.enable_grad(), without_tracebacks():
+    caches: Caches = run.__dict__["caches"]
+    with hooks_put_back(), untouched(step.module, before, caches), torch.enable_grad(), without_tracebacks():
         try:
             with nodes.scopes(paths, run.__dict__["running"]):
                 joint: Joint = run.__dict__["tracer"](run, tensors, run.__dict__["correction"])
@@ -502,11 +505,11 @@ def _export(run: _Traced, before: Snapshot) -> Joint:
             check_backward(run.__dict__["passes"][-1], Snapshot(step.module, step.watched))
         except Foreign as foreign:
             slot = next((slot for slot in before.slots() if slot.tensor is foreign.tensor), None)
-            cached = any(container.kind == "cache" for container in before.containers)
-            if slot is None and (terms.forget or not cached):
+            holding = () if slot is not None else caches.with_tensor(foreign.tensor)
+            if slot is None and not holding:
                 raise refusal(foreign, step.module) from foreign
             if slot is None:
-                raise _Restart(evolve(terms, forget=True)) from foreign
+                raise _Restart(evolve(terms, forget=(*terms.forget, *holding))) from foreign
             raise _Restart(evolve(terms, lifted=evolve(lifted, slots=(*lifted.slots, slot)))) from foreign
         except Computed as computed:
             raise _Restart(evolve(terms, lifted=evolve(lifted, computed=(*lifted.computed, computed)))) from computed
@@ -537,8 +540,8 @@ def _put_back_others(run: _Traced, before: Snapshot) -> None:
 
 
 @contextmanager
-def untouched(module: nn.Module, before: Snapshot) -> Iterator[None]:
-    """Put everything back that a trace has changed.
+def untouched(module: nn.Module, before: Snapshot, caches: Caches | None = None) -> Iterator[None]:
+    """Put everything back that a trace has changed; caches of functions forget its tensors.
 
     Parameters are put back too: the tracer does not restore those of a module that is registered in two places.
     """
@@ -553,6 +556,7 @@ def untouched(module: nn.Module, before: Snapshot) -> Iterator[None]:
             for table, entries in tables:
                 table.clear()
                 table.update(entries)
+            (caches or Caches()).forget_stand_ins()
 
 
 def _again(run: _Traced, before: Snapshot) -> None:
@@ -560,7 +564,7 @@ def _again(run: _Traced, before: Snapshot) -> None:
     step: Step = run.__dict__["step"]
     terms: Terms = run.__dict__["terms"]
     tensors = (*step.tensors, *terms.lifted.tensors)
-    fresh = _Traced(step, before, terms)
+    fresh = _Traced(step, before, terms, run.__dict__["caches"])
     fresh.__dict__["seeding"] = run.__dict__["seeding"]  # what looks for the line asks it
-    with untouched(step.module, before), torch.enable_grad():
+    with untouched(step.module, before, run.__dict__["caches"]), torch.enable_grad():
         run.__dict__["tracer"](fresh, tensors, run.__dict__["correction"])

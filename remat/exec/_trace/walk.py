@@ -138,6 +138,8 @@ class Walk:
     def mapping(self, value: dict[Any, Any], path: str, depth: int) -> None:
         """A dict, and the attributes of one of a class of its own."""
         self.add(Container(path, value, "dict"), depth)
+        if isinstance(value, collections.defaultdict):
+            self.visit(value.default_factory, f"{path}.default_factory", depth)
         self.own_attributes(value, path, depth)
 
     def sequence(self, value: Any, path: str, depth: int, kind: str) -> None:
@@ -177,8 +179,7 @@ class Walk:
                 self.add(Container(f"{name} of {value.__qualname__}", cell, "cell"), depth)
         for defaults in (value.__defaults__, value.__kwdefaults__):
             self.visit(defaults, f"{path}.defaults", depth)
-        if value.__dict__:
-            self.visit(value.__dict__, f"{path}.__dict__", depth)
+        self.visit(value.__dict__, f"{path}.__dict__", depth)
         self.globals(value, depth)
 
     def globals(self, value: types.FunctionType, depth: int) -> None:
@@ -365,7 +366,7 @@ def is_user_object(value: Any) -> bool:
 
 def _is_state_of_class(item: Any) -> bool:
     """Whether an attribute of a class is state: something plain, a container, or an object of a class of the user's."""
-    if isinstance(item, (*PLAIN, dict, list, set, collections.deque)):
+    if isinstance(item, (*PLAIN, tuple, frozenset, dict, list, set, collections.deque)):
         return True
     return is_user_object(item) and not callable(item) and not hasattr(type(item), "__get__")
 
