@@ -203,3 +203,93 @@ def test_refusals_say_what_the_forward_does(use, words):
     module.register_buffer("empty", None)
     with pytest.raises(Uncapturable, match=f"X-STATE.*{words}"):
         wrapped_of(module, torch.randn(16, 8))
+
+
+class Distilled(nn.Module):
+    """A student, and a teacher that no table has: in a list, or set past `nn.Module`."""
+
+    def __init__(self, place, *, trained):
+        super().__init__()
+        torch.manual_seed(0)
+        self.student = nn.Linear(8, 8)
+        layers = [layer for _ in range(20) for layer in (nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Tanh())]
+        teacher = nn.Sequential(*layers).requires_grad_(trained)
+        self.place = place
+        if place == "a list":
+            self.hidden = [teacher]
+        else:
+            object.__setattr__(self, "hidden", teacher)
+
+    @property
+    def teacher(self):
+        return self.hidden[0] if self.place == "a list" else self.hidden
+
+    def forward(self, x):
+        return (self.student(x) - self.teacher(x)).square().mean()
+
+
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("place", ["a list", "an attribute"])
+def test_a_module_that_is_not_registered_is_part_of_the_step(place, trained):
+    nets, x = [Distilled(place, trained=trained) for _ in range(2)], torch.randn(16, 8)
+    both = [nets[0], wrapped_of(nets[1], x)]
+    for _ in range(2):
+        for net, called in zip(nets, both, strict=True):
+            called(x).backward()
+            with torch.no_grad():
+                for parameter in net.teacher.parameters():
+                    parameter.mul_(0.5)
+    tensors = [
+        [*net.teacher.parameters(), *net.teacher.buffers(), *(p.grad for p in net.parameters()), called(x)]
+        + [p.grad for p in net.teacher.parameters() if trained]
+        for net, called in zip(nets, both, strict=True)
+    ]
+    assert all(map(torch.equal, *tensors))
+    assert remat.exec.report(both[1]).ran == "plan"
+
+
+class Prior(nn.Module):
+    """A divergence from a distribution that it holds."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.encode = nn.Linear(8, 8)
+        self.prior = torch.distributions.Normal(torch.zeros(4), torch.ones(4))
+
+    def forward(self, x):
+        mean, log_scale = self.encode(x).chunk(2, 1)
+        return torch.distributions.kl_divergence(torch.distributions.Normal(mean, log_scale.exp()), self.prior).mean()
+
+
+def test_the_tensors_of_a_distribution_are_those_of_the_call():
+    bare, x = Prior(), torch.randn(16, 8)
+    wrapped = wrapped_of(Prior(), x)
+    for scale in (1.0, 2.0):
+        wrapped.prior = bare.prior = torch.distributions.Normal(torch.zeros(4), torch.full((4,), scale))
+        assert torch.equal(wrapped(x), bare(x))
+
+
+class Reversed(torch.autograd.Function):
+    """Turns gradients around, by a strength that it keeps on `ctx`."""
+
+    @staticmethod
+    def forward(ctx, x, strength):
+        ctx.strength = strength
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return -ctx.strength * gradient, None
+
+
+def test_what_a_backward_keeps_on_ctx_may_be_an_attribute():
+    def reversed_by(net, y):
+        return Reversed.apply(y, net.held)
+
+    bare, module, x = pair(lambda net: torch.tensor(0.3), reversed_by)
+    wrapped = wrapped_of(module, x)
+    for strength in (0.3, 0.7):
+        for net in (bare, wrapped):
+            net.held = torch.tensor(strength)
+        assert all(map(torch.equal, stepped(bare, x), stepped(wrapped, x)))

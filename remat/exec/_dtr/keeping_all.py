@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -51,22 +51,28 @@ def peak_of_everything(
     Raises:
         Uncapturable, StepError: what the runtime cannot run, or put back.
     """
-    leaves = structure.flatten(arguments, opaque=lambda value: isinstance(value, nn.Module))[0]
-    tensors = [*module.parameters(), *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))]
+    tensors = [*module.parameters(), *_tensors(arguments)]
     runtime = _Trial(_NO_LIMIT, h_dtr_eq, device_of(tensors), limit=LIMIT)
     for buffer in module.buffers():  # norms write to theirs without saying so
         runtime.note(buffer)
     try:
         with hooks_put_back(), untouched(module, Snapshot(module, watched)), torch.enable_grad(), running_eagerly():
             out = run_forward(runtime, forward, module, arguments, reserve)
-            outputs = structure.flatten(out, opaque=lambda value: isinstance(value, nn.Module))[0]
-            losses = [leaf for leaf in outputs if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-            trained = [tensor for tensor in tensors if tensor.requires_grad]
+            losses, trained = _trained(_tensors(out)), _trained(tensors)
             if losses and trained:
                 torch.autograd.grad(losses, trained, [torch.ones_like(loss) for loss in losses], allow_unused=True)
             return runtime.core.peak
     finally:
         runtime.put_back()
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    leaves, _ = structure.flatten(tree, opaque=lambda value: isinstance(value, nn.Module))
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _trained(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensor for tensor in tensors if tensor.requires_grad]
 
 
 class _Trial(Runtime):

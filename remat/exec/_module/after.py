@@ -148,16 +148,16 @@ def warn_of_hooks(module: nn.Module) -> None:
         warn(what, RematWarning)
 
 
-def warn_of_many(last: Captured, before: Captured | None) -> None:
-    """Say what many plans for calls of one form depend on.
+def warn_of_many(plans: list[Captured]) -> None:
+    """Say what many plans for calls of one form depend on, once there are `MANY_PLANS`.
 
     Args:
-        last: the step that was captured last.
-        before: one that was captured before it.
+        plans: the steps, that captured last first.
     """
-    reads = (*last.guards.reads, *last.late)
-    changed = None if before is None else changed_state(before.tokens[0], last.tokens[0])
-    if changed is not None:
+    if len(plans) != MANY_PLANS:
+        return
+    reads = (*plans[0].guards.reads, *plans[0].late)
+    if changed := changed_state(plans[1].tokens[0], plans[0].tokens[0]):
         cause, fix = f"{changed} differs", "Make it a tensor (a 0-dim buffer or argument), or change it seldom."
     elif reads:
         cause = f"what Python reads of tensors differs from call to call: {reads[-1].place}"
@@ -167,15 +167,17 @@ def warn_of_many(last: Captured, before: Captured | None) -> None:
     warn(f"{MANY_PLANS} plans were made for calls of one form, because {cause}. {fix}", RematWarning)
 
 
-def changed_state(first: tuple[Any, ...], second: tuple[Any, ...]) -> str | None:
-    """The path of something in which two tokens of a state differ (see `Snapshot.token`); None: nothing that both have."""
+def changed_state(first: tuple[Any, ...], second: tuple[Any, ...]) -> str:
+    """The path of something in which two tokens of a state differ (see `Snapshot.token`); empty: nothing that both have."""
     contents = {path: items for path, _, *items in first}
-    for path, _, *items in second:
-        if path in contents and contents[path] != items:
-            pairs = (new for new, old in zip(items, contents[path], strict=False) if new != old)
-            keys = (item[0] for item in pairs if isinstance(item, tuple) and item)
-            names = (
-                key if isinstance(key, str) else key[1] for key in keys if key[:1] == ("str",) or isinstance(key, str)
-            )
-            return f"{path.removesuffix('.__dict__')}.{name}" if (name := next(names, "")) else path
-    return None
+    differ = ((path, items) for path, _, *items in second if contents.get(path, items) != items)
+    path, items = next(differ, ("", []))
+    entries = (_key(new) for new, old in zip(items, contents.get(path, ()), strict=False) if new != old)
+    return ".".join(filter(None, (path.removesuffix(".__dict__"), next(entries, ""))))
+
+
+def _key(entry: Any) -> str:
+    """The name in an entry of a token, of an attribute or of a text in a dict; empty: it has none."""
+    key = entry[0] if isinstance(entry, tuple) and entry else ""
+    key = key[1] if isinstance(key, tuple) and key[0] == "str" else key
+    return key if isinstance(key, str) else ""

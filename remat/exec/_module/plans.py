@@ -14,7 +14,7 @@ from remat.errors import RematError
 from remat.exec._dtr.runtime import Runtime
 from remat.exec._dtr.stepping import device_of, run_forward
 from remat.exec._module import making
-from remat.exec._module.after import MANY_PLANS, answered, do_effects, learnt, undone_by, warn_of_many, wrong_answers
+from remat.exec._module.after import answered, do_effects, learnt, undone_by, warn_of_many, wrong_answers
 from remat.exec._module.binding import extra_inputs
 from remat.exec._module.calls import Arguments, bare_forward, captured_step, chain_tensors, is_bare
 from remat.exec._module.division import Division
@@ -143,9 +143,7 @@ class Plans(State):
             with self.ranks.planning(), outside_modes():
                 entry = making.captured_and_planned(self, call, answers)
         self.used(call, entry)
-        known = [ready.captured for ready in self.plans.of(call.key) if isinstance(ready, Ready) and ready is not entry]
-        if len(known) == MANY_PLANS - 1 and isinstance(entry, Ready):
-            warn_of_many(entry.captured, known[0])
+        warn_of_many([ready.captured for ready in self.plans.of(call.key) if isinstance(ready, Ready)])
         return entry
 
     def run(self, call: Arguments, ready: Ready) -> Any:

@@ -50,8 +50,8 @@ class ShapeBill:
         self.noted = True
         return (
             f"{self.shapes} new shapes (or other numbers and attributes) took {self.spent:.0f} s to capture and plan, "
-            f"{share:.0%} of the time since the first plan. Pad to a few lengths and batch sizes, drop the last smaller batch, make a number "
-            "that changes in every step a tensor, or plan before the training with `remat.exec.prepare`."
+            f"{share:.0%} of the time since the first plan. Pad to a few lengths and batch sizes, drop the last smaller batch, "
+            "make a number that changes in every step a tensor, or plan before the training with `remat.exec.prepare`."
         )
 
 

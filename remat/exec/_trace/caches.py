@@ -54,14 +54,17 @@ def _holds(cache: Any, wanted: Callable[[Any], bool]) -> bool:
     seen: set[int] = set()
     while pending and len(seen) < _MOST:
         item = pending.pop()
-        if id(item) in seen:
-            continue
+        if wanted(item):
+            return True
+        pending += () if id(item) in seen else _inside(item)
         seen.add(id(item))
-        if isinstance(item, torch.Tensor):
-            if wanted(item):
-                return True
-        elif isinstance(item, (dict, list, tuple, set, frozenset)) or type(item).__name__ == _LINK:
-            pending += gc.get_referents(item)
-        elif hasattr(item, "__dict__") and not isinstance(item, (nn.Module, type)) and not callable(item):
-            pending += vars(item).values()
     return False
+
+
+def _inside(item: Any) -> Iterable[Any]:
+    """What a container, or an object of a class without a call, holds."""
+    if isinstance(item, (torch.Tensor, nn.Module, type)) or callable(item):
+        return ()
+    if isinstance(item, (dict, list, tuple, set, frozenset)) or type(item).__name__ == _LINK:
+        return gc.get_referents(item)
+    return getattr(item, "__dict__", {}).values()

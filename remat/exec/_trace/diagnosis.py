@@ -53,8 +53,11 @@ def _words(error: Exception) -> tuple[str, str, str]:
         what = f"{operation} gives a shape or a value that depends on the values of tensors ({type(error).__name__})."
         return "X-TRACE", what, "compute it before the call and pass it as an argument, or mask instead of selecting."
     if (reader := torch_private.reader_of_real(error)) is not None:
-        what = f"{reader} reads a tensor that is no parameter, buffer or argument."
-        return "X-TRACE", what, _REGISTER
+        what = (
+            f"{reader} reads a tensor that is no parameter, buffer or argument, or one that the backward of an autograd function "
+            "takes from elsewhere than `ctx.saved_tensors`."
+        )
+        return "X-TRACE", what, f"{_REGISTER[:-1]}; in such a function, `ctx.save_for_backward` it."
     if "mutating a non-functional tensor with a functional tensor" in first:
         return "X-STATE", backward_write("a tensor from outside"), WRITE_ELSEWHERE
     if "use_reentrant" in first:

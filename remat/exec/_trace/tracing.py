@@ -510,12 +510,19 @@ def _export(run: _Traced, before: Snapshot) -> Joint:
                 raise refusal(foreign, step.module) from foreign
             if slot is None:
                 raise _Restart(evolve(terms, forget=(*terms.forget, *holding))) from foreign
-            raise _Restart(evolve(terms, lifted=evolve(lifted, slots=(*lifted.slots, slot)))) from foreign
+            raise _Restart(
+                evolve(terms, lifted=evolve(lifted, slots=(*lifted.slots, *_with_its_likes(slot, before))))
+            ) from foreign
         except Computed as computed:
             raise _Restart(evolve(terms, lifted=evolve(lifted, computed=(*lifted.computed, computed)))) from computed
         except (NotLogged, Uncapturable, _Restart):
             raise
         except Exception as error:
+            unlifted = tuple(
+                slot for slot in before.slots() if all(slot.tensor is not other for other in lifted.tensors)
+            )
+            if unlifted and torch_private.reader_of_real(error) is not None:  # a backward reads what nobody says
+                raise _Restart(evolve(terms, lifted=evolve(lifted, slots=(*lifted.slots, *unlifted)))) from error
             if run.__dict__["tracer"] is log_joint:
                 # The export is asked: what it cannot trace either it says better.
                 raise NotLogged(f"{type(error).__name__}: {error}") from error
@@ -524,6 +531,15 @@ def _export(run: _Traced, before: Snapshot) -> Joint:
     if moved:
         refuse_generator(moved[0], before, partial(_again, run, before))
     return joint
+
+
+def _with_its_likes(slot: Slot | Item, before: Snapshot) -> list[Slot | Item]:
+    """The place of a tensor to be lifted; that of a parameter or buffer in a module that nobody registered with all such."""
+    return [other for other in before.slots() if _in_table(other)] if _in_table(slot) else [slot]
+
+
+def _in_table(slot: Slot | Item) -> bool:
+    return isinstance(slot, Slot) and slot.container.path.endswith(tuple(f".{table}" for table in TABLES))
 
 
 def _put_back_others(run: _Traced, before: Snapshot) -> None:

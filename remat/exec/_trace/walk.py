@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.distributions import Distribution
 from torch.optim.lr_scheduler import LRScheduler
 
 from remat.exec._torch.ambient import hooks_of_all_modules
@@ -32,6 +33,8 @@ _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.
 _BUILT_IN: tuple[Iterable[Any], ...] = ([], (), "", range(1), {})
 _ITERATORS = (itertools.count, itertools.cycle, itertools.islice, *(type(iter(items)) for items in _BUILT_IN))
 _CACHE = type(functools.lru_cache(len))
+_HOLDERS = (types.SimpleNamespace, threading.local, LRScheduler, Distribution)
+"""Of libraries, what holds settings or tensors of the user's."""
 _DEEPEST = 40
 _MACHINERY = frozenset(
     ("abc", "asyncio", "builtins", "concurrent", "contextlib", "ctypes", "enum", "importlib", "inspect", "io", "logging",
@@ -61,6 +64,7 @@ class Walk:
         self.containers: list[Container] = []
         named = module.named_modules(remove_duplicate=True)
         self.paths = {id(inner): f"self.{path}" if path else "self" for path, inner in named}
+        self._registered = frozenset(self.paths)
         self.back: list[str] = []
         self._visited: set[int] = set()
         self._read: set[tuple[int, str]] = set()
@@ -122,8 +126,9 @@ class Walk:
         keys = container.keys or tuple(range(len(container.values)))
         hooked = container.module is self.root and not self.others
         for key, value in zip(keys, container.values, strict=True):
+            tables = TABLES if id(container.module) in self._registered else ()
             skipped = container.module is not None and (
-                key in (*TABLES, STATE, *DERIVED) or (hooked and "_hooks" in key)
+                key in (*tables, STATE, *DERIVED) or (hooked and "_hooks" in key)
             )
             if not skipped and (self.reads is None or self.reads.counts(container, key)):
                 self.visit(value, child(container, key), depth)
@@ -358,7 +363,7 @@ def is_user_object(value: Any) -> bool:
     kind = type(value)
     if isinstance(value, (types.ModuleType, type)):
         return False
-    if not _is_library(kind.__module__) or isinstance(value, (types.SimpleNamespace, threading.local, LRScheduler)):
+    if not _is_library(kind.__module__) or isinstance(value, _HOLDERS):
         return True
     top = kind.__module__.partition(".")[0]
     return top in _STANDARD and top not in _MACHINERY and hasattr(value, "__dict__")
