@@ -128,6 +128,21 @@ def test_it_beats_checkpoints_around_layers(gpt12):
     assert auto.solve(problem).upper < layers.upper
 
 
+def test_an_interruption_keeps_what_proves_the_bound(unet):
+    problem = Problem(graph=unet, budget=store_all_peak(unet) // 2)
+
+    pressed = []
+
+    def interrupting(progress):
+        if progress.bound > unet.time and not pressed:
+            pressed.append(progress)
+            raise KeyboardInterrupt
+
+    outcome = auto.solve(problem, clock=Clock(listener=interrupting))
+    assert any("was interrupted" in line for line in outcome.trail)
+    assert outcome.certified == outcome.lower > unet.time
+
+
 def test_a_curve_is_monotone_and_an_interruption_keeps_its_points(unet):
     peak = store_all_peak(unet)
     budgets = [int(peak * share) for share in (0.3, 0.5, 0.7, 1.0)]

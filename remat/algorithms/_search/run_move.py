@@ -13,7 +13,7 @@ from attrs import field, frozen
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Plan
 from remat.algorithms._core.problem import Problem
-from remat.algorithms._core.solver import refuse_unless_flat
+from remat.algorithms._core.solver import is_interruption, refuse_unless_flat
 from remat.algorithms._core.warm_started import WarmStarted
 from remat.algorithms._core.wording import operand
 from remat.algorithms._search.certifying import certify
@@ -41,12 +41,18 @@ class RunMove(WarmStarted):
         return If(self, condition, throughout=throughout)
 
     def plan_from(self, problem: Problem, start: Schedule | None, clock: Clock, seed: int) -> Plan:
-        """Search from the captured order, and from `start` if there is one."""
+        """Search from the captured order, and from `start` if there is one; an interruption ends it as a deadline does."""
         search = Search(problem, clock, seed, self)
         if start is not None:
             search.offer(search.arrays.sequence_of(start), "the start")
-        with search.charged("plan"):
-            self.improve(search)
+        try:
+            with search.charged("plan"):
+                self.improve(search)
+        except (KeyboardInterrupt, SystemError) as error:
+            if not is_interruption(error):
+                raise
+            clock.stop()
+            search.trail.append(f"{self!r} was interrupted")
         clock.count(search.worked.seconds)
         if problem.proof_leaves:
             with search.charged("proof"):
