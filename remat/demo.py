@@ -24,6 +24,7 @@ from remat.exec import Report, measure_step, report, wrap
 from remat.exec._cost.audit import StepMemory
 from remat.ir import dump
 from remat.units import Bytes, format_bytes
+from remat.viz.canvas import finished, new_figure
 from remat.zoo import GPT2
 
 
@@ -195,12 +196,9 @@ def _check_matplotlib() -> None:
 
 def draw(bare: Training, lean: Training, budget: Bytes, path: Path, settings: Settings) -> None:
     """Memory over one step, bare against wrapped, with the budget and where each backward begins."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(9, 4.2), layout="constrained")
+    figure = new_figure(9, 4.2)
+    figure.set_dpi(130)
+    axes = figure.add_subplot()
     for training, label, colour in ((bare, "bare", "#8a8f98"), (lean, "wrapped", "#2563a8")):
         memory = training.memory
         start = memory.times[0]
@@ -217,5 +215,4 @@ def draw(bare: Training, lean: Training, budget: Bytes, path: Path, settings: Se
     axes.margins(x=0.01)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="upper left")
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+    finished(figure, path)

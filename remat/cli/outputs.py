@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from remat.errors import BackendMissing, BadArgument
-
-PICTURES = (".png", ".svg", ".pdf")
+from remat.viz.canvas import PICTURES
 
 
 def check_files(*paths: Path | None, reads: Iterable[Path | None] = ()) -> None:
@@ -69,4 +68,4 @@ def _reason(path: Path) -> str:
     return ""
 
 
-__all__ = ["PICTURES", "check_files", "check_pictures"]
+__all__ = ["check_files", "check_pictures"]

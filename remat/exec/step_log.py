@@ -13,7 +13,6 @@ import os
 import time
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +31,7 @@ from remat.algorithms.dynamic import (
 )
 from remat.errors import BadArgument
 from remat.exec._torch.torch_private import DispatchMode, OpOverload, flatten, storage_key
+from remat.ir.json_document import write_whole
 
 Cost = Callable[[OpOverload, list[torch.Tensor], list[torch.Tensor], int], int]
 """Cost of an operation, given the operation, its arguments, its results, and its time [ns]."""
@@ -61,7 +61,7 @@ def log_step(
     Args:
         step: a function without arguments: forward, loss and backward. Its result counts as referenced at the end, like
             everything that outlives the step (gradients of parameters).
-        path: file for the log, one JSON object per line; None: no file.
+        path: file for the log, one JSON object per line, gzipped when its name ends in `.gz`; None: no file.
         cost: of an operation: `time` (measured), `bytes` (read and written, the same in every run), or a function.
 
     Raises:
@@ -75,7 +75,7 @@ def log_step(
     mode.end()
     del kept
     if path is not None:
-        Path(path).write_text("".join(line + "\n" for line in write_instructions(mode.log)), encoding="utf-8")
+        write_whole(path, "".join(line + "\n" for line in write_instructions(mode.log)).encode())
     return mode.log
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Collection
 from typing import Any
 
 from remat.errors import BackendMissing, BadArgument
+from remat.ir.json_document import write_whole
 from remat.units import Bytes, GiB, KiB, MiB
 from remat.viz.escape import plain
 
@@ -14,6 +16,9 @@ BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE, GREY = (
     "#000000", "#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#999999",
 )  # fmt: skip
 """Colors that eyes with any of the usual color deficiencies tell apart (Okabe and Ito, 2008), and a grey."""
+
+PICTURES = (".png", ".svg", ".pdf", ".svgz", ".eps", ".ps")
+"""Endings of the formats that are written, in which a picture has a title."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 """Shapes that tell lines apart without color."""
@@ -63,16 +68,36 @@ def write_title(axes: Any, text: str) -> None:
 
 
 def finished(figure: Any, path: str | os.PathLike[str] | None, title: str = "") -> Any:
-    """The figure under its title, and written to the file, where there is one; the same figure makes the same file."""
+    """The figure under its title, and written whole to the file, where there is one; the same figure makes the same file.
+
+    Raises:
+        BadArgument: V-ENDING, when the name of the file ends in none of `PICTURES`.
+    """
     if title:
         figure.suptitle(plain(title), parse_math=False)
     if path is not None:
-        from matplotlib import rc_context
-
-        kind = os.path.splitext(path)[1].lower()
-        with rc_context({"svg.hashsalt": "remat", "svg.fonttype": "none"}):
-            figure.savefig(path, metadata={**_UNDATED.get(kind, {}), **({"Title": plain(title)} if title else {})})
+        write_whole(path, _picture(figure, _format_of(path), title))
     return figure
 
 
-_UNDATED: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+_UNDATED: dict[str, dict[str, None]] = {"svg": {"Date": None}, "svgz": {"Date": None}, "pdf": {"CreationDate": None}}
+
+
+def _format_of(path: str | os.PathLike[str]) -> str:
+    """The format that the ending of a file's name stands for."""
+    ending = os.path.splitext(path)[1].lower()
+    if ending not in PICTURES:
+        what = f"{os.fspath(path)!r:.200} does not end like a picture."
+        raise BadArgument("V-ENDING", what, fix=f"let it end in {', '.join(PICTURES)}.")
+    return ending.removeprefix(".")
+
+
+def _picture(figure: Any, form: str, title: str) -> bytes:
+    """The bytes of the file."""
+    from matplotlib import rc_context
+
+    file = io.BytesIO()
+    metadata = {**_UNDATED.get(form, {}), **({"Title": plain(title)} if title else {})}
+    with rc_context({"svg.hashsalt": "remat", "svg.fonttype": "none"}):
+        figure.savefig(file, format=form, metadata=metadata)
+    return file.getvalue()

@@ -45,7 +45,7 @@ def draw_curve(
 
     Raises:
         BackendMissing: V-MATPLOTLIB, without matplotlib.
-        BadArgument: V-EMPTY, without marks.
+        BadArgument: V-EMPTY, without marks; V-ENDING, for a path that does not end like a picture.
     """
     refuse_nothing(marks, "give the curve at least one budget.")
     marks = sorted(marks, key=lambda mark: mark.budget)

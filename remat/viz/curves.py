@@ -34,7 +34,7 @@ def draw_curves(
 
     Raises:
         BackendMissing: V-MATPLOTLIB, without matplotlib.
-        BadArgument: V-EMPTY, without marks.
+        BadArgument: V-EMPTY, without marks; V-ENDING, for a path that does not end like a picture.
     """
     every = [mark for marks in lines.values() for mark in marks]
     refuse_nothing(every, "give at least one solver and one budget.")

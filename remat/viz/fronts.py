@@ -42,7 +42,7 @@ def draw_fronts(
 
     Raises:
         BackendMissing: V-MATPLOTLIB, without matplotlib.
-        BadArgument: V-EMPTY, for a graph without layers.
+        BadArgument: V-EMPTY, for a graph without layers; V-ENDING, for a path that does not end like a picture.
     """
     refuse_nothing(
         graph.layers, "give a graph with layers: `remat apply 'Condense(partition=Segments())' GRAPH -o FILE`."

@@ -107,7 +107,7 @@ def draw_lanes(memory: Residency, path: str | os.PathLike[str] | None = None, *,
 
     Raises:
         BackendMissing: V-MATPLOTLIB, without matplotlib.
-        BadArgument: V-EMPTY, when nothing takes time.
+        BadArgument: V-EMPTY, when nothing takes time; V-ENDING, for a path that does not end like a picture.
     """
     shown = [bar for bar in blocks(memory) if bar.end > bar.start]
     refuse_nothing(shown, "give a graph whose nodes take time.")

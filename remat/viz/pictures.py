@@ -56,7 +56,7 @@ def draw_memory(
 
     Raises:
         BackendMissing: V-MATPLOTLIB, without matplotlib.
-        BadArgument: V-EMPTY, when nothing takes bytes.
+        BadArgument: V-EMPTY, when nothing takes bytes; V-ENDING, for a path that does not end like a picture.
     """
     refuse_nothing(memory.levels, "give a schedule whose data take bytes.")
     figure = new_figure(10.0, 4.8)

@@ -40,7 +40,7 @@ def draw_replays(
 
     Raises:
         BackendMissing: V-MATPLOTLIB, without matplotlib.
-        BadArgument: V-EMPTY, without logs.
+        BadArgument: V-EMPTY, without logs; V-ENDING, for a path that does not end like a picture.
     """
     refuse_nothing(panels, "give at least one log.")
     figure = new_figure(3.2 * len(panels) + 1.5, 5.6)

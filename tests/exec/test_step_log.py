@@ -11,6 +11,7 @@ from remat.algorithms.dynamic import (
     Mutate,
     Release,
     Status,
+    load_program,
     program_peak,
     read_program,
     simulate,
@@ -101,6 +102,8 @@ def test_the_same_step_gives_the_same_log_and_the_same_loss():
 def test_costs_and_files(tmp_path):
     target = tmp_path / "step.log"
     log = log_step(lambda: torch.ones(4).sum(), target)
+    log_step(lambda: torch.ones(4).sum(), tmp_path / "step.log.gz")
+    assert load_program(tmp_path / "step.log.gz").calls == load_program(target).calls == 2
     assert target.read_text().splitlines() == list(write_instructions(log))
     assert all(call.time >= 1 for call in of_kind(log, Call))
     assert {call.time for call in of_kind(log_step(lambda: torch.ones(4) + 1, cost=lambda *_: 7), Call)} == {7}

@@ -1,5 +1,6 @@
 """Text first; Graphviz as plain text; pictures drawn by matplotlib, which is imported only then."""
 
+import signal
 import subprocess
 import sys
 from math import dist
@@ -92,6 +93,37 @@ def test_the_ending_of_the_name_says_the_form_of_a_picture(memory, tmp_path, suf
 
     draw_lanes(memory, tmp_path / f"lanes.{suffix}", title="a model")
     assert (tmp_path / f"lanes.{suffix}").read_bytes().startswith(begins)
+
+
+@pytest.mark.parametrize("name", ["m.txt", "m", "m.jpg", "m.svg.gz"])
+def test_another_ending_is_refused_with_those_that_work(memory, tmp_path, name):
+    from remat.viz.canvas import PICTURES
+    from remat.viz.pictures import draw_memory
+
+    with pytest.raises(BadArgument, match=r"V-ENDING.*\.png, \.svg, \.pdf"):
+        draw_memory(memory, tmp_path / name)
+    assert not list(tmp_path.iterdir())
+    for ending in PICTURES:
+        draw_memory(memory, tmp_path / f"m{ending}", title="a model")
+        assert (tmp_path / f"m{ending}").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_a_picture_that_cannot_be_written_leaves_the_old_one(memory, tmp_path, suffix):
+    """On a full disk, which a limit on the size of files stands for."""
+    resource = pytest.importorskip("resource")
+    from remat.viz.lanes import draw_lanes
+
+    (tmp_path / f"m.{suffix}").write_text("what was there")
+    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        with pytest.raises(OSError, match="too large"):
+            draw_lanes(memory, tmp_path / f"m.{suffix}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["what was there"]
 
 
 def test_the_same_plan_makes_the_same_file(memory, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from remat.algorithms._dtr.log import (
 )
 from remat.algorithms._dtr.program import Program, ProgramBuilder
 from remat.errors import MalformedFile
+from remat.ir.json_document import as_text, read_unzipped
 
 
 def read_program(lines: Iterable[str], *, keep: bool = True) -> Program:
@@ -54,14 +56,8 @@ def read_program(lines: Iterable[str], *, keep: bool = True) -> Program:
 
 
 def load_program(path: Path, *, keep: bool = True) -> Program:
-    """Read a log from a file; errors as of `read_program`, and F-UTF8 where it is not text."""
-    with path.open(encoding="utf-8") as file:
-        try:
-            return read_program(file, keep=keep)
-        except UnicodeDecodeError as error:
-            raise MalformedFile(
-                "F-UTF8", f"not UTF-8 text ({error.reason}).", where=str(path), fix="save it so."
-            ) from error
+    """Read a log from a file, gzipped or not; errors as of `read_program`; F-GZIP, F-SIZE, F-UTF8."""
+    return read_program(io.StringIO(as_text(read_unzipped(path)), newline=None), keep=keep)
 
 
 @define
