@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ import typer
 
 from remat.cli.arguments import read_budget, read_graph, read_link, read_solver
 from remat.cli.outputs import check_files, check_pictures
-from remat.cli.words import print_exactly
+from remat.cli.words import print_exactly, say
 from remat.errors import BadArgument
 from remat.ir.json_document import write_whole
 from remat.units import LARGEST
@@ -80,21 +80,31 @@ def sweep(
 
         for text, (planner, copies) in chosen.items():
             bar.update(task, description=text)
-            clock = Clock(within)
-            over = way if copies else None
+            clock, over = Clock(within), way if copies else None
             curve = curves[text] = planned(nodes, limits, planner, clock=clock, seed=seed, listener=step, link=over)
             rows += [_row(text, point) for point in curve.points]
             lines[text] = [_mark(point) for point in curve.points]
             if len(curve.points) < len(set(limits)) and (within is None or clock.elapsed < within):
                 break  # Ctrl-C: write the points reached
     write_table([COLUMNS, *rows], output)
+    _say_cut_short(chosen, curves, len(set(limits)))
     for text in solver or ["auto"]:
         if text in curves and text + WITHOUT in curves:
             typer.echo(f"{text}: {crossover(curves[text], curves[text + WITHOUT])}", err=True)
-    if draw is not None:
+    if draw is not None and rows:
         _draw(lines, draw, nodes, max(limits))
+    elif draw is not None:
+        say(f"{draw} is not written: no budget was reached", err=True)
     if not any(row[3] != "" for row in rows):
         raise typer.Exit(3)
+
+
+def _say_cut_short(names: Iterable[str], curves: Mapping[str, Curve], asked: int) -> None:
+    """Say which curves lack budgets, and how many they reached before the deadline or Ctrl-C."""
+    for name in names:
+        reached = len(curves[name].points) if name in curves else 0
+        if reached < asked:
+            say(f"{name}: stopped after {reached} of {asked} budgets", err=True)
 
 
 def planners(texts: list[str], *, linked: bool) -> dict[str, tuple[Solver, bool]]:
@@ -112,6 +122,8 @@ def crossover(linked: Curve, bare: Curve) -> str:
     pairs = [
         (point.budget, point.outcome.upper, times[point.budget]) for point in linked.points if point.budget in times
     ]
+    if not pairs:
+        return "no budget was reached both with and without copies."
     saving = [budget for budget, with_copies, without in pairs if with_copies < without]
     if not saving:
         return "copies save no time at any of these budgets."

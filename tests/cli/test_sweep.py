@@ -98,3 +98,33 @@ def test_ranges_are_even():
 def test_what_is_no_solver_is_refused(path, capsys):
     assert main(["sweep", str(path), "--solver", "Linearise()"]) == 1
     assert "not a solver" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [(), ("--link", "1GB/s")], ids=["bare", "linked"])
+def test_no_time_is_said_and_draws_nothing(path, tmp_path, capsys, more):
+    picture = tmp_path / "curve.svg"
+    call = ["sweep", str(path), "--solver", "rotor", "--budgets", "80%,60%", "--within", "0", *more]
+    assert main(call) == 3
+    said = capsys.readouterr().err
+    assert "rotor: stopped after 0 of 2 budgets\n" in said and "at any of these budgets" not in said
+    assert main([*call, "--draw", str(picture)]) == 3 and not picture.exists()
+    assert f"{picture} is not written: no budget was reached\n" in capsys.readouterr().err
+
+
+def test_an_interruption_keeps_the_budgets_that_were_reached_and_says_what_lacks_budgets(path, capsys, monkeypatch):
+    from remat.algorithms import StoreAll
+
+    honest, calls = StoreAll.plan, []
+
+    def plan(self, problem, clock, seed):
+        calls.append(problem.budget)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return honest(self, problem, clock, seed)
+
+    monkeypatch.setattr(StoreAll, "plan", plan)
+    call = ["sweep", str(path), "--solver", "StoreAll()", "--solver", "rotor", "--budgets", "200%:100%:4"]
+    assert main(call) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 3 and len(calls) == 2
+    assert "StoreAll(): stopped after 2 of 4 budgets\nrotor: stopped after 0 of 4 budgets\n" in err
