@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from remat.errors import IllFormed
+from remat.settings import Setting
 from remat.units import LARGEST
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def at_least(low: int, unit: str) -> Check:
     return check
 
 
-def _encodes(value: str) -> bool:
+def encodes(value: str) -> bool:
+    """Whether UTF-8, and so a file, can hold a text."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -42,13 +44,13 @@ def _encodes(value: str) -> bool:
 
 def a_text(instance: Any, attribute: Attribute[Any], value: Any) -> None:
     """Check for text that a file can hold."""
-    if not isinstance(value, str) or not _encodes(value):
+    if not isinstance(value, str) or not encodes(value):
         raise _refuse("G-NAME", instance, attribute, f"is {value!r:.80}, not text", "give text that UTF-8 can hold.")
 
 
 def a_name(instance: Any, attribute: Attribute[Any], value: Any) -> None:
     """Check for a name: non-empty text without white space (the text form separates by it)."""
-    if not isinstance(value, str) or value.split() != [value] or not (value.isascii() or _encodes(value)):
+    if not isinstance(value, str) or value.split() != [value] or not (value.isascii() or encodes(value)):
         raise _refuse("G-NAME", instance, attribute, f"is {value!r}, not a name", "give text without white space.")
 
 
@@ -59,6 +61,16 @@ def an_object(kind: type, example: str) -> Check:
         if not isinstance(value, kind):
             fix = f"give a {kind.__name__}, e.g. {example}."
             raise _refuse("G-TYPE", instance, attribute, f"is {value!r:.80}, not a {kind.__name__}", fix)
+
+    return check
+
+
+def such(setting: Setting) -> Check:
+    """Check for what a setting accepts."""
+
+    def check(instance: Any, attribute: Attribute[Any], value: Any) -> None:
+        if not setting.accepts(value):
+            raise _refuse("G-TYPE", instance, attribute, f"is {value!r:.80}", f"give {setting.words}.")
 
     return check
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from attrs import astuple, field, frozen
 
-from remat.errors import InvalidSchedule, MalformedFile
-from remat.ir.arguments import A_FILE_NAME, A_PATH, A_TEXT
-from remat.ir.checks import a_text, a_tuple, at_least
+from remat.errors import BadArgument, InvalidSchedule, MalformedFile
+from remat.ir.arguments import A_FILE_NAME, A_GRAPH, A_LINK, A_PATH, A_SCHEDULE, A_TEXT
+from remat.ir.checks import a_flag, a_text, a_tuple, at_least, encodes, such
 from remat.ir.cost import Cost
 from remat.ir.graph import Graph
 from remat.ir.interchange import graph_from_json, graph_to_json, schedule_from_json, schedule_to_json
@@ -27,8 +27,8 @@ from remat.ir.json_document import JsonObject, as_text, born, parse_json, read_u
 from remat.ir.link import Link
 from remat.ir.schedule import Schedule
 from remat.ir.validation import validate
-from remat.settings import instance, takes
-from remat.units import LARGEST, Bytes, Ns
+from remat.settings import Setting, instance, optional, takes, tuple_of, whole
+from remat.units import Bytes, Ns
 
 PLAN_FORMAT = "remat-plan/1"
 
@@ -38,6 +38,31 @@ CostEntry = tuple[Ns, Bytes, tuple[Bytes | None, ...]]
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _BYTES = at_least(0, "bytes")
 _NS = at_least(0, "ns")
+_NUMBER = whole(0)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and encodes(value)
+
+
+def _is_rehearsal(value: Any) -> bool:
+    return type(value) is tuple and len(value) == 3 and all(map(_NUMBER.accepts, value))
+
+
+def _are_costs(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(_is_text(name) and _is_cost(value[name]) for name in value)
+
+
+def _is_cost(value: Any) -> bool:
+    if type(value) is not tuple or len(value) != 3 or type(value[2]) is not tuple:
+        return False
+    return all(map(_NUMBER.accepts, (*value[:2], *(size for size in value[2] if size is not None))))
+
+
+_FINGERPRINT = Setting("64 hexadecimal digits", lambda value: _is_text(value) and bool(_DIGEST.fullmatch(value)))
+_TEXTS = tuple_of(Setting("text that UTF-8 can hold", _is_text), empty=True)
+_REHEARSAL = Setting("a tuple of three ints from 0 to 2^63 - 1: peak, reserved [bytes], time [ns]", _is_rehearsal)
+_COSTS = Setting("a mapping of texts to (time, workspace, (size, …)), of ints from 0 to 2^63 - 1", _are_costs)
 
 
 @frozen(kw_only=True)
@@ -59,20 +84,20 @@ class SavedPlan:
         link: that its copies go over; None: it makes none.
     """
 
-    fingerprint: str = field(validator=a_text)
+    fingerprint: str = field(validator=such(_FINGERPRINT))
     tensors: tuple[str, ...] = field(validator=a_tuple(str))
-    graph: Graph
-    schedule: Schedule
+    graph: Graph = field(validator=such(A_GRAPH))
+    schedule: Schedule = field(validator=such(A_SCHEDULE))
     budget: Bytes = field(validator=_BYTES)
     overhead: Bytes = field(default=0, validator=_BYTES)
     reserve: Bytes = field(default=0, validator=_BYTES)
     retained: Bytes = field(default=0, validator=_BYTES)
-    audited: bool = False
+    audited: bool = field(default=False, validator=a_flag)
     lower: Ns = field(default=0, validator=_NS)
     planner: str = field(default="", validator=a_text)
-    trail: tuple[str, ...] = ()
-    rehearsal: tuple[Bytes, Bytes, Ns] | None = None
-    link: Link | None = None
+    trail: tuple[str, ...] = field(default=(), validator=such(_TEXTS))
+    rehearsal: tuple[Bytes, Bytes, Ns] | None = field(default=None, validator=such(optional(_REHEARSAL)))
+    link: Link | None = field(default=None, validator=such(A_LINK))
 
     @cached_property
     def cost(self) -> Cost:
@@ -104,8 +129,8 @@ class PlanFile:
     machine: str = field(validator=a_text)
     budget: Bytes = field(validator=_BYTES)
     costs_by: str = field(validator=a_text)
-    costs: Mapping[str, CostEntry] = field(factory=dict, repr=False)
-    plans: tuple[SavedPlan, ...] = field(repr=False)
+    costs: Mapping[str, CostEntry] = field(factory=dict, repr=False, validator=such(_COSTS))
+    plans: tuple[SavedPlan, ...] = field(repr=False, validator=a_tuple(SavedPlan))
 
     def plan_for(self, fingerprint: str) -> SavedPlan | None:
         """The plan of a program."""
@@ -120,7 +145,11 @@ A_FILE = instance(PlanFile, "read_plans(path)")
 
 @takes(file=A_FILE, path=A_FILE_NAME)
 def write_plans(file: PlanFile, path: str | os.PathLike[str]) -> None:
-    """Write plans as JSON, whole or not at all; gzipped when the name ends in `.gz`."""
+    """Write plans as JSON, whole or not at all; gzipped when the name ends in `.gz`.
+
+    Raises:
+        BadArgument: as `print_plans`; OSError when the file cannot be written.
+    """
     write_whole(path, print_plans(file).encode())
 
 
@@ -136,7 +165,15 @@ def read_plans(path: str | os.PathLike[str]) -> PlanFile:
 
 @takes(file=A_FILE)
 def print_plans(file: PlanFile) -> str:
-    """The JSON text of plans."""
+    """The JSON text of plans.
+
+    Raises:
+        BadArgument: F-PLAN, when there is none, two are of one step, or one breaks a rule on its graph or within its budget.
+    """
+    fault = _fault(file.plans)
+    if fault is not None:
+        place, what, fix = fault
+        raise BadArgument("F-PLAN", f"at plans{place}: {what}", fix=fix)
     document = _document(file)
     return _canonical({**document, "checksum": _checksum(document)})
 
@@ -226,10 +263,10 @@ def plans_from_json(document: Any) -> PlanFile:
     texts = {key: top.get(key, str) for key in ("model", "remat", "torch", "machine", "costs_by")}
     costs = {name: _read_cost(value, f"$.costs[{name!r:.60}]") for name, value in top.get("costs", dict).items()}
     plans = tuple(top.each("plans", _read_plan))
-    if not plans:
-        raise MalformedFile("F-PLAN", "there is no plan in it.", where="$.plans", fix="save a module that has plans.")
-    if len({plan.fingerprint for plan in plans}) != len(plans):
-        raise MalformedFile("F-PLAN", "two plans are of one step.", where="$.plans", fix="keep one of them.")
+    fault = _fault(plans)
+    if fault is not None:
+        place, what, fix = fault
+        raise MalformedFile("F-PLAN", what, where=f"$.plans{place}", fix=fix)
     return born("$", lambda: PlanFile(budget=top.get("budget", int), costs=costs, plans=plans, **texts))
 
 
@@ -244,7 +281,7 @@ def _read_cost(value: Any, where: str) -> CostEntry:
 
 
 def _check_number(number: Any, where: str) -> None:
-    if type(number) is not int or not 0 <= number <= LARGEST:
+    if not _NUMBER.accepts(number):
         fix = "write whole numbers from 0 to 2^63 - 1."
         raise MalformedFile("F-TYPE", f"{number!r:.60} is not a number of bytes or ns.", where=where, fix=fix)
 
@@ -263,7 +300,7 @@ def _read_plan(value: Any, where: str) -> SavedPlan:
     if "rehearsal" in top.value:
         rehearsal = _read_rehearsal(top.get("rehearsal", list), f"{where}.rehearsal")
     link = _read_link(top.get("link", list), f"{where}.link") if "link" in top.value else None
-    plan = born(
+    return born(
         where,
         lambda: SavedPlan(
             fingerprint=fingerprint,
@@ -278,8 +315,6 @@ def _read_plan(value: Any, where: str) -> SavedPlan:
             **ints,
         ),
     )
-    _check_plan(plan, where)
-    return plan
 
 
 def _read_text(value: Any, where: str) -> str:
@@ -308,16 +343,22 @@ def _read_link(value: list[Any], where: str) -> Link:
     return born(where, lambda: Link(to_host=to_host, to_device=to_device, to_host_latency=out, to_device_latency=back))
 
 
-def _check_plan(plan: SavedPlan, where: str) -> None:
-    """That the plan is one of its own graph, within its own budget, and not below its own bound."""
-    try:
-        cost = plan.cost
-    except InvalidSchedule as error:
-        what = f"the plan is not one of its graph within its budget: {error}"
-        raise MalformedFile("F-PLAN", what, where=f"{where}.schedule", fix="save it again.") from error
-    if plan.lower > cost.time:
-        what = f"a lower bound of {plan.lower} ns lies above the plan's {cost.time} ns."
-        raise MalformedFile("F-PLAN", what, where=f"{where}.lower", fix="save it again.")
+def _fault(plans: tuple[SavedPlan, ...]) -> tuple[str, str, str] | None:
+    """What plans may not be, in a file or on the way to one: the place below them, the fault, the remedy; None: nothing."""
+    if not plans:
+        return "", "there is no plan in it.", "save a module that has plans."
+    if len({plan.fingerprint for plan in plans}) != len(plans):
+        return "", "two plans are of one step.", "keep one of them."
+    for i, plan in enumerate(plans):
+        try:
+            cost = plan.cost
+        except InvalidSchedule as error:
+            what = f"the plan is not one of its graph within its budget: {error}"
+            return f"[{i}].schedule", what, "plan and save it again."
+        if plan.lower > cost.time:
+            what = f"a lower bound of {plan.lower} ns lies above the plan's {cost.time} ns."
+            return f"[{i}].lower", what, "plan and save it again."
+    return None
 
 
 __all__ = [

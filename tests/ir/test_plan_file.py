@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from remat.cli import main
-from remat.errors import MalformedFile
+from remat.errors import BadArgument, IllFormed, MalformedFile
 from remat.ir import (
     Drop,
     Link,
@@ -156,9 +156,54 @@ def test_content_that_cannot_be_is_refused_with_its_place(tmp_path, name):
 
 
 def test_one_step_may_not_stand_twice(tmp_path):
-    write_plans(file(plan("a"), plan("a", budget=20)), tmp_path / "p.json")
+    write_plans(file(plan("a"), plan("b", budget=20)), tmp_path / "p.json")
+    document = json.loads((tmp_path / "p.json").read_text())
+    document["plans"][1]["fingerprint"] = "a" * 64
+    (tmp_path / "p.json").write_text(json.dumps(checked(document)))
     with pytest.raises(MalformedFile, match="F-PLAN"):
         read_plans(tmp_path / "p.json")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("fingerprint", "zz"), ("fingerprint", "a" * 64 + "\n"), ("fingerprint", 3), ("tensors", ["x"]), ("graph", 3),
+        ("schedule", RERUN), ("budget", 12.0), ("audited", 1), ("trail", (3,)), ("trail", "auto"), ("trail", ("\ud800",)),
+        ("rehearsal", (1, 2)), ("rehearsal", (1, 2, -3)), ("rehearsal", [1, 2, 3]), ("link", 3),
+    ],
+)  # fmt: skip
+def test_no_plan_is_born_that_no_file_may_hold(field, value):
+    with pytest.raises(IllFormed, match=f"G-.*SavedPlan: {field} .*Fix: give"):
+        plan(**{field: value})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"plans": [plan()]}, {"plans": (3,)}, {"costs": 3}, {"costs": {"\ud800": (0, 0, ())}}, {"costs": {1: (0, 0, ())}},
+        {"costs": {"mm": (0, 0, [1])}}, {"costs": {"mm": (0, 0)}}, {"costs": {"mm": (0.5, 0, ())}},
+    ],
+)  # fmt: skip
+def test_no_file_of_plans_is_born_that_cannot_be_written(changed):
+    with pytest.raises(IllFormed, match=f"G-.*PlanFile: {next(iter(changed))} .*Fix: give"):
+        evolve(file(), **changed)
+
+
+REFUSED = {
+    "no plans": ((), "at plans: there is no plan"),
+    "one step twice": ((plan("a"), plan("a", budget=20)), "at plans: two plans are of one step"),
+    "a plan over its budget": ((plan("b"), plan("a", budget=9)), r"at plans\[1\]\.schedule: .*S-MEM"),
+    "a bound above the plan": ((plan("a", lower=11),), r"at plans\[0\]\.lower: a lower bound of 11 ns"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_not_be_read_is_not_written_and_leaves_the_old_file(tmp_path, name):
+    plans, words = REFUSED[name]
+    write_plans(file(), tmp_path / "p.json")
+    with pytest.raises(BadArgument, match=f"F-PLAN: {words}.* Fix: "):
+        write_plans(evolve(file(), plans=plans), tmp_path / "p.json")
+    assert read_plans(tmp_path / "p.json") == file() and len(list(tmp_path.iterdir())) == 1
 
 
 def twice(raw):
@@ -188,14 +233,6 @@ def test_bytes_that_were_damaged_are_refused(tmp_path, name):
     with pytest.raises(MalformedFile) as caught:
         read_plans(tmp_path / "p.json")
     assert caught.value.rule == rule
-
-
-def test_what_cannot_be_written_leaves_the_old_file(tmp_path):
-    write_plans(file(), tmp_path / "p.json")
-    with pytest.raises(UnicodeEncodeError):
-        write_plans(evolve(file(), costs={"\ud800": (0, 0, ())}), tmp_path / "p.json")
-    assert read_plans(tmp_path / "p.json") == file()
-    assert len(list(tmp_path.iterdir())) == 1
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
