@@ -27,7 +27,14 @@ _INSTALL: Final = {
     "CPLEX": "cplex",
     "MOSEK": "Mosek",
     "CP-SAT": "'remat[ortools]'",
+    "CBC": "cylp",
+    "COPT": "coptpy",
+    "GLPK_MI": "cvxopt",
+    "SCIPY": "scipy",
+    "XPRESS": "xpress",
+    "cvxpy": "cvxpy",
 }
+"""Packages of solvers; of what is not here, a package of the same name may be anything."""
 
 RULE: Final = "A-LIMIT"
 """Id of a refusal of settings here."""
@@ -113,8 +120,9 @@ class Backend(ABC):
 
 def missing(solver: str) -> BackendMissing:
     """The error of a solver that is not installed."""
-    package = _INSTALL.get(solver, solver.lower())
-    return BackendMissing("A-BACKEND", f"the solver {solver} is not installed.", fix=f"pip install {package}")
+    package = _INSTALL.get(solver)
+    fix = "https://www.cvxpy.org/install says how." if package is None else f"pip install {package}"
+    return BackendMissing("A-BACKEND", f"the solver {solver} is not installed.", fix=fix)
 
 
 def below(answer: Answer, cutoff: float, model: MilpModel) -> Answer:

@@ -32,6 +32,7 @@ from remat.algorithms._milp.backend import (
 from remat.algorithms._milp.cvxpy_model import MilpModel
 from remat.algorithms._milp.highs import loaded
 from remat.algorithms._milp.linear import Flags, Ints
+from remat.errors import BackendMissing, shown
 from remat.settings import FLAG, NAME, Setting, tuple_of, whole
 
 _OPTION = Setting(
@@ -221,13 +222,18 @@ class Cvxpy(Backend):
     options: tuple[tuple[str, object], ...] = field(default=(), validator=tuple_of(_OPTION, empty=True))
 
     def check(self) -> None:
-        """Raise `BackendMissing` when CVXPY or the solver is not installed."""
+        """Raise `BackendMissing` when CVXPY or the solver is not installed, or CVXPY has no solver of that name."""
         if find_spec("cvxpy") is None:
             raise missing("cvxpy")
         import cvxpy as cp
+        from cvxpy.reductions.solvers.defines import MI_SOLVERS
 
-        if self.solver not in cp.installed_solvers():
+        if self.solver in cp.installed_solvers():
+            return
+        if self.solver in cp.settings.SOLVERS:
             raise missing(self.solver)
+        fix = f"give one that it has for MILPs: {', '.join(sorted(MI_SOLVERS))}."
+        raise BackendMissing("A-BACKEND", f"CVXPY has no solver {shown(self.solver)}.", fix=fix)
 
     def solve(self, model: MilpModel, limits: Limits, hints: Hints = NO_HINTS) -> Answer:
         """Solve; see `Backend.solve`."""

@@ -14,7 +14,7 @@ from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Status
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._milp.answer import Answer
-from remat.algorithms._milp.backend import Backend, Hints, Limits
+from remat.algorithms._milp.backend import Backend, Hints, Limits, missing
 from remat.algorithms._milp.backends import Cvxpy, Highs
 from remat.algorithms._staged.budget_solver import BudgetSolver, Watch
 from remat.algorithms._staged.form_events import events_form
@@ -31,12 +31,23 @@ def block(name):
     return graph, validate(graph, Schedule.from_runs(graph, range(len(graph)))).peak
 
 
-@pytest.mark.parametrize("backend", [Cvxpy(solver="GUROBI"), Cvxpy(solver="NOPE")])
+@pytest.mark.parametrize("backend", [Cvxpy(solver="GUROBI"), Cvxpy(solver="XPRESS")])
 def test_a_missing_back_end_names_the_line_that_installs_it(backend):
     graph, peak = block("gpt2_mlp")
     with pytest.raises(BackendMissing, match="pip install") as caught:
         HIlp(backend=backend).solve(Problem(graph=graph, budget=peak))
     assert caught.value.rule == "A-BACKEND"
+
+
+@pytest.mark.parametrize("name", ["GUROBY", "NOPE", "highs "])
+def test_a_name_that_cvxpy_does_not_have_is_never_a_package_to_install(name):
+    with pytest.raises(BackendMissing, match=rf"A-BACKEND.*no solver '{name}'.*GUROBI, HIGHS.*SCIP") as caught:
+        Cvxpy(solver=name).check()
+    assert "pip" not in str(caught.value)
+
+
+def test_of_a_solver_whose_package_is_not_listed_the_page_of_cvxpy_is_named():
+    assert "pip" not in str(missing("CUOPT")) and "www.cvxpy.org" in str(missing("CUOPT"))
 
 
 def test_highs_that_is_not_installed_is_an_error_and_never_swapped(monkeypatch):
