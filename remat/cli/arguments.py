@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from remat.budget import Share, parse_budget
 from remat.errors import BadArgument, MalformedFile
 from remat.ir import Graph, Link, PlanFile, SavedPlan, Schedule, load, read_joint_graph, read_plans, validate
+from remat.ir.json_document import naming
 from remat.units import Bytes, Ns, parse_bytes
 
 if TYPE_CHECKING:
@@ -21,11 +22,8 @@ _TIMES = {"": 1, "ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 
 def read(path: Path) -> Graph | Schedule | PlanFile:
     """A graph, a schedule or plans in any form this library reads: JSON, gzipped or not, or text; errors name the file."""
-    try:
+    with naming(path.name):
         return _read(path)
-    except MalformedFile as error:
-        what = error.what.removeprefix(f"at {error.where}: ")
-        raise MalformedFile(error.rule, what, where=f"{path.name}, {error.where}", fix=error.fix) from error
 
 
 def _read(path: Path) -> Graph | Schedule | PlanFile:

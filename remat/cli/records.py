@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,18 +84,30 @@ def verify(names: NAMES = None, library: LIBRARY = FOLDER, as_json: AS_JSON = Fa
     """Check the library: every schedule is replayed and every proof checked again; exit code 1 where a record does not hold."""
     chosen = Library(library)
     asked = tuple(names or chosen.names)
-    entries = [chosen.entry(name) for name in asked]
+    entries = [entry for name in asked for entry in _readable(chosen, name)]
     wrong = [fault for name in asked for fault in faults(chosen, name)]
     plans = sum(instance.plan is not None for entry in entries for instance in entry.instances)
     bounds = sum(instance.bound is not None for entry in entries for instance in entry.instances)
     if as_json:
-        say(json.dumps({"graphs": len(entries), "schedules": plans, "proofs": bounds, "faults": wrong}))
+        say(json.dumps({"graphs": len(asked), "schedules": plans, "proofs": bounds, "faults": wrong}))
     else:
         for fault in wrong:
             say(fault)
-        say(f"{len(entries)} graphs, {plans} schedules, {bounds} proofs, {len(wrong)} faults")
+        say(f"{len(asked)} graphs, {plans} schedules, {bounds} proofs, {len(wrong)} faults")
     if wrong:
         raise typer.Exit(1)
+
+
+def _readable(library: Library, name: str) -> Iterator[Entry]:
+    """The entry of a graph; none where its file is damaged, which is among the faults.
+
+    Raises:
+        BadArgument: R-INSTANCE; R-LIBRARY.
+    """
+    try:
+        yield library.entry(name)
+    except (MalformedFile, OSError):
+        return
 
 
 def _instance(text: str) -> tuple[str, int | None]:

@@ -7,7 +7,8 @@ import io
 import json
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
@@ -74,6 +75,16 @@ def _at_most(file: IO[bytes]) -> bytes:
             raise MalformedFile("F-SIZE", what, where="the file", fix="look at what it is.")
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Within the block, an error of what a file holds says which file it is, before the place in it."""
+    try:
+        yield
+    except MalformedFile as error:
+        what = error.what.removeprefix(f"at {error.where}: ")
+        raise MalformedFile(error.rule, what, where=f"{os.fspath(path)}, {error.where}", fix=error.fix) from error
 
 
 def as_text(raw: bytes | str) -> str:
@@ -176,4 +187,4 @@ def born(where: str, make: Callable[[], T]) -> T:
         raise MalformedFile(error.rule, error.what, where=where, fix=error.fix) from error
 
 
-__all__ = ["JsonObject", "as_text", "born", "parse_json", "read_unzipped", "write_whole"]
+__all__ = ["JsonObject", "as_text", "born", "naming", "parse_json", "read_unzipped", "write_whole"]

@@ -17,7 +17,7 @@ from attrs import field, frozen
 from remat.errors import BadArgument, MalformedFile
 from remat.ir import Graph, Schedule, dump, load, validate
 from remat.ir.interchange import graph_to_json
-from remat.ir.json_document import as_text, parse_json, read_unzipped, write_whole
+from remat.ir.json_document import as_text, naming, parse_json, read_unzipped, write_whole
 from remat.proof.check import Refused, Step
 from remat.proof.document import Proof, refused
 from remat.records.entry import NAME, SHARES, Entry, Instance, entry_from_json, entry_to_json
@@ -62,7 +62,8 @@ class Library:
             fix = f"did you mean {', '.join(near)}?" if near else "`remat records list` shows the names."
             raise BadArgument("R-INSTANCE", f"no graph of the library is called {name!r:.80}.", fix=fix)
         path = self.folder / name / ENTRY
-        entry = entry_from_json(parse_json(as_text(read_unzipped(path))))
+        with naming(path):
+            entry = entry_from_json(parse_json(as_text(read_unzipped(path))))
         if entry.name != name:
             what = f"it is the entry of {entry.name}."
             raise MalformedFile("R-EVIDENCE", what, where=str(path), fix="copy the folder again.")
@@ -72,10 +73,11 @@ class Library:
         """The graph of an entry.
 
         Raises:
-            MalformedFile: R-EVIDENCE, when it is another than the entry's.
+            MalformedFile: R-EVIDENCE, when it is another than the entry's; when it cannot be read.
         """
         path = self.folder / entry.name / GRAPH
-        graph = load(path)
+        with naming(path):
+            graph = load(path)
         if not isinstance(graph, Graph) or fingerprint(graph) != entry.digest:
             what = f"it is not the graph of the entry, whose fingerprint is {entry.digest}."
             fix = "copy it again, or make it again (`make graphs`) with the versions of its origin."
@@ -142,7 +144,8 @@ class Library:
             MalformedFile: R-EVIDENCE, when the file holds something else; OSError when it is missing.
         """
         path = self.evidence_path(instance, "schedule")
-        schedule = load(path)
+        with naming(path):
+            schedule = load(path)
         if not isinstance(schedule, Schedule):
             raise MalformedFile("R-EVIDENCE", "it holds no schedule.", where=str(path), fix="copy it again.")
         return schedule

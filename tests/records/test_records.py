@@ -239,6 +239,30 @@ def test_evidence_that_was_changed_is_a_fault(library, chain, best):
     assert len(list(faults(library, "chain"))) == 1 and "fingerprint" in next(faults(library, "chain"))
 
 
+@pytest.mark.parametrize("text", ["{}", "", "[", '{"format": "remat-instances/1", "name": "../up"}'])
+def test_a_damaged_entry_is_named_and_one_fault_of_the_library(library, chain, capsys, text):
+    library.add("whole", chain, "written by hand")
+    path = library.folder / "chain" / "instances.json"
+    path.write_text(text)
+    assert main(["records", "list", "--library", str(library.folder)]) == 1
+    assert f"at {path}, " in capsys.readouterr().err
+    assert main(["records", "verify", "--library", str(library.folder)]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert (
+        said[0].startswith("chain: F-") and f"at {path}, " in said[0] and said[-1].startswith("2 graphs, 0 schedules")
+    )
+    assert said[-1].endswith(" 1 faults")
+    assert main(["records", "verify", "nope", "--library", str(library.folder)]) == 1
+    assert "R-INSTANCE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", ["graph.json.gz", f"{SHARE}.schedule.json.gz"])
+def test_what_cannot_be_read_says_which_file_it_is(library, chain, best, file):
+    enter(library, judge(library, "chain", SHARE, best.schedule), "ann", DATE)
+    (library.folder / "chain" / file).write_text("{}")
+    assert any(f"at {library.folder / 'chain' / file}, " in fault for fault in faults(library, "chain"))
+
+
 @pytest.mark.parametrize("name", ["", "Up", "../up", ".hidden", "a/b"])
 def test_a_graph_has_the_name_of_a_folder(library, chain, name):
     with pytest.raises(BadArgument, match="R-INSTANCE"):
