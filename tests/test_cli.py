@@ -153,6 +153,16 @@ def test_show_draws_the_options_of_a_graph_with_layers(files, capsys):
     assert code == 1 and "V-EMPTY" in err and not (files / "n.svg").exists()
 
 
+def test_show_writes_nothing_before_all_is_ready(files, capsys):
+    pytest.importorskip("matplotlib")
+    empty = "remat graph 1\ngraph e\ndata a 0\ndata t 0 tangent\nforward F : -> a ; time 1\nloss L : a -> t ; time 1\n"
+    (files / "e.remat").write_text(empty)
+    before = set(files.iterdir())
+    words = ["--dot", files / "e.dot", "--gantt", files / "e.svg", "--html", files / "e.html"]
+    code, _, err = call(capsys, "show", files / "e.remat", *words)
+    assert code == 1 and "V-EMPTY" in err and set(files.iterdir()) == before
+
+
 def test_show_prints_the_text_form(files, capsys):
     code, out, _ = call(capsys, "show", files / "g.json.gz", "--text")
     assert code == 0 and out == (files / "g.remat").read_text()
@@ -165,6 +175,8 @@ def test_show_prints_the_text_form(files, capsys):
         (["validate", "s.json", "s.json"], "holds a schedule"),
         (["validate", "g.remat", "g.remat"], "holds a graph"),
         (["show", "s.json", "--memory", "m.png"], "its graph is not named"),
+        (["show", "g.remat", "--graph", "s.json"], "C-GRAPH: g.remat holds a graph, and --graph names"),
+        (["show", "s.json", "--graph", "s.json"], "s.json holds a schedule, not a graph"),
         (["show", "s.json", "--dot", "x.dot"], "draws graphs"),
         (["show", "s.json", "--fronts", "x.svg"], "draws graphs"),
         (["show", "s.json", "--html", "x.html"], "its graph is not named"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -128,6 +129,23 @@ def log(
     say(f"log        {output}: {len(instructions)} instructions")
 
 
+def titles_of(logs: Sequence[Path]) -> dict[Path, str]:
+    """What each log is called: its name without the ending, after as many of its folders as tell it from the others."""
+    most = max((len(path.parts) for path in logs), default=0)
+
+    def spelled(path: Path, depth: int) -> str:
+        return "/".join((*path.parts[:-1], path.stem)[-depth:])
+
+    def title(path: Path) -> str:
+        others = [other for other in logs if other != path]
+        for depth in range(1, most + 1):
+            if all(spelled(path, depth) != spelled(other, depth) for other in others):
+                return spelled(path, depth)
+        return str(path)  # only the ending tells it from another
+
+    return {path: title(path) for path in logs}
+
+
 @group.command("curves")
 def curves(
     logs: Annotated[list[Path], typer.Argument(help="Logs.")],
@@ -150,18 +168,19 @@ def curves(
     shares = percents(budgets)
     check_files(output, draw, reads=logs)
     check_pictures(draw)
+    titles = titles_of(logs)
     rows: list[tuple[object, ...]] = []
     panels: dict[str, dict[str, list[ReplayMark]]] = {}
-    for path in logs:
+    for path, title in titles.items():
         program = load_program(path)
         peak = program_peak(program)
         for name in names:
             for share in shares:
                 done = simulate(program, int(peak * share / 100), name, dealloc=dealloc, limit=limit)
-                rows.append((path.stem, name, share, *record(done).values()))
+                rows.append((title, name, share, *record(done).values()))
                 ended = done.status.value == "ok"
                 mark = ReplayMark(share=share, overhead=done.overhead if ended else None, accesses=done.accesses)
-                panels.setdefault(path.stem, {}).setdefault(name, []).append(mark)
+                panels.setdefault(title, {}).setdefault(name, []).append(mark)
     header = ("log", "heuristic", "percent", *record(done).keys())
     write_table([header, *rows], output)
     if draw is not None:

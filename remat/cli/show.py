@@ -11,9 +11,11 @@ from remat.cli.arguments import kind_of, plan_at, read, read_budget, read_graph,
 from remat.cli.outputs import check_files, check_pictures
 from remat.cli.words import print_exactly, say
 from remat.errors import BadArgument
-from remat.ir import Graph, PlanFile, Schedule, print_text, validate
+from remat.ir import Cost, Graph, Link, PlanFile, Schedule, print_text, validate
 from remat.ir.json_document import write_whole
 from remat.units import Bytes, format_bytes
+from remat.viz.canvas import picture
+from remat.viz.dot import graph_dot
 from remat.viz.residency import Residency, residency
 from remat.viz.text import plan_lines, summary
 
@@ -44,84 +46,95 @@ def show(
     check_files(dot, memory, gantt, fronts, html, trace, snapshot, reads=[file, graph])
     check_pictures(memory, gantt, fronts)
     content = read(file)
-    saved = plan_at(content, plan) if isinstance(content, PlanFile) else None
+    nodes, schedule, way = _step(file, content, plan, graph)
     if text:
-        print_exactly(print_text(content.plans[plan].schedule if isinstance(content, PlanFile) else content))
+        print_exactly(print_text(schedule if isinstance(content, PlanFile) else content))
     else:
         for line in plan_lines(content) if isinstance(content, PlanFile) else summary(content):
             say(line)
+    ready: dict[Path, bytes] = {}  # nothing is written before all can be
     if dot is not None:
-        _write_dot(file, content if saved is None else saved.graph, dot)
+        ready[dot] = graph_dot(_graph_of(file, content, nodes, "--dot")).encode()
     if fronts is not None:
-        _draw_fronts(file, content if saved is None else saved.graph, fronts)
-    if budget is None and all(path is None for path in (memory, gantt, html, trace, snapshot)):
-        return
-    nodes, schedule = _both(file, content, graph) if saved is None else (saved.graph, saved.schedule)
-    planned_for = None if saved is None else saved.link
-    cost = validate(nodes, schedule, None, planned_for if link is None else read_link(link))
-    limit = None if budget is None else read_budget(budget, nodes)
-    if limit is not None:
-        over = f"passed by {cost.peak - limit} B" if cost.peak > limit else "kept"
-        say(f"budget     {limit} B ({format_bytes(limit)}), {over}: the peak is {cost.peak} B")
-    replayed = residency(nodes, schedule, cost)
-    outputs = ((memory, _memory), (gantt, _lanes), (html, _page), (trace, _trace), (snapshot, _snapshot))
-    for path, write in outputs:
-        if path is not None:
-            write(replayed, path, limit)
+        ready[fronts] = _fronts(_graph_of(file, content, nodes, "--fronts"), fronts)
+    outputs = {memory: _memory, gantt: _lanes, html: _page, trace: _trace, snapshot: _snapshot}
+    asked = {path: make for path, make in outputs.items() if path is not None}
+    if asked or budget is not None:
+        if nodes is None:
+            raise BadArgument("C-GRAPH", f"{file} is a schedule, and its graph is not named.", fix="add --graph FILE.")
+        cost = validate(nodes, schedule, None, way if link is None else read_link(link))
+        limit = None if budget is None else _limit(budget, nodes, cost)
+        replayed = residency(nodes, schedule, cost)
+        ready |= {path: make(replayed, path, limit) for path, make in asked.items()}
+    for path, raw in ready.items():
+        write_whole(path, raw)
 
 
-def _memory(replayed: Residency, path: Path, limit: Bytes | None) -> None:
+def _step(
+    file: Path, content: Graph | Schedule | PlanFile, plan: int, graph: Path | None
+) -> tuple[Graph | None, Schedule, Link | None]:
+    """The graph, the schedule and the link of what a file holds: a graph runs in its captured order, a schedule needs its graph.
+
+    Raises:
+        BadArgument: C-GRAPH, when a graph is named for what brings one; C-KIND; C-PLAN.
+    """
+    if isinstance(content, Schedule):
+        return None if graph is None else read_graph(graph), content, None
+    if graph is not None:
+        what = f"{file} holds {kind_of(content)}, and --graph names the graph of a schedule."
+        raise BadArgument("C-GRAPH", what, fix="leave --graph out, or give the schedule first.")
+    if isinstance(content, Graph):
+        return content, Schedule.from_runs(content, range(len(content))), None
+    saved = plan_at(content, plan)
+    return saved.graph, saved.schedule, saved.link
+
+
+def _limit(budget: str, graph: Graph, cost: Cost) -> Bytes:
+    """The budget in bytes; it is said whether it is kept."""
+    limit = read_budget(budget, graph)
+    over = f"passed by {cost.peak - limit} B" if cost.peak > limit else "kept"
+    say(f"budget     {limit} B ({format_bytes(limit)}), {over}: the peak is {cost.peak} B")
+    return limit
+
+
+def _memory(replayed: Residency, path: Path, limit: Bytes | None) -> bytes:
     from remat.viz.pictures import draw_memory
 
-    draw_memory(replayed, path, budget=limit, title=f"{replayed.graph.name}: memory of a step")
+    return picture(draw_memory(replayed, budget=limit, title=f"{replayed.graph.name}: memory of a step"), path)
 
 
-def _lanes(replayed: Residency, path: Path, limit: Bytes | None) -> None:
+def _lanes(replayed: Residency, path: Path, limit: Bytes | None) -> bytes:
     from remat.viz.lanes import draw_lanes
 
-    draw_lanes(replayed, path, title=f"{replayed.graph.name}: runs of a step")
+    return picture(draw_lanes(replayed, title=f"{replayed.graph.name}: runs of a step"), path)
 
 
-def _page(replayed: Residency, path: Path, limit: Bytes | None) -> None:
+def _page(replayed: Residency, path: Path, limit: Bytes | None) -> bytes:
     from remat.viz.page import print_page
 
-    write_whole(path, print_page(replayed, budget=limit).encode())
+    return print_page(replayed, budget=limit).encode()
 
 
-def _trace(replayed: Residency, path: Path, limit: Bytes | None) -> None:
+def _trace(replayed: Residency, path: Path, limit: Bytes | None) -> bytes:
     from remat.viz.trace import print_trace
 
-    write_whole(path, print_trace(replayed).encode())
+    return print_trace(replayed).encode()
 
 
-def _snapshot(replayed: Residency, path: Path, limit: Bytes | None) -> None:
+def _snapshot(replayed: Residency, path: Path, limit: Bytes | None) -> bytes:
     from remat.viz.snapshot import pickle_snapshot
 
-    write_whole(path, pickle_snapshot(replayed))
+    return pickle_snapshot(replayed)
 
 
-def _both(file: Path, content: Graph | Schedule | PlanFile, graph: Path | None) -> tuple[Graph, Schedule]:
-    """A graph is drawn in its captured order; a schedule needs its graph."""
-    if isinstance(content, Graph):
-        return content, Schedule.from_runs(content, range(len(content)))
-    if graph is None or isinstance(content, PlanFile):
-        raise BadArgument("C-GRAPH", f"{file} is a schedule, and its graph is not named.", fix="add --graph FILE.")
-    return read_graph(graph), content
+def _graph_of(file: Path, content: Graph | Schedule | PlanFile, nodes: Graph | None, option: str) -> Graph:
+    """The graph that a file holds itself, for what draws graphs."""
+    if nodes is None or isinstance(content, Schedule):
+        raise BadArgument("C-KIND", f"{file} holds {kind_of(content)}; {option} draws graphs.", fix="give a graph.")
+    return nodes
 
 
-def _write_dot(file: Path, content: Graph | Schedule | PlanFile, dot: Path) -> None:
-    """Write the Graphviz text of the graph that a file holds."""
-    from remat.viz.dot import graph_dot
-
-    if not isinstance(content, Graph):
-        raise BadArgument("C-KIND", f"{file} holds {kind_of(content)}; --dot draws graphs.", fix="give a graph.")
-    write_whole(dot, graph_dot(content).encode())
-
-
-def _draw_fronts(file: Path, content: Graph | Schedule | PlanFile, fronts: Path) -> None:
-    """Draw the options of the graph that a file holds."""
+def _fronts(graph: Graph, path: Path) -> bytes:
     from remat.viz.fronts import draw_fronts
 
-    if not isinstance(content, Graph):
-        raise BadArgument("C-KIND", f"{file} holds {kind_of(content)}; --fronts draws graphs.", fix="give a graph.")
-    draw_fronts(content, fronts, title=f"{content.name}: options of its layers")
+    return picture(draw_fronts(graph, title=f"{graph.name}: options of its layers"), path)

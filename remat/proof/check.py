@@ -64,7 +64,7 @@ def at(place: str, done: list[Any] | None = None) -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
-        what = error.what if isinstance(error, Refused) else f"cannot be parsed ({error!r:.99})"
+        what = error.what if isinstance(error, Refused) else f"cannot be parsed: {type(error).__name__}, {error!s:.160}"
         raise Refused(what, place + ("" if done is None else f"[{len(done)}]") + getattr(error, "where", "")) from None
 
 
@@ -91,7 +91,7 @@ def plain(value: Any, where: str) -> None:
         for i, item in value.items() if isinstance(value, dict) else enumerate(value):
             if type(item) is not int or not 0 <= item < 1 << 1024:
                 plain(item, f"{where}[{i}]")
-    elif value is not None and type(value) is not str:
+    elif value is not None and type(value) is not str and (type(value) is not int or not 0 <= value < 1 << 1024):
         raise Refused(f"{value!r:.40} is no int of at least 0 and at most 1,024 bits", where)
 
 

@@ -151,7 +151,8 @@ def _link(to_host: list[int], to_device: list[int]) -> Link:
 def refused(refusal: Refused) -> ProofRefused:
     """The checker's refusal as an error of this library."""
     fix = "ask for a proof of this graph and budget again (`remat prove`)."
-    return ProofRefused(refusal.rule, refusal.what, where=refusal.where, fix=fix)
+    what = f"{refusal.what.removesuffix('.')}."  # the checker's texts are no sentences
+    return ProofRefused(refusal.rule, what, where=refusal.where, fix=fix)
 
 
 def head(

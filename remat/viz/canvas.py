@@ -71,33 +71,32 @@ def finished(figure: Any, path: str | os.PathLike[str] | None, title: str = "") 
     """The figure under its title, and written whole to the file, where there is one; the same figure makes the same file.
 
     Raises:
-        BadArgument: V-ENDING, when the name of the file ends in none of `PICTURES`.
+        BadArgument: V-ENDING, as `picture`.
     """
     if title:
         figure.suptitle(plain(title), parse_math=False)
     if path is not None:
-        write_whole(path, _picture(figure, _format_of(path), title))
+        write_whole(path, picture(figure, path))
     return figure
 
 
-_UNDATED: dict[str, dict[str, None]] = {"svg": {"Date": None}, "svgz": {"Date": None}, "pdf": {"CreationDate": None}}
+def picture(figure: Any, path: str | os.PathLike[str]) -> bytes:
+    """What a file of this name holds.
 
+    Raises:
+        BadArgument: V-ENDING, when the name ends in none of `PICTURES`.
+    """
+    from matplotlib import rc_context
 
-def _format_of(path: str | os.PathLike[str]) -> str:
-    """The format that the ending of a file's name stands for."""
-    ending = os.path.splitext(path)[1].lower()
+    ending, title = os.path.splitext(path)[1].lower(), figure.get_suptitle()
     if ending not in PICTURES:
         what = f"{os.fspath(path)!r:.200} does not end like a picture."
         raise BadArgument("V-ENDING", what, fix=f"let it end in {', '.join(PICTURES)}.")
-    return ending.removeprefix(".")
-
-
-def _picture(figure: Any, form: str, title: str) -> bytes:
-    """The bytes of the file."""
-    from matplotlib import rc_context
-
     file = io.BytesIO()
-    metadata = {**_UNDATED.get(form, {}), **({"Title": plain(title)} if title else {})}
+    metadata = {**_UNDATED.get(ending, {}), **({"Title": title} if title else {})}
     with rc_context({"svg.hashsalt": "remat", "svg.fonttype": "none"}):
-        figure.savefig(file, format=form, metadata=metadata)
+        figure.savefig(file, format=ending.removeprefix("."), metadata=metadata)
     return file.getvalue()
+
+
+_UNDATED: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".svgz": {"Date": None}, ".pdf": {"CreationDate": None}}

@@ -1,8 +1,10 @@
 import csv
 import json
+from pathlib import Path
 
 from remat.algorithms.dynamic import unit_chain_log, write_instructions
 from remat.cli import main
+from remat.cli.dtr import titles_of
 
 
 def chain(tmp_path, length=100):
@@ -62,3 +64,19 @@ def test_a_step_is_logged_and_drawn(tmp_path):
         ("lstm", "h_dtr_eq"), ("lstm", "lru"), ("chain", "h_dtr_eq"), ("chain", "lru"),
     ]  # fmt: skip
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_logs_of_one_name_are_told_apart(tmp_path, capsys):
+    logs = []
+    for folder, length in (("a", 20), ("b", 30)):
+        (tmp_path / folder).mkdir()
+        logs.append(chain(tmp_path / folder, length))
+    picture, command = tmp_path / "curves.svg", ["--heuristic", "lru", "--budgets", "90", "--draw"]
+    assert main(["dtr", "curves", *logs, *command, str(picture)]) == 0
+    names = [row["log"] for row in csv.DictReader(capsys.readouterr().out.splitlines())]
+    assert names == ["a/chain", "b/chain"] and all(f">{name}<" in picture.read_text() for name in names)
+
+
+def test_a_log_is_called_by_as_little_as_tells_it_apart():
+    paths = [Path(name) for name in ("x.log", "a/x.log", "b/a/x.log", "y.log", "y.txt", "a/z.log")]
+    assert list(titles_of([*paths, paths[0]]).values()) == ["x", "a/x", "b/a/x", "y.log", "y.txt", "z"]

@@ -23,6 +23,12 @@ from tests.proof.planted import PLANTED
 FILE = Path(checker.__file__)
 
 
+def is_a_sentence(error):
+    """Whether what is wrong ends in one full stop, and its parentheses are closed."""
+    what = str(error).partition(" Fix: ")[0]
+    return what.endswith(".") and not what.endswith("..") and what.count("(") == what.count(")")
+
+
 @pytest.mark.parametrize("base", ["tree", "orders", "captured", "nothing", "floor", "link"])
 def test_right_proofs_are_accepted(fno, proofs, base):
     proof = Proof(proofs[base])
@@ -45,6 +51,7 @@ def test_a_wrong_proof_is_refused_with_the_place(fno, proofs, plant, monkeypatch
     with pytest.raises(ProofRefused) as refusal:
         Proof(document).check(fno)
     assert refusal.value.rule in ("T-PROOF", "T-GRAPH", "T-JSON")
+    assert is_a_sentence(refusal.value)
     assert re.fullmatch(plant.where, refusal.value.where), refusal.value
 
 
@@ -124,7 +131,16 @@ def test_a_file_that_is_no_proof_is_refused(tmp_path, fno, proofs, change):
     path.write_bytes(change(Proof(proofs["tree"]).text.encode()))
     with pytest.raises(ProofRefused) as refusal:
         Proof.load(path).check(fno)
-    assert refusal.value.where and refusal.value.fix
+    assert refusal.value.where and refusal.value.fix and is_a_sentence(refusal.value)
+
+
+@pytest.mark.parametrize("text", ["3", "null", "[]", '"x"'])
+def test_json_that_is_no_object_is_told_the_form_of_a_proof(tmp_path, fno, text):
+    (tmp_path / "proof.json").write_text(text)
+    with pytest.raises(
+        ProofRefused, match=r"T-PROOF: at proof: format is None, and that of a proof is 'remat-proof/1'\."
+    ):
+        Proof.load(tmp_path / "proof.json").check(fno)
 
 
 def test_what_a_proof_lacks_is_named(fno, proofs):
