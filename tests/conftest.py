@@ -1,7 +1,8 @@
-"""Hypothesis profiles (light by default, `thorough` by HYPOTHESIS_PROFILE), interrupts, and tests that need a device."""
+"""Hypothesis profiles (light by default, `thorough` by HYPOTHESIS_PROFILE), interrupts, tests that need a device, a full disk."""
 
 import os
 import signal
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,3 +24,21 @@ def pytest_collection_modifyitems(items):
         if not torch.cuda.is_available():
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture
+def full_disk():
+    """A function whose context takes no file of more than 1000 bytes: what a full disk does to larger ones."""
+    resource = pytest.importorskip("resource")
+
+    @contextmanager
+    def full():
+        limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            signal.signal(signal.SIGXFSZ, handler)
+
+    return full

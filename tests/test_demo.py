@@ -1,5 +1,7 @@
 """The demo on a small model: it keeps its promise, writes its files, and says so when the promise is broken."""
 
+from types import SimpleNamespace
+
 import pytest
 from rich.console import Console
 
@@ -36,6 +38,15 @@ def test_a_differing_loss_breaks_the_promise(tmp_path, monkeypatch):
     console = Console(record=True, width=120)
     assert not demo.run(SMALL, tmp_path, console)
     assert "a loss differs" in console.export_text()
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_old_one(tmp_path, full_disk):
+    memory = SimpleNamespace(times=[0, 10, 20], timeline=[0, 5, 3], peak=5)
+    training = demo.Training(losses=(1.0,), seconds=(1.0,), memory=memory, boundary=10)
+    (tmp_path / "demo.png").write_text("what was there")
+    with full_disk(), pytest.raises(OSError, match="too large"):
+        demo.draw(training, training, 4, tmp_path / "demo.png", SMALL)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["what was there"]
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -111,6 +111,14 @@ def test_costs_and_files(tmp_path):
         log_step(lambda: None, cost="guess")
 
 
+def test_a_log_that_cannot_be_written_leaves_the_old_one(tmp_path, full_disk):
+    target = tmp_path / "step.log"
+    target.write_text("what was there")
+    with full_disk(), pytest.raises(OSError, match="too large"):
+        log_step(training_step("lstm"), target, cost="bytes")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["what was there"]
+
+
 def test_the_batch_of_a_step_is_scaled():
     def peak(**scale):
         return program_peak(

@@ -1,6 +1,5 @@
 """Text first; Graphviz as plain text; pictures drawn by matplotlib, which is imported only then."""
 
-import signal
 import subprocess
 import sys
 from math import dist
@@ -109,20 +108,12 @@ def test_another_ending_is_refused_with_those_that_work(memory, tmp_path, name):
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
-def test_a_picture_that_cannot_be_written_leaves_the_old_one(memory, tmp_path, suffix):
-    """On a full disk, which a limit on the size of files stands for."""
-    resource = pytest.importorskip("resource")
+def test_a_picture_that_cannot_be_written_leaves_the_old_one(memory, tmp_path, suffix, full_disk):
     from remat.viz.lanes import draw_lanes
 
     (tmp_path / f"m.{suffix}").write_text("what was there")
-    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-        with pytest.raises(OSError, match="too large"):
-            draw_lanes(memory, tmp_path / f"m.{suffix}")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
+    with full_disk(), pytest.raises(OSError, match="too large"):
+        draw_lanes(memory, tmp_path / f"m.{suffix}")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["what was there"]
 
 
