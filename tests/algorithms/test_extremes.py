@@ -1,15 +1,19 @@
 """Curves and solvers at the ends of what is legal: options, no time and no bytes, nearly 2^63 of either, wrong arguments."""
 
+import numpy as np
 import pytest
 from attrs import evolve, frozen
 
 from remat.algorithms import (
     AnyOrder,
+    Clock,
     Exhaustive,
     HIlp,
     MultiStart,
+    Postpone,
     Problem,
     RuinAndRecreate,
+    SavedSet,
     Solver,
     StoreAll,
     auto,
@@ -17,11 +21,17 @@ from remat.algorithms import (
     lowest_budget,
     sweep,
 )
+from remat.algorithms._copies.copy_passes import LargerBudgets, ShavePostponed
+from remat.algorithms._copies.copy_search import CopySearch
+from remat.algorithms._search.shifting import objective_of
+from remat.algorithms._search.state import Search
 from remat.algorithms.named import rotor
 from remat.errors import BadArgument
 from remat.ir import GraphBuilder, Kind, Link, Option
+from remat.units import LARGEST
 from remat.viz.curve import Mark, draw_curve
 from remat.viz.curves import draw_curves
+from tests.graphs import tiny_step
 
 
 def with_options():
@@ -119,3 +129,18 @@ def test_a_graph_that_is_too_large_is_refused_where_it_was_made_from_a_legal_one
 def test_a_budget_far_above_the_peak_is_rounded_for_a_chain_as_the_peak_is(budget):
     outcome = rotor.solve(Problem(graph=long_chain(3), budget=budget))
     assert outcome.cost.time == 29 * 3
+
+
+@pytest.mark.parametrize("budget", [LARGEST, LARGEST - 511, LARGEST // 2])
+def test_a_share_of_a_budget_is_no_more_than_the_budget_where_a_float_rounds_up(budget):
+    graph, link = tiny_step(), Link.symmetric(gb_per_s=1)
+    outcome = Postpone().solve(Problem(graph=graph, budget=budget))
+    assert outcome.cost.time == graph.time
+    assert objective_of(np.zeros(1, np.int64), budget, 1.0).level == budget
+    search = CopySearch(Problem(graph=graph, budget=budget, link=link), Clock(), 0, "test", rough=StoreAll())
+    for move in (ShavePostponed(reserves=(0.0, 0.5)), LargerBudgets(factors=(1, 2))):
+        move.improve(search)
+    assert search.best is None or search.best.time == graph.time
+    lp = Search(Problem(graph=graph, budget=budget), Clock(), 0, "test")
+    SavedSet(instants=1, shares=(1.0,)).improve(lp)
+    assert lp.best_time == graph.time

@@ -15,7 +15,7 @@ from remat.algorithms._copies.copy_order import reordered_plan
 from remat.algorithms._copies.copy_search import CopyMove, CopyPlan, CopySearch
 from remat.algorithms._core.problem import Problem
 from remat.settings import number, tuple_of, whole
-from remat.units import Ns
+from remat.units import LARGEST, Ns
 
 _LANE_PRICES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 2.5)
 _CHEAP = 0.02  # price of lane time up to a capacity
@@ -163,7 +163,8 @@ class ShavePostponed(CopyMove):
             return
         tried, distinct = [search.start], dict[Ns, CopyPlan]()
         for reserve in self.reserves:
-            order = postponed_order(search.flat, search.base, int(search.problem.budget * (1 - reserve)))
+            room = min(search.problem.budget, int(search.problem.budget * (1 - reserve)))
+            order = postponed_order(search.flat, search.base, room)
             if any(np.array_equal(order, other) for other in tried):
                 continue
             tried.append(order)
@@ -248,7 +249,7 @@ class LargerBudgets(CopyMove):
         """The runs of a plan without copies for a larger budget, if there is one, with heavy nodes relieved for this one."""
         if search.rough is None or search.clock.expired:
             return None
-        larger = Problem(graph=search.problem.graph, budget=int(search.problem.budget * factor))
+        larger = Problem(graph=search.problem.graph, budget=min(LARGEST, int(search.problem.budget * factor)))
         aside = search.clock.aside()
         outcome = search.rough.solve(larger, clock=aside, seed=search.seed)
         search.rough_effort += aside.effort

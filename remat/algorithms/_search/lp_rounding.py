@@ -58,7 +58,7 @@ class SavedSet(RunMove):
             for k, share in enumerate(self.shares):
                 if search.clock.expired:
                     return
-                budget = int(search.budget * share)
+                budget = min(search.budget, int(search.budget * share))
                 instant = instant_formulation(search.flat, dependencies, at, budget, fixed=True)
                 start = None if instant.impossible else self._start(search, instant)
                 if start is None:

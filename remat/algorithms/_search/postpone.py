@@ -36,7 +36,7 @@ class Postpone(RunMove):
         """Shave each order until one fits."""
         tried = [search.base]
         for k, reserve in enumerate(self.reserves):
-            room = int(search.budget * (1 - reserve))
+            room = min(search.budget, int(search.budget * (1 - reserve)))  # a float may round up, past 64 bits
             order = postponed_order(search.flat, search.base, room, self.heaviest)
             if any(np.array_equal(order, other) for other in tried):
                 continue

@@ -310,7 +310,7 @@ def objective_of(mem: Longs, budget: int, level: float) -> Objective:
     ceiling = budget
     for x in range(mem.size):
         ceiling = max(ceiling, mem[x])
-    least, shift = int(budget * level), 0
+    least, shift = budget if level >= 1.0 else int(budget * level), 0  # a float of 2^63 - 1 is 2^63
     while (ceiling - least) >> shift >= FINE:
         shift += 1
     return Objective(least, shift, ceiling)
