@@ -36,6 +36,7 @@ from remat.algorithms import (
     gap_above,
     hierarchical,
     is_flat,
+    linearised,
     lowest_budget,
     no_plan,
     nodes_at_most,
@@ -208,6 +209,33 @@ def test_loose_arguments_are_refused(made):
     with pytest.raises(BadArgument) as refusal:
         made()
     assert refusal.value.fix
+
+
+UNSWEPT = {
+    "a pool": pool(StoreAll()),
+    "a pool with a sweep": pool(StoreAll(), HIlp().sweep(peaks=2, saves=2)),
+    "a pool with a deadline": pool(StoreAll()).within(3),
+    "a pool with a pool": pool(pool(StoreAll()).sweep().within(1), StoreAll()),
+}
+
+
+@pytest.mark.parametrize("source", UNSWEPT.values(), ids=UNSWEPT)
+def test_solvers_that_are_not_swept_are_refused_where_options_are_asked_of_them(source):
+    for call in (
+        lambda: Linearise(blocks=source),
+        lambda: linearised(chain(3), blocks=source),
+        lambda: Condense(Intervals(2), lower=source),
+        lambda: hierarchical(Intervals(2), lower=source, top=HIlp()),
+    ):
+        with pytest.raises(BadArgument, match=r"(lower|blocks) is .*pool\(…\)\.sweep\(peaks=…, saves=…\)"):
+            call()
+
+
+def test_a_pool_of_solvers_plans_the_clusters_of_clusters():
+    assert Condense(Intervals(2), middle=pool(StoreAll())).middle == pool(StoreAll())
+    assert Condense(Intervals(2), lower=pool(StoreAll()).sweep().within(3)).lower is not None
+    with pytest.raises(BadArgument, match="pool: a part is pool"):
+        pool(pool(StoreAll()).within(3))  # its sweep would leave that part as it is
 
 
 def test_a_plan_that_is_none_is_refused_with_the_solver():

@@ -20,6 +20,7 @@ from remat.algorithms._chain.chain_assembly import Part, assembled, offered, run
 from remat.algorithms._chain.quantise import Quantise, UnitCost
 from remat.algorithms._core.clock import A_CLOCK, Clock, lower_clock
 from remat.algorithms._core.dead_reruns import without_dead_reruns
+from remat.algorithms._core.option_pool import A_SOURCE
 from remat.algorithms._core.options import OptionSource
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.transforms import Applied, RefusedTransform, Transform
@@ -35,7 +36,7 @@ from remat.ir import (
 )
 from remat.ir.arguments import A_GRAPH
 from remat.ir.chain import is_chain
-from remat.settings import instance, number, optional, takes
+from remat.settings import number, optional, takes
 
 __all__ = ["Linearise", "Linearised", "Quantise", "UnitCost", "linearised"]
 
@@ -52,9 +53,7 @@ class Linearise(Transform):
     """
 
     pin: float = field(default=1 / 64, validator=number(0, 1))
-    blocks: OptionSource | None = field(
-        default=None, kw_only=True, validator=optional(instance(OptionSource, "quick.sweep(peaks=4, saves=4)"))
-    )
+    blocks: OptionSource | None = field(default=None, kw_only=True, validator=optional(A_SOURCE))
 
     @takes(graph=A_GRAPH)
     def refuses(self, graph: Graph) -> str | None:
@@ -199,7 +198,7 @@ class Linearised:
         return {layer.phantom}
 
 
-@takes(graph=A_GRAPH, blocks=optional(instance(OptionSource, "StoreAll().sweep(peaks=4)")), clock=A_CLOCK)
+@takes(graph=A_GRAPH, blocks=optional(A_SOURCE), clock=A_CLOCK)
 def linearised(
     graph: Graph, pin: float = 1 / 64, blocks: OptionSource | None = None, *, clock: Clock | None = None, seed: int = 0
 ) -> Linearised:

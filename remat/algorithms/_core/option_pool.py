@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from attrs import field, frozen
 
 from remat.algorithms._core.clock import Clock
-from remat.algorithms._core.options import OptionSource, undominated
+from remat.algorithms._core.options import Limited, OptionSource, undominated
 from remat.algorithms._core.solver import Solver
 from remat.errors import BadArgument
 from remat.ir import Graph, LayerOption
-from remat.settings import either, instance, tuple_of
+from remat.settings import Setting, either, instance, tuple_of
 
-_part = either(instance(Solver, "quick"), instance(OptionSource, "quick.sweep(peaks=4, saves=4)"))
+
+def _offers(source: Any) -> bool:
+    """Whether something offers options: a pool does if each of its parts does."""
+    if isinstance(source, Limited):
+        return _offers(source.source)
+    return all(map(_offers, source.parts)) if isinstance(source, Pool) else isinstance(source, OptionSource)
+
+
+A_SOURCE = Setting(
+    "an OptionSource, e.g. quick.sweep(peaks=4, saves=4); of a pool of solvers, pool(…).sweep(peaks=…, saves=…)",
+    _offers,
+)
+"""What offers options of a block; a pool with a solver that is not swept does not."""
+
+_part = either(instance(Solver, "quick"), A_SOURCE)
 
 
 @frozen
@@ -48,6 +64,7 @@ def pool(*parts: Solver | OptionSource) -> Pool:
     """The union of what several solvers or sweeps offer; pools inside are opened."""
     flat: list[Solver | OptionSource] = []
     for part in parts:
-        _part.check(part, "pool: a part")
+        if not isinstance(part, Pool):
+            _part.check(part, "pool: a part")
         flat.extend(part.parts if isinstance(part, Pool) else (part,))
     return Pool(tuple(dict.fromkeys(flat)))

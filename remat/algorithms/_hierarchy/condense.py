@@ -14,7 +14,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from remat.algorithms._core.clock import Clock, lower_clock
-from remat.algorithms._core.option_pool import Pool
+from remat.algorithms._core.option_pool import A_SOURCE, Pool
 from remat.algorithms._core.options import SHARE, OptionSource, Sweep, selected, undominated
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
@@ -36,7 +36,6 @@ _groups = Setting(
     f"a tuple, each {_group.words}, no name twice",
     lambda value: tuple_of(_group, empty=True).accepts(value) and len(dict(value)) == len(value),
 )
-_offers = optional(instance(OptionSource, "quick.sweep(peaks=4, saves=4)"))
 _plans = instance(Solver, "HIlp()")
 _pool = instance(Pool, "pool(HIlp(), TwRemat().sweep())")
 
@@ -61,7 +60,7 @@ class Condense(Transform):
     """
 
     partition: Partitioner = field(validator=instance(Partitioner, "Intervals(12)"))
-    lower: OptionSource | None = field(default=None, kw_only=True, validator=_offers)
+    lower: OptionSource | None = field(default=None, kw_only=True, validator=optional(A_SOURCE))
     middle: Solver | Pool | None = field(default=None, kw_only=True, validator=optional(either(_plans, _pool)))
     peaks: int = field(default=4, kw_only=True, validator=whole(1, "budgets"))
     saves: int = field(default=4, kw_only=True, validator=whole(1, "budgets"))
