@@ -27,7 +27,7 @@ SCORE_LAWS = {
     "L-THREAD": "no thread or process is left running",
     "L-GLOBAL": "global state of the process is not changed: generators of random numbers, environment, limits",
     "L-MEASURE": "`measure` is one of the measures of cost that runtimes keep",
-    "L-NUMBER": "`values` returns one number for each storage, none of them NaN",
+    "L-NUMBER": "`values` returns one number for each storage, of any sign, none of them NaN",
     "L-PURE": "the pool is not changed",
     "L-ORDER": "the score of a storage does not depend on its place in the pool",
     "L-SINGLE": "`values` agrees with `value`, storage by storage",
@@ -55,6 +55,9 @@ def check_score(
     say: Say | None = None,
 ) -> Report:
     """Test every law of a score on random pools, and on random programs in the simulator and in the online runtime.
+
+    The laws ask for numbers, the same each time; which storage should go is for the score to say. The smallest number goes, of
+    equal ones the last in the pool, but of several 0 with none below it the first.
 
     Args:
         score: the score under check; not `random`, which has no values.

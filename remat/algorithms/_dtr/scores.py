@@ -77,7 +77,9 @@ class Score:
 
 
 def choice(score: Score, pool: Pool) -> int:
-    """The place in the pool of the storage to evict: the smallest score, of equal scores the last, of scores of 0 the first.
+    """The place in the pool of the storage to evict: the smallest score, of equal scores the last.
+
+    Where the smallest is 0 it is the first of those, as in the public simulator: its search ends there, no score being below 0.
 
     Raises:
         BadArgument: P-SCORE, where the score does not give one number for each storage.
@@ -86,10 +88,8 @@ def choice(score: Score, pool: Pool) -> int:
     if values.shape != pool.cost.shape or values.dtype.kind not in "fi" or np.isnan(values).any():
         what = f"a score gave {values!r:.100} for {len(pool.cost)} storages."
         raise BadArgument("P-SCORE", what, fix="return one number for each, none of them NaN.")
-    zeros = np.flatnonzero(values == 0)
-    if zeros.size:
-        values = values[: zeros[0] + 1]
-    return int(np.flatnonzero(values == values.min())[-1])
+    smallest = values.min()
+    return int(np.flatnonzero(values == smallest)[-1 if smallest else 0])
 
 
 @frozen

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from remat.algorithms._dtr.rounding import quotient
+from remat.algorithms._dtr.scores import choice
 from remat.algorithms._dtr.simulator import simulation
 from remat.algorithms.dynamic import (
     Family,
     LastAccess,
+    Pool,
     ProgramBuilder,
     Score,
     Status,
@@ -176,6 +178,19 @@ def test_a_score_written_in_python_does_what_its_kernel_does(score, dealloc):
         outside = simulate(program, budget, Scalar(score_named(score)), dealloc=dealloc, limit=20)
         keys = ("status", "clock", "remat_cost", "remats", "evictions", "peak")
         assert [getattr(inside, key) for key in keys] == [getattr(outside, key) for key in keys], seed
+
+
+@pytest.mark.parametrize(
+    ("values", "victim"),
+    [([3, 0, 0], 1), ([0, -6], 1), ([-6, 0, -6, 0], 2), ([2, 1, 1], 2), ([0.0, -0.0], 0), ([math.inf, math.inf], 1)],
+)
+def test_the_smallest_score_goes_whatever_its_sign(values, victim):
+    class Given(Score):
+        def values(self, pool):
+            return np.array(values)
+
+    numbers = np.ones(len(values), np.int64)
+    assert choice(Given(), Pool(cost=numbers, size=numbers, staleness=numbers, access=numbers)) == victim
 
 
 def test_chance_draws_what_cpython_draws():
