@@ -11,9 +11,10 @@ from remat.algorithms._chain.revolve import Revolve
 from remat.algorithms._chain.rotor import RkRotor, Rotor
 from remat.algorithms._chain.transfers import place, trace
 from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.transforms import RefusedTransform
 from remat.algorithms._whole.baselines import StoreAll
 from remat.algorithms._whole.exhaustive import Exhaustive
-from remat.errors import RematError
+from remat.errors import BadArgument, RematError
 from remat.ir import Graph, GraphBuilder, Kind, LayerOption, Link, Option, Run, Schedule, validate
 from remat.ir.chain import Block, Chain, chain_graph
 from remat.testing.strategies import links, training_graphs
@@ -89,6 +90,20 @@ def test_what_cannot_be_cut_stays_in_a_stage():
     # a0 and a1 are read again at the end: only the first and the last place can be cut
     assert [len(part.forward) for part in found.parts] == [1, 5]
     assert "of 8 nodes" in found.note
+
+
+def test_what_cannot_be_linearised_is_refused_with_its_reason():
+    graph = residual(2)
+    with pytest.raises(RefusedTransform, match="linearised refused: the graph has layers"):
+        linearised(linearised(graph).graph)
+    alone = GraphBuilder("alone")
+    alone.data("in", 1, Kind.INPUT)
+    alone.data("t", 0, Kind.TANGENT)
+    alone.loss("loss", reads=["in"], writes=["t"])
+    with pytest.raises(RefusedTransform, match="linearised refused: the loss reads nothing"):
+        linearised(alone.build())
+    with pytest.raises(BadArgument, match="linearised: pin is -1"):
+        linearised(graph, -1)
 
 
 @given(training_graphs(), st.integers(0, 100), st.sampled_from((0, 1 / 64, 1)))

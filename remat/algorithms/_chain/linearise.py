@@ -23,6 +23,7 @@ from remat.algorithms._core.dead_reruns import without_dead_reruns
 from remat.algorithms._core.option_pool import A_SOURCE
 from remat.algorithms._core.options import OptionSource
 from remat.algorithms._core.problem import Problem
+from remat.algorithms._core.solver import refuse_unless_flat
 from remat.algorithms._core.transforms import Applied, RefusedTransform, Transform
 from remat.ir import (
     Drop,
@@ -198,15 +199,23 @@ class Linearised:
         return {layer.phantom}
 
 
-@takes(graph=A_GRAPH, blocks=optional(A_SOURCE), clock=A_CLOCK)
+def _refuse(graph: Graph) -> None:
+    reason = refuse_unless_flat(graph) or Linearise().refuses(graph)
+    if reason is not None:
+        raise RefusedTransform(f"linearised refused: {reason}")
+
+
+@takes(graph=A_GRAPH, pin=number(0, 1), blocks=optional(A_SOURCE), clock=A_CLOCK)
 def linearised(
     graph: Graph, pin: float = 1 / 64, blocks: OptionSource | None = None, *, clock: Clock | None = None, seed: int = 0
 ) -> Linearised:
     """The chain of a flat graph; arguments as the settings of `Linearise`.
 
     Raises:
-        RefusedTransform: when backward nodes that draw random numbers would have to change their order.
+        RefusedTransform: of a graph that is not flat or whose loss reads nothing that the forward computes; when backward nodes
+            that draw random numbers would have to change their order.
     """
+    _refuse(graph)
     cuts = _cuts(graph, pin)
     split = _Split(graph, cuts)
     while (clash := split.clash()) is not None:

@@ -8,6 +8,7 @@ Time O(L^2 M (L + B)), memory O(L^2 M) for L stages, M slots, B options per stag
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from attrs import field, frozen
@@ -20,7 +21,7 @@ from remat.algorithms._core.problem import Problem
 from remat.algorithms._core.solver import Solver
 from remat.ir import Graph, Run, Schedule
 from remat.ir.chain import Chain, why_no_chain
-from remat.settings import instance, takes, whole
+from remat.settings import MANY, Setting, instance, takes, tuple_of, whole
 from remat.units import Bytes, GiB, Ns, format_bytes
 
 CLASS = "persistent schedules of the chain: a stage's input stays until its backward, nothing before it runs meanwhile"
@@ -51,6 +52,8 @@ class RotorTable:
 
     def value(self, budget: Bytes) -> Ns | None:
         """The least time of a persistent schedule under a budget [ns], or None."""
+        if budget < 0:
+            return None
         value = int(self.values[row_of(0, len(self.chain), len(self.chain)), self._slots(budget)])
         return None if value >= NEVER else value
 
@@ -144,13 +147,34 @@ def table_bytes(stages: int, slots: int) -> Bytes:
 
 @takes(chain=instance(Chain, "Chain(linearised(graph).graph)"), budget=whole(0, "bytes"))
 def rotor_values(chain: Chain, budget: Bytes, choice: Sequence[Sequence[int]] | None = None) -> RotorTable:
-    """The table of a chain for a budget and every smaller one; `choice`: the options of each stage to consider."""
-    arrays = arrays_of(chain, budget, choice)
+    """The table of a chain for a budget and every smaller one; `choice`: the options of each stage to consider.
+
+    Raises:
+        BadArgument: A-SETTING, where `choice` does not give each stage one or more of its options.
+    """
+    arrays = arrays_of(chain, budget, None if choice is None else _checked_choice(chain, choice))
     length = len(chain)
     values = np.full(((length + 1) * (length + 2) // 2, arrays.slots + 1), NEVER, dtype=np.int64)
     lowest = np.zeros(len(values), dtype=np.int64)
     rotor_table(arrays, values, lowest)
     return RotorTable(chain, arrays, values, lowest)
+
+
+def _checked_choice(chain: Chain, choice: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """Its rows: for each stage one or more numbers of its options."""
+    rows: Any = [tuple(row) if MANY.accepts(row) else row for row in choice] if MANY.accepts(choice) else choice
+    whole_choice = Setting(
+        f"a list with a row of numbers of options for each of the {len(chain)} stages",
+        lambda rows: isinstance(rows, list) and len(rows) == len(chain),
+    )
+    whole_choice.check(rows, "rotor_values: choice")
+    for k, (stage, row) in enumerate(zip(chain.stages, rows, strict=True)):
+        tuple_of(_up_to(len(stage.options) - 1)).check(row, f"rotor_values: choice of stage {k}")
+    return list(rows)
+
+
+def _up_to(last: int) -> Setting:
+    return Setting(f"an int from 0 to {last}", lambda value: type(value) is int and 0 <= value <= last)
 
 
 def keep_all(chain: Chain) -> tuple[tuple[int], ...]:

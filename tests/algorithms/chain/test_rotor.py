@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from remat.algorithms._chain import rotor_kernels
 from remat.algorithms._chain.chain_arrays import NEVER
 from remat.algorithms._chain.rotor import RkRotor, Rotor, keep_all, rotor_values
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._core.problem import Problem
+from remat.errors import BadArgument
 from remat.ir import LayerOption, Option, Schedule, validate
 from remat.ir.chain import Block, Chain, chain_graph
 from tests.algorithms.chain.chains import chains, front, optimum, persistent, replayed
@@ -56,6 +58,34 @@ def check_all_budgets(chain, choice):
             assert schedule is None
         else:
             assert validate(chain.graph, schedule, budget).time == best
+
+
+@given(chains(max_stages=4, options=2), st.integers(1, 10**18))
+def test_below_zero_there_is_no_more_than_below_the_floor(chain, less):
+    table = rotor_values(chain, 50)
+    assert table.value(-less) is None and table.runs(-less) is None and table.schedule(-less) is None
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ("xxx", "choice is 'xxx'.*each of the 3 stages"),
+        (3, "choice is 3"),
+        ([[0]] * 2, "choice is"),
+        ([[0]] * 4, "choice is"),
+        ([[0], [0], []], r"choice of stage 2 is \(\)"),
+        ([[0], [1], [0]], r"choice of stage 1 is \(1,\).*from 0 to 0"),
+        ([[-1], [0], [0]], r"choice of stage 0 is \(-1,\)"),
+        ([[0], 0, [0]], "choice of stage 1 is 0"),
+        ([[True], [0], [0]], "choice of stage 0"),
+    ],
+)
+def test_what_chooses_no_options_is_refused(choice, words):
+    block = Block(output=2, gradient=2, options=(LayerOption(forward=1, backward=1, phantom=4),))
+    chain = Chain(chain_graph([block] * 3, loss=Option(time=1), loss_gradient=2))
+    with pytest.raises(BadArgument, match=f"rotor_values: {words}"):
+        rotor_values(chain, 50, choice)
+    assert rotor_values(chain, 50, ([0], (0,), [0])).value(50) == rotor_values(chain, 50).value(50)
 
 
 @given(chains(max_stages=5, options=2))
