@@ -1,7 +1,9 @@
 """Public functions refuse what is no argument of theirs themselves, in one message: no error comes from the depths."""
 
 import inspect
+import re
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
@@ -32,6 +34,7 @@ from remat.algorithms import (
     gaining,
     gap,
     gap_above,
+    lowest_budget,
     no_plan,
     nodes_up_to,
     proved_floor,
@@ -39,8 +42,19 @@ from remat.algorithms import (
     unit_chain,
     worked_up_to,
 )
+from remat.algorithms.dynamic import (
+    Score,
+    attack,
+    load_program,
+    program_peak,
+    read_program,
+    score_named,
+    simulate,
+    unit_chain_log,
+    write_instructions,
+)
 from remat.errors import BadArgument, IllFormed
-from remat.exec import BucketCollator, bucket_lengths, build_graph, capture, lower, measure, resized
+from remat.exec import BucketCollator, bucket_lengths, build_graph, capture, dtr, lower, measure, resized
 from remat.ir import (
     Cluster,
     Data,
@@ -61,13 +75,28 @@ from remat.ir import (
     renaming,
     translate,
     translate_steps,
+    validate,
 )
 from remat.settings import takes, whole
 from remat.testing import check_solver
 from remat.units import format_bytes, format_ns, parse_bytes
+from remat.viz.curve import draw_curve
+from remat.viz.curves import draw_curves
+from remat.viz.fronts import draw_fronts
+from remat.viz.lanes import draw_lanes
+from remat.viz.page import print_page
+from remat.viz.pictures import draw_memory
+from remat.viz.residency import residency
 from tests.graphs import tiny_step
+from tests.viz.examples import recomputed
 
-PACKAGES = ("remat.ir", "remat.algorithms", "remat.exec", "remat.testing")
+DOCS = Path(__file__).parent.parent / "docs"
+
+PACKAGES = ("remat.ir", "remat.algorithms", "remat.algorithms.dynamic", "remat.exec", "remat.testing")
+PICTURES = re.findall(
+    r"^::: (remat\.viz\.\w+)\.([a-z]\w*)$", (DOCS / "reference" / "api" / "viz.md").read_text(), re.MULTILINE
+)
+"""Modules and names of the functions that draw and export."""
 OPEN = {
     "remat.algorithms": {"best", "first", "pool"},
     "remat.exec": {"register"},
@@ -93,11 +122,21 @@ def test_what_is_no_argument_is_refused_by_the_function_that_gets_it(package):
         function = getattr(module, name)
         if inspect.isfunction(function) and required(function):
             asked += 1
-            with pytest.raises(BadArgument) as refusal:
-                function(**dict.fromkeys(required(function), 0.5j))
-            assert "0.5j" in str(refusal.value) or "complex" in str(refusal.value), name
-            assert refusal.value.fix, name
+            check_refusal(function)
     assert asked >= 5
+
+
+def check_refusal(function):
+    """A call with a complex number for each argument that must be given is refused, with what to give."""
+    with pytest.raises(BadArgument) as refusal:
+        function(**dict.fromkeys(required(function), 0.5j))
+    assert "0.5j" in str(refusal.value) or "complex" in str(refusal.value), function
+    assert refusal.value.fix, function
+
+
+@pytest.mark.parametrize(("module", "name"), PICTURES)
+def test_what_cannot_be_drawn_is_refused_by_the_function_that_gets_it(module, name):
+    check_refusal(getattr(import_module(module), name))
 
 
 @pytest.mark.parametrize("wrong", [{"kind": []}, {"kind": "output"}, {"keep": 1}, {"keep": None}])
@@ -224,6 +263,67 @@ def test_items_of_another_class_are_refused_where_they_are_given():
             call()
     with pytest.raises(IllFormed, match="'c' and 'd' are not equal"):
         renaming(graph, *group)
+
+
+class Unmeasured(Score):
+    """A score by a measure of cost that no runtime keeps."""
+
+    MEASURE = "all"
+
+
+def test_what_is_no_part_of_a_replay_is_refused():
+    program = read_program(write_instructions(unit_chain_log(4)))
+    for words, call in {
+        "load_program: path is 3": lambda: load_program(3),
+        "read_program: lines is 'x'": lambda: read_program("x"),
+        "program_peak: program is None": lambda: program_peak(None),
+        "simulate: program is 3": lambda: simulate(3, 20),
+        "simulate: seed is None": lambda: simulate(program, 10, "random", seed=None),
+        "simulate: score is .*MEASURE is one of no, local": lambda: simulate(program, 20, Unmeasured()),
+        "dtr: score is .*MEASURE is one of no, local": lambda: dtr(nn.Linear(3, 4), "1GiB", score=Unmeasured()),
+        "score_named: name is 3": lambda: score_named(3),
+        "attack: score is 3": lambda: attack(3, operators=4, budget=3),
+        "attack: budget is 1.*from 3": lambda: attack("lru", operators=10, budget=1),
+        "unit_chain_log: length is -1": lambda: unit_chain_log(-1),
+        "lowest_budget: solver is 'rotor'": lambda: lowest_budget(tiny_step(), "rotor"),
+        "options: executor is 3": lambda: HIlp().sweep().options(tiny_step(), executor=3),
+    }.items():
+        with pytest.raises(BadArgument, match=words) as refusal:
+            call()
+        assert refusal.value.fix, words
+
+
+def test_a_log_is_read_from_a_path_in_words(tmp_path):
+    file = tmp_path / "x.log"
+    file.write_text("\n".join(write_instructions(unit_chain_log(4))))
+    assert load_program(str(file)).calls == load_program(file).calls == 8
+
+
+def test_what_is_no_part_of_a_picture_is_refused(tmp_path):
+    graph = tiny_step()
+    schedule = Schedule.from_runs(graph, range(len(graph)))
+    cost = validate(graph, schedule)
+    memory = residency(graph, schedule, cost)
+    longer = Schedule.from_runs(graph, [*range(graph.loss), *range(len(graph))])
+    slower = evolve(graph, computes=tuple(evolve(node, options=(Option(time=99),)) for node in graph.computes))
+    other = "the cost is not that of a schedule of"
+    for words, call in {
+        f"{other} {len(longer)} steps": lambda: residency(graph, longer, cost),
+        f"{other} {len(schedule)} steps": lambda: residency(slower, schedule, cost),
+        f"{other} {len(schedule)} steps on ": lambda: residency(recomputed().graph, schedule, cost),
+        "residency: cost is None": lambda: residency(graph, schedule, None),
+        "draw_memory: budget is '40%'": lambda: draw_memory(memory, budget="40%"),
+        "draw_lanes: memory is": lambda: draw_lanes(schedule),
+        "draw_lanes: path is 3": lambda: draw_lanes(memory, 3),
+        "draw_fronts: graph is None": lambda: draw_fronts(None),
+        "draw_fronts: clusters is 3": lambda: draw_fronts(graph, clusters=3),
+        "draw_curve: marks: an item is 3": lambda: draw_curve([3], peak=3, time=4),
+        "draw_curves: lines: an item is 3": lambda: draw_curves({"a": [3]}, peak=3, time=4),
+        "print_page: budget is -1": lambda: print_page(memory, budget=-1),
+    }.items():
+        with pytest.raises(BadArgument, match=words) as refusal:
+            call()
+        assert refusal.value.fix, words
 
 
 def test_a_text_that_a_message_cuts_is_closed_again():

@@ -82,7 +82,7 @@ ROOMS = {
 }
 """Rooms of packages: each imports of lower rooms only, inside functions and for type checkers too."""
 
-ONLY_READS = {"viz": {"errors", "units", "ir", "viz"}}
+ONLY_READS = {"viz": {"errors", "units", "settings", "ir", "viz"}}
 THIRD_PARTY = {
     "_frozen": {"attrs"},
     "_lazy": set(),

@@ -1,6 +1,6 @@
 """Dynamic tensor rematerialization (Kirisame et al., ICLR 2021): logs of programs, scores, and the simulator.
 
-    program = load_program(Path("resnet.log"))
+    program = load_program("resnet.log")
     simulate(program, budget=program_peak(program) // 2, score="h_dtr_eq")
 
 A log has the format of the paper's appendix C.6; every number agrees with the public simulator's. The solver over graphs of

@@ -15,7 +15,7 @@ from attrs import define, evolve
 from torch import nn
 
 from remat.algorithms._dtr.online import LIMIT
-from remat.algorithms._dtr.scores import Score, score_named
+from remat.algorithms._dtr.scores import A_SCORE, Score, score_named
 from remat.budget import Share, parse_budget
 from remat.errors import BadArgument
 from remat.exec._dtr.runtime import Runtime
@@ -119,7 +119,7 @@ def dtr(
         what = f"a budget of {budget!r} is a share of a peak that is not known without a plan."
         raise BadArgument("X-ARG", what, fix='give bytes, like "6GiB".')
     score = score_named(score) if isinstance(score, str) else score
-    instance(Score, "h_dtr_eq").check(score, "dtr: score", rule="X-ARG")
+    A_SCORE.check(score, "dtr: score", rule="X-ARG")
     reserve = None if loss_reserve is None else parse_bytes(loss_reserve)
     with wrapped_with(model, DtrState(size, score, float(limit), loss, reserve, seed)) as wrapped:
         return wrapped

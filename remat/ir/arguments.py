@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from remat.ir.cost import Cost
 from remat.ir.graph import Graph
 from remat.ir.link import Link
 from remat.ir.option import LayerOption
@@ -25,6 +26,7 @@ def _are_steps(value: Any) -> bool:
 
 A_GRAPH = instance(Graph, "remat.load(path)")
 A_SCHEDULE = instance(Schedule, "Schedule.from_runs(graph, runs)")
+A_COST = instance(Cost, "validate(graph, schedule)")
 A_THING = either(A_GRAPH, A_SCHEDULE)
 AN_OPTION = instance(LayerOption, "plain_options(graph, cluster)[0]")
 A_LINK = optional(instance(Link, "Link.symmetric(gb_per_s=12)"))

@@ -8,7 +8,9 @@ from collections.abc import Collection
 from typing import Any
 
 from remat.errors import BackendMissing, BadArgument
+from remat.ir.arguments import A_PATH
 from remat.ir.json_document import write_whole
+from remat.settings import optional
 from remat.units import Bytes, GiB, KiB, MiB
 from remat.viz.escape import plain
 
@@ -22,6 +24,10 @@ PICTURES = (".png", ".svg", ".pdf", ".svgz", ".eps", ".ps")
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 """Shapes that tell lines apart without color."""
+
+
+A_FILE = optional(A_PATH)
+"""The file of a picture, or none."""
 
 
 def refuse_nothing(drawn: Collection[object], fix: str) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 
 from attrs import field, frozen
 
+from remat.ir.arguments import A_TEXT
+from remat.settings import MANY, each_of, instance, takes, whole
 from remat.units import Bytes, Ns, ratio
-from remat.viz.canvas import BLUE, VERMILION, finished, refuse_nothing, time_axes, unit_of
+from remat.viz.canvas import A_FILE, BLUE, VERMILION, finished, refuse_nothing, time_axes, unit_of
 
 
 @frozen(kw_only=True)
@@ -28,6 +30,10 @@ class Mark:
     lower: Ns | float = field(default=0)
 
 
+A_MARK = instance(Mark, "Mark(budget=2**30, time=10**9)")
+
+
+@takes(marks=MANY, path=A_FILE, peak=whole(0, "bytes"), time=whole(0, "ns"), title=A_TEXT)
 def draw_curve(
     marks: Sequence[Mark], path: str | os.PathLike[str] | None = None, *, peak: Bytes, time: Ns, title: str = ""
 ) -> Any:
@@ -47,6 +53,7 @@ def draw_curve(
         BackendMissing: V-MATPLOTLIB, without matplotlib.
         BadArgument: V-EMPTY, without marks; V-ENDING, for a path that does not end like a picture.
     """
+    marks = each_of(marks, A_MARK, "draw_curve: marks")
     refuse_nothing(marks, "give the curve at least one budget.")
     marks = sorted(marks, key=lambda mark: mark.budget)
     figure, axes = time_axes()

@@ -7,11 +7,26 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from remat.ir.arguments import A_TABLE, A_TEXT
+from remat.settings import each_of, takes, whole
 from remat.units import Bytes, Ns, format_bytes, ratio
-from remat.viz.canvas import BLUE, GREEN, MARKERS, ORANGE, PURPLE, SKY, VERMILION, finished, refuse_nothing, time_axes
-from remat.viz.curve import Mark
+from remat.viz.canvas import (
+    A_FILE,
+    BLUE,
+    GREEN,
+    MARKERS,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    finished,
+    refuse_nothing,
+    time_axes,
+)
+from remat.viz.curve import A_MARK, Mark
 
 
+@takes(lines=A_TABLE, path=A_FILE, peak=whole(0, "bytes"), time=whole(0, "ns"), title=A_TEXT)
 def draw_curves(
     lines: Mapping[str, Sequence[Mark]],
     path: str | os.PathLike[str] | None = None,
@@ -36,7 +51,7 @@ def draw_curves(
         BackendMissing: V-MATPLOTLIB, without matplotlib.
         BadArgument: V-EMPTY, without marks; V-ENDING, for a path that does not end like a picture.
     """
-    every = [mark for marks in lines.values() for mark in marks]
+    every = [mark for marks in lines.values() for mark in each_of(marks, A_MARK, "draw_curves: lines")]
     refuse_nothing(every, "give at least one solver and one budget.")
     figure, axes = time_axes()
     for place, (name, marks) in enumerate(lines.items()):

@@ -8,17 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from remat.ir import Cluster, Compute, Data, Graph, Kind, Layer, LayerOption, Phase
+from remat.ir.arguments import A_GRAPH
+from remat.ir.cluster import CLUSTERS
+from remat.settings import takes
 from remat.units import format_bytes, format_ns
 
 _COLORS = {Phase.FORWARD: "#9ecae1", Phase.LOSS: "#d9d9d9", Phase.BACKWARD: "#cab2e6"}
 _GOLD = "#ffd966"
 
 
+@takes(graph=A_GRAPH)
 def graph_dot(graph: Graph) -> str:
     """One level: nodes and data, layers with their phantoms and options."""
     return "\n".join(["digraph {", *_HEAD, *(f"  {line}" for line in _level(graph)), "}"]) + "\n"
 
 
+@takes(graph=A_GRAPH, clusters=CLUSTERS)
 def hierarchy_dot(graph: Graph, clusters: Sequence[Cluster]) -> str:
     """The flat graph with its clusters, and their children, as boxes within boxes."""
     lines = ["digraph {", *_HEAD]

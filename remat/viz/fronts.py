@@ -7,8 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 from remat.ir import Cluster, Graph, Layer, LayerOption
+from remat.ir.arguments import A_GRAPH, A_TEXT
+from remat.ir.cluster import CLUSTERS
+from remat.settings import optional, takes
 from remat.units import Bytes, Ns, format_ns
-from remat.viz.canvas import BLACK, BLUE, GREY, SKY, finished, new_figure, refuse_nothing, unit_of, write_title
+from remat.viz.canvas import A_FILE, BLACK, BLUE, GREY, SKY, finished, new_figure, refuse_nothing, unit_of, write_title
 from remat.viz.escape import short
 from remat.viz.residency import unit_of_time
 
@@ -20,6 +23,7 @@ Box: TypeAlias = tuple[int, float, float, str]
 """Depth, beginning and end on the axis of forward nodes, and the name."""
 
 
+@takes(graph=A_GRAPH, path=A_FILE, flat=optional(A_GRAPH), clusters=CLUSTERS, title=A_TEXT)
 def draw_fronts(
     graph: Graph,
     path: str | os.PathLike[str] | None = None,

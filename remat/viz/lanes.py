@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from remat.ir import Lane, Phase
+from remat.ir.arguments import A_TEXT
+from remat.settings import takes
 from remat.units import Ns
-from remat.viz.canvas import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION, finished, new_figure, refuse_nothing
+from remat.viz.canvas import A_FILE, BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION, finished, new_figure, refuse_nothing
 from remat.viz.escape import short
-from remat.viz.residency import Execution, Residency, scope_of, unit_of_time
+from remat.viz.residency import A_MEMORY, Execution, Residency, scope_of, unit_of_time
 
 LANES = {
     "forward": BLUE,
@@ -92,6 +94,7 @@ def _by_module(row: Sequence[Bar], modules: Sequence[str]) -> list[Bar]:
     return merged
 
 
+@takes(memory=A_MEMORY, path=A_FILE, title=A_TEXT)
 def draw_lanes(memory: Residency, path: str | os.PathLike[str] | None = None, *, title: str = "") -> Any:
     """Draw the runs of the step in lanes, and copies each way where there are any; the loss is dotted.
 

@@ -13,12 +13,13 @@ from importlib.resources import files
 from typing import Any
 
 from remat.ir import Offload
+from remat.settings import optional, takes, whole
 from remat.units import Bytes, format_bytes, format_ns
 from remat.viz.canvas import refuse_nothing
 from remat.viz.escape import plain
 from remat.viz.lanes import LANES, lane_of
 from remat.viz.pictures import COLORS
-from remat.viz.residency import Group, Residency, Stay, scope_of
+from remat.viz.residency import A_MEMORY, Group, Residency, Stay, scope_of
 
 _KEPT = {
     "tangent": "autograd holds it to the end of the backward",
@@ -29,6 +30,7 @@ _KEPT = {
 }
 
 
+@takes(memory=A_MEMORY, budget=optional(whole(0, "bytes")))
 def print_page(memory: Residency, *, budget: Bytes | None = None) -> str:
     """The page as text.
 
@@ -48,6 +50,7 @@ def print_page(memory: Residency, *, budget: Bytes | None = None) -> str:
     return before + html.escape(plain(memory.graph.name)) + between + data + after
 
 
+@takes(memory=A_MEMORY, budget=optional(whole(0, "bytes")))
 def page_data(memory: Residency, *, budget: Bytes | None = None) -> dict[str, Any]:
     """What the page shows, as JSON: sizes in bytes, times in nanoseconds, places by index.
 

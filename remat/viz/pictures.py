@@ -6,8 +6,11 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from remat.ir.arguments import A_TEXT
+from remat.settings import optional, takes, whole
 from remat.units import Bytes, Ns, format_bytes, format_ns
 from remat.viz.canvas import (
+    A_FILE,
     BLACK,
     BLUE,
     GREEN,
@@ -23,7 +26,7 @@ from remat.viz.canvas import (
     unit_of,
 )
 from remat.viz.escape import short
-from remat.viz.residency import Group, Residency, names_of, unit_of_time
+from remat.viz.residency import A_MEMORY, Group, Residency, names_of, unit_of_time
 
 COLORS = {
     Group.RESULT: YELLOW,
@@ -40,6 +43,7 @@ LARGEST = 6
 """Residents that are named at the peak."""
 
 
+@takes(memory=A_MEMORY, path=A_FILE, budget=optional(whole(0, "bytes")), title=A_TEXT)
 def draw_memory(
     memory: Residency, path: str | os.PathLike[str] | None = None, *, budget: Bytes | None = None, title: str = ""
 ) -> Any:

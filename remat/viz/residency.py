@@ -14,7 +14,10 @@ from typing import TypeAlias
 
 from attrs import define, field, frozen
 
+from remat.errors import BadArgument
 from remat.ir import Cost, Drop, Graph, Kind, Offload, Prefetch, Run, Schedule
+from remat.ir.arguments import A_COST, A_GRAPH, A_SCHEDULE
+from remat.settings import RULE, instance, takes
 from remat.units import Bytes, Ns
 
 Moment: TypeAlias = tuple[Ns, int, int]
@@ -168,6 +171,10 @@ class Execution:
     again: bool
 
 
+A_MEMORY = instance(Residency, "residency(graph, schedule, cost)")
+
+
+@takes(graph=A_GRAPH, schedule=A_SCHEDULE, cost=A_COST)
 def residency(graph: Graph, schedule: Schedule, cost: Cost) -> Residency:
     """Whose the bytes of a schedule are.
 
@@ -175,12 +182,36 @@ def residency(graph: Graph, schedule: Schedule, cost: Cost) -> Residency:
         graph: the step.
         schedule: what was replayed on it.
         cost: what `validate` returned for them, with the link where there are copies.
+
+    Raises:
+        BadArgument: A-SETTING, where the cost is that of another schedule or graph.
     """
+    if not _belongs(graph, schedule, cost):
+        what = f"residency: the cost is not that of a schedule of {len(schedule)} steps on {graph.name!r:.100}."
+        raise BadArgument(
+            RULE, what, fix="give what `validate(graph, schedule)` returned, with the link if there is one."
+        )
     walk = _Walk(graph, schedule, cost)
     walk.play()
     rank = {group: place for place, group in enumerate(Group)}
     stays = tuple(sorted(walk.stays, key=lambda stay: (stay.entry, rank[stay.group])))
     return Residency(graph=graph, schedule=schedule, cost=cost, stays=stays)
+
+
+def _belongs(graph: Graph, schedule: Schedule, cost: Cost) -> bool:
+    """Whether a cost has an interval for each run and copy of a schedule, of runs as long as they are in the graph."""
+    times = {interval.step: interval.end - interval.start for interval in cost.intervals}
+    if len(cost.timeline) != len(schedule):
+        return False
+    for at, step in enumerate(schedule.steps):
+        if isinstance(step, Run):
+            node = graph.node_index.get(step.node)
+            options = () if node is None else graph.computes[node].options
+            if step.option >= len(options) or times.get(at) != options[step.option].time:
+                return False
+        elif isinstance(step, (Offload, Prefetch)) and at not in times:
+            return False
+    return True
 
 
 @define(kw_only=True)

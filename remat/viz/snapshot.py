@@ -12,14 +12,16 @@ import pickle
 from bisect import insort
 from typing import Any
 
+from remat.settings import takes
 from remat.units import Bytes
 from remat.viz.escape import plain
-from remat.viz.residency import Residency, Stay
+from remat.viz.residency import A_MEMORY, Residency, Stay
 
 BASE = 1 << 32
 """The address of the segment: that of no allocation is zero."""
 
 
+@takes(memory=A_MEMORY)
 def memory_snapshot(memory: Residency) -> dict[str, Any]:
     """The snapshot after the step, with the history of its allocations.
 
@@ -46,6 +48,7 @@ def memory_snapshot(memory: Residency) -> dict[str, Any]:
     }
 
 
+@takes(memory=A_MEMORY)
 def pickle_snapshot(memory: Residency) -> bytes:
     """The snapshot as a pickle: what `torch.cuda.memory._dump_snapshot` writes."""
     return pickle.dumps(memory_snapshot(memory), protocol=4)

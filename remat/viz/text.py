@@ -7,11 +7,14 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from remat.ir import Cost, Graph, Phase, PlanFile, Schedule
+from remat.ir.arguments import A_COST, A_GRAPH, A_THING
+from remat.settings import takes
 from remat.units import Bytes, Ns, format_bytes, format_ns
 
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
+@takes(thing=A_THING)
 def summary(thing: Graph | Schedule) -> Iterator[str]:
     """The contents of a graph or schedule."""
     yield repr(thing)
@@ -69,6 +72,7 @@ def plan_lines(file: PlanFile) -> Iterator[str]:
         yield f"{'planner':10} {plan.planner}"
 
 
+@takes(graph=A_GRAPH, cost=A_COST)
 def cost_lines(graph: Graph, cost: Cost) -> Iterator[str]:
     """A replay's cost, and its memory over the steps as one line of bars."""
     once = graph.time

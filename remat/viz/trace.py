@@ -9,15 +9,18 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from remat.ir.arguments import A_TEXT
+from remat.settings import takes
 from remat.units import Ns
 from remat.viz.escape import plain
 from remat.viz.lanes import LANES, lane_of
-from remat.viz.residency import Execution, Residency, scope_of
+from remat.viz.residency import A_MEMORY, Execution, Residency, scope_of
 
 STEP = 1
 """The process that the lanes are threads of."""
 
 
+@takes(memory=A_MEMORY, title=A_TEXT)
 def trace_events(memory: Residency, title: str = "") -> dict[str, Any]:
     """The document of a trace.
 
@@ -39,6 +42,7 @@ def trace_events(memory: Residency, title: str = "") -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": _about(memory)}
 
 
+@takes(memory=A_MEMORY, title=A_TEXT)
 def print_trace(memory: Residency, title: str = "") -> str:
     """The trace as JSON text."""
     return json.dumps(trace_events(memory, title), separators=(",", ":"))

@@ -29,7 +29,7 @@ from remat.algorithms._search.state import Search
 from remat.algorithms._whole.baselines import StoreAll, store_all_peak
 from remat.ir import Graph, Link, Schedule
 from remat.ir.arguments import A_GRAPH, A_LINK
-from remat.settings import MANY, function, number, optional, takes
+from remat.settings import MANY, SEED, function, number, optional, takes
 from remat.units import Bytes
 
 PROBES = 7
@@ -126,7 +126,7 @@ def sweep(
     return Curve(points=tuple(points))
 
 
-@takes(graph=A_GRAPH, clock=A_CLOCK, link=A_LINK)
+@takes(graph=A_GRAPH, solver=optional(a_solver), clock=A_CLOCK, seed=SEED, link=A_LINK)
 def lowest_budget(
     graph: Graph,
     solver: Solver | None = None,

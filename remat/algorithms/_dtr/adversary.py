@@ -15,8 +15,10 @@ from attrs import frozen
 from remat.algorithms._dtr.log import Alias, Call, Instruction, Memory, Release, write_instructions
 from remat.algorithms._dtr.program import Program
 from remat.algorithms._dtr.reader import read_program
-from remat.algorithms._dtr.scores import Score
+from remat.algorithms._dtr.scores import A_SCORE, Score
 from remat.algorithms._dtr.simulator import Replay, Status, simulation
+from remat.ir.arguments import A_TEXT
+from remat.settings import SEED, either, takes, whole
 
 
 def operator(name: str, args: tuple[str, ...], *, time: int = 1, size: int = 1) -> tuple[Instruction, ...]:
@@ -24,6 +26,7 @@ def operator(name: str, args: tuple[str, ...], *, time: int = 1, size: int = 1) 
     return Call((name,), "f", args, time), Memory(name, size), Alias(name, -1)
 
 
+@takes(length=whole(1, "operators"))
 def unit_chain_log(length: int) -> Iterator[Instruction]:
     """The chain of section 3: `length` operators and as many of the backward, of cost 1 and one byte each.
 
@@ -59,6 +62,7 @@ class Attack:
         return (self.replay.compute + self.replay.remat_cost) / self.best
 
 
+@takes(score=either(A_TEXT, A_SCORE), operators=whole(1), budget=whole(3, "tensors"), seed=SEED)
 def attack(score: Score | str, *, operators: int, budget: int, seed: int = 0) -> Attack:
     """Play the adversary of theorem 3.2 against a rule, which has to be deterministic.
 

@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 from attrs import frozen
 
 from remat.errors import MalformedFile
+from remat.settings import MANY, takes
 
 MOST = (1 << 62) - 1
 """The largest size or time of a log, and the largest sum of them: memory and clock then stay within a 64-bit word."""
@@ -111,6 +112,7 @@ def malformed(line: int, what: str, fix: str) -> MalformedFile:
     return MalformedFile("F-LOG", what, where=f"line {line}", fix=fix)
 
 
+@takes(lines=MANY)
 def read_instructions(lines: Iterable[str]) -> Iterator[tuple[int, Instruction]]:
     """The instructions of a log with the numbers of their lines, one at a time; empty lines are skipped.
 
@@ -198,6 +200,7 @@ _READERS: dict[str, Callable[[_Fields], Instruction]] = {
 }
 
 
+@takes(instructions=MANY)
 def write_instructions(instructions: Iterable[Instruction]) -> Iterator[str]:
     """The lines of a log, without line ends, one at a time; the public simulator reads them."""
     for instruction in instructions:

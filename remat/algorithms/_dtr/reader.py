@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterable
-from pathlib import Path
 
 from attrs import define, field
 
@@ -24,9 +24,12 @@ from remat.algorithms._dtr.log import (
 )
 from remat.algorithms._dtr.program import Program, ProgramBuilder
 from remat.errors import MalformedFile
+from remat.ir.arguments import A_PATH
 from remat.ir.json_document import as_text, read_unzipped
+from remat.settings import FLAG, MANY, takes
 
 
+@takes(lines=MANY, keep=FLAG)
 def read_program(lines: Iterable[str], *, keep: bool = True) -> Program:
     """Read a log as a stream; with `keep`, what it still references at its end has to be resident then.
 
@@ -55,7 +58,8 @@ def read_program(lines: Iterable[str], *, keep: bool = True) -> Program:
     return reader.end(keep)
 
 
-def load_program(path: Path, *, keep: bool = True) -> Program:
+@takes(path=A_PATH, keep=FLAG)
+def load_program(path: str | os.PathLike[str], *, keep: bool = True) -> Program:
     """Read a log from a file, gzipped or not; errors as of `read_program`; F-GZIP, F-SIZE, F-UTF8."""
     return read_program(io.StringIO(as_text(read_unzipped(path)), newline=None), keep=keep)
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from attrs import field, frozen
@@ -29,7 +29,8 @@ from attrs import field, frozen
 from remat.algorithms._arrays.graph_arrays import Floats, Longs
 from remat.algorithms._plugins.registry import entries, get
 from remat.errors import BadArgument
-from remat.settings import FLAG, one_of
+from remat.ir.arguments import A_TEXT
+from remat.settings import FLAG, Setting, one_of, takes
 
 COSTS = ("no", "local", "ancestors", "e*", "eq")
 """Measures of cost, in the order of their codes in the kernels: 1; c0; with the cost of evicted ancestors; of the evicted
@@ -74,6 +75,13 @@ class Score:
         """Scores of the whole pool; override it where numpy can do it at once."""
         rows = zip(pool.cost.tolist(), pool.size.tolist(), pool.staleness.tolist(), pool.access.tolist(), strict=True)
         return np.array([self.value(*row) for row in rows], np.float64)
+
+
+def _is_score(value: Any) -> bool:
+    return isinstance(value, Score) and value.measure in COSTS
+
+
+A_SCORE = Setting(f"a Score, e.g. h_dtr_eq, whose MEASURE is one of {', '.join(COSTS)}", _is_score)
 
 
 def choice(score: Score, pool: Pool) -> int:
@@ -149,6 +157,7 @@ OTHER_NAMES = {"h_eq": "h_dtr_eq", "h_dtr_local": "h_local", "h_msps": "msps", "
 _FAMILY = re.compile(r"h'?\(\s*(yes|no)\s*,\s*(yes|no)\s*,\s*(e\*|eqclass|eq|local|no|ancestors)\s*\)", re.IGNORECASE)
 
 
+@takes(name=A_TEXT)
 def score_named(name: str) -> Score:
     """The score of that name: a published one, `h'(s, m, c)`, or one that a package registers under `remat.scores`.
 

@@ -13,9 +13,20 @@ from remat.algorithms._dtr.log import MOST, malformed
 from remat.algorithms._dtr.pool import measure_pool
 from remat.algorithms._dtr.program import Program
 from remat.algorithms._dtr.runtime import CHOOSE, DONE, GONE, GROW, OUT_OF_MEMORY, advance
-from remat.algorithms._dtr.scores import COSTS, Chance, Family, LastAccess, Pool, Score, choice, h_dtr_eq, score_named
+from remat.algorithms._dtr.scores import (
+    A_SCORE,
+    COSTS,
+    Chance,
+    Family,
+    LastAccess,
+    Pool,
+    Score,
+    choice,
+    h_dtr_eq,
+    score_named,
+)
 from remat.algorithms._dtr.state import ACCESS, FAMILY, OUTSIDE, RANDOM, Machine, Rules, grown, machine
-from remat.settings import instance, number, one_of, whole
+from remat.settings import SEED, instance, number, one_of, takes, whole
 
 LIMIT = 1000.0
 """Times the cost of the program that a run may take, unless it is told otherwise."""
@@ -24,6 +35,9 @@ FEWEST_RUNS = 1_000_000
 """Recomputations that any program may take; a longer one may take `RUNS_PER_CALL` for each of its operators."""
 
 RUNS_PER_CALL = 100
+
+
+A_PROGRAM = instance(Program, "load_program(path)")
 
 
 class Status(StrEnum):
@@ -103,6 +117,7 @@ def simulate(
     return simulation(program, budget, score, dealloc=dealloc, limit=limit, seed=seed).replay
 
 
+@takes(program=A_PROGRAM)
 def program_peak(program: Program) -> int:
     """Most bytes at once without a budget, what is let go of being evicted: 100 % of a budget in percent."""
     return simulate(program, None, LastAccess()).peak
@@ -118,8 +133,10 @@ def simulation(
     seed: int = 0,
 ) -> Simulation:
     """`simulate`, with the runtime as it was left."""
+    A_PROGRAM.check(program, "simulate: program")
     score = score_named(score) if isinstance(score, str) else score
-    instance(Score, "h_dtr_eq").check(score, "simulate: score")
+    A_SCORE.check(score, "simulate: score")
+    SEED.check(seed, "simulate: seed")
     one_of("eager", "ignore", "banish").check(dealloc, "simulate: dealloc")
     number(1).check(limit, "simulate: limit")
     if budget is not None:

@@ -21,7 +21,7 @@ from typing import Protocol, runtime_checkable
 from attrs import evolve, field, frozen
 
 from remat._warn import warn
-from remat.algorithms._core.clock import Clock
+from remat.algorithms._core.clock import A_CLOCK, Clock
 from remat.algorithms._core.options import SHARE, OptionSource, both_halves, undominated
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._core.problem import Problem
@@ -29,7 +29,8 @@ from remat.algorithms._milp.backend import Backend
 from remat.algorithms._staged.budget_solver import BudgetResult, BudgetSolver, Watch
 from remat.algorithms._staged.warm_start import narrowed, starting_plan
 from remat.ir import Graph, LayerOption, Run, Schedule, option_of, validate
-from remat.settings import either, instance, optional, tuple_of, whole
+from remat.ir.arguments import A_GRAPH
+from remat.settings import SEED, either, instance, optional, takes, tuple_of, whole
 from remat.units import Bytes, Ns
 
 Budgets = int | tuple[Bytes, ...]
@@ -58,6 +59,7 @@ class StagedSolver(Protocol):
         """The formulation of a graph, for many budgets."""
 
 
+_executor = optional(instance(Executor, "ProcessPoolExecutor(4)"))
 _budgets = either(whole(1, "budgets"), tuple_of(whole(0, "bytes")))
 
 
@@ -117,6 +119,7 @@ class IlpSweep(OptionSource):
         workers = "" if self.workers == 1 else f", workers={self.workers}"
         return f"{self.solver!r}.sweep(peaks={self.peaks!r}, saves={self.saves!r}{workers})"
 
+    @takes(block=A_GRAPH, clock=A_CLOCK, seed=SEED, executor=_executor)
     def options(
         self, block: Graph, *, clock: Clock | None = None, seed: int = 0, executor: Executor | None = None
     ) -> tuple[LayerOption, ...]:
@@ -131,6 +134,7 @@ class IlpSweep(OptionSource):
             warn(words, RuntimeWarning)
         return swept.options(block)
 
+    @takes(block=A_GRAPH, clock=A_CLOCK, seed=SEED, executor=_executor)
     def run(
         self, block: Graph, *, clock: Clock | None = None, seed: int = 0, executor: Executor | None = None
     ) -> Swept:
