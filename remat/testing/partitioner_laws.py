@@ -16,7 +16,7 @@ from remat.settings import instance
 from remat.testing.families import branching, chain, legal_flat, long
 from remat.testing.guarded import GuardedTrial
 from remat.testing.random_schedules import random_schedule
-from remat.testing.renaming import renamed
+from remat.testing.renaming import prefixed, renamed
 from remat.testing.report import Report, Say, Tally, check_arguments
 from remat.testing.trial import check_repr
 from remat.testing.trying import Examples, try_examples
@@ -152,7 +152,8 @@ class _Trial(GuardedTrial):
             for again in self.reseeded("`partition`", lambda: self.partitioner.partition(self.graph)):
                 self.expect("L-REPEAT", again == division, "a second call divides the graph differently.")
         if self.tally.tries("L-NAMES"):
-            other = self.quietly("`partition`", lambda: self.partitioner.partition(renamed(self.graph, _WORD)))
+            graph = renamed(self.graph, prefixed(self.graph, _WORD))
+            other = self.quietly("`partition`", lambda: self.partitioner.partition(graph))
             same = _nodes(other) == _nodes(tuple(_renamed(cluster) for cluster in division))
             self.expect("L-NAMES", same, f"with {_WORD!r} before every name the graph is divided differently.")
 

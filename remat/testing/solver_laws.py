@@ -41,7 +41,7 @@ SOLVER_LAWS = {
     "L-REPORT": "plans and bounds reported to the clock are valid, and the plans fit",
     "L-BETTER": "each plan reported to the clock has its true time and is no worse than the previous one; nor is the result",
     "L-REPEAT": "the same problem and seed give the same plan, whatever the state of the global generators",
-    "L-NAMES": "names do not matter: with a prefix before each, the plan is the same; nor does the order of sets",
+    "L-NAMES": "names do not matter: with others, sorted alike or in reverse, the plan is the same; nor does the order of sets",
     "L-STOP": "after the clock has expired the plan is still valid and the bound still holds",
     "L-INTERRUPT": "an interruption is let through, or stops the clock; it is not swallowed, and nothing else stops the clock",
     "L-LINK": "with a link, schedules are valid and bounds hold for schedules with copies too",

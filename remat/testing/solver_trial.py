@@ -25,7 +25,7 @@ from remat.testing.guard import Overrun, patient
 from remat.testing.guarded import GuardedTrial
 from remat.testing.oracle import Among, frontier, optimum
 from remat.testing.random_schedules import random_schedule
-from remat.testing.renaming import renamed, with_word
+from remat.testing.renaming import backwards, prefixed, renamed, with_names
 from remat.testing.report import Tally
 from remat.testing.trial import described
 
@@ -247,14 +247,16 @@ class SolverTrial(GuardedTrial):
     def renames(self, plan: Plan) -> None:
         """L-NAMES."""
         word = _WORD[self.case.number % len(_WORD)]
-        other = evolve(self.problem, graph=renamed(self.graph, word))
+        names = backwards(self.graph, word) if self.case.number % 2 else prefixed(self.graph, word)
+        what = f"with names that begin with {word!r}{' and sort in reverse' if self.case.number % 2 else ''} "
+        other = evolve(self.problem, graph=renamed(self.graph, names))
         if self.solver.refuses(other.graph) is not None:
-            raise _Fails(f"with {word!r} before every name the graph is refused.")
+            raise _Fails(f"{what}the graph is refused.")
         again = self._quietly(other)
-        same = again.schedule == with_word(plan.schedule, word) and again.lower == plan.lower
+        same = again.schedule == with_names(plan.schedule, names) and again.lower == plan.lower
         self.hold(
             same,
-            f"with {word!r} before every name it gives another plan or bound ({plan.lower}, then {again.lower}).\n"
+            f"{what}it gives another plan or bound ({plan.lower}, then {again.lower}).\n"
             f"{_lines(plan.schedule)}\n{_lines(again.schedule)}",
         )
 

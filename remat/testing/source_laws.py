@@ -30,7 +30,7 @@ from remat.testing.families import branching, chain, legal_flat
 from remat.testing.guard import Overrun, patient
 from remat.testing.guarded import GuardedTrial
 from remat.testing.random_schedules import random_schedule
-from remat.testing.renaming import renamed
+from remat.testing.renaming import prefixed, renamed
 from remat.testing.report import LawBroken, Report, Say, Tally, check_arguments
 from remat.testing.trial import check_repr
 from remat.testing.trying import Examples, try_examples
@@ -218,7 +218,7 @@ class _Trial(GuardedTrial):
             for again in self.reseeded("`options`", lambda: self.source.options(self.graph, seed=self.number)):
                 self.expect("L-REPEAT", again == options, "a second call returns other options.")
         if self.tally.tries("L-NAMES"):
-            other = renamed(self.graph, _WORD)
+            other = renamed(self.graph, prefixed(self.graph, _WORD))
             again = self.quietly("`options`", lambda: self.source.options(other, seed=self.number))
             same = [_numbers(option) for option in again] == [_numbers(option) for option in options]
             self.expect("L-NAMES", same, f"with {_WORD!r} before every name it returns other options.")

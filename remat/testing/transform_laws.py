@@ -20,7 +20,7 @@ from remat.testing.case import Case, case_of
 from remat.testing.clock import memory_clock
 from remat.testing.guarded import GuardedTrial
 from remat.testing.random_schedules import random_schedule
-from remat.testing.renaming import renamed, with_word
+from remat.testing.renaming import prefixed, renamed, with_names
 from remat.testing.report import Report, Say, Tally, check_arguments
 from remat.testing.trial import check_repr
 from remat.testing.trying import Examples, try_examples
@@ -242,7 +242,8 @@ class _Trial(GuardedTrial):
         """L-NAMES: nodes and data correspond by index, so each step of a walk has a counterpart."""
         if not self.tally.tries("L-NAMES"):
             return
-        other = evolve(self.problem, graph=renamed(self.graph, _WORD))
+        names = prefixed(self.graph, _WORD)
+        other = evolve(self.problem, graph=renamed(self.graph, names))
         if self.transform.refuses(other.graph) is not None:
             raise self.broken("L-NAMES", f"with {_WORD!r} before every name the graph is refused.")
         again = self.applied(other)
@@ -251,7 +252,7 @@ class _Trial(GuardedTrial):
         assert again is not None
         step = _counterparts(graph, again.problem.graph)
         lifted = self.lifted(again, Schedule(tuple(step(original) for original in walk.steps)))
-        same = lifted == with_word(self.lifted(applied, walk), _WORD)
+        same = lifted == with_names(self.lifted(applied, walk), names)
         self.expect("L-NAMES", same, f"with {_WORD!r} before every name it lifts differently.")
 
 

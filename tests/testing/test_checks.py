@@ -30,7 +30,7 @@ from remat.testing.interruption import calls, interrupted
 from remat.testing.oracle import frontier
 from remat.testing.random_schedules import AMONG, in_captured_order, random_schedule
 from remat.testing.reducing import smaller
-from remat.testing.renaming import renamed, with_word
+from remat.testing.renaming import backwards, prefixed, renamed, with_names
 from remat.testing.solver_laws import SOLVER_LAWS
 from remat.testing.trace import Trace
 
@@ -206,8 +206,17 @@ def test_only_numbers_change_where_the_structure_is_to_stay():
 def test_a_renamed_graph_has_the_same_schedules():
     for seed, graph in enumerate(graphs(20)):
         schedule = random_schedule(graph, Random(seed).randint)
-        again = validate(renamed(graph, "x."), with_word(schedule, "x."))
-        assert again.time == validate(graph, schedule).time
+        for names in (prefixed(graph, "x."), backwards(graph, "x.")):
+            again = validate(renamed(graph, names), with_names(schedule, names))
+            assert again.time == validate(graph, schedule).time
+
+
+def test_new_names_sort_as_before_or_in_reverse():
+    for graph in graphs(20):
+        straight, reverse = prefixed(graph, "x."), backwards(graph, "x.")
+        assert sorted(straight.values()) == [straight[name] for name in sorted(straight)]
+        assert sorted(reverse.values(), reverse=True) == [reverse[name] for name in sorted(reverse)]
+        assert len(set(reverse.values())) == len(reverse) >= len(graph) + len(graph.data)
 
 
 # -- guards ------------------------------------------------------------------------------------------------------------

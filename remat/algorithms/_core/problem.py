@@ -19,7 +19,8 @@ class Problem:
         graph: the training step.
         budget: most bytes live in any step, inputs and buffers not counted.
         link: the link to the host; None: schedules may hold no copies.
-        host_budget: most bytes that copies may hold on the host; None: no limit. Only with a link.
+        host_budget: most bytes that copies may hold on the host; None: no limit. Without a link it limits nothing: no schedule
+            holds copies then.
         deadline: seconds of planning; None: no limit.
         proof_leaves: most leaves of the branch trees of a proof; 0: no trees are grown for a proof.
 

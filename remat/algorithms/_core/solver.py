@@ -89,6 +89,7 @@ class Solver(ABC):
         Raises:
             BadArgument: A-SETTING, when `problem` is no Problem, the solver's answer no Plan, or its refusal no text.
             InvalidSchedule: a broken rule other than the budget, which is a bug of the solver.
+            UnsoundBound: A-BOUND, a lower bound above the time of a valid schedule, which is a bug of the solver or of remat.
         """
         _PROBLEM.check(problem, "solve: problem")
         A_CLOCK.check(clock, "solve: clock")

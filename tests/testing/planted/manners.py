@@ -183,15 +183,25 @@ memory = {}
 class AsTheSetComes(Planted):
     """Of nodes that are as good the first of a set."""
 
+    def first(self, names):
+        return next(iter(names))
+
     def plan(self, problem, clock, seed):
         names = {node.name for node in problem.graph.computes if node.phase is Phase.FORWARD and not node.run_once}
         found = captured(problem)
         if names and problem.graph.flat and problem.budget:
             at = 1 + max(i for i, run in enumerate(found.runs) if problem.graph.node(run.node).phase is Phase.FORWARD)
-            runs = [*found.runs[:at], Run(next(iter(names))), *found.runs[at:]]
+            runs = [*found.runs[:at], Run(self.first(names)), *found.runs[at:]]
             again = Schedule.from_runs(problem.graph, runs)
             found = again if validated(problem, again) else found
         return planned(found if validated(problem, found) else None)
+
+
+class FirstByName(AsTheSetComes):
+    """Of nodes that are as good the first in the order of their names."""
+
+    def first(self, names):
+        return min(names)
 
 
 class HashesAWord(Planted):
@@ -330,6 +340,7 @@ MANNERS = {
     RemembersByBudget(): "L-REPLAY L-BUDGET L-REPEAT L-NAMES",
     AsTheSetComes(): "L-NAMES L-HASH",
     HashesAWord(): "L-HASH",
+    FirstByName(): "L-NAMES",
     KnowsForwardByName(): "L-NAMES",
     KnowsNoLayers(): "L-RAISE",
     ForgetsThatNothingFits(): "L-RAISE",
