@@ -18,6 +18,7 @@ from remat.algorithms._dtr.online import LIMIT
 from remat.algorithms._dtr.scores import A_SCORE, Score, score_named
 from remat.budget import Share, parse_budget
 from remat.errors import BadArgument
+from remat.exec._dtr.keeping_all import peak_of_everything
 from remat.exec._dtr.runtime import Runtime
 from remat.exec._dtr.stepping import DtrReport, PartReport, device_of, report_of, run_forward
 from remat.exec._module.calls import Wrapped, bare_forward, captured_step, is_bare
@@ -36,7 +37,7 @@ from remat.units import Bytes, parse_bytes
 class DtrState:
     """Settings and runtime of a module under DTR; a copy has a runtime of its own."""
 
-    budget: Bytes
+    budget: Bytes | Share
     score: Score
     limit: float
     loss: Callable[..., Any] | None
@@ -65,7 +66,7 @@ class DtrState:
         if not torch.is_grad_enabled() or is_recorded():
             return forward()
         with EXCHANGE.planning:
-            runtime = self._runtime(module, (args, kwargs))
+            runtime = self._runtime(module, (args, kwargs), forward)
 
         def turn() -> Any:
             with running_eagerly(), runtime.turns:
@@ -73,14 +74,23 @@ class DtrState:
 
         return unwound(turn, runtime.was_interrupted)
 
-    def _runtime(self, module: nn.Module, arguments: Any) -> Runtime:
+    def _runtime(self, module: nn.Module, arguments: Any, forward: Callable[[], Any]) -> Runtime:
         if self.runtime is None:
             leaves, _ = structure.flatten(arguments, opaque=lambda value: isinstance(value, nn.Module))
             tensors = [*module.parameters(), *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))]
-            device = device_of(tensors)
-            self.runtime = Runtime(self.budget, self.score, device, limit=self.limit, seed=self.seed)
+            budget, device = self._bytes(module, arguments, forward), device_of(tensors)
+            self.runtime = Runtime(budget, self.score, device, limit=self.limit, seed=self.seed)
         self.runtime = self.runtime.renewed()
         return self.runtime
+
+    def _bytes(self, module: nn.Module, arguments: Any, forward: Callable[[], Any]) -> Bytes:
+        """The budget; a share is of what this call holds with everything kept, and the same bytes from then on."""
+        if isinstance(self.budget, Share):
+            watched = (self.loss,) if self.loss is not None else ()
+            with EXCHANGE.alone:  # it writes buffers
+                peak = peak_of_everything(module, forward, arguments, watched=watched, reserve=self.loss_reserve)
+            self.budget = self.budget.bytes(peak)
+        return self.budget
 
 
 def dtr(
@@ -97,7 +107,8 @@ def dtr(
 
     Args:
         model: any module; the result shares its parameters, buffers and submodules.
-        budget: most bytes the step may hold above what lived before it: an int or `"6GiB"`.
+        budget: most bytes the step may hold above what lived before it: an int, `"6GiB"`, or `"60%"` of what the first call holds
+            with everything kept, for which its step runs once more.
         score: what is evicted first, or its name; see `remat.algorithms.dynamic`.
         loss: computes the loss, `loss(module, *args, **kwargs)`, where the module does not return it; the module is then
             called with the same arguments and, while it trains, returns what `loss` returns.
@@ -115,9 +126,6 @@ def dtr(
     if isinstance(model, Wrapped):
         raise BadArgument("X-ARG", "the module is wrapped already.", fix="give the bare module.")
     size = parse_budget(budget)
-    if isinstance(size, Share):
-        what = f"a budget of {budget!r} is a share of a peak that is not known without a plan."
-        raise BadArgument("X-ARG", what, fix='give bytes, like "6GiB".')
     score = score_named(score) if isinstance(score, str) else score
     A_SCORE.check(score, "dtr: score", rule="X-ARG")
     reserve = None if loss_reserve is None else parse_bytes(loss_reserve)

@@ -382,3 +382,18 @@ def test_derivatives_in_forward_mode_are_refused_by_name():
         remat.exec.wrap(Directional(), rows, BUDGET)
     with pytest.raises(StepError, match=r"X-TRANSFORM: the forward computes .* and its derivative together"):
         remat.exec.dtr(Directional(), BUDGET)(rows)
+
+
+def test_a_share_is_of_the_first_call_where_everything_runs_under_dtr():
+    bare, rows = Counting(), torch.randn(64, 16)
+    module = remat.exec.dtr(copy.deepcopy(bare), "80%")
+    for model in (bare, module):
+        torch.manual_seed(1)
+        for _ in range(2):
+            model(rows).backward()
+    assert equal(held_by(module), held_by(bare))
+    assert all(
+        torch.equal(ours.grad, theirs.grad) for ours, theirs in zip(module.parameters(), bare.parameters(), strict=True)
+    )
+    report = remat.exec.dtr_report(module)
+    assert report.peak <= report.budget and report.evictions > 0
