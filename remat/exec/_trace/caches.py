@@ -1,13 +1,15 @@
 """Caches of functions (`functools.lru_cache`): what a trace has put there stands for tensors, and must not stay.
 
-Any function that a forward calls may have one, also of a library, a method or a closure, so they are searched for among all
-objects, once for each trace.
+Any function that a forward calls may have one, also of a library. Those that the walk over the state of Python does not meet are
+searched for among all objects, which takes tens of milliseconds: again only where something was imported since.
 """
 
 from __future__ import annotations
 
 import functools
 import gc
+import sys
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,24 +25,50 @@ _MOST = 10_000  # objects looked at in one cache: one that holds more holds data
 
 
 class Caches:
-    """The caches that there are while a step is traced."""
+    """The caches that a trace may fill, as they are when it begins.
 
-    def __init__(self) -> None:
-        self._all: list[Any] | None = None
+    Args:
+        reached: those that the walk has met.
+    """
+
+    def __init__(self, reached: Iterable[Any]) -> None:
+        self._all = list({id(cache): cache for cache in (*reached, *_ELSEWHERE.caches())}.values())
+        self._misses = [cache.cache_info().misses for cache in self._all]
+
+    def empty(self, caches: Iterable[Any]) -> None:
+        """Empty some of them."""
+        for cache in caches:
+            cache.cache_clear()
+            self._misses[self._all.index(cache)] = -1
 
     def forget_stand_ins(self) -> None:
-        """Empty those that hold a tensor of a trace."""
-        for cache in self._holding(_is_stand_in):
-            cache.cache_clear()
+        """Empty those that hold a tensor of a trace: among those that were filled since."""
+        filled = (
+            cache for cache, misses in zip(self._all, self._misses, strict=True) if cache.cache_info().misses != misses
+        )
+        self.empty([cache for cache in filled if _holds(cache, _is_stand_in)])
 
     def with_tensor(self, tensor: torch.Tensor) -> tuple[Any, ...]:
         """Those that hold this tensor."""
-        return tuple(self._holding(lambda item: item is tensor))
+        return tuple(cache for cache in self._all if _holds(cache, lambda item: item is tensor))
 
-    def _holding(self, wanted: Callable[[Any], bool]) -> Iterable[Any]:
-        if self._all is None:
-            self._all = [item for item in all_objects() if type(item) is CACHE]
-        return [cache for cache in self._all if cache.cache_info().currsize and _holds(cache, wanted)]
+
+class _Elsewhere:
+    """All caches that there were when something was last imported."""
+
+    def __init__(self) -> None:
+        self._caches: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._modules = 0
+
+    def caches(self) -> list[Any]:
+        """Those of them that there still are."""
+        if self._modules != len(sys.modules):
+            self._modules = len(sys.modules)
+            self._caches = weakref.WeakSet(item for item in all_objects() if type(item) is CACHE)
+        return list(self._caches)
+
+
+_ELSEWHERE = _Elsewhere()
 
 
 def _is_stand_in(item: Any) -> bool:

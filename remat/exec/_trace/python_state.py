@@ -133,6 +133,10 @@ class Snapshot:
         containers = (container for container in self.containers if container.spare is not None)
         return {id(container.holder): copy.copy(container.spare) for container in containers}
 
+    def caches(self) -> list[Any]:
+        """Caches of functions among the containers."""
+        return self._holders(lambda container: container.kind == "cache")
+
     def slots(self) -> Iterator[Slot | Item]:
         """Places of tensors outside the tables of parameters and buffers."""
         return (slot for slot in self.places() if isinstance(slot.tensor, torch.Tensor))

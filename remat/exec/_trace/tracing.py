@@ -305,8 +305,7 @@ class _Traced(nn.Module):
                 take_back_tensors(container)
         if self.__dict__["passes"]:
             self.__dict__["caches"].forget_stand_ins()
-        for cache in terms.forget:
-            cache.cache_clear()
+        self.__dict__["caches"].empty(terms.forget)
         inputs = (*step.tensors, *terms.lifted.tensors)
         # what is returned as it came is recognised by these
         origins: dict[int, Origin] = {id(tensor): ("input", at) for at, tensor in enumerate(tensors)}
@@ -430,7 +429,8 @@ def trace(step: Step, correction: Correction | None = None) -> Traced:
     Raises:
         Uncapturable: the step cannot be one graph, or something besides tensors and torch's generator decides.
     """
-    before, caches = Snapshot(step.module, step.watched), Caches()
+    before = Snapshot(step.module, step.watched)
+    caches = Caches(before.caches())
     terms = Terms()
     logs, exported = step.tracer != "joint", ""
     for _ in range(MOST_RESTARTS):
@@ -564,6 +564,7 @@ def untouched(module: nn.Module, before: Snapshot, caches: Caches | None = None)
     tables: list[tuple[dict[str, Any], dict[str, Any]]] = [
         (table, dict(table)) for inner in module.modules() for table in (inner._parameters, inner._buffers)
     ]
+    caches = caches or Caches(before.caches())
     with rng.kept():
         try:
             yield
@@ -572,7 +573,7 @@ def untouched(module: nn.Module, before: Snapshot, caches: Caches | None = None)
             for table, entries in tables:
                 table.clear()
                 table.update(entries)
-            (caches or Caches()).forget_stand_ins()
+            caches.forget_stand_ins()
 
 
 def _again(run: _Traced, before: Snapshot) -> None:

@@ -272,6 +272,8 @@ class Walk:
             if state and not isinstance(base, enum.EnumMeta):
                 self.add(Container(f"class {base.__name__}", base, "class", names=state), depth)
             for name, item in vars(base).items():
+                if isinstance(item, _CACHE):
+                    self.visit(item, f"{base.__name__}.{name}", depth)
                 for function in _functions(item):
                     self.visit(function, f"{base.__name__}.{name}", depth)
 
