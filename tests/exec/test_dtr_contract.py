@@ -420,7 +420,7 @@ def test_copies_and_pickles_have_a_runtime_of_their_own():
 
 @pytest.mark.parametrize(
     "how, rule",
-    [({"budget": "50%"}, "X-ARG"), ({"budget": "a lot"}, "U-SIZE"), ({"score": "h_nobody"}, "P-NAME"), ({"score": 3}, "X-ARG"),
+    [({"budget": "0%"}, "U-SIZE"), ({"budget": "a lot"}, "U-SIZE"), ({"score": "h_nobody"}, "P-NAME"), ({"score": 3}, "X-ARG"),
      ({"limit": 0.5}, "X-ARG"), ({"seed": "a"}, "X-ARG"), ({"loss_reserve": "x"}, "U-SIZE")],
 )  # fmt: skip
 def test_wrong_arguments_are_refused(how, rule):
