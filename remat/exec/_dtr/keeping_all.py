@@ -101,9 +101,8 @@ class _Trial(Runtime):
         raise StepError("X-WRITE", "the forward assigns `.data` of a tensor.", fix="give the budget in bytes.")
 
     def note(self, tensor: torch.Tensor) -> None:
-        """Keep the values that a tensor has now, unless there are earlier ones."""
-        key = storage_key(tensor)
-        if key not in self._written:
+        """Keep the values that a strided tensor has now, unless there are earlier ones: no other kind can be written here."""
+        if tensor.layout is torch.strided and (key := storage_key(tensor)) not in self._written:
             self._written[key] = tensor, storage_copy(tensor)
 
     def put_back(self) -> None:
